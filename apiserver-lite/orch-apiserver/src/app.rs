@@ -53,7 +53,7 @@ pub enum BuildError {
     Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the key.
         #[source]
         source: KeyError,
     },
@@ -69,7 +69,7 @@ pub enum BuildError {
     /// The client certificate for connections to kubelets cannot be used.
     #[error("cannot set up connections to kubelets")]
     Nodes(#[from] NodeProxyError),
-    /// The store's directory cannot be made.
+    /// The data directory cannot be created.
     #[error("cannot create {path}")]
     Directory {
         /// The directory.

@@ -7,7 +7,7 @@
 //!                        status                         http::render ◀──── shared bytes ◀── record
 //! ```
 //!
-//! [`build`] makes a server out of a [`Config`] and returns where it really listens; `main.rs` and tests use the same.
+//! [`build`] builds a server from a [`Config`] and returns it with its listener bound; `main.rs` and tests both use it.
 
 pub mod admission;
 pub mod app;

@@ -72,14 +72,14 @@ impl Metrics {
         let [verb, group, version, resource, subresource, scope] = request;
         let counted = [verb, group, version, resource, subresource, scope, status.as_str()];
         self.requests.with_label_values(&counted).inc();
-        // The length of a stream says nothing about the server.
+        // The duration of a stream is not a latency of the server.
         if labels.kind() != RequestKind::LongRunning {
             self.durations.with_label_values(&request).observe(took.as_secs_f64());
         }
     }
 }
 
-/// What a request does to the server.
+/// Class of a request for the in-flight limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// It reads.
@@ -100,7 +100,7 @@ impl RequestKind {
     }
 }
 
-/// Counts a request as in flight while it lives.
+/// Counts a request as in flight until dropped.
 pub struct InFlight(IntGauge);
 
 impl Drop for InFlight {

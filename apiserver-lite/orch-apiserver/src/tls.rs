@@ -23,7 +23,7 @@ pub enum TlsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the PEM parser.
         #[source]
         source: rustls::pki_types::pem::Error,
     },

@@ -1,13 +1,13 @@
 //! Checks a tree against a shape: types and unknown fields; normalizes times, quantities and bytes.
 //!
-//! What comes out holds each object in one form only, whatever the form it came in: plain fields at their zero value
-//! are absent, maps are sorted, scalars are canonical. Two objects are the same exactly when their trees are equal.
+//! The result is canonical: plain fields at their zero value are absent, maps are sorted, scalars are normalized. Two objects are
+//! equal exactly when their trees are.
 
 use crate::scalar;
 use crate::shape::{Field, ShapeId, Shapes, Type};
 use crate::value::{Key, Map, Path, Value};
 
-/// A field that holds what it must not.
+/// A field with a value of the wrong type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{path}: expected {expected}, got {got}")]
 pub struct TypeError {
@@ -15,11 +15,11 @@ pub struct TypeError {
     pub path: String,
     /// What it should hold.
     pub expected: &'static str,
-    /// What it holds: its JSON shape, or the text that could not be read.
+    /// Its JSON type, or the text that cannot be parsed.
     pub got: String,
 }
 
-/// Checks `map` against `shape`. Paths of unknown fields go to `unknown`, the fields themselves are dropped.
+/// Checks and normalizes `map` for `shape`. Unknown fields are dropped and their paths added to `unknown`.
 pub(crate) fn conform(
     shapes: &Shapes,
     shape: ShapeId,
@@ -94,7 +94,7 @@ impl Conform<'_> {
         }
     }
 
-    /// An item of a list or a map: `null` stands for the zero value there.
+    /// Checks an item of a list or map: `null` is the zero value.
     fn item(&mut self, ty: &Type, value: Value, path: &Path<'_>) -> Result<Value, TypeError> {
         match value {
             Value::Null => Ok(zero(ty)),
@@ -115,7 +115,7 @@ impl Conform<'_> {
     }
 }
 
-/// Whether `value` is the alternative of a union that `ty` describes.
+/// Whether `value` is the union alternative with type `ty`.
 pub(crate) fn fits(ty: &Type, value: &Value) -> bool {
     match ty {
         Type::Message(_) => matches!(value, Value::Map(_)),
@@ -125,7 +125,7 @@ pub(crate) fn fits(ty: &Type, value: &Value) -> bool {
     }
 }
 
-/// The value that stands for "nothing" where one has to stand.
+/// The zero value of a type.
 pub(crate) fn zero(ty: &Type) -> Value {
     match ty {
         Type::Bool => Value::Bool(false),

@@ -16,7 +16,7 @@ mod storage;
 mod tests;
 mod workload;
 
-/// Fills in the defaults of `object`.
+/// Sets the defaults of `object`.
 pub(crate) fn apply(names: &'static Names, object: &mut Object) {
     let kind = object.kind.kind;
     let fields = &mut object.fields;
@@ -61,13 +61,13 @@ pub(crate) fn apply(names: &'static Names, object: &mut Object) {
         }
         _ => {}
     }
-    // Opening a message to look for defaults must not leave an empty one behind: it is the same as none.
+    // An empty message inserted while setting defaults is removed, because it equals an absent one.
     if fields.map("spec").is_some_and(Map::is_empty) {
         fields.remove("spec");
     }
 }
 
-/// Sets `key` if nothing is there.
+/// Sets `key` if it is unset.
 fn set_default(map: &mut Map, key: impl Into<Key>, value: impl Into<Value>) {
     let key = key.into();
     if !map.contains(&key) {

@@ -112,7 +112,7 @@ pub enum DecodeError {
         kind: &'static str,
         /// Its version.
         version: String,
-        /// What is wrong with the bytes.
+        /// The error of the decoder.
         error: WireError,
     },
     /// Unknown or duplicate fields, under [`Strictness::Strict`].
@@ -385,17 +385,17 @@ impl Engine {
         Ok(self.check(&object.kind, document, problems, strictness))
     }
 
-    /// Checks an object that is about to be created: defaulted, named, in its namespace.
+    /// Validates an object to be created: defaulted, with name and namespace.
     pub fn validate_create(&self, object: &Object) -> Result<(), FieldErrors> {
         validate::create(self.names, object)
     }
 
-    /// Checks the metadata of an object, by the rules that all kinds share.
+    /// Validates only the metadata of an object.
     pub fn validate_metadata(&self, object: &Object) -> Result<(), FieldErrors> {
         validate::metadata_of(object)
     }
 
-    /// Checks `new`, made by [`crate::update::merge_for_update`], as the successor of `old`.
+    /// Validates `new`, made by [`crate::update::merge_for_update`], as an update of `old`.
     pub fn validate_update(
         &self,
         old: &Object,
@@ -415,10 +415,10 @@ fn type_meta_json(kind: &str, api_version: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// What a document says it is must be what the resource takes; saying nothing is fine.
+/// Checks that the document's `kind` and `apiVersion`, if set, are those of the resource.
 fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), DecodeError> {
     let fits = |have: &str, want: &str| have.is_empty() || have == want;
-    // Options are the same message in every group, and clients name the group that they talk to.
+    // Option kinds are the same message in every group, and clients use the group of their request.
     let shared = kind.kind.ends_with("Options") && name == kind.kind;
     if shared || fits(name, kind.kind) && fits(api_version, &kind.api_version) {
         return Ok(());
@@ -430,7 +430,7 @@ fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), Decode
     })
 }
 
-/// Fields that a document should not have.
+/// Unknown and duplicate fields of a document.
 #[derive(Default)]
 struct Problems {
     unknown: Vec<String>,

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::Engine;
 
-    /// What Kubernetes 1.25 answers, read off its sources: a field that is refused, and the words.
+    /// Messages of Kubernetes 1.25 for fields that are not selectable.
     #[test]
     fn fields_that_kubernetes_refuses_are_refused_in_its_words() {
         let engine = Engine::new(Names::new(Profile::Kubernetes));

@@ -16,7 +16,7 @@ mod schemas;
 #[cfg(test)]
 mod tests;
 
-/// The version of a document: they differ in where things stand.
+/// Version of a document; the versions differ in structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpenApiVersion {
     /// Swagger 2.0: one document for everything.
@@ -25,8 +25,8 @@ enum OpenApiVersion {
     V3,
 }
 
-/// The index of the v3 documents: for each path (`api/v1`, `apis/apps/v1`) the address of its document, with a hash of the
-/// content, so that clients may keep it for good.
+/// The index of the v3 documents: for each path (`api/v1`, `apis/apps/v1`) the URL of its document with a hash of its content, so
+/// that clients can cache it.
 pub fn v3_index(engine: &Engine) -> Vec<u8> {
     let paths: Map = group_versions(engine)
         .into_iter()
@@ -39,7 +39,7 @@ pub fn v3_index(engine: &Engine) -> Vec<u8> {
     to_json(&Value::Map(Map::from_iter([("paths", paths)])))
 }
 
-/// The v3 document of one path of the index; `None` when there is no such group version.
+/// The v3 document of a path in the index; `None` if there is no such group version.
 pub fn v3_document(engine: &Engine, path: &str) -> Option<Vec<u8>> {
     let operations =
         operations::paths(engine, OpenApiVersion::V3, |api_version| api_path(api_version) == path);
@@ -62,7 +62,7 @@ pub fn v2_json(engine: &Engine) -> Vec<u8> {
     to_json(&Value::Map(v2(engine)))
 }
 
-/// The v2 document in the Protobuf form that command-line clients ask for
+/// The v2 document in Protobuf, which kubectl requests
 /// (`application/com.github.proto-openapi.spec.v2@v1.0+protobuf`).
 pub fn v2_protobuf(engine: &Engine) -> Vec<u8> {
     gnostic::encode_document(&v2(engine))
@@ -105,7 +105,7 @@ fn to_json(value: &Value) -> Vec<u8> {
     out
 }
 
-/// FNV-1a: tells contents apart, no more.
+/// FNV-1a hash, for cache keys only.
 fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -13,7 +13,7 @@ pub(crate) use json_patch::apply_json_patch;
 pub(crate) use merge_patch::apply_merge_patch;
 pub(crate) use strategic::apply_strategic;
 
-/// How a patch body is to be read.
+/// Format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
     /// RFC 6902, `application/json-patch+json`.
@@ -25,7 +25,7 @@ pub enum PatchType {
 }
 
 impl PatchType {
-    /// The type that a `Content-Type` names, parameters ignored.
+    /// The format of a `Content-Type`, whose parameters are ignored.
     pub fn from_media_type(media_type: &str) -> Option<Self> {
         match media_type.split(';').next().unwrap_or_default().trim() {
             "application/json-patch+json" => Some(PatchType::Json),
@@ -36,12 +36,12 @@ impl PatchType {
     }
 }
 
-/// Operations that one JSON patch may hold.
+/// Most operations of a JSON patch.
 pub const JSON_PATCH_OPS_MAX: usize = 10_000;
-/// Bytes of JSON that the `copy` operations of one JSON patch may add up to.
+/// Most bytes of JSON copied by the `copy` operations of one JSON patch.
 pub const JSON_PATCH_COPY_MAX: usize = 3 * 1024 * 1024;
 
-/// A patch that cannot be applied.
+/// Why a patch cannot be applied.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PatchError {
     /// The body is not a patch of its type (400).
@@ -50,7 +50,7 @@ pub enum PatchError {
     /// More than [`JSON_PATCH_OPS_MAX`] operations (413).
     #[error("The allowed maximum operations in a JSON patch is {JSON_PATCH_OPS_MAX}, got {0}")]
     TooManyOperations(usize),
-    /// The operations do not fit the object (422).
+    /// An operation does not apply to the object (422).
     #[error("{0}")]
     Inapplicable(String),
 }

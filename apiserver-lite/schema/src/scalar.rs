@@ -77,7 +77,7 @@ fn strip_line_ends(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text.into() }
 }
 
-/// Bytes as a tree holds them.
+/// Bytes as base64 text of a tree.
 pub(crate) fn bytes_value(bytes: &[u8]) -> Value {
     Value::String(STANDARD.encode(bytes))
 }

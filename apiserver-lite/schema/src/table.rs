@@ -1,7 +1,7 @@
 //! Tables: objects as rows, with the columns and cells that `kubectl get` prints.
 //!
-//! Which columns a kind has is data (`proto_api::schema`); a row names its cells by column, so that order and absence
-//! of columns do not matter here. A kind without columns of its own shows its name and when it was created.
+//! The columns of a kind are data (`proto_api::schema`); rows name their cells by column. A kind without columns has name and creation
+//! time.
 
 use proto_api::names::Names;
 use proto_api::schema::Column;
@@ -24,20 +24,20 @@ mod workload;
 
 pub use text::human_duration;
 
-/// What a table looks like.
+/// Options of a Table.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions<'a> {
     /// `apiVersion` of the table: `v1` or `v1beta1` of the group `meta`.
     pub api_version: &'a str,
-    /// Whether the columns are described.
+    /// Whether the Table has column definitions.
     pub columns: ColumnDefinitions,
-    /// What each row says about its object besides its cells.
+    /// What each row includes of its object.
     pub include: Include,
-    /// Seconds since the Unix epoch: ages count from here.
+    /// Unix time in seconds, the reference of ages.
     pub now: i64,
 }
 
-/// Whether a table describes its columns. In a watch only the first one does.
+/// Whether a Table has column definitions. In a watch only the first one does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnDefinitions {
     /// They are described.
@@ -46,7 +46,7 @@ pub enum ColumnDefinitions {
     Omitted,
 }
 
-/// What a row says about its object (the query parameter `includeObject`).
+/// What a row includes of its object (query parameter `includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Include {
     /// Nothing.
@@ -58,7 +58,7 @@ pub enum Include {
 }
 
 impl Include {
-    /// The options that the query parameter asks for; metadata when it says nothing.
+    /// Parses `includeObject`; metadata if it is empty.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "Metadata" => Some(Include::Metadata),
@@ -69,13 +69,13 @@ impl Include {
     }
 }
 
-/// The columns of a kind that has none of its own.
+/// The columns of a kind without columns of its own.
 const DEFAULT_COLUMNS: &[Column] = &[
     Column { name: "Name", value: "string", format: "name", priority: 0 },
     Column { name: "Created At", value: "date", format: "", priority: 0 },
 ];
 
-/// A `Table` of objects of `kind`, as JSON.
+/// Encodes a `Table` of objects of `kind` as JSON.
 pub fn encode<'a>(
     engine: &Engine,
     options: TableOptions<'_>,
@@ -158,7 +158,7 @@ fn write_row(
     out.push(b'}');
 }
 
-/// A pod that has ended says so beside its cells, so that clients can dim the row.
+/// Writes the row condition `Completed` of a pod that has ended, so that clients can dim the row.
 fn write_conditions(out: &mut Vec<u8>, object: &Object) {
     if !object.kind.is("", "Pod") {
         return;
@@ -215,7 +215,7 @@ fn row(names: &'static Names, object: &Object, now: i64) -> Cells {
     cells
 }
 
-/// How long ago a time of a tree is, in short: `5m12s`.
+/// The age of a timestamp: `5m12s`.
 fn age(time: Option<&Value>, now: i64) -> String {
     match time.and_then(seconds_of) {
         Some(then) => human_duration(now - then),
@@ -223,12 +223,12 @@ fn age(time: Option<&Value>, now: i64) -> String {
     }
 }
 
-/// A count; absent is zero.
+/// An integer field; 0 if unset.
 fn count(map: Option<&Map>, field: &str) -> i64 {
     map.and_then(|map| map.int(field)).unwrap_or(0)
 }
 
-/// Text for a cell that would otherwise be empty.
+/// The text, or `<none>` if it is empty.
 fn or_none(text: &str) -> String {
     if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
 }

@@ -37,18 +37,18 @@ mod volume;
 mod volume_source;
 mod workload;
 
-/// What kind of rule a field breaks. The names are Kubernetes' (`reason` of a status cause).
+/// Type of a validation error. The names are Kubernetes' (`reason` of a status cause).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// It must be set.
     Required,
     /// Its value is not allowed.
     Invalid,
-    /// Its value is not one of a few.
+    /// Its value is not one of the supported ones.
     NotSupported,
-    /// Its value is there already.
+    /// Its value is a duplicate.
     Duplicate,
-    /// It must not be set, or not be changed.
+    /// It must not be set or changed.
     Forbidden,
     /// It is longer than its limit.
     TooLong,
@@ -57,7 +57,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// `reason` of the cause in a status.
+    /// The `reason` of the status cause.
     pub fn reason(self) -> &'static str {
         match self {
             Cause::Required => "FieldValueRequired",
@@ -83,14 +83,14 @@ impl Cause {
     }
 }
 
-/// One rule that one field breaks.
+/// One violated rule of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// Path of the field.
     pub field: String,
     /// Kind of rule.
     pub cause: Cause,
-    /// Everything after the path: kind, value and detail.
+    /// Message without the path: type, value and detail.
     pub message: String,
 }
 
@@ -100,10 +100,10 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Errors that are kept of one object: enough to mend it, however much of it is wrong.
+/// Most errors that are kept per object.
 const ERRORS_MAX: usize = 1000;
 
-/// What is wrong with an object, up to a thousand errors; empty when nothing is.
+/// Validation errors of an object, at most [`ERRORS_MAX`]; empty for a valid one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldErrors(pub Vec<FieldError>);
 
@@ -113,49 +113,49 @@ impl FieldErrors {
         self.0.is_empty()
     }
 
-    /// `Err` with the errors, if there are any.
+    /// `Err` if there are errors.
     pub(crate) fn into_result(self) -> Result<(), FieldErrors> {
         if self.is_empty() { Ok(()) } else { Err(self) }
     }
 
-    /// The field must be set.
+    /// Adds an error: the field is required.
     pub(crate) fn required(&mut self, path: &Path<'_>, detail: &str) {
         self.push(path, Cause::Required, None, detail);
     }
 
-    /// The value is not allowed.
+    /// Adds an error: the value is invalid.
     pub(crate) fn invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: &str) {
         self.push(path, Cause::Invalid, Some(value.into()), detail);
     }
 
-    /// The value is not one of `supported`.
+    /// Adds an error: the value is not one of `supported`.
     pub(crate) fn not_supported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
         let quoted: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
         let detail = format!("supported values: {}", quoted.join(", "));
         self.push(path, Cause::NotSupported, Some(value.into()), &detail);
     }
 
-    /// The value is there twice.
+    /// Adds an error: the value is a duplicate.
     pub(crate) fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.push(path, Cause::Duplicate, Some(value.into()), "");
     }
 
-    /// The field must not be set or changed.
+    /// Adds an error: the field must not be set or changed.
     pub(crate) fn forbidden(&mut self, path: &Path<'_>, detail: &str) {
         self.push(path, Cause::Forbidden, None, detail);
     }
 
-    /// The value is longer than `limit` bytes.
+    /// Adds an error: the value is longer than `limit` bytes.
     pub(crate) fn too_long(&mut self, path: &Path<'_>, limit: usize) {
         self.push(path, Cause::TooLong, None, &format!("must have at most {limit} bytes"));
     }
 
-    /// The value names nothing that exists.
+    /// Adds an error: the value names something that does not exist.
     pub(crate) fn not_found(&mut self, path: &Path<'_>, value: &str) {
         self.push(path, Cause::NotFound, Some(value.into()), "");
     }
 
-    /// The value must be one of `supported`, and set.
+    /// Checks that the value is set and one of `supported`.
     pub(crate) fn one_of(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
         if value.is_empty() {
             self.required(path, "");
@@ -164,7 +164,7 @@ impl FieldErrors {
         }
     }
 
-    /// Adds each complaint about `value` as an invalid value.
+    /// Adds each message as an error of an invalid value.
     pub(crate) fn complaints(&mut self, path: &Path<'_>, value: &str, complaints: Vec<String>) {
         complaints.iter().for_each(|detail| self.invalid(path, value, detail));
     }
@@ -193,7 +193,7 @@ impl FieldErrors {
     }
 }
 
-/// One error alone, several in brackets.
+/// A single error, or several in brackets.
 impl fmt::Display for FieldErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let [only] = self.0.as_slice() {
@@ -210,7 +210,7 @@ impl fmt::Display for FieldErrors {
 
 impl std::error::Error for FieldErrors {}
 
-/// Checks an object that is about to be created, defaults applied and name generated.
+/// Validates an object to be created, with defaults and a name.
 pub(crate) fn create(names: &'static Names, object: &Object) -> Result<(), FieldErrors> {
     let mut errors = FieldErrors::default();
     metadata::check(object, &mut errors);
@@ -218,17 +218,17 @@ pub(crate) fn create(names: &'static Names, object: &Object) -> Result<(), Field
     errors.into_result()
 }
 
-/// Checks the metadata of an object alone.
+/// Validates only the metadata of an object.
 pub(crate) fn metadata_of(object: &Object) -> Result<(), FieldErrors> {
     let mut errors = FieldErrors::default();
     metadata::check(object, &mut errors);
     errors.into_result()
 }
 
-/// Checks `new` as the successor of `old`. Status updates check the status rules only.
+/// Validates `new` as an update of `old`. For status updates only the status is checked.
 ///
-/// What was wrong with the object before and is unchanged does not stand in the way of an update: objects that were stored
-/// before a rule was made can still be changed and deleted.
+/// Errors that the stored object has already are ignored, so that objects stored before a rule existed can be updated and
+/// deleted.
 pub(crate) fn update(
     names: &'static Names,
     old: &Object,
@@ -267,7 +267,7 @@ pub(crate) fn update(
     errors.into_result()
 }
 
-/// Adds what `check` has against `new` and did not already have against `old`.
+/// Adds the errors of `check` for `new` that it does not report for `old`.
 fn forgive_old(
     names: &'static Names,
     old: &Object,
@@ -284,7 +284,7 @@ fn forgive_old(
     check(names, old, &mut before);
     let before: HashSet<(&str, &str)> =
         before.0.iter().map(|error| (error.field.as_str(), error.message.as_str())).collect();
-    // How much too long something is cannot be seen from the message.
+    // `TooLong` messages do not contain the length, so these errors always count as new.
     let is_new = |error: &FieldError| {
         error.cause == Cause::TooLong
             || !before.contains(&(error.field.as_str(), error.message.as_str()))
@@ -363,7 +363,7 @@ fn check_kind_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// What a status may hold.
+/// Validates a status.
 fn check_status(object: &Object, errors: &mut FieldErrors) {
     match (object.kind.short_group, object.kind.kind) {
         ("", "Pod") => addresses::check_pod_status(object, errors),
@@ -380,7 +380,7 @@ fn check_status(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// What a new status must keep of the old one.
+/// Checks that a status update keeps the required parts of the old status.
 fn check_status_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     match (new.kind.short_group, new.kind.kind) {
         ("", "Pod") => pod_update::check_status(old, new, errors),

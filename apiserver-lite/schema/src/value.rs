@@ -21,7 +21,7 @@ pub(crate) use yaml::read_yaml;
 /// One node of a tree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Value {
-    /// JSON `null`; in an object checked against its descriptor it stands only inside embedded raw JSON.
+    /// JSON `null`; in a checked object it occurs only inside embedded raw JSON.
     #[default]
     Null,
     /// A boolean.
@@ -39,7 +39,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The text, if this is text.
+    /// The string, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(text) => Some(text),
@@ -47,7 +47,7 @@ impl Value {
         }
     }
 
-    /// The integer, if this is one (`1.0` counts, as in Kubernetes' decoder).
+    /// The integer, if it is one (`1.0` counts, as in Kubernetes' decoder).
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Value::Int(number) => Some(*number),
@@ -56,7 +56,7 @@ impl Value {
         }
     }
 
-    /// The boolean, if this is one.
+    /// The boolean, if it is one.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(flag) => Some(*flag),
@@ -64,7 +64,7 @@ impl Value {
         }
     }
 
-    /// The items, if this is a list.
+    /// The items, if it is a list.
     pub fn as_list(&self) -> Option<&[Value]> {
         match self {
             Value::List(items) => Some(items),
@@ -72,7 +72,7 @@ impl Value {
         }
     }
 
-    /// The entries, if this is a map.
+    /// The entries, if it is a map.
     pub fn as_map(&self) -> Option<&Map> {
         match self {
             Value::Map(map) => Some(map),
@@ -80,7 +80,7 @@ impl Value {
         }
     }
 
-    /// The entries for change, if this is a map.
+    /// The entries, mutable, if it is a map.
     pub fn as_map_mut(&mut self) -> Option<&mut Map> {
         match self {
             Value::Map(map) => Some(map),
@@ -88,7 +88,7 @@ impl Value {
         }
     }
 
-    /// The JSON name of the shape, for messages: `object`, `array`, `string`, `number`, `bool`, `null`.
+    /// The JSON type, for messages: `object`, `array`, `string`, `number`, `bool`, `null`.
     pub fn shape(&self) -> &'static str {
         match self {
             Value::Null => "null",
@@ -100,7 +100,7 @@ impl Value {
         }
     }
 
-    /// Whether JSON's `omitempty` would drop the value: false, 0, empty text, list or map, null.
+    /// Whether `omitempty` omits the value: false, 0, empty string, list or map, null.
     pub fn is_empty(&self) -> bool {
         match self {
             Value::Null => true,
@@ -115,8 +115,8 @@ impl Value {
 }
 
 impl Value {
-    /// A text that two values share exactly when they are equal, whatever the order of their maps: to find equal ones
-    /// among many without comparing each with each.
+    /// Canonical text of the value, equal exactly for equal values whatever the order of their maps; finds duplicates without pairwise
+    /// comparison.
     pub(crate) fn identity(&self) -> String {
         let mut out = String::new();
         self.write_identity(&mut out);
@@ -153,7 +153,7 @@ impl Value {
     }
 }
 
-/// The integer that `number` is, if it has no fraction and fits.
+/// `number` as an integer, if it has no fraction and fits.
 fn whole(number: f64) -> Option<i64> {
     const LIMIT: f64 = 9_007_199_254_740_992.0; // 2^53: above it a float no longer names one integer
     (number.fract() == 0.0 && number.abs() <= LIMIT).then_some(number as i64)

@@ -1,5 +1,5 @@
-//! Objects to Protobuf and back, by descriptor, to the byte as Kubernetes' generated code writes them:
-//! fields in ascending number, plain fields always, optional ones when set, maps sorted by key with both halves, nothing packed.
+//! Protobuf encoding by descriptor, byte for byte as Kubernetes' generated code: fields in ascending number, plain fields always,
+//! optional ones when set, map entries sorted by key with key and value, nothing packed.
 
 mod decode;
 mod encode;

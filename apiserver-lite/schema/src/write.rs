@@ -3,7 +3,7 @@
 use crate::shape::{Field, Presence, ShapeId, Shapes, Type};
 use crate::value::{Map, Value, write_json, write_json_string};
 
-/// Writes the message `map` of `shape` as a JSON object. `head` is written first (`"kind":…,"apiVersion":…`), may be empty.
+/// Writes the message `map` of `shape` as a JSON object. `head` (`"kind":…,"apiVersion":…`, or empty) is written first.
 pub(crate) fn write_object(
     out: &mut Vec<u8>,
     shapes: &Shapes,

@@ -1,5 +1,5 @@
-//! The last acknowledged revision, kept in a file beside the log. An incomplete frame above this revision is an interrupted write; an
-//! incomplete frame at or below it is damage.
+//! The last acknowledged revision, in a file next to the log. An incomplete frame above this revision is an interrupted write, one
+//! at or below it is damage.
 //!
 //! The file is written after each commit and not synced. It may lag behind the log after a power failure, but is never ahead of it.
 //! Writes alternate between two slots, so that a torn slot leaves the other one valid.

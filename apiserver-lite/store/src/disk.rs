@@ -6,8 +6,8 @@
 //!   <directory>/log.00000000000000045678  segment being written
 //! ```
 //!
-//! A full segment is closed and handed to the checkpointer thread, which folds it in and removes it. A
-//! crash in between is harmless: writes that are in both places are skipped when the log is read.
+//! A full segment is closed; the checkpointer thread folds it into the checkpoint and removes it. A crash in between is harmless:
+//! writes that are in both places are skipped when the log is read.
 //!
 //! A damaged store is not opened and not changed. Only an unacknowledged last frame ([`acknowledged`](crate::acknowledged)) is cut from
 //! the end of the log, after it was copied to another file. A segment is removed once all its writes are in the checkpoint.
@@ -69,7 +69,7 @@ pub struct DiskContent {
     pub revision: Revision,
     /// The records at it.
     pub stored: StoredRecords,
-    /// The writes after it, without a gap.
+    /// The changes after the checkpoint, without a gap.
     pub changes: Vec<Change>,
 }
 
@@ -413,7 +413,7 @@ pub enum OpenError {
         /// The checkpoint, which is locked.
         path: PathBuf,
     },
-    /// A directory or file of it cannot be made or read.
+    /// A directory or file of the store cannot be created or read.
     #[error("open store at {path}")]
     Directory {
         /// The directory or file.
@@ -449,7 +449,7 @@ pub enum OpenError {
         /// What does not fit.
         found: String,
     },
-    /// The store belongs to a server with other names, or was written in another format.
+    /// The store belongs to another naming profile or domain, or has another format.
     #[error(
         "store has {what} {found:?}, this server has {expected:?}; \
          use another data directory or the store's {what}"
@@ -462,7 +462,7 @@ pub enum OpenError {
         /// What the server is.
         expected: String,
     },
-    /// A record cannot be read back.
+    /// A record cannot be restored.
     #[error("restore {key}")]
     Restore {
         /// Its key.

@@ -156,8 +156,8 @@ impl<T> StoreState<T> {
         keys.take_while(move |(key, _)| key.starts_with(range.prefix))
     }
 
-    /// Appends to `into` at most `max` events after `seen` whose key starts with `prefix`, and returns the
-    /// revision up to which the caller has now seen everything.
+    /// Appends to `into` at most `max` events after `seen` whose key starts with `prefix`, and returns the revision up to which all
+    /// matching events were appended.
     pub fn events_after(
         &self,
         seen: Revision,

@@ -49,7 +49,7 @@ impl<T: Record> Writer<T> {
         Self { disk, shared, bounds, committed, health }
     }
 
-    /// Runs until it is asked to close, or every sender of `requests` is gone and the queue is empty.
+    /// Runs until a close request, or until every sender of `requests` is dropped and the queue is empty.
     pub fn spawn(mut self, mut requests: mpsc::Receiver<WriterRequest<T>>) -> io::Result<()> {
         let thread = thread::Builder::new().name("store-writer".into());
         thread.spawn(move || {

@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// A page of which the beginning comes and the end never does.
+    /// A page whose start arrives and whose end never does.
     fn stalled(kind: &'static str) -> Response<ResponseBody> {
         let begun = Ok(Frame::data(Bytes::from_static(b"<a href=\"/x\">")));
         let frames = stream::iter([begun]).chain(stream::pending::<Result<_, BoxError>>());
@@ -296,7 +296,7 @@ mod tests {
         let began = Instant::now();
         let error = rewrite_links(stalled("text/html"), "/prefix").await.expect_err("too late");
         assert_eq!((error.status().code, began.elapsed()), (504, TEXT_WAIT_MAX));
-        // What is not rewritten is not kept, and may take as long as it does.
+        // A body that is not rewritten is streamed without a time limit.
         let began = Instant::now();
         let answer = rewrite_links(stalled("text/plain"), "/prefix").await.expect("passed on");
         assert_eq!((answer.status(), began.elapsed()), (StatusCode::OK, Duration::ZERO));

@@ -18,7 +18,7 @@ use crate::status::ApiError;
 /// Encodes a stored object. `with_columns`: whether a Table includes its column definitions; within a stream only the first does.
 ///
 /// # Errors
-/// 406 for a form that the kind has not.
+/// 406 for a representation that cannot be served.
 pub fn stored(
     server: &Server,
     accepted: Accepted,
@@ -43,7 +43,7 @@ pub fn stored(
 /// Encodes an object that is not in the store.
 ///
 /// # Errors
-/// 406 for a form that the kind has not.
+/// 406 for a representation that cannot be served.
 pub fn object(server: &Server, accepted: Accepted, object: &Object) -> Result<Bytes, ApiError> {
     match accepted.representation {
         Representation::Object => Ok(encode(&server.engine, accepted.encoding, object)),
@@ -70,7 +70,7 @@ pub fn object(server: &Server, accepted: Accepted, object: &Object) -> Result<By
 /// Encodes a list as parts that form the body when concatenated.
 ///
 /// # Errors
-/// 406 for a form that the kind has not.
+/// 406 for a representation that cannot be served.
 pub fn collection(
     server: &Server,
     accepted: Accepted,
@@ -213,7 +213,7 @@ fn metadata_only(
     Ok(partial)
 }
 
-/// How a table is shown: version, content of rows, columns.
+/// Version of a Table, what its rows include, and whether it has column definitions.
 type TableParams = (MetaVersion, Include, ColumnDefinitions);
 
 fn table<'a>(

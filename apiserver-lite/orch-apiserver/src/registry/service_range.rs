@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proto_api::Cidr;
 
-/// Ranges larger than this are used up to it only, so that an allocation never scans more.
+/// Host bits of a range that are used at most, so that an allocation scans a bounded number of addresses.
 const USED_BITS_MAX: u32 = 20;
 
 /// A block of addresses that Services get their cluster IPs of.

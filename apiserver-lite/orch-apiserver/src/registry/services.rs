@@ -409,7 +409,7 @@ pub fn carry_over(service: &mut Object, old: &Object) {
             && !matches!(spec.str("clusterIP"), "" | "None")
             && spec.str("clusterIP") != before.str("clusterIP")
         {
-            // A client that knows only the one address means that of the list as well.
+            // A client that sets only `clusterIP` means the first of `clusterIPs` too.
             let mut addresses = spec.list("clusterIPs").to_vec();
             if let Some(first) = addresses.first_mut() {
                 *first = Value::from(spec.str("clusterIP"));
@@ -460,7 +460,7 @@ pub fn carry_over(service: &mut Object, old: &Object) {
     }
 }
 
-/// Whether a service has a port on every node at which balancers ask whether it has endpoints there.
+/// Whether a Service has a health check node port: a load balancer with the external traffic policy `Local`.
 fn checks_health(spec: &Map) -> bool {
     spec.str("type") == "LoadBalancer" && spec.str("externalTrafficPolicy") == "Local"
 }

@@ -215,7 +215,7 @@ mod tests {
         assert!(generated_name(&"é".repeat(40)).len() <= 63);
     }
 
-    /// A server with the namespace `team`, and an object in it that is stored already.
+    /// A server with the namespace `team` and an object stored in it.
     async fn stored() -> (Arc<Server>, String, Arc<StoredObject>, String) {
         let names = Names::new(Profile::Kubernetes);
         let server = crate::app::build(Config::for_tests(names)).await.unwrap().server();
@@ -262,7 +262,7 @@ mod tests {
         going.set_meta_str("deletionTimestamp", "2026-01-02T03:04:05Z");
         let draft = Draft::new(&server.engine, going);
         server.store.write(Write::update(&namespace, found.revision(), draft)).await.unwrap();
-        // Others may have changed the object since.
+        // Another write may have changed the object in between.
         write(&server, "configmaps", "team", "a", "two").await;
         let made = confirm_namespace(&server, about, &key, record, &uid).await;
         assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(403), false));

@@ -37,7 +37,7 @@ impl ContinueToken {
     /// Parses a token.
     ///
     /// # Errors
-    /// 400 when it is not one of ours.
+    /// 400 if it is not a token of this server.
     pub fn decode(token: &str) -> Result<Self, ApiError> {
         let read = || {
             let bytes =

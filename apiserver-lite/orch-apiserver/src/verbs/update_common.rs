@@ -45,7 +45,7 @@ pub fn decode(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<
     Ok(decoded)
 }
 
-/// Decodes a body as `kind`.
+/// Decodes a body as an object of `kind`, with the request's `fieldValidation`.
 ///
 /// # Errors
 /// 400 naming what is wrong with it.

@@ -3,7 +3,7 @@
 use super::{set_default, storage};
 use crate::value::{Map, Value};
 
-/// Mode of files in volumes made from objects: 0644.
+/// Default mode of files in ConfigMap, Secret, downward API and projected volumes: 0644.
 const FILE_MODE: i64 = 0o644;
 
 const CONTAINER_LISTS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];

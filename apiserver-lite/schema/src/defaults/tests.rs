@@ -1,11 +1,11 @@
-//! Defaults: what a client leaves out and what it gets.
+//! Tests of defaults.
 
 use proto_api::names::{Names, Profile};
 use serde_json::{Value as Json, json};
 
 use crate::{Engine, Format, Strictness};
 
-/// Defaults `input` and returns what the server would show, `kind` and `apiVersion` left out.
+/// The JSON of `input` with defaults, without `kind` and `apiVersion`.
 fn defaulted(engine: &Engine, input: &Json) -> Json {
     let body = input.to_string();
     let decoded = engine.decode_any(Format::Json, body.as_bytes(), Strictness::Strict);

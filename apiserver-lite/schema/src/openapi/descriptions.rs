@@ -134,7 +134,7 @@ mod tests {
                 "{text}"
             );
         }
-        // The messages of what people write most, whole: themselves and all of their fields.
+        // The most used messages have a description for themselves and all their fields.
         let whole = [
             "ObjectMeta",
             "PodSpec",

@@ -114,7 +114,7 @@ fn schema(out: &mut Vec<u8>, map: &Map) {
     extensions(out, 31, map);
 }
 
-/// Everything that starts with `x-`.
+/// The `x-` extensions of a map.
 fn extensions(out: &mut Vec<u8>, number: u32, map: &Map) {
     for (name, value) in map.iter().filter(|(name, _)| name.starts_with("x-")) {
         named(out, number, name, |out| put_bytes(out, 2, &to_json(value)));

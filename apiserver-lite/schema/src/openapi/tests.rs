@@ -1,4 +1,4 @@
-//! Documents: what clients look for is where they look for it, and every reference leads somewhere.
+//! Tests of the OpenAPI documents: clients find what they need, and every reference resolves.
 
 use std::collections::BTreeSet;
 
@@ -154,7 +154,7 @@ fn types_and_fields_are_described_and_what_nobody_acts_on_says_so() {
         quota.ends_with("v1 ResourceQuota is only stored: no program of this release acts on it."),
         "{quota}"
     );
-    // The older form says the same, in JSON and in Protobuf.
+    // v2 has the same descriptions, in JSON and in Protobuf.
     let older = parse(&v2_json(&engine));
     let job = &older["definitions"]["io.k8s.api.batch.v1.Job"];
     assert!(text(job).contains("batch/v1 Job is only stored"), "{job}");

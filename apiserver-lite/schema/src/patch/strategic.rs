@@ -6,8 +6,8 @@
 //! | `$patch: delete` | in an item of a merged list | remove the item with this merge key |
 //! | `$patch: replace` | in an item of a merged list | the rest of the patch replaces the list |
 //! | `$retainKeys: [k…]` | in a message | drop every other key |
-//! | `$deleteFromPrimitiveList/f: [v…]` | beside field `f` | remove these items |
-//! | `$setElementOrder/f: […]` | beside field `f` | order of the items after the merge |
+//! | `$deleteFromPrimitiveList/f: [v…]` | next to field `f` | remove these items |
+//! | `$setElementOrder/f: […]` | next to field `f` | order of the items after the merge |
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Patches as tables: document, patch, what comes out.
+//! Tests of patches as tables: document, patch, result.
 
 use proto_api::names::{Names, Profile};
 use serde_json::{Value as Json, json};
@@ -103,7 +103,7 @@ fn json_patches_are_bounded() {
     assert!(matches!(got, Err(PatchError::Inapplicable(_))), "{got:?}");
 }
 
-/// Copies of a document into its own deepest place double its depth: without a bound, a few would use up any stack.
+/// Copying a document into its deepest value doubles its depth: without a bound, a few copies would overflow the stack.
 #[test]
 fn json_patches_cannot_nest_without_end() {
     let mut depth = 60;
@@ -194,7 +194,7 @@ fn strategic_patches_merge_lists_by_key() {
         let (got, _) = containers(patch.clone()).expect("applies");
         assert_eq!(got["containers"], expect, "{patch}");
     }
-    // Lists without a key are replaced as a whole; other fields stay.
+    // Lists without a merge key are replaced; other fields are unchanged.
     let (got, _) =
         strategic(&spec, &json!({"spec": {"tolerations": [{"key": "u"}]}})).expect("applies");
     assert_eq!(got["tolerations"], json!([{"key": "u"}]));
@@ -218,7 +218,7 @@ fn strategic_patches_order_lists() {
         names(json!({"$setElementOrder/containers": order(&["c", "b", "a"])})),
         ["c", "b", "a"]
     );
-    // What the patch does not know keeps its place.
+    // Items that the patch does not name keep their place.
     assert_eq!(names(json!({"$setElementOrder/containers": order(&["c", "a"])})), ["b", "c", "a"]);
     let patch = json!({
         "$setElementOrder/containers": order(&["a", "d", "c"]),
@@ -314,14 +314,14 @@ fn a_patched_object_is_checked_like_a_decoded_one() {
     assert!(matches!(list, Err(PatchError::Malformed(_))));
 }
 
-/// Twice the size is about twice the work, whatever a patch does: entries that are looked at or moved are counted.
+/// The work of a patch is proportional to its size: read and shifted entries are counted.
 mod proportion {
     use super::super::{PatchType, apply_json_patch, apply_merge_patch};
     use crate::value::{Map, Value, parse_json};
     use crate::{Engine, Format, Strictness};
     use proto_api::names::{Names, Profile};
 
-    /// Work for inputs of a size and of twice that: the second must not take more than three times as much.
+    /// Checks that twice the input costs at most three times the work.
     fn check(what: &str, work: impl Fn(usize) -> u64) {
         let sizes: Vec<usize> = (0..4).map(|power| 500 << power).collect();
         let costs: Vec<u64> = sizes.iter().map(|size| work(*size)).collect();
@@ -334,7 +334,7 @@ mod proportion {
         parse_json(text.as_bytes(), &mut Vec::new()).expect("JSON")
     }
 
-    /// `{"k…":"",…}`, numbers of one parity, in an order that is not that of keys where asked.
+    /// `{"k…":"",…}` with keys of one parity, optionally not in sorted order.
     fn object(size: usize, odd: usize, mixed: bool) -> String {
         let place = |at: usize| if mixed { (at * 7919) % size } else { at };
         let entries: Vec<String> =
@@ -411,7 +411,7 @@ mod proportion {
         }
     }
 
-    /// The operations of a JSON patch come one after another; what all of them cost together has a bound.
+    /// The total cost of a JSON patch's operations is bounded.
     #[test]
     fn json_patches_stop_where_they_cost_too_much() {
         let large = object(20_000, 0, true);

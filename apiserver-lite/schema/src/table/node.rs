@@ -36,7 +36,7 @@ pub(super) fn cells(names: &'static Names, node: &Object, cells: &mut Cells) {
     }
 }
 
-/// Roles are labels: `node-role.<domain>/<role>`, and the old `<domain>/role: <role>`.
+/// The roles of a node, from the labels `node-role.<domain>/<role>` and the older `<domain>/role: <role>`.
 fn roles(names: &'static Names, node: &Object) -> String {
     let prefix = names.sub_label("node-role", "");
     let old = names.label("role");

@@ -1,4 +1,4 @@
-//! Rows of volumes, claims and storage drivers.
+//! Table rows of volumes, claims, storage classes and drivers.
 
 use proto_api::names::Names;
 

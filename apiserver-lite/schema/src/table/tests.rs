@@ -1,4 +1,4 @@
-//! Rows, as people see them.
+//! Tests of table rows.
 
 use proto_api::Time;
 use proto_api::names::{Names, Profile};

@@ -1,4 +1,4 @@
-//! Which part of a request counts, by subresource.
+//! Tests of updates by subresource.
 
 use proto_api::names::{Names, Profile};
 use serde_json::{Value as Json, json};

@@ -57,9 +57,9 @@ const HUGE_PAGES: [&str; 2] = ["limits.hugepages-", "requests.hugepages-"];
 /// Where a reference is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReferenceTarget {
-    /// In a file of a volume.
+    /// A file of a volume.
     File,
-    /// In a variable of a container.
+    /// An environment variable.
     Variable,
 }
 

@@ -1,4 +1,4 @@
-//! Rules: an object that breaks one, and the words about it.
+//! Tests of validation: an object that violates a rule, and the error.
 
 mod rules;
 mod volumes;
@@ -22,7 +22,7 @@ fn object(engine: &Engine, json: &Json) -> Object {
     object
 }
 
-/// What is wrong with a new object.
+/// The errors of a new object.
 fn complaints(json: &Json) -> Vec<String> {
     let engine = engine();
     let object = object(&engine, json);
@@ -32,7 +32,7 @@ fn complaints(json: &Json) -> Vec<String> {
     }
 }
 
-/// What is wrong with an update.
+/// The errors of an update.
 fn update_complaints(old: &Json, new: &Json, subresource: Subresource) -> Vec<String> {
     let engine = engine();
     let (old, new) = (object(&engine, old), object(&engine, new));

@@ -1,4 +1,4 @@
-//! Trees: lookups, order, and JSON in both directions.
+//! Tests of trees: lookups, order, parsing and writing JSON.
 
 use super::{Map, Value, parse_json, write_json};
 

@@ -16,7 +16,7 @@ pub enum WireError {
     Format {
         /// Name of the message.
         message: &'static str,
-        /// What is wrong with the bytes.
+        /// The error of the wire format.
         why: FormatError,
     },
     /// A field has another wire type than its descriptor.

@@ -18,7 +18,7 @@ fn a_checkpoint_that_failed_is_open_again() {
     assert!(matches!(open(), Err(OpenError::InUse { .. })), "another process may have it");
     kept.with(|checkpoint| Ok(checkpoint.fold(Revision(7), &BTreeMap::new()).map_err(Box::new)?))
         .unwrap();
-    // It could not be opened again when it failed.
+    // Reopening failed too.
     kept.checkpoint = None;
     kept.with(|checkpoint| {
         assert_eq!(checkpoint.revision().map_err(Box::new)?, Revision(7));
@@ -52,7 +52,7 @@ fn a_segment_that_is_not_read_to_its_last_frame_stays() {
     assert_eq!((damage.first, damage.last), (Revision(2), Some(Revision(2))));
     assert_eq!(checkpoint.revision().unwrap(), Revision(0), "half of it is not folded");
     assert!(segment.path.exists());
-    // One that is in the checkpoint is not needed.
+    // A segment whose writes are in the checkpoint is not needed.
     checkpoint.fold(Revision(2), &BTreeMap::new()).unwrap();
     fold(&checkpoint, &segment).unwrap();
     assert!(!segment.path.exists());

@@ -1,4 +1,4 @@
-//! Frames as bytes, both ways, and ends torn at every byte.
+//! Tests of encoding and decoding frames, and of logs cut at every byte.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,7 +61,7 @@ fn segment_is_read_as_written() {
     assert_eq!(read(&segment.path, 8), (vec![], 0), "a segment under another name is not read");
 }
 
-/// Whatever part of the last frame reached the disk, the frames before it are read and the log goes on.
+/// Whatever part of the last frame reached the disk, the frames before it are read and the log continues.
 /// A file that has `filled` bytes, on a disk that has room for some more.
 struct Limited {
     file: File,
@@ -100,7 +100,7 @@ fn a_frame_that_was_refused_leaves_nothing() {
     let second = [put("c", 8, 8, b"two")];
     let third = [put("b", 9, 9, b"three")];
     let filled = FILL_LEN + 40;
-    // The zeros behind the frame do not fit, or they do and the frame's end does not.
+    // Either the zeros after the frame do not fit, or the end of the frame does not.
     for bytes in [0, 1, 30, FILL_LEN - 1, FILL_LEN, FILL_LEN + 10, FILL_LEN + 44] {
         let made = Segment::create(dir.path(), Revision(7)).unwrap();
         assert!(Segment::create(dir.path(), Revision(7)).is_err(), "frames would be lost");

@@ -1,4 +1,4 @@
-//! What the model test cannot reach: events in pages.
+//! Tests beyond the model test: events in pages.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn empty(revision: u64, events_max: usize) -> StoreState<u64> {
     StoreState::new(LoadedRecords { revision: Revision(revision), entries: vec![] }, retention)
 }
 
-/// Whatever the size of a page, a reader gets each event once and is told how far it has seen.
+/// With pages of any size a reader gets each event once, and the revision up to which it has read.
 #[test]
 fn events_in_pages() {
     let mut state = empty(10, 100);
@@ -35,7 +35,7 @@ fn events_in_pages() {
     }
 }
 
-/// A key that comes and goes leaves nothing behind once its history is forgotten.
+/// A created and deleted key uses no memory once its history is compacted.
 #[test]
 fn forgotten_keys_cost_nothing() {
     let mut state = empty(0, 4);
@@ -52,7 +52,7 @@ fn forgotten_keys_cost_nothing() {
     assert!(state.keys.is_empty() && state.ring.is_empty());
 }
 
-/// A few large records push out as much history as many small ones.
+/// A few large records displace as much history as many small ones.
 #[test]
 fn history_is_bounded_in_bytes() {
     let mut state = empty(0, 100);

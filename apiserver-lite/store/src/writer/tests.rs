@@ -1,5 +1,5 @@
-//! A medium that fails: everybody waiting hears it, nothing becomes visible, and no write is tried again where the failed one may be
-//! on the medium.
+//! Tests of a failing medium: all waiting callers get the error, nothing becomes visible, and no write follows one that may be on
+//! the medium.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -30,7 +30,7 @@ impl LogFile for FaultyFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.0.writes.fetch_add(1, Ordering::Relaxed);
         let end = offset + bytes.len() as u64;
-        // What the file has already can be written over.
+        // Allocated bytes can be overwritten.
         if end > self.0.len.load(Ordering::Relaxed) && self.0.no_space.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -100,7 +100,7 @@ async fn fails_closed(break_it: impl Fn(&Fault)) {
     watch.try_batch(&mut events).unwrap();
     assert!(events.is_empty());
 
-    // The medium recovers; what it holds is unknown, so it is not written before it is opened again.
+    // The medium recovers, but its content is unknown, so nothing is written before the store is opened again.
     fault.no_space.store(false, Ordering::Relaxed);
     fault.no_sync.store(false, Ordering::Relaxed);
     let writes = fault.writes.load(Ordering::Relaxed);
@@ -133,7 +133,7 @@ async fn a_full_disk_refuses_until_there_is_room() {
     }
     assert_eq!((keys(&store), store.revision()), (vec!["a".to_owned()], Revision(1)));
     assert_eq!(fault.len.load(Ordering::Relaxed), len);
-    // There is room for a short one still, and for the long one later.
+    // There is still room for a short frame, and later for the long one.
     assert_eq!(write("c", Bytes::new()).await.unwrap().revision, Revision(2));
     assert_eq!(*store.health().borrow(), Health::Serving);
     assert!(write("b", long()).await.is_err());
@@ -147,7 +147,7 @@ async fn failed_sync() {
     fails_closed(|fault| fault.no_sync.store(true, Ordering::Relaxed)).await;
 }
 
-/// Writes of one batch are decided one after the other, each on top of those before it.
+/// The writes of a batch are decided in order, each on top of the previous ones.
 #[test]
 fn batch_decides_in_order() {
     let state = StoreState::new(

@@ -1,4 +1,4 @@
-//! A key signs what its public half verifies, in every form a key may lie on disk.
+//! Tests of signing and verification with keys in every supported file format.
 
 use super::*;
 

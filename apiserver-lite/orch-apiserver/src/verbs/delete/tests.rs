@@ -10,7 +10,7 @@ use crate::verbs::Propagation;
 
 const NOW: OffsetDateTime = datetime!(2026-01-02 03:04:05 UTC);
 
-/// Numbers that a field of 64 bits may hold and arithmetic does not expect.
+/// Extreme values of a 64-bit field.
 const EXTREMES: [i64; 8] =
     [i64::MIN, -1, 0, 1, 1 << 31, (1 << 32) + 1, 9_000_000_000_000_000, i64::MAX];
 
@@ -28,7 +28,7 @@ fn options(grace_secs: Option<i64>, propagation: Option<Propagation>) -> DeleteO
     DeleteOptions { grace_secs, propagation, ..DeleteOptions::default() }
 }
 
-/// A pod as a store of an older server may hold it.
+/// A pod as stored by an older server.
 fn stored_pod(engine: &Engine, own: i64, marked: Option<(&str, i64)>) -> Object {
     let mut metadata = serde_json::json!({"name": "p", "namespace": "default"});
     if let Some((at, grace)) = marked {
@@ -79,7 +79,7 @@ fn policies() -> impl Strategy<Value = Option<Propagation>> {
 }
 
 proptest! {
-    /// Whatever was there: never both finalizers, foreign ones in their order, and what was asked for is what it says.
+    /// For any finalizers: at most one propagation finalizer results, it is the requested one, and the others keep their order.
     #[test]
     fn finalizers_follow_the_policy(
         had in prop::collection::vec(

@@ -1,11 +1,11 @@
-//! One value that is refused for each rule, and the ones beside it that are not.
+//! For each rule an invalid value, and valid values next to it.
 
 use serde_json::{Value as Json, json};
 
 use super::{complaints, container, pod, update_complaints};
 use crate::update::Subresource;
 
-/// `base` with `value` at a JSON pointer whose parents are there.
+/// `base` with `value` at a JSON pointer whose parents exist.
 fn with(base: &Json, pointer: &str, value: &Json) -> Json {
     let mut object = base.clone();
     let (parent, last) = pointer.rsplit_once('/').expect("a pointer");
@@ -14,12 +14,12 @@ fn with(base: &Json, pointer: &str, value: &Json) -> Json {
     object
 }
 
-/// The field that is complained of; `None` when nothing is.
+/// The field of the error; `None` for a valid object.
 fn fault(object: &Json) -> Option<String> {
     complaints(object).first().map(|text| text.split(": ").next().unwrap_or_default().to_owned())
 }
 
-/// Each value at `pointer` of `base` is refused or not.
+/// Checks for each value at `pointer` whether it is refused.
 fn check(base: &Json, pointer: &str, good: &[Json], bad: &[Json]) {
     for value in good {
         let object = with(base, pointer, value);
@@ -116,7 +116,7 @@ fn resources_of_containers() {
     );
     let foo = with(&plain_pod(), "/spec/containers/0/resources", &limits(json!({"foo": "1"})));
     let path = "spec.containers[0].resources.limits[foo]: Invalid value: \"foo\": must be a standard resource";
-    // The request that follows from the limit has the same name.
+    // The request defaulted from the limit has the same name.
     assert_eq!(complaints(&foo).first(), Some(&format!("{path} type or fully qualified")));
     assert_eq!(complaints(&foo).get(1), Some(&format!("{path} for containers")));
 }
@@ -286,7 +286,7 @@ fn roll_outs() {
     check(
         &deployment,
         "/spec/strategy",
-        // Kubernetes lets a surge be more than the whole.
+        // Kubernetes allows a surge above 100 %.
         &[rolling(json!(1), json!(0)), rolling(json!("300%"), json!("100%"))],
         &[
             rolling(json!(-1), json!(1)),
@@ -666,7 +666,7 @@ fn addresses_in_statuses() {
     ] {
         assert!(!status(&pod, bad.clone()).is_empty(), "{bad}");
     }
-    // A node may be at loopback, and a pod in its network has its addresses.
+    // A node may have a loopback address, and a pod with host networking its node's addresses.
     assert_eq!(status(&pod, json!({"hostIP": "::1"})), Vec::<String>::new());
     let mut shares = pod.clone();
     shares["spec"]["hostNetwork"] = json!(true);
@@ -696,7 +696,7 @@ fn addresses_in_statuses() {
     }
 }
 
-/// What was stored before a rule was made can be changed and deleted; new faults are refused.
+/// Objects with errors from before a rule existed can be updated and deleted; new errors are refused.
 #[test]
 fn old_faults_do_not_stand_in_the_way() {
     let old =

@@ -1,4 +1,4 @@
-//! Volumes: every source that the schema has, each with what is fine and what is not; mounts and devices; claims and their volumes.
+//! Volumes: every source of the schema with valid and invalid forms; mounts and devices; claims and volumes.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::update::Subresource;
 
 const SCHEMA: &str = include_str!("../../../../../proto/api/schema/core_v1.tsv");
 
-/// A source: its name, forms that are fine, and forms that are not, each with what is said of it after the source's own path.
+/// A source: name, valid forms, and invalid forms with their error after the source's path.
 type Case = (&'static str, Vec<Json>, Vec<(Json, &'static str)>);
 
 /// Names of the fields of a message of the schema.
@@ -19,7 +19,7 @@ fn fields_of(message: &str) -> BTreeSet<&'static str> {
     own.collect()
 }
 
-/// Sources that have one form in a pod and in a persistent volume.
+/// Sources with the same form in pods and persistent volumes.
 #[allow(clippy::too_many_lines, reason = "a flat table")]
 fn shared() -> Vec<Case> {
     vec![
@@ -274,7 +274,7 @@ fn shared() -> Vec<Case> {
     ]
 }
 
-/// Sources that only pods have, or that have another form there.
+/// Sources of pods only, or with another form there.
 #[allow(clippy::too_many_lines, reason = "a flat table")]
 fn of_pods() -> Vec<Case> {
     let items = |item: Json| json!({"name": "m", "items": [item]});
@@ -485,7 +485,7 @@ fn of_pods() -> Vec<Case> {
     ]
 }
 
-/// Sources that only persistent volumes have, or that have another form there.
+/// Sources of persistent volumes only, or with another form there.
 fn of_volumes() -> Vec<Case> {
     let secret = |field: &str, reference: Json| json!({"driver": "a.b", "volumeHandle": "h", field: reference});
     vec![
@@ -542,7 +542,7 @@ fn of_volumes() -> Vec<Case> {
     ]
 }
 
-/// Every source of a message has its cases, and each case says what it should.
+/// Checks that every source of a message has cases, and that each case has the expected result.
 fn check(message: &str, path: &str, cases: &[Case], with: impl Fn(&str, &Json) -> Json) {
     let covered: BTreeSet<&str> = cases.iter().map(|case| case.0).collect();
     assert_eq!(covered, fields_of(message), "each source of {message} has its cases");
@@ -583,7 +583,7 @@ fn every_source_of_a_persistent_volume() {
     let cases: Vec<Case> = shared().into_iter().chain(of_volumes()).collect();
     check("PersistentVolumeSource", "spec.", &cases, |name, source| {
         let mut source = source.clone();
-        // here a secret's namespace stands beside its name, where there is one
+        // secret references have a namespace here
         if name == "csi" || !source["secretRef"].is_object() {
             return volume(&json!({name: source, "nodeAffinity": affinity()}));
         }
@@ -720,7 +720,7 @@ fn claims() {
     }
 }
 
-/// A pod whose container has these mounts and devices of volumes `v` (a directory) and `c` (a claim).
+/// A pod with these mounts and devices of the volumes `v` (a directory) and `c` (a claim).
 fn using(container: &Json) -> Json {
     let mut all = json!({"name": "c", "image": "i"});
     all.as_object_mut()

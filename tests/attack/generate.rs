@@ -1,5 +1,6 @@
 //! pure: what is sent, made from a seed and the API's own descriptors.
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use proto_api::schema::{Field, Message, Resource, Shape, Value};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -203,13 +204,9 @@ pub fn query(random: &mut StdRng) -> String {
         };
         let value: String = value.chars().take(2000).collect();
         query.push_str(if query.is_empty() { "?" } else { "&" });
-        query.push_str(&format!("{parameter}={}", percent(&value)));
+        query.push_str(&format!("{parameter}={}", utf8_percent_encode(&value, NON_ALPHANUMERIC)));
     }
     query
-}
-
-fn percent(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 /// A patch: media type and body.

@@ -1,6 +1,6 @@
 //! Attacks a running cluster within bounds of its own, and judges what the cluster did (`hack/attack`).
 //!
-//! [`generate`] makes what is sent (pure, by seed); [`requests`], [`connections`] and [`pods`] send it; [`judge`] watches the programs, a canary and
+//! [`generate`] makes what is sent (pure, by seed); [`requests`], [`connections`], [`stalled`] and [`pods`] send it; [`judge`] watches the programs, a canary and
 //! a file that no answer may quote.
 
 mod connections;
@@ -9,6 +9,7 @@ mod judge;
 mod manifests;
 mod pods;
 mod requests;
+mod stalled;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -110,6 +111,7 @@ async fn attack(flags: &Flags) -> Result<usize> {
         tokio::spawn(requests::random(target.clone(), flags.seed.wrapping_add(1 << 32))),
         tokio::spawn(connections::silent(target.clone())),
         tokio::spawn(connections::junk(target.clone(), flags.seed)),
+        tokio::spawn(stalled::hold(target.clone())),
         tokio::spawn(pods::hostile(target.clone())),
     ];
     for attacker in attackers {

@@ -1,15 +1,16 @@
-//! Image archives: how one is built from nothing, and what is found in one that somebody else built.
+//! Image archives: building and reading.
 //!
-//! An archive is an OCI image layout in a tar, the form that `docker save`, `ctr images export`, buildah and skopeo write today;
-//! [`Archive`] also reads the older docker form (`manifest.json` beside loose layers). Building is deterministic: the same files
+//! An archive is an OCI image layout in a tar file, the format written by current `docker save`, `ctr images export`, buildah and
+//! skopeo; [`Archive`] also reads docker's older format (`manifest.json` and layers). Builds are deterministic: the same files
 //! give the same digest.
 
 mod archive;
 
 pub use archive::{Archive, ArchiveError, Blob, FoundImage, Source};
 
+use data_encoding::HEXLOWER;
+use ring::digest::{Digest, SHA256};
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 /// Media types of the OCI image specification.
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -18,7 +19,7 @@ pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 pub(crate) const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// One file of an image. Its directories are made, mode 0755; everything belongs to root.
+/// A file of an image. Parent directories are created with mode 0755; owner is root.
 #[derive(Clone, Debug)]
 pub enum ImageFile<'a> {
     /// A regular file.
@@ -34,8 +35,15 @@ pub enum ImageFile<'a> {
     Link {
         /// Path from the image's root, without a leading slash.
         path: &'a str,
-        /// What it points to.
+        /// Target of the link.
         target: &'a str,
+    },
+    /// An empty directory.
+    Directory {
+        /// Path from the image's root, without a leading or trailing slash.
+        path: &'a str,
+        /// Permission bits, 01777 for a `/tmp`.
+        mode: u32,
     },
 }
 
@@ -46,7 +54,7 @@ pub struct ImageTar {
 }
 
 impl ImageTar {
-    /// An image of one uncompressed layer holding `files`, known as `name` and started with `entrypoint`.
+    /// Builds an image with one uncompressed layer of `files`, named `name`, with the entry point `entrypoint`.
     #[must_use]
     pub fn single_layer(name: &str, files: &[ImageFile<'_>], entrypoint: &[&str]) -> Self {
         let layer = layer(files);
@@ -77,7 +85,7 @@ impl ImageTar {
         Self { bytes: tar.finish() }
     }
 
-    /// The archive's bytes, as a file to write or to import.
+    /// The bytes of the archive.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -88,16 +96,19 @@ fn layer(files: &[ImageFile<'_>]) -> Vec<u8> {
     let mut tar = TarWriter::default();
     let mut made = std::collections::BTreeSet::new();
     for file in files {
-        let (ImageFile::Regular { path, .. } | ImageFile::Link { path, .. }) = file;
+        let (ImageFile::Regular { path, .. }
+        | ImageFile::Link { path, .. }
+        | ImageFile::Directory { path, .. }) = file;
         for (slash, _) in path.match_indices('/') {
             let parent = &path[..slash];
             if made.insert(parent.to_owned()) {
-                tar.directory(parent);
+                tar.directory(parent, 0o755);
             }
         }
         match file {
             ImageFile::Regular { path, mode, data } => tar.file(path, *mode, data),
             ImageFile::Link { path, target } => tar.link(path, target),
+            ImageFile::Directory { path, mode } => tar.directory(path, *mode),
         }
     }
     tar.finish()
@@ -105,27 +116,23 @@ fn layer(files: &[ImageFile<'_>]) -> Vec<u8> {
 
 /// `sha256:<hex>` of `bytes`.
 pub(crate) fn digest(bytes: &[u8]) -> String {
-    digest_of(Sha256::new_with_prefix(bytes))
+    digest_of(ring::digest::digest(&SHA256, bytes))
 }
 
-pub(crate) fn digest_of(hash: Sha256) -> String {
-    use std::fmt::Write as _;
-    hash.finalize().iter().fold(String::from("sha256:"), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
-        text
-    })
+pub(crate) fn digest_of(digest: Digest) -> String {
+    format!("sha256:{}", HEXLOWER.encode(digest.as_ref()))
 }
 
 pub(crate) fn descriptor(media_type: &str, blob: &[u8]) -> Value {
     json!({ "mediaType": media_type, "digest": digest(blob), "size": blob.len() })
 }
 
-/// Where a layout keeps the blob of `digest`.
+/// Path of the blob of `digest` in the layout.
 pub(crate) fn blob_path(digest: &str) -> String {
     format!("blobs/{}", digest.replacen(':', "/", 1))
 }
 
-/// This machine's architecture as image configurations spell it.
+/// This machine's architecture in image configurations.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -134,7 +141,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// Tar in memory with everything that would vary (times, owners) at zero.
+/// A tar archive in memory; times and owners are 0.
 struct TarWriter(tar::Builder<Vec<u8>>);
 
 impl Default for TarWriter {
@@ -144,8 +151,8 @@ impl Default for TarWriter {
 }
 
 impl TarWriter {
-    fn directory(&mut self, path: &str) {
-        self.entry(&format!("{path}/"), tar::EntryType::Directory, 0o755, &[]);
+    fn directory(&mut self, path: &str, mode: u32) {
+        self.entry(&format!("{path}/"), tar::EntryType::Directory, mode, &[]);
     }
 
     fn file(&mut self, path: &str, mode: u32, data: &[u8]) {

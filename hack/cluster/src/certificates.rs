@@ -183,5 +183,7 @@ fn write_client_config(spec: &Spec, name: &str) -> Result<()> {
         "contexts": [{"name": "orch", "context": {"cluster": "orch", "user": name}}],
         "current-context": "orch",
     });
-    write_file(&spec.client_config(name), &serde_json::to_vec_pretty(&config)?)
+    let mut text = serde_json::to_string_pretty(&config)?;
+    text.push('\n');
+    write_file(&spec.client_config(name), text.as_bytes())
 }

@@ -173,7 +173,7 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
             )
         }));
     } else {
-        lines.push("# kubectl does not speak these names: `hack/up --naming kubernetes --dir ANOTHER` for one that it does".to_owned());
+        lines.push("# kubectl works with the Kubernetes names only: start a second cluster with `hack/up --dir ANOTHER` for it".to_owned());
     }
     lines.join("\n")
 }

@@ -1,10 +1,10 @@
-//! The image that the demo and the tests run: busybox and nothing else, put straight into a node's containerd.
+//! The image that the demo and the tests run: busybox and an empty /tmp, put straight into a node's containerd.
 
 use std::path::Path;
 
 use agent_runtime::cri::CRI_NAMESPACE;
 use agent_runtime::image::{ImageFile, ImageTar};
-use agent_runtime::import::{self, Keep};
+use agent_runtime::import::{self, ImageRetention};
 use anyhow::{Context, Result};
 
 /// Name of the image; its entry point is busybox, so arguments start with an applet's name.
@@ -23,6 +23,8 @@ pub fn busybox() -> Result<ImageTar> {
         .with_context(|| format!("{binary} (package busybox-static) is missing"))?;
     let paths: Vec<String> = APPLETS.iter().map(|applet| format!("bin/{applet}")).collect();
     let mut files = vec![ImageFile::Regular { path: "bin/busybox", mode: 0o755, data }];
+    // Everyday commands and `kubectl cp` write there.
+    files.push(ImageFile::Directory { path: "tmp", mode: 0o1777 });
     files.extend(paths.iter().map(|path| ImageFile::Link { path, target: "busybox" }));
     Ok(ImageTar::single_layer(BUSYBOX_IMAGE, &files, &["/bin/busybox"]))
 }
@@ -32,7 +34,7 @@ pub async fn import(socket: &Path, image: &ImageTar) -> Result<()> {
     let channel = containerd_client::connect(socket)
         .await
         .with_context(|| format!("connecting to {}", socket.display()))?;
-    import::tar(channel, CRI_NAMESPACE, image, Keep::WhileUsed)
+    import::import_tar(channel, CRI_NAMESPACE, image, ImageRetention::WhileUsed)
         .await
         .with_context(|| format!("importing {BUSYBOX_IMAGE}"))?;
     Ok(())

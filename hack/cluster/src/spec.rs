@@ -168,9 +168,7 @@ impl Spec {
 
 /// Eight hexadecimal digits of the directory's hash: fits with a prefix into a link name (15 bytes).
 pub fn tag_of(dir: &Path) -> String {
-    use sha2::{Digest, Sha256};
-    let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
-    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    format!("{:.8}", proto_api::sha256_hex(dir.as_os_str().as_encoded_bytes()))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ fn busybox() -> ImageTar {
         ImageFile::Regular { path: "bin/busybox", mode: 0o755, data: b"program".to_vec() },
         ImageFile::Regular { path: "etc/passwd", mode: 0o644, data: b"root:x:0:0::/:\n".to_vec() },
         ImageFile::Link { path: "bin/sh", target: "busybox" },
+        ImageFile::Directory { path: "tmp", mode: 0o1777 },
     ];
     ImageTar::single_layer("busybox:1", &files, &["/bin/busybox"])
 }
@@ -32,12 +33,24 @@ fn what_is_built_is_found() {
         assert_eq!(digest(bytes_of(tar.bytes(), blob)), blob.digest, "{}", blob.media_type);
     }
     let layer = bytes_of(tar.bytes(), &image.layers[0]);
-    let names: Vec<_> = tar::Archive::new(layer)
+    let entries: Vec<_> = tar::Archive::new(layer)
         .entries()
         .unwrap()
-        .map(|entry| entry.unwrap().path().unwrap().to_string_lossy().into_owned())
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let name = entry.path().unwrap().to_string_lossy().into_owned();
+            (name, entry.header().mode().unwrap())
+        })
         .collect();
-    assert_eq!(names, ["bin/", "bin/busybox", "etc/", "etc/passwd", "bin/sh"]);
+    let expected = [
+        ("bin/", 0o755),
+        ("bin/busybox", 0o755),
+        ("etc/", 0o755),
+        ("etc/passwd", 0o644),
+        ("bin/sh", 0o777),
+        ("tmp/", 0o1777),
+    ];
+    assert_eq!(entries, expected.map(|(name, mode)| (name.to_owned(), mode)));
 }
 
 #[test]
@@ -110,11 +123,11 @@ fn names_become_full() {
     }
 }
 
-/// Archives come from outside: whatever is in one, reading ends with images or an error.
+/// Whatever an archive contains, reading it ends with images or an error.
 #[test]
 fn hostile_archives_are_errors() {
     let tar = busybox();
-    // a small generator with a fixed start, so that a failure repeats
+    // A small random generator with a fixed seed, so that failures are reproducible.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -143,7 +156,7 @@ fn hostile_archives_are_errors() {
 fn an_index_that_names_itself_is_not_followed_for_ever() {
     let digest = format!("sha256:{}", "a".repeat(64));
     let entry = format!(r#"{{"mediaType":"{INDEX}","digest":"{digest}"}}"#);
-    // Three levels of a thousand entries each would be read a thousand million times.
+    // Three levels of a thousand entries each would mean a thousand million reads.
     let index = format!(r#"{{"manifests":[{}]}}"#, vec![entry; 1000].join(","));
     let mut tar = TarWriter::default();
     tar.file("index.json", 0o644, index.as_bytes());

@@ -1,4 +1,4 @@
-//! Putting the parts together: what can fail at the start fails in [`build`].
+//! Startup: [`build`] does everything that can fail before forwarding begins.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -44,52 +44,52 @@ use crate::mode::NetfilterHandle;
 use crate::router;
 use crate::sources::{self, ChangeHandler, ChangeHandlers};
 
-/// Group of the packet log that the trap reports to: high, where nobody counts to.
+/// NFLOG group for packets of stale flows; high, so that it does not collide with groups that other software uses.
 const STALE_FLOW_GROUP: u16 = 0x4f50;
 
-/// How often the node is asked for while it has no pod addresses, and how long.
+/// Interval and deadline of requests for the Node object while it has no pod CIDRs.
 const NODE_POLL: Duration = Duration::from_secs(1);
 const NODE_PATIENCE: Duration = Duration::from_secs(300);
 
-/// The proxy could not be made ready.
+/// The proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// There is no client configuration.
-    #[error("no client configuration found: give --kubeconfig")]
+    /// Neither a kubeconfig nor an in-cluster configuration exists.
+    #[error("no client configuration found: set --kubeconfig")]
     NoClientConfig,
-    /// The client configuration cannot be used.
+    /// The kubeconfig is invalid.
     #[error("load the client configuration")]
     ClientConfig(#[source] proto_client::config::ConfigError),
-    /// The address of the API server is none.
+    /// `--master` is not a URL.
     #[error("--master {0:?} is not a URL")]
     Master(String),
-    /// The certificates cannot be used.
+    /// The TLS configuration is invalid.
     #[error("create the API client")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// There is no way to the kernel.
+    /// The netlink socket cannot be opened.
     #[error("open a netlink socket to netfilter")]
     Kernel(#[from] OpenError),
-    /// The kernel lets us change nothing.
+    /// The kernel refused the probe transactions.
     #[error("probe the kernel's nf_tables features")]
     KernelFeatures(#[source] CommitError),
-    /// The metrics contradict each other.
+    /// Two metrics have the same name.
     #[error("register metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The domain of the cluster is none.
+    /// The cluster domain is not a DNS name.
     #[error("prepare the DNS zone")]
     Names(#[from] ZoneError),
-    /// An address is taken, and the process is told to end then.
+    /// The address is in use and `bindAddressHardFail` is set.
     #[error("listen at {0}")]
     Bind(SocketAddr, #[source] std::io::Error),
-    /// Traffic of pods is told by the node's blocks, and it has none.
+    /// `--detect-local-mode=NodeCIDR` is set and the Node object has no pod CIDRs.
     #[error("node {0} has no spec.podCIDRs")]
     NodeBlocks(String),
-    /// The thread for flows could not be started.
+    /// The thread cannot be created.
     #[error("start the conntrack cleanup thread")]
     ConntrackCleanup(#[source] std::io::Error),
 }
 
-/// What this program is.
+/// Version and commit, for `/version` and the metric `build_info`.
 pub(crate) const BUILD: BuildInfo = BuildInfo {
     version: env!("CARGO_PKG_VERSION"),
     commit: match option_env!("ORCH_COMMIT") {
@@ -98,7 +98,7 @@ pub(crate) const BUILD: BuildInfo = BuildInfo {
     },
 };
 
-/// Everything, ready to run.
+/// The proxy in nftables mode, built but not running.
 pub struct NftablesProxy<T = Socket> {
     client: Client,
     config: Config,
@@ -111,8 +111,7 @@ pub struct NftablesProxy<T = Socket> {
     metrics_server: Option<AdminServer>,
 }
 
-/// Makes everything that the proxy consists of. Settings of the host are put right on the way, as far as the
-/// host lets us.
+/// Builds the proxy. Also sets sysctls and `oom_score_adj`; failures of these are logged and not fatal.
 pub async fn build<T: Transport>(
     config: Config,
     kernel: NetfilterHandle<T>,
@@ -182,7 +181,7 @@ pub async fn build<T: Transport>(
     })
 }
 
-/// Takes a server's address, or does without, as the configuration has it.
+/// Binds a server. Whether a failure is an error or a warning depends on `bindAddressHardFail`.
 pub(crate) async fn bind(
     address: SocketAddr,
     config: &Config,
@@ -197,7 +196,7 @@ pub(crate) async fn bind(
     }
 }
 
-/// The resolver, where there should be one.
+/// The DNS server, with `--dns`.
 pub(crate) fn nameserver(
     config: &Config,
     forwards: Arc<dyn ChangeHandler>,
@@ -217,11 +216,11 @@ pub(crate) fn nameserver(
     }))
 }
 
-/// Port of the kubelet's HTTPS endpoint, unless it is told otherwise.
+/// Port of the kubelet's HTTPS server by default.
 const KUBELET_PORT: u16 = 10250;
 
-/// The configuration with the sockets that no service may take by an external address: the API server's, if its URL has an address,
-/// and those of the kubelet and of this proxy at the node's addresses.
+/// Adds to the configuration the sockets that no Service may claim by an external address: the API server's, if its
+/// URL has an IP address, and those of the kubelet and of this proxy at the node's addresses.
 pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
     let server = &client.config().server;
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
@@ -242,8 +241,8 @@ pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
     config
 }
 
-/// The configuration with the node's own blocks of pod addresses, where traffic of pods is told by them. Waits
-/// for the node to have some.
+/// Adds the node's pod CIDRs to the configuration with `--detect-local-mode=NodeCIDR`. Waits until the Node object has
+/// some.
 pub(crate) async fn with_node_blocks(
     client: &Client,
     mut config: Config,
@@ -285,7 +284,7 @@ pub(crate) async fn with_node_blocks(
     Ok(config)
 }
 
-/// The layout of the tables, as far as this kernel can have it.
+/// The layout of the tables on this kernel.
 pub fn layout(features: &KernelFeatures, config: &Config) -> Layout {
     if features.families.len() < FAMILIES.len() || features.owner_flags == TableFlags::NONE {
         tracing::info!(
@@ -301,7 +300,7 @@ pub fn layout(features: &KernelFeatures, config: &Config) -> Layout {
     }
 }
 
-/// The trap for stale flows of tables with this layout.
+/// The stale flow log of tables with this layout.
 pub fn stale_flow_log(layout: &Layout) -> StaleFlowLog {
     StaleFlowLog::new(&layout.table, layout.flags, &layout.families, STALE_FLOW_GROUP)
 }
@@ -327,13 +326,13 @@ pub(crate) fn client(config: &Config) -> Result<Client, BuildError> {
 }
 
 impl<T: Transport + Send + 'static> NftablesProxy<T> {
-    /// Addresses of the health and metrics servers.
+    /// Addresses of the health and metrics servers, if they listen.
     pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
         let servers = self.health_server.iter().chain(&self.metrics_server);
         servers.map(AdminServer::address).collect()
     }
 
-    /// Forwards until drained and the commit under way is done. What the kernel holds stays.
+    /// Forwards until drained and the commit under way is done. The kernel keeps the ruleset.
     pub async fn run(mut self, drain: DrainWatch) -> Result<(), ThreadError> {
         if let Some(server) = self.metrics_server.take() {
             let page = MetricsPage::new(self.pages.clone(), &self.config, "nftables");

@@ -1,19 +1,18 @@
-//! Deletes stale flows, away from the path of updates.
+//! Deletes conntrack entries of removed endpoints, outside the update path.
 //!
 //! ```text
-//!  driver ──flows──▶ keeper ──flows──▶ walker: finds them all, deletes them
-//!                      │  ▲               │
-//!            sets and  │  └────done───────┘
-//!            takes away▼
-//!                     trap ──packets of such flows──▶ listener: deletes the flow of each
+//!  driver ──flows──▶ coordinator ──flows──▶ walker: dumps conntrack, deletes matches
+//!                      │  ▲                    │
+//!          updates and │  └────────done────────┘
+//!          deletes     ▼
+//!                stale flow log ──packets of such flows──▶ listener: deletes the flow of each packet
 //! ```
 //!
-//! A walk through the kernel's table of connections takes tens of milliseconds; flows in use cannot wait for it.
-//! So the keeper first sets a trap ([`proxy_rules::stale_flow_log`]), and whatever flow sends a packet meanwhile is deleted
-//! at once. A walk deletes flows that were answered; a question that was under way when its endpoint went may still
-//! be answered by an endpoint that drains, so the walk for those comes a second later ([`late`]). While a walk is on,
-//! further flows are collected for the next one. Without a packet log, or without
-//! the right to listen to it, the walk is all there is.
+//! Dumping conntrack takes tens of milliseconds, too long for flows in use. So the coordinator first installs the
+//! stale flow log ([`proxy_rules::stale_flow_log`]): a flow that sends a packet is deleted at once. The walk then
+//! deletes idle flows. An unreplied flow may still get its reply from an endpoint that is terminating, so the walk for
+//! those comes a second later ([`delayed_walk`]). Flows that arrive during a walk are collected for the next one.
+//! Without NFLOG, or without permission to bind its group, there are only walks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,42 +33,43 @@ use delayed_walk::ConntrackWalker;
 mod stale_flow_log;
 use stale_flow_log::StaleFlowLogKeeper;
 
-/// Requests that wait, at most. Each is the work of a whole pass.
+/// Queued requests. Each comes from one pass.
 const WAITING_MAX: usize = 256;
-/// Flows collected for the next walk, at most.
+/// Flows collected for the next walk.
 const COLLECTED_MAX: usize = 1 << 18;
-/// Up to so many filters the kernel compares, one walk each; for more, all flows of a protocol are read once.
+/// Up to this many filters are compared by the kernel, one dump each; for more, all flows of a protocol are dumped
+/// once.
 const EXACT_WALKS_MAX: usize = 4;
-/// How long a walk waits at first: a packet that looked its endpoint up just before it went becomes a flow within
-/// this time.
+/// Delay before a walk: a packet that was matched just before its endpoint was removed becomes a conntrack entry
+/// within this time.
 pub const SETTLE_DELAY: Duration = Duration::from_millis(2);
-/// How long a question that was under way is left to be answered.
+/// How long unreplied flows are kept.
 pub const UNREPLIED_DELAY: Duration = Duration::from_secs(1);
-/// The threads do little and call nothing deep.
+/// The threads have shallow call stacks.
 const STACK_LEN: usize = 256 << 10;
 
-/// Work for the conntrack cleanup.
+/// A request to delete flows.
 #[derive(Clone, Debug)]
 pub enum CleanupRequest {
-    /// Delete these.
+    /// Delete these flows.
     Stale(Vec<StaleFlows>),
-    /// Delete all that lead elsewhere than these.
+    /// Delete all flows of Services that do not lead to one of these endpoints.
     Except(Allowed),
 }
 
-/// What the keeper hears.
+/// Input of the coordinator.
 #[derive(Clone)]
 enum CleanupEvent {
     CleanupRequest(CleanupRequest),
-    /// The walk is done; another may begin.
+    /// A walk is done.
     Walked,
-    /// Flows with these keys are gone.
+    /// Flows with these keys were deleted.
     Deleted(BTreeSet<StaleFlowKey>),
-    /// Nobody will send work any more.
+    /// The last sender is gone.
     End,
 }
 
-/// Hands work to the conntrack cleanup. The threads end with the last clone.
+/// Queue of the conntrack cleanup. The threads end with the last clone.
 #[derive(Clone, Debug)]
 pub struct CleanupQueue(Arc<Sender>);
 
@@ -78,14 +78,14 @@ struct Sender(SyncSender<CleanupEvent>);
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // When so much waits that this does not fit, the threads stay behind, idle.
+        // If the queue is full the idle threads stay.
         let _ = self.0.try_send(CleanupEvent::End);
     }
 }
 
 impl CleanupQueue {
-    /// Hands over work without waiting. When too much waits already the work is not done, which is said in
-    /// the log: such flows end by their own timeouts.
+    /// Queues a request without waiting. If the queue is full the request is dropped, with a warning: such flows end
+    /// by conntrack timeouts.
     pub fn send(&self, delete_stale_flows: CleanupRequest) {
         if let Err(TrySendError::Full(_)) =
             self.0.0.try_send(CleanupEvent::CleanupRequest(delete_stale_flows))
@@ -97,8 +97,8 @@ impl CleanupQueue {
     }
 }
 
-/// Starts the keeper; the others start with the first work. `stale_flow_log` says how to make the trap; none for walks
-/// alone. Each walk begins after `settle`, usually [`SETTLE_DELAY`]; that for flows without an answer `rest` later, usually
+/// Starts the coordinator; the other threads start with the first request. Without `stale_flow_log` there are only
+/// walks. Each walk begins after `settle`, usually [`SETTLE_DELAY`]; the one for unreplied flows `rest` later, usually
 /// [`UNREPLIED_DELAY`].
 pub fn start(
     metrics: ProxyMetrics,
@@ -127,12 +127,12 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<(
     std::thread::Builder::new().name(name.into()).stack_size(STACK_LEN).spawn(work).map(drop)
 }
 
-/// What one walk looks for.
+/// What a walk deletes.
 #[derive(Clone, Debug, Default)]
 pub struct WalkTargets {
-    /// These flows.
+    /// Flows to these endpoints.
     pub stale: BTreeSet<StaleFlows>,
-    /// All that are none of these.
+    /// Flows to any endpoint but these.
     pub allowed: Option<Allowed>,
 }
 
@@ -142,13 +142,13 @@ impl WalkTargets {
     }
 }
 
-/// A walk to do: what for, and the trap's keys that it makes needless.
+/// A walk, and the keys of the stale flow log that it makes unnecessary.
 type WalkRequest = (WalkTargets, BTreeSet<StaleFlowKey>);
 
 struct Coordinator {
     stale_flow_log: StaleFlowLogKeeper,
     metrics: ProxyMetrics,
-    /// Before a walk, and before that for flows without an answer.
+    /// Delays before a walk, and before the one for unreplied flows.
     pauses: (Duration, Duration),
     walker: Option<SyncSender<WalkRequest>>,
     walking: bool,
@@ -215,25 +215,24 @@ fn open() -> Option<Session<Socket>> {
     opened.ok().map(Session::new)
 }
 
-/// Which flows to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSelection {
-    /// Those that were answered.
+    /// Replied flows.
     Answered,
-    /// All.
+    /// All flows.
     All,
 }
 
-/// What a walk did.
+/// Result of a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanupCount {
-    /// Flows that were deleted.
+    /// Deleted entries.
     pub deleted: u64,
-    /// Flows that were left because they wait for an answer.
+    /// Entries kept because they are unreplied.
     pub left: u64,
 }
 
-/// Lets go of the flows that `work` is about.
+/// Deletes the flows of `work`.
 pub fn delete_stale_flows(
     session: &mut Session<Socket>,
     work: &WalkTargets,

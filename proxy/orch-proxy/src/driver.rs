@@ -1,11 +1,13 @@
-//! Commits what is marked, as soon as there is something and nothing else: a quiet table adds no delay, a
-//! burst becomes one pass.
+//! Syncs the kernel's nf_tables with [`Desired`].
+//!
+//! A change is committed as soon as it is received; changes that arrive during a commit are compiled and committed
+//! together.
 //!
 //! ```text
-//!            complete            marked                     refused, lost, full
+//!            synced             changed                    refused, lost, full
 //! (waiting) ---------> (loaded) -------> commit a change --------------------------.
-//!     nothing is touched   ^ \_________________/                                   |
-//!     until all is known   |      periodically: read back, repair                  |
+//!     the ruleset stays    ^ \_________________/                                   |
+//!     as it was found      |      periodically: read back, repair                  |
 //!                          '------------------ load again <------------------------'
 //! ```
 
@@ -44,43 +46,43 @@ pub use sync_health::SyncHealth;
 pub use thread::ThreadError;
 use verify_ruleset::ReadBack;
 
-/// Waits between attempts after a failure.
+/// Delay before a failed pass is retried.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(30) };
-/// Attempts to commit against others who commit at the same time.
+/// Attempts to commit while other programs commit at the same time.
 const CONFLICTS_MAX: u32 = 16;
-/// A packet has left a table after this time: it passes without being interrupted, in microseconds.
+/// A packet has left a table after this time: it traverses the chains in microseconds, without interruption.
 const DETACH_DELAY: Duration = Duration::from_millis(10);
-/// Elements of a transaction when the kernel does not take all at once.
+/// Elements in one transaction when the kernel does not accept all in one.
 const CHUNK_LEN: usize = 1000;
 
-/// A pass did not reach the kernel.
+/// A pass failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// The tables could not be made.
+    /// The tables were not loaded.
     #[error("load the nftables tables")]
     Load(#[source] CommitError),
-    /// A change could not be made; the tables will be loaded again.
+    /// A change was not committed; the next pass loads the tables.
     #[error("change the nftables tables")]
     Change(#[source] CommitError),
-    /// The tables could not be read back.
+    /// The tables were not read.
     #[error("read the nftables tables back")]
     ReadBack(#[source] QueryError),
 }
 
-/// Whether anybody else can change our tables.
+/// Whether other programs can change the proxy's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ownership {
-    /// The kernel lets only our socket change them.
+    /// The kernel lets only the proxy's socket change them (`NFT_TABLE_F_OWNER`).
     Ours,
-    /// Anybody can. The generation tells when somebody committed anything.
-    Anybodys {
-        /// The latest with which nothing is in the tables but what we committed or read, once there was one.
+    /// Every program can. The generation of the ruleset shows when one has committed.
+    Shared {
+        /// The latest generation at which the tables contain only what the proxy committed or read.
         generation: Option<u32>,
     },
 }
 
-/// Keeps the kernel's tables as they should be.
+/// Keeps the kernel's tables in sync.
 pub struct Driver<T> {
     desired: Arc<Desired>,
     session: Session<T>,
@@ -91,27 +93,27 @@ pub struct Driver<T> {
     ready: Option<ReadyGuard>,
     sync_health: SyncHealth,
     pace: SyncIntervals,
-    /// Name of the tables; they have this one and another in turn.
+    /// Name of the tables; loads alternate between this one and its `-b` variant.
     name: String,
-    /// What no pass has taken along yet.
+    /// Changes that are not committed.
     pending: PendingChanges,
-    /// What the kernel tells of others.
+    /// Notifications of changes by other programs.
     nft_monitor: Option<NftMonitor>,
-    /// Services of which something is left out, as was said last.
+    /// Services over their budget, as logged last.
     cut: BTreeSet<ServiceId>,
 }
 
-/// How often the driver does what.
+/// Intervals of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncIntervals {
-    /// All elements are read back after this time though nothing seems to have happened.
+    /// All elements are read back after this time even if the generation did not change.
     pub read_back: Duration,
-    /// Shortest time between two passes; zero for none.
+    /// Minimum time between two passes; zero for none.
     pub between: Duration,
 }
 
 impl<T: Transport> Driver<T> {
-    /// A driver that has committed nothing yet.
+    /// Nothing is committed before [`Driver::run`].
     pub fn new(
         desired: Arc<Desired>,
         session: Session<T>,
@@ -123,7 +125,7 @@ impl<T: Transport> Driver<T> {
     ) -> Self {
         let layout = desired.plane().layout().clone();
         let ownership = match layout.flags {
-            TableFlags::NONE => Ownership::Anybodys { generation: None },
+            TableFlags::NONE => Ownership::Shared { generation: None },
             _ => Ownership::Ours,
         };
         desired.set_pending_gauges(metrics.pending.clone());
@@ -144,7 +146,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Has others' changes told by the kernel, where others can make any. A driver that is not told looks for them
+    /// Detects other programs' changes by notifications, if they can make any. Without them the generation is compared
     /// twice a second.
     pub fn use_nft_monitor(&mut self, nft_monitor: NftMonitor) {
         if self.ownership != Ownership::Ours {
@@ -152,18 +154,18 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Whether what is marked reaches the kernel.
+    /// Whether passes succeed.
     pub fn sync_health(&self) -> SyncHealth {
         self.sync_health.clone()
     }
 
-    /// The conversation with the kernel, for tests.
+    /// The netlink session, for tests.
     pub fn session(&mut self) -> &mut Session<T> {
         &mut self.session
     }
 
-    /// Follows what is desired until drained. Before everything has been heard of nothing is touched: what
-    /// an earlier process left goes on forwarding.
+    /// Syncs until drained. Before Services and EndpointSlices are synced the ruleset stays as an earlier process left
+    /// it.
     pub async fn run(mut self, drain: DrainWatch) {
         let desired = self.desired.clone();
         // Both arms are cancel safe.
@@ -181,12 +183,12 @@ impl<T: Transport> Driver<T> {
             failures = self.publish(result, failures);
             let pause = match (failures, self.ownership) {
                 (0, Ownership::Ours) => read_back.pause(),
-                (0, Ownership::Anybodys { .. }) => {
+                (0, Ownership::Shared { .. }) => {
                     read_back.pause().min(ruleset_monitor.poll_interval())
                 }
                 _ => RETRY.delay(failures, 1.0),
             };
-            // All arms are cancel safe. After a failure changes wait for the retry, which takes them along.
+            // All arms are cancel safe. After a failure, changes wait for the retry.
             tokio::select! {
                 () = drain.asked() => return,
                 () = desired.changed(), if failures == 0 => {
@@ -219,7 +221,7 @@ impl<T: Transport> Driver<T> {
         self.metrics.last_queued.set(now.as_secs_f64());
     }
 
-    /// Commits what is marked.
+    /// Compiles and commits the Services that are marked.
     pub fn pass(&mut self) -> Result<(), SyncError> {
         let desired = self.desired.clone();
         self.pending.add(desired.take_pending_changes());
@@ -228,7 +230,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// What was heard is in the kernel.
+    /// Updates the metrics of changes.
     fn record_committed(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let counts = [pending.services, pending.slices];
@@ -239,7 +241,7 @@ impl<T: Transport> Driver<T> {
             gauge.sub(i64::try_from(count).unwrap_or(i64::MAX));
         }
         let now = SystemTime::now();
-        // A trigger after now is of another clock and says nothing.
+        // A trigger in the future comes from a clock that is ahead; it is not measured.
         for took in pending.triggers.iter().filter_map(|at| now.duration_since(*at).ok()) {
             self.metrics.programming_seconds.observe(took.as_secs_f64());
         }
@@ -271,7 +273,7 @@ impl<T: Transport> Driver<T> {
         let stale = stale_flows(transaction);
         let committed = self.commit(|batch| transaction.encode(layout, batch));
         if let Err(error) = committed {
-            // What the kernel holds is not what we believed, or nobody knows.
+            // The kernel's state differs from the model, or is unknown.
             self.desired.plane().invalidate();
             return Err(SyncError::Change(error));
         }
@@ -283,7 +285,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Loads the tables again alongside those that packets pass, then takes these away.
+    /// Loads tables of the other name, then deletes those that served until now.
     fn load(&mut self) -> Result<(), SyncError> {
         let loaded = self.load_alongside();
         if loaded.is_err() {
@@ -327,7 +329,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Takes over what packets wrote into the tables that are there, so that clients keep their endpoints.
+    /// Copies the session affinity that packets wrote into the old tables, so that clients keep their endpoints.
     fn copy_affinity(&mut self, load: &mut Load, old: &NamedTables) {
         let families = load.remembering();
         let there = |family: &Family| old.shapes.iter().any(|(f, _)| f == family);
@@ -345,13 +347,13 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Sees to it that no packet passes a table that is to be replaced; fails when somebody else owns the one
-    /// that serves.
+    /// Ensures that no packet traverses the tables that are to be replaced. Fails if another process owns the serving
+    /// ones.
     fn detach_unused(&mut self, new: &NamedTables, old: &NamedTables) -> Result<(), CommitError> {
         if self.ownership != Ownership::Ours {
             return self.detach_tables(new);
         }
-        // Changes nothing, and is refused all the same.
+        // An empty change; the kernel refuses it if another process owns the table.
         self.commit(|batch| {
             for (family, _) in &old.shapes {
                 batch.push(*family, &Command::NewTable(Table::named(&old.table), Existing::Keep));
@@ -360,7 +362,7 @@ impl<T: Transport> Driver<T> {
         self.detach_tables(new)
     }
 
-    /// Takes the rules away by which packets enter, and waits until those inside have left.
+    /// Deletes the base chains' rules and waits until packets in flight have left the tables.
     fn detach_tables(&mut self, tables: &NamedTables) -> Result<(), CommitError> {
         if tables.state() != TableState::Serving {
             return Ok(());
@@ -382,7 +384,7 @@ impl<T: Transport> Driver<T> {
         tracing::warn!(
             "the kernel rejects a netlink message of this size; loading the tables in chunks"
         );
-        // No packet enters before all is there.
+        // Packets enter only after the last chunk.
         let (tables, entrances): (Vec<_>, Vec<_>) = load
             .tables
             .iter()
@@ -405,11 +407,12 @@ impl<T: Transport> Driver<T> {
         })
     }
 
-    /// Commits what `encode` writes; where others may commit too, against the generation that we know.
+    /// Commits what `encode` appends; if other programs can commit too, on the condition that the generation is the
+    /// expected one.
     fn commit(&mut self, encode: impl Fn(&mut Batch)) -> Result<(), CommitError> {
         let mut based_on = match &mut self.ownership {
             Ownership::Ours => None,
-            Ownership::Anybodys { generation } => {
+            Ownership::Shared { generation } => {
                 *generation = generation.or_else(|| self.session.generation().ok());
                 *generation
             }
@@ -423,8 +426,8 @@ impl<T: Transport> Driver<T> {
             }
             match (self.session.commit(batch), &mut self.ownership) {
                 (Ok(()), Ownership::Ours) => return Ok(()),
-                (Ok(()), Ownership::Anybodys { generation }) => {
-                    // After a conflict the number stays behind, so that the next look reads back.
+                (Ok(()), Ownership::Shared { generation }) => {
+                    // After a conflict the recorded generation is too old, so the next check reads the tables back.
                     *generation = generation.map(|generation| generation.wrapping_add(1));
                     return Ok(());
                 }
@@ -438,7 +441,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Says of which services something is left out, when others are than before.
+    /// Logs which Services are over their budget, when that changes.
     fn log_over_budget(&mut self) {
         let cut = self.desired.plane().cut().clone();
         if let Some(first) = cut.difference(&self.cut).next() {
@@ -451,7 +454,7 @@ impl<T: Transport> Driver<T> {
         self.cut = cut;
     }
 
-    /// Says how a pass went; returns the number of failures in a row.
+    /// Publishes the result of a pass; returns the number of failures in a row.
     fn publish(&mut self, result: Result<(), SyncError>, failures: u32) -> u32 {
         self.sync_health.record_pass(result.is_ok());
         self.desired.publish();

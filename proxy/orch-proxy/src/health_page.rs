@@ -1,4 +1,4 @@
-//! `/healthz` as kube-proxy answers it: whether load balancers should send traffic to this node.
+//! `/healthz` and `/livez` with kube-proxy's semantics: whether load balancers should send traffic to this node.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,21 +14,21 @@ use crate::driver::SyncHealth;
 use crate::local_node::LocalNode;
 use crate::metrics::HealthMetrics;
 
-/// What the health server serves.
+/// Pages of the health server.
 #[derive(Clone)]
 pub struct HealthPage {
-    /// All other pages.
+    /// Pages that all programs serve.
     pub pages: AdminPages,
-    /// Whether passes succeed.
+    /// Result of the last passes.
     pub sync_health: SyncHealth,
-    /// The node that this is about.
+    /// This node, if its object is known.
     pub node: watch::Receiver<Option<Arc<LocalNode>>>,
-    /// Counts of answers.
+    /// Metrics of responses.
     pub counts: HealthMetrics,
 }
 
 impl HealthPage {
-    /// The answer to a request.
+    /// Answers a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let answer = self.page(request);
         let counter = match request.uri().path() {
@@ -52,9 +52,8 @@ impl HealthPage {
     }
 }
 
-/// The answer: status code, and a body of JSON. `last` is when a pass last succeeded, `is_fresh` whether passes
-/// succeed, `is_leaving` whether the node is being deleted: connections that it has go on, new ones should go
-/// elsewhere.
+/// Status code and JSON body. `last` is when a pass last succeeded, `is_fresh` whether passes succeed, `is_leaving`
+/// whether the node is being deleted: its connections continue, new ones should go to other nodes.
 pub fn answer(
     now: SystemTime,
     last: Option<SystemTime>,
@@ -62,7 +61,7 @@ pub fn answer(
     is_leaving: bool,
 ) -> (u16, String) {
     let healthy = last.is_some() && is_fresh;
-    // A healthy proxy is as it should be now, whenever it last had something to do.
+    // A healthy proxy is up to date now, even if it has had nothing to do.
     let updated = if healthy { Some(now) } else { last };
     let text = |at: Option<SystemTime>| at.map_or_else(|| time(SystemTime::UNIX_EPOCH), time);
     let body = format!(

@@ -1,5 +1,5 @@
-//! Settings of the host that forwarding depends on. All are best effort: a host may forbid them, or have no
-//! connection tracking loaded yet; that is said in the log and is no reason not to forward.
+//! Sysctls that forwarding depends on. All are best effort: the host may deny them, or nf_conntrack may not be loaded;
+//! that is logged and not fatal.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,18 +9,18 @@ use proxy_kernel::sysctl::{Ensured, Sysctl, SysctlError};
 
 use crate::config::Conntrack;
 
-/// Buckets of the table of connections, where the kernel lets them be changed.
+/// Size of conntrack's hash table.
 const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 
-/// Switches without which packets do not come by our tables. The two of the bridge: an answer from one pod
-/// of a bridge to another crosses only the bridge, and has to have its source put back all the same.
+/// Sysctls without which packets bypass the tables. The two of br_netfilter: a reply from one pod to another on the
+/// same bridge does not leave the bridge, and its source must be translated back all the same.
 const FORWARDING: [&str; 3] = [
     "net/ipv4/ip_forward",
     "net/bridge/bridge-nf-call-iptables",
     "net/bridge/bridge-nf-call-ip6tables",
 ];
 
-/// What to set, in order.
+/// Sysctls and their values, in order.
 fn wanted(conntrack: &Conntrack, cores: u32) -> Vec<(Sysctl, u64)> {
     let mut wanted = FORWARDING.map(|name| (Sysctl(name), 1)).to_vec();
     if let Some(max) = connections_max(conntrack, cores) {
@@ -44,14 +44,14 @@ fn wanted(conntrack: &Conntrack, cores: u32) -> Vec<(Sysctl, u64)> {
     wanted
 }
 
-/// Connections to track at most; none leaves the limit as it is.
+/// Value of nf_conntrack_max; `None` leaves it unchanged.
 fn connections_max(conntrack: &Conntrack, cores: u32) -> Option<u64> {
     let by_cores = u64::from(conntrack.max_per_core) * u64::from(cores);
     (conntrack.max_per_core > 0).then(|| by_cores.max(u64::from(conntrack.min)))
 }
 
-/// Puts the host's settings right. `net.ipv4.conf.*.route_localnet` is never touched: with it set, services
-/// that trust loopback are open to the network.
+/// Sets the sysctls. `net.ipv4.conf.*.route_localnet` is never changed: it would expose services that trust loopback
+/// addresses to the network.
 pub fn prepare(conntrack: &Conntrack) {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let cores = u32::try_from(cores).unwrap_or(u32::MAX);
@@ -82,8 +82,8 @@ pub fn prepare(conntrack: &Conntrack) {
     }
 }
 
-/// Makes this machine forward IPv6, where pods have such addresses. A host that forwards takes no routes from
-/// routers' advertisements any more, so interfaces that did are told to go on first.
+/// Enables IPv6 forwarding, for clusters with IPv6 pods. A host that forwards ignores router advertisements, so
+/// interfaces that accept them are first set to accept them always.
 pub fn forward_ipv6() {
     const FORWARDING: Sysctl = Sysctl("net/ipv6/conf/all/forwarding");
     if !matches!(FORWARDING.read(), Ok(0)) {
@@ -92,7 +92,7 @@ pub fn forward_ipv6() {
     let interfaces = std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten();
     for interface in interfaces {
         let path = interface.path().join("accept_ra");
-        // 1 is "unless forwarding", 2 is "also when forwarding".
+        // 1: accept unless forwarding; 2: accept always.
         if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == "1")
             && let Err(error) = std::fs::write(&path, "2")
         {
@@ -109,14 +109,14 @@ pub fn forward_ipv6() {
     }
 }
 
-/// Asks the kernel to kill others first. Best effort: it takes rights that a container may lack.
+/// Sets `oom_score_adj`. Best effort: it needs a capability that a container may lack.
 pub fn protect_from_oom(score: i32) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
         tracing::info!(score, %error, "cannot set oom_score_adj");
     }
 }
 
-/// Four connections share a bucket, as kube-proxy has it; never fewer buckets than there are.
+/// One hash bucket for four connections, as kube-proxy sets it; never shrinks the table.
 fn widen_buckets(path: &Path, buckets: u64) {
     let now = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     if now.is_some_and(|now| now < buckets)

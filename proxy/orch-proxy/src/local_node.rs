@@ -1,4 +1,4 @@
-//! What the API says about the node that this proxy runs on, and no other.
+//! Watches the Node object of this node.
 
 use std::sync::Arc;
 
@@ -12,22 +12,21 @@ use tokio::sync::watch;
 use crate::config::DetectLocal;
 use crate::desired::Desired;
 
-/// Taint by which the cluster autoscaler announces that it is about to delete a node.
+/// Taint that the cluster autoscaler sets before it deletes a node.
 const ABOUT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// What the proxy needs to know of its node.
+/// Fields of the Node object that the proxy uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalNode {
-    /// The zone that it is in.
+    /// Label `topology.kubernetes.io/zone`.
     pub zone: Option<Box<str>>,
-    /// The blocks that its pods' addresses are from.
+    /// `spec.podCIDRs`.
     pub pod_cidrs: Box<[String]>,
-    /// Whether load balancers should send their traffic elsewhere: it is being deleted.
+    /// Whether the node is being deleted, so that load balancers should use others.
     pub is_leaving: bool,
 }
 
 impl LocalNode {
-    /// What a node object says.
     fn from_node(node: &Node, names: &Names) -> Self {
         let zone = zone(node, names);
         let pod_cidrs = pod_blocks(node);
@@ -37,7 +36,7 @@ impl LocalNode {
     }
 }
 
-/// The blocks that a node's pods' addresses are from.
+/// `spec.podCIDRs`, or `spec.podCIDR` if that is empty.
 pub fn pod_blocks(node: &Node) -> Box<[String]> {
     let single = Some(&node.spec.pod_cidr).filter(|block| !block.is_empty());
     match node.spec.pod_cidrs.is_empty() {
@@ -46,14 +45,13 @@ pub fn pod_blocks(node: &Node) -> Box<[String]> {
     }
 }
 
-/// The zone that a node is in.
+/// The zone of a node.
 pub fn zone(node: &Node, names: &Names) -> Option<Box<str>> {
     let zone = node.metadata.labels.get(&names.sub_label("topology", "zone"));
     zone.filter(|zone| !zone.is_empty()).map(|zone| zone.as_str().into())
 }
 
-/// Follows the node called `name` until drained. Nothing is known of it before it has been heard of, and once it
-/// is gone.
+/// Watches the node called `name` until drained. The value is `None` before the first event and after the deletion.
 pub fn watch_node(
     client: &Client,
     name: &str,
@@ -71,7 +69,7 @@ pub fn watch_node(
             Change::Deleted { .. } => None,
             Change::Synced => return,
         };
-        // A node reports every few seconds, and nearly never something of this.
+        // Node status updates come every few seconds, and seldom change these fields.
         known.send_if_modified(|known| {
             let changed = *known != now;
             *known = now;
@@ -81,12 +79,12 @@ pub fn watch_node(
     receiver
 }
 
-/// What tells the traffic of pods, where that is the node's own blocks.
+/// The setting for `--detect-local-mode=NodeCIDR`.
 pub fn local_traffic(blocks: &[String]) -> LocalTraffic {
     LocalTraffic::Blocks(blocks.iter().filter_map(|text| text.parse().ok()).collect())
 }
 
-/// Tells the dataplane which zone it is in and, where they tell the traffic of pods, the node's blocks; until drained.
+/// Applies zone and, with `--detect-local-mode=NodeCIDR`, pod CIDRs to the dataplane, until drained.
 pub async fn update_dataplane(
     mut node: watch::Receiver<Option<Arc<LocalNode>>>,
     detect: DetectLocal,

@@ -1,7 +1,7 @@
-//! Node ports at loopback addresses, for processes of this machine. The kernel sends nothing that comes from 127.0.0.1
-//! to another machine unless `route_localnet` allows it, which opens to the network what trusts loopback; so sockets of
-//! this process serve them, on a thread of its own, from when there is the first. Connections by this way, and no
-//! other, end with the process.
+//! Node ports at loopback addresses, for processes on this node. The kernel does not route packets from 127.0.0.1 to
+//! other hosts unless `route_localnet` is set, which exposes services that trust loopback addresses; so sockets of
+//! this process serve them, on a thread of their own that starts with the first node port. Only these connections end
+//! with the process.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
 
 use crate::userspace::connections;
 
-/// Ports that are listened at, of both families: more than the usual range of node ports has.
+/// Listening sockets of both families; more than the default range of node ports.
 const FRONTENDS_MAX: usize = 8192;
-/// Connections and sessions at a time: this is the way of checks and of people, not of load.
+/// Concurrent connections and UDP sessions: probes and people use these, not load.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Serves what will be told to the forwarder that this returns, until drained.
+/// Starts the forwarder. It serves the node ports that it receives until drained.
 pub fn start(
     settings: Settings,
     metrics: ForwardMetrics,
@@ -48,7 +48,7 @@ pub fn start(
     forwarder
 }
 
-/// A thread of its own: what is carried holds up no pass.
+/// A thread of its own, so that forwarded data delays nothing else.
 fn thread(forwarder: Arc<Forwarder>, options: Options, drain: DrainWatch) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let body = move || runtime.block_on(forwarder.run(options, || {}, drain));

@@ -1,4 +1,4 @@
-//! How this node forwards: by the kernel's nf_tables, or by sockets of this process where there are none.
+//! Selects how this node forwards: by nf_tables, or in user space on kernels without it.
 
 use clap::Args;
 use proto_daemon::go_duration;
@@ -9,60 +9,60 @@ use std::time::Duration;
 use crate::app::BuildError;
 use crate::config::Config;
 
-/// How to forward, as it is told.
+/// `--proxy-mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// By the kernel if it can.
+    /// nf_tables if the kernel has it, else user space.
     #[default]
-    Find,
-    /// By nf_tables.
-    Kernel,
-    /// By sockets.
+    Auto,
+    /// nf_tables.
+    Nftables,
+    /// User space.
     Userspace,
 }
 
-/// Flags about how to forward.
+/// Flags of the mode.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModeFlags {
-    /// How to forward: nftables, or userspace for hosts whose kernel has no nf_tables, where connections pass
-    /// through this program; found out when not given. Kubernetes' iptables and ipvs mean nftables here.
+    /// Proxy mode: nftables, or userspace for kernels without nf_tables, where connections pass through this program.
+    /// By default nftables if the kernel supports it. kube-proxy's iptables and ipvs mean nftables here.
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
-    /// How long a UDP session without datagrams lasts, in userspace mode.
+    /// How long a UDP session without datagrams is kept, in userspace mode.
     #[arg(long, value_name = "DURATION", value_parser = go_duration::parse)]
     pub udp_timeout: Option<Duration>,
 }
 
 impl Mode {
-    /// The names that are known.
+    /// Accepted names.
     pub const NAMES: [&str; 5] = ["", "nftables", "userspace", "iptables", "ipvs"];
 
-    /// The mode that a name means, and what the user should know about it.
+    /// The mode of a name, and a warning for the user.
     pub fn from_name(name: &str) -> Option<(Self, Option<String>)> {
         match name {
-            "" => Some((Self::Find, None)),
-            "nftables" => Some((Self::Kernel, None)),
+            "" => Some((Self::Auto, None)),
+            "nftables" => Some((Self::Nftables, None)),
             "userspace" => Some((Self::Userspace, None)),
             "iptables" | "ipvs" => {
-                Some((Self::Kernel, Some(format!("mode {name} means nftables here"))))
+                Some((Self::Nftables, Some(format!("mode {name} means nftables here"))))
             }
             _ => None,
         }
     }
 
-    /// The way that this host allows: asks the kernel where that is not told. Fails where the kernel could and we may
-    /// not: that has to be said, not worked around.
+    /// Selects the mode on this host. A kernel that has nf_tables but denies access is an error, not a reason for
+    /// userspace mode.
     pub fn select_path(self, config: &Config) -> Result<ForwardingPath, BuildError> {
         if self == Self::Userspace {
             return Ok(ForwardingPath::Sockets);
         }
         let kernel = match (self, NetfilterHandle::open(config)) {
-            (Self::Kernel | Self::Userspace, opened) => Some(opened?),
-            (Self::Find, Ok(kernel)) => {
+            (Self::Nftables | Self::Userspace, opened) => Some(opened?),
+            (Self::Auto, Ok(kernel)) => {
                 Some(kernel).filter(|kernel| !kernel.features.families.is_empty())
             }
-            (Self::Find, Err(BuildError::Kernel(error))) if is_absent(&error) => None,
-            (Self::Find, Err(error)) => return Err(error),
+            (Self::Auto, Err(BuildError::Kernel(error))) if is_absent(&error) => None,
+            (Self::Auto, Err(error)) => return Err(error),
         };
         Ok(kernel.map_or_else(
             || {
@@ -76,25 +76,25 @@ impl Mode {
     }
 }
 
-/// How this host forwards.
+/// The selected mode.
 pub enum ForwardingPath {
-    /// By its kernel.
+    /// nf_tables.
     Kernel(NetfilterHandle),
-    /// By sockets of this process.
+    /// User space.
     Sockets,
 }
 
-/// The kernel, asked what it can do. One conversation for all: where tables were deleted over a socket, closing it waits
-/// until the kernel has released them, tens of milliseconds.
+/// A netlink session with the probed features of the kernel. The session is reused: closing a socket that deleted
+/// tables waits tens of milliseconds until the kernel has freed them.
 pub struct NetfilterHandle<T = Socket> {
-    /// The conversation.
+    /// The netlink session.
     pub session: Session<T>,
-    /// What it can do.
+    /// Probed features.
     pub features: KernelFeatures,
 }
 
 impl NetfilterHandle {
-    /// Opens a conversation and asks.
+    /// Opens a session and probes the kernel.
     pub fn open(config: &Config) -> Result<Self, BuildError> {
         let mut session = Session::new(Socket::open()?);
         let probe = format!("{}-probe", config.table);
@@ -103,7 +103,7 @@ impl NetfilterHandle {
     }
 }
 
-/// Whether a kernel that refuses the socket in this way has no netfilter netlink at all.
+/// Whether the error means that the kernel has no nfnetlink.
 fn is_absent(error: &OpenError) -> bool {
     let absent = [nix::libc::EPROTONOSUPPORT, nix::libc::EAFNOSUPPORT, nix::libc::ENOPROTOOPT];
     match error {
@@ -122,11 +122,11 @@ mod tests {
         let modes =
             Mode::NAMES.map(|name| Mode::from_name(name).map(|(mode, w)| (mode, w.is_some())));
         let expected = [
-            (Mode::Find, false),
-            (Mode::Kernel, false),
+            (Mode::Auto, false),
+            (Mode::Nftables, false),
             (Mode::Userspace, false),
-            (Mode::Kernel, true),
-            (Mode::Kernel, true),
+            (Mode::Nftables, true),
+            (Mode::Nftables, true),
         ];
         assert_eq!(modes, expected.map(Some));
         assert_eq!(Mode::from_name("ebpf"), None);

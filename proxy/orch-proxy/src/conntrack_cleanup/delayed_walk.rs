@@ -1,7 +1,7 @@
-//! Walks through the kernel's connections: at once for flows that were answered, later for those that were not.
+//! Walks conntrack: at once for replied flows, a second later for unreplied ones.
 //!
-//! An unreplied flow may still get its reply from an endpoint that drains: deleted at once, that reply would not be translated
-//! back. Kept for a while it does no harm: the stale flow log reports its next packet.
+//! An unreplied flow may still get its reply from a terminating endpoint; if its entry were deleted, that reply would
+//! not be translated back. Keeping it for a while is harmless: the stale flow log reports its next packet.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -16,17 +16,16 @@ use super::{
 };
 use crate::metrics::ProxyMetrics;
 
-/// Walks that wait, at most; the eldest comes early when there are more.
+/// Delayed walks that may be queued; the oldest is done early when there are more.
 const DELAYED_WALKS_MAX: usize = 64;
 
-/// A walk for flows that were left.
+/// A walk for flows that were kept.
 struct DelayedWalk {
     due: Instant,
     work: WalkTargets,
     keys: BTreeSet<StaleFlowKey>,
 }
 
-/// Walks, and says what it has done.
 pub(super) struct ConntrackWalker {
     metrics: ProxyMetrics,
     settle: Duration,
@@ -37,7 +36,7 @@ pub(super) struct ConntrackWalker {
 }
 
 impl ConntrackWalker {
-    /// Pauses as of [`super::start`]; `back` hears what is done.
+    /// Delays as of [`super::start`]; results go to `back`.
     pub(super) fn new(
         metrics: ProxyMetrics,
         (settle, rest): (Duration, Duration),
@@ -46,7 +45,7 @@ impl ConntrackWalker {
         Self { metrics, settle, rest, back, session: None, late: VecDeque::new() }
     }
 
-    /// Walks until nobody asks any more.
+    /// Walks until the senders are gone.
     pub(super) fn run(mut self, walks: &Receiver<WalkRequest>) {
         loop {
             let next = match self.late.front() {

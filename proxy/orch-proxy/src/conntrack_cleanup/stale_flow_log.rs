@@ -1,4 +1,4 @@
-//! Sets the trap for stale flows, and deletes what is caught.
+//! Installs the stale flow log and deletes the flows that it reports.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -15,21 +15,21 @@ use proxy_rules::stale_flow_log::{STALE_FLOWS_MAX, StaleFlowKey, StaleFlowLog};
 use super::{open, thread};
 use crate::metrics::ProxyMetrics;
 
-/// How often the listener looks whether it is still wanted.
+/// Interval at which the listener checks whether it should end.
 const LISTEN: Duration = Duration::from_secs(60);
 
-/// Keeps the trap as large as it has to be, and away when it is empty.
+/// Keeps the set of the stale flow log up to date, and deletes the table when it is empty.
 pub(super) struct StaleFlowLogKeeper {
-    /// None once it turned out that there can be no trap here.
+    /// `None` if the kernel does not support it.
     stale_flow_log: Option<StaleFlowLog>,
     metrics: ProxyMetrics,
     session: Option<Session<Socket>>,
     listening: Option<Listening>,
-    /// Keys in the trap, and how many walks are to come for each.
+    /// Keys in the set, with the number of walks that are still to come for each.
     keys: BTreeMap<StaleFlowKey, u32>,
 }
 
-/// Tells the listener to end when it is dropped.
+/// Ends the listener when dropped.
 struct Listening(Arc<AtomicBool>);
 
 impl Drop for Listening {
@@ -42,7 +42,7 @@ impl StaleFlowLogKeeper {
     pub(super) fn new(stale_flow_log: Option<StaleFlowLog>, metrics: ProxyMetrics) -> Self {
         let keys = BTreeMap::new();
         let mut keeper = Self { stale_flow_log, metrics, session: None, listening: None, keys };
-        // Where tables have owners a predecessor's went with it; elsewhere it may still report to nobody.
+        // A predecessor's table is deleted with its socket if it had an owner; otherwise it may still exist.
         if keeper
             .stale_flow_log
             .as_ref()
@@ -53,7 +53,7 @@ impl StaleFlowLogKeeper {
         keeper
     }
 
-    /// Catches flows with these keys from now on. A key that is caught already stays for the walks of both.
+    /// Adds keys. A key that is present stays until the walks of both requests are done.
     pub(super) fn catch(&mut self, wanted: &BTreeSet<StaleFlowKey>) {
         if self.stale_flow_log.is_none() {
             return;
@@ -77,14 +77,14 @@ impl StaleFlowLogKeeper {
         }
     }
 
-    /// A walk for these keys begins.
+    /// Records that a walk for these keys begins.
     pub(super) fn count_walk(&mut self, keys: &BTreeSet<StaleFlowKey>) {
         for key in keys {
             self.keys.entry(key.clone()).and_modify(|walks| *walks += 1);
         }
     }
 
-    /// The walk for these keys is over: flows to them are gone.
+    /// Removes keys whose walks are done.
     pub(super) fn release(&mut self, keys: &BTreeSet<StaleFlowKey>) {
         let mut over = BTreeSet::new();
         for key in keys {
@@ -108,7 +108,7 @@ impl StaleFlowLogKeeper {
         });
     }
 
-    /// Commits what `write` appends. After a failure there is no trap until the next keys come.
+    /// Commits what `write` appends. After a failure there is no table until the next keys arrive.
     fn commit(&mut self, write: impl FnOnce(&StaleFlowLog, &mut Batch)) -> bool {
         if self.session.is_none() {
             self.session = open();
@@ -127,7 +127,7 @@ impl StaleFlowLogKeeper {
         self.keys.clear();
         let mut batch = session.batch(None);
         stale_flow_log.delete_table(&mut batch);
-        // Best effort: what is left reports to nobody, and is replaced by the next.
+        // Best effort: a table that stays has no listener, and is replaced by the next one.
         let _ = session.commit(batch);
         if matches!(error, CommitError::Refused { .. }) {
             self.stale_flow_log = None;
@@ -135,7 +135,7 @@ impl StaleFlowLogKeeper {
         false
     }
 
-    /// Listens to the trap; false, and from now on no trap, where that cannot be.
+    /// Starts the listener. Without NFLOG returns false and disables the stale flow log.
     fn listen(&mut self) -> bool {
         if self.listening.is_some() {
             return true;
@@ -164,7 +164,7 @@ impl StaleFlowLogKeeper {
     }
 }
 
-/// Deletes the flow of each packet that is caught.
+/// Deletes the flow of each logged packet.
 fn listen(
     mut log: PacketLog,
     mut session: Session<Socket>,
@@ -173,7 +173,7 @@ fn listen(
 ) {
     while wanted.load(Ordering::Relaxed) {
         let waited = log.wait(LISTEN, |tuple| {
-            // Several packets of a flow may be under way: all but the first find it gone.
+            // Several packets of a flow may be queued: after the first its entry does not exist.
             match session.delete_tuple(&tuple) {
                 Ok(deleted) => metrics.flows_deleted.inc_by(u64::from(deleted)),
                 Err(error) => {

@@ -1,15 +1,15 @@
-//! Between two passes: waiting, and detecting that another program changed the ruleset.
+//! Waits between two passes and detects that another program changed the ruleset.
 //!
 //! ```text
-//!            20 ms without a pass         notice
-//!  (resting) -------------------> listens -------> a look is due, at most one each 100 ms
+//!            20 ms without a pass         notification
+//!  (idle) ----------------------> subscribed ----------> a check is due, at most one every 100 ms
 //!      ^                            |                   |
-//!      '------- before a pass ------'<------ looked ----'
+//!      '------- before a pass ------'<----- checked ----'
 //! ```
 //!
-//! The kernel tells a listener of each of our own elements as well, so nobody listens while there is something to
-//! commit. The ruleset's generation is compared when listening begins, for what happened in between, and now and then
-//! in case a notice was lost.
+//! The kernel notifies subscribers of every element of the proxy's own transactions too, so the group is joined only
+//! while there is nothing to commit. The generation is compared after joining, for changes while it was not joined,
+//! and every 30 s, for lost notifications.
 
 use std::future::pending;
 use std::time::{Duration, Instant};
@@ -20,16 +20,16 @@ use tokio::time::sleep_until;
 
 use super::sys;
 
-/// How often the generation is compared without notifications; one comparison takes microseconds.
+/// Interval of comparing the generation without notifications; one comparison takes microseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How often it is compared with notifications.
+/// The same with notifications.
 const FALLBACK_POLL_INTERVAL: Duration = Duration::from_secs(30);
-/// Idle time before subscribing to ruleset notifications.
+/// Idle time before subscribing.
 const SUBSCRIBE_DELAY: Duration = Duration::from_millis(20);
-/// Shortest time between two checks: other programs may change their own tables all the time.
+/// Minimum time between two checks: other programs may change their own tables continually.
 const VERIFY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Detects changes of the ruleset by other programs.
+/// Detects commits by other programs.
 pub struct RulesetMonitor {
     nft_monitor: Option<AsyncFd<NftMonitor>>,
     subscribed: bool,
@@ -38,7 +38,7 @@ pub struct RulesetMonitor {
 }
 
 impl RulesetMonitor {
-    /// With the notices of the kernel, or without.
+    /// Uses notifications if `nft_monitor` is given and can be registered.
     pub fn new(nft_monitor: Option<NftMonitor>) -> Self {
         let registered = nft_monitor.map(sys::register);
         let nft_monitor = registered.transpose().unwrap_or_else(|error| {
@@ -51,12 +51,12 @@ impl RulesetMonitor {
         Self { nft_monitor, subscribed: false, verified_at: None, verify_at: None }
     }
 
-    /// How often to compare the generation.
+    /// Interval of comparing the generation.
     pub fn poll_interval(&self) -> Duration {
         if self.nft_monitor.is_some() { FALLBACK_POLL_INTERVAL } else { POLL_INTERVAL }
     }
 
-    /// Unsubscribes before a transaction, so that its elements are not reported.
+    /// Unsubscribes before a transaction, so that its own elements are not reported.
     pub fn unsubscribe(&mut self) {
         if std::mem::take(&mut self.subscribed)
             && let Some(nft_monitor) = &mut self.nft_monitor
@@ -65,14 +65,14 @@ impl RulesetMonitor {
         }
     }
 
-    /// The tables were looked at.
+    /// Records that the tables were checked.
     pub fn mark_verified(&mut self) {
         self.verified_at = Some(Instant::now());
         self.verify_at = None;
     }
 
-    /// Returns when `pause` is over, or as soon as somebody seems to have changed something; `changed` compares the
-    /// generation. Cancel safe: what was noticed stays noticed.
+    /// Returns after `pause`, or as soon as another program seems to have committed; `changed` compares the
+    /// generation. Cancel safe: a pending check stays pending.
     pub async fn wait_for_change(&mut self, pause: Duration, mut changed: impl FnMut() -> bool) {
         let until = Instant::now().checked_add(pause);
         while self.nft_monitor.is_some() {
@@ -121,7 +121,7 @@ impl RulesetMonitor {
         self.verify_at = Some(at);
     }
 
-    /// Returns once there was a notice. Cancel safe.
+    /// Returns after a notification. Cancel safe.
     async fn wait_for_notification(&mut self) {
         let Some(nft_monitor) = &mut self.nft_monitor else { return pending().await };
         loop {

@@ -1,22 +1,21 @@
-//! Whether the desired ruleset reaches the kernel.
+//! Whether passes succeed, for the health pages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Passes failing for this long make the process unhealthy.
+/// Passes failing, or one running, for this long make the proxy unhealthy.
 const STALE_AFTER: Duration = Duration::from_secs(60);
 
-/// Reports to `/healthz` whether changes reach the kernel.
+/// The result of the last passes. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct SyncHealth(Arc<Mutex<LastSync>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct LastSync {
-    /// When the pass under way began.
+    /// When the running pass began.
     began: Option<Instant>,
-    /// Since when passes have been failing.
+    /// When the first of the failures in a row happened.
     failing_since: Option<Instant>,
-    /// When the last one succeeded.
     last_success: Option<SystemTime>,
 }
 

@@ -1,7 +1,7 @@
-//! Looking at what is in the kernel, and putting right what others have changed there.
+//! Compares the kernel's tables with the desired ones and repairs what other programs changed.
 //!
-//! The ruleset's generation says that somebody has committed. It is asked for before anything is read, so that a change
-//! which comes between two reads shows at the next look.
+//! The generation of the ruleset changes with every commit of any program. It is read before the tables, so that a
+//! commit between two reads is found by the next check.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,22 @@ use proxy_rules::diff::{Difference, diff, differs_in_shape};
 
 use super::{Driver, Ownership, SyncError};
 
-/// Reading all elements back takes at most one part in so many of the time, whatever others commit. What they
-/// most likely do, delete or flush tables, chains and rules, shows without reading elements.
+/// Reading back all elements takes at most one part in this many of the time. Deleted or flushed tables, chains and
+/// rules are found without reading elements.
 const READ_BACK_SHARE: u32 = 20;
 
-/// When to read all elements back.
+/// When to read back all elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadBack {
     every: Duration,
-    /// Not before.
+    /// If the generation changed, not before this.
     earliest: Instant,
-    /// Though nothing seems to have happened.
+    /// If it did not change, at this.
     latest: Instant,
 }
 
 impl ReadBack {
-    /// Nothing was read back yet; from now on it is, so often.
+    /// Due now, then every `every`.
     pub(super) fn new(every: Duration) -> Self {
         let now = Instant::now();
         Self { every, earliest: now, latest: now + every }
@@ -36,7 +36,7 @@ impl ReadBack {
         now >= self.latest || (changed && now >= self.earliest)
     }
 
-    /// One was done, and took so long.
+    /// Records a read-back and its duration.
     fn done(&mut self, took: Duration) {
         let now = Instant::now();
         let rest = took * READ_BACK_SHARE;
@@ -44,14 +44,14 @@ impl ReadBack {
         self.latest = now + self.every.max(rest);
     }
 
-    /// How long until the next one, if nothing happens.
+    /// Time until the next one, if nothing changes.
     pub(super) fn pause(&self) -> Duration {
         self.latest.saturating_duration_since(Instant::now())
     }
 }
 
 impl<T: Transport> Driver<T> {
-    /// Looks whether the tables are still as they should be, as closely as it is time for.
+    /// Checks the tables as thoroughly as is due.
     pub(super) fn verify_ruleset(&mut self, read_back: &mut ReadBack) -> Result<(), SyncError> {
         let changed = self.was_changed();
         if read_back.is_due(changed) {
@@ -64,11 +64,11 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Reads the tables back and puts right what differs.
+    /// Reads the tables back and repairs the differences.
     pub fn repair(&mut self) -> Result<(), SyncError> {
         let before = self.ownership;
-        if let Ownership::Anybodys { generation } = &mut self.ownership {
-            // Asked before reading: what others commit meanwhile may not have been read, and shows at the next look.
+        if let Ownership::Shared { generation } = &mut self.ownership {
+            // Read before the tables: a later commit may not be in what is read, and shows at the next check.
             *generation = Some(self.session.generation().map_err(SyncError::ReadBack)?);
         }
         self.repair_as_read().inspect_err(|_| self.ownership = before)
@@ -107,7 +107,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Loads the tables again if anything but elements is not as it should be.
+    /// Loads the tables if chains, rules or sets differ, without reading elements.
     pub fn repair_shape(&mut self) -> Result<(), SyncError> {
         let (tables, layout) = {
             let plane = self.desired.plane();
@@ -128,11 +128,11 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Whether somebody has committed since we did.
+    /// Whether another program has committed since the proxy did.
     pub(super) fn was_changed(&mut self) -> bool {
         match self.ownership {
             Ownership::Ours => false,
-            Ownership::Anybodys { generation } => {
+            Ownership::Shared { generation } => {
                 self.session.generation().is_ok_and(|now| Some(now) != generation)
             }
         }

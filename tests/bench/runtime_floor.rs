@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_host::cgroups::{Cgroups, Removal};
 use agent_pod::node_facts::NodeFacts;
-use agent_pod::observed::{ContainerSeen, InstanceState};
+use agent_pod::observed::{InstanceState, ObservedContainer};
 use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs};
 use agent_runtime::Runtime;
@@ -77,7 +77,7 @@ impl RuntimeFloor {
         let name = &pod.metadata.name;
         // The runtime makes it.
         let cgroup = format!("{}/pod{}", self.cgroup, pod.metadata.uid);
-        let config = translate::sandbox(pod, &self.facts, &cgroup, 0)?;
+        let config = translate::sandbox_config(pod, &self.facts, &cgroup, 0)?;
         let container = pod.spec.containers.first().context("no container")?;
         let mount = |path: &&str| Mount {
             container_path: (*path).to_owned(),
@@ -89,7 +89,7 @@ impl RuntimeFloor {
             extra_mounts: OWN_MOUNTS.iter().map(mount).collect(),
             ..ContainerInputs::default()
         };
-        let wanted = translate::container(pod, container, &self.facts, inputs)?;
+        let wanted = translate::container_config(pod, container, &self.facts, inputs)?;
         std::fs::create_dir_all(PathBuf::from(&config.log_directory).join(&container.name))?;
         let made = self.runtime.run_sandbox(&config).await;
         let sandbox = made.with_context(|| format!("sandbox of {name}"))?.id;
@@ -103,7 +103,7 @@ impl RuntimeFloor {
     /// When the containers of a namespace that run were started, in nanoseconds since 1970 by the runtime's clock.
     pub async fn started(&self, namespace: &str) -> Result<Vec<u64>> {
         let pods = self.runtime.list().await?.into_iter().filter(|pod| pod.namespace == namespace);
-        let started = |container: ContainerSeen| match container.state {
+        let started = |container: ObservedContainer| match container.state {
             InstanceState::Running { started_at } => u64::try_from(started_at).ok(),
             _ => None,
         };

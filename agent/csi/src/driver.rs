@@ -1,4 +1,4 @@
-//! One driver of the node: its connection, what it can do, and its calls, each with a deadline.
+//! A CSI driver on the node: its connection, capabilities and calls, each with a deadline.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,69 +12,69 @@ use proto_grpc::csi::v1::node_client::NodeClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-/// Deadline of calls that only ask.
+/// Deadline of calls that only read.
 pub const ASK: Duration = Duration::from_secs(10);
 /// Deadline of NodeGetVolumeStats: a scrape of the node's metrics waits for all drivers.
 const STATS: Duration = Duration::from_secs(3);
-/// Deadline of calls that change something; the ecosystem's usual one.
+/// Deadline of calls that change something; the kubelet's default.
 pub const CHANGE: Duration = Duration::from_secs(120);
 
-/// A driver.
+/// A registered CSI driver.
 #[derive(Clone, Debug)]
 pub struct Driver {
     /// Its name.
     pub name: String,
-    /// Its socket.
+    /// Path of its socket.
     pub endpoint: PathBuf,
-    /// What it can do beside publishing.
+    /// Its optional capabilities.
     pub able: Capabilities,
-    /// What it says of the node.
+    /// Result of NodeGetInfo.
     pub info: NodeInfo,
     service: Arc<dyn NodeService>,
     change: Duration,
 }
 
-/// The future of a driver's answer.
-pub type Answer<A> = BoxFuture<'static, Result<Response<A>, Status>>;
+/// Future of a driver's response.
+pub type DriverFuture<A> = BoxFuture<'static, Result<Response<A>, Status>>;
 
-/// A driver's node service, as far as volumes are concerned. The driver's socket is one; tests have one in memory.
+/// The CSI Node service of a driver, as far as volumes need it. Implemented over the driver's socket, and in memory for tests.
 pub trait NodeService: Send + Sync + std::fmt::Debug {
     /// `NodeStageVolume`
     fn stage(
         &self,
         asked: Request<wire::NodeStageVolumeRequest>,
-    ) -> Answer<wire::NodeStageVolumeResponse>;
+    ) -> DriverFuture<wire::NodeStageVolumeResponse>;
     /// `NodeUnstageVolume`
     fn unstage(
         &self,
         asked: Request<wire::NodeUnstageVolumeRequest>,
-    ) -> Answer<wire::NodeUnstageVolumeResponse>;
+    ) -> DriverFuture<wire::NodeUnstageVolumeResponse>;
     /// `NodePublishVolume`
     fn publish(
         &self,
         asked: Request<wire::NodePublishVolumeRequest>,
-    ) -> Answer<wire::NodePublishVolumeResponse>;
+    ) -> DriverFuture<wire::NodePublishVolumeResponse>;
     /// `NodeUnpublishVolume`
     fn unpublish(
         &self,
         asked: Request<wire::NodeUnpublishVolumeRequest>,
-    ) -> Answer<wire::NodeUnpublishVolumeResponse>;
+    ) -> DriverFuture<wire::NodeUnpublishVolumeResponse>;
     /// `NodeExpandVolume`
     fn expand(
         &self,
         asked: Request<wire::NodeExpandVolumeRequest>,
-    ) -> Answer<wire::NodeExpandVolumeResponse>;
+    ) -> DriverFuture<wire::NodeExpandVolumeResponse>;
     /// `NodeGetVolumeStats`
     fn stats(
         &self,
         asked: Request<wire::NodeGetVolumeStatsRequest>,
-    ) -> Answer<wire::NodeGetVolumeStatsResponse>;
+    ) -> DriverFuture<wire::NodeGetVolumeStatsResponse>;
 }
 
 macro_rules! over_a_socket {
     ($($name:ident = $call:ident($question:ident) -> $answer:ident;)*) => {
         impl NodeService for NodeClient<Channel> {
-            $(fn $name(&self, asked: Request<wire::$question>) -> Answer<wire::$answer> {
+            $(fn $name(&self, asked: Request<wire::$question>) -> DriverFuture<wire::$answer> {
                 let mut client = self.clone();
                 Box::pin(async move { client.$call(asked).await })
             })*
@@ -91,47 +91,47 @@ over_a_socket! {
     stats = node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse;
 }
 
-/// What a driver can do beside publishing.
+/// Optional capabilities of a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Its volumes are staged.
+    /// `STAGE_UNSTAGE_VOLUME`.
     pub stage: bool,
-    /// It tells how full a volume is.
+    /// `GET_VOLUME_STATS`.
     pub stats: bool,
-    /// It makes a volume's file system grow.
+    /// `EXPAND_VOLUME`.
     pub expand: bool,
-    /// It tells whether a volume is sound.
+    /// `VOLUME_CONDITION`.
     pub condition: bool,
-    /// It tells one writer on a node from several.
+    /// `SINGLE_NODE_MULTI_WRITER`.
     pub single_node_multi_writer: bool,
-    /// It gives volumes to a group itself.
+    /// `VOLUME_MOUNT_GROUP`: the driver applies `fsGroup`.
     pub mount_group: bool,
 }
 
-/// What a driver says of the node.
+/// Result of NodeGetInfo.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The node as its driver knows it.
+    /// The driver's id of the node.
     pub node_id: String,
-    /// Most volumes on the node; 0 when the driver does not say.
+    /// Most volumes on the node; 0 if the driver sets no limit.
     pub volumes_max: i64,
-    /// Where the node is.
+    /// Topology segments of the node.
     pub topology: BTreeMap<String, String>,
 }
 
-/// Why a call did not work, in the words that users of this ecosystem know.
+/// A failed call, in the format of Go's gRPC library, which users know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rpc error: code = {} desc = {message}", code_name(*code))]
 pub struct CallError {
-    /// Kind of the error.
+    /// Status code.
     pub code: Code,
-    /// The driver's text.
+    /// Message of the driver.
     pub message: String,
 }
 
 impl From<Status> for CallError {
     fn from(status: Status) -> Self {
-        // A status of our own side, of a connection that could not be opened or broke, hides why in its sources.
+        // A status created by the client, for a connection that could not be opened or broke, has the cause in its sources.
         let mut innermost = std::error::Error::source(&status);
         while let Some(next) = innermost.and_then(std::error::Error::source) {
             innermost = Some(next);
@@ -145,7 +145,7 @@ impl From<Status> for CallError {
     }
 }
 
-/// The name of a code as tools of this ecosystem write it.
+/// Name of a code in Go's gRPC library.
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -168,10 +168,10 @@ fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// A connection to a socket of the node, opened with the first call and again when it breaks.
+/// A client for a socket that connects with the first call and reconnects.
 pub(crate) fn connect(socket: &Path) -> Channel {
     let socket = socket.to_owned();
-    // The address is never used: the connector opens the socket instead.
+    // A placeholder: the connector opens the socket instead.
     Endpoint::from_static("http://plugin").connect_with_connector_lazy(tower::service_fn(
         move |_| {
             let socket = socket.clone();
@@ -183,7 +183,7 @@ pub(crate) fn connect(socket: &Path) -> Channel {
     ))
 }
 
-/// One call. The driver is told the deadline too; it is ours that holds.
+/// Makes one call. The deadline is sent to the driver and enforced here.
 pub(crate) async fn call<Q, A, F>(
     deadline: Duration,
     question: Q,
@@ -205,16 +205,16 @@ where
 }
 
 impl Driver {
-    /// Asks the driver behind a socket what it can do and what it says of the node.
+    /// Queries the capabilities and node information of the driver at a socket.
     ///
     /// # Errors
-    /// It does not answer, or not what it has to.
-    pub async fn ask(name: &str, endpoint: &Path, change: Duration) -> Result<Self, CallError> {
+    /// The driver does not respond, or its response is incomplete.
+    pub async fn query(name: &str, endpoint: &Path, change: Duration) -> Result<Self, CallError> {
         let mut client = NodeClient::new(connect(endpoint));
         let asked = wire::NodeGetInfoRequest {};
         let info = call(ASK, asked, |r| client.node_get_info(r)).await?;
         if info.node_id.is_empty() {
-            let message = format!("driver {name} names no node id");
+            let message = format!("driver {name} returned no node id");
             return Err(CallError { code: Code::Internal, message });
         }
         let asked = wire::NodeGetCapabilitiesRequest {};
@@ -234,7 +234,7 @@ impl Driver {
         })
     }
 
-    /// A driver that is not behind a socket, for tests.
+    /// A driver without a socket, for tests.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn of_service(name: &str, able: Capabilities, service: Arc<dyn NodeService>) -> Self {
@@ -243,15 +243,15 @@ impl Driver {
         Self { name, endpoint, able, info, service, change: CHANGE }
     }
 
-    /// Prepares a volume for the node.
+    /// Stages a volume on the node.
     ///
     /// # Errors
-    /// What the driver says, or that it says nothing in time; the same for all calls below.
+    /// The driver's error, or no response before the deadline; also for all calls below.
     pub async fn stage(&self, asked: wire::NodeStageVolumeRequest) -> Result<(), CallError> {
         call(self.change, asked, |r| self.service.stage(r)).await.map(drop)
     }
 
-    /// Undoes [`Driver::stage`].
+    /// Unstages a volume from `path`.
     ///
     /// # Errors
     /// As above.
@@ -263,7 +263,7 @@ impl Driver {
         call(self.change, asked, |r| self.service.unstage(r)).await.map(drop)
     }
 
-    /// Puts a volume where a pod has it.
+    /// Publishes a volume for a pod.
     ///
     /// # Errors
     /// As above.
@@ -271,7 +271,7 @@ impl Driver {
         call(self.change, asked, |r| self.service.publish(r)).await.map(drop)
     }
 
-    /// Undoes [`Driver::publish`].
+    /// Unpublishes a volume from `path`.
     ///
     /// # Errors
     /// As above.
@@ -283,7 +283,7 @@ impl Driver {
         call(self.change, asked, |r| self.service.unpublish(r)).await.map(drop)
     }
 
-    /// Makes a volume's file system grow.
+    /// Expands a volume's file system.
     ///
     /// # Errors
     /// As above.
@@ -291,7 +291,7 @@ impl Driver {
         call(self.change, asked, |r| self.service.expand(r)).await.map(drop)
     }
 
-    /// How full a volume is.
+    /// Usage of a volume.
     ///
     /// # Errors
     /// As above.
@@ -303,7 +303,7 @@ impl Driver {
     }
 }
 
-/// A path of the agent's own, which is text.
+/// A path created by the agent, which is UTF-8.
 pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! The drivers of the node by name.
+//! The CSI drivers registered on the node.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::driver::Driver;
 
-/// Drivers that are registered now. Cheap to clone.
+/// The registered drivers. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Drivers {
     by_name: Arc<RwLock<BTreeMap<String, Driver>>>,
@@ -21,7 +21,7 @@ impl Default for Drivers {
 }
 
 impl Drivers {
-    /// The driver of that name.
+    /// The driver of that name, if registered.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Driver> {
         self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
@@ -29,17 +29,17 @@ impl Drivers {
 
     /// All drivers.
     #[must_use]
-    pub fn all(&self) -> Vec<Driver> {
+    pub fn list(&self) -> Vec<Driver> {
         self.by_name.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Tells when a driver comes or goes; the value is of no meaning.
+    /// Notifies of registrations and removals; the value has no meaning.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Adds a driver; one of the same name is replaced.
+    /// Adds a driver, replacing one with the same name.
     pub fn add(&self, driver: Driver) {
         let mut all = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         all.insert(driver.name.clone(), driver);

@@ -1,4 +1,4 @@
-//! io: volumes that drivers of the node provide, over the container storage interface.
+//! io: volumes of CSI drivers on this node.
 //!
 //! ```text
 //! plugins_registry/*.sock ──► registration ──► Drivers (by name: connection, capabilities, node id)
@@ -8,9 +8,9 @@
 //!                                    └── record: a file beside each mount, written before the call that it protects
 //! ```
 //!
-//! A volume is staged once a node and published once a pod; it is unstaged when nobody has it published any more. Who has it is read
-//! from the records, so that a restart knows what the process before knew. Every call has a deadline, and no call of one volume
-//! waits for a call of another.
+//! A volume is staged once per node and published once per pod; it is unstaged when no pod has it published. The users of a
+//! volume are read from the records on disk, so a restarted agent knows them. Every call has a deadline, and calls for different
+//! volumes are independent.
 
 pub mod driver;
 pub mod drivers;

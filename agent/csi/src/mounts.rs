@@ -1,19 +1,19 @@
-//! What is mounted where, from the kernel's table. Nothing that is mounted is touched for it: it may hang.
+//! Mount points, read from the kernel's mount table only: accessing a mount may hang.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use proto_daemon::mountinfo;
 
-/// Places where something is mounted.
+/// The current mount points.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable(BTreeSet<PathBuf>);
 
 impl MountTable {
-    /// Reads the table of this process.
+    /// Reads the mount table of this process.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// It cannot be read.
     pub fn read() -> std::io::Result<Self> {
         #[cfg(any(test, feature = "testing"))]
         if let Some(table) = simulated::table() {
@@ -23,14 +23,14 @@ impl MountTable {
         Ok(Self(all.into_iter().map(|mount| mount.point).collect()))
     }
 
-    /// Whether something is mounted on that path, which has to be free of links.
+    /// Whether `path`, which must not contain links, is a mount point.
     #[must_use]
     pub fn has(&self, path: &Path) -> bool {
         self.0.contains(path)
     }
 }
 
-/// A table that tests write themselves.
+/// A mount table for tests.
 #[cfg(any(test, feature = "testing"))]
 pub mod simulated {
     use std::cell::RefCell;
@@ -43,7 +43,7 @@ pub mod simulated {
         static TABLE: RefCell<Option<MountTable>> = const { RefCell::new(None) };
     }
 
-    /// Has this thread read this table instead of the kernel's.
+    /// Makes this thread read `table` instead of the kernel's.
     pub fn set(table: Option<BTreeSet<PathBuf>>) {
         TABLE.set(table.map(MountTable));
     }

@@ -1,4 +1,4 @@
-//! Brings drivers' volumes to pods and takes them away again.
+//! Sets up CSI volumes for pods and tears them down.
 //!
 //! ```text
 //! <root>/plugins/<domain>/csi/<driver>/<sha256 of handle>/globalmount           staged, once a node
@@ -8,9 +8,9 @@
 //! <root>/pods/<uid>/volumeDevices/<domain>~csi/<spec name>/vol_data.json
 //! ```
 //!
-//! Order of things, so that a crash between any two leaves what the next start understands: the pod's record, the stage's record, the
-//! stage call, the publish call; and back: the unpublish call, the pod's record, and then, if no other pod's record names the volume,
-//! the unstage call and the stage's record, for which the pod's end does not wait (`unstage`).
+//! The order of steps makes a crash between any two recoverable: pod record, stage record, NodeStageVolume, NodePublishVolume; in
+//! reverse: NodeUnpublishVolume, pod record, and if no other pod's record names the volume, NodeUnstageVolume and the stage
+//! record. The end of a pod does not wait for unstaging (`unstage`).
 
 mod paths;
 mod set_up;
@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use agent_volume::PodVolumes;
-use agent_volume::persistent::{CsiVolume, Persistent};
+use agent_volume::persistent::{CsiVolume, PersistentSource};
 use futures_util::future::join_all;
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
@@ -33,41 +33,41 @@ use crate::driver::{CallError, Driver, text};
 use crate::drivers::Drivers;
 use crate::mounts::MountTable;
 use crate::offload::offload;
-use crate::record::{Record, gone};
+use crate::record::{VolumeRecord, ignore_missing};
 use crate::request::{PodFacts, Token};
 use paths::Paths;
-use set_up::Task;
-use users::Users;
+use set_up::SetUpTask;
+use users::VolumeUsers;
 
-/// Why a driver's volume is not as it should be. The texts are shown to users as they are.
+/// Why a CSI volume could not be set up or torn down. The texts are shown to users and are the kubelet's.
 #[derive(Debug, thiserror::Error)]
 pub enum CsiError {
-    /// No such driver is registered on this node.
+    /// The driver is not registered on this node.
     #[error(
         "{step} failed for volume {volume:?} : {plugin}: {} failed to get CSI client: driver name {driver} not found in the list of registered CSI drivers",
         asker(step)
     )]
     NoDriver {
-        /// What was tried, as the ecosystem names it.
+        /// The operation in the kubelet's terms.
         step: &'static str,
         /// Name of the volume.
         volume: String,
         /// Name of the driver.
         driver: String,
-        /// Name of the plugin in the ecosystem.
+        /// Name of the CSI plugin in the kubelet's terms.
         plugin: String,
     },
-    /// A call failed.
+    /// A call to the driver failed.
     #[error("{step} failed for volume {volume:?} : {source}")]
     Call {
-        /// What was tried, as the ecosystem names it.
+        /// The operation in the kubelet's terms.
         step: &'static str,
         /// Name of the volume.
         volume: String,
-        /// Why.
+        /// Cause.
         source: CallError,
     },
-    /// The Node object does not list the volume, so that whoever attaches volumes may take it from the node.
+    /// The Node object does not list the volume as in use, so the attach/detach controller might detach it.
     #[error(
         "{SET_UP} failed for volume {volume:?} : Volume has not been added to the list of VolumesInUse in the node's volume status"
     )]
@@ -75,7 +75,7 @@ pub enum CsiError {
         /// Name of the volume.
         volume: String,
     },
-    /// One pod at a time may have the volume, and another one does.
+    /// The volume is `ReadWriteOncePod` and another pod uses it.
     #[error(
         "{SET_UP} failed for volume {volume:?} : volume uses the ReadWriteOncePod access mode and is already in use by another pod"
     )]
@@ -83,16 +83,16 @@ pub enum CsiError {
         /// Name of the volume.
         volume: String,
     },
-    /// The node's own part failed.
+    /// An operation on the node failed.
     #[error("{step} failed for volume {volume:?} : {what}: {source}")]
     Node {
-        /// What was tried, as the ecosystem names it.
+        /// The operation in the kubelet's terms.
         step: &'static str,
         /// Name of the volume.
         volume: String,
-        /// What of it.
+        /// The failed step.
         what: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
 }
@@ -103,69 +103,69 @@ const EXPAND: &str = "MountVolume.NodeExpandVolume";
 const UNPUBLISH: &str = "UnmountVolume.TearDown";
 const UNSTAGE: &str = "UnmountDevice";
 
-/// Who in the ecosystem asks for a driver.
+/// Name of the kubelet's component in messages about a missing driver.
 fn asker(step: &str) -> &'static str {
     if step == UNPUBLISH { "Unmounter.TearDownAt" } else { "mounter.SetUpAt" }
 }
 
-/// What the calls for a volume carry beside the volume itself.
+/// Secrets and tokens for the calls of a volume.
 #[derive(Default)]
-pub struct Material {
-    /// Secret of the stage call.
+pub struct CallMaterial {
+    /// Secret for NodeStageVolume.
     pub stage: HashMap<String, String>,
-    /// Secret of the publish call.
+    /// Secret for NodePublishVolume.
     pub publish: HashMap<String, String>,
-    /// Secret of the expand call.
+    /// Secret for NodeExpandVolume.
     pub expand: HashMap<String, String>,
-    /// Tokens that the driver asked for.
+    /// Service account tokens for the driver.
     pub tokens: Vec<Token>,
 }
 
-/// A secret's data as calls carry it.
+/// Data of a secret in the form that calls use.
 #[must_use]
-pub fn carried(secret: &Secret) -> HashMap<String, String> {
+pub fn secret_values(secret: &Secret) -> HashMap<String, String> {
     let text = |data: &Vec<u8>| String::from_utf8_lossy(data).into_owned();
     secret.data.iter().map(|(key, value)| (key.clone(), text(value))).collect()
 }
 
-/// A volume that a pod has.
+/// A volume published for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Where it lies on the host.
+    /// Path on the host.
     pub path: PathBuf,
-    /// The size to which its file system grew by this call, in bytes.
+    /// New size in bytes if its file system was expanded by this call.
     pub grown_to: Option<u64>,
 }
 
-/// How full a volume is, as its driver tells.
+/// Usage of a volume as its driver reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fill {
-    /// Name of the persistent volume, or of the pod's.
+pub struct CsiVolumeStats {
+    /// Name of the persistent volume, or of the pod's volume.
     pub spec_name: String,
-    /// Bytes: all, used, available.
+    /// Bytes: total, used, available.
     pub bytes: Option<(i64, i64, i64)>,
-    /// Inodes: all, used, available.
+    /// Inodes: total, used, available.
     pub inodes: Option<(i64, i64, i64)>,
-    /// What is wrong with it, if the driver says that something is.
+    /// Problem reported by the driver, if any.
     pub abnormal: Option<String>,
 }
 
-/// Drivers' volumes of this node.
+/// CSI volumes of this node.
 #[derive(Debug)]
 pub struct CsiNode {
     paths: Paths,
     node: String,
     drivers: Drivers,
     pods: PodVolumes,
-    users: Users,
-    /// Volumes of records that could not be read. One of these that seems to be nobody's may be somebody's.
+    users: VolumeUsers,
+    /// Volumes whose records could not be read. One of them may be in use although no record says so.
     unread: BTreeSet<String>,
-    /// What the Node object lists as in use, once that is known.
+    /// `volumesInUse` of the Node object, once known.
     listed: watch::Sender<Option<BTreeSet<String>>>,
 }
 
 impl CsiNode {
-    /// Volumes below `root`, with what the records of an earlier process say. A damaged record is told of and left where it is.
+    /// Opens the volumes below `root` with the records of an earlier process. Damaged records are logged and kept.
     ///
     /// # Errors
     /// The directories of the records cannot be read.
@@ -173,12 +173,12 @@ impl CsiNode {
         let root = root.canonicalize()?;
         let paths = Paths::new(&root, names);
         let table = MountTable::read()?;
-        let users = Users::default();
+        let users = VolumeUsers::default();
         let (mut unread, mut published) = (BTreeSet::new(), BTreeSet::new());
         for (uid, directory) in paths.pod_records()? {
             match read(&directory) {
                 Ok(Some(record)) => {
-                    users.of(&record).add(&uid, &record);
+                    users.get(&record).add(&uid, &record);
                     if table.has(&paths.target(&uid, &record)) {
                         published.insert((record.driver, record.handle));
                     }
@@ -195,13 +195,13 @@ impl CsiNode {
             if paths.stage_record(&record) != directory {
                 continue;
             }
-            let shared = users.of(&record);
+            let shared = users.get(&record);
             shared.may_be_staged(&record);
-            // What a pod has was staged to the end; of everything else nobody knows how far it came.
+            // A volume published for a pod was completely staged; the state of all others is unknown.
             let whole = table.has(&paths.stage(&record))
                 && published.contains(&(record.driver.clone(), record.handle.clone()));
             if whole {
-                shared.staged(true);
+                shared.set_staged(true);
             }
         }
         let pods = PodVolumes::new(&root, names);
@@ -209,13 +209,13 @@ impl CsiNode {
         Ok(Self { paths, node: node.to_owned(), drivers, pods, users, unread, listed })
     }
 
-    /// The drivers.
+    /// The registered drivers.
     #[must_use]
     pub fn drivers(&self) -> &Drivers {
         &self.drivers
     }
 
-    /// Names of attached volumes that pods of this node have or that are still staged, as the Node object lists them.
+    /// Unique names of attached volumes that are published or staged, for `volumesInUse`.
     #[must_use]
     pub fn in_use(&self) -> Vec<String> {
         let names = self.users.attached().into_iter();
@@ -226,54 +226,56 @@ impl CsiNode {
         format!("{}/{driver}^{handle}", self.paths.plugin())
     }
 
-    /// Tells when a volume comes into or out of use, and is told of those that are no driver's; the value is of no meaning.
+    /// Notifies when a volume comes into or goes out of use; also notified for volumes that are not CSI volumes. The value has no
+    /// meaning.
     #[must_use]
     pub fn changes(&self) -> &watch::Sender<u64> {
         self.users.changes()
     }
 
-    /// Takes in what the Node object lists as in use. No attached volume is staged or published before it is listed.
-    pub fn listed(&self, names: impl IntoIterator<Item = String>) {
+    /// Sets the Node object's `volumesInUse`. An attached volume is not staged or published before it is listed.
+    pub fn set_listed_in_use(&self, names: impl IntoIterator<Item = String>) {
         self.listed.send_replace(Some(names.into_iter().collect()));
     }
 
-    /// Whether anything of a driver is on disk for a pod.
+    /// Whether CSI volumes of a pod are on disk.
     #[must_use]
     pub fn has(&self, uid: &str) -> bool {
         self.paths.records_of(uid).is_ok_and(|records| !records.is_empty())
     }
 
-    /// Stages and publishes a volume, or brings it up to date. Safe to repeat; a published volume is never taken away by a failure.
+    /// Stages and publishes a volume, or refreshes it. Idempotent; a failure never unpublishes a published volume.
     ///
     /// # Errors
     /// See [`CsiError`].
     pub async fn set_up(
         &self,
         pod: &PodFacts,
-        volume: &Persistent,
+        volume: &PersistentSource,
         csi: &CsiVolume,
-        material: Material,
+        material: CallMaterial,
     ) -> Result<Published, CsiError> {
-        let task = Task { node: self, pod, volume, csi, material };
+        let task = SetUpTask { node: self, pod, volume, csi, material };
         task.set_up().await
     }
 
-    /// Where a pod has had a volume since before: published, and given to its group if it is to be. No driver is asked, and nothing is
-    /// changed; `None` when there is something to do before a container may use it.
-    pub async fn published(
+    /// Path of a volume that was published before, including the application of its `fsGroup`. Calls no driver and changes
+    /// nothing; `None` if anything is left to do before containers may use it.
+    pub async fn published_volumes(
         &self,
         pod: &PodFacts,
-        volume: &Persistent,
+        volume: &PersistentSource,
         csi: &CsiVolume,
     ) -> Option<PathBuf> {
-        Task { node: self, pod, volume, csi, material: Material::default() }.published().await
+        SetUpTask { node: self, pod, volume, csi, material: CallMaterial::default() }
+            .published()
+            .await
     }
 
-    /// Takes everything away that drivers have published for a pod. What nobody else has is unstaged after that, see
-    /// [`CsiNode::keep_unstaged`].
+    /// Unpublishes all CSI volumes of a pod. Volumes without other users are unstaged afterwards, see [`CsiNode::keep_unstaged`].
     ///
     /// # Errors
-    /// The first failure; what can be done beside it is done.
+    /// The first failure; the other volumes are unpublished nevertheless.
     pub async fn tear_down(&self, uid: &str) -> Result<(), CsiError> {
         let node_error = |source| CsiError::Node {
             step: UNPUBLISH,
@@ -288,15 +290,16 @@ impl CsiNode {
                 None => self.forget(uid, &directory).await,
             };
             if let Err(error) = done {
-                tracing::warn!(uid, error = %error, "a driver's volume is not taken away");
+                tracing::warn!(uid, error = %error, "CSI volume not torn down");
                 outcome = outcome.and(Err(error));
             }
         }
         outcome
     }
 
-    /// How full the volumes of a pod are, as far as their drivers tell. All are asked at once: who is silent holds up no other.
-    pub async fn fill(&self, uid: &str) -> Vec<Fill> {
+    /// Usage of a pod's volumes, as far as their drivers report it. All drivers are called concurrently, so an unresponsive one
+    /// does not delay others.
+    pub async fn volume_stats(&self, uid: &str) -> Vec<CsiVolumeStats> {
         let records = self.paths.records_of(uid).unwrap_or_default().into_iter();
         let asked = records.filter_map(|directory| {
             let record = read(&directory).ok()??;
@@ -306,7 +309,12 @@ impl CsiNode {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    async fn fill_of(&self, uid: &str, record: Record, driver: Driver) -> Option<Fill> {
+    async fn fill_of(
+        &self,
+        uid: &str,
+        record: VolumeRecord,
+        driver: Driver,
+    ) -> Option<CsiVolumeStats> {
         let asked = wire::NodeGetVolumeStatsRequest {
             volume_id: record.handle.clone(),
             volume_path: text(&self.paths.target(uid, &record)),
@@ -315,7 +323,7 @@ impl CsiNode {
         match driver.stats(asked).await {
             Ok(answer) => Some(fill(&record.spec_name, &answer)),
             Err(error) => {
-                tracing::debug!(volume = record.spec_name, %error, "no volume stats");
+                tracing::debug!(volume = record.spec_name, %error, "volume stats not available");
                 None
             }
         }
@@ -325,36 +333,36 @@ impl CsiNode {
         &self,
         uid: &str,
         directory: &Path,
-        record: &Record,
+        record: &VolumeRecord,
     ) -> Result<(), CsiError> {
-        let shared = self.users.of(record);
-        let _turn = shared.turn().await;
+        let shared = self.users.get(record);
+        let _turn = shared.lock().await;
         let target = self.paths.target(uid, record);
         let driver = self.driver(UNPUBLISH, &record.spec_name, &record.driver)?;
         let failed =
             |source| CsiError::Call { step: UNPUBLISH, volume: record.spec_name.clone(), source };
         driver.unpublish(&record.handle, &target).await.map_err(failed)?;
         self.remove_target(&target, record).await?;
-        // Should its record go only half-way, nobody would tell any more who has it.
+        // If its record were removed only partly, no record would show the user of the volume.
         shared.remove(uid, record);
         let of = directory.to_owned();
         let removed = blocking(UNPUBLISH, &record.spec_name, "remove the record", move || {
-            Record::remove(&of)
+            VolumeRecord::remove(&of)
         });
         let removed = removed.await;
         self.users.forget(record);
         removed
     }
 
-    /// Removes the place of a volume, which has to be empty.
-    async fn remove_target(&self, target: &Path, record: &Record) -> Result<(), CsiError> {
+    /// Removes the target path of a volume, which has to be empty.
+    async fn remove_target(&self, target: &Path, record: &VolumeRecord) -> Result<(), CsiError> {
         let (place, block) = (target.to_owned(), record.block);
         blocking(UNPUBLISH, &record.spec_name, "remove the mount point", move || {
             let removed =
                 if block { std::fs::remove_file(&place) } else { std::fs::remove_dir(&place) };
-            gone(removed)?;
+            ignore_missing(removed)?;
             if let Some(parent) = place.parent().filter(|_| block) {
-                // another pod's device may be beside it
+                // Devices of other pods may be in the same directory.
                 let _ = std::fs::remove_dir(parent);
             }
             Ok(())
@@ -362,10 +370,10 @@ impl CsiNode {
         .await
     }
 
-    /// A directory without a record is what a crash left before anything was asked of a driver.
+    /// Removes a directory without a record, left by a crash before any call to a driver.
     async fn forget(&self, uid: &str, directory: &Path) -> Result<(), CsiError> {
         let of = directory.to_owned();
-        blocking(UNPUBLISH, uid, "remove what is left", move || Record::remove(&of)).await
+        blocking(UNPUBLISH, uid, "remove what is left", move || VolumeRecord::remove(&of)).await
     }
 
     fn driver(&self, step: &'static str, volume: &str, name: &str) -> Result<Driver, CsiError> {
@@ -378,9 +386,9 @@ impl CsiNode {
     }
 }
 
-/// The record of a directory. One that is damaged says nothing, and is told of.
-fn read(directory: &Path) -> io::Result<Option<Record>> {
-    match Record::read(directory) {
+/// The record in a directory; `None` and a log entry if it is damaged.
+fn read(directory: &Path) -> io::Result<Option<VolumeRecord>> {
+    match VolumeRecord::read(directory) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             tracing::error!(directory = %directory.display(), %error, "a volume's record is damaged");
             Err(error)
@@ -400,14 +408,14 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|source| CsiError::Node { step, volume, what, source })
 }
 
-fn fill(spec_name: &str, answer: &wire::NodeGetVolumeStatsResponse) -> Fill {
+fn fill(spec_name: &str, answer: &wire::NodeGetVolumeStatsResponse) -> CsiVolumeStats {
     use wire::volume_usage::Unit;
     let of = |unit: Unit| {
         let usage = answer.usage.iter().find(|usage| usage.unit == i32::from(unit));
         usage.map(|usage| (usage.total, usage.used, usage.available))
     };
     let condition = answer.volume_condition.as_ref().filter(|condition| condition.abnormal);
-    Fill {
+    CsiVolumeStats {
         spec_name: spec_name.to_owned(),
         bytes: of(Unit::Bytes),
         inodes: of(Unit::Inodes),

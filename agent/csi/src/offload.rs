@@ -1,11 +1,11 @@
-//! Work that blocks, kept off the threads that must not.
+//! Runs blocking work on threads that may block.
 
 use std::io;
 
-/// Runs `work` on a thread that may block; what it returned.
+/// Runs `work` on a thread that may block and returns its result.
 ///
 /// # Errors
-/// It could not be run to its end.
+/// The work panicked or was cancelled.
 pub async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
@@ -13,14 +13,14 @@ pub async fn offload<T: Send + 'static>(
     if let Some(moment) = simulated::moment() {
         moment().await?;
         let done = work();
-        // What is done is done: only whether anybody learns of it is open now.
+        // The work is done; only the return of its result can still fail.
         moment().await?;
         return Ok(done);
     }
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)
 }
 
-/// Tests run such work at once, on a clock of their own, and may fail it or end the process on either side of it.
+/// For tests: runs the work at once on simulated time, and can fail it or end the process before and after it.
 #[cfg(any(test, feature = "testing"))]
 pub mod simulated {
     use std::cell::RefCell;
@@ -29,14 +29,14 @@ pub mod simulated {
 
     use futures_util::future::BoxFuture;
 
-    /// What passes before work begins and after it is done. An error before means that it was never begun.
+    /// Called before and after the work. An error before means that the work was not started.
     pub type Moment = Arc<dyn Fn() -> BoxFuture<'static, io::Result<()>> + Send + Sync>;
 
     thread_local! {
         static MOMENT: RefCell<Option<Moment>> = const { RefCell::new(None) };
     }
 
-    /// Has all work of this thread's tasks run by the tasks themselves, each between two such moments.
+    /// Makes tasks of this thread run the work themselves, between two calls of `moment`.
     pub fn set(moment: Option<Moment>) {
         MOMENT.with_borrow_mut(|here| *here = moment);
     }

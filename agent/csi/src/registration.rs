@@ -1,7 +1,7 @@
-//! Plugins that come and go: sockets in the registration directory.
+//! Plugin registration: sockets in the registration directory.
 //!
-//! Each socket is asked who it is; a driver is asked what it can do, announced in the cluster, and told that it is registered. One that
-//! does not answer is tried again for as long as its socket is there, and holds up no other.
+//! Each socket's plugin is queried with GetInfo; a CSI driver's capabilities are queried, it is added to the CSINode object, and
+//! notified of its registration. A plugin that does not respond is retried while its socket exists, without delaying others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -21,52 +21,55 @@ use tokio::task::JoinSet;
 use crate::driver::{ASK, Driver, call, connect, text};
 use crate::drivers::Drivers;
 
-/// Type of the plugins that are drivers.
+/// Plugin type of CSI drivers.
 const DRIVER: &str = "CSIPlugin";
-/// Between attempts to register a plugin.
+/// Delays between attempts to register a plugin.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(30) };
-/// Most sockets that are looked at.
+/// Most sockets in the directory; further ones are ignored.
 const SOCKETS_MAX: usize = 256;
-/// The directory is read so often at least, in case a change was missed.
+/// Longest interval between reads of the directory, in case a change notification was missed.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
-/// Who tells the cluster of drivers.
-pub trait Announce: Send + Sync {
-    /// A driver is there.
-    fn came<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>>;
-    /// A driver is gone.
-    fn went<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()>;
-    /// A plugin of another type is there; `None` when nobody here wants such a one.
-    fn other<'a>(&'a self, _: &'a OtherPlugin) -> BoxFuture<'a, Option<Result<(), String>>> {
+/// Publishes drivers in the cluster.
+pub trait DriverAnnouncer: Send + Sync {
+    /// A driver was registered.
+    fn driver_registered<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>>;
+    /// A driver was removed.
+    fn driver_removed<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()>;
+    /// A plugin of another type was found; `None` if its type is not supported.
+    fn other_plugin_registered<'a>(
+        &'a self,
+        _: &'a OtherPlugin,
+    ) -> BoxFuture<'a, Option<Result<(), String>>> {
         Box::pin(std::future::ready(None))
     }
 }
 
-/// A plugin that is no driver of volumes, as it says of itself.
+/// A plugin that is not a CSI driver, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherPlugin {
     /// Its type, such as `DevicePlugin`.
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// Where it listens.
+    /// Path of its socket.
     pub endpoint: PathBuf,
-    /// Versions of its interface.
+    /// Versions of its API.
     pub versions: Vec<String>,
 }
 
-/// A socket: another one under the same name is another.
+/// Identity of a socket file; a new file of the same name differs.
 type Identity = (u64, u64, i64, i64);
 
-enum State {
-    /// Being asked, after so many failures.
+enum DriverProbe {
+    /// Registration in progress, after this number of failures.
     Asked(u32),
-    /// Did not answer as it should; tried again at that time, after so many failures.
+    /// Failed this often; retried at that time.
     Failed(tokio::time::Instant, u32),
-    /// A driver of that name.
+    /// A registered driver of that name.
     Driver(String),
-    /// Of no interest here.
+    /// A plugin of another type.
     Other,
 }
 
@@ -76,17 +79,22 @@ struct Asked {
     result: Result<Option<String>, String>,
 }
 
-/// Follows the directory, which is made if need be, until the future is dropped.
-pub async fn run(dir: PathBuf, drivers: Drivers, announce: Arc<dyn Announce>, change: Duration) {
+/// Follows the directory, which is created if missing, until the future is dropped.
+pub async fn run(
+    dir: PathBuf,
+    drivers: Drivers,
+    announce: Arc<dyn DriverAnnouncer>,
+    change: Duration,
+) {
     let changed = Arc::new(Notify::new());
-    // A process that can create a socket there receives the secrets of volumes.
+    // A process that can create a socket there would receive secrets of volumes.
     while let Err(error) = private::make(&dir) {
-        tracing::error!(dir = %dir.display(), %error, "no plugin is taken in: there is no directory of the agent's own for them");
+        tracing::error!(dir = %dir.display(), %error, "plugins are not registered: the registration directory cannot be made private; retrying");
         tokio::time::sleep(LOOK_PERIOD).await;
     }
-    // Held for as long as the task runs: dropping it ends the watch.
+    // Dropping it ends the watch.
     let _watcher = watch(&dir, changed.clone());
-    let mut known: BTreeMap<PathBuf, (Identity, State)> = BTreeMap::new();
+    let mut known: BTreeMap<PathBuf, (Identity, DriverProbe)> = BTreeMap::new();
     let mut under_way: JoinSet<Asked> = JoinSet::new();
     loop {
         let here = sockets(&dir);
@@ -94,8 +102,8 @@ pub async fn run(dir: PathBuf, drivers: Drivers, announce: Arc<dyn Announce>, ch
         for path in all {
             let same =
                 known.get(&path).is_some_and(|(identity, _)| here.get(&path) == Some(identity));
-            if !same && let Some((_, State::Driver(name))) = known.remove(&path) {
-                leave(&name, &known, &drivers, &*announce).await;
+            if !same && let Some((_, DriverProbe::Driver(name))) = known.remove(&path) {
+                remove_driver(&name, &known, &drivers, &*announce).await;
             }
         }
         let now = tokio::time::Instant::now();
@@ -103,79 +111,80 @@ pub async fn run(dir: PathBuf, drivers: Drivers, announce: Arc<dyn Announce>, ch
         for (path, identity) in here {
             let failures = match known.get(&path) {
                 None => 0,
-                Some((_, State::Failed(at, failures))) if *at <= now => *failures,
-                Some((_, State::Failed(at, _))) => {
+                Some((_, DriverProbe::Failed(at, failures))) if *at <= now => *failures,
+                Some((_, DriverProbe::Failed(at, _))) => {
                     wake = wake.min(*at);
                     continue;
                 }
                 Some(_) => continue,
             };
             let (drivers, announce) = (drivers.clone(), announce.clone());
-            known.insert(path.clone(), (identity, State::Asked(failures)));
+            known.insert(path.clone(), (identity, DriverProbe::Asked(failures)));
             under_way.spawn(async move {
                 let result = register(&path, &drivers, &*announce, change).await;
                 if let Err(error) = &result {
-                    tracing::warn!(socket = %path.display(), error, failures, "plugin is not registered");
+                    tracing::warn!(socket = %path.display(), error, failures, "plugin registration failed; retrying");
                 }
                 Asked { path, identity, result }
             });
         }
-        // All arms are cancel safe.
+        // All branches are cancel safe.
         tokio::select! {
             () = changed.notified() => {}
             () = tokio::time::sleep_until(wake) => {}
             Some(done) = under_way.join_next(), if !under_way.is_empty() => {
                 if let Ok(asked) = done {
-                    take_in(&mut known, asked);
+                    probe_and_register(&mut known, asked);
                 }
             }
         }
     }
 }
 
-fn take_in(known: &mut BTreeMap<PathBuf, (Identity, State)>, asked: Asked) {
+fn probe_and_register(known: &mut BTreeMap<PathBuf, (Identity, DriverProbe)>, asked: Asked) {
     let Some((identity, state)) = known.get_mut(&asked.path) else { return };
     if *identity != asked.identity {
         return;
     }
     *state = match asked.result {
-        Ok(Some(name)) => State::Driver(name),
-        Ok(None) => State::Other,
+        Ok(Some(name)) => DriverProbe::Driver(name),
+        Ok(None) => DriverProbe::Other,
         Err(_) => {
-            let failures = if let State::Asked(failures) = state { *failures + 1 } else { 1 };
-            State::Failed(tokio::time::Instant::now() + RETRY.delay(failures, 1.0), failures)
+            let failures = if let DriverProbe::Asked(failures) = state { *failures + 1 } else { 1 };
+            DriverProbe::Failed(tokio::time::Instant::now() + RETRY.delay(failures, 1.0), failures)
         }
     };
 }
 
-/// Takes a driver out, unless another socket has it too: a newer instance beside the older one.
-async fn leave(
+/// Removes a driver unless another socket serves it too, as during an update of the driver.
+async fn remove_driver(
     name: &str,
-    known: &BTreeMap<PathBuf, (Identity, State)>,
+    known: &BTreeMap<PathBuf, (Identity, DriverProbe)>,
     drivers: &Drivers,
-    announce: &dyn Announce,
+    announce: &dyn DriverAnnouncer,
 ) {
-    let other = |(_, state): &(Identity, State)| matches!(state, State::Driver(n) if n == name);
+    let other =
+        |(_, state): &(Identity, DriverProbe)| matches!(state, DriverProbe::Driver(n) if n == name);
     if known.values().any(other) {
         return;
     }
-    tracing::info!(driver = name, "driver is gone");
+    tracing::info!(driver = name, "CSI driver removed");
     drivers.remove(name);
-    announce.went(name).await;
+    announce.driver_removed(name).await;
 }
 
-/// Asks the plugin behind a socket who it is and takes it in; the driver's name, or `None` for a plugin of another type.
+/// Queries the plugin at a socket and registers it; returns the driver's name, or `None` for another type.
 async fn register(
     socket: &Path,
     drivers: &Drivers,
-    announce: &dyn Announce,
+    announce: &dyn DriverAnnouncer,
     change: Duration,
 ) -> Result<Option<String>, String> {
     let mut client = RegistrationClient::new(connect(socket));
     let info = call(ASK, wire::InfoRequest {}, |r| client.get_info(r)).await;
     let info = info.map_err(|e| format!("ask who it is: {e}"))?;
     let result = if info.r#type == DRIVER {
-        take(socket, &info, drivers, announce, change).await.map(|()| Some(info.name.clone()))
+        add_driver(socket, &info, drivers, announce, change).await.map(|()| Some(info.name.clone()))
     } else {
         let other = OtherPlugin {
             endpoint: endpoint(socket, &info),
@@ -183,7 +192,7 @@ async fn register(
             name: info.name.clone(),
             versions: info.supported_versions,
         };
-        match announce.other(&other).await {
+        match announce.other_plugin_registered(&other).await {
             None => return Ok(None),
             Some(taken) => taken.map(|()| None),
         }
@@ -194,35 +203,35 @@ async fn register(
     };
     let told = call(ASK, status, |r| client.notify_registration_status(r)).await;
     if let Err(error) = told {
-        tracing::warn!(plugin = info.name, %error, "plugin was not told");
+        tracing::warn!(plugin = info.name, %error, "plugin not notified of its registration");
     }
     result
 }
 
-/// Where a plugin listens: at the socket that was found, unless it names another.
+/// Path of the plugin's service: the socket itself, unless the plugin names another.
 fn endpoint(socket: &Path, info: &wire::PluginInfo) -> PathBuf {
     let named = if info.endpoint.is_empty() { text(socket) } else { info.endpoint.clone() };
     PathBuf::from(named.strip_prefix("unix://").unwrap_or(&named))
 }
 
-async fn take(
+async fn add_driver(
     socket: &Path,
     info: &wire::PluginInfo,
     drivers: &Drivers,
-    announce: &dyn Announce,
+    announce: &dyn DriverAnnouncer,
     change: Duration,
 ) -> Result<(), String> {
     check(info)?;
     let endpoint = endpoint(socket, info);
-    let driver = Driver::ask(&info.name, &endpoint, change).await;
+    let driver = Driver::query(&info.name, &endpoint, change).await;
     let driver = driver.map_err(|e| format!("ask driver {} what it can do: {e}", info.name))?;
-    announce.came(&driver).await?;
-    tracing::info!(driver = driver.name, node_id = driver.info.node_id, "driver is registered");
+    announce.driver_registered(&driver).await?;
+    tracing::info!(driver = driver.name, node_id = driver.info.node_id, "CSI driver registered");
     drivers.add(driver);
     Ok(())
 }
 
-/// A driver's name is part of paths and of objects' names; its version has to be one that is spoken here.
+/// A driver's name is used in paths and object names, and its API version has to be supported.
 fn check(info: &wire::PluginInfo) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
     if info.name.is_empty()
@@ -243,7 +252,7 @@ fn check(info: &wire::PluginInfo) -> Result<(), String> {
 
 fn watch(dir: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
     let tell = move |event: notify::Result<notify::Event>| {
-        // Our own reading is an access, and must not call for another.
+        // Reading the directory is an access event and must not trigger another read.
         if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
             changed.notify_one();
         }
@@ -255,13 +264,13 @@ fn watch(dir: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher>
     match watcher {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            tracing::error!(dir = %dir.display(), %error, "plugins are looked for once a minute only");
+            tracing::error!(dir = %dir.display(), %error, "registration directory cannot be watched; it is read once a minute");
             None
         }
     }
 }
 
-/// The sockets of a directory.
+/// The sockets in a directory.
 fn sockets(dir: &Path) -> BTreeMap<PathBuf, Identity> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let socket = |entry: std::fs::DirEntry| {
@@ -280,12 +289,12 @@ mod tests {
 
     struct NoAnnouncements;
 
-    impl Announce for NoAnnouncements {
-        fn came<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+    impl DriverAnnouncer for NoAnnouncements {
+        fn driver_registered<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
             Box::pin(std::future::ready(Ok(())))
         }
 
-        fn went<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+        fn driver_removed<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
             Box::pin(std::future::ready(()))
         }
     }

@@ -1,14 +1,14 @@
-//! What goes into the calls of a driver: pure.
+//! Requests to CSI drivers: pure.
 
 use std::collections::{BTreeMap, HashMap};
 
-use agent_volume::persistent::{CsiVolume, Persistent};
+use agent_volume::persistent::{CsiVolume, PersistentSource};
 use proto_grpc::csi::v1 as wire;
 use serde_json::json;
 
 use crate::driver::Capabilities;
 
-/// Keys of what a driver is told of the pod. The interface's own, the same under every naming profile.
+/// Volume context keys for pod information. Defined by CSI, so the same under every naming profile.
 mod keys {
     pub const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
     pub const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
@@ -18,35 +18,35 @@ mod keys {
     pub const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 }
 
-/// The pod that a volume is for.
+/// The pod that a volume is set up for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodFacts {
-    /// UID.
+    /// Uid of the pod.
     pub uid: String,
-    /// Name.
+    /// Name of the pod.
     pub name: String,
-    /// Namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Service account.
+    /// Its service account.
     pub account: String,
-    /// The group that its volumes are given to.
+    /// Its `fsGroup`.
     pub group: Option<u32>,
-    /// When they are given to it.
-    pub change: agent_volume::fs_group::Change,
+    /// Its `fsGroupChangePolicy`.
+    pub change: agent_volume::fs_group::FsGroupChangePolicy,
 }
 
-/// A token for a driver.
+/// A service account token for a driver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Whom it is meant for.
+    /// Audience.
     pub audience: String,
-    /// The token.
+    /// The encoded token.
     pub text: String,
-    /// When it expires, RFC 3339.
+    /// Expiry in RFC 3339.
     pub expires: String,
 }
 
-/// What volume attributes, pod and tokens come to in the publish call.
+/// Volume context of NodePublishVolume: volume attributes, pod information and tokens.
 #[must_use]
 pub fn publish_context(
     volume: &CsiVolume,
@@ -77,10 +77,10 @@ pub fn publish_context(
     context
 }
 
-/// How a volume is used. `group` is passed on for drivers that see to it themselves.
+/// Volume capability for a volume. `group` is passed to drivers that apply `fsGroup` themselves.
 #[must_use]
 pub fn capability(
-    volume: &Persistent,
+    volume: &PersistentSource,
     csi: &CsiVolume,
     group: Option<u32>,
     able: Capabilities,
@@ -169,7 +169,7 @@ mod tests {
             assert_eq!(access_mode(mode, able(true)), fine);
         }
         let csi = CsiVolume::default();
-        let mut volume = Persistent {
+        let mut volume = PersistentSource {
             name: "v".into(),
             spec_name: "pv".into(),
             backing: Backing::Csi(Box::default()),
@@ -179,14 +179,15 @@ mod tests {
             grow_to: None,
             claim: None,
         };
-        let group = |volume: &Persistent, can| match capability(volume, &csi, Some(7), able(can))
-            .access_type
-        {
-            Some(wire::volume_capability::AccessType::Mount(mount)) => {
-                Some(mount.volume_mount_group)
-            }
-            _ => None,
-        };
+        let group =
+            |volume: &PersistentSource, can| match capability(volume, &csi, Some(7), able(can))
+                .access_type
+            {
+                Some(wire::volume_capability::AccessType::Mount(mount)) => {
+                    Some(mount.volume_mount_group)
+                }
+                _ => None,
+            };
         assert_eq!(group(&volume, true).as_deref(), Some("7"));
         assert_eq!(group(&volume, false).as_deref(), Some(""));
         volume.block = true;

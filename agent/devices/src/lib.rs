@@ -1,12 +1,12 @@
-//! io: plugins that offer devices of the node, and the socket on which monitors see who has which.
+//! io: device plugins, and the pod resources API.
 //!
 //! ```text
 //!  plugin ──Register──► registration ──► plugins ◄── allocate, prefer, prepare ── the agent
 //!  plugin ◄─ListAndWatch── connection ──────┘  └──► Inventory, a version on a watch
-//!  monitor ──List──► resources ──► Shares (the agent's)
+//! monitor ──List──► resources ──► AllocationSource (the agent's)
 //! ```
 //!
-//! Which devices a container gets is decided in `agent_node::managers`; here are only the calls.
+//! `agent_node::managers` decides which devices a container gets; this crate only makes the calls.
 
 mod connection;
 mod socket;

@@ -1,4 +1,4 @@
-//! The plugins that have registered, what they offer, and the calls to them.
+//! The registered device plugins, their devices, and calls to them.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_node::managers::devices::{Ask, ContainerEdits, Devices, Health, Ids, Inventory};
+use agent_node::managers::devices::{
+    ContainerEdits, DeviceChoice, DeviceHealth, Devices, Ids, Inventory,
+};
 use proto_api::names::Names;
 use proto_grpc::device_plugin::v1beta1 as wire;
 use tokio::sync::watch;
@@ -16,51 +18,51 @@ use wire::device_plugin_client::DevicePluginClient;
 
 use crate::{connection, socket};
 
-/// Most resources; a plugin for one more is refused.
+/// Most resources; registration of another one is rejected.
 const RESOURCES_MAX: usize = 256;
-/// Deadline of a call that gives devices or prepares them.
+/// Deadline of Allocate and PreStartContainer.
 const CHANGE: Duration = Duration::from_secs(30);
-/// Deadline of a question whose answer is only a wish.
+/// Deadline of GetPreferredAllocation, whose result is optional.
 const WISH: Duration = Duration::from_secs(5);
 
-/// Why a plugin did not do what it was asked.
+/// Why a call to a plugin failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The resource has no plugin, or it went away.
+    /// The resource has no running plugin.
     #[error("no plugin for {0} is running")]
     Gone(String),
-    /// The plugin did not answer in time.
+    /// The plugin did not respond in time.
     #[error("{call} of the plugin for {resource}: no answer within {} s", after.as_secs())]
     Deadline {
         /// The call.
         call: &'static str,
         /// The resource.
         resource: String,
-        /// How long was waited.
+        /// The deadline.
         after: Duration,
     },
-    /// The plugin refused.
+    /// The plugin returned an error.
     #[error("{call} of the plugin for {resource}: {message}")]
     Refused {
         /// The call.
         call: &'static str,
         /// The resource.
         resource: String,
-        /// What it said.
+        /// Its message.
         message: String,
     },
 }
 
-/// Why a plugin was not taken in. The texts go to the plugin.
+/// Why a registration was rejected. The texts are sent to the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// The resource's name is none, or not a plugin's to offer.
+    /// The resource name is invalid or not allowed for plugins.
     #[error("the ResourceName {0:?} is invalid")]
     Name(String),
-    /// The plugin speaks another version.
+    /// The plugin uses an unsupported API version.
     #[error("requested API version {0:?} is not supported; supported version is {1:?}")]
     Version(String, &'static str),
-    /// The plugin's socket does not lie beside the agent's.
+    /// The plugin's socket is not in the plugin directory.
     #[error("endpoint {0:?} is not the name of a socket in the plugins' directory")]
     Endpoint(String),
     /// There are too many resources.
@@ -68,7 +70,7 @@ pub enum RegisterError {
     TooMany,
 }
 
-/// The plugins of this node. Cheap to clone; all clones are one.
+/// The device plugins of this node. Clones share their state.
 #[derive(Clone)]
 pub struct Plugins {
     shared: Arc<Shared>,
@@ -83,28 +85,28 @@ struct Shared {
 
 #[derive(Default)]
 struct Plugin {
-    /// Counts registrations, so that what an earlier connection still says is not believed.
+    /// Number of registrations; distinguishes messages of earlier connections.
     generation: u64,
-    /// `None` for one that is known from before and has not come back.
-    running: Option<Running>,
+    /// `None` for a plugin known from before that has not registered again.
+    running: Option<RunningPlugin>,
     devices: Devices,
 }
 
-struct Running {
+struct RunningPlugin {
     channel: Channel,
     options: wire::DevicePluginOptions,
     task: AbortHandle,
 }
 
-impl Drop for Running {
+impl Drop for RunningPlugin {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl Plugins {
-    /// Plugins with their sockets in `directory`. `known` are resources that had a plugin before: until it comes back, there are
-    /// none of their devices, rather than no such resource.
+    /// Plugins with sockets in `directory`. `known` are resources that had a plugin before: until it registers again, the
+    /// resource exists with no devices.
     pub fn new(
         directory: PathBuf,
         names: &'static Names,
@@ -117,25 +119,25 @@ impl Plugins {
         Self { shared: Arc::new(Shared { directory, names, plugins, version }) }
     }
 
-    /// All devices there are.
+    /// All devices by resource.
     pub fn inventory(&self) -> Inventory {
         self.lock().iter().map(|(name, plugin)| (name.clone(), plugin.devices.clone())).collect()
     }
 
-    /// How often each resource's plugin has registered since the start.
+    /// Number of registrations of each resource's plugin since the start.
     pub fn registrations(&self) -> BTreeMap<String, u64> {
         self.lock().iter().map(|(name, plugin)| (name.clone(), plugin.generation)).collect()
     }
 
-    /// Changes with every change of the inventory.
-    pub fn changed(&self) -> watch::Receiver<u64> {
+    /// Notifies of changes to the inventory.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
 
-    /// Takes a plugin in and follows its devices. An earlier one for the same resource is let go.
+    /// Registers a plugin and follows its devices; replaces an earlier plugin for the same resource.
     ///
     /// # Errors
-    /// What the plugin said of itself cannot be used.
+    /// The registration is invalid.
     pub(crate) fn register(&self, request: wire::RegisterRequest) -> Result<(), RegisterError> {
         let wire::RegisterRequest { version, endpoint, resource_name: resource, options } = request;
         if version != VERSION {
@@ -148,13 +150,13 @@ impl Plugins {
             return Err(RegisterError::Endpoint(endpoint));
         }
         let channel = socket::call(self.shared.directory.join(endpoint));
-        self.take(resource, channel, options.unwrap_or_default())
+        self.start_following(resource, channel, options.unwrap_or_default())
     }
 
-    /// Takes in a plugin that was found in the plugins' registry, where it listens at a socket of its own.
+    /// Registers a plugin that was found in the plugin registry, where it has a socket of its own.
     ///
     /// # Errors
-    /// What the plugin said of itself cannot be used, or it does not answer.
+    /// The registration is invalid, or the plugin does not respond.
     pub async fn adopt(
         &self,
         resource: &str,
@@ -172,10 +174,11 @@ impl Plugins {
         let asked = client.get_device_plugin_options(wire::Empty {});
         let options = call("GetDevicePluginOptions", resource, WISH, asked).await;
         let options = options.map_err(|error| error.to_string())?;
-        self.take(resource.to_owned(), channel, options).map_err(|error| error.to_string())
+        self.start_following(resource.to_owned(), channel, options)
+            .map_err(|error| error.to_string())
     }
 
-    fn take(
+    fn start_following(
         &self,
         resource: String,
         channel: Channel,
@@ -190,12 +193,17 @@ impl Plugins {
         tracing::info!(resource, generation = plugin.generation, "device plugin registered");
         let follow = connection::follow(self.clone(), resource, plugin.generation, channel.clone());
         let task = tokio::spawn(follow).abort_handle();
-        plugin.running = Some(Running { channel, options, task });
+        plugin.running = Some(RunningPlugin { channel, options, task });
         Ok(())
     }
 
-    /// Takes in what a plugin says of its devices, unless another has taken its place.
-    pub(crate) fn tell(&self, resource: &str, generation: u64, change: impl FnOnce(&mut Devices)) {
+    /// Applies a change to the devices of a plugin, unless another plugin replaced it.
+    pub(crate) fn update_devices(
+        &self,
+        resource: &str,
+        generation: u64,
+        change: impl FnOnce(&mut Devices),
+    ) {
         let mut plugins = self.lock();
         let plugin = plugins.get_mut(resource).filter(|plugin| plugin.generation == generation);
         let Some(plugin) = plugin else { return };
@@ -206,8 +214,8 @@ impl Plugins {
         }
     }
 
-    /// Which devices the plugin would give; none when it has no preference or does not answer.
-    pub async fn prefer(&self, ask: &Ask) -> Vec<String> {
+    /// The plugin's preferred devices; empty if it has no preference or does not respond.
+    pub async fn prefer(&self, ask: &DeviceChoice) -> Vec<String> {
         let Ok((mut client, options)) = self.client(&ask.resource) else { return Vec::new() };
         if !options.get_preferred_allocation_available {
             return Vec::new();
@@ -224,35 +232,35 @@ impl Plugins {
                 answer.container_responses.into_iter().flat_map(|c| c.device_ids).collect()
             }
             Err(error) => {
-                tracing::warn!(%error, "a plugin's preference is not known");
+                tracing::warn!(%error, "preferred allocation of a device plugin not available");
                 Vec::new()
             }
         }
     }
 
-    /// Gives devices to a container: what it needs to use them.
+    /// Allocates devices and returns the container edits for their use.
     ///
     /// # Errors
-    /// The plugin is gone or refuses.
+    /// The plugin is not running or refuses.
     pub async fn allocate(&self, resource: &str, ids: &Ids) -> Result<ContainerEdits, DeviceError> {
         let (mut client, _) = self.client(resource)?;
         let one = wire::ContainerAllocateRequest { device_ids: ids.iter().cloned().collect() };
         let request = wire::AllocateRequest { container_requests: vec![one] };
         let answer = call("Allocate", resource, CHANGE, client.allocate(request)).await?;
         let one = answer.container_responses.into_iter().next();
-        one.map(outfit).ok_or_else(|| DeviceError::Refused {
+        one.map(container_edits).ok_or_else(|| DeviceError::Refused {
             call: "Allocate",
             resource: resource.to_owned(),
             message: "the answer has no container".to_owned(),
         })
     }
 
-    /// Has devices prepared before their container starts, if the plugin wants that.
+    /// Calls PreStartContainer if the plugin requires it.
     ///
     /// # Errors
-    /// The plugin wants it and is gone or refuses.
+    /// The plugin requires it, and is not running or refuses.
     pub async fn prepare(&self, resource: &str, ids: &Ids) -> Result<(), DeviceError> {
-        // A plugin that is away has prepared its devices when it gave them, as far as anybody can tell.
+        // A plugin that is not running prepared its devices in Allocate, as far as is known.
         let Ok((mut client, options)) = self.client(resource) else { return Ok(()) };
         if !options.pre_start_required {
             return Ok(());
@@ -278,10 +286,10 @@ impl Plugins {
     }
 }
 
-/// The version of the interface that is spoken.
+/// The supported API version.
 pub const VERSION: &str = "v1beta1";
 
-/// Whether a resource is one that a plugin may offer: a name under a domain that is not the API's own.
+/// Whether the name is an extended resource: in a domain that is not the API's.
 fn is_extended(resource: &str, names: &Names) -> bool {
     let plain = |text: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -315,7 +323,7 @@ async fn call<T>(
     }
 }
 
-fn outfit(answer: wire::ContainerAllocateResponse) -> ContainerEdits {
+fn container_edits(answer: wire::ContainerAllocateResponse) -> ContainerEdits {
     let mounts = answer.mounts.into_iter();
     let devices = answer.devices.into_iter();
     ContainerEdits {
@@ -326,7 +334,7 @@ fn outfit(answer: wire::ContainerAllocateResponse) -> ContainerEdits {
     }
 }
 
-/// All devices of a plugin that is gone are unhealthy: whoever has them keeps them, nobody else gets them.
-pub(crate) fn let_go(devices: &mut Devices) {
-    devices.values_mut().for_each(|device| device.health = Health::Unhealthy);
+/// Marks all devices of a disconnected plugin as unhealthy: containers keep theirs, others get none.
+pub(crate) fn mark_unhealthy(devices: &mut Devices) {
+    devices.values_mut().for_each(|device| device.health = DeviceHealth::Unhealthy);
 }

@@ -1,4 +1,4 @@
-//! The socket at which plugins register.
+//! The registration socket of device plugins.
 
 use std::future::Future;
 use std::path::Path;
@@ -11,15 +11,15 @@ use wire::registration_server::{Registration, RegistrationServer};
 
 use crate::{Plugins, socket};
 
-/// Name of the socket in the plugins' directory, as plugins have it written into them.
+/// Name of the socket in the plugin directory, which plugins expect.
 pub const SOCKET: &str = "kubelet.sock";
-/// Requests of one plugin at a time.
+/// Concurrent requests per connection.
 const CONCURRENT_MAX: usize = 4;
 
-/// Listens in `directory` for plugins until `stop`.
+/// Serves registrations in `directory` until `stop`.
 ///
 /// # Errors
-/// The socket cannot be made; nobody can register then.
+/// The socket cannot be created, so no plugin can register.
 pub fn serve<S: Future<Output = ()> + Send + 'static>(
     plugins: Plugins,
     directory: &Path,
@@ -33,7 +33,7 @@ pub fn serve<S: Future<Output = ()> + Send + 'static>(
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop);
     Ok(async move {
         if let Err(error) = server.await {
-            tracing::error!(%error, "device plugins cannot register any more");
+            tracing::error!(%error, "registration socket failed: device plugins cannot register");
         }
     })
 }
@@ -51,7 +51,7 @@ impl Registration for RegistrationService {
         match self.plugins.register(request.into_inner()) {
             Ok(()) => Ok(Response::new(wire::Empty {})),
             Err(error) => {
-                tracing::warn!(%error, "a device plugin is refused");
+                tracing::warn!(%error, "device plugin registration rejected");
                 Err(Status::invalid_argument(error.to_string()))
             }
         }

@@ -1,4 +1,4 @@
-//! The socket on which monitors see which containers have which devices, processors and memory.
+//! The pod resources API: devices, CPUs and memory of containers, for monitoring agents.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,40 +15,40 @@ use wire::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerSe
 
 use crate::socket;
 
-/// Name of the socket in its directory, as monitors have it written into them.
+/// Name of the socket, which monitoring agents expect.
 pub const SOCKET: &str = "kubelet.sock";
-/// Requests of one monitor at a time.
+/// Concurrent requests per connection.
 const CONCURRENT_MAX: usize = 4;
 
-/// Who has what. Asked with every request.
-pub trait Shares: Send + Sync + 'static {
+/// The current allocations; queried for every request.
+pub trait AllocationSource: Send + Sync + 'static {
     /// The pods of the node.
-    fn pods(&self) -> Vec<PodShare>;
+    fn pods(&self) -> Vec<PodAllocation>;
     /// All devices there are.
     fn inventory(&self) -> Inventory;
-    /// Processors that containers could have for themselves.
+    /// CPUs that may be allocated exclusively.
     fn cpus(&self) -> IdSet;
-    /// Memory by node and kind that containers could have for themselves.
+    /// Memory by NUMA node and resource that may be allocated exclusively.
     fn memory(&self) -> BTreeMap<u32, BTreeMap<String, u64>>;
 }
 
-/// What a pod's containers have.
+/// Allocations of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodShare {
+pub struct PodAllocation {
     /// Name of the pod.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Its containers in order, with what each has for itself.
+    /// Its containers in order, with their exclusive resources.
     pub containers: Vec<(String, Grant)>,
 }
 
-/// Listens in `directory` for monitors until `stop`.
+/// Serves requests in `directory` until `stop`.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub fn serve<S: Future<Output = ()> + Send + 'static>(
-    shares: Arc<dyn Shares>,
+    shares: Arc<dyn AllocationSource>,
     directory: &Path,
     stop: S,
 ) -> std::io::Result<impl Future<Output = ()> + Send + use<S>> {
@@ -60,13 +60,13 @@ pub fn serve<S: Future<Output = ()> + Send + 'static>(
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop);
     Ok(async move {
         if let Err(error) = server.await {
-            tracing::error!(%error, "pod resources are not served any more");
+            tracing::error!(%error, "pod resources socket failed");
         }
     })
 }
 
 struct Lister {
-    shares: Arc<dyn Shares>,
+    shares: Arc<dyn AllocationSource>,
 }
 
 #[tonic::async_trait]
@@ -77,7 +77,7 @@ impl PodResourcesLister for Lister {
     ) -> Result<Response<wire::ListPodResourcesResponse>, Status> {
         let inventory = self.shares.inventory();
         let container = |(name, grant): (String, Grant)| container(name, &grant, &inventory);
-        let pod = |pod: PodShare| wire::PodResources {
+        let pod = |pod: PodAllocation| wire::PodResources {
             name: pod.name,
             namespace: pod.namespace,
             containers: pod.containers.into_iter().map(container).collect(),
@@ -123,7 +123,7 @@ fn container(name: String, grant: &Grant, inventory: &Inventory) -> wire::Contai
     }
 }
 
-/// Devices of a resource, one entry for each place that they are at.
+/// Devices of a resource, one entry per NUMA node.
 fn of_resource(
     resource: &str,
     ids: impl Iterator<Item = String>,

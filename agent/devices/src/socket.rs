@@ -1,4 +1,4 @@
-//! Unix sockets: one to listen on, one to call.
+//! Unix sockets of servers and clients.
 
 use std::fs;
 use std::io::{Error, ErrorKind};
@@ -10,11 +10,11 @@ use proto_daemon::private_files;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 
-/// Listens on a fresh socket that only root can use; one that an earlier process left is replaced. Who watches the directory sees
-/// the new one.
+/// Listens on a new socket that only root can use; replaces the socket of an earlier process. Plugins that watch the directory
+/// see the new one.
 ///
 /// # Errors
-/// The directory or the socket cannot be made.
+/// The directory or the socket cannot be created.
 pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         private_files::create_private_dir(directory)?;
@@ -23,15 +23,15 @@ pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // The directory is closed, so no other user can connect before the mode is set.
+    // The directory is private, so no other user can connect before the mode is set.
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
 
-/// A connection to the socket, opened with the first call and again when it breaks.
+/// A client of the socket that connects with the first call and reconnects.
 pub(crate) fn call(path: PathBuf) -> Channel {
-    // The address is never used: the connector below opens the socket instead.
+    // A placeholder: the connector below opens the socket instead.
     Endpoint::from_static("http://plugin").connect_with_connector_lazy(tower::service_fn(
         move |_| {
             let path = path.clone();

@@ -1,4 +1,4 @@
-//! A plugin as vendors write them, over real sockets: it registers, its devices come and go, it is asked for some of them.
+//! A device plugin as vendors write them, over real sockets: registration, changes of devices, allocation.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_devices::{Plugins, registration, resources};
-use agent_node::managers::devices::{Ask, Health, Ids, Inventory};
+use agent_node::managers::devices::{DeviceChoice, DeviceHealth, Ids, Inventory};
 use agent_node::managers::memory::MemoryGrant;
 use agent_node::managers::{Grant, IdSet};
 use hyper_util::rt::TokioIo;
@@ -25,7 +25,7 @@ use wire::registration_client::RegistrationClient;
 
 const RESOURCE: &str = "example.com/gpu";
 
-/// A plugin with devices that the test decides.
+/// A plugin with devices chosen by the test.
 #[derive(Clone)]
 struct Vendor {
     devices: watch::Receiver<Vec<(&'static str, &'static str, i64)>>,
@@ -73,7 +73,7 @@ impl DevicePlugin for Vendor {
         request: Request<wire::PreferredAllocationRequest>,
     ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
         let asked = request.into_inner().container_requests;
-        // It likes the last ones.
+        // It prefers the last ones.
         let answer = asked.into_iter().map(|one| {
             let size = usize::try_from(one.allocation_size).unwrap_or(0);
             let last = one.available_device_ids.into_iter().rev().take(size);
@@ -155,9 +155,9 @@ fn request(endpoint: &str, resource: &str) -> wire::RegisterRequest {
     }
 }
 
-/// Waits until the inventory is as wanted; generous, since nothing here depends on how long it takes.
+/// Waits until the inventory satisfies the condition; the timeout is generous.
 async fn until(plugins: &Plugins, wanted: impl Fn(&Inventory) -> bool) -> Inventory {
-    let mut changed = plugins.changed();
+    let mut changed = plugins.subscribe();
     let wait = async {
         loop {
             let inventory = plugins.inventory();
@@ -172,7 +172,8 @@ async fn until(plugins: &Plugins, wanted: impl Fn(&Inventory) -> bool) -> Invent
 }
 
 fn healthy(inventory: &Inventory) -> usize {
-    let works = |device: &&agent_node::managers::devices::Device| device.health == Health::Healthy;
+    let works =
+        |device: &&agent_node::managers::devices::Device| device.health == DeviceHealth::Healthy;
     inventory.get(RESOURCE).map_or(0, |devices| devices.values().filter(works).count())
 }
 
@@ -197,8 +198,12 @@ async fn a_plugin_comes_gives_and_goes() {
     devices.send_replace(vec![("a", "Healthy", 0), ("b", "Unhealthy", 1)]);
     until(&plugins, |all| healthy(all) == 1 && all[RESOURCE].len() == 2).await;
 
-    let ask =
-        Ask { resource: RESOURCE.into(), available: ids(&["a", "b"]), number: 1, ..Ask::default() };
+    let ask = DeviceChoice {
+        resource: RESOURCE.into(),
+        available: ids(&["a", "b"]),
+        number: 1,
+        ..DeviceChoice::default()
+    };
     assert_eq!(plugins.prefer(&ask).await, ["b"]);
     let outfit = plugins.allocate(RESOURCE, &ids(&["a"])).await.expect("outfit");
     assert_eq!(outfit.env, BTreeMap::from([("GPUS".to_owned(), "a".to_owned())]));
@@ -210,7 +215,7 @@ async fn a_plugin_comes_gives_and_goes() {
     let refused = plugins.allocate(RESOURCE, &ids(&["broken"])).await.expect_err("refused");
     assert!(refused.to_string().ends_with("out of order"), "{refused}");
 
-    // It dies, and comes back on another socket: its devices are kept for nobody new meanwhile.
+    // It dies and returns on another socket: meanwhile its devices are not allocated.
     server.abort();
     drop(devices);
     until(&plugins, |all| healthy(all) == 0 && all[RESOURCE].len() == 2).await;
@@ -236,8 +241,12 @@ async fn a_plugin_of_the_registry_needs_no_other_socket() {
     assert!(plugins.adopt(RESOURCE, dir.path().join("none.sock"), &spoken).await.is_err());
     plugins.adopt(RESOURCE, socket, &spoken).await.expect("taken in");
     until(&plugins, |all| healthy(all) == 1).await;
-    let ask =
-        Ask { resource: RESOURCE.into(), available: ids(&["a"]), number: 1, ..Ask::default() };
+    let ask = DeviceChoice {
+        resource: RESOURCE.into(),
+        available: ids(&["a"]),
+        number: 1,
+        ..DeviceChoice::default()
+    };
     assert_eq!(plugins.prefer(&ask).await, ["a"], "its options are known");
     assert_eq!(plugins.registrations()[RESOURCE], 1);
 }
@@ -272,8 +281,8 @@ async fn what_is_no_plugin_is_refused() {
 
 struct Fixed;
 
-impl resources::Shares for Fixed {
-    fn pods(&self) -> Vec<resources::PodShare> {
+impl resources::AllocationSource for Fixed {
+    fn pods(&self) -> Vec<resources::PodAllocation> {
         let grant = Grant {
             cpus: "2-3".parse().expect("set"),
             memory: Some(MemoryGrant {
@@ -283,7 +292,7 @@ impl resources::Shares for Fixed {
             devices: BTreeMap::from([(RESOURCE.to_owned(), ids(&["a"]))]),
             ..Grant::default()
         };
-        vec![resources::PodShare {
+        vec![resources::PodAllocation {
             name: "p".into(),
             namespace: "ns".into(),
             containers: vec![("c".into(), grant)],

@@ -1,9 +1,9 @@
-//! The node's own addresses.
+//! The node's addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The addresses that the node is reached at, the primary first and at most one of each family: those that its default routes
-/// send from, and where there is none the first address that is not only for this machine.
+/// The node's addresses, primary first, at most one per family: the source addresses of the default routes, otherwise the first
+/// address that is reachable from other machines.
 #[must_use]
 pub fn node_addresses() -> Vec<IpAddr> {
     let v4 = source_towards(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
@@ -14,7 +14,7 @@ pub fn node_addresses() -> Vec<IpAddr> {
     found.into_iter().flatten().collect()
 }
 
-/// Addresses of all interfaces that others can reach.
+/// Addresses of all interfaces that are reachable from other machines.
 #[must_use]
 pub fn interface_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
@@ -26,8 +26,8 @@ pub fn interface_addresses() -> Vec<IpAddr> {
     addresses.filter(is_reachable).collect()
 }
 
-/// The address that packets to `target` leave with. Connecting a datagram socket asks the routing table and sends nothing; the
-/// targets are addresses for documentation, which nobody has.
+/// Source address of packets to `target`. Connecting a datagram socket only queries the routing table and sends nothing; the
+/// targets are documentation addresses, which no host has.
 fn source_towards(target: IpAddr) -> Option<IpAddr> {
     let any: SocketAddr = match target {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

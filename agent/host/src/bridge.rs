@@ -1,40 +1,40 @@
-//! The bridge of the node's pods, made before the first pod.
+//! The bridge of the node's pods, created before the first pod.
 //!
-//! The bridge plugin would make it too, but two pods that start at the same moment then race for it: one of them fails, and its
-//! sandbox with it. A bridge that has its addresses already is left alone by the plugin.
+//! The CNI bridge plugin would create it, too, but two pods that start at the same time race, and one of them fails. The plugin
+//! does not change a bridge that already has its addresses.
 
 use std::net::IpAddr;
 
 use futures_util::TryStreamExt as _;
 use rtnetlink::{Handle, LinkBridge, LinkUnspec};
 
-/// Why the bridge is not as it should be.
+/// Why the bridge could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// No netlink socket.
+    /// The netlink socket could not be opened.
     #[error("open a netlink socket")]
     Socket(#[source] std::io::Error),
-    /// The kernel refused a step.
+    /// The kernel rejected a step.
     #[error("{step} bridge {name}")]
     Step {
-        /// What was to be done.
+        /// The step.
         step: &'static str,
         /// Name of the bridge.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: rtnetlink::Error,
     },
-    /// It was made, and then it was not there.
+    /// It was created and then did not exist.
     #[error("bridge {0} vanished")]
     Vanished(String),
 }
 
-/// Makes sure that bridge `name` exists, is up and has `addresses`, each with its prefix length. Needs a tokio runtime.
+/// Ensures that bridge `name` exists, is up and has `addresses` with their prefix lengths. Needs a tokio runtime.
 ///
 /// # Errors
-/// The first step that the kernel refuses, names it.
-pub async fn ensure(name: &str, addresses: &[(IpAddr, u8)]) -> Result<(), BridgeError> {
+/// The first step that the kernel rejects.
+pub async fn ensure_bridge(name: &str, addresses: &[(IpAddr, u8)]) -> Result<(), BridgeError> {
     let (connection, handle, _) = rtnetlink::new_connection().map_err(BridgeError::Socket)?;
     let driver = tokio::spawn(connection);
     let outcome = ensure_with(&handle, name, addresses).await;
@@ -49,7 +49,7 @@ async fn ensure_with(
 ) -> Result<(), BridgeError> {
     let step = |step| move |source| BridgeError::Step { step, name: name.to_owned(), source };
     if index_of(handle, name).await.is_none() {
-        // A hardware address given at the start stays; otherwise the bridge takes that of its newest lowest port.
+        // A hardware address set at creation stays; otherwise the bridge takes the lowest one of its ports.
         let message = LinkBridge::new(name).address(hardware_address(addresses)).build();
         let made = handle.link().add(message).execute().await;
         made.or_else(unless_exists).map_err(step("make"))?;
@@ -66,7 +66,7 @@ async fn ensure_with(
 
 async fn index_of(handle: &Handle, name: &str) -> Option<u32> {
     let mut links = handle.link().get().match_name(name.to_owned()).execute();
-    // A link that is not there is answered with an error.
+    // A missing link is reported as an error.
     links.try_next().await.ok().flatten().map(|link| link.header.index)
 }
 
@@ -81,7 +81,7 @@ fn unless_exists(error: rtnetlink::Error) -> Result<(), rtnetlink::Error> {
     }
 }
 
-/// Locally administered, and the same for the same node, so that neighbours' caches stay right across a restart.
+/// A locally administered address that is the same for the same node, so that neighbour caches stay valid across a restart.
 fn hardware_address(addresses: &[(IpAddr, u8)]) -> Vec<u8> {
     let tail = match addresses.first() {
         Some((IpAddr::V4(v4), _)) => v4.octets(),

@@ -1,71 +1,71 @@
-//! Everything that the kernel counts of a cgroup, read on demand. Reading is apart from making sense of it: the latter is pure.
+//! Statistics of a cgroup, read on demand. Parsing is separate from reading and pure.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use crate::cgroups::{Cgroups, Layout, V1};
+use crate::cgroups::{Cgroups, Layout, V1Trees};
 
-/// What the kernel counts of one cgroup. A number that this kernel does not tell is `None`; one that no host lacks is plain.
+/// Statistics of one cgroup. `None` if this kernel does not report a value; values that every kernel reports are not optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupStats {
-    /// CPU time in nanoseconds.
+    /// Total CPU time in nanoseconds.
     pub cpu_nanos: u64,
-    /// Of it in user mode.
+    /// CPU time in user mode in nanoseconds.
     pub cpu_user_nanos: u64,
-    /// Of it in the kernel.
+    /// CPU time in kernel mode in nanoseconds.
     pub cpu_system_nanos: u64,
-    /// Periods in which a quota was in force, those in which it was used up, and nanoseconds that were waited for the next.
+    /// Throttling by the CPU quota.
     pub throttling: Option<Throttling>,
-    /// Weight on the scale of version 1.
+    /// CPU weight on the scale of cgroup v1.
     pub cpu_shares: Option<u64>,
-    /// Quota and period in microseconds; none without a quota.
+    /// CPU quota and period in microseconds; `None` without a quota.
     pub cpu_quota: Option<(u64, u64)>,
-    /// Memory charged, in bytes.
+    /// Charged memory in bytes.
     pub memory_bytes: u64,
-    /// Without file pages that are easy to drop.
+    /// Working set in bytes: charged memory without inactive file pages.
     pub working_set_bytes: u64,
-    /// Anonymous memory.
+    /// Anonymous memory in bytes.
     pub rss_bytes: u64,
-    /// File pages.
+    /// Page cache in bytes.
     pub cache_bytes: u64,
-    /// File pages that are mapped.
+    /// Mapped file pages in bytes.
     pub mapped_bytes: u64,
-    /// Swapped out.
+    /// Swap in bytes.
     pub swap_bytes: u64,
-    /// The most that was ever charged.
+    /// Peak of charged memory in bytes.
     pub memory_max_seen: Option<u64>,
-    /// How often the limit was hit.
+    /// How often the memory limit was hit.
     pub memory_failures: u64,
-    /// The limit; none without one.
+    /// Memory limit in bytes; `None` without a limit.
     pub memory_limit: Option<u64>,
-    /// Page faults, and those that had to read.
+    /// Page faults, and major page faults.
     pub page_faults: (u64, u64),
-    /// Processes and threads.
+    /// Number of threads.
     pub threads: u64,
-    /// Bound on them.
+    /// Limit on the number of threads.
     pub threads_max: Option<u64>,
-    /// Reads and writes of all devices together.
-    pub io: Io,
-    /// Processes, this cgroup and those below it together.
+    /// I/O of all devices.
+    pub io: IoStats,
+    /// Number of processes in this cgroup and below.
     pub processes: u64,
-    /// When it was made, seconds since 1970; 0 when that is not known.
+    /// Time of creation in seconds since 1970; 0 if unknown.
     pub made: i64,
 }
 
-/// How often and how long a quota held a cgroup back.
+/// Throttling of a cgroup by its CPU quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttling {
-    /// Periods in which something ran.
+    /// Periods in which tasks ran.
     pub periods: u64,
-    /// Of them those in which the quota was used up.
+    /// Periods in which the quota was used up.
     pub throttled: u64,
-    /// Time waited, in nanoseconds.
+    /// Throttled time in nanoseconds.
     pub nanos: u64,
 }
 
-/// Reads and writes.
+/// Read and write counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Io {
+pub struct IoStats {
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
@@ -76,14 +76,14 @@ pub struct Io {
     pub writes: u64,
 }
 
-/// A limit of version 1 from here on is none.
+/// Values of cgroup v1 from here on mean unlimited.
 const NO_LIMIT: u64 = 1 << 62;
-/// Clock ticks in a second of `cpuacct.stat`; a constant of the kernel's interface.
+/// Nanoseconds per tick of `cpuacct.stat`; a constant of the kernel's ABI.
 const TICK_NANOS: u64 = 10_000_000;
-/// Deepest tree in which processes are counted.
+/// Deepest level at which processes are counted.
 const DEPTH_MAX: usize = 8;
 
-/// The numbers of the cgroup at `place` (a path from the tree's root); `None` when there is none.
+/// Statistics of the cgroup at `place` (a path from the root of the hierarchy); `None` if it does not exist.
 #[must_use]
 pub fn read(cgroups: &Cgroups, place: &str) -> Option<CgroupStats> {
     let at = |tree: &Path| tree.join(place.trim_start_matches('/'));
@@ -93,7 +93,7 @@ pub fn read(cgroups: &Cgroups, place: &str) -> Option<CgroupStats> {
     }
 }
 
-/// A process of the cgroup at `place` itself, for looking at the namespaces that it shares with the others.
+/// Pid of a process in the cgroup at `place`, to look up the namespaces that its processes share.
 #[must_use]
 pub fn any_process(cgroups: &Cgroups, place: &str) -> Option<u32> {
     let tree = match cgroups.layout() {
@@ -104,7 +104,7 @@ pub fn any_process(cgroups: &Cgroups, place: &str) -> Option<u32> {
     procs.lines().next()?.trim().parse().ok()
 }
 
-/// The directory in which the runtime puts a container, below its pod's: what of these exists.
+/// The existing cgroup of a container below that of its pod, among the names that runtimes use.
 #[must_use]
 pub fn place_of_container(cgroups: &Cgroups, pod: &str, id: &str) -> Option<String> {
     let below = [
@@ -115,7 +115,7 @@ pub fn place_of_container(cgroups: &Cgroups, pod: &str, id: &str) -> Option<Stri
     below.into_iter().find(|place| cgroups.exists(place))
 }
 
-fn read_v1(trees: &V1, at: &dyn Fn(&Path) -> PathBuf) -> Option<CgroupStats> {
+fn read_v1(trees: &V1Trees, at: &dyn Fn(&Path) -> PathBuf) -> Option<CgroupStats> {
     let memory = at(trees.memory.as_ref()?);
     let file = |tree: &Option<PathBuf>, name: &str| {
         tree.as_ref().map(|tree| text(&at(tree).join(name))).unwrap_or_default()
@@ -156,14 +156,14 @@ fn read_v1(trees: &V1, at: &dyn Fn(&Path) -> PathBuf) -> Option<CgroupStats> {
         page_faults: (counted("total_pgfault"), counted("total_pgmajfault")),
         threads: one(&trees.pids, "pids.current").unwrap_or(0),
         threads_max: one(&trees.pids, "pids.max"),
-        io: Io {
+        io: IoStats {
             read_bytes: operations(&bytes, "Read"),
             write_bytes: operations(&bytes, "Write"),
             reads: operations(&count, "Read"),
             writes: operations(&count, "Write"),
         },
         processes: processes(&memory, 0),
-        made: made(&memory),
+        made: created_at(&memory),
     })
 }
 
@@ -194,14 +194,14 @@ fn read_v2(directory: &Path) -> Option<CgroupStats> {
         page_faults: (counted("pgfault"), counted("pgmajfault")),
         threads: number(&file("pids.current")).unwrap_or(0),
         threads_max: number(&file("pids.max")),
-        io: Io {
+        io: IoStats {
             read_bytes: keyed(&io, "rbytes="),
             write_bytes: keyed(&io, "wbytes="),
             reads: keyed(&io, "rios="),
             writes: keyed(&io, "wios="),
         },
         processes: processes(directory, 0),
-        made: made(directory),
+        made: created_at(directory),
     })
 }
 
@@ -213,7 +213,7 @@ fn throttling(text: &str, waited: &str, nanos: u64) -> Option<Throttling> {
     })
 }
 
-/// A weight of version 2 on the scale of version 1.
+/// Converts a cgroup v2 weight to the scale of v1.
 fn shares_of_weight(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9_999
 }
@@ -222,18 +222,18 @@ fn text(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default()
 }
 
-/// A file that holds one number; `max` and `-1` are none.
+/// Parses a file with one number; `None` for `max` and `-1`.
 fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The number behind a name in lines `name number`.
+/// The number after `name` in lines of `name number`.
 fn named(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value?.trim().parse().ok()
 }
 
-/// The sum over devices in lines `8:0 Read 123`.
+/// Sum over devices in lines like `8:0 Read 123`.
 fn operations(text: &str, operation: &str) -> u64 {
     let of_line = |line: &str| {
         let mut parts = line.split_whitespace();
@@ -243,7 +243,7 @@ fn operations(text: &str, operation: &str) -> u64 {
     text.lines().filter_map(of_line).fold(0, u64::saturating_add)
 }
 
-/// The sum over devices in lines `8:0 rbytes=1 wbytes=2`.
+/// Sum over devices in lines like `8:0 rbytes=1 wbytes=2`.
 fn keyed(text: &str, key: &str) -> u64 {
     let values = text.split_whitespace().filter_map(|part| part.strip_prefix(key)?.parse().ok());
     values.fold(0, u64::saturating_add)
@@ -259,7 +259,7 @@ fn processes(directory: &Path, depth: usize) -> u64 {
     below.map(|entry| processes(&entry.path(), depth + 1)).fold(own, u64::saturating_add)
 }
 
-fn made(directory: &Path) -> i64 {
+fn created_at(directory: &Path) -> i64 {
     let modified = std::fs::metadata(directory).and_then(|metadata| metadata.modified()).ok();
     let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(0)
@@ -302,7 +302,7 @@ mod tests {
             ),
         ]);
         let at = |name: &str| Some(root.path().join(name));
-        let trees = V1 {
+        let trees = V1Trees {
             cpu: at("cpu"),
             cpuacct: at("cpu"),
             memory: at("memory"),
@@ -356,7 +356,7 @@ mod tests {
             (10_000, 6_000, 700)
         );
         assert_eq!((stats.memory_limit, stats.cpu_quota, stats.cpu_shares), (None, None, Some(2)));
-        assert_eq!(stats.io, Io { read_bytes: 11, write_bytes: 2, reads: 4, writes: 4 });
+        assert_eq!(stats.io, IoStats { read_bytes: 11, write_bytes: 2, reads: 4, writes: 4 });
         assert_eq!(stats.page_faults, (0, 2));
     }
 

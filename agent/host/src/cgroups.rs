@@ -1,8 +1,8 @@
-//! The pods' places in the kernel's cgroup tree.
+//! The pods' cgroups.
 //!
-//! On version 1 each controller has a tree of its own and a place is a directory in each; on version 2 it is one directory. A
-//! host with both uses version 2 only if that has the controllers that pods need. Names and values come from `agent_node::cgroup`; here
-//! they are written down, read back and removed.
+//! In cgroup v1 each controller has its own hierarchy, and a cgroup is a directory in each; in v2 it is one directory. On a host
+//! with both, v2 is used only if it has the controllers that pods need. Names and limits come from `agent_node::cgroup`; this
+//! module writes, reads and removes them.
 
 mod detect;
 mod files;
@@ -15,30 +15,30 @@ use nix::unistd::Pid;
 
 use files::{exists, list, make, read_number, read_value, remove_directory, write};
 
-/// Deepest tree below a place: pod, container, and what a container makes itself.
+/// Deepest tree below a cgroup: pod, container, and cgroups that a container creates.
 const DEPTH_MAX: usize = 32;
 
-/// The cgroup trees of this host.
+/// The cgroup hierarchies of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroups {
     layout: Layout,
 }
 
-/// Where the trees are.
+/// Mount points of the hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Version 1: one tree for each controller (some share one).
-    V1(V1),
-    /// Version 2: one tree.
+    /// Version 1: one hierarchy per controller (some are shared).
+    V1(V1Trees),
+    /// Version 2: one hierarchy.
     V2 {
-        /// Where it is mounted.
+        /// Its mount point.
         mount: PathBuf,
     },
 }
 
-/// Trees of version 1 by controller; `None` for a controller that the host lacks.
+/// Mount points of cgroup v1 by controller; `None` if the host lacks it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct V1 {
+pub struct V1Trees {
     /// `cpu`.
     pub cpu: Option<PathBuf>,
     /// `cpuacct`.
@@ -49,110 +49,110 @@ pub struct V1 {
     pub pids: Option<PathBuf>,
     /// `hugetlb`.
     pub hugetlb: Option<PathBuf>,
-    /// Every other tree, the unified one included: runtimes make directories there too, which go with the pod.
+    /// All other hierarchies, including the unified one. Runtimes create directories there, too, which are removed with the pod.
     pub others: Vec<PathBuf>,
 }
 
-impl V1 {
-    /// The trees whose values are set here.
+impl V1Trees {
+    /// Hierarchies whose limits are set here.
     fn own(&self) -> [&Option<PathBuf>; 5] {
         [&self.cpu, &self.cpuacct, &self.memory, &self.pids, &self.hugetlb]
     }
 }
 
-/// Why a cgroup is not as it should be.
+/// Why a cgroup operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// The table of mounts cannot be read.
-    #[error("find the cgroup trees")]
+    /// The mount table cannot be read.
+    #[error("find the cgroup hierarchies")]
     Mounts(#[source] std::io::Error),
-    /// The host has no cgroup tree that limits CPU and memory.
-    #[error("the host has no cgroup tree with cpu and memory")]
+    /// No hierarchy has the controllers cpu and memory.
+    #[error("no cgroup hierarchy has the controllers cpu and memory")]
     NoTree,
-    /// A place leads out of the tree.
+    /// The path of a cgroup is invalid.
     #[error("cgroup {0:?} is not an absolute path of plain names")]
     Path(String),
-    /// A directory cannot be made.
+    /// A directory cannot be created.
     #[error("make cgroup {}", path.display())]
     Make {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// A value cannot be set.
+    /// A limit cannot be set.
     #[error("set {} to {value}", path.display())]
     Set {
         /// The file.
         path: PathBuf,
         /// The value.
         value: String,
-        /// Why; `EBUSY` when a limit is below what is used.
+        /// Cause; `EBUSY` if a limit is below the current usage.
         #[source]
         source: std::io::Error,
     },
-    /// A directory cannot be removed or looked at.
+    /// A directory cannot be removed or read.
     #[error("remove cgroup {}", path.display())]
     Remove {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// What became of a removal.
+/// Result of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// Nothing is left.
+    /// Removed, or did not exist.
     Gone,
-    /// Processes were killed that the kernel still has to clear away: to be tried again in a few milliseconds.
+    /// Killed processes have not exited yet: to be retried after a few milliseconds.
     Busy,
 }
 
-/// What a cgroup uses.
+/// Usage of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupUsage {
-    /// CPU time since it was made, in nanoseconds.
+    /// CPU time since creation in nanoseconds.
     pub cpu_nanos: u64,
-    /// Memory charged, in bytes.
+    /// Charged memory in bytes.
     pub memory_bytes: u64,
-    /// Memory charged without file pages that are easy to drop, in bytes: what eviction looks at.
+    /// Working set in bytes: charged memory without inactive file pages, as used for eviction.
     pub working_set_bytes: u64,
     /// Anonymous memory in bytes.
     pub rss_bytes: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub tasks: u64,
 }
 
 impl Cgroups {
-    /// Finds the trees of this host.
+    /// Finds the hierarchies of this host.
     ///
     /// # Errors
-    /// When the mounts cannot be read or there is no tree with the controllers that pods need.
+    /// The mount table cannot be read, or a required controller is missing.
     pub fn detect() -> Result<Self, CgroupError> {
         detect::layout().map(Self::new)
     }
 
-    /// Trees that are known.
+    /// Uses known hierarchies.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
         Self { layout }
     }
 
-    /// Where the trees are.
+    /// Mount points of the hierarchies.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Makes the cgroup at `place` (a path from the tree's root) with everything above it, or brings its values up to date. A value
-    /// that `limits` leaves out is not touched, the CPU quota apart: without one the cgroup has none.
+    /// Creates the cgroup at `place` (a path from the root of the hierarchy) with its parents, or updates its limits. Limits not
+    /// in `limits` stay unchanged, except that a missing CPU quota removes the quota.
     ///
     /// # Errors
-    /// The first directory or value that the kernel refuses.
+    /// The first directory or limit that the kernel rejects.
     pub fn make(&self, place: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
         check_place(place)?;
         match &self.layout {
@@ -169,16 +169,16 @@ impl Cgroups {
         }
     }
 
-    /// Whether there is a cgroup at `place`.
+    /// Whether the cgroup at `place` exists.
     #[must_use]
     pub fn exists(&self, place: &str) -> bool {
         check_place(place).is_ok() && self.roots().any(|root| exists(&below(root, place)))
     }
 
-    /// Kills what still runs in the cgroup and removes it with all below.
+    /// Kills the processes in a cgroup and removes it with all cgroups below.
     ///
     /// # Errors
-    /// When the kernel refuses for another reason than that processes are still ending.
+    /// The kernel refuses for another reason than exiting processes.
     pub fn remove(&self, place: &str) -> Result<Removal, CgroupError> {
         check_place(place)?;
         let mut outcome = Removal::Gone;
@@ -190,7 +190,7 @@ impl Cgroups {
         Ok(outcome)
     }
 
-    /// What the cgroup at `place` uses; `None` when there is none.
+    /// Usage of the cgroup at `place`; `None` if it does not exist.
     #[must_use]
     pub fn usage(&self, place: &str) -> Option<CgroupUsage> {
         check_place(place).ok()?;
@@ -200,7 +200,7 @@ impl Cgroups {
         }
     }
 
-    /// Names of the cgroups directly below `place`, e.g. the pods of a class.
+    /// Names of the cgroups directly below `place`, for example the pods of a QoS class.
     #[must_use]
     pub fn children(&self, place: &str) -> Vec<String> {
         let mut names: Vec<String> =
@@ -218,7 +218,12 @@ impl Cgroups {
         main.into_iter().chain(others).map(PathBuf::as_path)
     }
 
-    fn set_v1(&self, trees: &V1, place: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
+    fn set_v1(
+        &self,
+        trees: &V1Trees,
+        place: &str,
+        limits: &CgroupLimits,
+    ) -> Result<(), CgroupError> {
         let set = |tree: &Option<PathBuf>, file: &str, value: Option<u64>| match (tree, value) {
             (Some(tree), Some(value)) => write(&below(tree, place).join(file), &value.to_string()),
             _ => Ok(()),
@@ -242,7 +247,7 @@ impl Cgroups {
     }
 }
 
-/// Bounds every size of huge pages that the kernel has, `hugetlb.2MB.max` on version 2.
+/// Limits every huge page size of the kernel (`hugetlb.2MB.max` in cgroup v2).
 fn set_huge_pages(
     directory: &Path,
     suffix: &str,
@@ -272,7 +277,7 @@ fn set_v2(directory: &Path, limits: &CgroupLimits) -> Result<(), CgroupError> {
     set_huge_pages(directory, ".max", limits)
 }
 
-/// Makes a place of version 2 and hands the controllers down to it. A controller that the root does not have is not asked for.
+/// Creates a cgroup of version 2 and enables its controllers on the path, as far as the root has them.
 fn make_v2(mount: &Path, place: &str) -> Result<(), CgroupError> {
     let available = read_value(&mount.join("cgroup.controllers")).unwrap_or_default();
     let wanted: Vec<String> = ["cpuset", "cpu", "io", "memory", "hugetlb", "pids"]
@@ -297,7 +302,7 @@ fn make_v2(mount: &Path, place: &str) -> Result<(), CgroupError> {
     Ok(())
 }
 
-fn usage_v1(trees: &V1, place: &str) -> Option<CgroupUsage> {
+fn usage_v1(trees: &V1Trees, place: &str) -> Option<CgroupUsage> {
     let number =
         |tree: &Option<PathBuf>, file: &str| read_number(&below(tree.as_ref()?, place).join(file));
     let statistics = trees
@@ -329,13 +334,13 @@ fn usage_v2(directory: &Path) -> Option<CgroupUsage> {
     })
 }
 
-/// The number behind a name in a file of `name number` lines; 0 if it is not there.
+/// The number after `name` in a text with lines of `name number`; 0 if missing.
 fn statistic(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Removes a directory of a tree with those below it, killing what runs there.
+/// Removes a cgroup directory with those below it after killing their processes.
 fn remove_tree(directory: &Path, depth: usize) -> Result<Removal, CgroupError> {
     let failed = |source| CgroupError::Remove { path: directory.into(), source };
     let children = match list(directory) {
@@ -358,15 +363,15 @@ fn remove_tree(directory: &Path, depth: usize) -> Result<Removal, CgroupError> {
     remove_directory(directory).map_err(failed)
 }
 
-/// Kills the processes of one directory: at once where the kernel can (5.14, version 2), else one by one. One that forks meanwhile is
-/// killed by the next try.
+/// Kills the processes of one cgroup: at once with `cgroup.kill` (Linux 5.14, v2), otherwise one by one. A process that forks
+/// meanwhile is killed by the next attempt.
 fn kill_all(directory: &Path) {
     if std::fs::write(directory.join("cgroup.kill"), "1").is_ok() {
         return;
     }
     let processes = read_value(&directory.join("cgroup.procs")).unwrap_or_default();
     for pid in processes.lines().filter_map(|line| line.trim().parse::<i32>().ok()) {
-        // 0 stands for a process of another pid namespace, and for our own group in kill(2)
+        // 0 is a process of another PID namespace, and means the own process group in kill(2).
         if pid > 1 {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL); // it may be gone already
         }
@@ -377,7 +382,7 @@ fn below(root: &Path, place: &str) -> PathBuf {
     root.join(place.trim_start_matches('/'))
 }
 
-/// A place is absolute, below the root and made of plain names.
+/// Checks that the path is absolute, below the root and made of plain names.
 fn check_place(place: &str) -> Result<(), CgroupError> {
     let mut names = place.split('/').filter(|name| !name.is_empty()).peekable();
     let plain = names.peek().is_some() && names.all(|name| name != "." && name != "..");

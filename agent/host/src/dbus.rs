@@ -1,5 +1,4 @@
-//! One connection to a message bus: calls, their answers, and the signals asked for. As much of D-Bus as talking to the machine's own
-//! services takes.
+//! A connection to a message bus: calls, replies and signals. Implements the part of D-Bus that calls to system services need.
 
 pub mod message;
 
@@ -17,47 +16,47 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use message::{Argument, Kind, Message, PREFIX_LEN};
+use message::{Argument, Message, MessageKind, PREFIX_LEN};
 
-/// How long an answer may take.
+/// Deadline of a reply.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// Signals kept while an answer is waited for; older ones go.
+/// Signals kept while waiting for a reply; older ones are dropped.
 const SIGNALS_MAX: usize = 64;
-/// Descriptors taken from one read.
+/// File descriptors accepted per read.
 const DESCRIPTORS_MAX: usize = 4;
 
-/// Why the bus is of no use.
+/// Why a bus operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// The connection broke or was never made.
+    /// The connection broke or could not be opened.
     #[error("message bus")]
     Broken(#[source] std::io::Error),
-    /// What came is not what the protocol says.
+    /// A message violates the protocol.
     #[error("message bus: {0}")]
     Malformed(&'static str),
-    /// The bus does not take us.
-    #[error("message bus refuses: {0}")]
+    /// The bus rejected the authentication.
+    #[error("message bus rejected the client: {0}")]
     Refused(String),
-    /// A call did not work.
+    /// A call failed.
     #[error("{call}: {error}")]
     Failed {
         /// Method.
         call: String,
-        /// Name of the error and what it says.
+        /// Error name and message.
         error: String,
     },
-    /// No answer in time.
+    /// No reply in time.
     #[error("{0}: no answer")]
     Deadline(String),
 }
 
 impl BusError {
-    /// Whether the call was answered with the error of this name.
+    /// Whether the reply was the error of this name.
     pub fn is(&self, name: &str) -> bool {
         matches!(self, Self::Failed { error, .. } if error.split(':').next() == Some(name))
     }
 
-    /// Whether the connection can be used for more.
+    /// Whether the connection may still be used.
     pub fn leaves_usable(&self) -> bool {
         matches!(self, Self::Failed { .. })
     }
@@ -69,12 +68,12 @@ impl PartialEq for BusError {
     }
 }
 
-/// A message with its descriptors.
+/// A message with its file descriptors.
 #[derive(Debug)]
 pub struct Received {
     /// The message.
     pub message: Message,
-    /// Descriptors that came with it.
+    /// File descriptors received with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -89,10 +88,10 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Connects to the bus at a socket and says hello.
+    /// Connects to the bus at a socket and registers.
     ///
     /// # Errors
-    /// There is no bus, or it does not take us.
+    /// The bus is not available or rejects the client.
     pub async fn connect(socket: &Path) -> Result<Self, BusError> {
         let stream = UnixStream::connect(socket).await.map_err(BusError::Broken)?;
         let mut bus = Self {
@@ -112,10 +111,10 @@ impl Bus {
         Ok(bus)
     }
 
-    /// Shows who we are by the socket itself, and that descriptors may be passed.
+    /// Authenticates by the socket's credentials and negotiates file descriptor passing.
     async fn authenticate(&mut self) -> Result<(), BusError> {
         let uid = rustix::process::geteuid().as_raw().to_string();
-        let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
+        let hex: String = data_encoding::HEXLOWER.encode(uid.as_bytes());
         self.send(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
         self.expect_line("OK").await?;
         self.send(b"NEGOTIATE_UNIX_FD\r\n").await?;
@@ -138,10 +137,10 @@ impl Bus {
         }
     }
 
-    /// Calls a method and waits for its answer; signals that come meanwhile are kept.
+    /// Calls a method and waits for the reply; signals received meanwhile are kept.
     ///
     /// # Errors
-    /// The call failed, or the connection did. After a deadline the connection is not to be used any more.
+    /// The call or the connection failed. After a deadline the connection must not be used any more.
     pub async fn call(
         &mut self,
         destination: &str,
@@ -162,14 +161,14 @@ impl Bus {
             let received = self.receive().await?;
             let message = &received.message;
             match message.kind {
-                Kind::Signal => self.keep(received.message),
-                Kind::Return if message.reply_to == call.serial => return Ok(received),
-                Kind::Error if message.reply_to == call.serial => {
+                MessageKind::Signal => self.keep(received.message),
+                MessageKind::Return if message.reply_to == call.serial => return Ok(received),
+                MessageKind::Error if message.reply_to == call.serial => {
                     let text = message.text().unwrap_or_default();
                     let error = format!("{}: {text}", message.error);
                     return Err(BusError::Failed { call: call.member, error });
                 }
-                Kind::Return | Kind::Error | Kind::Call => {}
+                MessageKind::Return | MessageKind::Error | MessageKind::Call => {}
             }
         }
     }
@@ -181,7 +180,7 @@ impl Bus {
         self.signals.push_back(signal);
     }
 
-    /// The next signal. Cancel safe.
+    /// Waits for the next signal. Cancel safe.
     ///
     /// # Errors
     /// The connection broke.
@@ -191,13 +190,13 @@ impl Bus {
                 return Ok(signal);
             }
             let received = self.receive().await?;
-            if received.message.kind == Kind::Signal {
+            if received.message.kind == MessageKind::Signal {
                 return Ok(received.message);
             }
         }
     }
 
-    /// Sends a message made by hand, as a service does.
+    /// Sends a message as is, as a service does.
     ///
     /// # Errors
     /// The connection broke.
@@ -214,7 +213,7 @@ impl Bus {
         }
     }
 
-    /// The next message of any kind. Cancel safe: what was read of one is kept.
+    /// Receives the next message of any kind. Cancel safe: a partly read message is kept.
     ///
     /// # Errors
     /// The connection broke.
@@ -256,11 +255,11 @@ impl Bus {
             Ok(sendmsg(self.stream.as_fd(), &bytes, &mut ancillary, SendFlags::NOSIGNAL)?)
         });
         let sent = sent.await.map_err(BusError::Broken)?;
-        // The descriptor went with the first byte.
+        // The file descriptor was sent with the first byte.
         self.send(bytes.get(sent..).unwrap_or_default()).await
     }
 
-    /// Reads what is there, with its descriptors. Cancel safe.
+    /// Reads available bytes with their file descriptors. Cancel safe.
     async fn receive_bytes(&mut self) -> Result<(), BusError> {
         let mut chunk = [0_u8; 4096];
         let mut passed = Vec::new();

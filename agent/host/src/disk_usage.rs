@@ -1,5 +1,5 @@
-//! What a directory takes of its disk. Walks by descriptor, so that whoever writes there cannot lead the walk elsewhere; stays on the
-//! file system; counts a file with several names once; stops at a bound of files, at none of depth.
+//! Disk usage of a directory. The walk uses file descriptors, so whoever writes there cannot redirect it; it stays on the file
+//! system, counts hard links once, and is bounded in the number of files but not in depth.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -11,19 +11,19 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
-/// Levels of a tree that are walked with a descriptor open for each. Deeper ones are left by their `..`.
+/// Directory levels kept open during the walk; deeper ones are left through `..`.
 const OPEN_MAX: usize = 64;
-/// Most directories that wait to be looked into.
+/// Most directories queued.
 const WAITING_MAX: usize = 1_000_000;
-/// Most files that are counted: what has more uses more than any limit on space that this is asked for.
+/// Most files counted; a directory with more exceeds any limit that uses this.
 const FILES_MAX: u64 = 5_000_000;
 
-/// What a directory takes.
+/// Disk usage of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// Bytes of the blocks that are taken.
+    /// Bytes of the allocated blocks.
     pub bytes: u64,
-    /// Files and directories.
+    /// Number of files and directories.
     pub inodes: u64,
 }
 
@@ -34,22 +34,22 @@ impl std::ops::AddAssign for DiskUsage {
     }
 }
 
-/// Adds up what is in `directory`, itself included; nothing when it does not exist. What goes while it is counted is not counted.
+/// Measures `directory` including itself; zero if it does not exist. Files removed during the walk are not counted.
 ///
 /// # Errors
 /// The directory cannot be opened.
-pub fn of(directory: &Path) -> Result<DiskUsage> {
+pub fn measure(directory: &Path) -> Result<DiskUsage> {
     match openat(CWD, directory, FLAGS, Mode::empty()) {
         Err(Errno::NOENT) => Ok(DiskUsage::default()),
-        opened => of_open(opened?),
+        opened => measure_open(opened?),
     }
 }
 
-/// The same for a directory that is open.
+/// The same for an open directory.
 ///
 /// # Errors
-/// The kernel does not say what it is.
-pub fn of_open(opened: OwnedFd) -> Result<DiskUsage> {
+/// The kernel cannot stat it.
+pub fn measure_open(opened: OwnedFd) -> Result<DiskUsage> {
     let stat = fstat(&opened)?;
     let mut walk =
         Walk { device: stat.st_dev, seen: HashSet::new(), waiting: 0, sum: DiskUsage::default() };
@@ -63,24 +63,24 @@ const FLAGS: OFlags =
 
 struct Walk {
     device: u64,
-    /// Inodes with several names that were counted.
+    /// Inodes with several hard links that were counted.
     seen: HashSet<u64>,
-    /// Directories that are still to be looked into.
+    /// Number of queued directories.
     waiting: usize,
     sum: DiskUsage,
 }
 
-/// A directory on the way to where the walk is.
+/// A directory on the path to the current position.
 struct Level {
-    /// Given up below [`OPEN_MAX`] while a directory in it is looked at.
+    /// Closed below [`OPEN_MAX`] levels while a directory in it is walked.
     opened: Option<OwnedFd>,
     inode: u64,
-    /// Directories in it that are still to be looked into.
+    /// Directories in it that are not walked yet.
     waiting: Vec<CString>,
 }
 
 impl Walk {
-    /// Depth costs neither stack nor descriptors: however deep something lies, it is counted.
+    /// Walks a tree. Depth costs neither stack nor file descriptors.
     fn tree(&mut self, top: OwnedFd, stat: &Stat) {
         let mut levels = vec![self.level(top, stat.st_ino)];
         while let Some(level) = levels.last_mut() {
@@ -102,7 +102,7 @@ impl Walk {
         }
     }
 
-    /// Counts what is in a directory. One that cannot be read counts with what was seen of it.
+    /// Counts the entries of a directory; an unreadable one counts as far as it was read.
     fn level(&mut self, opened: OwnedFd, inode: u64) -> Level {
         let mut waiting = Vec::new();
         for entry in Dir::read_from(&opened).into_iter().flatten() {
@@ -122,7 +122,7 @@ impl Walk {
         Level { opened: Some(opened), inode, waiting }
     }
 
-    /// Counts an entry; whether it is a directory to look into.
+    /// Counts an entry; returns whether it is a directory to walk.
     fn is_directory(&mut self, directory: &OwnedFd, name: &CStr) -> bool {
         let stat = statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW);
         let Some(stat) = stat.ok().filter(|stat| stat.st_dev == self.device) else { return false };
@@ -135,14 +135,14 @@ impl Walk {
         if !is_directory && stat.st_nlink > 1 && !self.seen.insert(stat.st_ino) {
             return;
         }
-        // Blocks are of 512 bytes, whatever the file system's own are.
+        // `st_blocks` counts units of 512 bytes on every file system.
         let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         self.sum += DiskUsage { bytes, inodes: 1 };
     }
 }
 
-/// Opens the last of the levels again, if it is not open: it is what `done` lies in. Should that have been moved meanwhile, the walk goes
-/// on above, where it is open.
+/// Reopens the last level as the parent of `done` if it is closed. If `done` was moved meanwhile, the walk continues at the next
+/// open level.
 fn go_up(levels: &mut Vec<Level>, done: Option<OwnedFd>) {
     let Some(level) = levels.last_mut().filter(|level| level.opened.is_none()) else { return };
     let above = done.and_then(|done| openat(done, "..", FLAGS, Mode::empty()).ok());
@@ -152,11 +152,11 @@ fn go_up(levels: &mut Vec<Level>, done: Option<OwnedFd>) {
     }
 }
 
-/// Opens a directory that was just seen in another: that one and no other, whatever its name leads to by now.
+/// Opens a directory just found in another, and only that one, whatever its name refers to by now.
 fn below(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match openat2(directory, name, FLAGS, Mode::empty(), resolve) {
-        // before Linux 5.6; the name is a plain one, and no link is followed
+        // Before Linux 5.6; the name is plain, and no link is followed.
         Err(Errno::NOSYS) => openat(directory, name, FLAGS, Mode::empty()),
         opened => opened,
     }
@@ -172,16 +172,16 @@ mod tests {
         let inner = dir.path().join("a/b");
         std::fs::create_dir_all(&inner).unwrap();
         std::fs::write(inner.join("f"), vec![1; 100_000]).unwrap();
-        let before = of(dir.path()).unwrap();
+        let before = measure(dir.path()).unwrap();
         assert_eq!(before.inodes, 4);
         assert!(before.bytes >= 100_000, "{before:?}");
         std::fs::hard_link(inner.join("f"), inner.join("g")).unwrap();
         std::os::unix::fs::symlink("/", inner.join("root")).unwrap();
-        let after = of(dir.path()).unwrap();
+        let after = measure(dir.path()).unwrap();
         assert_eq!(after.inodes, before.inodes + 1, "the symbolic link itself");
         assert!(after.bytes < before.bytes + 50_000);
-        assert_eq!(of(&dir.path().join("none")).unwrap(), DiskUsage::default());
-        assert!(of(&inner.join("root")).is_err(), "the top may not be a link either");
+        assert_eq!(measure(&dir.path().join("none")).unwrap(), DiskUsage::default());
+        assert!(measure(&inner.join("root")).is_err(), "the top may not be a link either");
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut directory = openat(CWD, dir.path(), FLAGS, Mode::empty()).unwrap();
         for _ in 0..1_000 {
-            // Beside the way down lies something to come back for.
+            // Directories next to the path have to be walked later.
             for name in ["beside", "down"] {
                 rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(0o700)).unwrap();
             }
@@ -199,7 +199,7 @@ mod tests {
         let file = openat(&directory, "f", flags, Mode::from_raw_mode(0o600)).unwrap();
         std::io::Write::write_all(&mut std::fs::File::from(file), &[1; 100_000]).unwrap();
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let (before, found) = (open(), of(dir.path()).unwrap());
+        let (before, found) = (open(), measure(dir.path()).unwrap());
         assert_eq!(found.inodes, 2_002);
         assert!(found.bytes >= 100_000, "{found:?}");
         assert!(open() < before + 20);

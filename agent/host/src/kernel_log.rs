@@ -1,4 +1,4 @@
-//! The kernel's log, record by record, from now on.
+//! Records of the kernel log from now on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -11,12 +11,12 @@ use tokio::io::unix::AsyncFd;
 
 use crate::sys;
 
-/// Where the log is.
+/// Path of the log.
 pub const KERNEL_LOG: &str = "/dev/kmsg";
-/// The kernel cuts longer records.
+/// Longest record of the kernel.
 const RECORD_LEN: usize = 8192;
 
-/// The log, behind its last record.
+/// The log, positioned after its last record.
 #[derive(Debug)]
 pub struct KernelLog {
     file: AsyncFd<File>,
@@ -24,23 +24,23 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens the log and passes over what it has.
+    /// Opens the log and skips its existing records.
     ///
     /// # Errors
-    /// It cannot be opened, as in a container that has none.
+    /// It cannot be opened, as in a container without it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = i32::try_from((OFlags::NONBLOCK | OFlags::CLOEXEC).bits()).unwrap_or(0);
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         file.seek(SeekFrom::End(0))?;
-        let file = sys::awaited(file, Interest::READABLE)?;
+        let file = sys::async_fd(file, Interest::READABLE)?;
         Ok(Self { file, buffer: vec![0; RECORD_LEN] })
     }
 
-    /// The next record: `priority,number,microseconds,flags;text`. Records that the kernel has overwritten meanwhile are passed over.
+    /// The next record: `priority,number,microseconds,flags;text`. Records that the kernel overwrote meanwhile are skipped.
     /// Cancel safe.
     ///
     /// # Errors
-    /// The log cannot be read any more.
+    /// The log cannot be read.
     pub async fn next(&mut self) -> io::Result<String> {
         loop {
             let mut ready = self.file.readable_mut().await?;
@@ -77,7 +77,7 @@ mod tests {
             return;
         };
         let text = format!("orchlet test {}", std::process::id());
-        // Without the end of its line the record waits for more of it, unseen (printk_ringbuffer).
+        // Without a newline the record is not visible yet (printk_ringbuffer).
         writer.write_all(format!("{text}\n").as_bytes()).expect("written");
         let found = async {
             loop {

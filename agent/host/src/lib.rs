@@ -1,15 +1,15 @@
 //! io: the machine below the pods.
 //!
-//! - [`machine`]: what it is and has: processors, memory, disk, names and versions.
-//! - [`cgroups`]: the pods' places in the cgroup tree, on version 1 and 2.
-//! - [`cgroup_stats`], [`net_counters`], [`process`]: what is used, read when somebody asks.
-//! - [`address`]: the node's own addresses.
-//! - [`systemd`]: bounds of slices where systemd manages the cgroups.
-//! - [`topology`]: where its processors and memory lie.
-//! - [`bridge`]: what the pods of the node are plugged into.
-//! - [`dbus`], [`logind`]: the word that the machine shuts down.
-//! - [`disk_usage`]: what a directory takes.
-//! - [`stall`]: the kernel's word that memory is short; [`kernel_log`]: whom it killed for it.
+//! - [`machine`]: CPUs, memory, disk, names and versions.
+//! - [`cgroups`]: the pods' cgroups, version 1 and 2.
+//! - [`cgroup_stats`], [`net_counters`], [`process`]: usage, read on demand.
+//! - [`address`]: the node's addresses.
+//! - [`systemd`]: limits of slices where systemd manages cgroups.
+//! - [`topology`]: CPUs and memory by NUMA node.
+//! - [`bridge`]: the bridge of the node's pods.
+//! - [`dbus`], [`logind`]: shutdown of the machine.
+//! - [`disk_usage`]: disk usage of directories.
+//! - [`stall`]: memory pressure; [`kernel_log`]: out-of-memory kills.
 
 pub mod address;
 pub mod bridge;

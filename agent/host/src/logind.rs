@@ -1,4 +1,4 @@
-//! The machine's session service, as far as shutting down goes: it tells that a shutdown comes, and waits for those who asked it to.
+//! systemd-logind's shutdown interface: inhibitors and shutdown signals.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::dbus::message::Argument::{Int, Text};
 use crate::dbus::{Bus, BusError};
 
-/// Where the machine's bus is.
+/// Socket of the system bus.
 pub const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
 
 const SERVICE: &str = "org.freedesktop.login1";
@@ -15,21 +15,21 @@ const PATH: &str = "/org/freedesktop/login1";
 const INTERFACE: &str = "org.freedesktop.login1.Manager";
 const SIGNAL: &str = "PrepareForShutdown";
 
-/// The session service.
+/// A connection to logind.
 #[derive(Debug)]
 pub struct Logind {
     bus: Bus,
 }
 
-/// Delays a shutdown for as long as it is held, up to the service's own bound.
+/// Delays a shutdown while it exists, up to logind's limit.
 #[derive(Debug)]
 pub struct Inhibitor {
-    // Closing it lets go.
+    // Closing it releases the inhibitor.
     _lock: OwnedFd,
 }
 
 impl Logind {
-    /// Connects, and asks to be told of shutdowns.
+    /// Connects and subscribes to shutdown signals.
     ///
     /// # Errors
     /// There is no bus.
@@ -44,7 +44,7 @@ impl Logind {
     /// Delays shutdowns from now on.
     ///
     /// # Errors
-    /// The service is not there or refuses.
+    /// logind is not running or refuses.
     pub async fn inhibit(&mut self, who: &str, why: &str) -> Result<Inhibitor, BusError> {
         let args = [Text("shutdown"), Text(who), Text(why), Text("delay")];
         let answer = self.bus.call(SERVICE, PATH, (INTERFACE, "Inhibit"), &args).await?;
@@ -54,22 +54,22 @@ impl Logind {
         Ok(Inhibitor { _lock: lock })
     }
 
-    /// How long the service waits at most.
+    /// The longest delay that logind allows.
     ///
     /// # Errors
-    /// The service is not there.
+    /// logind is not running.
     pub async fn delay_max(&mut self) -> Result<Duration, BusError> {
         let get = ("org.freedesktop.DBus.Properties", "Get");
         let args = [Text(INTERFACE), Text("InhibitDelayMaxUSec")];
         let answer = self.bus.call(SERVICE, PATH, get, &args).await?;
         let micros = answer.message.long_in_variant();
-        micros.map(Duration::from_micros).ok_or(BusError::Malformed("a delay that is no number"))
+        micros.map(Duration::from_micros).ok_or(BusError::Malformed("a delay that is not a number"))
     }
 
-    /// Has the service read its configuration again.
+    /// Makes logind reload its configuration.
     ///
     /// # Errors
-    /// The service manager is not there or refuses.
+    /// systemd is not running or refuses.
     pub async fn reload(&mut self) -> Result<(), BusError> {
         let kill = ("org.freedesktop.systemd1.Manager", "KillUnit");
         let args = [Text("systemd-logind.service"), Text("all"), Int(SIGHUP)];
@@ -77,10 +77,10 @@ impl Logind {
         self.bus.call(manager, "/org/freedesktop/systemd1", kill, &args).await.map(drop)
     }
 
-    /// Waits for the next word on a shutdown: `true` that it comes, `false` that it was called off. Cancel safe.
+    /// Waits for the next shutdown signal: `true` for a shutdown, `false` if it was cancelled. Cancel safe.
     ///
     /// # Errors
-    /// The bus is gone.
+    /// The connection broke.
     pub async fn shutdown(&mut self) -> Result<bool, BusError> {
         loop {
             let signal = self.bus.signal().await?;

@@ -1,4 +1,4 @@
-//! What the machine is and has, read from /proc, /sys and /etc.
+//! Facts about the machine from /proc, /sys and /etc.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -9,83 +9,83 @@ use agent_node::status::Capacity;
 use procfs::{Current as _, Meminfo};
 use rustix::io::Errno;
 
-/// Why a fact about the machine is not known.
+/// Why a fact about the machine is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// A file of /proc cannot be read.
+    /// A file in /proc cannot be read.
     #[error("read /proc/{file}")]
     Proc {
         /// The file.
         file: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: procfs::ProcError,
     },
-    /// A directory's file system cannot be asked for its size.
+    /// The size of a file system cannot be read.
     #[error("size of the file system of {}", path.display())]
     Disk {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: Errno,
     },
 }
 
-/// Names and versions. What a machine does not say is empty.
+/// Names and versions of the machine; unknown ones are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Host name, lower case.
+    /// Host name in lower case.
     pub hostname: String,
-    /// Of /etc/machine-id.
+    /// Content of /etc/machine-id.
     pub machine_id: String,
-    /// Of the firmware, or the machine id where that is not told.
+    /// UUID of the firmware, otherwise the machine id.
     pub system_uuid: String,
-    /// New with each boot.
+    /// Random id of the current boot.
     pub boot_id: String,
-    /// Release of the kernel.
+    /// Kernel release.
     pub kernel_version: String,
     /// Name and version of the distribution.
     pub os_image: String,
-    /// As the ecosystem spells it: `amd64`, `arm64`, ...
+    /// Architecture in Go's spelling: `amd64`, `arm64`, ...
     pub architecture: &'static str,
 }
 
 /// Usage of the whole machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time since boot in nanoseconds, all processors together, idle and waiting apart.
+    /// CPU time of all CPUs since boot in nanoseconds, without idle and I/O wait.
     pub cpu_nanos: u64,
-    /// Memory that could be had without swapping, in bytes.
+    /// Available memory in bytes (`MemAvailable`).
     pub memory_available_bytes: u64,
-    /// Memory in bytes.
+    /// Total memory in bytes.
     pub memory_total_bytes: u64,
     /// Swap space in bytes.
     pub swap_total_bytes: u64,
     /// Processes and threads.
     pub tasks: u64,
-    /// Largest number of them.
+    /// Limit on their number.
     pub tasks_max: u64,
 }
 
-/// Room in a file system.
+/// Space in a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disk {
+pub struct DiskRoom {
     /// Size in bytes.
     pub total_bytes: u64,
-    /// Bytes that ordinary users can still write.
+    /// Bytes available to unprivileged users.
     pub available_bytes: u64,
-    /// Number of inodes.
+    /// Total number of inodes.
     pub inodes: u64,
-    /// Inodes that are free.
+    /// Number of free inodes.
     pub inodes_free: u64,
 }
 
-/// What the machine has; `root` is the agent's directory, whose file system counts as the node's disk, and `pods` the largest
+/// Capacity of the machine. `root` is the agent's directory, whose file system counts as the node's disk; `pods` is the maximum
 /// number of pods.
 ///
 /// # Errors
-/// When /proc or the file system cannot be read.
+/// /proc or the file system cannot be read.
 pub fn capacity(root: &Path, pods: u32) -> Result<Capacity, MachineError> {
     let memory = meminfo()?;
     Ok(Capacity {
@@ -121,22 +121,22 @@ pub fn identity() -> Identity {
     }
 }
 
-/// Whether the kernel enforces AppArmor profiles.
+/// Whether AppArmor is enabled in the kernel.
 #[must_use]
 pub fn has_apparmor() -> bool {
     first_line("/sys/module/apparmor/parameters/enabled") == "Y"
 }
 
-/// Whether the kernel labels with SELinux.
+/// Whether SELinux is enabled in the kernel.
 #[must_use]
 pub fn has_selinux() -> bool {
     Path::new("/sys/fs/selinux/enforce").exists()
 }
 
-/// Usage of the machine now.
+/// Current usage of the machine.
 ///
 /// # Errors
-/// When /proc cannot be read.
+/// /proc cannot be read.
 pub fn usage() -> Result<Usage, MachineError> {
     let memory = meminfo()?;
     let stat = procfs::CurrentSI::current()
@@ -163,25 +163,25 @@ pub fn usage() -> Result<Usage, MachineError> {
     })
 }
 
-/// Room in the file system of a directory.
+/// Space in the file system of a path.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
-pub fn disk(path: &Path) -> Result<Disk, MachineError> {
+/// Errors of the kernel.
+pub fn disk(path: &Path) -> Result<DiskRoom, MachineError> {
     let stat = rustix::fs::statvfs(path);
     stat.map(room).map_err(|source| MachineError::Disk { path: path.into(), source })
 }
 
-/// The same for a directory that is open.
+/// Space in the file system of an open directory.
 ///
 /// # Errors
-/// What the kernel says.
-pub fn disk_of_open(directory: impl std::os::fd::AsFd) -> rustix::io::Result<Disk> {
+/// Errors of the kernel.
+pub fn disk_of_open(directory: impl std::os::fd::AsFd) -> rustix::io::Result<DiskRoom> {
     rustix::fs::fstatvfs(directory).map(room)
 }
 
-fn room(stat: rustix::fs::StatVfs) -> Disk {
-    Disk {
+fn room(stat: rustix::fs::StatVfs) -> DiskRoom {
+    DiskRoom {
         total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
         available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
         inodes: stat.f_files,
@@ -189,11 +189,10 @@ fn room(stat: rustix::fs::StatVfs) -> Disk {
     }
 }
 
-/// Asks the kernel to spare this process when memory runs out. Best effort: without CAP_SYS_RESOURCE a lower score than the
-/// present one is refused.
+/// Sets this process's `oom_score_adj`. Lowering it needs CAP_SYS_RESOURCE.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn set_oom_score_adj(score: i16) -> std::io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
 }
@@ -202,7 +201,7 @@ fn meminfo() -> Result<Meminfo, MachineError> {
     Meminfo::current().map_err(|source| MachineError::Proc { file: "meminfo", source })
 }
 
-/// Processors that are online, whether this process may run on them or not.
+/// Number of online CPUs, regardless of this process's affinity.
 fn cpus() -> u32 {
     let online = count_list(&first_line("/sys/devices/system/cpu/online"));
     match online {
@@ -213,7 +212,7 @@ fn cpus() -> u32 {
     }
 }
 
-/// Number of elements of a kernel list such as `0-3,5`.
+/// Number of elements in a kernel list such as `0-3,5`.
 fn count_list(list: &str) -> Option<u32> {
     list.split(',').try_fold(0_u32, |count, part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -222,7 +221,7 @@ fn count_list(list: &str) -> Option<u32> {
     })
 }
 
-/// Bytes set aside by page size in bytes, from directories `hugepages-<size>kB`.
+/// Reserved bytes by page size in bytes, from directories `hugepages-<size>kB`.
 pub(crate) fn huge_pages(directory: &Path) -> BTreeMap<u64, u64> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries

@@ -1,8 +1,8 @@
-//! What network interfaces have sent and received, in the namespace of a process.
+//! Counters of network interfaces in the network namespace of a process.
 
 /// Counters of one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
+pub struct InterfaceCounters {
     /// Its name.
     pub name: String,
     /// Received: bytes, packets, errors, dropped.
@@ -11,21 +11,21 @@ pub struct Interface {
     pub sent: [u64; 4],
 }
 
-/// The interfaces that a process sees, loopback apart; none when it has gone. `None` for this process.
+/// Interfaces in the namespace of a process (`None`: this process), without loopback; empty if it has exited.
 #[must_use]
-pub fn of_process(pid: Option<u32>) -> Vec<Interface> {
+pub fn read_process(pid: Option<u32>) -> Vec<InterfaceCounters> {
     let process = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     parse(&std::fs::read_to_string(format!("/proc/{process}/net/dev")).unwrap_or_default())
 }
 
-/// Reads the table of proc_net_dev(5): two lines of heads, then `name: 8 numbers received, 8 sent`.
-fn parse(text: &str) -> Vec<Interface> {
+/// Parses the table of proc_net_dev(5): two header lines, then `name: 8 numbers received, 8 sent`.
+fn parse(text: &str) -> Vec<InterfaceCounters> {
     let of_line = |line: &str| {
         let (name, numbers) = line.split_once(':')?;
         let numbers: Vec<u64> =
             numbers.split_whitespace().map(|n| n.parse().unwrap_or(0)).collect();
         let four = |from: usize| numbers.get(from..from + 4)?.try_into().ok();
-        Some(Interface { name: name.trim().to_owned(), received: four(0)?, sent: four(8)? })
+        Some(InterfaceCounters { name: name.trim().to_owned(), received: four(0)?, sent: four(8)? })
     };
     text.lines().filter_map(of_line).filter(|interface| interface.name != "lo").collect()
 }
@@ -40,9 +40,12 @@ mod tests {
             face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
             lo:   1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  \
             eth0: 100 2 3 4 0 0 0 0 50 6 7 8 0 0 0 0\n";
-        let expected =
-            Interface { name: "eth0".into(), received: [100, 2, 3, 4], sent: [50, 6, 7, 8] };
+        let expected = InterfaceCounters {
+            name: "eth0".into(),
+            received: [100, 2, 3, 4],
+            sent: [50, 6, 7, 8],
+        };
         assert_eq!(parse(text), [expected]);
-        assert!(of_process(Some(0)).is_empty());
+        assert!(read_process(Some(0)).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What this process itself uses.
+//! Usage of this process.
 
 /// CPU time and memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,9 +9,9 @@ pub struct ProcessUsage {
     pub rss_bytes: u64,
 }
 
-/// What this process uses now; `None` when /proc does not tell.
+/// Current usage of this process; `None` if /proc is not readable.
 #[must_use]
-pub fn own() -> Option<ProcessUsage> {
+pub fn own_usage() -> Option<ProcessUsage> {
     let stat = procfs::process::Process::myself().ok()?.stat().ok()?;
     let ticks = stat.utime.saturating_add(stat.stime);
     Some(ProcessUsage {
@@ -24,6 +24,6 @@ pub fn own() -> Option<ProcessUsage> {
 mod tests {
     #[test]
     fn this_process_uses_memory() {
-        assert!(super::own().is_some_and(|usage| usage.rss_bytes > 0));
+        assert!(super::own_usage().is_some_and(|usage| usage.rss_bytes > 0));
     }
 }

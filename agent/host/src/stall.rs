@@ -1,4 +1,4 @@
-//! The kernel's word that tasks wait for memory (pressure stall information), as soon as it happens.
+//! Notification of memory stalls (pressure stall information).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -11,37 +11,37 @@ use tokio::io::unix::AsyncFd;
 
 use crate::sys;
 
-/// Where the kernel tells of the whole machine's memory.
+/// Pressure file of the whole machine's memory.
 pub const MEMORY: &str = "/proc/pressure/memory";
-/// Over which time stalls are added up. Two seconds is what the kernel grants everybody.
+/// Window of the trigger. Two seconds need no privileges.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// Tells when some task has waited for too long.
+/// A trigger for memory stalls.
 #[derive(Debug)]
-pub struct Stall {
-    // The kernel forgets the trigger when this is closed.
+pub struct StallDetector {
+    // Closing it removes the trigger.
     trigger: AsyncFd<File>,
 }
 
-impl Stall {
-    /// Tells when tasks have waited `stalled` within two seconds. Needs a runtime.
+impl StallDetector {
+    /// Creates a trigger for stalls of `stalled` within two seconds. Needs a tokio runtime.
     ///
     /// # Errors
-    /// The kernel keeps no such account, or refuses the trigger.
+    /// The kernel has no PSI or rejects the trigger.
     pub fn watch(file: &Path, stalled: Duration) -> std::io::Result<Self> {
         let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
         let mut trigger =
             OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open(file)?;
         let text = format!("some {} {}\0", stalled.as_micros(), WINDOW.as_micros());
         trigger.write_all(text.as_bytes())?;
-        Ok(Self { trigger: sys::awaited(trigger, Interest::PRIORITY)? })
+        Ok(Self { trigger: sys::async_fd(trigger, Interest::PRIORITY)? })
     }
 
-    /// Waits until it happens, at most once a window. Cancel safe.
+    /// Waits until the trigger fires, at most once per window. Cancel safe.
     ///
     /// # Errors
-    /// The account is gone.
-    pub async fn happens(&self) -> std::io::Result<()> {
+    /// The pressure file is no longer available.
+    pub async fn wait(&self) -> std::io::Result<()> {
         let mut ready = self.trigger.ready(Interest::PRIORITY).await?;
         ready.clear_ready();
         if ready.ready().is_error() {
@@ -62,16 +62,16 @@ mod tests {
             eprintln!("SKIPPED a_calm_machine_is_watched: the kernel keeps no {MEMORY}");
             return;
         }
-        let stall = match Stall::watch(Path::new(MEMORY), Duration::from_millis(1999)) {
+        let stall = match StallDetector::watch(Path::new(MEMORY), Duration::from_millis(1999)) {
             Ok(stall) => stall,
             Err(error) => {
                 eprintln!("SKIPPED a_calm_machine_is_watched: {error}");
                 return;
             }
         };
-        // Nothing to wait for: whether the kernel takes the trigger and the wait can be given up is what is asked here.
-        let soon = tokio::time::timeout(Duration::from_millis(20), stall.happens()).await;
+        // There is no stall to wait for: the test checks that the kernel accepts the trigger and that the wait can be cancelled.
+        let soon = tokio::time::timeout(Duration::from_millis(20), stall.wait()).await;
         assert!(soon.is_err() || soon.is_ok_and(|told| told.is_ok()));
-        assert!(Stall::watch(Path::new("/proc/pressure/none"), WINDOW).is_err());
+        assert!(StallDetector::watch(Path::new("/proc/pressure/none"), WINDOW).is_err());
     }
 }

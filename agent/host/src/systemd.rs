@@ -1,7 +1,7 @@
-//! Slices that systemd manages. It writes a slice's cgroup from its own properties whenever it touches the slice, so that what it is not
-//! told of does not last.
+//! Slices managed by systemd. It writes a slice's cgroup from the slice's properties whenever it changes the slice, so limits not
+//! set as properties do not last.
 //!
-//! A slice is a unit of the moment: made over the machine's bus, gone when it is stopped, with no file left of it.
+//! The slices are transient units: created over the bus, removed when they are stopped, without files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,11 +18,11 @@ const INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 const EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NOT_THERE: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// Microseconds of processor time a second are counted by systemd in steps of this, as a whole percent.
+/// systemd rounds CPU quotas to whole percents: this number of microseconds per second.
 const PERCENT_US: u64 = 10_000;
 const SECOND_US: u64 = 1_000_000;
 
-/// systemd, asked over one connection that is made when it is first needed, and again after it broke. Calls take turns.
+/// A client of systemd with one connection, opened on first use and reopened after it broke. Calls are serialized.
 #[derive(Debug)]
 pub struct Systemd {
     socket: PathBuf,
@@ -30,19 +30,19 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// Behind the bus at `socket`. Connects to nothing yet.
+    /// A client for the bus at `socket`. Does not connect yet.
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), bus: Mutex::default() }
     }
 
-    /// Has systemd know and bound a slice, until the next boot. Safe to repeat.
+    /// Creates a transient slice and sets its limits until the next boot. Idempotent.
     ///
     /// # Errors
-    /// It cannot be asked, or refuses.
-    pub async fn bound(&self, slice: &str, limits: &CgroupLimits) -> Result<(), BusError> {
+    /// systemd is not available or refuses.
+    pub async fn set_limits(&self, slice: &str, limits: &CgroupLimits) -> Result<(), BusError> {
         let limits = properties(limits);
         let text = format!("pods in {slice}");
-        // At a shutdown slices go after the pods in them, which are ended in an order of their own.
+        // At shutdown slices end after the pods in them, whose order is decided by the agent.
         let own =
             [("Description", Value::Text(&text)), ("DefaultDependencies", Value::Truth(false))];
         let all: Vec<(&str, Value<'_>)> = own.into_iter().chain(limits.iter().copied()).collect();
@@ -57,24 +57,24 @@ impl Systemd {
         }
     }
 
-    /// Has systemd forget a slice that is empty.
+    /// Removes an empty slice.
     ///
     /// # Errors
-    /// It cannot be asked, or refuses.
-    pub async fn forget(&self, slice: &str) -> Result<(), BusError> {
+    /// systemd is not available or refuses.
+    pub async fn remove_slice(&self, slice: &str) -> Result<(), BusError> {
         match self.call("StopUnit", &[Text(slice), Text("replace")]).await {
             Err(error) if error.is(NOT_THERE) => Ok(()),
             done => done,
         }
     }
 
-    /// Calls a method. A connection that was kept may have broken since; a new one is tried once.
+    /// Calls a method. If the kept connection broke, a new one is tried once.
     async fn call(&self, method: &str, args: &[Argument<'_>]) -> Result<(), BusError> {
         let mut kept = self.bus.lock().await;
-        // Taken out: what a call that is given up leaves unread is in nobody's way.
+        // Taken out of the lock, so that a cancelled call drops the connection with its unread reply.
         if let Some(bus) = kept.take() {
             match Self::ask(&mut kept, bus, method, args).await {
-                // The other end may have been started anew.
+                // systemd may have been restarted.
                 Err(BusError::Broken(_)) => {}
                 done => return done,
             }
@@ -97,7 +97,7 @@ impl Systemd {
     }
 }
 
-/// Properties of a slice as org.freedesktop.systemd1(5) names them. Pure.
+/// Properties of a slice in the names of org.freedesktop.systemd1(5). Pure.
 fn properties(limits: &CgroupLimits) -> Vec<(&'static str, Value<'static>)> {
     let mut all = Vec::new();
     let mut set = |name, value: Option<u64>| {
@@ -106,7 +106,7 @@ fn properties(limits: &CgroupLimits) -> Vec<(&'static str, Value<'static>)> {
     set("CPUWeight", limits.cpu_weight());
     let period = limits.cpu_period_us.unwrap_or(QUOTA_PERIOD_US).max(1);
     let quota = limits.cpu_quota_us.map(|quota| {
-        // Whole percents, rounded up, are what the ecosystem uses.
+        // Whole percents, rounded up, as in Kubernetes.
         let each_second = quota.saturating_mul(SECOND_US).div_ceil(period);
         each_second.div_ceil(PERCENT_US).saturating_mul(PERCENT_US)
     });

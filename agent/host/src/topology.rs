@@ -1,22 +1,21 @@
-//! Where processors and memory of the machine lie, from /sys/devices/system.
+//! CPU and memory topology from /sys/devices/system.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use agent_node::managers::IdSet;
-use agent_node::managers::topology::{Cpu, Machine};
+use agent_node::managers::topology::{Cpu, MachineTopology};
 use agent_node::resources::{MEMORY, huge_page_resource};
 
 use crate::machine::huge_pages;
 
-/// The machine's processors and memory by NUMA node. What it does not say is left out; without NUMA there is one node, 0, with
-/// `memory_bytes`.
+/// CPUs and memory by NUMA node. Unknown values are omitted; without NUMA there is one node, 0, with `memory_bytes`.
 #[must_use]
-pub fn machine(memory_bytes: u64) -> Machine {
+pub fn read_machine(memory_bytes: u64) -> MachineTopology {
     read(Path::new("/sys/devices/system"), memory_bytes)
 }
 
-fn read(root: &Path, memory_bytes: u64) -> Machine {
+fn read(root: &Path, memory_bytes: u64) -> MachineTopology {
     let nodes = set(&root.join("node/online")).filter(|nodes| !nodes.is_empty());
     let nodes = nodes.unwrap_or_else(|| IdSet::from_iter([0]));
     let of_node: BTreeMap<u32, IdSet> = nodes
@@ -35,7 +34,7 @@ fn read(root: &Path, memory_bytes: u64) -> Machine {
     let mut cpus = Vec::new();
     for id in online.iter() {
         let socket = number(id, "physical_package_id").unwrap_or(0);
-        // Core ids repeat from socket to socket; a core is called by its first processor.
+        // Core ids repeat between sockets; a core is identified by its first CPU.
         let core = number(id, "core_id").unwrap_or(id);
         let core = *cores.entry((socket, core)).or_insert(id);
         cpus.push(Cpu { id, core, socket, node: node_of(id) });
@@ -51,7 +50,7 @@ fn read(root: &Path, memory_bytes: u64) -> Machine {
         sizes.insert(MEMORY.to_owned(), bytes.saturating_sub(set_aside));
         (node, sizes)
     });
-    Machine { memory: memory.collect(), cpus }
+    MachineTopology { memory: memory.collect(), cpus }
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -62,7 +61,7 @@ fn set(path: &Path) -> Option<IdSet> {
     text(path)?.parse().ok()
 }
 
-/// `Node 0 MemTotal:  16384 kB`
+/// Parses `Node 0 MemTotal:  16384 kB`.
 fn mem_total(path: &Path) -> Option<u64> {
     let text = text(path)?;
     let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
@@ -116,7 +115,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_processors_and_memory() {
-        let machine = machine(1 << 30);
+        let machine = read_machine(1 << 30);
         assert!(!machine.cpus.is_empty());
         assert!(machine.memory.values().any(|sizes| sizes["memory"] > 0));
     }

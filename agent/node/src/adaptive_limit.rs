@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The kind of a call; each kind has its own duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
+pub enum CallKind {
     /// Starts a container; served first, because it completes a pod.
     Start,
     /// Creates a container.
@@ -18,9 +18,9 @@ pub enum Turn {
     Sandbox,
 }
 
-impl Turn {
+impl CallKind {
     /// All kinds, most urgent first.
-    pub const ALL: [Turn; 3] = [Turn::Start, Turn::Create, Turn::Sandbox];
+    pub const ALL: [CallKind; 3] = [CallKind::Start, CallKind::Create, CallKind::Sandbox];
 }
 
 /// Lower bound of the limit: a call that hangs must not block all others.
@@ -40,10 +40,10 @@ const LEARNED: f64 = 1.0 / 8.0;
 
 /// The limit, and the measurements it is derived from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Width {
+pub struct AdaptiveLimit {
     now: usize,
     /// Seconds that a single call takes, by kind.
-    base: [Option<f64>; Turn::ALL.len()],
+    base: [Option<f64>; CallKind::ALL.len()],
     /// Calls since the last adaptation, and the sum of the numbers of waiting calls.
     calls: usize,
     waited: f64,
@@ -51,25 +51,25 @@ pub struct Width {
     wanted: bool,
 }
 
-impl Width {
+impl AdaptiveLimit {
     /// Initial limit for a machine with this number of CPUs.
     pub fn new(processors: usize) -> Self {
         let now = processors.saturating_mul(FIRST).clamp(LEAST, MOST);
-        Self { now, base: [None; Turn::ALL.len()], calls: 0, waited: 0.0, wanted: false }
+        Self { now, base: [None; CallKind::ALL.len()], calls: 0, waited: 0.0, wanted: false }
     }
 
     /// The limit on calls in flight.
-    pub fn now(&self) -> usize {
+    pub fn current(&self) -> usize {
         self.now
     }
 
     /// Records that a call had to wait; without demand the limit does not grow.
-    pub fn wanted(&mut self) {
+    pub fn record_demand(&mut self) {
         self.wanted = true;
     }
 
     /// Records a successful call that took `took` while `in_flight` calls, including itself, were in flight.
-    pub fn ended(&mut self, turn: Turn, took: Duration, in_flight: usize) {
+    pub fn record_call(&mut self, turn: CallKind, took: Duration, in_flight: usize) {
         let took = took.as_secs_f64().max(1e-6);
         let Some(base) = self.base.get_mut(turn as usize) else { return };
         let known = base.unwrap_or(took);
@@ -108,11 +108,11 @@ mod tests {
     }
 
     fn settled(processors: usize, start: usize) -> usize {
-        let mut width = Width { now: start, ..Width::new(processors) };
-        width.ended(Turn::Create, took(processors, 1), 1);
+        let mut width = AdaptiveLimit { now: start, ..AdaptiveLimit::new(processors) };
+        width.record_call(CallKind::Create, took(processors, 1), 1);
         for _ in 0..5000 {
-            width.wanted();
-            width.ended(Turn::Create, took(processors, width.now), width.now);
+            width.record_demand();
+            width.record_call(CallKind::Create, took(processors, width.now), width.now);
         }
         width.now
     }
@@ -133,26 +133,26 @@ mod tests {
 
     #[test]
     fn it_grows_only_when_somebody_waits_for_a_turn() {
-        let mut width = Width::new(2);
+        let mut width = AdaptiveLimit::new(2);
         for _ in 0..1000 {
-            width.ended(Turn::Sandbox, took(2, 1), 1);
+            width.record_call(CallKind::Sandbox, took(2, 1), 1);
         }
-        assert_eq!(width.now(), 2 * FIRST);
+        assert_eq!(width.current(), 2 * FIRST);
         for _ in 0..5000 {
-            width.wanted();
-            width.ended(Turn::Sandbox, took(2, 1), 1);
+            width.record_demand();
+            width.record_call(CallKind::Sandbox, took(2, 1), 1);
         }
-        assert_eq!(width.now(), MOST);
+        assert_eq!(width.current(), MOST);
     }
 
     #[test]
     fn kinds_are_measured_for_themselves() {
-        let mut width = Width::new(2);
+        let mut width = AdaptiveLimit::new(2);
         for _ in 0..100 {
-            width.wanted();
-            width.ended(Turn::Start, Duration::from_millis(1), 8);
-            width.ended(Turn::Sandbox, Duration::from_millis(100), 8);
+            width.record_demand();
+            width.record_call(CallKind::Start, Duration::from_millis(1), 8);
+            width.record_call(CallKind::Sandbox, Duration::from_millis(100), 8);
         }
-        assert!(width.now() > 2 * FIRST, "a slow kind is not a queue: {}", width.now());
+        assert!(width.current() > 2 * FIRST, "a slow kind is not a queue: {}", width.current());
     }
 }

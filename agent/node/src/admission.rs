@@ -10,7 +10,7 @@ use crate::resources::{Amounts, PODS, add, capacity, requests};
 
 /// A rejection: reason and message of the failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct AdmissionRefusal {
     /// Reason, such as `OutOfcpu` or `NodeAffinity`.
     pub reason: String,
     /// Message for users.
@@ -19,7 +19,7 @@ pub struct Refusal {
 
 /// Resources taken by the pods already admitted.
 #[derive(Clone, Debug, Default)]
-pub struct Load {
+pub struct NodeLoad {
     /// Number of pods.
     pub pods: i64,
     /// Sum of their requests.
@@ -48,7 +48,7 @@ impl HostPort {
     }
 }
 
-impl Load {
+impl NodeLoad {
     /// Adds an admitted pod that has not ended.
     pub fn add(&mut self, pod: &Pod) {
         self.pods = self.pods.saturating_add(1);
@@ -74,7 +74,12 @@ pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
 ///
 /// # Errors
 /// The first rejection, in the order resources, ports, node selector and affinity, taints.
-pub fn admit(pod: &Pod, node: &Node, load: &Load, is_static: bool) -> Result<(), Refusal> {
+pub fn admit(
+    pod: &Pod,
+    node: &Node,
+    load: &NodeLoad,
+    is_static: bool,
+) -> Result<(), AdmissionRefusal> {
     fits(pod, &node.status.allocatable, load)?;
     if host_ports(pod).iter().any(|port| load.host_ports.iter().any(|held| port.clashes(held))) {
         return Err(predicate("NodePorts"));
@@ -88,11 +93,11 @@ pub fn admit(pod: &Pod, node: &Node, load: &Load, is_static: bool) -> Result<(),
     Ok(())
 }
 
-fn predicate(name: &str) -> Refusal {
-    Refusal { reason: name.to_owned(), message: format!("Predicate {name} failed") }
+fn predicate(name: &str) -> AdmissionRefusal {
+    AdmissionRefusal { reason: name.to_owned(), message: format!("Predicate {name} failed") }
 }
 
-fn fits(pod: &Pod, allocatable: &Amounts, load: &Load) -> Result<(), Refusal> {
+fn fits(pod: &Pod, allocatable: &Amounts, load: &NodeLoad) -> Result<(), AdmissionRefusal> {
     let pods = allocatable.get(PODS).map_or(i64::MAX, |q| q.value());
     if load.pods >= pods {
         return Err(out_of(PODS, 1, load.pods, pods));
@@ -109,8 +114,8 @@ fn fits(pod: &Pod, allocatable: &Amounts, load: &Load) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn out_of(resource: &str, requested: i64, used: i64, capacity: i64) -> Refusal {
-    Refusal {
+fn out_of(resource: &str, requested: i64, used: i64, capacity: i64) -> AdmissionRefusal {
+    AdmissionRefusal {
         reason: format!("OutOf{resource}"),
         message: format!(
             "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, \

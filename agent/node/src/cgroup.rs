@@ -28,7 +28,7 @@ const QUOTA_MIN_US: u64 = 1_000;
 
 /// The cgroup driver, which determines the names of directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
+pub enum CgroupManager {
     /// cgroupfs: plain directories.
     Cgroupfs,
     /// systemd: slices.
@@ -64,10 +64,15 @@ impl CgroupName {
     }
 
     /// Uid of the pod whose cgroup is the directory `child` of its class; `None` if that is not a pod's cgroup.
-    pub fn uid_of(root: &str, class: QosClass, driver: Driver, child: &str) -> Option<String> {
+    pub fn uid_of(
+        root: &str,
+        class: QosClass,
+        driver: CgroupManager,
+        child: &str,
+    ) -> Option<String> {
         let uid = match driver {
-            Driver::Cgroupfs => child.strip_prefix("pod")?.to_owned(),
-            Driver::Systemd => {
+            CgroupManager::Cgroupfs => child.strip_prefix("pod")?.to_owned(),
+            CgroupManager::Systemd => {
                 let above = Self::class(root, class).parent(driver);
                 let pod =
                     child.strip_suffix(".slice")?.strip_prefix(above.strip_suffix(".slice")?)?;
@@ -84,10 +89,10 @@ impl CgroupName {
     }
 
     /// Path below the mount point of a hierarchy, with a leading `/`.
-    pub fn path(&self, driver: Driver) -> String {
+    pub fn path(&self, driver: CgroupManager) -> String {
         match driver {
-            Driver::Cgroupfs => format!("/{}", self.0.join("/")),
-            Driver::Systemd => {
+            CgroupManager::Cgroupfs => format!("/{}", self.0.join("/")),
+            CgroupManager::Systemd => {
                 let slices = (1..=self.0.len()).map(|n| slice(&self.0[..n]));
                 slices.fold(String::new(), |path, slice| format!("{path}/{slice}"))
             }
@@ -95,10 +100,10 @@ impl CgroupName {
     }
 
     /// The sandbox's `cgroup_parent` in CRI: a path, or the name of the innermost slice.
-    pub fn parent(&self, driver: Driver) -> String {
+    pub fn parent(&self, driver: CgroupManager) -> String {
         match driver {
-            Driver::Cgroupfs => self.path(driver),
-            Driver::Systemd => slice(&self.0),
+            CgroupManager::Cgroupfs => self.path(driver),
+            CgroupManager::Systemd => slice(&self.0),
         }
     }
 }
@@ -144,7 +149,7 @@ impl Default for CpuBound {
 impl CgroupLimits {
     /// Applies the node's enforcement of CPU limits.
     #[must_use]
-    pub fn bound_by(mut self, cpu: CpuBound) -> Self {
+    pub fn with_cpu_bound(mut self, cpu: CpuBound) -> Self {
         self.cpu_quota_us = match cpu {
             CpuBound::Off => None,
             CpuBound::Period(period) => {
@@ -167,13 +172,13 @@ impl CgroupLimits {
 }
 
 /// CPU weight for a request.
-pub fn shares(cpu: Quantity) -> u64 {
+pub fn cpu_shares(cpu: Quantity) -> u64 {
     let milli = u64::try_from(cpu.as_milli()).unwrap_or(0);
     (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
 }
 
 /// CPU quota per period in microseconds for a limit; `None` for a limit of 0.
-pub fn quota_us(cpu: Quantity) -> Option<u64> {
+pub fn cpu_quota_us(cpu: Quantity) -> Option<u64> {
     let milli = u64::try_from(cpu.as_milli()).ok().filter(|m| *m > 0)?;
     Some((milli.saturating_mul(QUOTA_PERIOD_US) / 1000).max(QUOTA_MIN_US))
 }
@@ -189,8 +194,8 @@ pub fn pod_limits(pod: &Pod, pids: Option<u64>) -> CgroupLimits {
     }
     let cpu = asked(&requests(pod), &limits, CPU);
     CgroupLimits {
-        cpu_shares: Some(shares(cpu)),
-        cpu_quota_us: all_limited(pod, CPU).then(|| quota_us(amount(&limits, CPU))).flatten(),
+        cpu_shares: Some(cpu_shares(cpu)),
+        cpu_quota_us: all_limited(pod, CPU).then(|| cpu_quota_us(amount(&limits, CPU))).flatten(),
         memory_bytes: all_limited(pod, MEMORY).then(|| amount(&limits, MEMORY).as_bytes()),
         pids,
         huge_pages,
@@ -218,7 +223,7 @@ pub fn huge_page_file_size(bytes: u64) -> String {
 }
 
 /// CPU request of a pod, which is its share of its class's weight.
-pub fn cpu_asked(pod: &Pod) -> Quantity {
+pub fn cpu_request(pod: &Pod) -> Quantity {
     asked(&requests(pod), &limits(pod), CPU)
 }
 
@@ -227,7 +232,7 @@ pub fn class_limits(class: QosClass, pods: impl Iterator<Item = Quantity>) -> Cg
     let cpu_shares = match class {
         QosClass::Guaranteed => None,
         QosClass::BestEffort => Some(SHARES_MIN),
-        QosClass::Burstable => Some(shares(pods.sum())),
+        QosClass::Burstable => Some(cpu_shares(pods.sum())),
     };
     CgroupLimits { cpu_shares, ..CgroupLimits::default() }
 }
@@ -240,7 +245,7 @@ pub fn node_limits(capacity: &Amounts, reserved: &Amounts) -> CgroupLimits {
         capacity.get(name).map(|has| (*has - reserved).max(Quantity::default()))
     };
     CgroupLimits {
-        cpu_shares: left(CPU).map(shares),
+        cpu_shares: left(CPU).map(cpu_shares),
         memory_bytes: left(MEMORY).map(|q| q.as_bytes()),
         pids: left(PID).map(|q| q.as_bytes()),
         ..CgroupLimits::default()
@@ -251,7 +256,7 @@ pub fn node_limits(capacity: &Amounts, reserved: &Amounts) -> CgroupLimits {
 pub fn reserved_limits(reserved: &Amounts) -> CgroupLimits {
     let given = |name: &str| reserved.get(name).copied().filter(|q| !q.is_zero());
     CgroupLimits {
-        cpu_shares: given(CPU).map(shares),
+        cpu_shares: given(CPU).map(cpu_shares),
         memory_bytes: given(MEMORY).map(|q| q.as_bytes()),
         pids: given(PID).map(|q| q.as_bytes()),
         ..CgroupLimits::default()
@@ -263,8 +268,8 @@ pub fn container_limits(container: &Container) -> CgroupLimits {
     let resources = &container.resources;
     let memory = amount(&resources.limits, MEMORY);
     CgroupLimits {
-        cpu_shares: Some(shares(asked(&resources.requests, &resources.limits, CPU))),
-        cpu_quota_us: quota_us(amount(&resources.limits, CPU)),
+        cpu_shares: Some(cpu_shares(asked(&resources.requests, &resources.limits, CPU))),
+        cpu_quota_us: cpu_quota_us(amount(&resources.limits, CPU)),
         memory_bytes: (!memory.is_zero()).then(|| memory.as_bytes()),
         ..CgroupLimits::default()
     }
@@ -301,29 +306,29 @@ mod tests {
         ];
         for (class, path, slice) in cases {
             let name = CgroupName::pod("/", class, uid);
-            assert_eq!(name.path(Driver::Cgroupfs), path);
-            assert_eq!(name.parent(Driver::Cgroupfs), path);
-            assert_eq!(name.parent(Driver::Systemd), slice);
-            for driver in [Driver::Cgroupfs, Driver::Systemd] {
+            assert_eq!(name.path(CgroupManager::Cgroupfs), path);
+            assert_eq!(name.parent(CgroupManager::Cgroupfs), path);
+            assert_eq!(name.parent(CgroupManager::Systemd), slice);
+            for driver in [CgroupManager::Cgroupfs, CgroupManager::Systemd] {
                 let path = name.path(driver);
                 let child = path.rsplit('/').next().expect("a name");
                 assert_eq!(CgroupName::uid_of("/", class, driver, child).as_deref(), Some(uid));
             }
         }
         for (driver, child) in [
-            (Driver::Cgroupfs, "burstable"),
-            (Driver::Cgroupfs, "pod"),
-            (Driver::Systemd, "kubepods-burstable.slice"),
-            (Driver::Systemd, "kubepods-burstable-podu.slice"),
-            (Driver::Systemd, "kubepods-podu.scope"),
+            (CgroupManager::Cgroupfs, "burstable"),
+            (CgroupManager::Cgroupfs, "pod"),
+            (CgroupManager::Systemd, "kubepods-burstable.slice"),
+            (CgroupManager::Systemd, "kubepods-burstable-podu.slice"),
+            (CgroupManager::Systemd, "kubepods-podu.scope"),
         ] {
             let found = CgroupName::uid_of("/", QosClass::Guaranteed, driver, child);
             assert_eq!(found, None, "{child}");
         }
         let nested = CgroupName::pod("/a/b", QosClass::Burstable, "u");
-        assert_eq!(nested.path(Driver::Cgroupfs), "/a/b/kubepods/burstable/podu");
+        assert_eq!(nested.path(CgroupManager::Cgroupfs), "/a/b/kubepods/burstable/podu");
         assert_eq!(
-            CgroupName::class("/", QosClass::Burstable).path(Driver::Systemd),
+            CgroupName::class("/", QosClass::Burstable).path(CgroupManager::Systemd),
             "/kubepods.slice/kubepods-burstable.slice"
         );
     }
@@ -340,9 +345,9 @@ mod tests {
         ];
         for (cpu, expect_shares, quota, weight) in cases {
             let cpu: Quantity = cpu.parse().expect("quantity");
-            assert_eq!(shares(cpu), expect_shares, "{cpu}");
-            assert_eq!(quota_us(cpu), quota, "{cpu}");
-            let limits = CgroupLimits { cpu_shares: Some(shares(cpu)), ..Default::default() };
+            assert_eq!(cpu_shares(cpu), expect_shares, "{cpu}");
+            assert_eq!(cpu_quota_us(cpu), quota, "{cpu}");
+            let limits = CgroupLimits { cpu_shares: Some(cpu_shares(cpu)), ..Default::default() };
             assert_eq!(limits.cpu_weight(), Some(weight), "{cpu}");
         }
     }
@@ -366,7 +371,7 @@ mod tests {
     fn quotas_follow_the_nodes_period() {
         let limits = container_limits(&container(&[], &[("cpu", "250m")]));
         let bound = |cpu| {
-            let limits = limits.clone().bound_by(cpu);
+            let limits = limits.clone().with_cpu_bound(cpu);
             (limits.cpu_quota_us, limits.cpu_period_us)
         };
         assert_eq!(bound(CpuBound::default()), (Some(25_000), Some(100_000)));
@@ -406,7 +411,7 @@ mod tests {
     fn the_burstable_class_weighs_what_its_pods_ask() {
         let mut pod = Pod::default();
         pod.spec.containers = vec![container(&[("cpu", "500m")], &[])];
-        let limits = class_limits(QosClass::Burstable, [&pod, &pod].into_iter().map(cpu_asked));
+        let limits = class_limits(QosClass::Burstable, [&pod, &pod].into_iter().map(cpu_request));
         assert_eq!(limits.cpu_shares, Some(1024));
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Settings of image garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ImageGcLimits {
     /// Disk usage in percent that triggers garbage collection; 100 disables it.
     pub high_percent: u8,
     /// Disk usage in percent down to which images are removed.
@@ -23,7 +23,7 @@ pub struct Limits {
     pub min_age: Duration,
 }
 
-impl Default for Limits {
+impl Default for ImageGcLimits {
     /// Kubernetes' defaults: 85 %, 80 %, two minutes.
     fn default() -> Self {
         Self { high_percent: 85, low_percent: 80, min_age: Duration::from_secs(120) }
@@ -32,7 +32,7 @@ impl Default for Limits {
 
 /// Space on the image disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct ImageDiskRoom {
     /// Total bytes.
     pub capacity: u64,
     /// Available bytes.
@@ -41,7 +41,7 @@ pub struct Room {
 
 /// An image on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct PresentImage {
     /// Runtime id.
     pub id: String,
     /// All tags and digests.
@@ -54,38 +54,40 @@ pub struct Found {
 
 /// First sight and last use of images by id, since boot. Owned by the caller; holds only images that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Uses(BTreeMap<String, Use>);
+pub struct ImageUses(BTreeMap<String, ImageUse>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Use {
+struct ImageUse {
     first_seen: Duration,
     last_used: Option<Duration>,
 }
 
 /// Images in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Needed {
+pub struct RequiredImages {
     /// Ids of images of containers, running or exited.
     pub ids: BTreeSet<String>,
     /// Full names of images referenced by pods, pulls and imports.
     pub names: BTreeSet<String>,
 }
 
-impl Needed {
-    fn has(&self, image: &Found) -> bool {
+impl RequiredImages {
+    fn has(&self, image: &PresentImage) -> bool {
         image.pinned
             || self.ids.contains(&image.id)
             || image.names.iter().any(|name| self.names.contains(name) || self.ids.contains(name))
     }
 }
 
-impl Uses {
+impl ImageUses {
     /// Updates the times from the images on the node and those in use at `now`.
-    pub fn observe(&mut self, images: &[Found], needed: &Needed, now: Duration) {
+    pub fn observe(&mut self, images: &[PresentImage], needed: &RequiredImages, now: Duration) {
         self.0.retain(|id, _| images.iter().any(|image| image.id == *id));
         for image in images {
-            let use_ =
-                self.0.entry(image.id.clone()).or_insert(Use { first_seen: now, last_used: None });
+            let use_ = self
+                .0
+                .entry(image.id.clone())
+                .or_insert(ImageUse { first_seen: now, last_used: None });
             if needed.has(image) {
                 use_.last_used = Some(now);
             }
@@ -95,12 +97,12 @@ impl Uses {
     /// Images that may be removed, least recently used first.
     pub fn candidates<'a>(
         &self,
-        images: &'a [Found],
-        needed: &Needed,
+        images: &'a [PresentImage],
+        needed: &RequiredImages,
         min_age: Duration,
         now: Duration,
-    ) -> Vec<&'a Found> {
-        let mut free: Vec<(Use, &Found)> = images
+    ) -> Vec<&'a PresentImage> {
+        let mut free: Vec<(ImageUse, &PresentImage)> = images
             .iter()
             .filter(|image| !needed.has(image))
             .filter_map(|image| Some((*self.0.get(&image.id)?, image)))
@@ -112,7 +114,7 @@ impl Uses {
 }
 
 /// Bytes to free; `None` while usage is below the threshold.
-pub fn bytes_to_free(room: Room, limits: Limits) -> Option<u64> {
+pub fn bytes_to_free(room: ImageDiskRoom, limits: ImageGcLimits) -> Option<u64> {
     if room.capacity == 0 || limits.high_percent >= 100 {
         return None;
     }
@@ -134,13 +136,13 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    fn image(id: &str, name: &str) -> Found {
-        Found { id: id.into(), names: vec![name.into()], size: 10, pinned: false }
+    fn image(id: &str, name: &str) -> PresentImage {
+        PresentImage { id: id.into(), names: vec![name.into()], size: 10, pinned: false }
     }
 
     #[test]
     fn thresholds() {
-        let limits = Limits::default();
+        let limits = ImageGcLimits::default();
         let cases = [
             (100, 20, None),
             (100, 16, None),
@@ -150,30 +152,34 @@ mod tests {
             (1000, 149, Some(51)),
         ];
         for (capacity, available, expect) in cases {
-            assert_eq!(bytes_to_free(Room { capacity, available }, limits), expect, "{available}");
+            assert_eq!(
+                bytes_to_free(ImageDiskRoom { capacity, available }, limits),
+                expect,
+                "{available}"
+            );
         }
-        let never = Limits { high_percent: 100, ..limits };
-        assert_eq!(bytes_to_free(Room { capacity: 100, available: 0 }, never), None);
+        let never = ImageGcLimits { high_percent: 100, ..limits };
+        assert_eq!(bytes_to_free(ImageDiskRoom { capacity: 100, available: 0 }, never), None);
     }
 
     #[test]
     fn the_longest_unused_go_first_and_what_is_needed_never() {
-        let mut uses = Uses::default();
+        let mut uses = ImageUses::default();
         let all = vec![
             image("a", "a:1"),
             image("b", "b:1"),
             image("c", "c:1"),
             image("by-name", "n:1"),
-            Found { pinned: true, ..image("pinned", "p:1") },
+            PresentImage { pinned: true, ..image("pinned", "p:1") },
         ];
-        let needs = |ids: &[&str], names: &[&str]| Needed {
+        let needs = |ids: &[&str], names: &[&str]| RequiredImages {
             ids: ids.iter().map(|id| (*id).to_owned()).collect(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
         };
         uses.observe(&all, &needs(&["b"], &[]), s(0));
         uses.observe(&all, &needs(&["c"], &[]), s(100));
         let now = needs(&[], &["n:1"]);
-        let ids = |uses: &Uses, at| -> Vec<String> {
+        let ids = |uses: &ImageUses, at| -> Vec<String> {
             let found = uses.candidates(&all, &now, s(120), at);
             found.into_iter().map(|image| image.id.clone()).collect()
         };

@@ -35,7 +35,7 @@ impl Login {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyringError {
     /// The file is not JSON of the expected form.
-    #[error("is no {form}, line {line} column {column}")]
+    #[error("is not valid {form}: line {line} column {column}")]
     Malformed {
         /// The expected form.
         form: &'static str,
@@ -55,7 +55,7 @@ pub enum KeyringError {
 /// An entry of a credential file.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct RegistryEntry {
     username: String,
     password: String,
     auth: String,
@@ -66,7 +66,7 @@ struct Entry {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ConfigJson {
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, RegistryEntry>,
 }
 
 /// Credentials of several registries.
@@ -84,7 +84,7 @@ impl Keyring {
     pub fn config_json(bytes: &[u8]) -> Result<Self, KeyringError> {
         let read = serde_json::from_slice::<ConfigJson>(bytes);
         let config = read.map_err(|error| malformed("config.json", &error))?;
-        Self::of_entries(config.auths)
+        Self::from_entries(config.auths)
     }
 
     /// Parses `.dockercfg`, the older format, the content of secrets of type `kubernetes.io/dockercfg`.
@@ -93,10 +93,10 @@ impl Keyring {
     /// The JSON or a credential is invalid.
     pub fn dockercfg(bytes: &[u8]) -> Result<Self, KeyringError> {
         let read = serde_json::from_slice(bytes);
-        Self::of_entries(read.map_err(|error| malformed(".dockercfg", &error))?)
+        Self::from_entries(read.map_err(|error| malformed(".dockercfg", &error))?)
     }
 
-    fn of_entries(entries: BTreeMap<String, Entry>) -> Result<Self, KeyringError> {
+    fn from_entries(entries: BTreeMap<String, RegistryEntry>) -> Result<Self, KeyringError> {
         let mut keyring = Self::default();
         for (registry, entry) in entries {
             let login = login(&registry, entry)?;
@@ -142,8 +142,8 @@ fn malformed(form: &'static str, error: &serde_json::Error) -> KeyringError {
     KeyringError::Malformed { form, line: error.line(), column: error.column() }
 }
 
-fn login(registry: &str, entry: Entry) -> Result<Login, KeyringError> {
-    let Entry { mut username, mut password, auth, identitytoken, registrytoken } = entry;
+fn login(registry: &str, entry: RegistryEntry) -> Result<Login, KeyringError> {
+    let RegistryEntry { mut username, mut password, auth, identitytoken, registrytoken } = entry;
     if !auth.is_empty() {
         let fault = || KeyringError::Auth { registry: registry.to_owned() };
         let engine = &base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -272,7 +272,7 @@ mod tests {
         let error = Keyring::config_json(broken).expect_err("no colon");
         assert_eq!(error, KeyringError::Auth { registry: "reg.io".into() });
         let error = Keyring::config_json(b"{\"auths\": 3").expect_err("no map").to_string();
-        assert!(error.starts_with("is no config.json"), "{error}");
+        assert!(error.starts_with("is not valid config.json"), "{error}");
         assert!(!format!("{:?}", found[0]).contains("cret"));
     }
 }

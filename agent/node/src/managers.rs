@@ -16,5 +16,5 @@ pub mod memory;
 pub mod set;
 pub mod topology;
 
-pub use grant::{Allocations, Grant, Rules, grant};
+pub use grant::{Allocations, Grant, ManagerRules, grant};
 pub use set::IdSet;

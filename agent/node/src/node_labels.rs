@@ -22,7 +22,7 @@ const KNOWN: [(&str, &str); 8] = [
 const OPEN: [&str; 2] = ["kubelet", "node"];
 
 /// Labels in Kubernetes' domains that a node may not set on itself.
-pub fn forbidden<'a>(names: &Names, labels: &'a BTreeMap<String, String>) -> Vec<&'a str> {
+pub fn forbidden_labels<'a>(names: &Names, labels: &'a BTreeMap<String, String>) -> Vec<&'a str> {
     let is_allowed = |key: &str| {
         let Some((domain, _)) = key.split_once('/') else { return true };
         let of = |whole: &str| domain == whole || domain.ends_with(&format!(".{whole}"));
@@ -65,7 +65,7 @@ mod tests {
             let labels = all.map(|key| (key.clone(), String::new())).collect();
             let mut expect: Vec<&str> = forbidden_keys.iter().map(String::as_str).collect();
             expect.sort_unstable();
-            assert_eq!(forbidden(names, &labels), expect);
+            assert_eq!(forbidden_labels(names, &labels), expect);
         }
     }
 }

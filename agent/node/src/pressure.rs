@@ -3,7 +3,7 @@
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 
-use crate::admission::Refusal;
+use crate::admission::AdmissionRefusal;
 use crate::priority::is_critical;
 use crate::qos::{QosClass, qos_class};
 
@@ -20,7 +20,7 @@ pub struct Pressure {
 
 impl Pressure {
     /// Whether any resource is under pressure.
-    pub fn any(self) -> bool {
+    pub fn is_any(self) -> bool {
         self.memory || self.disk || self.pid
     }
 
@@ -40,8 +40,13 @@ impl Pressure {
 ///
 /// # Errors
 /// The rejection, with reason `Evicted`.
-pub fn admit(pod: &Pod, pressure: Pressure, names: &Names, is_static: bool) -> Result<(), Refusal> {
-    if !pressure.any() || is_critical(pod, is_static) {
+pub fn admit(
+    pod: &Pod,
+    pressure: Pressure,
+    names: &Names,
+    is_static: bool,
+) -> Result<(), AdmissionRefusal> {
+    if !pressure.is_any() || is_critical(pod, is_static) {
         return Ok(());
     }
     let only_memory = pressure == Pressure { memory: true, ..Pressure::default() };
@@ -49,7 +54,7 @@ pub fn admit(pod: &Pod, pressure: Pressure, names: &Names, is_static: bool) -> R
         return Ok(());
     }
     let conditions = pressure.conditions().join(" ");
-    Err(Refusal {
+    Err(AdmissionRefusal {
         reason: "Evicted".to_owned(),
         message: format!("The node had condition: [{conditions}]. "),
     })

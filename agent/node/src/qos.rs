@@ -37,8 +37,8 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     let mut limits = BTreeMap::new();
     let mut all_limited = true;
     for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
-        sum(&mut requests, &container.resources.requests);
-        all_limited &= sum(&mut limits, &container.resources.limits) == 2;
+        add_cpu_and_memory(&mut requests, &container.resources.requests);
+        all_limited &= add_cpu_and_memory(&mut limits, &container.resources.limits) == 2;
     }
     if requests.is_empty() && limits.is_empty() {
         QosClass::BestEffort
@@ -50,7 +50,10 @@ pub fn qos_class(pod: &Pod) -> QosClass {
 }
 
 /// Adds CPU and memory to `sum` and returns how many of the two were present.
-fn sum(sum: &mut BTreeMap<&'static str, Quantity>, amounts: &BTreeMap<String, Quantity>) -> usize {
+fn add_cpu_and_memory(
+    sum: &mut BTreeMap<&'static str, Quantity>,
+    amounts: &BTreeMap<String, Quantity>,
+) -> usize {
     let mut found: usize = 0;
     for name in [CPU, MEMORY] {
         if let Some(amount) = amounts.get(name).filter(|q| !q.is_zero()) {

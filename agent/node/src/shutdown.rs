@@ -21,9 +21,9 @@ pub struct PriorityGrace {
 
 /// Groups of pods terminated one after another, lowest priority first. Empty disables graceful shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Groups(Vec<(i32, Duration)>);
+pub struct ShutdownGroups(Vec<(i32, Duration)>);
 
-impl Groups {
+impl ShutdownGroups {
     /// Builds the groups from `by_priority` or, if empty, from `shutdownGracePeriod` (`all`) and
     /// `shutdownGracePeriodCriticalPods` (`critical`).
     pub fn new(by_priority: &[PriorityGrace], all: Duration, critical: Duration) -> Self {
@@ -50,9 +50,12 @@ impl Groups {
     }
 
     /// Groups of pods in termination order. A pod below every group belongs to the first.
-    pub fn plan<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Vec<Round> {
-        let mut rounds: Vec<Round> =
-            self.0.iter().map(|(_, grace)| Round { within: *grace, pods: Vec::new() }).collect();
+    pub fn plan<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Vec<ShutdownRound> {
+        let mut rounds: Vec<ShutdownRound> = self
+            .0
+            .iter()
+            .map(|(_, grace)| ShutdownRound { within: *grace, pods: Vec::new() })
+            .collect();
         for pod in pods {
             let above = self.0.iter().filter(|(lowest, _)| *lowest <= priority(pod)).count();
             if let Some(round) = rounds.get_mut(above.saturating_sub(1)) {
@@ -68,7 +71,7 @@ impl Groups {
 
 /// Pods that are terminated together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Round {
+pub struct ShutdownRound {
     /// Time for the group.
     pub within: Duration,
     /// Uid and grace period of each pod.
@@ -100,9 +103,9 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    fn shown(rounds: &[Round]) -> Vec<String> {
+    fn shown(rounds: &[ShutdownRound]) -> Vec<String> {
         let pod = |(uid, grace): &(String, Duration)| format!("{uid}:{}", grace.as_secs());
-        let round = |r: &Round| {
+        let round = |r: &ShutdownRound| {
             let pods: Vec<String> = r.pods.iter().map(pod).collect();
             format!("{} {}", r.within.as_secs(), pods.join(" "))
         };
@@ -111,7 +114,7 @@ mod tests {
 
     #[test]
     fn critical_pods_end_last() {
-        let groups = Groups::new(&[], s(30), s(10));
+        let groups = ShutdownGroups::new(&[], s(30), s(10));
         let pods = [pod("a", 0, 60), pod("crit", 2_000_000_000, 60), pod("low", -5, 1)];
         assert_eq!(shown(&groups.plan(pods.iter())), ["20 a:20 low:1", "10 crit:10"]);
         assert_eq!(groups.total(), s(30));
@@ -121,14 +124,15 @@ mod tests {
     fn groups_by_priority() {
         let grace =
             |priority, secs| PriorityGrace { priority, shutdown_grace_period_seconds: secs };
-        let groups = Groups::new(&[grace(10_000, 20), grace(100, 30), grace(0, 5)], s(0), s(0));
+        let groups =
+            ShutdownGroups::new(&[grace(10_000, 20), grace(100, 30), grace(0, 5)], s(0), s(0));
         let pods = [pod("a", 50, 9), pod("b", 100, 9), pod("c", 9_999, 60), pod("d", 10_000, 9)];
         assert_eq!(shown(&groups.plan(pods.iter())), ["5 a:5", "30 b:9 c:30", "20 d:9"]);
     }
 
     #[test]
     fn no_grace_no_order() {
-        let groups = Groups::new(&[], s(0), s(0));
+        let groups = ShutdownGroups::new(&[], s(0), s(0));
         assert!(groups.is_empty() && groups.plan([pod("a", 0, 1)].iter()).is_empty());
     }
 }

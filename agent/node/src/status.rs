@@ -40,7 +40,7 @@ pub struct Reserved {
 
 /// Facts and settings of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Machine {
+pub struct MachineInfo {
     /// Name of the Node object.
     pub name: String,
     /// Host name.
@@ -67,7 +67,7 @@ pub struct Machine {
 
 /// An image on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub struct NodeImage {
     /// Tags and digests.
     pub names: Vec<String>,
     /// Bytes on disk.
@@ -76,7 +76,7 @@ pub struct Image {
 
 /// Input of the node conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct NodeHealth {
     /// Reasons why pods cannot run at the moment; empty if ready.
     pub not_ready: Vec<String>,
     /// Memory is short.
@@ -89,9 +89,9 @@ pub struct Health {
 
 /// Images, and the number to list.
 #[derive(Clone, Copy, Debug)]
-pub struct Listed<'a> {
+pub struct ListedImages<'a> {
     /// All images.
-    pub all: &'a [Image],
+    pub all: &'a [NodeImage],
     /// `nodeStatusMaxImages`.
     pub max: usize,
 }
@@ -100,7 +100,7 @@ pub struct Listed<'a> {
 const IMAGE_NAMES_MAX: usize = 5;
 
 /// The Node object to register. Its taint keeps pods away until the node is ready.
-pub fn registration(names: &Names, machine: &Machine, status: NodeStatus) -> Node {
+pub fn registration(names: &Names, machine: &MachineInfo, status: NodeStatus) -> Node {
     let mut node = Node::default();
     node.metadata.name.clone_from(&machine.name);
     node.metadata.labels = labels(names, machine);
@@ -117,7 +117,7 @@ pub fn registration(names: &Names, machine: &Machine, status: NodeStatus) -> Nod
 }
 
 /// Labels set by the agent: configured ones and facts of the machine.
-pub fn labels(names: &Names, machine: &Machine) -> BTreeMap<String, String> {
+pub fn labels(names: &Names, machine: &MachineInfo) -> BTreeMap<String, String> {
     let mut labels = machine.labels.clone();
     let (arch, os) = (&machine.info.architecture, &machine.info.operating_system);
     labels.insert(names.label("hostname"), machine.hostname.clone());
@@ -131,9 +131,9 @@ pub fn labels(names: &Names, machine: &Machine) -> BTreeMap<String, String> {
 /// The status of the node. `before` is the current status: conditions of other components are kept, and a condition that does not
 /// change keeps its transition time.
 pub fn status(
-    machine: &Machine,
-    health: &Health,
-    images: Listed<'_>,
+    machine: &MachineInfo,
+    health: &NodeHealth,
+    images: ListedImages<'_>,
     before: &NodeStatus,
     now: Time,
 ) -> NodeStatus {
@@ -144,7 +144,7 @@ pub fn status(
         conditions: conditions(health, &before.conditions, now),
         addresses: addresses(machine),
         node_info: machine.info.clone(),
-        images: listed(images.all, images.max),
+        images: list_images(images.all, images.max),
         volumes_attached: before.volumes_attached.clone(),
         volumes_in_use: before.volumes_in_use.clone(),
         ..NodeStatus::default()
@@ -193,7 +193,7 @@ pub fn capacity(capacity: &Capacity, reserved: &Reserved) -> (Amounts, Amounts) 
     (total, left)
 }
 
-fn addresses(machine: &Machine) -> Vec<NodeAddress> {
+fn addresses(machine: &MachineInfo) -> Vec<NodeAddress> {
     let address = |type_: &str, address: &str| NodeAddress {
         type_: type_.to_owned(),
         address: address.to_owned(),
@@ -203,17 +203,17 @@ fn addresses(machine: &Machine) -> Vec<NodeAddress> {
 }
 
 /// The largest images, each with its shortest names.
-fn listed(images: &[Image], max: usize) -> Vec<ContainerImage> {
-    let mut images: Vec<&Image> = images.iter().filter(|i| !i.names.is_empty()).collect();
+fn list_images(images: &[NodeImage], max: usize) -> Vec<ContainerImage> {
+    let mut images: Vec<&NodeImage> = images.iter().filter(|i| !i.names.is_empty()).collect();
     images.sort_by_key(|i| (Reverse(i.size_bytes), &i.names));
-    let show = |image: &Image| ContainerImage {
+    let show = |image: &NodeImage| ContainerImage {
         names: image.names.iter().take(IMAGE_NAMES_MAX).cloned().collect(),
         size_bytes: image.size_bytes,
     };
     images.into_iter().take(max).map(show).collect()
 }
 
-fn conditions(health: &Health, before: &[NodeCondition], now: Time) -> Vec<NodeCondition> {
+fn conditions(health: &NodeHealth, before: &[NodeCondition], now: Time) -> Vec<NodeCondition> {
     let ready = if health.not_ready.is_empty() {
         ("Ready", true, "KubeletReady", "orchlet is posting ready status".to_owned())
     } else {
@@ -265,7 +265,7 @@ fn conditions(health: &Health, before: &[NodeCondition], now: Time) -> Vec<NodeC
 }
 
 /// Event reasons of the conditions that changed between two statuses.
-pub fn turns(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static str> {
+pub fn condition_events(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static str> {
     let told = |condition: &NodeCondition| {
         let known = before.conditions.iter().find(|c| c.type_ == condition.type_);
         if known.is_some_and(|known| known.status == condition.status) {
@@ -290,10 +290,10 @@ pub fn turns(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    const NONE: Listed<'_> = Listed { all: &[], max: 50 };
+    const NONE: ListedImages<'_> = ListedImages { all: &[], max: 50 };
 
-    fn machine() -> Machine {
-        let mut machine = Machine {
+    fn machine() -> MachineInfo {
+        let mut machine = MachineInfo {
             name: "n1".into(),
             hostname: "h1".into(),
             ips: vec!["10.0.0.5".into()],
@@ -305,7 +305,7 @@ mod tests {
                 pods: 110,
             },
             port: 10250,
-            ..Machine::default()
+            ..MachineInfo::default()
         };
         machine.reserved.amounts.insert("cpu".into(), Quantity::from_milli(500));
         machine.reserved.eviction_memory_bytes = 100 << 20;
@@ -336,23 +336,26 @@ mod tests {
     fn conditions_keep_their_transition_time_until_they_turn() {
         let (t1, t2, t3) = (Time::from_unix(10), Time::from_unix(20), Time::from_unix(30));
         let machine = machine();
-        let first = status(&machine, &Health::default(), NONE, &NodeStatus::default(), t1);
-        let second = status(&machine, &Health::default(), NONE, &first, t2);
+        let first = status(&machine, &NodeHealth::default(), NONE, &NodeStatus::default(), t1);
+        let second = status(&machine, &NodeHealth::default(), NONE, &first, t2);
         let ready = |s: &NodeStatus| s.conditions.iter().find(|c| c.type_ == "Ready").cloned();
         let second_ready = ready(&second).expect("ready");
         assert_eq!(second_ready.last_transition_time, t1);
         assert_eq!(second_ready.last_heartbeat_time, t2);
         assert!(!differs(&first, &second));
-        let ill = Health { not_ready: vec!["runtime is down".into()], ..Health::default() };
+        let ill = NodeHealth { not_ready: vec!["runtime is down".into()], ..NodeHealth::default() };
         let third = status(&machine, &ill, NONE, &second, t3);
         let third_ready = ready(&third).expect("ready");
         assert_eq!(third_ready.status, "False");
         assert_eq!(third_ready.last_transition_time, t3);
         assert!(differs(&second, &third));
-        assert_eq!(turns(&first, &second), Vec::<&str>::new());
-        assert_eq!(turns(&second, &third), ["NodeNotReady"]);
+        assert_eq!(condition_events(&first, &second), Vec::<&str>::new());
+        assert_eq!(condition_events(&second, &third), ["NodeNotReady"]);
         let all = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
-        assert_eq!(turns(&NodeStatus::default(), &first), [&all[..], &["NodeReady"]].concat());
+        assert_eq!(
+            condition_events(&NodeStatus::default(), &first),
+            [&all[..], &["NodeReady"]].concat()
+        );
     }
 
     #[test]
@@ -363,16 +366,16 @@ mod tests {
             ..NodeCondition::default()
         };
         let before = NodeStatus { conditions: vec![other.clone()], ..NodeStatus::default() };
-        let after = status(&machine(), &Health::default(), NONE, &before, Time::from_unix(1));
+        let after = status(&machine(), &NodeHealth::default(), NONE, &before, Time::from_unix(1));
         assert_eq!(after.conditions.first(), Some(&other));
         assert_eq!(after.conditions.len(), 5);
     }
 
     #[test]
     fn the_largest_images_are_listed() {
-        let image = |n: i64| Image { names: vec![format!("i{n}")], size_bytes: n };
-        let images: Vec<Image> = (0..60).map(image).collect();
-        let listed = listed(&images, 50);
+        let image = |n: i64| NodeImage { names: vec![format!("i{n}")], size_bytes: n };
+        let images: Vec<NodeImage> = (0..60).map(image).collect();
+        let listed = list_images(&images, 50);
         assert_eq!(listed.len(), 50);
         assert_eq!(listed[0].names, ["i59"]);
     }

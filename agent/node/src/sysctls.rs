@@ -29,7 +29,7 @@ const NAMESPACED: [(&str, SysctlNamespace); 5] = [
 
 /// Name of a sysctl with dots as separators, as in sysctl(8): if a slash comes first, slashes separate and dots are part of
 /// names.
-pub fn dotted(name: &str) -> String {
+pub fn dotted_name(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name.as_bytes().get(at) == Some(&b'/') => {
             let swap = |c| match c {
@@ -45,15 +45,15 @@ pub fn dotted(name: &str) -> String {
 
 /// Whether a pattern of `allowedUnsafeSysctls` matches namespaced sysctls only.
 pub fn is_allowable(pattern: &str) -> bool {
-    let pattern = dotted(pattern);
+    let pattern = dotted_name(pattern);
     kept_apart(pattern.trim_end_matches('*')).is_some()
 }
 
 /// Message about the first sysctl that the pod may not set. `allowed` are names, or prefixes ending in `*`.
-pub fn forbidden(pod: &Pod, allowed: &[String]) -> Option<String> {
+pub fn forbidden_sysctl(pod: &Pod, allowed: &[String]) -> Option<String> {
     let context = pod.spec.security_context.as_ref()?;
     context.sysctls.iter().find_map(|sysctl| {
-        let name = dotted(&sysctl.name);
+        let name = dotted_name(&sysctl.name);
         let why = match kept_apart(&name) {
             Some(SysctlNamespace::Network) if pod.spec.host_network => {
                 "not allowed with host net enabled"
@@ -67,7 +67,7 @@ pub fn forbidden(pod: &Pod, allowed: &[String]) -> Option<String> {
 }
 
 fn is_allowed(name: &str, allowed: &[String]) -> bool {
-    SAFE.contains(&name) || allowed.iter().any(|pattern| matches(&dotted(pattern), name))
+    SAFE.contains(&name) || allowed.iter().any(|pattern| matches(&dotted_name(pattern), name))
 }
 
 fn kept_apart(name: &str) -> Option<SysctlNamespace> {
@@ -109,31 +109,31 @@ mod tests {
             ("vm.swappiness", false),
         ];
         for (name, expect) in cases {
-            assert_eq!(forbidden(&pod(name), &allowed).is_none(), expect, "{name}");
+            assert_eq!(forbidden_sysctl(&pod(name), &allowed).is_none(), expect, "{name}");
         }
         // A sysctl that is not namespaced would change the whole node, whatever the configuration.
-        assert!(forbidden(&pod("vm.swappiness"), &["vm.*".into()]).is_some());
+        assert!(forbidden_sysctl(&pod("vm.swappiness"), &["vm.*".into()]).is_some());
     }
 
     #[test]
     fn shared_namespaces_are_not_the_pods_to_tune() {
         let mut net = pod("net.ipv4.tcp_syncookies");
         net.spec.host_network = true;
-        let told = forbidden(&net, &[]).expect("forbidden");
+        let told = forbidden_sysctl(&net, &[]).expect("forbidden");
         assert_eq!(
             told,
             "forbidden sysctl: \"net.ipv4.tcp_syncookies\" not allowed with host net enabled"
         );
         let mut ipc = pod("kernel.shm_rmid_forced");
         ipc.spec.host_ipc = true;
-        assert!(forbidden(&ipc, &[]).expect("forbidden").ends_with("with host ipc enabled"));
+        assert!(forbidden_sysctl(&ipc, &[]).expect("forbidden").ends_with("with host ipc enabled"));
     }
 
     #[test]
     fn spellings() {
-        assert_eq!(dotted("net/ipv4/conf/eth0.1/rp_filter"), "net.ipv4.conf.eth0/1.rp_filter");
-        assert_eq!(dotted("net.ipv4.ip_forward"), "net.ipv4.ip_forward");
-        assert_eq!(dotted("x"), "x");
+        assert_eq!(dotted_name("net/ipv4/conf/eth0.1/rp_filter"), "net.ipv4.conf.eth0/1.rp_filter");
+        assert_eq!(dotted_name("net.ipv4.ip_forward"), "net.ipv4.ip_forward");
+        assert_eq!(dotted_name("x"), "x");
     }
 
     #[test]

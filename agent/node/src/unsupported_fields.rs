@@ -3,12 +3,12 @@
 use proto_api::core::v1::{Container, Pod, SecurityContext};
 use proto_api::names::Names;
 
-use crate::admission::Refusal;
+use crate::admission::AdmissionRefusal;
 use crate::sysctls;
 
 /// Features of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct NodeFeatures {
     /// Names of the naming profile.
     pub names: &'static Names,
     /// Whether the kernel enforces AppArmor profiles.
@@ -21,13 +21,13 @@ pub struct Abilities {
 ///
 /// # Errors
 /// The first field that it does not support.
-pub fn check(pod: &Pod, node: &Abilities) -> Result<(), Refusal> {
+pub fn check_supported(pod: &Pod, node: &NodeFeatures) -> Result<(), AdmissionRefusal> {
     operating_system(pod)?;
-    if let Some(message) = sysctls::forbidden(pod, &node.allowed_sysctls) {
+    if let Some(message) = sysctls::forbidden_sysctl(pod, &node.allowed_sysctls) {
         return Err(refusal("SysctlForbidden", message));
     }
-    apparmor(pod, node)?;
-    hooks(pod)?;
+    check_apparmor(pod, node)?;
+    check_hooks(pod)?;
     if pod.spec.host_users == Some(false) {
         let message = "spec.hostUsers: this node's runtime has no user namespaces for pods";
         return Err(refusal(UNSUPPORTED, message));
@@ -38,11 +38,11 @@ pub fn check(pod: &Pod, node: &Abilities) -> Result<(), Refusal> {
 /// Reason of a pod with an unsupported field.
 const UNSUPPORTED: &str = "UnsupportedField";
 
-fn refusal(reason: &str, message: impl Into<String>) -> Refusal {
-    Refusal { reason: reason.to_owned(), message: message.into() }
+fn refusal(reason: &str, message: impl Into<String>) -> AdmissionRefusal {
+    AdmissionRefusal { reason: reason.to_owned(), message: message.into() }
 }
 
-fn operating_system(pod: &Pod) -> Result<(), Refusal> {
+fn operating_system(pod: &Pod) -> Result<(), AdmissionRefusal> {
     if pod.spec.os.as_ref().is_some_and(|os| !os.name.is_empty() && os.name != "linux") {
         let message = "Failed to admit pod as the OS field doesn't match node OS";
         return Err(refusal("PodOSNotSupported", message));
@@ -70,7 +70,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (String, &Container)> {
 }
 
 /// Rejects hooks with `tcpSocket`, which the API accepts but no kubelet runs.
-fn hooks(pod: &Pod) -> Result<(), Refusal> {
+fn check_hooks(pod: &Pod) -> Result<(), AdmissionRefusal> {
     for (path, container) in containers(pod) {
         let hooks = container.lifecycle.clone().unwrap_or_default();
         for (name, hook) in [("postStart", hooks.post_start), ("preStop", hooks.pre_stop)] {
@@ -84,7 +84,7 @@ fn hooks(pod: &Pod) -> Result<(), Refusal> {
 }
 
 /// Rejects AppArmor profiles on a node without AppArmor.
-fn apparmor(pod: &Pod, node: &Abilities) -> Result<(), Refusal> {
+fn check_apparmor(pod: &Pod, node: &NodeFeatures) -> Result<(), AdmissionRefusal> {
     for (path, container) in containers(pod) {
         let annotation = node.names.apparmor_annotation(&container.name);
         let profile = pod.metadata.annotations.get(&annotation).map_or("", String::as_str);
@@ -119,8 +119,8 @@ mod tests {
         pod
     }
 
-    fn told(pod: &Pod, node: &Abilities) -> Option<(String, String)> {
-        check(pod, node).err().map(|r| (r.reason, r.message))
+    fn told(pod: &Pod, node: &NodeFeatures) -> Option<(String, String)> {
+        check_supported(pod, node).err().map(|r| (r.reason, r.message))
     }
 
     #[test]
@@ -128,14 +128,14 @@ mod tests {
         let mut pod = pod();
         pod.spec.os = Some(PodOS { name: "linux".into() });
         pod.spec.host_users = Some(true);
-        assert_eq!(told(&pod, &Abilities::default()), None);
+        assert_eq!(told(&pod, &NodeFeatures::default()), None);
     }
 
     #[test]
     fn what_is_for_another_system_is_refused() {
         let mut other = pod();
         other.spec.os = Some(PodOS { name: "windows".into() });
-        let reason = told(&other, &Abilities::default()).map(|(reason, _)| reason);
+        let reason = told(&other, &NodeFeatures::default()).map(|(reason, _)| reason);
         assert_eq!(reason.as_deref(), Some("PodOSNotSupported"));
 
         let options = Some(WindowsSecurityContextOptions::default());
@@ -144,14 +144,14 @@ mod tests {
             windows_options: options.clone(),
             ..PodSecurityContext::default()
         });
-        let (reason, message) = told(&of_pod, &Abilities::default()).expect("refused");
+        let (reason, message) = told(&of_pod, &NodeFeatures::default()).expect("refused");
         assert_eq!(reason, "UnsupportedField");
         assert!(message.starts_with("spec.securityContext.windowsOptions:"), "{message}");
 
         let mut of_container = pod();
         of_container.spec.containers[0].security_context =
             Some(SecurityContext { windows_options: options, ..SecurityContext::default() });
-        let (_, message) = told(&of_container, &Abilities::default()).expect("refused");
+        let (_, message) = told(&of_container, &NodeFeatures::default()).expect("refused");
         assert!(message.starts_with("spec.containers[0].securityContext.windowsOptions:"));
     }
 
@@ -159,7 +159,7 @@ mod tests {
     fn user_namespaces_and_sysctls_are_not_left_out_in_silence() {
         let mut users = pod();
         users.spec.host_users = Some(false);
-        let (_, message) = told(&users, &Abilities::default()).expect("refused");
+        let (_, message) = told(&users, &NodeFeatures::default()).expect("refused");
         assert!(message.starts_with("spec.hostUsers:"), "{message}");
         let mut tuned = pod();
         tuned.spec.security_context = Some(PodSecurityContext {
@@ -170,7 +170,7 @@ mod tests {
             "SysctlForbidden".to_owned(),
             "forbidden sysctl: \"vm.swappiness\" not allowlisted".to_owned(),
         );
-        assert_eq!(told(&tuned, &Abilities::default()), Some(expect));
+        assert_eq!(told(&tuned, &NodeFeatures::default()), Some(expect));
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
             ("web", true, false),
         ];
         for (profile, apparmor, expect) in cases {
-            let node = Abilities { apparmor, ..Abilities::default() };
+            let node = NodeFeatures { apparmor, ..NodeFeatures::default() };
             let mut pod = pod();
             pod.metadata.annotations.insert(node.names.apparmor_annotation("c"), profile.into());
             assert_eq!(told(&pod, &node).is_none(), expect, "{profile} {apparmor}");

@@ -42,7 +42,7 @@ pub(crate) struct MissedExits {
 
 impl CrashBackoff {
     /// Records an exit at `now`.
-    pub fn exited(&mut self, now: Duration) {
+    pub fn record_exit(&mut self, now: Duration) {
         self.count(now);
         self.not_before = now.saturating_add(self.delay);
         self.noted = now;
@@ -50,7 +50,7 @@ impl CrashBackoff {
 
     /// Records that the agent stopped an instance at `now` because a probe or hook failed. The delay runs from the previous exit,
     /// so the next instance starts at once unless instances fail faster than that.
-    pub fn stopped(&mut self, now: Duration) {
+    pub fn record_stop(&mut self, now: Duration) {
         self.count(now);
         self.not_before = self.noted.saturating_add(self.delay).max(now);
         self.noted = now;
@@ -58,14 +58,14 @@ impl CrashBackoff {
 
     /// Time since boot when the next instance may start, with delays capped at `longest`. The stored delay uses Kubernetes'
     /// default cap, so the node's setting may change at any time.
-    pub fn until(&self, longest: Duration) -> Duration {
+    pub fn next_start(&self, longest: Duration) -> Duration {
         let shorter = self.delay.saturating_sub(longest);
         self.not_before.saturating_sub(shorter).max(self.noted)
     }
 
     /// Counts missed exits. The pause after the last of them equals the delay then in force, from which the number of earlier
     /// exits follows; without a known pause all of them count.
-    pub(crate) fn missed(&mut self, missed: MissedExits) {
+    pub(crate) fn record_missed_exits(&mut self, missed: MissedExits) {
         let most = self.exits.saturating_add(missed.count);
         self.exits = missed.paused.map_or(most, |paused| most.min(exits_before(paused)));
         self.delay = delay(self.exits.saturating_sub(1), CRASH_DELAY_FIRST, CRASH_DELAY_MAX);
@@ -113,7 +113,7 @@ fn exits_before(paused: Duration) -> u32 {
 
 /// A step of a pod that fails and is retried independently of the others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Step {
+pub enum RetryStep {
     /// Setting up the volumes.
     Volumes,
     /// Creating a sandbox.
@@ -128,7 +128,7 @@ pub enum Step {
     Report,
 }
 
-impl Step {
+impl RetryStep {
     /// Delay after the first failure, and the longest delay.
     fn delays(&self) -> (Duration, Duration) {
         match self {
@@ -145,7 +145,7 @@ impl Step {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFailure {
     /// The step.
-    pub step: Step,
+    pub step: RetryStep,
     /// Failures in a row.
     pub failures: u32,
     /// When the last failure was recorded, since boot.
@@ -162,7 +162,7 @@ impl StepFailure {
     /// Failure of a step: the first, or one more after `before`.
     pub fn next(
         before: Option<&Self>,
-        step: Step,
+        step: RetryStep,
         reason: &str,
         message: &str,
         now: Duration,
@@ -189,7 +189,7 @@ mod tests {
         let mut now = s(1000);
         let mut delays = Vec::new();
         for _ in 0..8 {
-            backoff.exited(now);
+            backoff.record_exit(now);
             delays.push(backoff.delay.as_secs());
             now = backoff.not_before + s(1);
         }
@@ -200,29 +200,29 @@ mod tests {
     fn a_node_may_have_shorter_delays_than_the_default() {
         let mut backoff = CrashBackoff::default();
         for _ in 0..5 {
-            backoff.exited(s(1000));
+            backoff.record_exit(s(1000));
         }
         assert_eq!(backoff.not_before, s(1080));
         let cases = [(300, 1080), (80, 1080), (60, 1060), (1, 1001)];
         for (longest, until) in cases {
-            assert_eq!(backoff.until(s(longest)), s(until), "{longest}");
+            assert_eq!(backoff.next_start(s(longest)), s(until), "{longest}");
         }
         // An instance stopped for its health has already waited while it ran.
-        backoff.stopped(s(1070));
-        assert_eq!((backoff.delay, backoff.until(s(60))), (s(160), s(1070)));
+        backoff.record_stop(s(1070));
+        assert_eq!((backoff.delay, backoff.next_start(s(60))), (s(160), s(1070)));
     }
 
     #[test]
     fn ten_quiet_minutes_forget_the_crashes() {
         let mut backoff = CrashBackoff::default();
-        backoff.exited(s(0));
-        backoff.exited(s(1));
-        backoff.exited(s(602));
+        backoff.record_exit(s(0));
+        backoff.record_exit(s(1));
+        backoff.record_exit(s(602));
         assert_eq!(backoff.delay, s(0));
         assert_eq!(backoff.exits, 1);
         let mut busy = CrashBackoff::default();
-        busy.exited(s(0));
-        busy.exited(s(600));
+        busy.record_exit(s(0));
+        busy.record_exit(s(600));
         assert_eq!(busy.delay, s(10));
     }
 
@@ -231,7 +231,7 @@ mod tests {
         let mut backoff = CrashBackoff::default();
         let starts = [1000, 1012, 1024, 1044, 1076, 1136].map(s);
         for (n, start) in starts.iter().enumerate() {
-            backoff.stopped(*start + s(12));
+            backoff.record_stop(*start + s(12));
             let next = starts.get(n + 1).copied().unwrap_or(backoff.not_before);
             assert_eq!(backoff.not_before, next, "after the {n}th");
         }
@@ -254,8 +254,12 @@ mod tests {
         ];
         for (exits, count, paused, expect) in table {
             let mut backoff = CrashBackoff { exits, ..CrashBackoff::default() };
-            backoff.missed(MissedExits { count, paused: paused.map(s), last: s(1000) });
-            backoff.exited(s(1001));
+            backoff.record_missed_exits(MissedExits {
+                count,
+                paused: paused.map(s),
+                last: s(1000),
+            });
+            backoff.record_exit(s(1001));
             assert_eq!(backoff.delay, s(expect), "{exits} {count} {paused:?}");
         }
     }
@@ -263,14 +267,14 @@ mod tests {
     #[test]
     fn missed_exits_of_long_ago_are_forgotten() {
         let mut backoff = CrashBackoff::default();
-        backoff.missed(MissedExits { count: 9, paused: None, last: s(1000) });
-        backoff.exited(s(1601));
+        backoff.record_missed_exits(MissedExits { count: 9, paused: None, last: s(1000) });
+        backoff.record_exit(s(1601));
         assert_eq!(backoff.delay, s(0));
     }
 
     #[test]
     fn a_failing_pull_waits_like_a_crashing_container() {
-        let step = Step::Image("i".into());
+        let step = RetryStep::Image("i".into());
         let mut last: Option<StepFailure> = None;
         let mut waits = Vec::new();
         for _ in 0..7 {

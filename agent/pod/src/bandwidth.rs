@@ -13,7 +13,7 @@ const BITS_MAX: i64 = 1_000_000_000_000_000;
 
 /// Traffic limits of a pod; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct BandwidthLimits {
     /// Bits per second into the pod.
     pub ingress: Option<i64>,
     /// Bits per second out of the pod.
@@ -24,16 +24,16 @@ pub struct Limits {
 ///
 /// # Errors
 /// A value is not a quantity or lies outside the accepted range.
-pub fn limits(pod: &Pod, names: &Names) -> Result<Limits, TranslateError> {
+pub fn bandwidth_limits(pod: &Pod, names: &Names) -> Result<BandwidthLimits, TranslateError> {
     if pod.spec.host_network {
-        return Ok(Limits::default());
+        return Ok(BandwidthLimits::default());
     }
     let limit = |name: &str| {
         let name = names.label(name);
         let Some(text) = pod.metadata.annotations.get(&name) else { return Ok(None) };
         rate(text).map(Some).map_err(|fault| TranslateError::Bandwidth { name, fault })
     };
-    Ok(Limits { ingress: limit("ingress-bandwidth")?, egress: limit("egress-bandwidth")? })
+    Ok(BandwidthLimits { ingress: limit("ingress-bandwidth")?, egress: limit("egress-bandwidth")? })
 }
 
 fn rate(text: &str) -> Result<i64, &'static str> {
@@ -69,9 +69,9 @@ mod tests {
         let names = <&Names>::default();
         let mut pod = Pod::default();
         pod.metadata.annotations.insert(names.label("egress-bandwidth"), "1M".into());
-        let got = limits(&pod, names).expect("limits");
-        assert_eq!(got, Limits { ingress: None, egress: Some(1_000_000) });
+        let got = bandwidth_limits(&pod, names).expect("limits");
+        assert_eq!(got, BandwidthLimits { ingress: None, egress: Some(1_000_000) });
         pod.spec.host_network = true;
-        assert_eq!(limits(&pod, names), Ok(Limits::default()));
+        assert_eq!(bandwidth_limits(&pod, names), Ok(BandwidthLimits::default()));
     }
 }

@@ -13,7 +13,7 @@ use crate::probe::Probes;
 
 /// A pod as its source specifies it, with settings of the node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodWant {
+pub struct DesiredPod {
     /// Namespace of the pod.
     pub namespace: String,
     /// Name of the pod.
@@ -21,17 +21,17 @@ pub struct PodWant {
     /// UID of the pod.
     pub uid: String,
     /// Where the pod comes from.
-    pub source: Source,
+    pub source: PodSource,
     /// Whether its source still has it, and whether it is being deleted.
     pub presence: Presence,
     /// What happens when a container exits.
     pub restart_policy: RestartPolicy,
     /// Init containers in order, including sidecars.
-    pub init: Vec<ContainerWant>,
+    pub init: Vec<DesiredContainer>,
     /// Containers in order.
-    pub containers: Vec<ContainerWant>,
+    pub containers: Vec<DesiredContainer>,
     /// Ephemeral containers; they do not affect the pod's phase.
-    pub ephemeral: Vec<ContainerWant>,
+    pub ephemeral: Vec<DesiredContainer>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// `activeDeadlineSeconds`: the longest time that the pod may be active.
@@ -47,7 +47,7 @@ pub struct PodWant {
     /// Conditions of the API object, used for readiness gates.
     pub conditions: Vec<PodCondition>,
     /// Set when the node ends the pod although its source still wants it.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<Disruption>,
     /// Dead instances kept per container besides the newest. With 0, a finished pod keeps nothing in the runtime.
     pub dead_kept: u32,
     /// Longest delay between restarts of a crashing container.
@@ -56,7 +56,7 @@ pub struct PodWant {
 
 /// The node's decision to end a pod: eviction, preemption or shutdown. The first plan that sees it makes it final.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Disruption {
     /// Reason of the failed pod, such as `Evicted`.
     pub reason: String,
     /// Message for users.
@@ -67,7 +67,7 @@ pub struct Verdict {
 
 /// A container as its pod specifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerWant {
+pub struct DesiredContainer {
     /// Name, unique among all containers of the pod.
     pub name: String,
     /// Image reference as written in the pod.
@@ -77,9 +77,9 @@ pub struct ContainerWant {
     /// Hash of the fields whose change replaces the instance; see [`instance_hash`].
     pub hash: String,
     /// Whether the objects that its environment refers to exist.
-    pub config: Config,
+    pub config: ConfigState,
     /// Its role in the pod.
-    pub role: Role,
+    pub role: ContainerRole,
     /// Startup, readiness and liveness probes.
     pub probes: Probes,
     /// `postStart` hook; the container counts as running only after it.
@@ -90,7 +90,7 @@ pub struct ContainerWant {
 
 /// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ContainerRole {
     /// Init container: has to complete before the next one starts.
     Init,
     /// Restartable init container: starts in order with the init containers, keeps running, and is stopped after the main
@@ -102,7 +102,7 @@ pub enum Role {
     Ephemeral,
 }
 
-impl Role {
+impl ContainerRole {
     /// Whether it runs alongside the main containers and counts for readiness.
     pub fn serves(self) -> bool {
         matches!(self, Self::Main | Self::Sidecar)
@@ -111,7 +111,7 @@ impl Role {
 
 /// Whether the objects that a container's environment refers to were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Config {
+pub enum ConfigState {
     /// All were found.
     Ready,
     /// Not all have been looked up yet.
@@ -122,7 +122,7 @@ pub enum Config {
 
 /// The source of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum PodSource {
     /// API server: status and deletion are reported to it.
     Api,
     /// Static pod from a manifest of this node.
@@ -168,7 +168,7 @@ impl RestartPolicy {
     }
 
     /// The policy applied to init containers: a completed one is not restarted.
-    pub fn of_init(self) -> Self {
+    pub fn for_init_containers(self) -> Self {
         match self {
             Self::Never => Self::Never,
             Self::Always | Self::OnFailure => Self::OnFailure,
@@ -190,22 +190,24 @@ pub enum PullPolicy {
 /// `terminationGracePeriodSeconds` if the pod sets none.
 const GRACE_SECS_DEFAULT: i64 = 30;
 
-impl PodWant {
+impl DesiredPod {
     /// Reads a pod. Never fails: a value that API validation would have rejected is read as the field's default. `config` reports
     /// for each container whether the objects of its environment exist.
     pub fn from_pod(
         pod: &Pod,
-        source: Source,
+        source: PodSource,
         qos_class: &str,
         host_ips: &[String],
-        config: impl Fn(&Container) -> Config,
+        config: impl Fn(&Container) -> ConfigState,
     ) -> Self {
         let spec = &pod.spec;
         let meta = &pod.metadata;
-        let read = |c: &Container, role: Role| ContainerWant::of(c, role, config(c));
+        let read = |c: &Container, role: ContainerRole| {
+            DesiredContainer::from_container(c, role, config(c))
+        };
         let init = |c: &Container| match c.restart_policy.as_deref() {
-            Some("Always") => read(c, Role::Sidecar),
-            _ => read(c, Role::Init),
+            Some("Always") => read(c, ContainerRole::Sidecar),
+            _ => read(c, ContainerRole::Init),
         };
         Self {
             namespace: meta.namespace.clone(),
@@ -219,14 +221,16 @@ impl PodWant {
                 _ => RestartPolicy::Always,
             },
             init: spec.init_containers.iter().map(init).collect(),
-            containers: spec.containers.iter().map(|c| read(c, Role::Main)).collect(),
+            containers: spec.containers.iter().map(|c| read(c, ContainerRole::Main)).collect(),
             ephemeral: spec
                 .ephemeral_containers
                 .iter()
-                .map(|c| read(&ephemeral_container(c), Role::Ephemeral))
+                .map(|c| read(&ephemeral_container(c), ContainerRole::Ephemeral))
                 .collect(),
-            grace: secs(spec.termination_grace_period_seconds.unwrap_or(GRACE_SECS_DEFAULT)),
-            active_deadline: spec.active_deadline_seconds.map(secs),
+            grace: clamp_seconds(
+                spec.termination_grace_period_seconds.unwrap_or(GRACE_SECS_DEFAULT),
+            ),
+            active_deadline: spec.active_deadline_seconds.map(clamp_seconds),
             host_network: spec.host_network,
             host_ips: host_ips.to_vec(),
             qos_class: qos_class.to_owned(),
@@ -243,7 +247,7 @@ impl PodWant {
     }
 
     /// The same pod after its source dropped it.
-    pub fn gone(mut self) -> Self {
+    pub fn into_gone(mut self) -> Self {
         let grace = match self.presence {
             Presence::Present => self.grace,
             Presence::Deleting { grace } | Presence::Gone { grace } => grace,
@@ -258,28 +262,28 @@ impl PodWant {
     }
 
     /// Restart policy for a container of this role.
-    pub fn policy(&self, role: Role) -> RestartPolicy {
+    pub fn restart_policy_of(&self, role: ContainerRole) -> RestartPolicy {
         match role {
-            Role::Init => self.restart_policy.of_init(),
-            Role::Sidecar => RestartPolicy::Always,
-            Role::Main => self.restart_policy,
-            Role::Ephemeral => RestartPolicy::Never,
+            ContainerRole::Init => self.restart_policy.for_init_containers(),
+            ContainerRole::Sidecar => RestartPolicy::Always,
+            ContainerRole::Main => self.restart_policy,
+            ContainerRole::Ephemeral => RestartPolicy::Never,
         }
     }
 
     /// All containers: init containers, containers, ephemeral containers.
-    pub fn all(&self) -> impl Iterator<Item = &ContainerWant> {
+    pub fn all_containers(&self) -> impl Iterator<Item = &DesiredContainer> {
         self.init.iter().chain(&self.containers).chain(&self.ephemeral)
     }
 
     /// Finds a container by name.
-    pub fn container(&self, name: &str) -> Option<&ContainerWant> {
-        self.all().find(|c| c.name == name)
+    pub fn container(&self, name: &str) -> Option<&DesiredContainer> {
+        self.all_containers().find(|c| c.name == name)
     }
 
     /// Sidecars in their start order.
-    pub fn sidecars(&self) -> impl DoubleEndedIterator<Item = &ContainerWant> {
-        self.init.iter().filter(|c| c.role == Role::Sidecar)
+    pub fn sidecars(&self) -> impl DoubleEndedIterator<Item = &DesiredContainer> {
+        self.init.iter().filter(|c| c.role == ContainerRole::Sidecar)
     }
 
     /// Most bytes of one termination message: the limit per message, or this container's share of the limit per pod.
@@ -295,12 +299,12 @@ impl PodWant {
 /// Most bytes of all termination messages in a pod's status, as in Kubernetes.
 const POD_MESSAGE_BYTES: usize = 12 << 10;
 
-impl ContainerWant {
+impl DesiredContainer {
     /// Reads a container of this role.
-    pub fn of(container: &Container, role: Role, config: Config) -> Self {
+    pub fn from_container(container: &Container, role: ContainerRole, config: ConfigState) -> Self {
         let hooks = container.lifecycle.clone().unwrap_or_default();
         let hook = |handler: Option<&LifecycleHandler>| {
-            handler.map(|handler| Handler::of_hook(handler, container))
+            handler.map(|handler| Handler::from_hook(handler, container))
         };
         Self {
             name: container.name.clone(),
@@ -347,7 +351,7 @@ pub fn ephemeral_container(ephemeral: &EphemeralContainer) -> Container {
 }
 
 /// Finds a container by name in all three lists of a pod.
-pub fn container_of(pod: &Pod, name: &str) -> Option<Container> {
+pub fn find_container(pod: &Pod, name: &str) -> Option<Container> {
     let spec = &pod.spec;
     let own = spec.init_containers.iter().chain(&spec.containers).find(|c| c.name == name);
     let ephemeral = || {
@@ -361,14 +365,14 @@ fn presence(pod: &Pod) -> Presence {
     if pod.metadata.deletion_timestamp.is_none() {
         return Presence::Present;
     }
-    Presence::Deleting { grace: grace_of(pod) }
+    Presence::Deleting { grace: grace_period(pod) }
 }
 
 /// Grace period of a pod: that of its deletion, otherwise that of its spec.
-pub fn grace_of(pod: &Pod) -> Duration {
+pub fn grace_period(pod: &Pod) -> Duration {
     let deletion = pod.metadata.deletion_grace_period_seconds;
     let grace = deletion.or(pod.spec.termination_grace_period_seconds);
-    secs(grace.unwrap_or(GRACE_SECS_DEFAULT))
+    clamp_seconds(grace.unwrap_or(GRACE_SECS_DEFAULT))
 }
 
 /// Largest number of seconds read from any field: the API's bound for `activeDeadlineSeconds`, 68 years. Grace periods have no
@@ -376,7 +380,7 @@ pub fn grace_of(pod: &Pod) -> Duration {
 const SECS_MAX: i64 = i32::MAX as i64;
 
 /// Seconds of an API field, clamped to 0 and `i32::MAX`.
-pub fn secs(value: i64) -> Duration {
+pub fn clamp_seconds(value: i64) -> Duration {
     Duration::from_secs(value.clamp(0, SECS_MAX).unsigned_abs())
 }
 
@@ -475,6 +479,6 @@ mod tests {
             assert_eq!(policy.restarts(0), after_success, "{policy:?}");
             assert_eq!(policy.restarts(137), after_failure, "{policy:?}");
         }
-        assert_eq!(RestartPolicy::Always.of_init(), RestartPolicy::OnFailure);
+        assert_eq!(RestartPolicy::Always.for_init_containers(), RestartPolicy::OnFailure);
     }
 }

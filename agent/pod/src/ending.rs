@@ -2,29 +2,35 @@
 
 use std::time::Duration;
 
-use crate::backoff::Step;
-use crate::desired::{PodWant, Presence, RestartPolicy, Role, Source};
-use crate::observed::{ContainerSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
-use crate::plan::{Action, Next, StopWhy};
-use crate::record::{Ending, Memory, Why};
+use crate::backoff::RetryStep;
+use crate::desired::{ContainerRole, DesiredPod, PodSource, Presence, RestartPolicy};
+use crate::observed::{
+    InstanceState, ObservedContainer, ObservedPod, ObservedSandbox, ObservedVolumes,
+};
+use crate::plan::{Action, PlanDraft, StopReason};
+use crate::record::{Ending, PodRecord, TerminationReason};
 
 /// Shortest time between SIGTERM and SIGKILL for a sidecar after other containers used up the grace period.
 const SIDECAR_GRACE: Duration = Duration::from_secs(2);
 
 /// Decides whether the pod ends, or ends sooner than decided before, and records it in `memory`.
-pub(crate) fn decide(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: Duration) {
+pub(crate) fn decide(want: &DesiredPod, seen: &ObservedPod, memory: &mut PodRecord, now: Duration) {
     let lost = is_lost_for_good(want, seen, memory);
     let wish = match want.presence {
-        Presence::Deleting { grace } | Presence::Gone { grace } => Some((Why::Deleted, grace)),
+        Presence::Deleting { grace } | Presence::Gone { grace } => {
+            Some((TerminationReason::Deleted, grace))
+        }
         Presence::Present if deadline_passed(want, memory, now) => {
-            Some((Why::DeadlineExceeded, want.grace))
+            Some((TerminationReason::DeadlineExceeded, want.grace))
         }
         // At most sidecars and ephemeral containers still run.
-        Presence::Present if is_complete(want, memory) => Some((Why::Completed, want.grace)),
-        Presence::Present if lost => Some((Why::SandboxLost, want.grace)),
+        Presence::Present if is_complete(want, memory) => {
+            Some((TerminationReason::Completed, want.grace))
+        }
+        Presence::Present if lost => Some((TerminationReason::SandboxLost, want.grace)),
         Presence::Present => want.verdict.as_ref().map(|verdict| {
             let (reason, message) = (verdict.reason.clone(), verdict.message.clone());
-            (Why::Evicted { reason, message }, want.grace)
+            (TerminationReason::Evicted { reason, message }, want.grace)
         }),
     };
     let Some((why, grace)) = wish else { return };
@@ -38,13 +44,13 @@ pub(crate) fn decide(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: D
     }
 }
 
-fn deadline_passed(want: &PodWant, memory: &Memory, now: Duration) -> bool {
-    let until = want.active_deadline.and_then(|limit| memory.active_until(limit));
+fn deadline_passed(want: &DesiredPod, memory: &PodRecord, now: Duration) -> bool {
+    let until = want.active_deadline.and_then(|limit| memory.active_deadline(limit));
     until.is_some_and(|until| now >= until)
 }
 
 /// Whether the pod is complete: an init container failed for good, or all containers ended for good.
-fn is_complete(want: &PodWant, memory: &Memory) -> bool {
+fn is_complete(want: &DesiredPod, memory: &PodRecord) -> bool {
     let over = |name: &str, policy| memory.containers.get(name).is_some_and(|m| m.is_over(policy));
     let init_failed = want.init.iter().any(|c| {
         let failed = memory
@@ -52,14 +58,14 @@ fn is_complete(want: &PodWant, memory: &Memory) -> bool {
             .get(&c.name)
             .and_then(|m| m.ended.as_ref())
             .is_some_and(|e| e.exit.code != 0);
-        failed && over(&c.name, want.policy(c.role))
+        failed && over(&c.name, want.restart_policy_of(c.role))
     });
     let all_over = want.containers.iter().all(|c| over(&c.name, want.restart_policy));
     init_failed || (!want.containers.is_empty() && all_over)
 }
 
 /// Whether a pod with `restartPolicy: Never` lost its sandbox after something had run in it.
-fn is_lost_for_good(want: &PodWant, seen: &PodSeen, memory: &Memory) -> bool {
+fn is_lost_for_good(want: &DesiredPod, seen: &ObservedPod, memory: &PodRecord) -> bool {
     want.restart_policy == RestartPolicy::Never
         && seen.ready_sandbox().is_none()
         && memory.containers.values().any(|c| c.attempt.is_some())
@@ -67,73 +73,75 @@ fn is_lost_for_good(want: &PodWant, seen: &PodSeen, memory: &Memory) -> bool {
 
 /// Stops running containers: all but the sidecars at once, then the sidecars one at a time in reverse start order. Until the
 /// deadline, sidecars also wait for containers whose state is unknown, because those may still need them.
-pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
+pub(crate) fn stop_all(next: &mut PlanDraft<'_>, memory: &PodRecord) {
     let Some(ending) = &memory.ending else { return };
-    if !next.may_try(&Step::Cleanup, memory) {
+    if !next.may_try(&RetryStep::Cleanup, memory) {
         return;
     }
     let (want, seen) = (next.want, next.seen);
-    let is_sidecar = |name: &str| want.container(name).is_some_and(|c| c.role == Role::Sidecar);
+    let is_sidecar =
+        |name: &str| want.container(name).is_some_and(|c| c.role == ContainerRole::Sidecar);
     let mut others = seen.live().filter(|i| !is_sidecar(&i.name)).peekable();
     if others.peek().is_some() {
         for instance in others {
-            next.stop(instance, ending.deadline, StopWhy::PodEnds);
+            next.stop(instance, ending.deadline, StopReason::PodEnds);
         }
         return;
     }
     if next.seen.unsure && next.now < ending.deadline {
-        next.wake(ending.deadline);
+        next.request_wake(ending.deadline);
         return;
     }
     let last = want.sidecars().rev().find(|c| seen.live().any(|i| i.name == c.name));
     let Some(last) = last else {
-        return shut(next, memory);
+        return stop_abandoned_starts(next, memory);
     };
     let deadline = ending.deadline.max(next.now.saturating_add(SIDECAR_GRACE));
     for instance in seen.live().filter(|i| i.name == last.name) {
-        next.stop(instance, deadline, StopWhy::PodEnds);
+        next.stop(instance, deadline, StopReason::PodEnds);
     }
 }
 
 /// Stops sandboxes that hold created but not started containers. The runtime may still carry out an abandoned start; nothing
 /// starts in a stopped sandbox. Until then the container may use the volumes.
-fn shut(next: &mut Next<'_>, memory: &Memory) {
+fn stop_abandoned_starts(next: &mut PlanDraft<'_>, memory: &PodRecord) {
     let seen = next.seen;
     for sandbox in seen.sandboxes.iter().filter(|s| may_begin(s, seen, memory)) {
-        next.act(Action::StopSandbox { id: sandbox.id.clone(), attempt: sandbox.attempt });
+        next.add_action(Action::StopSandbox { id: sandbox.id.clone(), attempt: sandbox.attempt });
     }
 }
 
 /// Whether a container created in the sandbox may still start there.
-pub(crate) fn may_begin(sandbox: &SandboxSeen, seen: &PodSeen, memory: &Memory) -> bool {
-    let waits = |c: &ContainerSeen| c.sandbox_id == sandbox.id && c.state == InstanceState::Created;
+pub(crate) fn may_begin(sandbox: &ObservedSandbox, seen: &ObservedPod, memory: &PodRecord) -> bool {
+    let waits =
+        |c: &ObservedContainer| c.sandbox_id == sandbox.id && c.state == InstanceState::Created;
     needs_stop(sandbox.ready, sandbox.attempt, memory) && seen.containers.iter().any(waits)
 }
 
 /// Removes what a finished pod still keeps in the runtime.
-pub(crate) fn drop_remains(next: &mut Next<'_>, memory: &Memory) {
-    if !next.may_try(&Step::Cleanup, memory) {
+pub(crate) fn remove_remains(next: &mut PlanDraft<'_>, memory: &PodRecord) {
+    if !next.may_try(&RetryStep::Cleanup, memory) {
         return;
     }
     let seen = next.seen;
     for sandbox in &seen.sandboxes {
-        next.act(Action::RemoveSandbox { id: sandbox.id.clone() });
+        next.add_action(Action::RemoveSandbox { id: sandbox.id.clone() });
     }
 }
 
 /// Cleans up: stops the sandboxes and, if the pod was deleted, removes them and the volumes; the cgroup is removed after the
 /// sandboxes.
-pub(crate) fn clear(next: &mut Next<'_>, memory: &Memory) {
-    if !next.may_try(&Step::Cleanup, memory) {
+pub(crate) fn clean_up(next: &mut PlanDraft<'_>, memory: &PodRecord) {
+    if !next.may_try(&RetryStep::Cleanup, memory) {
         return;
     }
     let seen = next.seen;
     for sandbox in &seen.sandboxes {
         let (id, attempt) = (sandbox.id.clone(), sandbox.attempt);
         if needs_stop(sandbox.ready, attempt, memory) {
-            next.act(Action::StopSandbox { id, attempt });
+            next.add_action(Action::StopSandbox { id, attempt });
         } else if next.want.is_leaving() {
-            next.act(Action::RemoveSandbox { id });
+            next.add_action(Action::RemoveSandbox { id });
         }
     }
     if seen.sandboxes.is_empty() {
@@ -142,38 +150,39 @@ pub(crate) fn clear(next: &mut Next<'_>, memory: &Memory) {
             next.remove(instance);
         }
     }
-    if seen.volumes != VolumesSeen::Absent {
-        next.act(Action::UnmountVolumes);
+    if seen.volumes != ObservedVolumes::Absent {
+        next.add_action(Action::UnmountVolumes);
     }
     let stopped = seen.sandboxes.iter().all(|s| !needs_stop(s.ready, s.attempt, memory));
     if seen.cgroup && stopped {
-        next.act(Action::RemoveCgroup);
+        next.add_action(Action::RemoveCgroup);
     }
 }
 
 /// Last step, once nothing is left on the node: deletes the API object or ends the pod's task.
-pub(crate) fn leave(next: &mut Next<'_>, memory: &Memory) {
+pub(crate) fn finish(next: &mut PlanDraft<'_>, memory: &PodRecord) {
     match (next.want.presence, next.want.source) {
-        (Presence::Deleting { .. }, Source::Api) => {
+        (Presence::Deleting { .. }, PodSource::Api) => {
             // After the API accepted the deletion, finalizers may keep the object; the source reports when it is deleted.
-            if !memory.reported && next.may_try(&Step::Report, memory) {
-                next.act(Action::ReportDeleted);
+            if !memory.reported && next.may_try(&RetryStep::Report, memory) {
+                next.add_action(Action::ReportDeleted);
             }
         }
-        _ => next.act(Action::Forget),
+        _ => next.add_action(Action::Forget),
     }
 }
 
 /// Requests a new plan at the pod's active deadline.
-pub(crate) fn wake_for_deadline(next: &mut Next<'_>, memory: &Memory) {
+pub(crate) fn wake_for_deadline(next: &mut PlanDraft<'_>, memory: &PodRecord) {
     if memory.ending.is_none()
-        && let Some(until) = next.want.active_deadline.and_then(|limit| memory.active_until(limit))
+        && let Some(until) =
+            next.want.active_deadline.and_then(|limit| memory.active_deadline(limit))
     {
-        next.wake(until);
+        next.request_wake(until);
     }
 }
 
 /// Whether a sandbox still has to be stopped. A sandbox whose process died also has to be: its network is still set up.
-pub(crate) fn needs_stop(ready: bool, attempt: u32, memory: &Memory) -> bool {
+pub(crate) fn needs_stop(ready: bool, attempt: u32, memory: &PodRecord) -> bool {
     ready || !memory.sandboxes_stopped.contains(&attempt)
 }

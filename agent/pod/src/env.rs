@@ -15,7 +15,7 @@ use proto_api::{Quantity, names::Names};
 use crate::expand::{expand, expanded_len};
 
 /// Input of [`environment`] besides the container.
-pub struct Inputs<'a> {
+pub struct EnvInputs<'a> {
     /// The pod, for `fieldRef` and `resourceFieldRef`.
     pub pod: &'a Pod,
     /// Addresses of the node, primary first.
@@ -23,7 +23,7 @@ pub struct Inputs<'a> {
     /// Addresses of the pod, primary first.
     pub pod_ips: &'a [String],
     /// Objects of the pod's namespace.
-    pub objects: &'a dyn Objects,
+    pub objects: &'a dyn EnvObjects,
     /// Services of the pod's namespace, and `kubernetes` of the namespace `default`.
     pub services: &'a [ServiceEnv],
     /// Allocatable resources of the node, used for limits that are not set.
@@ -31,7 +31,7 @@ pub struct Inputs<'a> {
 }
 
 /// ConfigMaps and Secrets of the pod's namespace.
-pub trait Objects {
+pub trait EnvObjects {
     /// The ConfigMap of that name, if it exists.
     fn config_map(&self, name: &str) -> Option<&ConfigMap>;
     /// The Secret of that name, if it exists.
@@ -51,7 +51,7 @@ pub struct ServiceEnv {
 
 /// Objects that have to be fetched before an environment can be built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct EnvRequirements {
     /// Names of ConfigMaps.
     pub config_maps: BTreeSet<String>,
     /// Names of Secrets.
@@ -114,8 +114,8 @@ pub const POD_BYTES_MAX: usize = 1 << 20;
 pub const BYTES_MAX: usize = 4 << 20;
 
 /// Objects that the environment of `container` refers to, including optional ones.
-pub fn needs(container: &Container) -> Needs {
-    let mut needs = Needs::default();
+pub fn env_requirements(container: &Container) -> EnvRequirements {
+    let mut needs = EnvRequirements::default();
     for from in &container.env_from {
         if let Some(source) = &from.config_map_ref {
             needs.config_maps.insert(source.local_object_reference.name.clone());
@@ -141,7 +141,7 @@ pub fn needs(container: &Container) -> Needs {
 /// The first required object or key that is missing, or the first variable that does not fit.
 pub fn environment(
     container: &Container,
-    inputs: &Inputs<'_>,
+    inputs: &EnvInputs<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
     Ok(made::<String>(container, inputs)?.into_list())
 }
@@ -151,20 +151,20 @@ pub fn environment(
 ///
 /// # Errors
 /// Those of [`environment`].
-pub fn check(container: &Container, inputs: &Inputs<'_>) -> Result<(), EnvError> {
+pub fn check_environment(container: &Container, inputs: &EnvInputs<'_>) -> Result<(), EnvError> {
     made::<usize>(container, inputs).map(drop)
 }
 
 /// The value of a variable, or only its length.
 trait Value: Sized {
-    fn of(text: &str) -> Self;
+    fn from_text(text: &str) -> Self;
     fn len(&self) -> usize;
     /// The text with references replaced; `None` if it is longer than `limit`.
-    fn expanded(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self>;
+    fn expand_text(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self>;
 }
 
 impl Value for String {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         text.to_owned()
     }
 
@@ -172,13 +172,13 @@ impl Value for String {
         Self::len(self)
     }
 
-    fn expanded(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
+    fn expand_text(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
         expand(text, limit, |name| known.get(name).map(Self::as_str))
     }
 }
 
 impl Value for usize {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         text.len()
     }
 
@@ -186,12 +186,15 @@ impl Value for usize {
         *self
     }
 
-    fn expanded(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
+    fn expand_text(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
         Some(expanded_len(text, |name| known.get(name).copied())).filter(|len| *len <= limit)
     }
 }
 
-fn made<V: Value>(container: &Container, inputs: &Inputs<'_>) -> Result<Environment<V>, EnvError> {
+fn made<V: Value>(
+    container: &Container,
+    inputs: &EnvInputs<'_>,
+) -> Result<Environment<V>, EnvError> {
     let mut result = Environment::new(&container.name);
     for (name, value) in service_variables(inputs.services) {
         result.set(name, &value)?;
@@ -250,7 +253,7 @@ impl<V: Value> Environment<V> {
     /// Sets a variable without expanding references.
     fn set(&mut self, name: String, value: &str) -> Result<(), EnvError> {
         match self.room(&name) {
-            Some(room) if value.len() <= room => self.put(name, V::of(value)),
+            Some(room) if value.len() <= room => self.insert(name, V::from_text(value)),
             _ => return Err(self.too_large(&name)),
         }
         Ok(())
@@ -259,12 +262,12 @@ impl<V: Value> Environment<V> {
     /// Sets a variable and expands references to earlier variables.
     fn set_expanded(&mut self, var: &EnvVar) -> Result<(), EnvError> {
         let room = self.room(&var.name);
-        let value = room.and_then(|room| V::expanded(&var.value, room, &self.values));
-        self.put(var.name.clone(), value.ok_or_else(|| self.too_large(&var.name))?);
+        let value = room.and_then(|room| V::expand_text(&var.value, room, &self.values));
+        self.insert(var.name.clone(), value.ok_or_else(|| self.too_large(&var.name))?);
         Ok(())
     }
 
-    fn put(&mut self, name: String, value: V) {
+    fn insert(&mut self, name: String, value: V) {
         self.bytes = self.bytes.saturating_add(value.len());
         match self.values.insert(name.clone(), value) {
             Some(old) => self.bytes = self.bytes.saturating_sub(old.len()),
@@ -288,7 +291,7 @@ impl Environment<String> {
 
 fn from_objects<V: Value>(
     container: &Container,
-    inputs: &Inputs<'_>,
+    inputs: &EnvInputs<'_>,
     result: &mut Environment<V>,
 ) -> Result<(), EnvError> {
     for from in &container.env_from {
@@ -321,7 +324,11 @@ fn from_objects<V: Value>(
 }
 
 /// Messages about keys that `envFrom` selects and that are not valid variable names, one per object.
-pub fn skipped(container: &Container, namespace: &str, objects: &dyn Objects) -> Vec<String> {
+pub fn skipped_keys(
+    container: &Container,
+    namespace: &str,
+    objects: &dyn EnvObjects,
+) -> Vec<String> {
     let line = |keys: Vec<&String>, prefix: &str, kind: &str, name: &str| {
         let is_none = |key: &&&String| !is_variable_name(&format!("{prefix}{key}"));
         let keys: Vec<&str> = keys.iter().filter(is_none).map(|key| key.as_str()).collect();
@@ -380,7 +387,7 @@ fn text<'a>(secret: &str, key: &str, value: &'a [u8]) -> Result<&'a str, EnvErro
 fn value_from<'a>(
     source: &EnvVarSource,
     container: &Container,
-    inputs: &Inputs<'a>,
+    inputs: &EnvInputs<'a>,
 ) -> Result<Option<Cow<'a, str>>, EnvError> {
     if let Some(field) = &source.field_ref {
         return field_value(&field.field_path, inputs).map(Some);
@@ -429,7 +436,7 @@ fn no_key(kind: &'static str, pod: &Pod, name: &str, key: &str) -> EnvError {
 }
 
 /// Value of a field of the pod by its path.
-fn field_value<'a>(path: &str, inputs: &Inputs<'a>) -> Result<Cow<'a, str>, EnvError> {
+fn field_value<'a>(path: &str, inputs: &EnvInputs<'a>) -> Result<Cow<'a, str>, EnvError> {
     let Pod { metadata, spec, .. } = inputs.pod;
     let of = |text: Option<&'a String>| Cow::Borrowed(text.map_or("", String::as_str));
     if let Some(key) = subscript(path, "metadata.labels") {

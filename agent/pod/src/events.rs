@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use proto_api::core::v1::Pod;
 
-use crate::backoff::Step;
-use crate::desired::{PodWant, Presence, RestartPolicy, Role};
+use crate::backoff::RetryStep;
+use crate::desired::{ContainerRole, DesiredPod, Presence, RestartPolicy};
 use crate::handler::Handler;
-use crate::plan::{Action, StopWhy};
-use crate::probe::{Outcome, ProbeKind};
-use crate::record::{KillReason, Memory};
+use crate::plan::{Action, StopReason};
+use crate::probe::{ProbeKind, ProbeOutcome};
+use crate::record::{KillReason, PodRecord};
 
 /// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ impl PodEvent {
         Self { severity, reason, message, field_path: String::new() }
     }
 
-    fn at(mut self, want: &PodWant, container: &str) -> Self {
+    fn at(mut self, want: &DesiredPod, container: &str) -> Self {
         let list = match want.container(container).map(|c| c.role) {
-            Some(Role::Init | Role::Sidecar) => "initContainers",
-            Some(Role::Ephemeral) => "ephemeralContainers",
-            Some(Role::Main) | None => "containers",
+            Some(ContainerRole::Init | ContainerRole::Sidecar) => "initContainers",
+            Some(ContainerRole::Ephemeral) => "ephemeralContainers",
+            Some(ContainerRole::Main) | None => "containers",
         };
         self.field_path = format!("spec.{list}{{{container}}}");
         self
@@ -56,7 +56,7 @@ impl PodEvent {
 }
 
 /// Event for the start of an action. Only the first attempt of a sandbox is reported.
-pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEvent> {
+pub fn action_started(want: &DesiredPod, memory: &PodRecord, action: &Action) -> Option<PodEvent> {
     use Severity::Normal;
     match action {
         Action::PullImage { image, container } => {
@@ -65,18 +65,18 @@ pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEven
         }
         Action::StopContainer { container, why, .. } => {
             let message = match why {
-                StopWhy::DefinitionChanged => {
+                StopReason::DefinitionChanged => {
                     format!("Container {container} definition changed, will be restarted")
                 }
-                StopWhy::PodEnds | StopWhy::SandboxLost | StopWhy::StateUnknown => {
+                StopReason::PodEnds | StopReason::SandboxLost | StopReason::StateUnknown => {
                     format!("Stopping container {container}")
                 }
-                StopWhy::Unhealthy(reason) => unhealthy(want, container, *reason),
+                StopReason::Unhealthy(reason) => unhealthy(want, container, *reason),
             };
             Some(PodEvent::new(Normal, "Killing", message).at(want, container))
         }
         Action::CreateSandbox { attempt }
-            if *attempt > 0 && memory.trouble(&Step::Sandbox).is_none() =>
+            if *attempt > 0 && memory.last_failure(&RetryStep::Sandbox).is_none() =>
         {
             let message = "Pod sandbox changed, it will be killed and re-created.".to_owned();
             Some(PodEvent::new(Normal, "SandboxChanged", message))
@@ -85,30 +85,30 @@ pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEven
     }
 }
 
-fn unhealthy(want: &PodWant, container: &str, reason: KillReason) -> String {
+fn unhealthy(want: &DesiredPod, container: &str, reason: KillReason) -> String {
     let probe = match reason {
         KillReason::Liveness => "liveness",
         KillReason::Startup => "startup",
         KillReason::PostStart => return "FailedPostStartHook".to_owned(),
     };
-    let policy = want.container(container).map(|c| want.policy(c.role));
+    let policy = want.container(container).map(|c| want.restart_policy_of(c.role));
     let next = if policy == Some(RestartPolicy::Never) { "" } else { ", will be restarted" };
     format!("Container {container} failed {probe} probe{next}")
 }
 
 /// Event for a probe result, if users should see it.
-pub fn probed(
-    want: &PodWant,
+pub fn probe_result(
+    want: &DesiredPod,
     container: &str,
     kind: ProbeKind,
-    outcome: &Outcome,
+    outcome: &ProbeOutcome,
 ) -> Option<PodEvent> {
     let title = kind.title();
     let (reason, message) = match outcome {
-        Outcome::Success => return None,
-        Outcome::Warning(text) => ("ProbeWarning", format!("{title} probe warning: {text}")),
-        Outcome::Failure(text) => ("Unhealthy", format!("{title} probe failed: {text}")),
-        Outcome::Error(text) => ("Unhealthy", format!("{title} probe errored: {text}")),
+        ProbeOutcome::Success => return None,
+        ProbeOutcome::Warning(text) => ("ProbeWarning", format!("{title} probe warning: {text}")),
+        ProbeOutcome::Failure(text) => ("Unhealthy", format!("{title} probe failed: {text}")),
+        ProbeOutcome::Error(text) => ("Unhealthy", format!("{title} probe errored: {text}")),
     };
     Some(PodEvent::new(Severity::Warning, reason, message).at(want, container))
 }
@@ -124,7 +124,7 @@ pub enum Hook {
 
 /// Event for a hook that failed with `error`; `output` is the output of its command.
 pub fn hook_failed(
-    want: &PodWant,
+    want: &DesiredPod,
     container: &str,
     hook: Hook,
     error: &str,
@@ -140,7 +140,7 @@ pub fn hook_failed(
         Some(Handler::Http(get)) => format!("HTTP lifecycle hook ({})", get.path),
         _ => "lifecycle hook".to_owned(),
     };
-    let PodWant { namespace, name, uid, .. } = want;
+    let DesiredPod { namespace, name, uid, .. } = want;
     let message = format!(
         "{what} for Container {container:?} in Pod \"{name}_{namespace}({uid})\" failed - error: {error}, message: {output:?}"
     );
@@ -154,7 +154,7 @@ pub fn deadline_exceeded() -> PodEvent {
 }
 
 /// Event for an action that succeeded. `took` is the formatted duration of a pull.
-pub fn done(want: &PodWant, action: &Action, took: &str) -> Option<PodEvent> {
+pub fn action_succeeded(want: &DesiredPod, action: &Action, took: &str) -> Option<PodEvent> {
     use Severity::Normal;
     let event = match action {
         Action::PullImage { image, container } => {
@@ -175,7 +175,7 @@ pub fn done(want: &PodWant, action: &Action, took: &str) -> Option<PodEvent> {
 }
 
 /// Progress event of a slow image pull for a container of `pod`.
-pub fn pull_goes_on(pod: &Pod, container: &str, message: String) -> PodEvent {
+pub fn pull_progress(pod: &Pod, container: &str, message: String) -> PodEvent {
     let first = pod.spec.init_containers.iter().any(|c| c.name == container);
     let list = match pod.spec.containers.iter().any(|c| c.name == container) {
         true => "containers",
@@ -187,13 +187,13 @@ pub fn pull_goes_on(pod: &Pod, container: &str, message: String) -> PodEvent {
 }
 
 /// Event for a container whose image is already on the node.
-pub fn image_present(want: &PodWant, container: &str, image: &str) -> PodEvent {
+pub fn image_present(want: &DesiredPod, container: &str, image: &str) -> PodEvent {
     let message = format!("Container image {image:?} already present on machine");
     PodEvent::new(Severity::Normal, "Pulled", message).at(want, container)
 }
 
 /// Event for an action that failed with `error`.
-pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> {
+pub fn action_failed(want: &DesiredPod, action: &Action, error: &str) -> Option<PodEvent> {
     use Severity::Warning;
     let event = match action {
         // A pod being deleted no longer needs its volumes and may have released them.
@@ -245,7 +245,12 @@ fn mount_reason(error: &str) -> &'static str {
 }
 
 /// Events for a container that now waits for `reason`; reported when the reason changes.
-pub fn waiting(want: &PodWant, container: &str, reason: &str, message: &str) -> Vec<PodEvent> {
+pub fn container_waiting(
+    want: &DesiredPod,
+    container: &str,
+    reason: &str,
+    message: &str,
+) -> Vec<PodEvent> {
     use Severity::{Normal, Warning};
     let failed = |text: &str| PodEvent::new(Warning, "Failed", format!("Error: {text}"));
     let events = match reason {
@@ -275,15 +280,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::desired::Source;
+    use crate::desired::PodSource;
     use proto_api::core::v1::{Container, Pod};
 
-    fn want() -> PodWant {
+    fn want() -> DesiredPod {
         let mut pod = Pod::default();
         pod.metadata.name = "p".into();
         pod.spec.containers = vec![Container { name: "c".into(), ..Container::default() }];
         pod.spec.init_containers = vec![Container { name: "i".into(), ..Container::default() }];
-        PodWant::from_pod(&pod, Source::Api, "BestEffort", &[], |_| crate::desired::Config::Ready)
+        DesiredPod::from_pod(&pod, PodSource::Api, "BestEffort", &[], |_| {
+            crate::desired::ConfigState::Ready
+        })
     }
 
     #[test]
@@ -296,35 +303,54 @@ mod tests {
             container: "c".into(),
             id: "x".into(),
             deadline: Duration::ZERO,
-            why: StopWhy::PodEnds,
+            why: StopReason::PodEnds,
             hook: false,
         };
         let cases = [
-            (begun(&want(), &Memory::default(), &pull("c")), "Pulling", "spec.containers{c}"),
-            (begun(&want(), &Memory::default(), &pull("i")), "Pulling", "spec.initContainers{i}"),
-            (begun(&want(), &Memory::default(), &stop), "Killing", "spec.containers{c}"),
-            (failed(&want(), &Action::MountVolumes, "no"), "FailedMount", ""),
             (
-                failed(&want(), &Action::MountVolumes, "AttachVolume.Attach failed"),
+                action_started(&want(), &PodRecord::default(), &pull("c")),
+                "Pulling",
+                "spec.containers{c}",
+            ),
+            (
+                action_started(&want(), &PodRecord::default(), &pull("i")),
+                "Pulling",
+                "spec.initContainers{i}",
+            ),
+            (
+                action_started(&want(), &PodRecord::default(), &stop),
+                "Killing",
+                "spec.containers{c}",
+            ),
+            (action_failed(&want(), &Action::MountVolumes, "no"), "FailedMount", ""),
+            (
+                action_failed(&want(), &Action::MountVolumes, "AttachVolume.Attach failed"),
                 "FailedAttachVolume",
                 "",
             ),
-            (waiting(&want(), "c", "CrashLoopBackOff", "").pop(), "BackOff", "spec.containers{c}"),
+            (
+                container_waiting(&want(), "c", "CrashLoopBackOff", "").pop(),
+                "BackOff",
+                "spec.containers{c}",
+            ),
         ];
         for (event, reason, path) in cases {
             let event = event.expect("an event");
             assert_eq!((&*event.reason, event.field_path.as_str()), (reason, path));
         }
-        assert_eq!(begun(&want(), &Memory::default(), &Action::CreateSandbox { attempt: 0 }), None);
-        assert_eq!(waiting(&want(), "c", "ContainerCreating", ""), []);
-        let going = PodWant { presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
-        assert_eq!(failed(&going, &Action::MountVolumes, "no"), None);
+        assert_eq!(
+            action_started(&want(), &PodRecord::default(), &Action::CreateSandbox { attempt: 0 }),
+            None
+        );
+        assert_eq!(container_waiting(&want(), "c", "ContainerCreating", ""), []);
+        let going = DesiredPod { presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
+        assert_eq!(action_failed(&going, &Action::MountVolumes, "no"), None);
     }
 
     #[test]
     fn what_a_container_waits_for_is_told_as_tools_expect_it() {
         let told = |reason: &str| {
-            let events = waiting(&want(), "c", reason, "why");
+            let events = container_waiting(&want(), "c", reason, "why");
             events.into_iter().map(|e| (e.reason.into_owned(), e.message)).collect::<Vec<_>>()
         };
         let failed = |text: &str| ("Failed".to_owned(), format!("Error: {text}"));
@@ -339,11 +365,12 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_changed_is_told_once_however_often_the_next_one_fails() {
-        let mut memory = Memory::default();
+        let mut memory = PodRecord::default();
         let again = Action::CreateSandbox { attempt: 1 };
-        let told = |memory: &Memory| begun(&want(), memory, &again).map(|event| event.reason);
+        let told =
+            |memory: &PodRecord| action_started(&want(), memory, &again).map(|event| event.reason);
         assert_eq!(told(&memory).as_deref(), Some("SandboxChanged"));
-        memory.failed(Step::Sandbox, "", "no network", Duration::ZERO);
+        memory.record_failure(RetryStep::Sandbox, "", "no network", Duration::ZERO);
         assert_eq!(told(&memory), None);
     }
 }

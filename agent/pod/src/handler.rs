@@ -48,23 +48,23 @@ pub struct HttpGet {
 
 impl Handler {
     /// Reads a probe's handler; a port may be the name of a container port.
-    pub fn of_probe(handler: &ProbeHandler, container: &Container) -> Self {
+    pub fn from_probe(handler: &ProbeHandler, container: &Container) -> Self {
         let ProbeHandler { exec, http_get, tcp_socket, grpc } = handler;
         match grpc {
             Some(grpc) if exec.is_none() && http_get.is_none() && tcp_socket.is_none() => {
                 self::grpc(grpc)
             }
-            _ => of(exec.as_ref(), http_get.as_ref(), tcp_socket.as_ref(), container),
+            _ => from_actions(exec.as_ref(), http_get.as_ref(), tcp_socket.as_ref(), container),
         }
     }
 
     /// Reads a hook's handler. `tcpSocket` exists in the API's hook but is not supported, as in Kubernetes.
-    pub fn of_hook(handler: &LifecycleHandler, container: &Container) -> Self {
-        of(handler.exec.as_ref(), handler.http_get.as_ref(), None, container)
+    pub fn from_hook(handler: &LifecycleHandler, container: &Container) -> Self {
+        from_actions(handler.exec.as_ref(), handler.http_get.as_ref(), None, container)
     }
 }
 
-fn of(
+fn from_actions(
     exec: Option<&ExecAction>,
     http: Option<&HTTPGetAction>,
     tcp: Option<&TCPSocketAction>,
@@ -149,8 +149,8 @@ mod tests {
         let hook = LifecycleHandler { tcp_socket: Some(tcp.clone()), ..Default::default() };
         let probe = ProbeHandler { tcp_socket: Some(tcp), ..Default::default() };
         let container = Container::default();
-        assert!(matches!(Handler::of_hook(&hook, &container), Handler::Unusable(_)));
+        assert!(matches!(Handler::from_hook(&hook, &container), Handler::Unusable(_)));
         let expect = Handler::Tcp { host: String::new(), port: 1 };
-        assert_eq!(Handler::of_probe(&probe, &container), expect);
+        assert_eq!(Handler::from_probe(&probe, &container), expect);
     }
 }

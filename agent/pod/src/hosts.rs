@@ -19,7 +19,7 @@ pub fn pod_name(pod: &Pod) -> String {
 }
 
 /// Host name of a pod without its domain: at most 63 characters.
-pub fn label(pod: &Pod) -> String {
+pub fn host_label(pod: &Pod) -> String {
     let name = if pod.spec.hostname.is_empty() { &pod.metadata.name } else { &pod.spec.hostname };
     let short: String = name.chars().take(LABEL_CHARS_MAX).collect();
     short.trim_end_matches(['-', '.']).to_owned()
@@ -41,7 +41,7 @@ pub fn domain(pod: &Pod, node: &NodeFacts) -> Option<String> {
 /// # Errors
 /// The fully qualified name is longer than the kernel allows.
 pub fn host_name(pod: &Pod, node: &NodeFacts) -> Result<String, TranslateError> {
-    let label = label(pod);
+    let label = host_label(pod);
     let whole = match domain(pod, node) {
         Some(domain) if pod.spec.set_hostname_as_fqdn == Some(true) => format!("{label}.{domain}"),
         _ => return Ok(label),
@@ -53,7 +53,7 @@ pub fn host_name(pod: &Pod, node: &NodeFacts) -> Result<String, TranslateError> 
 }
 
 /// Content of the pod's `/etc/hosts`; `of_node` is the node's own file, used by pods on the host network.
-pub fn file(pod: &Pod, node: &NodeFacts, ips: &[String], of_node: &str) -> String {
+pub fn hosts_file(pod: &Pod, node: &NodeFacts, ips: &[String], of_node: &str) -> String {
     let mut text = node.names.hosts_file_header();
     if pod.spec.host_network {
         text.push_str(" (host network).\n");
@@ -64,7 +64,7 @@ pub fn file(pod: &Pod, node: &NodeFacts, ips: &[String], of_node: &str) -> Strin
     } else {
         text.push_str(".\n");
         text.push_str(LOCAL);
-        let (label, domain) = (label(pod), domain(pod, node));
+        let (label, domain) = (host_label(pod), domain(pod, node));
         for ip in ips {
             match &domain {
                 Some(domain) => text.push_str(&format!("{ip}\t{label}.{domain}\t{label}\n")),
@@ -120,8 +120,8 @@ mod tests {
     fn names_fit_the_kernel() {
         let mut long = pod("", "");
         long.metadata.name = format!("{}-{}", "a".repeat(62), "b".repeat(10));
-        assert_eq!(label(&long), "a".repeat(62));
-        assert_eq!(label(&pod("given", "")), "given");
+        assert_eq!(host_label(&long), "a".repeat(62));
+        assert_eq!(host_label(&pod("given", "")), "given");
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         pod.spec.host_aliases =
             vec![HostAlias { ip: "192.0.2.7".into(), hostnames: vec!["x".into(), "y.z".into()] }];
         let ips = ["10.0.0.7".to_owned(), "fd00::7".into()];
-        let text = file(&pod, &node(), &ips, "ignored\n");
+        let text = hosts_file(&pod, &node(), &ips, "ignored\n");
         assert!(text.starts_with("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"));
         assert!(text.contains("10.0.0.7\th.s.shop.svc.cluster.local\th\n"));
         assert!(text.contains("fd00::7\th.s.shop.svc.cluster.local\th\n"));
@@ -164,7 +164,7 @@ mod tests {
     fn a_file_on_the_nodes_network_is_the_nodes_own() {
         let mut pod = pod("h", "");
         pod.spec.host_network = true;
-        let text = file(&pod, &node(), &["10.0.0.7".into()], "127.0.0.1 localhost");
+        let text = hosts_file(&pod, &node(), &["10.0.0.7".into()], "127.0.0.1 localhost");
         assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n");
     }
 }

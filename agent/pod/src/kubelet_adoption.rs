@@ -7,16 +7,21 @@ use std::time::Duration;
 use proto_api::Time;
 use proto_api::core::v1::{Container, ContainerState, ContainerStatus, PodStatus};
 
-use crate::desired::{ContainerWant, Fnv32};
-use crate::observed::{ContainerSeen, Exit, InstanceState};
+use crate::desired::{DesiredContainer, Fnv32};
+use crate::observed::{Exit, InstanceState, ObservedContainer};
 use crate::record::{
-    Admission, ContainerMemory, Ended, Ending, Health, Memory, Phase, TakenOver, Why,
+    Admission, AdoptedInstance, ContainerHealth, ContainerRecord, EndedContainer, Ending, Phase,
+    PodRecord, TerminationReason,
 };
 
-impl Memory {
+impl PodRecord {
     /// The record of a pod: its journal record updated by the status shown since, or, without a journal record, what the status
     /// implies. Parts of the status that the runtime's `instances` contradict are ignored.
-    pub fn recall(recorded: Option<Self>, status: &PodStatus, instances: &[ContainerSeen]) -> Self {
+    pub fn recover(
+        recorded: Option<Self>,
+        status: &PodStatus,
+        instances: &[ObservedContainer],
+    ) -> Self {
         let mut shown = Self::adopt(status);
         for (name, known) in &mut shown.containers {
             let of_it = instances.iter().filter(|instance| instance.name == *name);
@@ -26,7 +31,7 @@ impl Memory {
         }
         match recorded {
             Some(mut memory) => {
-                memory.heed_shown(shown);
+                memory.apply_container_status(shown);
                 memory
             }
             None => shown,
@@ -35,18 +40,18 @@ impl Memory {
 
     /// The same for a pod from the API. If the API shows it as ended although this agent did not end it, it gets `grace` from
     /// `now` (since boot) to stop.
-    pub fn recall_of_api(
+    pub fn recover_api_pod(
         recorded: Option<Self>,
         status: &PodStatus,
-        instances: &[ContainerSeen],
+        instances: &[ObservedContainer],
         (grace, now): (Duration, Duration),
     ) -> Self {
         let mut recorded = recorded;
         if let Some(memory) = &mut recorded {
-            memory.heed_end(status, grace, now);
+            memory.apply_end(status, grace, now);
         }
         let is_recorded = recorded.is_some();
-        let mut memory = Self::recall(recorded, status, instances);
+        let mut memory = Self::recover(recorded, status, instances);
         if let Some(ending) = memory.ending.as_mut().filter(|_| !is_recorded) {
             ending.deadline = now.saturating_add(grace);
         }
@@ -71,16 +76,17 @@ impl Memory {
         let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
         let statuses = statuses.chain(&status.ephemeral_container_statuses);
         for status in statuses.filter(|s| !s.container_id.is_empty()) {
-            memory.containers.insert(status.name.clone(), Box::new(ContainerMemory::adopt(status)));
+            memory.containers.insert(status.name.clone(), Box::new(ContainerRecord::adopt(status)));
         }
         if memory.phase.is_terminal() {
-            memory.ending = Some(Ending { why: Why::Completed, deadline: Duration::ZERO });
+            memory.ending =
+                Some(Ending { why: TerminationReason::Completed, deadline: Duration::ZERO });
         }
         memory
     }
 
     /// Advances the record to the progress shown in the status; never backwards.
-    pub fn heed_progress(&mut self, status: &PodStatus) {
+    pub fn apply_progress(&mut self, status: &PodStatus) {
         self.progress(&Self::adopt(status));
     }
 
@@ -96,7 +102,7 @@ impl Memory {
 
     /// Applies an end of the pod that another client wrote: a final phase stays, and running containers are stopped within
     /// `grace` of `now` (since boot), as the kubelet does.
-    pub fn heed_end(&mut self, status: &PodStatus, grace: Duration, now: Duration) {
+    pub fn apply_end(&mut self, status: &PodStatus, grace: Duration, now: Duration) {
         let phase = Phase::parse(&status.phase);
         if !phase.is_terminal() || self.phase.is_terminal() {
             return;
@@ -105,9 +111,9 @@ impl Memory {
         let why = match phase {
             Phase::Failed => {
                 let (reason, message) = (status.reason.clone(), status.message.clone());
-                Why::Evicted { reason, message }
+                TerminationReason::Evicted { reason, message }
             }
-            _ => Why::Completed,
+            _ => TerminationReason::Completed,
         };
         let deadline = now.saturating_add(grace);
         self.ending.get_or_insert(Ending { why, deadline });
@@ -115,17 +121,17 @@ impl Memory {
 
     /// Records the status that another client gave to a condition of this agent, and its time in seconds since 1970; the next
     /// status written is a transition from it.
-    pub fn heed_condition(&mut self, kind: String, status: String, since: i64) {
+    pub fn apply_condition(&mut self, kind: String, status: String, since: i64) {
         self.conditions.insert(kind, (status, since));
     }
 
     /// Applies what the API object showed since the record was written, because another agent may have run the pod meanwhile. The
     /// most recent change wins; changes of this agent that were not shown yet stay.
-    pub fn heed(&mut self, status: &PodStatus) {
-        self.heed_shown(Self::adopt(status));
+    pub fn apply_status(&mut self, status: &PodStatus) {
+        self.apply_container_status(Self::adopt(status));
     }
 
-    fn heed_shown(&mut self, shown: Self) {
+    fn apply_container_status(&mut self, shown: Self) {
         self.progress(&shown);
         let mut overtaken = false;
         for (kind, (status, since)) in shown.conditions {
@@ -138,7 +144,7 @@ impl Memory {
         for (name, theirs) in shown.containers {
             let known = self.containers.entry(name).or_default();
             if known.attempt < theirs.attempt {
-                **known = ContainerMemory { backoff: known.backoff, ..*theirs };
+                **known = ContainerRecord { backoff: known.backoff, ..*theirs };
             } else if overtaken && known.health.id == theirs.health.id {
                 known.health.readiness = theirs.health.readiness;
                 known.health.startup = known.health.startup.or(theirs.health.startup);
@@ -147,12 +153,12 @@ impl Memory {
     }
 }
 
-impl ContainerMemory {
-    /// Corrects the state of an instance that the runtime has: a running instance is the newest and has not ended, and each
-    /// instance has the attempt it was created with.
-    fn correct(&mut self, newest: &ContainerSeen) {
+impl ContainerRecord {
+    /// Corrects what a status says by the newest instance in the runtime: no attempt is later than that of the newest
+    /// instance, and one that runs has not ended. The kubelet also takes restart counts from the runtime wherever it has an instance.
+    fn correct(&mut self, newest: &ObservedContainer) {
         let runs = matches!(newest.state, InstanceState::Running { .. });
-        if self.attempt > Some(newest.attempt) && (runs || self.health.id == newest.id) {
+        if self.attempt > Some(newest.attempt) {
             *self = Self { attempt: Some(newest.attempt), ..Self::default() };
         } else if self.attempt == Some(newest.attempt) && runs {
             self.ended = None;
@@ -160,7 +166,11 @@ impl ContainerMemory {
     }
 
     /// Whether an instance was created from the container's current definition.
-    pub(crate) fn is_made_from(&self, instance: &ContainerSeen, container: &ContainerWant) -> bool {
+    pub(crate) fn is_made_from(
+        &self,
+        instance: &ObservedContainer,
+        container: &DesiredContainer,
+    ) -> bool {
         match &self.taken_over {
             _ if !instance.hash.is_empty() => instance.hash == container.hash,
             Some(taken) if taken.id == instance.id => taken.hash == container.hash,
@@ -170,11 +180,15 @@ impl ContainerMemory {
     }
 
     /// Records the definition of an instance that another agent created, once.
-    pub(crate) fn take_over(&mut self, container: &ContainerWant, instance: &ContainerSeen) {
+    pub(crate) fn record_adopted(
+        &mut self,
+        container: &DesiredContainer,
+        instance: &ObservedContainer,
+    ) {
         let known = self.taken_over.as_ref().is_some_and(|taken| taken.id == instance.id);
         if instance.hash.is_empty() && !known {
             let (id, hash) = (instance.id.clone(), container.hash.clone());
-            self.taken_over = Some(TakenOver { id, hash });
+            self.taken_over = Some(AdoptedInstance { id, hash });
         }
     }
 
@@ -190,7 +204,7 @@ impl ContainerMemory {
             };
             let id = terminated.container_id.rsplit("://").next().unwrap_or_default();
             let (image, image_id) = (status.image.clone(), status.image_id.clone());
-            Some(Ended { id: id.to_owned(), image, image_id, exit })
+            Some(EndedContainer { id: id.to_owned(), image, image_id, exit })
         };
         let (mut newest, mut previous) = (ended(&status.state), ended(&status.last_state));
         let id = status.container_id.rsplit("://").next().unwrap_or_default();
@@ -202,11 +216,11 @@ impl ContainerMemory {
             attempt: Some(u32::try_from(status.restart_count).unwrap_or(0)),
             ended: newest,
             previous,
-            health: Health {
+            health: ContainerHealth {
                 id: id.to_owned(),
                 startup: status.started.filter(|started| *started),
                 readiness: Some(status.ready),
-                ..Health::default()
+                ..ContainerHealth::default()
             },
             ..Self::default()
         }
@@ -220,7 +234,7 @@ fn nanoseconds(time: &Time) -> i64 {
 
 /// The container hash with which kubelets 1.16 to 1.30 detect a changed definition: 32-bit FNV-1a over Go's `%#v` print of the
 /// container's JSON bytes, in hexadecimal without leading zeros. A kubelet restarts an instance whose annotation differs.
-pub fn whole_hash(container: &Container) -> String {
+pub fn kubelet_hash(container: &Container) -> String {
     let mut hasher = Fnv32::default();
     hasher.write(listing(&json(container)).as_bytes());
     format!("{:x}", hasher.finish())
@@ -283,37 +297,40 @@ mod tests {
             message: "m".into(),
             ..PodStatus::default()
         };
-        let lost = Why::Evicted { reason: "NodeLost".into(), message: "m".into() };
+        let lost = TerminationReason::Evicted { reason: "NodeLost".into(), message: "m".into() };
         let table = [
             ("Pending", Phase::Running, None),
             ("Running", Phase::Running, None),
             ("Failed", Phase::Failed, Some(lost)),
-            ("Succeeded", Phase::Succeeded, Some(Why::Completed)),
+            ("Succeeded", Phase::Succeeded, Some(TerminationReason::Completed)),
         ];
         for (shown, phase, why) in table {
-            let mut memory = Memory { phase: Phase::Running, ..Memory::default() };
-            memory.heed_end(&over(shown), grace, now);
+            let mut memory = PodRecord { phase: Phase::Running, ..PodRecord::default() };
+            memory.apply_end(&over(shown), grace, now);
             assert_eq!(memory.phase, phase, "{shown}");
             let ending = why.map(|why| Ending { why, deadline: now + grace });
             assert_eq!(memory.ending, ending, "{shown}");
             // A restarted agent gives it the same time.
-            for recorded in [None, Some(Memory { phase: Phase::Running, ..Memory::default() })] {
-                let memory = Memory::recall_of_api(recorded, &over(shown), &[], (grace, now));
+            for recorded in
+                [None, Some(PodRecord { phase: Phase::Running, ..PodRecord::default() })]
+            {
+                let memory = PodRecord::recover_api_pod(recorded, &over(shown), &[], (grace, now));
                 let deadline = memory.ending.map(|ending| ending.deadline);
                 assert_eq!(deadline, memory.phase.is_terminal().then_some(now + grace), "{shown}");
             }
         }
         // A pod that ended here keeps its result.
-        let ending = Ending { why: Why::Completed, deadline: now };
-        let ended = Memory { phase: Phase::Succeeded, ending: Some(ending), ..Memory::default() };
+        let ending = Ending { why: TerminationReason::Completed, deadline: now };
+        let ended =
+            PodRecord { phase: Phase::Succeeded, ending: Some(ending), ..PodRecord::default() };
         let mut memory = ended.clone();
-        memory.heed_end(&over("Failed"), grace, now);
+        memory.apply_end(&over("Failed"), grace, now);
         assert_eq!(memory, ended);
     }
 
     #[test]
     fn a_status_that_the_runtime_contradicts_is_not_believed() {
-        let instance = |state| ContainerSeen {
+        let instance = |state| ObservedContainer {
             name: "c".into(),
             id: "i1".into(),
             attempt: 1,
@@ -343,16 +360,17 @@ mod tests {
             ("another than the one that runs", &running, shown("i9", 9, false), 1, false),
             ("the end of one that runs", &running, shown("i1", 1, true), 1, false),
             ("more restarts of one that has ended", &exited, shown("i1", 9, true), 1, false),
-            ("one that is gone", &exited, shown("i9", 9, true), 9, true),
+            ("more restarts of one before it", &exited, shown("i0", 5, true), 1, false),
+            ("one that is not there", &exited, shown("i9", 9, true), 1, false),
             ("ended", &exited, shown("i1", 1, true), 1, true),
         ];
         for (case, instance, status, attempt, ended) in table {
-            let mut recorded = Memory::default();
-            let known = ContainerMemory { attempt: Some(1), ..ContainerMemory::default() };
+            let mut recorded = PodRecord::default();
+            let known = ContainerRecord { attempt: Some(1), ..ContainerRecord::default() };
             recorded.containers.insert("c".into(), Box::new(known));
             for recorded in [None, Some(recorded)] {
                 let has_record = recorded.is_some();
-                let memory = Memory::recall(recorded, &status, std::slice::from_ref(instance));
+                let memory = PodRecord::recover(recorded, &status, std::slice::from_ref(instance));
                 let known = &memory.containers["c"];
                 assert_eq!(known.attempt, Some(attempt), "{case}");
                 // A recorded attempt is not changed by the status.
@@ -387,7 +405,7 @@ mod tests {
     fn the_hash_is_the_one_that_the_other_agent_wrote() {
         for (json, expect) in GOLDEN {
             let container: Container = serde_json::from_str(json).expect("container");
-            assert_eq!(whole_hash(&container), expect, "{}", container.name);
+            assert_eq!(kubelet_hash(&container), expect, "{}", container.name);
         }
     }
 }

@@ -2,11 +2,11 @@
 //! and the time. Output: a status, a list of actions, the time of the next plan, and the new record.
 //!
 //! ```text
-//! PodWant ─┐
-//! PodSeen ─┤                      ┌─ PodStatus   what the API shows
-//! Memory ──┼─► lifecycle::plan ───┼─ Vec<Action> what may be done now, each at most once
-//! Now ─────┘                      ├─ wake_at     when time alone changes the answer
-//!                                 └─ Memory      what the next call, or the next process, must know
+//! DesiredPod ──┐
+//! ObservedPod ─┤                      ┌─ PodStatus   what the API shows
+//! PodRecord ───┼─► lifecycle::plan ───┼─ Vec<Action> actions to execute now
+//! Now ─────────┘                      ├─ wake_at     when time alone changes the plan
+//!                                     └─ PodRecord   input of the next call, or of the next process
 //! ```
 //!
 //! Nothing here reads a clock, a file or a socket. Numbers from pods and the runtime are not trusted: arithmetic on them

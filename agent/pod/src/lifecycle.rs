@@ -24,13 +24,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::backoff::Step;
-use crate::desired::PodWant;
+use crate::backoff::RetryStep;
+use crate::desired::DesiredPod;
 use crate::ending::{self, needs_stop};
-use crate::observed::{InstanceState, Now, PodSeen, VolumesSeen};
-use crate::plan::{Action, Next, Plan, Stage};
-use crate::probe::{ProbeKind, ProbeOrder, ProbeWant};
-use crate::record::{Admission, Memory, PostStart};
+use crate::observed::{InstanceState, Now, ObservedPod, ObservedVolumes};
+use crate::plan::{Action, Plan, PlanDraft, PodStage};
+use crate::probe::{DesiredProbe, ProbeKind, ProbeOrder};
+use crate::record::{Admission, PodRecord, PostStart};
 use crate::start;
 use crate::status;
 
@@ -38,28 +38,28 @@ use crate::status;
 ///
 /// Calling it again with the returned record and the same other inputs gives the same plan; executing the plan's actions and
 /// showing their results makes progress.
-pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
+pub fn plan(want: &DesiredPod, seen: &ObservedPod, memory: &PodRecord, now: Now) -> Plan {
     let mut memory = memory.clone();
     memory.accept(now);
     memory.observe(want, seen, now);
     forget_past(want, seen, &mut memory);
     ending::decide(want, seen, &mut memory, now.boot);
     let stage = stage(want, seen, &memory);
-    let mut next = Next { want, seen, now: now.boot, actions: Vec::new(), wake_at: None };
+    let mut next = PlanDraft { want, seen, now: now.boot, actions: Vec::new(), wake_at: None };
     match stage {
-        Stage::Preparing => start::prepare(&mut next, &memory),
-        Stage::Initializing | Stage::Running => start::advance(&mut next, &memory, stage),
-        Stage::Ending => ending::stop_all(&mut next, &memory),
-        Stage::Clearing => ending::clear(&mut next, &memory),
+        PodStage::Preparing => start::prepare(&mut next, &memory),
+        PodStage::Initializing | PodStage::Running => start::advance(&mut next, &memory, stage),
+        PodStage::Ending => ending::stop_all(&mut next, &memory),
+        PodStage::Clearing => ending::clean_up(&mut next, &memory),
         // Disk space is short: the record keeps the status, the logs are removed.
-        Stage::Finished if want.dead_kept == 0 => ending::drop_remains(&mut next, &memory),
-        Stage::Gone => ending::leave(&mut next, &memory),
-        Stage::Refused | Stage::Finished => {}
+        PodStage::Finished if want.dead_kept == 0 => ending::remove_remains(&mut next, &memory),
+        PodStage::Gone => ending::finish(&mut next, &memory),
+        PodStage::Refused | PodStage::Finished => {}
     }
-    if stage != Stage::Gone {
+    if stage != PodStage::Gone {
         ending::wake_for_deadline(&mut next, &memory);
     }
-    let Next { actions, wake_at, .. } = next;
+    let PlanDraft { actions, wake_at, .. } = next;
     mark_hooks(&actions, &mut memory);
     let probes = probes(want, seen, &memory, stage);
     let status = status::status(want, seen, &mut memory, stage, now);
@@ -68,22 +68,22 @@ pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
 
 /// Drops records of sandboxes and images that the pod no longer has, since it may go through any number of them. A sandbox that
 /// does not exist needs no stop, and its attempt is not reused.
-fn forget_past(want: &PodWant, seen: &PodSeen, memory: &mut Memory) {
+fn forget_past(want: &DesiredPod, seen: &ObservedPod, memory: &mut PodRecord) {
     if !memory.sandboxes_stopped.is_empty() {
         let there: BTreeSet<u32> = seen.sandboxes.iter().map(|s| s.attempt).collect();
         memory.sandboxes_stopped.retain(|attempt| there.contains(attempt));
     }
-    if memory.troubles.iter().any(|trouble| matches!(trouble.step, Step::Image(_))) {
-        let wanted: BTreeSet<&str> = want.all().map(|c| c.image.as_str()).collect();
+    if memory.troubles.iter().any(|trouble| matches!(trouble.step, RetryStep::Image(_))) {
+        let wanted: BTreeSet<&str> = want.all_containers().map(|c| c.image.as_str()).collect();
         memory.troubles.retain(|trouble| match &trouble.step {
-            Step::Image(image) => wanted.contains(image.as_str()),
+            RetryStep::Image(image) => wanted.contains(image.as_str()),
             _ => true,
         });
     }
 }
 
 /// Marks the hooks of instances that this plan starts: only they have their hook run.
-fn mark_hooks(actions: &[Action], memory: &mut Memory) {
+fn mark_hooks(actions: &[Action], memory: &mut PodRecord) {
     for action in actions {
         if let Action::StartContainer { container, id, hook: true } = action
             && let Some(known) = memory.containers.get_mut(container)
@@ -96,12 +96,17 @@ fn mark_hooks(actions: &[Action], memory: &mut Memory) {
 
 /// Probes of all instances that serve: the startup probe until it succeeded, then the other two. A terminating pod keeps its
 /// readiness probes and loses the others.
-fn probes(want: &PodWant, seen: &PodSeen, memory: &Memory, stage: Stage) -> Vec<ProbeOrder> {
-    if !matches!(stage, Stage::Initializing | Stage::Running | Stage::Ending) {
+fn probes(
+    want: &DesiredPod,
+    seen: &ObservedPod,
+    memory: &PodRecord,
+    stage: PodStage,
+) -> Vec<ProbeOrder> {
+    if !matches!(stage, PodStage::Initializing | PodStage::Running | PodStage::Ending) {
         return Vec::new();
     }
     let mut orders = Vec::new();
-    for container in want.all().filter(|c| c.role.serves()) {
+    for container in want.all_containers().filter(|c| c.role.serves()) {
         let Some(instance) = seen.newest(&container.name) else { continue };
         let Some(known) = memory.containers.get(&container.name) else { continue };
         let (health, probes) = (&known.health, &container.probes);
@@ -112,7 +117,7 @@ fn probes(want: &PodWant, seen: &PodSeen, memory: &Memory, stage: Stage) -> Vec<
         let Some(since) = health.since.filter(|_| runs && due) else { continue };
         let ip = seen.sandbox(&instance.sandbox_id).and_then(|s| s.ips.first());
         let ip = if want.host_network { want.host_ips.first() } else { ip };
-        let mut order = |kind, probe: &Option<ProbeWant>, verdict| {
+        let mut order = |kind, probe: &Option<DesiredProbe>, verdict| {
             orders.extend(probe.as_ref().map(|probe| ProbeOrder {
                 container: container.name.clone(),
                 id: instance.id.clone(),
@@ -124,13 +129,13 @@ fn probes(want: &PodWant, seen: &PodSeen, memory: &Memory, stage: Stage) -> Vec<
             }));
         };
         if !known.has_come_up(container) {
-            if stage != Stage::Ending {
+            if stage != PodStage::Ending {
                 order(ProbeKind::Startup, &probes.startup, None);
             }
             continue;
         }
         order(ProbeKind::Readiness, &probes.readiness, health.readiness);
-        if stage != Stage::Ending {
+        if stage != PodStage::Ending {
             order(ProbeKind::Liveness, &probes.liveness, None);
         }
     }
@@ -138,33 +143,33 @@ fn probes(want: &PodWant, seen: &PodSeen, memory: &Memory, stage: Stage) -> Vec<
 }
 
 /// The stage of the pod.
-fn stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
+fn stage(want: &DesiredPod, seen: &ObservedPod, memory: &PodRecord) -> PodStage {
     let refused = matches!(memory.admission, Some(Admission::Refused { .. }));
     if refused && !want.is_leaving() {
-        return Stage::Refused;
+        return PodStage::Refused;
     }
     if memory.ending.is_some() {
         return ending_stage(want, seen, memory);
     }
     match seen.ready_sandbox() {
-        None => Stage::Preparing,
-        Some(sandbox) if memory.initialized_in == Some(sandbox.attempt) => Stage::Running,
-        Some(_) if want.init.is_empty() => Stage::Running,
-        Some(_) => Stage::Initializing,
+        None => PodStage::Preparing,
+        Some(sandbox) if memory.initialized_in == Some(sandbox.attempt) => PodStage::Running,
+        Some(_) if want.init.is_empty() => PodStage::Running,
+        Some(_) => PodStage::Initializing,
     }
 }
 
-fn ending_stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
+fn ending_stage(want: &DesiredPod, seen: &ObservedPod, memory: &PodRecord) -> PodStage {
     let may_begin = seen.sandboxes.iter().any(|s| ending::may_begin(s, seen, memory));
     if seen.unsure || may_begin || seen.live().next().is_some() {
-        return Stage::Ending;
+        return PodStage::Ending;
     }
     let stopped = seen.sandboxes.iter().all(|s| !needs_stop(s.ready, s.attempt, memory));
-    let bare = stopped && seen.volumes == VolumesSeen::Absent && !seen.cgroup;
+    let bare = stopped && seen.volumes == ObservedVolumes::Absent && !seen.cgroup;
     match (bare, want.is_leaving()) {
-        (true, false) => Stage::Finished,
-        (true, true) if seen.sandboxes.is_empty() && seen.containers.is_empty() => Stage::Gone,
-        _ => Stage::Clearing,
+        (true, false) => PodStage::Finished,
+        (true, true) if seen.sandboxes.is_empty() && seen.containers.is_empty() => PodStage::Gone,
+        _ => PodStage::Clearing,
     }
 }
 

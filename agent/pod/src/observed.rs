@@ -8,15 +8,15 @@ use std::time::Duration;
 
 /// The observed state of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodSeen {
+pub struct ObservedPod {
     /// All sandboxes of the pod, any order.
-    pub sandboxes: Vec<SandboxSeen>,
+    pub sandboxes: Vec<ObservedSandbox>,
     /// All instances of all containers of the pod, any order.
-    pub containers: Vec<ContainerSeen>,
+    pub containers: Vec<ObservedContainer>,
     /// Images by the name that the pod uses; a name not in the map has not been looked up.
-    pub images: BTreeMap<String, ImageSeen>,
+    pub images: BTreeMap<String, ObservedImage>,
     /// The pod's volumes.
-    pub volumes: VolumesSeen,
+    pub volumes: ObservedVolumes,
     /// Whether the pod's cgroup exists.
     pub cgroup: bool,
     /// Whether a container may run that is not shown: a start is in progress or its result is unknown.
@@ -25,7 +25,7 @@ pub struct PodSeen {
 
 /// A pod sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SandboxSeen {
+pub struct ObservedSandbox {
     /// Runtime id.
     pub id: String,
     /// 0 for the pod's first sandbox.
@@ -38,7 +38,7 @@ pub struct SandboxSeen {
 
 /// An instance of a container.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ContainerSeen {
+pub struct ObservedContainer {
     /// Runtime id.
     pub id: String,
     /// Name of the container in the pod.
@@ -92,7 +92,7 @@ pub struct Exit {
 
 /// An image name on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ImageSeen {
+pub enum ObservedImage {
     /// Present.
     Present {
         /// Runtime id of the image.
@@ -107,7 +107,7 @@ pub enum ImageSeen {
 
 /// The volumes of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VolumesSeen {
+pub enum ObservedVolumes {
     /// None of them exists on the node.
     #[default]
     Absent,
@@ -117,34 +117,34 @@ pub enum VolumesSeen {
     Mounted,
 }
 
-impl PodSeen {
+impl ObservedPod {
     /// The newest sandbox.
-    pub fn newest_sandbox(&self) -> Option<&SandboxSeen> {
+    pub fn newest_sandbox(&self) -> Option<&ObservedSandbox> {
         self.sandboxes.iter().max_by_key(|s| s.attempt)
     }
 
     /// The newest sandbox, if it is ready.
-    pub fn ready_sandbox(&self) -> Option<&SandboxSeen> {
+    pub fn ready_sandbox(&self) -> Option<&ObservedSandbox> {
         self.newest_sandbox().filter(|s| s.ready)
     }
 
     /// Finds a sandbox by id.
-    pub fn sandbox(&self, id: &str) -> Option<&SandboxSeen> {
+    pub fn sandbox(&self, id: &str) -> Option<&ObservedSandbox> {
         self.sandboxes.iter().find(|s| s.id == id)
     }
 
     /// The newest instance of a container.
-    pub fn newest(&self, container: &str) -> Option<&ContainerSeen> {
+    pub fn newest(&self, container: &str) -> Option<&ObservedContainer> {
         self.containers.iter().filter(|c| c.name == container).max_by_key(|c| c.attempt)
     }
 
     /// Instances that run or may run.
-    pub fn live(&self) -> impl Iterator<Item = &ContainerSeen> {
+    pub fn live(&self) -> impl Iterator<Item = &ObservedContainer> {
         self.containers.iter().filter(|c| c.is_live())
     }
 }
 
-impl ContainerSeen {
+impl ObservedContainer {
     /// Whether the instance runs or may run.
     pub fn is_live(&self) -> bool {
         matches!(self.state, InstanceState::Running { .. } | InstanceState::Unknown)

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use proto_api::core::v1::PodStatus;
 
-use crate::backoff::Step;
-use crate::desired::PodWant;
-use crate::observed::{ContainerSeen, InstanceState, PodSeen};
-use crate::probe::{ProbeOrder, ProbeWant, Probes};
-use crate::record::{KillReason, Memory};
+use crate::backoff::RetryStep;
+use crate::desired::DesiredPod;
+use crate::observed::{InstanceState, ObservedContainer, ObservedPod};
+use crate::probe::{DesiredProbe, ProbeOrder, Probes};
+use crate::record::{KillReason, PodRecord};
 
 /// Stage of a pod's lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum PodStage {
     /// Rejected at admission; nothing was created.
     Refused,
     /// Volumes, cgroup and sandbox are created, images looked up.
@@ -35,7 +35,7 @@ pub enum Stage {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Stage of the pod.
-    pub stage: Stage,
+    pub stage: PodStage,
     /// The complete status to show.
     pub status: PodStatus,
     /// Actions to execute now, in order; actions on different objects are independent.
@@ -45,13 +45,13 @@ pub struct Plan {
     /// Time since boot at which the plan changes without any other input.
     pub wake_at: Option<Duration>,
     /// The record to pass to the next call.
-    pub memory: Memory,
+    pub memory: PodRecord,
 }
 
 /// An action. Each names its object and is idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Ask the node whether the pod may run; the result goes into [`Memory::admission`].
+    /// Ask the node whether the pod may run; the result goes into [`PodRecord::admission`].
     Admit,
     /// Set up all volumes.
     MountVolumes,
@@ -108,7 +108,7 @@ pub enum Action {
         /// Time of SIGKILL, since boot.
         deadline: Duration,
         /// Reason, for the event.
-        why: StopWhy,
+        why: StopReason,
         /// Whether to run the `preStop` hook first, within the same deadline.
         hook: bool,
     },
@@ -125,7 +125,7 @@ pub enum Action {
     StopSandbox {
         /// Runtime id.
         id: String,
-        /// Attempt, for [`Memory::sandbox_stopped`].
+        /// Attempt, for [`PodRecord::sandbox_stopped`].
         attempt: u32,
     },
     /// Remove a sandbox and everything in it.
@@ -145,7 +145,7 @@ pub enum Action {
 
 /// Why a container is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StopWhy {
+pub enum StopReason {
     /// The pod ends.
     PodEnds,
     /// Its sandbox no longer runs.
@@ -195,11 +195,11 @@ impl Action {
 }
 
 /// A plan in the making.
-pub(crate) struct Next<'a> {
+pub(crate) struct PlanDraft<'a> {
     /// Desired state.
-    pub want: &'a PodWant,
+    pub want: &'a DesiredPod,
     /// Observed state.
-    pub seen: &'a PodSeen,
+    pub seen: &'a ObservedPod,
     /// Time since boot.
     pub now: Duration,
     /// Actions planned so far.
@@ -208,24 +208,24 @@ pub(crate) struct Next<'a> {
     pub wake_at: Option<Duration>,
 }
 
-impl Next<'_> {
+impl PlanDraft<'_> {
     /// Adds an action unless it is planned already.
-    pub fn act(&mut self, action: Action) {
+    pub fn add_action(&mut self, action: Action) {
         if !self.actions.contains(&action) {
             self.actions.push(action);
         }
     }
 
     /// Requests a new plan at `at`, since boot.
-    pub fn wake(&mut self, at: Duration) {
+    pub fn request_wake(&mut self, at: Duration) {
         self.wake_at = Some(self.wake_at.map_or(at, |w| w.min(at)));
     }
 
     /// Whether a step may be tried now; if not, requests a new plan for when it may.
-    pub fn may_try(&mut self, step: &Step, memory: &Memory) -> bool {
-        match memory.trouble(step) {
+    pub fn may_try(&mut self, step: &RetryStep, memory: &PodRecord) -> bool {
+        match memory.last_failure(step) {
             Some(trouble) if self.now < trouble.until => {
-                self.wake(trouble.until);
+                self.request_wake(trouble.until);
                 false
             }
             _ => true,
@@ -233,35 +233,35 @@ impl Next<'_> {
     }
 
     /// Adds the stop of an instance, with its `preStop` hook if it runs and there is time for one.
-    pub fn stop(&mut self, instance: &ContainerSeen, deadline: Duration, why: StopWhy) {
+    pub fn stop(&mut self, instance: &ObservedContainer, deadline: Duration, why: StopReason) {
         let runs = matches!(instance.state, InstanceState::Running { .. });
         let container = self.want.container(&instance.name);
         let hook = runs && deadline > self.now && container.is_some_and(|c| c.pre_stop.is_some());
         let (container, id) = (instance.name.clone(), instance.id.clone());
-        self.act(Action::StopContainer { container, id, deadline, why, hook });
+        self.add_action(Action::StopContainer { container, id, deadline, why, hook });
     }
 
     /// Deadline for stopping an instance now, in a pod that continues.
-    pub fn stop_deadline(&self, instance: &ContainerSeen, why: StopWhy) -> Duration {
+    pub fn stop_deadline(&self, instance: &ObservedContainer, why: StopReason) -> Duration {
         let probes = self.want.container(&instance.name).map(|c| &c.probes);
-        let of_probe = |pick: fn(&Probes) -> &Option<ProbeWant>| {
+        let of_probe = |pick: fn(&Probes) -> &Option<DesiredProbe>| {
             probes.and_then(|probes| pick(probes).as_ref()).and_then(|probe| probe.grace)
         };
         let own = match why {
-            StopWhy::StateUnknown => Some(Duration::ZERO),
-            StopWhy::Unhealthy(KillReason::Liveness) => of_probe(|p| &p.liveness),
-            StopWhy::Unhealthy(KillReason::Startup) => of_probe(|p| &p.startup),
-            StopWhy::Unhealthy(KillReason::PostStart)
-            | StopWhy::PodEnds
-            | StopWhy::SandboxLost
-            | StopWhy::DefinitionChanged => None,
+            StopReason::StateUnknown => Some(Duration::ZERO),
+            StopReason::Unhealthy(KillReason::Liveness) => of_probe(|p| &p.liveness),
+            StopReason::Unhealthy(KillReason::Startup) => of_probe(|p| &p.startup),
+            StopReason::Unhealthy(KillReason::PostStart)
+            | StopReason::PodEnds
+            | StopReason::SandboxLost
+            | StopReason::DefinitionChanged => None,
         };
         self.now.saturating_add(own.unwrap_or(self.want.grace))
     }
 
     /// Adds the removal of an exited instance.
-    pub fn remove(&mut self, instance: &ContainerSeen) {
+    pub fn remove(&mut self, instance: &ObservedContainer) {
         let (id, container) = (instance.id.clone(), instance.name.clone());
-        self.act(Action::RemoveContainer { id, container, attempt: instance.attempt });
+        self.add_action(Action::RemoveContainer { id, container, attempt: instance.attempt });
     }
 }

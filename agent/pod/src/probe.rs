@@ -1,7 +1,7 @@
 //! Probes: what to run, when, and how results add up. Pure; the program runs them.
 //!
 //! The result of a probe belongs to one instance of a container and changes only after as many equal outcomes in a row as the
-//! threshold requires. Results are recorded ([`crate::record::Health`]), counts are not: a restarted agent counts from zero and
+//! threshold requires. Results are recorded ([`crate::record::ContainerHealth`]), counts are not: a restarted agent counts from zero and
 //! changes no result before it has reached a threshold.
 
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl ProbeKind {
     }
 
     /// Result before the first threshold is reached: alive, but neither started up nor ready.
-    fn at_first(self) -> Option<bool> {
+    fn initial_result(self) -> Option<bool> {
         match self {
             Self::Startup => None,
             Self::Readiness => Some(false),
@@ -46,17 +46,17 @@ impl ProbeKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probes {
     /// Gates the other two.
-    pub startup: Option<ProbeWant>,
+    pub startup: Option<DesiredProbe>,
     /// Decides readiness.
-    pub readiness: Option<ProbeWant>,
+    pub readiness: Option<DesiredProbe>,
     /// Decides whether the container is restarted.
-    pub liveness: Option<ProbeWant>,
+    pub liveness: Option<DesiredProbe>,
 }
 
 impl Probes {
     /// Reads the probes of a container.
     pub fn of(container: &Container) -> Self {
-        let read = |probe: &Option<Probe>| probe.as_ref().map(|p| ProbeWant::of(p, container));
+        let read = |probe: &Option<Probe>| probe.as_ref().map(|p| DesiredProbe::of(p, container));
         Self {
             startup: read(&container.startup_probe),
             readiness: read(&container.readiness_probe),
@@ -67,7 +67,7 @@ impl Probes {
 
 /// A probe as its pod specifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeWant {
+pub struct DesiredProbe {
     /// Action.
     pub handler: Handler,
     /// `initialDelaySeconds`.
@@ -84,7 +84,7 @@ pub struct ProbeWant {
     pub grace: Option<Duration>,
 }
 
-impl ProbeWant {
+impl DesiredProbe {
     /// Reads a probe. Unset fields get the API's defaults, because static pods do not pass through the API's defaulting.
     pub fn of(probe: &Probe, container: &Container) -> Self {
         let or = |value: i32, default: u32| match u32::try_from(value) {
@@ -93,7 +93,7 @@ impl ProbeWant {
         };
         let secs = |value: u32| Duration::from_secs(u64::from(value));
         Self {
-            handler: Handler::of_probe(&probe.probe_handler, container),
+            handler: Handler::from_probe(&probe.probe_handler, container),
             initial_delay: secs(or(probe.initial_delay_seconds, 0)),
             period: secs(or(probe.period_seconds, 10)),
             timeout: secs(or(probe.timeout_seconds, 1)),
@@ -102,7 +102,7 @@ impl ProbeWant {
             grace: probe
                 .termination_grace_period_seconds
                 .filter(|value| *value >= 0)
-                .map(crate::desired::secs),
+                .map(crate::desired::clamp_seconds),
         }
     }
 }
@@ -117,7 +117,7 @@ pub struct ProbeOrder {
     /// Purpose of the probe.
     pub kind: ProbeKind,
     /// Settings of the probe.
-    pub probe: ProbeWant,
+    pub probe: DesiredProbe,
     /// Start of the instance, since boot.
     pub since: Duration,
     /// Current result, if any.
@@ -130,7 +130,7 @@ impl ProbeOrder {
     /// Time of the first run, given the time `now`: at once, or after the initial delay. If the instance ran before this process
     /// started (`adopted`), the first run is at an offset into the period derived from its id, so a restarted agent does not run
     /// all probes at once.
-    pub fn first_at(&self, now: Duration, adopted: bool) -> Duration {
+    pub fn first_run(&self, now: Duration, adopted: bool) -> Duration {
         let phase = if adopted { self.phase() } else { Duration::ZERO };
         self.since.saturating_add(self.probe.initial_delay).max(now.saturating_add(phase))
     }
@@ -145,7 +145,7 @@ impl ProbeOrder {
 
 /// Outcome of one run of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// Success.
     Success,
     /// Counts as a success; the text goes into an event.
@@ -156,7 +156,7 @@ pub enum Outcome {
     Error(String),
 }
 
-impl Outcome {
+impl ProbeOutcome {
     /// Whether it counts as success or failure; `None` if it is not counted.
     pub fn is_good(&self) -> Option<bool> {
         match self {
@@ -178,20 +178,20 @@ impl Outcome {
 
 /// Counts the outcomes of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct ProbeCounter {
     verdict: Option<bool>,
     last: Option<bool>,
     run: u32,
 }
 
-impl Tally {
+impl ProbeCounter {
     /// Starts with the recorded result, if any.
     pub fn new(kind: ProbeKind, known: Option<bool>) -> Self {
-        Self { verdict: known.or(kind.at_first()), last: None, run: 0 }
+        Self { verdict: known.or(kind.initial_result()), last: None, run: 0 }
     }
 
     /// Counts an outcome; returns the result if it changed.
-    pub fn count(&mut self, probe: &ProbeWant, good: bool) -> Option<bool> {
+    pub fn count(&mut self, probe: &DesiredProbe, good: bool) -> Option<bool> {
         self.run = if self.last == Some(good) { self.run.saturating_add(1) } else { 1 };
         self.last = Some(good);
         let threshold = if good { probe.successes } else { probe.failures };
@@ -203,13 +203,13 @@ impl Tally {
     }
 
     /// The current result, if any.
-    pub fn verdict(&self) -> Option<bool> {
+    pub fn result(&self) -> Option<bool> {
         self.verdict
     }
 }
 
 /// Whether a probe stops after this result: startup is decided once, and an instance to be restarted is not probed further.
-pub fn is_last(kind: ProbeKind, verdict: bool) -> bool {
+pub fn ends_probe(kind: ProbeKind, verdict: bool) -> bool {
     match kind {
         ProbeKind::Startup => true,
         ProbeKind::Liveness => !verdict,
@@ -221,8 +221,8 @@ pub fn is_last(kind: ProbeKind, verdict: bool) -> bool {
 mod tests {
     use super::*;
 
-    fn probe(successes: u32, failures: u32) -> ProbeWant {
-        ProbeWant {
+    fn probe(successes: u32, failures: u32) -> DesiredProbe {
+        DesiredProbe {
             handler: Handler::Exec(vec!["true".into()]),
             initial_delay: Duration::from_secs(5),
             period: Duration::from_secs(10),
@@ -249,7 +249,7 @@ mod tests {
             (ProbeKind::Startup, None, (1, 3), "---", "  F"),
         ];
         for (kind, known, (successes, failures), answers, verdicts) in cases {
-            let mut tally = Tally::new(kind, known);
+            let mut tally = ProbeCounter::new(kind, known);
             let probe = probe(successes, failures);
             let got: String = answers
                 .chars()
@@ -274,11 +274,11 @@ mod tests {
             verdict: None,
             ip: String::new(),
         };
-        let at = |secs, adopted| order("a").first_at(Duration::from_secs(secs), adopted);
+        let at = |secs, adopted| order("a").first_run(Duration::from_secs(secs), adopted);
         assert_eq!(at(101, false), Duration::from_secs(105));
         assert_eq!(at(200, false), Duration::from_secs(200));
         let points: std::collections::BTreeSet<Duration> = (0..50)
-            .map(|n| order(&format!("id-{n}")).first_at(Duration::from_secs(200), true))
+            .map(|n| order(&format!("id-{n}")).first_run(Duration::from_secs(200), true))
             .collect();
         assert!(points.len() > 40, "spread: {points:?}");
         assert!(points.iter().all(|at| (200..=210).contains(&at.as_secs())));
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_manifest_without_fields_has_the_defaults_of_the_api() {
-        let read = ProbeWant::of(&Probe::default(), &Container::default());
+        let read = DesiredProbe::of(&Probe::default(), &Container::default());
         assert_eq!(
             (read.period, read.timeout, read.successes, read.failures, read.grace),
             (Duration::from_secs(10), Duration::from_secs(1), 1, 3, None)

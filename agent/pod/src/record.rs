@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backoff::{CrashBackoff, MissedExits, Step, StepFailure};
-use crate::desired::{ContainerWant, PodWant, RestartPolicy, Role};
-use crate::observed::{ContainerSeen, Exit, InstanceState, Now, PodSeen};
+use crate::backoff::{CrashBackoff, MissedExits, RetryStep, StepFailure};
+use crate::desired::{ContainerRole, DesiredContainer, DesiredPod, RestartPolicy};
+use crate::observed::{Exit, InstanceState, Now, ObservedContainer, ObservedPod};
 use crate::probe::ProbeKind;
 
 /// The record of a pod. Fields missing in an older record have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Memory {
+pub struct PodRecord {
     /// Result of admission; `None` before it. Decided once per pod.
     pub admission: Option<Admission>,
     /// Time of admission in seconds since 1970; 0 before.
@@ -38,7 +38,7 @@ pub struct Memory {
     /// Attempt of the sandbox in which all init containers have succeeded.
     pub initialized_in: Option<u32>,
     /// Per container, including init containers. Boxed because a B-tree node reserves room for eleven values.
-    pub containers: BTreeMap<String, Box<ContainerMemory>>,
+    pub containers: BTreeMap<String, Box<ContainerRecord>>,
     /// Steps whose last attempt failed.
     pub troubles: Vec<StepFailure>,
     /// Status and last transition time (seconds since 1970) of each condition shown.
@@ -111,14 +111,14 @@ impl Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     /// Reason.
-    pub why: Why,
+    pub why: TerminationReason,
     /// When running containers are killed, since boot.
     pub deadline: Duration,
 }
 
 /// Why a pod ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Why {
+pub enum TerminationReason {
     /// Deleted at its source.
     Deleted,
     /// All containers ended for good.
@@ -139,15 +139,15 @@ pub enum Why {
 /// The record of one container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ContainerMemory {
+pub struct ContainerRecord {
     /// Highest attempt of an instance seen so far; equals the restart count.
     pub attempt: Option<u32>,
     /// Attempt of the sandbox that the newest instance was created in.
     pub sandbox_attempt: Option<u32>,
     /// Exit of the newest instance.
-    pub ended: Option<Ended>,
+    pub ended: Option<EndedContainer>,
     /// Exit of the instance before it.
-    pub previous: Option<Ended>,
+    pub previous: Option<EndedContainer>,
     /// Restart back-off.
     pub backoff: CrashBackoff,
     /// The last image pulled, and the attempt it was pulled for.
@@ -157,15 +157,15 @@ pub struct ContainerMemory {
     /// Attempt of the newest sandbox in which the container started up: running, `postStart` done, startup probe succeeded.
     pub came_up_in: Option<u32>,
     /// Results of probes and hooks of the newest instance.
-    pub health: Health,
+    pub health: ContainerHealth,
     /// The newest instance that another agent created.
-    pub taken_over: Option<TakenOver>,
+    pub taken_over: Option<AdoptedInstance>,
 }
 
 /// An instance that another agent created. It does not show its definition: it counts as created from the definition in force
 /// when this agent first saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakenOver {
+pub struct AdoptedInstance {
     /// Runtime id of the instance.
     pub id: String,
     /// Hash of that definition; see [`crate::desired::instance_hash`].
@@ -175,7 +175,7 @@ pub struct TakenOver {
 /// Results of probes and hooks of one instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Health {
+pub struct ContainerHealth {
     /// Runtime id of the instance that the other fields describe.
     pub id: String,
     /// Start of the instance, since boot.
@@ -190,7 +190,7 @@ pub struct Health {
     pub doomed: Option<KillReason>,
 }
 
-impl Health {
+impl ContainerHealth {
     /// The results, and the instance they belong to.
     fn findings(&self) -> (&str, [Option<bool>; 2], PostStart, Option<KillReason>) {
         (&self.id, [self.startup, self.readiness], self.post_start, self.doomed)
@@ -227,7 +227,7 @@ pub enum KillReason {
 
 /// An exited instance, kept after the runtime removed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndedContainer {
     /// Runtime id of the instance.
     pub id: String,
     /// Name of the image.
@@ -241,7 +241,7 @@ pub struct Ended {
 /// Exit code reported for an instance that disappeared from the runtime, as in Kubernetes.
 const VANISHED_CODE: i32 = 137;
 
-impl Memory {
+impl PodRecord {
     /// The record after a reboot: points in time since boot are reset.
     pub fn after_reboot(mut self) -> Self {
         self.accepted_boot = Duration::ZERO;
@@ -258,13 +258,13 @@ impl Memory {
     }
 
     /// Whether the pod was admitted and has not ended, so that its resources are not available to others.
-    pub fn takes_of_the_node(&self) -> bool {
+    pub fn holds_resources(&self) -> bool {
         self.admission == Some(Admission::Admitted) && !self.phase.is_terminal()
     }
 
     /// Whether it holds probe or hook results that `earlier` does not. Losing them would make the pod look worse than it is until
     /// the thresholds are reached again.
-    pub fn has_found_more_than(&self, earlier: &Self) -> bool {
+    pub fn has_newer_results(&self, earlier: &Self) -> bool {
         self.containers.iter().any(|(name, known)| {
             let before = earlier.containers.get(name).map(|known| known.health.findings());
             known.health.has_findings() && before != Some(known.health.findings())
@@ -272,46 +272,52 @@ impl Memory {
     }
 
     /// Records the failure of a step at `now`, since boot.
-    pub fn failed(&mut self, step: Step, reason: &str, message: &str, now: Duration) {
-        let next = StepFailure::next(self.trouble(&step), step.clone(), reason, message, now);
-        self.forget_trouble(&step);
+    pub fn record_failure(&mut self, step: RetryStep, reason: &str, message: &str, now: Duration) {
+        let next = StepFailure::next(self.last_failure(&step), step.clone(), reason, message, now);
+        self.clear_failure(&step);
         self.troubles.push(next);
     }
 
     /// Records that a sandbox of this attempt may partly exist. Runtimes keep the name reserved when its network could not be set
     /// up, so the next sandbox needs another attempt.
-    pub fn sandbox_spoilt(&mut self, attempt: u32) {
+    pub fn record_spoilt_sandbox(&mut self, attempt: u32) {
         self.sandbox_attempt = self.sandbox_attempt.max(Some(attempt));
     }
 
     /// Clears the failure of a step after a success or a change of its cause: it may be retried at once.
-    pub fn forget_trouble(&mut self, step: &Step) {
+    pub fn clear_failure(&mut self, step: &RetryStep) {
         self.troubles.retain(|t| t.step != *step);
     }
 
     /// Records that a sandbox was created: containers that failed in the previous one may be retried at once.
-    pub fn sandbox_made(&mut self) {
-        self.troubles.retain(|t| !matches!(t.step, Step::Container(_)));
+    pub fn record_new_sandbox(&mut self) {
+        self.troubles.retain(|t| !matches!(t.step, RetryStep::Container(_)));
     }
 
     /// The last failure of a step, if any.
-    pub fn trouble(&self, step: &Step) -> Option<&StepFailure> {
+    pub fn last_failure(&self, step: &RetryStep) -> Option<&StepFailure> {
         self.troubles.iter().find(|t| t.step == *step)
     }
 
     /// Records that an image was pulled for the next instance of a container.
-    pub fn pulled(&mut self, container: &str, image: &str) {
+    pub fn record_pull(&mut self, container: &str, image: &str) {
         let memory = self.containers.entry(container.to_owned()).or_default();
         memory.pulled = Some((memory.next_attempt(), image.to_owned()));
     }
 
     /// Records that a sandbox was stopped.
-    pub fn sandbox_stopped(&mut self, attempt: u32) {
+    pub fn record_stopped_sandbox(&mut self, attempt: u32) {
         self.sandboxes_stopped.insert(attempt);
     }
 
     /// Records a probe result; returns `false` if `id` is not the newest instance.
-    pub fn probed(&mut self, container: &str, id: &str, kind: ProbeKind, good: bool) -> bool {
+    pub fn record_probe_result(
+        &mut self,
+        container: &str,
+        id: &str,
+        kind: ProbeKind,
+        good: bool,
+    ) -> bool {
         let Some(health) = self.health_of(container, id) else { return false };
         match (kind, good) {
             (ProbeKind::Readiness, good) => health.readiness = Some(good),
@@ -324,7 +330,7 @@ impl Memory {
     }
 
     /// Records the result of the `postStart` hook of an instance.
-    pub fn post_started(&mut self, container: &str, id: &str, worked: bool) {
+    pub fn record_post_start(&mut self, container: &str, id: &str, worked: bool) {
         let Some(health) = self.health_of(container, id) else { return };
         health.post_start = PostStart::Done;
         if !worked {
@@ -332,21 +338,27 @@ impl Memory {
         }
     }
 
-    fn health_of(&mut self, container: &str, id: &str) -> Option<&mut Health> {
+    fn health_of(&mut self, container: &str, id: &str) -> Option<&mut ContainerHealth> {
         let known = self.containers.get_mut(container)?;
         Some(&mut known.health).filter(|health| health.id == id)
     }
 
     /// Whether an init container or sidecar no longer delays its successors in that sandbox.
-    pub(crate) fn is_past(&self, container: &ContainerWant, sandbox_attempt: u32) -> bool {
+    pub(crate) fn lets_successors_start(
+        &self,
+        container: &DesiredContainer,
+        sandbox_attempt: u32,
+    ) -> bool {
         self.containers.get(&container.name).is_some_and(|known| match container.role {
-            Role::Sidecar => known.came_up_in == Some(sandbox_attempt),
-            Role::Init | Role::Main | Role::Ephemeral => known.succeeded_in(sandbox_attempt),
+            ContainerRole::Sidecar => known.came_up_in == Some(sandbox_attempt),
+            ContainerRole::Init | ContainerRole::Main | ContainerRole::Ephemeral => {
+                known.succeeded_in(sandbox_attempt)
+            }
         })
     }
 
     /// Updates the record from the observed state: newest attempts, exits, disappeared instances, addresses.
-    pub(crate) fn observe(&mut self, want: &PodWant, seen: &PodSeen, now: Now) {
+    pub(crate) fn observe(&mut self, want: &DesiredPod, seen: &ObservedPod, now: Now) {
         if self.admission.is_none() && !seen.sandboxes.is_empty() {
             // The sandbox proves that the pod was admitted, even if the journal missed it.
             self.admission = Some(Admission::Admitted);
@@ -359,7 +371,7 @@ impl Memory {
                 self.ips.clone_from(&sandbox.ips);
             }
         }
-        for container in want.all() {
+        for container in want.all_containers() {
             let memory = self.containers.entry(container.name.clone()).or_default();
             memory.observe(container, seen, now);
         }
@@ -384,15 +396,15 @@ impl Memory {
     }
 
     /// When a pod with the active deadline `limit` exceeds it, since boot.
-    pub(crate) fn active_until(&self, limit: Duration) -> Option<Duration> {
+    pub(crate) fn active_deadline(&self, limit: Duration) -> Option<Duration> {
         let left = limit.saturating_sub(self.active_before);
         (self.accepted_at != 0).then(|| self.accepted_boot.saturating_add(left))
     }
 
     /// Records that all init containers completed in the newest sandbox, because their instances may be removed.
-    fn observe_init(&mut self, want: &PodWant, seen: &PodSeen) {
+    fn observe_init(&mut self, want: &DesiredPod, seen: &ObservedPod) {
         let Some(sandbox) = seen.newest_sandbox() else { return };
-        let done = want.init.iter().all(|c| self.is_past(c, sandbox.attempt));
+        let done = want.init.iter().all(|c| self.lets_successors_start(c, sandbox.attempt));
         // A main container in this sandbox is proof as well: it was created after the init containers.
         let proven = want.containers.iter().any(|c| {
             seen.containers.iter().any(|s| s.name == c.name && s.sandbox_id == sandbox.id)
@@ -403,7 +415,7 @@ impl Memory {
     }
 }
 
-impl ContainerMemory {
+impl ContainerRecord {
     /// Attempt of the next instance.
     pub fn next_attempt(&self) -> u32 {
         self.attempt.map_or(0, |a| a.saturating_add(1))
@@ -437,44 +449,44 @@ impl ContainerMemory {
 
     /// Whether the newest instance runs but does not count as running, because its `postStart` hook is due or failed.
     pub(crate) fn awaits_hook(&self) -> bool {
-        let Health { post_start, doomed, .. } = &self.health;
+        let ContainerHealth { post_start, doomed, .. } = &self.health;
         *post_start == PostStart::Due || *doomed == Some(KillReason::PostStart)
     }
 
     /// Whether the newest, running instance has started up.
-    pub(crate) fn has_come_up(&self, container: &ContainerWant) -> bool {
+    pub(crate) fn has_come_up(&self, container: &DesiredContainer) -> bool {
         !self.awaits_hook()
             && (container.probes.startup.is_none() || self.health.startup == Some(true))
     }
 
     /// Whether the newest, running instance is ready.
-    pub(crate) fn is_ready(&self, container: &ContainerWant) -> bool {
+    pub(crate) fn is_ready(&self, container: &DesiredContainer) -> bool {
         let probed = container.probes.readiness.is_none() || self.health.readiness == Some(true);
         self.has_come_up(container) && probed
     }
 
-    fn observe(&mut self, container: &ContainerWant, seen: &PodSeen, now: Now) {
+    fn observe(&mut self, container: &DesiredContainer, seen: &ObservedPod, now: Now) {
         let newest = seen.newest(&container.name);
         if let Some(instance) = newest
             && self.attempt < Some(instance.attempt)
         {
-            self.begin(instance, seen);
+            self.begin_instance(instance, seen);
         }
         match newest {
             Some(instance) if Some(instance.attempt) == self.attempt => {
-                self.complete(instance, seen);
-                self.catch_up(instance, now);
+                self.complete_newest(instance, seen);
+                self.count_missed_exits(instance, now);
                 if let Some(exit) = instance.exit() {
-                    self.end(ended(instance, exit), now.boot);
+                    self.end_instance(ended_container(instance, exit), now.boot);
                 }
-                self.take_over(container, instance);
+                self.record_adopted(container, instance);
                 if instance.is_live() && !self.is_made_from(instance, container) {
                     self.replaced = Some(instance.attempt);
                 }
                 self.observe_health(container, instance, seen, now);
             }
             _ if self.attempt.is_some() && self.ended.is_none() => {
-                self.end(vanished(), now.boot);
+                self.end_instance(vanished_container(), now.boot);
             }
             _ => {}
         }
@@ -482,13 +494,13 @@ impl ContainerMemory {
 
     fn observe_health(
         &mut self,
-        container: &ContainerWant,
-        instance: &ContainerSeen,
-        seen: &PodSeen,
+        container: &DesiredContainer,
+        instance: &ObservedContainer,
+        seen: &ObservedPod,
         now: Now,
     ) {
         if self.health.id != instance.id {
-            self.health = Health { id: instance.id.clone(), ..Health::default() };
+            self.health = ContainerHealth { id: instance.id.clone(), ..ContainerHealth::default() };
         }
         let InstanceState::Running { started_at } = instance.state else { return };
         // The runtime reports the start by the wall clock; only the elapsed time is used, once.
@@ -501,31 +513,31 @@ impl ContainerMemory {
     }
 
     /// Handles a newer instance: the state of the newest becomes the previous state.
-    fn begin(&mut self, instance: &ContainerSeen, seen: &PodSeen) {
+    fn begin_instance(&mut self, instance: &ObservedContainer, seen: &ObservedPod) {
         let known = self.ended.take();
         // After the loss of the journal the runtime may still have an instance that this record has never seen.
-        let last = before(instance, seen);
+        let last = previous_instance(instance, seen);
         let last = last.filter(|c| known.is_none() || self.attempt < Some(c.attempt));
-        let last = last.and_then(|last| last.exit().map(|exit| ended(last, exit)));
+        let last = last.and_then(|last| last.exit().map(|exit| ended_container(last, exit)));
         self.previous = last.or(known).or_else(|| self.previous.take());
         self.attempt = Some(instance.attempt);
         self.sandbox_attempt = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
     }
 
     /// A record derived from the API status lacks what the runtime shows of the newest instance; fills it in.
-    fn complete(&mut self, newest: &ContainerSeen, seen: &PodSeen) {
+    fn complete_newest(&mut self, newest: &ObservedContainer, seen: &ObservedPod) {
         if self.sandbox_attempt.is_none() {
             self.sandbox_attempt = seen.sandbox(&newest.sandbox_id).map(|s| s.attempt);
         }
         if self.previous.is_none()
-            && let Some(last) = before(newest, seen)
+            && let Some(last) = previous_instance(newest, seen)
         {
-            self.previous = last.exit().map(|exit| ended(last, exit));
+            self.previous = last.exit().map(|exit| ended_container(last, exit));
         }
     }
 
     /// Counts exits of instances before the newest that were not counted yet. Only the runtime's wall clock times date them.
-    fn catch_up(&mut self, newest: &ContainerSeen, now: Now) {
+    fn count_missed_exits(&mut self, newest: &ObservedContainer, now: Now) {
         let next = self.backoff.counted.map_or(0, |counted| counted.saturating_add(1));
         let count = newest.attempt.saturating_sub(next);
         if count == 0 {
@@ -547,7 +559,7 @@ impl ContainerMemory {
             u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
         };
         let ago = since(until).unwrap_or_default();
-        self.backoff.missed(MissedExits {
+        self.backoff.record_missed_exits(MissedExits {
             count,
             paused: since(started),
             last: now.boot.saturating_sub(ago),
@@ -556,27 +568,30 @@ impl ContainerMemory {
     }
 
     /// Records the exit of the newest instance; counts it once.
-    fn end(&mut self, ended: Ended, now: Duration) {
+    fn end_instance(&mut self, ended: EndedContainer, now: Duration) {
         self.ended.get_or_insert(ended);
         if self.backoff.counted >= self.attempt {
             return;
         }
         self.backoff.counted = self.attempt;
         match self.health.doomed {
-            Some(_) => self.backoff.stopped(now),
-            None => self.backoff.exited(now),
+            Some(_) => self.backoff.record_stop(now),
+            None => self.backoff.record_exit(now),
         }
     }
 }
 
 /// The instance of the same container with the next lower attempt.
-fn before<'a>(instance: &ContainerSeen, seen: &'a PodSeen) -> Option<&'a ContainerSeen> {
+fn previous_instance<'a>(
+    instance: &ObservedContainer,
+    seen: &'a ObservedPod,
+) -> Option<&'a ObservedContainer> {
     let older = seen.containers.iter().filter(|c| c.name == instance.name);
     older.filter(|c| c.attempt < instance.attempt).max_by_key(|c| c.attempt)
 }
 
-fn ended(instance: &ContainerSeen, exit: &Exit) -> Ended {
-    Ended {
+fn ended_container(instance: &ObservedContainer, exit: &Exit) -> EndedContainer {
+    EndedContainer {
         id: instance.id.clone(),
         image: instance.image.clone(),
         image_id: instance.image_id.clone(),
@@ -588,12 +603,12 @@ fn nanoseconds(seconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000)
 }
 
-fn vanished() -> Ended {
+fn vanished_container() -> EndedContainer {
     let exit = Exit {
         code: VANISHED_CODE,
         reason: "ContainerStatusUnknown".to_owned(),
         message: "The container could not be located when the pod was looked at".to_owned(),
         ..Exit::default()
     };
-    Ended { exit, ..Ended::default() }
+    EndedContainer { exit, ..EndedContainer::default() }
 }

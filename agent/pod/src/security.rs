@@ -23,13 +23,13 @@ pub struct ImageUser {
 }
 
 /// Whether [`container`] needs the user of the container's image.
-pub fn asks_for_image_user(pod: &Pod, container: &Container) -> bool {
-    let user = Identity::of(pod, container);
+pub fn needs_image_user(pod: &Pod, container: &Container) -> bool {
+    let user = UserFields::from_pod(pod, container);
     user.uid.is_none() && (user.non_root || user.gid.is_some())
 }
 
 /// Security of a pod's sandbox. Its process is part of the runtime and always runs under the runtime's default seccomp profile.
-pub(crate) fn sandbox(pod: &Pod) -> SandboxSecurity {
+pub(crate) fn sandbox_security(pod: &Pod) -> SandboxSecurity {
     let context = pod.spec.security_context.clone().unwrap_or_default();
     SandboxSecurity {
         run_as_user: context.run_as_user,
@@ -46,7 +46,7 @@ pub(crate) fn sandbox(pod: &Pod) -> SandboxSecurity {
 ///
 /// # Errors
 /// `runAsNonRoot` is set and the container would or could run as root, or a profile is invalid.
-pub(crate) fn container(
+pub(crate) fn container_security(
     pod: &Pod,
     container: &Container,
     node: &NodeFacts,
@@ -55,7 +55,7 @@ pub(crate) fn container(
 ) -> Result<ContainerSecurity, TranslateError> {
     let of_pod = pod.spec.security_context.clone().unwrap_or_default();
     let own = container.security_context.clone().unwrap_or_default();
-    let user = Identity::of(pod, container);
+    let user = UserFields::from_pod(pod, container);
     user.check(pod, container, image_user)?;
     let privileged = own.privileged == Some(true);
     let seccomp = seccomp(pod, container, node)?;
@@ -89,14 +89,14 @@ pub(crate) fn container(
 }
 
 /// The effective user settings of a container and its pod.
-struct Identity {
+struct UserFields {
     uid: Option<i64>,
     gid: Option<i64>,
     non_root: bool,
 }
 
-impl Identity {
-    fn of(pod: &Pod, container: &Container) -> Self {
+impl UserFields {
+    fn from_pod(pod: &Pod, container: &Container) -> Self {
         let of_pod = pod.spec.security_context.clone().unwrap_or_default();
         let own = container.security_context.clone().unwrap_or_default();
         Self {

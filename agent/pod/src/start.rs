@@ -2,43 +2,45 @@
 
 use std::time::Duration;
 
-use crate::backoff::Step;
-use crate::desired::{Config, ContainerWant, PullPolicy, Role};
-use crate::observed::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
-use crate::plan::{Action, Next, Stage, StopWhy};
-use crate::record::{Admission, ContainerMemory, Memory, PostStart};
+use crate::backoff::RetryStep;
+use crate::desired::{ConfigState, ContainerRole, DesiredContainer, PullPolicy};
+use crate::observed::{
+    InstanceState, ObservedContainer, ObservedImage, ObservedPod, ObservedSandbox, ObservedVolumes,
+};
+use crate::plan::{Action, PlanDraft, PodStage, StopReason};
+use crate::record::{Admission, ContainerRecord, PodRecord, PostStart};
 
 /// Interval between lookups of an absent image that may not be pulled.
 const ABSENT_IMAGE_RECHECK: Duration = Duration::from_secs(10);
 
 /// No sandbox is ready: stops what is left of the previous one, then creates the next, with volumes and image lookups in
 /// parallel.
-pub(crate) fn prepare(next: &mut Next<'_>, memory: &Memory) {
+pub(crate) fn prepare(next: &mut PlanDraft<'_>, memory: &PodRecord) {
     if memory.admission != Some(Admission::Admitted) {
-        next.act(Action::Admit);
+        next.add_action(Action::Admit);
         return;
     }
     mount(next, memory);
     for container in next.want.init.iter().chain(&next.want.containers) {
         inspect(next, memory, container);
     }
-    if stop_remains(next, memory) || !next.may_try(&Step::Sandbox, memory) {
+    if stop_remains(next, memory) || !next.may_try(&RetryStep::Sandbox, memory) {
         return;
     }
     let attempt = memory.sandbox_attempt.map_or(0, |a| a.saturating_add(1));
-    next.act(Action::CreateSandbox { attempt });
+    next.add_action(Action::CreateSandbox { attempt });
 }
 
 /// Stops what is left of a lost sandbox; returns whether there was anything.
-fn stop_remains(next: &mut Next<'_>, memory: &Memory) -> bool {
+fn stop_remains(next: &mut PlanDraft<'_>, memory: &PodRecord) -> bool {
     let seen = next.seen;
     let mut remains = false;
-    let may_try = next.may_try(&Step::Cleanup, memory);
+    let may_try = next.may_try(&RetryStep::Cleanup, memory);
     for instance in seen.live() {
         remains = true;
         if may_try {
-            let deadline = next.stop_deadline(instance, StopWhy::SandboxLost);
-            next.stop(instance, deadline, StopWhy::SandboxLost);
+            let deadline = next.stop_deadline(instance, StopReason::SandboxLost);
+            next.stop(instance, deadline, StopReason::SandboxLost);
         }
     }
     for sandbox in &seen.sandboxes {
@@ -46,7 +48,7 @@ fn stop_remains(next: &mut Next<'_>, memory: &Memory) -> bool {
             remains = true;
             if may_try {
                 let (id, attempt) = (sandbox.id.clone(), sandbox.attempt);
-                next.act(Action::StopSandbox { id, attempt });
+                next.add_action(Action::StopSandbox { id, attempt });
             }
         }
     }
@@ -54,29 +56,29 @@ fn stop_remains(next: &mut Next<'_>, memory: &Memory) -> bool {
 }
 
 /// A sandbox is ready: starts the next init container, or all containers, and the sidecars alongside.
-pub(crate) fn advance(next: &mut Next<'_>, memory: &Memory, stage: Stage) {
+pub(crate) fn advance(next: &mut PlanDraft<'_>, memory: &PodRecord, stage: PodStage) {
     let seen = next.seen;
     let Some(sandbox) = seen.ready_sandbox() else { return };
     mount(next, memory);
     let want = next.want;
     match stage {
-        Stage::Initializing => initialize(next, memory, sandbox),
+        PodStage::Initializing => initialize(next, memory, sandbox),
         _ => run(next, memory, sandbox),
     }
     // Ephemeral containers do not wait for init containers.
     for container in &want.ephemeral {
-        drive(next, memory, container, sandbox);
+        advance_container(next, memory, container, sandbox);
     }
     prune(next, memory);
 }
 
 /// Starts the next init container after the sidecars before it have started up; sidecars keep running.
-fn initialize(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
+fn initialize(next: &mut PlanDraft<'_>, memory: &PodRecord, sandbox: &ObservedSandbox) {
     let want = next.want;
     for container in &want.init {
-        let past = memory.is_past(container, sandbox.attempt);
-        if container.role == Role::Sidecar || !past {
-            drive(next, memory, container, sandbox);
+        let past = memory.lets_successors_start(container, sandbox.attempt);
+        if container.role == ContainerRole::Sidecar || !past {
+            advance_container(next, memory, container, sandbox);
         }
         if !past {
             break;
@@ -88,30 +90,35 @@ fn initialize(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
     }
 }
 
-fn run(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
+fn run(next: &mut PlanDraft<'_>, memory: &PodRecord, sandbox: &ObservedSandbox) {
     let want = next.want;
     for container in want.sidecars() {
-        drive(next, memory, container, sandbox);
+        advance_container(next, memory, container, sandbox);
     }
     let mut held_up = false;
     for container in &want.containers {
         let known = memory.containers.get(&container.name);
         let new = known.is_none_or(|m| m.attempt.is_none());
         if !(held_up && new) {
-            drive(next, memory, container, sandbox);
+            advance_container(next, memory, container, sandbox);
         }
-        held_up |= holds_up(next, memory, container);
+        held_up |= delays_successors(next, memory, container);
     }
 }
 
 /// Whether later containers have to wait with their first start because the `postStart` hook of this one is due and can still
 /// run.
-fn holds_up(next: &Next<'_>, memory: &Memory, container: &ContainerWant) -> bool {
-    if container.post_start.is_none() || container.config != Config::Ready {
+fn delays_successors(
+    next: &PlanDraft<'_>,
+    memory: &PodRecord,
+    container: &DesiredContainer,
+) -> bool {
+    if container.post_start.is_none() || container.config != ConfigState::Ready {
         return false;
     }
-    let failing = [Step::Image(container.image.clone()), Step::Container(container.name.clone())];
-    if failing.iter().any(|step| memory.trouble(step).is_some()) {
+    let failing =
+        [RetryStep::Image(container.image.clone()), RetryStep::Container(container.name.clone())];
+    if failing.iter().any(|step| memory.last_failure(step).is_some()) {
         return false;
     }
     let known = memory.containers.get(&container.name).cloned().unwrap_or_default();
@@ -124,31 +131,36 @@ fn holds_up(next: &Next<'_>, memory: &Memory, container: &ContainerWant) -> bool
 
 /// Whether a container ended and is not restarted in this sandbox.
 fn is_over(
-    next: &Next<'_>,
-    known: &ContainerMemory,
-    container: &ContainerWant,
-    sandbox: &SandboxSeen,
+    next: &PlanDraft<'_>,
+    known: &ContainerRecord,
+    container: &DesiredContainer,
+    sandbox: &ObservedSandbox,
 ) -> bool {
     // An init container that succeeded in a lost sandbox runs again in the new one.
-    let again = container.role == Role::Init && known.succeeded_elsewhere(sandbox.attempt);
-    known.is_over(next.want.policy(container.role)) && !again
+    let again = container.role == ContainerRole::Init && known.succeeded_elsewhere(sandbox.attempt);
+    known.is_over(next.want.restart_policy_of(container.role)) && !again
 }
 
-fn mount(next: &mut Next<'_>, memory: &Memory) {
-    if next.seen.volumes != VolumesSeen::Mounted && next.may_try(&Step::Volumes, memory) {
-        next.act(Action::MountVolumes);
+fn mount(next: &mut PlanDraft<'_>, memory: &PodRecord) {
+    if next.seen.volumes != ObservedVolumes::Mounted && next.may_try(&RetryStep::Volumes, memory) {
+        next.add_action(Action::MountVolumes);
     }
 }
 
-fn inspect(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
-    let step = Step::Image(container.image.clone());
+fn inspect(next: &mut PlanDraft<'_>, memory: &PodRecord, container: &DesiredContainer) {
+    let step = RetryStep::Image(container.image.clone());
     if !next.seen.images.contains_key(&container.image) && next.may_try(&step, memory) {
-        next.act(Action::InspectImage { image: container.image.clone() });
+        next.add_action(Action::InspectImage { image: container.image.clone() });
     }
 }
 
 /// Plans the next action for one container.
-fn drive(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant, sandbox: &SandboxSeen) {
+fn advance_container(
+    next: &mut PlanDraft<'_>,
+    memory: &PodRecord,
+    container: &DesiredContainer,
+    sandbox: &ObservedSandbox,
+) {
     let seen = next.seen;
     let known = memory.containers.get(&container.name).cloned().unwrap_or_default();
     let over = is_over(next, &known, container, sandbox);
@@ -160,24 +172,24 @@ fn drive(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant, sandbo
     };
     match &newest.state {
         InstanceState::Running { .. } if newest.sandbox_id != sandbox.id => {
-            retire(next, memory, newest, StopWhy::SandboxLost);
+            replace_instance(next, memory, newest, StopReason::SandboxLost);
         }
         InstanceState::Running { .. } if !known.is_made_from(newest, container) => {
-            retire(next, memory, newest, StopWhy::DefinitionChanged);
+            replace_instance(next, memory, newest, StopReason::DefinitionChanged);
         }
-        InstanceState::Running { .. } => tend(next, memory, newest, &known),
-        InstanceState::Unknown => retire(next, memory, newest, StopWhy::StateUnknown),
+        InstanceState::Running { .. } => handle_running(next, memory, newest, &known),
+        InstanceState::Unknown => replace_instance(next, memory, newest, StopReason::StateUnknown),
         InstanceState::Created
             if newest.sandbox_id == sandbox.id && known.is_made_from(newest, container) =>
         {
-            if next.may_try(&Step::Container(container.name.clone()), memory) {
+            if next.may_try(&RetryStep::Container(container.name.clone()), memory) {
                 let hook = container.post_start.is_some();
                 let (container, id) = (container.name.clone(), newest.id.clone());
-                next.act(Action::StartContainer { container, id, hook });
+                next.add_action(Action::StartContainer { container, id, hook });
             }
         }
         InstanceState::Created => {
-            if next.may_try(&Step::Cleanup, memory) {
+            if next.may_try(&RetryStep::Cleanup, memory) {
                 next.remove(newest);
             }
         }
@@ -187,22 +199,32 @@ fn drive(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant, sandbo
 }
 
 /// Handles a running instance: runs its `postStart` hook, or stops it after a failed probe or hook.
-fn tend(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, known: &ContainerMemory) {
+fn handle_running(
+    next: &mut PlanDraft<'_>,
+    memory: &PodRecord,
+    instance: &ObservedContainer,
+    known: &ContainerRecord,
+) {
     let health = &known.health;
     if health.id != instance.id {
         return;
     }
     if let Some(doom) = health.doomed {
-        retire(next, memory, instance, StopWhy::Unhealthy(doom));
+        replace_instance(next, memory, instance, StopReason::Unhealthy(doom));
     } else if health.post_start == PostStart::Due {
         let (container, id) = (instance.name.clone(), instance.id.clone());
-        next.act(Action::RunPostStart { container, id });
+        next.add_action(Action::RunPostStart { container, id });
     }
 }
 
 /// Stops an instance that has to be replaced although its pod continues.
-fn retire(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, why: StopWhy) {
-    if next.may_try(&Step::Cleanup, memory) {
+fn replace_instance(
+    next: &mut PlanDraft<'_>,
+    memory: &PodRecord,
+    instance: &ObservedContainer,
+    why: StopReason,
+) {
+    if next.may_try(&RetryStep::Cleanup, memory) {
         let deadline = next.stop_deadline(instance, why);
         next.stop(instance, deadline, why);
     }
@@ -210,22 +232,23 @@ fn retire(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, why: S
 
 /// Creates the next instance after its back-off, once its volumes, configuration and image are available.
 fn create_when_due(
-    next: &mut Next<'_>,
-    memory: &Memory,
-    container: &ContainerWant,
-    known: &ContainerMemory,
-    sandbox: &SandboxSeen,
+    next: &mut PlanDraft<'_>,
+    memory: &PodRecord,
+    container: &DesiredContainer,
+    known: &ContainerRecord,
+    sandbox: &ObservedSandbox,
 ) {
     let longest = next.want.crash_delay_max;
     if is_backing_off(known, sandbox, longest, next.now) {
-        next.wake(known.backoff.until(longest));
+        next.request_wake(known.backoff.next_start(longest));
         return;
     }
     let image_id = image(next, memory, container, known);
-    let ready = next.seen.volumes == VolumesSeen::Mounted && container.config == Config::Ready;
+    let ready =
+        next.seen.volumes == ObservedVolumes::Mounted && container.config == ConfigState::Ready;
     let Some(image_id) = image_id.filter(|_| ready) else { return };
-    if next.may_try(&Step::Container(container.name.clone()), memory) {
-        next.act(Action::CreateContainer {
+    if next.may_try(&RetryStep::Container(container.name.clone()), memory) {
+        next.add_action(Action::CreateContainer {
             container: container.name.clone(),
             attempt: known.next_attempt(),
             sandbox_id: sandbox.id.clone(),
@@ -236,8 +259,8 @@ fn create_when_due(
 
 /// Whether the next instance still has to wait. There is no back-off after a changed definition or for a rerun in a new sandbox.
 pub(crate) fn is_backing_off(
-    known: &ContainerMemory,
-    sandbox: &SandboxSeen,
+    known: &ContainerRecord,
+    sandbox: &ObservedSandbox,
     longest: Duration,
     now: Duration,
 ) -> bool {
@@ -246,37 +269,39 @@ pub(crate) fn is_backing_off(
     }
     let replaced = known.replaced == known.attempt;
     let rerun = known.succeeded_elsewhere(sandbox.attempt);
-    !replaced && !rerun && now < known.backoff.until(longest)
+    !replaced && !rerun && now < known.backoff.next_start(longest)
 }
 
 /// Runtime id of the container's image, if its next instance may use it.
 pub(crate) fn usable_image<'a>(
-    seen: &'a PodSeen,
-    container: &ContainerWant,
-    known: &ContainerMemory,
+    seen: &'a ObservedPod,
+    container: &DesiredContainer,
+    known: &ContainerRecord,
 ) -> Option<&'a str> {
-    let Some(ImageSeen::Present { id }) = seen.images.get(&container.image) else { return None };
+    let Some(ObservedImage::Present { id }) = seen.images.get(&container.image) else {
+        return None;
+    };
     let usable = container.pull != PullPolicy::Always || known.has_pulled(&container.image);
     usable.then_some(id.as_str())
 }
 
 /// The same; plans the missing lookup or pull.
 fn image(
-    next: &mut Next<'_>,
-    memory: &Memory,
-    container: &ContainerWant,
-    known: &ContainerMemory,
+    next: &mut PlanDraft<'_>,
+    memory: &PodRecord,
+    container: &DesiredContainer,
+    known: &ContainerRecord,
 ) -> Option<String> {
     if let Some(id) = usable_image(next.seen, container, known) {
         return Some(id.to_owned());
     }
     match (container.pull, next.seen.images.get(&container.image)) {
-        (PullPolicy::Never, Some(ImageSeen::Absent { at })) => {
+        (PullPolicy::Never, Some(ObservedImage::Absent { at })) => {
             let again = at.saturating_add(ABSENT_IMAGE_RECHECK);
             if next.now >= again {
-                next.act(Action::InspectImage { image: container.image.clone() });
+                next.add_action(Action::InspectImage { image: container.image.clone() });
             } else {
-                next.wake(again);
+                next.request_wake(again);
             }
         }
         (PullPolicy::IfNotPresent | PullPolicy::Never, None) => inspect(next, memory, container),
@@ -287,13 +312,13 @@ fn image(
     None
 }
 
-fn pull(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
-    let step = Step::Image(container.image.clone());
-    if let Some(trouble) = memory.trouble(&step) {
+fn pull(next: &mut PlanDraft<'_>, memory: &PodRecord, container: &DesiredContainer) {
+    let step = RetryStep::Image(container.image.clone());
+    if let Some(trouble) = memory.last_failure(&step) {
         // The shown reason changes from the error to `ImagePullBackOff`.
         let turns = crate::status::pull_reason_turns_at(trouble);
         if next.now < turns {
-            next.wake(turns);
+            next.request_wake(turns);
         }
     }
     let planned = next
@@ -302,20 +327,20 @@ fn pull(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
         .any(|a| matches!(a, Action::PullImage { image, .. } if *image == container.image));
     if !planned && next.may_try(&step, memory) {
         let (image, container) = (container.image.clone(), container.name.clone());
-        next.act(Action::PullImage { image, container });
+        next.add_action(Action::PullImage { image, container });
     }
 }
 
 /// Removes exited instances beyond the number to keep, and empty lost sandboxes.
-fn prune(next: &mut Next<'_>, memory: &Memory) {
-    if !next.may_try(&Step::Cleanup, memory) {
+fn prune(next: &mut PlanDraft<'_>, memory: &PodRecord) {
+    if !next.may_try(&RetryStep::Cleanup, memory) {
         return;
     }
     let seen = next.seen;
     // The newest, and earlier ones for their logs.
     let kept = usize::try_from(next.want.dead_kept).unwrap_or(usize::MAX).saturating_add(1);
-    for container in next.want.all() {
-        let mut instances: Vec<&ContainerSeen> =
+    for container in next.want.all_containers() {
+        let mut instances: Vec<&ObservedContainer> =
             seen.containers.iter().filter(|c| c.name == container.name).collect();
         instances.sort_by_key(|c| std::cmp::Reverse(c.attempt));
         for old in instances.into_iter().skip(kept).filter(|c| !c.is_live()) {
@@ -326,9 +351,9 @@ fn prune(next: &mut Next<'_>, memory: &Memory) {
     for sandbox in seen.sandboxes.iter().filter(|s| Some(s.attempt) != newest) {
         let (id, attempt) = (sandbox.id.clone(), sandbox.attempt);
         if sandbox.ready || !memory.sandboxes_stopped.contains(&attempt) {
-            next.act(Action::StopSandbox { id, attempt });
+            next.add_action(Action::StopSandbox { id, attempt });
         } else if seen.containers.iter().all(|c| c.sandbox_id != sandbox.id) {
-            next.act(Action::RemoveSandbox { id });
+            next.add_action(Action::RemoveSandbox { id });
         }
     }
 }

@@ -8,28 +8,30 @@ use proto_api::core::v1::{
 };
 use proto_api::{Time, duration};
 
-use crate::backoff::{Step, StepFailure};
-use crate::desired::{Config, ContainerWant, PodWant, PullPolicy, Role};
+use crate::backoff::{RetryStep, StepFailure};
+use crate::desired::{ConfigState, ContainerRole, DesiredContainer, DesiredPod, PullPolicy};
 use crate::observed::Now;
-use crate::observed::{ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen};
-use crate::plan::Stage;
-use crate::record::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
+use crate::observed::{Exit, InstanceState, ObservedContainer, ObservedImage, ObservedPod};
+use crate::plan::PodStage;
+use crate::record::{
+    Admission, ContainerRecord, EndedContainer, Phase, PodRecord, TerminationReason,
+};
 use crate::start::{is_backing_off, usable_image};
 use crate::termination;
 
 /// Builds the complete status of a pod; updates phase and transition times in `memory`.
 pub(crate) fn status(
-    want: &PodWant,
-    seen: &PodSeen,
-    memory: &mut Memory,
-    stage: Stage,
+    want: &DesiredPod,
+    seen: &ObservedPod,
+    memory: &mut PodRecord,
+    stage: PodStage,
     now: Now,
 ) -> PodStatus {
-    let over = matches!(stage, Stage::Clearing | Stage::Finished | Stage::Gone);
-    let view = View::new(want, seen, memory, now.boot, over);
+    let over = matches!(stage, PodStage::Clearing | PodStage::Finished | PodStage::Gone);
+    let view = ContainerView::new(want, seen, memory, now.boot, over);
     // A rejected pod has no container statuses, so tools show the reason of the rejection.
     let shown = !matches!(memory.admission, Some(Admission::Refused { .. }));
-    let statuses = |list: &[ContainerWant]| -> Vec<ContainerStatus> {
+    let statuses = |list: &[DesiredContainer]| -> Vec<ContainerStatus> {
         let numbered = list.iter().enumerate().filter(|_| shown);
         numbered.map(|(number, container)| view.status(number, container)).collect()
     };
@@ -37,7 +39,7 @@ pub(crate) fn status(
     let ephemeral = statuses(&want.ephemeral);
     memory.phase = memory.phase.advance(phase(want, memory, stage, &main));
     let (reason, message) = pod_reason(memory);
-    let sidecars = want.init.iter().zip(&init).filter(|(c, _)| c.role == Role::Sidecar);
+    let sidecars = want.init.iter().zip(&init).filter(|(c, _)| c.role == ContainerRole::Sidecar);
     let serving: Vec<&ContainerStatus> = sidecars.map(|(_, s)| s).chain(&main).collect();
     let conditions = conditions(want, memory, &serving, now);
     let ips = if want.host_network { want.host_ips.clone() } else { memory.ips.clone() };
@@ -59,27 +61,39 @@ pub(crate) fn status(
 }
 
 /// Reason and message of the pod.
-fn pod_reason(memory: &Memory) -> (String, String) {
+fn pod_reason(memory: &PodRecord) -> (String, String) {
     if let Some(Admission::Refused { reason, message }) = &memory.admission {
         return (reason.clone(), message.clone());
     }
     match memory.ending.as_ref().map(|e| &e.why) {
-        Some(Why::DeadlineExceeded) => (
+        Some(TerminationReason::DeadlineExceeded) => (
             "DeadlineExceeded".to_owned(),
             "Pod was active on the node longer than the specified deadline".to_owned(),
         ),
-        Some(Why::Evicted { reason, message }) => (reason.clone(), message.clone()),
-        Some(Why::Deleted | Why::Completed | Why::SandboxLost) | None => Default::default(),
+        Some(TerminationReason::Evicted { reason, message }) => (reason.clone(), message.clone()),
+        Some(
+            TerminationReason::Deleted
+            | TerminationReason::Completed
+            | TerminationReason::SandboxLost,
+        )
+        | None => Default::default(),
     }
 }
 
 // === phase ===
 
-fn phase(want: &PodWant, memory: &Memory, stage: Stage, main: &[ContainerStatus]) -> Phase {
+fn phase(
+    want: &DesiredPod,
+    memory: &PodRecord,
+    stage: PodStage,
+    main: &[ContainerStatus],
+) -> Phase {
     match stage {
-        Stage::Refused => return Phase::Failed,
-        Stage::Clearing | Stage::Finished | Stage::Gone => return final_phase(want, memory),
-        Stage::Preparing | Stage::Initializing | Stage::Running | Stage::Ending => {}
+        PodStage::Refused => return Phase::Failed,
+        PodStage::Clearing | PodStage::Finished | PodStage::Gone => {
+            return final_phase(want, memory);
+        }
+        PodStage::Preparing | PodStage::Initializing | PodStage::Running | PodStage::Ending => {}
     }
     if !is_initialized(want, memory) {
         return Phase::Pending;
@@ -94,11 +108,17 @@ fn phase(want: &PodWant, memory: &Memory, stage: Stage, main: &[ContainerStatus]
 }
 
 /// Phase of a pod with no running container left.
-fn final_phase(want: &PodWant, memory: &Memory) -> Phase {
+fn final_phase(want: &DesiredPod, memory: &PodRecord) -> Phase {
     let why = memory.ending.as_ref().map(|e| &e.why);
     let refused = matches!(memory.admission, Some(Admission::Refused { .. }));
-    let cut_off =
-        matches!(why, Some(Why::DeadlineExceeded | Why::SandboxLost | Why::Evicted { .. }));
+    let cut_off = matches!(
+        why,
+        Some(
+            TerminationReason::DeadlineExceeded
+                | TerminationReason::SandboxLost
+                | TerminationReason::Evicted { .. }
+        )
+    );
     if refused || cut_off {
         return Phase::Failed;
     }
@@ -116,7 +136,7 @@ fn final_phase(want: &PodWant, memory: &Memory) -> Phase {
     }
 }
 
-fn is_initialized(want: &PodWant, memory: &Memory) -> bool {
+fn is_initialized(want: &DesiredPod, memory: &PodRecord) -> bool {
     want.init.is_empty()
         || (memory.initialized_in.is_some() && memory.initialized_in == memory.sandbox_attempt)
 }
@@ -124,13 +144,13 @@ fn is_initialized(want: &PodWant, memory: &Memory) -> bool {
 // === conditions ===
 
 fn conditions(
-    want: &PodWant,
-    memory: &mut Memory,
+    want: &DesiredPod,
+    memory: &mut PodRecord,
     serving: &[&ContainerStatus],
     now: Now,
 ) -> Vec<PodCondition> {
     let containers_ready = containers_ready(memory.phase, serving);
-    let ready = match gates(want) {
+    let ready = match closed_gate(want) {
         Some(verdict) if containers_ready.is_true => verdict,
         _ => containers_ready.clone(),
     };
@@ -138,19 +158,19 @@ fn conditions(
         ("Initialized", initialized(want, memory)),
         ("Ready", ready),
         ("ContainersReady", containers_ready),
-        ("PodScheduled", Verdict::yes()),
+        ("PodScheduled", ConditionValue::yes()),
     ];
     verdicts.into_iter().map(|(kind, verdict)| verdict.condition(kind, memory, now)).collect()
 }
 
 #[derive(Clone, Debug, Default)]
-struct Verdict {
+struct ConditionValue {
     is_true: bool,
     reason: &'static str,
     message: String,
 }
 
-impl Verdict {
+impl ConditionValue {
     fn yes() -> Self {
         Self { is_true: true, ..Self::default() }
     }
@@ -159,7 +179,7 @@ impl Verdict {
         Self { is_true: false, reason, message }
     }
 
-    fn condition(self, kind: &str, memory: &mut Memory, now: Now) -> PodCondition {
+    fn condition(self, kind: &str, memory: &mut PodRecord, now: Now) -> PodCondition {
         let status = if self.is_true { "True" } else { "False" };
         let since = match memory.conditions.get(kind) {
             Some((before, since)) if before == status => *since,
@@ -177,36 +197,40 @@ impl Verdict {
     }
 }
 
-fn initialized(want: &PodWant, memory: &Memory) -> Verdict {
+fn initialized(want: &DesiredPod, memory: &PodRecord) -> ConditionValue {
     if memory.phase == Phase::Succeeded {
-        return Verdict { is_true: true, reason: "PodCompleted", message: String::new() };
+        return ConditionValue { is_true: true, reason: "PodCompleted", message: String::new() };
     }
     if is_initialized(want, memory) {
-        return Verdict::yes();
+        return ConditionValue::yes();
     }
     let sandbox = memory.sandbox_attempt.unwrap_or(0);
-    let incomplete: Vec<&str> =
-        want.init.iter().filter(|c| !memory.is_past(c, sandbox)).map(|c| c.name.as_str()).collect();
+    let incomplete: Vec<&str> = want
+        .init
+        .iter()
+        .filter(|c| !memory.lets_successors_start(c, sandbox))
+        .map(|c| c.name.as_str())
+        .collect();
     let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
-    Verdict::no("ContainersNotInitialized", message)
+    ConditionValue::no("ContainersNotInitialized", message)
 }
 
-fn containers_ready(phase: Phase, serving: &[&ContainerStatus]) -> Verdict {
+fn containers_ready(phase: Phase, serving: &[&ContainerStatus]) -> ConditionValue {
     match phase {
-        Phase::Succeeded => return Verdict::no("PodCompleted", String::new()),
-        Phase::Failed => return Verdict::no("PodFailed", String::new()),
+        Phase::Succeeded => return ConditionValue::no("PodCompleted", String::new()),
+        Phase::Failed => return ConditionValue::no("PodFailed", String::new()),
         Phase::Pending | Phase::Running => {}
     }
     let unready: Vec<&str> = serving.iter().filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
     if unready.is_empty() {
-        return Verdict::yes();
+        return ConditionValue::yes();
     }
     let message = format!("containers with unready status: [{}]", unready.join(" "));
-    Verdict::no("ContainersNotReady", message)
+    ConditionValue::no("ContainersNotReady", message)
 }
 
 /// The first readiness gate that is not true.
-fn gates(want: &PodWant) -> Option<Verdict> {
+fn closed_gate(want: &DesiredPod) -> Option<ConditionValue> {
     let closed: Vec<String> = want
         .readiness_gates
         .iter()
@@ -221,15 +245,15 @@ fn gates(want: &PodWant) -> Option<Verdict> {
             Some(_) => None,
         })
         .collect();
-    (!closed.is_empty()).then(|| Verdict::no("ReadinessGatesNotReady", closed.join(", ")))
+    (!closed.is_empty()).then(|| ConditionValue::no("ReadinessGatesNotReady", closed.join(", ")))
 }
 
 // === containers ===
 
-struct View<'a> {
-    want: &'a PodWant,
-    seen: &'a PodSeen,
-    memory: &'a Memory,
+struct ContainerView<'a> {
+    want: &'a DesiredPod,
+    seen: &'a ObservedPod,
+    memory: &'a PodRecord,
     now: Duration,
     /// Whether all containers of the pod have ended for good.
     over: bool,
@@ -242,7 +266,7 @@ struct View<'a> {
 /// Restart count of a container. A created instance counts only once it starts, because readers take a higher count for a restart
 /// that happened.
 /// new count for a container that runs again.
-fn restarts(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> u32 {
+fn restarts(newest: Option<&ObservedContainer>, known: &ContainerRecord) -> u32 {
     let attempt = known.attempt.unwrap_or(0);
     match newest.map(|instance| &instance.state) {
         Some(InstanceState::Created) => attempt.saturating_sub(1),
@@ -250,17 +274,18 @@ fn restarts(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> u32 {
     }
 }
 
-impl<'a> View<'a> {
+impl<'a> ContainerView<'a> {
     fn new(
-        want: &'a PodWant,
-        seen: &'a PodSeen,
-        memory: &'a Memory,
+        want: &'a DesiredPod,
+        seen: &'a ObservedPod,
+        memory: &'a PodRecord,
         now: Duration,
         over: bool,
     ) -> Self {
         let sandbox = memory.sandbox_attempt.unwrap_or(0);
-        let past = want.init.iter().take_while(|c| memory.is_past(c, sandbox)).count();
-        let has_run = |c: &ContainerWant| {
+        let past =
+            want.init.iter().take_while(|c| memory.lets_successors_start(c, sandbox)).count();
+        let has_run = |c: &DesiredContainer| {
             let known = memory.containers.get(&c.name);
             known.is_some_and(|m| m.ended.is_some() || m.previous.is_some())
         };
@@ -269,7 +294,7 @@ impl<'a> View<'a> {
     }
 
     /// Status of the container at index `number` of its list.
-    fn status(&self, number: usize, container: &ContainerWant) -> ContainerStatus {
+    fn status(&self, number: usize, container: &DesiredContainer) -> ContainerStatus {
         let known = self.memory.containers.get(&container.name).cloned().unwrap_or_default();
         let newest = self.seen.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
         let running = running(newest, &known).is_some();
@@ -289,10 +314,12 @@ impl<'a> View<'a> {
             state,
             last_state,
             ready: match container.role {
-                Role::Init => succeeded,
-                Role::Main | Role::Sidecar => running && known.is_ready(container),
+                ContainerRole::Init => succeeded,
+                ContainerRole::Main | ContainerRole::Sidecar => {
+                    running && known.is_ready(container)
+                }
                 // Ephemeral containers have no readiness.
-                Role::Ephemeral => false,
+                ContainerRole::Ephemeral => false,
             },
             restart_count: i32::try_from(restarts(newest, &known)).unwrap_or(i32::MAX),
             image,
@@ -305,11 +332,11 @@ impl<'a> View<'a> {
     /// `state` and `lastState` of a container.
     fn states(
         &self,
-        (number, container): (usize, &ContainerWant),
-        known: &ContainerMemory,
-        newest: Option<&ContainerSeen>,
+        (number, container): (usize, &DesiredContainer),
+        known: &ContainerRecord,
+        newest: Option<&ObservedContainer>,
     ) -> (ContainerState, ContainerState) {
-        let terminated = |ended: &Ended| terminated(ended, self.want.message_bytes());
+        let terminated = |ended: &EndedContainer| terminated(ended, self.want.message_bytes());
         let previous = known.previous.as_ref().map(terminated).unwrap_or_default();
         if let Some(started_at) = running(newest, known) {
             let started_at = time(started_at);
@@ -330,12 +357,14 @@ impl<'a> View<'a> {
     /// Whether a container that never ran counts as failed in a pod that ended: all of them if the pod was initialized, otherwise
     /// init containers up to the last that ran, at least the first. Others keep waiting, as tools expect of a pod that failed
     /// during initialization.
-    fn counts_as_failed(&self, number: usize, container: &ContainerWant) -> bool {
+    fn counts_as_failed(&self, number: usize, container: &DesiredContainer) -> bool {
         self.over
             && match container.role {
-                Role::Main => self.want.init.is_empty() || self.memory.initialized_in.is_some(),
-                Role::Init | Role::Sidecar => number < self.begun,
-                Role::Ephemeral => false,
+                ContainerRole::Main => {
+                    self.want.init.is_empty() || self.memory.initialized_in.is_some()
+                }
+                ContainerRole::Init | ContainerRole::Sidecar => number < self.begun,
+                ContainerRole::Ephemeral => false,
             }
     }
 
@@ -343,10 +372,10 @@ impl<'a> View<'a> {
     fn waiting(
         &self,
         number: usize,
-        container: &ContainerWant,
-        known: &ContainerMemory,
+        container: &DesiredContainer,
+        known: &ContainerRecord,
     ) -> Option<ContainerState> {
-        let policy = self.want.policy(container.role);
+        let policy = self.want.restart_policy_of(container.role);
         let over = self.memory.ending.is_some() || known.is_over(policy);
         if over || !self.has_turn(number, container) {
             return None;
@@ -354,36 +383,36 @@ impl<'a> View<'a> {
         if let Some(state) = self.crash_loop(container, known) {
             return Some(state);
         }
-        if let Config::Missing(message) = &container.config {
+        if let ConfigState::Missing(message) = &container.config {
             return Some(waiting("CreateContainerConfigError", message));
         }
-        let pull = self.memory.trouble(&Step::Image(container.image.clone()));
+        let pull = self.memory.last_failure(&RetryStep::Image(container.image.clone()));
         if let Some(trouble) = pull.filter(|_| usable_image(self.seen, container, known).is_none())
         {
             return Some(self.pull_failed(container, trouble));
         }
         let absent =
-            matches!(self.seen.images.get(&container.image), Some(ImageSeen::Absent { .. }));
+            matches!(self.seen.images.get(&container.image), Some(ObservedImage::Absent { .. }));
         if container.pull == PullPolicy::Never && absent {
             let image = &container.image;
             let message =
                 format!("Container image {image:?} is not present with pull policy of Never");
             return Some(waiting("ErrImageNeverPull", &message));
         }
-        let trouble = self.memory.trouble(&Step::Container(container.name.clone()))?;
+        let trouble = self.memory.last_failure(&RetryStep::Container(container.name.clone()))?;
         Some(waiting(&trouble.reason, &trouble.message))
     }
 
     /// Whether the order of init containers has reached this one.
-    fn has_turn(&self, number: usize, container: &ContainerWant) -> bool {
+    fn has_turn(&self, number: usize, container: &DesiredContainer) -> bool {
         let initialized = is_initialized(self.want, self.memory);
         let sandbox = self.memory.sandbox_attempt.unwrap_or(0);
         match container.role {
-            Role::Main => initialized,
-            Role::Ephemeral => true,
-            Role::Init | Role::Sidecar => {
-                let past = self.memory.is_past(container, sandbox);
-                let done = container.role == Role::Init && (initialized || past);
+            ContainerRole::Main => initialized,
+            ContainerRole::Ephemeral => true,
+            ContainerRole::Init | ContainerRole::Sidecar => {
+                let past = self.memory.lets_successors_start(container, sandbox);
+                let done = container.role == ContainerRole::Init && (initialized || past);
                 number <= self.past && !done
             }
         }
@@ -391,15 +420,15 @@ impl<'a> View<'a> {
 
     fn crash_loop(
         &self,
-        container: &ContainerWant,
-        known: &ContainerMemory,
+        container: &DesiredContainer,
+        known: &ContainerRecord,
     ) -> Option<ContainerState> {
         let sandbox = self.seen.ready_sandbox()?;
         let longest = self.want.crash_delay_max;
         if !is_backing_off(known, sandbox, longest, self.now) {
             return None;
         }
-        let PodWant { namespace, name, uid, .. } = self.want;
+        let DesiredPod { namespace, name, uid, .. } = self.want;
         let delay = duration::format(known.backoff.delay.min(longest));
         let container = &container.name;
         let message = format!(
@@ -408,7 +437,7 @@ impl<'a> View<'a> {
         Some(waiting("CrashLoopBackOff", &message))
     }
 
-    fn pull_failed(&self, container: &ContainerWant, trouble: &StepFailure) -> ContainerState {
+    fn pull_failed(&self, container: &DesiredContainer, trouble: &StepFailure) -> ContainerState {
         // An invalid name stays invalid.
         let stays = matches!(trouble.reason.as_str(), "InvalidImageName" | "ImageInspectError");
         if stays || self.now < pull_reason_turns_at(trouble) {
@@ -418,7 +447,7 @@ impl<'a> View<'a> {
     }
 
     /// State of a container whose predecessors are not done.
-    fn not_yet(&self, _container: &ContainerWant) -> ContainerState {
+    fn not_yet(&self, _container: &DesiredContainer) -> ContainerState {
         let initializing = !is_initialized(self.want, self.memory);
         waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, "")
     }
@@ -433,7 +462,7 @@ pub(crate) fn pull_reason_turns_at(trouble: &StepFailure) -> Duration {
 }
 
 /// Start time of the newest instance if it counts as running, which it does after its `postStart` hook.
-fn running(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> Option<i64> {
+fn running(newest: Option<&ObservedContainer>, known: &ContainerRecord) -> Option<i64> {
     match newest?.state {
         InstanceState::Running { .. } if known.awaits_hook() => None,
         InstanceState::Running { started_at } => Some(started_at),
@@ -448,17 +477,17 @@ fn waiting(reason: &str, message: &str) -> ContainerState {
 }
 
 /// State of a container that never ran in a pod that ended, as the kubelet reports it.
-fn never_ran() -> Ended {
+fn never_ran() -> EndedContainer {
     let exit = Exit {
         code: 137,
         reason: "ContainerStatusUnknown".to_owned(),
         message: "The container could not be located when the pod was terminated".to_owned(),
         ..Exit::default()
     };
-    Ended { exit, ..Ended::default() }
+    EndedContainer { exit, ..EndedContainer::default() }
 }
 
-fn terminated(ended: &Ended, message_bytes: usize) -> ContainerState {
+fn terminated(ended: &EndedContainer, message_bytes: usize) -> ContainerState {
     let exit = &ended.exit;
     let reason = match (exit.reason.as_str(), exit.code) {
         ("", 0) => "Completed",

@@ -15,7 +15,7 @@ pub const FALLBACK_TO_LOGS: &str = "FallbackToLogsOnError";
 /// The message from the end of a log file: the last 80 lines, at most their last 2048 bytes. Lines have the CRI format `<time>
 /// <stream> <P or F> <text>`, where `P` marks a line continued in the next entry. `begins_within`: `tail` may start inside a
 /// line.
-pub fn of_log(tail: &[u8], begins_within: bool) -> String {
+pub fn message_from_log(tail: &[u8], begins_within: bool) -> String {
     let text = String::from_utf8_lossy(tail);
     let mut lines: Vec<String> = Vec::new();
     let mut goes_on = false;
@@ -71,25 +71,28 @@ mod tests {
 
     #[test]
     fn the_message_is_the_text_of_the_last_lines() {
-        assert_eq!(of_log(&log(&[("F", "one"), ("F", "two words")]), false), "one\ntwo words\n");
-        assert_eq!(of_log(&log(&[("P", "in "), ("F", "parts")]), false), "in parts\n");
-        assert_eq!(of_log(&log(&[("F", "a"), ("P", "no end")]), false), "a\nno end");
-        assert_eq!(of_log(b"", false), "");
-        assert_eq!(of_log(b"garbage\n", false), "");
+        assert_eq!(
+            message_from_log(&log(&[("F", "one"), ("F", "two words")]), false),
+            "one\ntwo words\n"
+        );
+        assert_eq!(message_from_log(&log(&[("P", "in "), ("F", "parts")]), false), "in parts\n");
+        assert_eq!(message_from_log(&log(&[("F", "a"), ("P", "no end")]), false), "a\nno end");
+        assert_eq!(message_from_log(b"", false), "");
+        assert_eq!(message_from_log(b"garbage\n", false), "");
         let mut cut = log(&[("F", "half"), ("F", "whole")]);
         cut.drain(..10);
-        assert_eq!(of_log(&cut, true), "whole\n");
+        assert_eq!(message_from_log(&cut, true), "whole\n");
     }
 
     #[test]
     fn the_message_is_bounded_in_lines_and_bytes() {
         let many: Vec<String> = (0..100).map(|n| n.to_string()).collect();
         let lines: Vec<(&str, &str)> = many.iter().map(|text| ("F", text.as_str())).collect();
-        let message = of_log(&log(&lines), false);
+        let message = message_from_log(&log(&lines), false);
         assert_eq!(message.lines().count(), 80);
         assert!(message.starts_with("20\n") && message.ends_with("99\n"));
         let long = "ü".repeat(3000);
-        let message = of_log(&log(&[("F", &long)]), false);
+        let message = message_from_log(&log(&[("F", &long)]), false);
         assert!(message.len() <= 2048 && message.len() > 2040 && message.ends_with("ü\n"));
         assert_eq!(first_bytes("aü", 2), "a");
     }

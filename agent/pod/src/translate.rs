@@ -11,7 +11,7 @@ use proto_api::names;
 use crate::desired::instance_hash;
 use crate::expand::expand;
 use crate::fault::TranslateError;
-use crate::kubelet_adoption::whole_hash;
+use crate::kubelet_adoption::kubelet_hash;
 use crate::node_facts::NodeFacts;
 use crate::security::ImageUser;
 use crate::spec::{
@@ -24,11 +24,11 @@ use crate::{bandwidth, dns, hosts, security};
 /// Log directory of a pod below `pod_logs_dir`.
 pub fn log_directory(pod_logs_dir: &str, pod: &Pod) -> String {
     let meta = &pod.metadata;
-    log_directory_of(pod_logs_dir, &meta.namespace, &meta.name, &meta.uid)
+    log_directory_path(pod_logs_dir, &meta.namespace, &meta.name, &meta.uid)
 }
 
 /// Log directory of a pod given by namespace, name and uid.
-pub fn log_directory_of(pod_logs_dir: &str, namespace: &str, name: &str, uid: &str) -> String {
+pub fn log_directory_path(pod_logs_dir: &str, namespace: &str, name: &str, uid: &str) -> String {
     format!("{pod_logs_dir}/{namespace}_{name}_{uid}")
 }
 
@@ -36,7 +36,7 @@ pub fn log_directory_of(pod_logs_dir: &str, namespace: &str, name: &str, uid: &s
 ///
 /// # Errors
 /// The host name or the traffic limits are invalid.
-pub fn sandbox(
+pub fn sandbox_config(
     pod: &Pod,
     node: &NodeFacts,
     cgroup_parent: &str,
@@ -57,17 +57,17 @@ pub fn sandbox(
         annotations: sandbox_annotations(pod, node)?,
         cgroup_parent: cgroup_parent.to_owned(),
         // sysctl(8) accepts both spellings; the runtime requires dots.
-        sysctls: sysctls.map(|s| (dotted(&s.name), s.value.clone())).collect(),
+        sysctls: sysctls.map(|s| (dotted_name(&s.name), s.value.clone())).collect(),
         namespaces: namespaces(pod),
-        security: security::sandbox(pod),
+        security: security::sandbox_security(pod),
         runtime_handler: String::new(),
     })
 }
 
 /// Name of a sysctl with dots as separators, as in sysctl(8): if the first separator is a slash, slashes separate and dots are
 /// part of names.
-fn dotted(name: &str) -> String {
-    agent_node::sysctls::dotted(name)
+fn dotted_name(name: &str) -> String {
+    agent_node::sysctls::dotted_name(name)
 }
 
 /// The pod's annotations, with traffic limits under the names that CNI plugins read.
@@ -76,7 +76,7 @@ fn sandbox_annotations(
     node: &NodeFacts,
 ) -> Result<BTreeMap<String, String>, TranslateError> {
     let mut all = pod.metadata.annotations.clone();
-    let limits = bandwidth::limits(pod, node.names)?;
+    let limits = bandwidth::bandwidth_limits(pod, node.names)?;
     let limits = [limits.ingress, limits.egress];
     for (name, bits) in names::RUNTIME_BANDWIDTH.into_iter().zip(limits) {
         match bits {
@@ -139,7 +139,7 @@ pub struct ContainerInputs {
     /// User of the image; used only if [`security::asks_for_image_user`].
     pub image_user: ImageUser,
     /// CPUs, NUMA nodes and devices allocated to the container.
-    pub granted: Granted,
+    pub granted: GrantedResources,
     /// Its environment.
     pub env: Vec<(String, String)>,
     /// The pod's volumes on the host, by volume name.
@@ -152,7 +152,7 @@ pub struct ContainerInputs {
 
 /// Resources of the node allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Granted {
+pub struct GrantedResources {
     /// Exclusive CPUs as a list of ranges (`0-2,7`); empty for all.
     pub cpus: String,
     /// NUMA nodes as a list of ranges; empty for all.
@@ -171,7 +171,7 @@ pub struct Granted {
 ///
 /// # Errors
 /// A volume is missing, or the security context cannot be honoured.
-pub fn container(
+pub fn container_config(
     pod: &Pod,
     container: &Container,
     node: &NodeFacts,
@@ -204,7 +204,13 @@ pub fn container(
         stdin_once: container.stdin_once,
         tty: container.tty,
         resources: resources(qos_class(pod), container, node, &granted),
-        security: security::container(pod, container, node, &inputs.image_user, namespaces(pod))?,
+        security: security::container_security(
+            pod,
+            container,
+            node,
+            &inputs.image_user,
+            namespaces(pod),
+        )?,
         env: inputs.env,
     })
 }
@@ -271,7 +277,7 @@ fn container_annotations(
     let mut all = BTreeMap::new();
     let mut set = |key: &str, value: String| all.insert(key.to_owned(), value);
     set(labels::DEFINITION_HASH, instance_hash(container));
-    set(labels::CONTAINER_HASH, whole_hash(container));
+    set(labels::CONTAINER_HASH, kubelet_hash(container));
     set(labels::RESTART_COUNT, attempt.to_string());
     set(labels::TERMINATION_MESSAGE_PATH, container.termination_message_path.clone());
     set(labels::TERMINATION_MESSAGE_POLICY, container.termination_message_policy.clone());
@@ -285,9 +291,9 @@ fn resources(
     class: QosClass,
     container: &Container,
     node: &NodeFacts,
-    granted: &Granted,
+    granted: &GrantedResources,
 ) -> ContainerResources {
-    let limits = container_limits(container).bound_by(node.cpu_bound);
+    let limits = container_limits(container).with_cpu_bound(node.cpu_bound);
     let signed = |value: Option<u64>| value.map_or(0, |v| i64::try_from(v).unwrap_or(i64::MAX));
     ContainerResources {
         cpu_shares: signed(limits.cpu_shares),

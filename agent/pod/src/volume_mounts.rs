@@ -36,7 +36,7 @@ pub enum AllReadOnly {
 
 /// A mount that a container gets through a bind mount of the agent: part of a volume, or a whole volume that has no path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct BoundPart<'a> {
     /// Index of the mount in the container.
     pub index: usize,
     /// Name of the volume.
@@ -58,7 +58,7 @@ pub fn sub_paths<'a>(
     container: &'a Container,
     env: &[(String, String)],
     volumes: &BTreeMap<String, VolumeOnHost>,
-) -> Result<Vec<Part<'a>>, TranslateError> {
+) -> Result<Vec<BoundPart<'a>>, TranslateError> {
     let mut found = Vec::new();
     let known: BTreeMap<&str, &str> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
     for (index, mount) in container.volume_mounts.iter().enumerate() {
@@ -69,7 +69,7 @@ pub fn sub_paths<'a>(
         let path = if mount.sub_path_expr.is_empty() {
             mount.sub_path.clone()
         } else {
-            expanded(&mount.sub_path_expr, &known).ok_or_else(failed)?
+            expand_path(&mount.sub_path_expr, &known).ok_or_else(failed)?
         };
         let checked = volumes.get(&mount.name).is_some_and(|volume| volume.checked);
         let all_read_only = all_read_only(mount);
@@ -80,8 +80,8 @@ pub fn sub_paths<'a>(
         if path.starts_with('/') || path.split('/').any(|name| name == "..") {
             return Err(failed());
         }
-        let follows = volumes.get(&mount.name).is_some_and(|volume| follows(mount, volume));
-        found.push(Part { index, volume: mount.name.as_str(), path, all_read_only, follows });
+        let follows = volumes.get(&mount.name).is_some_and(|volume| is_refreshed(mount, volume));
+        found.push(BoundPart { index, volume: mount.name.as_str(), path, all_read_only, follows });
     }
     Ok(found)
 }
@@ -103,7 +103,7 @@ fn propagates(mount: &VolumeMount) -> bool {
 
 /// Whether a mount is refreshed while a container uses it: a fixed `subPath` of a volume whose pod requested it. A recursively
 /// read-only mount receives no propagation.
-pub fn follows(mount: &VolumeMount, volume: &VolumeOnHost) -> bool {
+pub fn is_refreshed(mount: &VolumeMount, volume: &VolumeOnHost) -> bool {
     volume.follows
         && !mount.sub_path.is_empty()
         && mount.sub_path_expr.is_empty()
@@ -115,7 +115,7 @@ pub fn follows(mount: &VolumeMount, volume: &VolumeOnHost) -> bool {
 const PATH_BYTES_MAX: usize = 4095;
 
 /// Expands variables in `text`; `None` if one is unknown or the result is too long for a path.
-fn expanded(text: &str, env: &BTreeMap<&str, &str>) -> Option<String> {
+fn expand_path(text: &str, env: &BTreeMap<&str, &str>) -> Option<String> {
     let all_known = std::cell::Cell::new(true);
     let value = expand(text, PATH_BYTES_MAX, |name| {
         let known = env.get(name).copied();
@@ -153,7 +153,7 @@ pub(crate) fn mounts(
                 Some("HostToContainer") => Propagation::HostToContainer,
                 Some("Bidirectional") => Propagation::Bidirectional,
                 // Newer versions are mounted over it on the host.
-                _ if follows(wanted, volume) => Propagation::HostToContainer,
+                _ if is_refreshed(wanted, volume) => Propagation::HostToContainer,
                 _ => Propagation::Private,
             },
         })

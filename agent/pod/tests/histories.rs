@@ -7,19 +7,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_pod::backoff::{CRASH_DELAY_MAX, Step};
+use agent_pod::backoff::{CRASH_DELAY_MAX, RetryStep};
 use agent_pod::desired::{
-    Config, ContainerWant, PodWant, Presence, PullPolicy, RestartPolicy, Role, Source,
+    ConfigState, ContainerRole, DesiredContainer, DesiredPod, PodSource, Presence, PullPolicy,
+    RestartPolicy,
 };
 use agent_pod::handler::Handler;
 use agent_pod::lifecycle::plan;
 use agent_pod::observed::Now;
 use agent_pod::observed::{
-    ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
+    Exit, InstanceState, ObservedContainer, ObservedImage, ObservedPod, ObservedSandbox,
+    ObservedVolumes,
 };
-use agent_pod::plan::{Action, Plan, Stage, StopWhy};
-use agent_pod::probe::{ProbeKind, ProbeOrder, ProbeWant, Probes};
-use agent_pod::record::{Admission, Memory, Phase};
+use agent_pod::plan::{Action, Plan, PodStage, StopReason};
+use agent_pod::probe::{DesiredProbe, ProbeKind, ProbeOrder, Probes};
+use agent_pod::record::{Admission, Phase, PodRecord};
 use proptest::prelude::*;
 
 /// Something that happens to the pod.
@@ -101,9 +103,9 @@ fn handler() -> Handler {
     Handler::Exec(vec!["true".to_owned()])
 }
 
-fn container(name: String, image: String, pull: PullPolicy, extras: Extras) -> ContainerWant {
+fn container(name: String, image: String, pull: PullPolicy, extras: Extras) -> DesiredContainer {
     let probe = |wanted: bool| {
-        wanted.then(|| ProbeWant {
+        wanted.then(|| DesiredProbe {
             handler: handler(),
             initial_delay: Duration::ZERO,
             period: Duration::from_secs(10),
@@ -113,13 +115,13 @@ fn container(name: String, image: String, pull: PullPolicy, extras: Extras) -> C
             grace: None,
         })
     };
-    ContainerWant {
+    DesiredContainer {
         name,
         image,
         pull,
         hash: "0".to_owned(),
-        config: Config::Ready,
-        role: Role::Main,
+        config: ConfigState::Ready,
+        role: ContainerRole::Main,
         probes: Probes {
             startup: probe(extras.startup),
             readiness: probe(extras.readiness),
@@ -130,7 +132,7 @@ fn container(name: String, image: String, pull: PullPolicy, extras: Extras) -> C
     }
 }
 
-fn want() -> impl Strategy<Value = PodWant> {
+fn want() -> impl Strategy<Value = DesiredPod> {
     let policy = prop_oneof![
         Just(RestartPolicy::Always),
         Just(RestartPolicy::OnFailure),
@@ -141,11 +143,11 @@ fn want() -> impl Strategy<Value = PodWant> {
         Just(PullPolicy::IfNotPresent),
         Just(PullPolicy::Never)
     ];
-    let source = prop_oneof![Just(Source::Api), Just(Source::Static)];
+    let source = prop_oneof![Just(PodSource::Api), Just(PodSource::Static)];
     let deadline = prop_oneof![4 => Just(None), 1 => (1..500u64).prop_map(Some)];
     (policy, proptest::collection::vec((pull, extras()), 1..5), 0..4usize, source, deadline)
         .prop_map(|(restart_policy, pulls, init, source, deadline)| {
-            let mut all: Vec<ContainerWant> = pulls
+            let mut all: Vec<DesiredContainer> = pulls
                 .iter()
                 .enumerate()
                 .map(|(n, (pull, extras))| {
@@ -154,13 +156,14 @@ fn want() -> impl Strategy<Value = PodWant> {
                 .collect();
             let containers = all.split_off(init.min(all.len() - 1));
             for (container, (_, extras)) in all.iter_mut().zip(&pulls) {
-                container.role = if extras.sidecar { Role::Sidecar } else { Role::Init };
-                if container.role == Role::Init {
+                container.role =
+                    if extras.sidecar { ContainerRole::Sidecar } else { ContainerRole::Init };
+                if container.role == ContainerRole::Init {
                     container.probes = Probes::default();
                     (container.post_start, container.pre_stop) = (None, None);
                 }
             }
-            PodWant {
+            DesiredPod {
                 namespace: "ns".to_owned(),
                 name: "p".to_owned(),
                 uid: "u".to_owned(),
@@ -185,9 +188,9 @@ fn want() -> impl Strategy<Value = PodWant> {
 }
 
 struct World {
-    want: PodWant,
-    seen: PodSeen,
-    memory: Memory,
+    want: DesiredPod,
+    seen: ObservedPod,
+    memory: PodRecord,
     now: Now,
     next_id: u32,
     /// Every (container, attempt) that was ever created.
@@ -203,11 +206,11 @@ struct World {
 }
 
 impl World {
-    fn new(want: PodWant) -> Self {
+    fn new(want: DesiredPod) -> Self {
         Self {
             want,
-            seen: PodSeen::default(),
-            memory: Memory::default(),
+            seen: ObservedPod::default(),
+            memory: PodRecord::default(),
             now: Now { unix_seconds: 1_000_000, boot: Duration::from_secs(5_000) },
             next_id: 0,
             created: BTreeMap::new(),
@@ -267,7 +270,7 @@ impl World {
         let statuses =
             plan.status.init_container_statuses.iter().chain(&plan.status.container_statuses);
         let shown: BTreeMap<&str, _> = statuses.map(|s| (s.name.as_str(), s)).collect();
-        for container in self.want.all().filter(|c| c.role.serves()) {
+        for container in self.want.all_containers().filter(|c| c.role.serves()) {
             let Some(status) = shown.get(container.name.as_str()) else { continue };
             if !status.ready {
                 continue;
@@ -281,7 +284,7 @@ impl World {
             assert!(!hooked, "ready before its first hook");
         }
         let ready = plan.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-        let all = self.want.all().filter(|c| c.role.serves());
+        let all = self.want.all_containers().filter(|c| c.role.serves());
         let mut all = all.map(|c| shown.get(c.name.as_str()).is_some_and(|s| s.ready));
         assert!(!ready || all.all(|ready| ready), "ready without all of its containers");
     }
@@ -301,10 +304,10 @@ impl World {
     }
 
     /// Sidecars are stopped one at a time, in reverse order, after all other containers.
-    fn check_stop(&self, name: &str, why: StopWhy) {
-        assert!(!(self.ended && matches!(why, StopWhy::Unhealthy(_))), "{name}: {why:?}");
+    fn check_stop(&self, name: &str, why: StopReason) {
+        assert!(!(self.ended && matches!(why, StopReason::Unhealthy(_))), "{name}: {why:?}");
         let place = self.want.sidecars().position(|c| c.name == name);
-        let Some(place) = place.filter(|_| why == StopWhy::PodEnds) else { return };
+        let Some(place) = place.filter(|_| why == StopReason::PodEnds) else { return };
         let later: Vec<&str> =
             self.want.sidecars().skip(place + 1).map(|c| c.name.as_str()).collect();
         for live in self.seen.live() {
@@ -332,7 +335,7 @@ impl World {
                 assert!(!again, "{container}/{attempt} created twice");
                 let sandbox = self.seen.ready_sandbox().expect("a ready sandbox");
                 assert_eq!(sandbox.id, *sandbox_id);
-                assert_eq!(self.seen.volumes, VolumesSeen::Mounted);
+                assert_eq!(self.seen.volumes, ObservedVolumes::Mounted);
                 self.check_init_order(container);
             }
             Action::StartContainer { container, .. } => {
@@ -355,7 +358,7 @@ impl World {
             }
             Action::ReportDeleted | Action::Forget => {
                 assert!(self.seen.sandboxes.is_empty() && self.seen.containers.is_empty());
-                assert_eq!(self.seen.volumes, VolumesSeen::Absent);
+                assert_eq!(self.seen.volumes, ObservedVolumes::Absent);
                 assert!(!self.seen.cgroup);
             }
             _ => {}
@@ -365,20 +368,20 @@ impl World {
     /// No init container runs alongside another or a main container, and a sidecar starts before its successors.
     fn check_init_order(&self, container: &str) {
         let role = self.want.container(container).expect("wanted").role;
-        if matches!(role, Role::Init | Role::Main) {
-            for other in self.want.init.iter().filter(|c| c.role == Role::Init) {
+        if matches!(role, ContainerRole::Init | ContainerRole::Main) {
+            for other in self.want.init.iter().filter(|c| c.role == ContainerRole::Init) {
                 let live = self.seen.live().any(|c| c.name == other.name);
                 assert!(!live || other.name == container, "{container} beside {}", other.name);
             }
         }
-        if role == Role::Ephemeral {
+        if role == ContainerRole::Ephemeral {
             return;
         }
         let sandbox = self.seen.ready_sandbox().expect("a ready sandbox");
         for before in self.want.init.iter().take_while(|c| c.name != container) {
-            if before.role == Role::Sidecar {
+            if before.role == ContainerRole::Sidecar {
                 let of_sandbox =
-                    |c: &&ContainerSeen| c.name == before.name && c.sandbox_id == sandbox.id;
+                    |c: &&ObservedContainer| c.name == before.name && c.sandbox_id == sandbox.id;
                 let started = self.seen.containers.iter().find(of_sandbox);
                 assert!(started.is_some(), "{container} before sidecar {}", before.name);
             }
@@ -405,8 +408,8 @@ impl World {
             }
             Event::Restart => {
                 self.seen.images.clear();
-                if self.seen.volumes == VolumesSeen::Mounted {
-                    self.seen.volumes = VolumesSeen::Unverified;
+                if self.seen.volumes == ObservedVolumes::Mounted {
+                    self.seen.volumes = ObservedVolumes::Unverified;
                 }
             }
             Event::Reboot => {
@@ -417,11 +420,11 @@ impl World {
                 self.seen.cgroup = false;
             }
             Event::Delete(secs) => {
-                if self.want.source == Source::Api && self.want.presence == Presence::Present {
+                if self.want.source == PodSource::Api && self.want.presence == Presence::Present {
                     self.want.presence = Presence::Deleting { grace: Duration::from_secs(*secs) };
                 }
             }
-            Event::Drop => self.want = self.want.clone().gone(),
+            Event::Drop => self.want = self.want.clone().into_gone(),
             Event::Change(n) => {
                 let init = self.want.init.len();
                 let mut all = self.want.init.iter_mut().chain(&mut self.want.containers);
@@ -430,8 +433,11 @@ impl World {
                 }
             }
             Event::Configure(n, there) => {
-                let config =
-                    if *there { Config::Ready } else { Config::Missing("no \"x\"".to_owned()) };
+                let config = if *there {
+                    ConfigState::Ready
+                } else {
+                    ConfigState::Missing("no \"x\"".to_owned())
+                };
                 let mut all = self.want.init.iter_mut().chain(&mut self.want.containers);
                 if let Some(container) = all.nth(*n) {
                     container.config = config;
@@ -447,10 +453,10 @@ impl World {
                 let before = self.memory.clone();
                 // An instance that never started was not probed.
                 let dead = self.seen.containers.iter().filter(|c| c.exit().is_some());
-                let dead: Vec<ContainerSeen> = dead.cloned().collect();
+                let dead: Vec<ObservedContainer> = dead.cloned().collect();
                 for old in dead {
                     let newest = self.seen.newest(&old.name).is_some_and(|c| c.id == old.id);
-                    let told = self.memory.probed(&old.name, &old.id, *kind, *good);
+                    let told = self.memory.record_probe_result(&old.name, &old.id, *kind, *good);
                     assert!(!told || newest, "a verdict about an older instance counts");
                     self.verdicts.insert((old.id.clone(), *kind), *good);
                 }
@@ -470,14 +476,16 @@ impl World {
                     };
                     let image = "image0".to_owned();
                     let debug = container(name, image, PullPolicy::IfNotPresent, extras);
-                    self.want.ephemeral.push(ContainerWant { role: Role::Ephemeral, ..debug });
+                    self.want
+                        .ephemeral
+                        .push(DesiredContainer { role: ContainerRole::Ephemeral, ..debug });
                 }
             }
         }
     }
 
     fn judge(&mut self, order: &ProbeOrder, good: bool) {
-        let told = self.memory.probed(&order.container, &order.id, order.kind, good);
+        let told = self.memory.record_probe_result(&order.container, &order.id, order.kind, good);
         assert!(told, "{order:?} is not about the newest instance");
         self.verdicts.insert((order.id.clone(), order.kind), good);
     }
@@ -489,36 +497,40 @@ impl World {
         }
         let action = actions[n % actions.len()].clone();
         let boot = self.now.boot;
-        if works { self.do_it(&action) } else { self.memory.failed(step(&action), "E", "no", boot) }
+        if works {
+            self.do_it(&action)
+        } else {
+            self.memory.record_failure(step(&action), "E", "no", boot)
+        }
     }
 
     fn do_it(&mut self, action: &Action) {
-        self.memory.forget_trouble(&step(action));
+        self.memory.clear_failure(&step(action));
         match action.clone() {
             Action::Admit => self.memory.admission = Some(Admission::Admitted),
-            Action::MountVolumes => self.seen.volumes = VolumesSeen::Mounted,
+            Action::MountVolumes => self.seen.volumes = ObservedVolumes::Mounted,
             Action::CreateSandbox { attempt } => {
                 let (id, ips) = (self.id(), vec!["10.1.0.2".to_owned()]);
-                self.seen.sandboxes.push(SandboxSeen { id, attempt, ready: true, ips });
+                self.seen.sandboxes.push(ObservedSandbox { id, attempt, ready: true, ips });
                 self.seen.cgroup = true;
-                self.memory.sandbox_made();
+                self.memory.record_new_sandbox();
             }
             Action::InspectImage { image } => {
                 let state = if self.next_id.is_multiple_of(2) {
-                    ImageSeen::Present { id: image.clone() }
+                    ObservedImage::Present { id: image.clone() }
                 } else {
-                    ImageSeen::Absent { at: self.now.boot }
+                    ObservedImage::Absent { at: self.now.boot }
                 };
                 self.seen.images.insert(image, state);
             }
             Action::PullImage { image, container } => {
-                self.memory.pulled(&container, &image);
-                self.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
+                self.memory.record_pull(&container, &image);
+                self.seen.images.insert(image.clone(), ObservedImage::Present { id: image });
             }
             Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
                 let hash = self.want.container(&container).expect("wanted").hash.clone();
                 *self.created.entry((container.clone(), attempt)).or_default() += 1;
-                self.seen.containers.push(ContainerSeen {
+                self.seen.containers.push(ObservedContainer {
                     id: format!("i{}", self.next_id),
                     name: container,
                     attempt,
@@ -540,7 +552,7 @@ impl World {
             }
             Action::RunPostStart { container, id } => {
                 *self.hooks.entry(id.clone()).or_default() += 1;
-                self.memory.post_started(&container, &id, !self.next_id.is_multiple_of(5));
+                self.memory.record_post_start(&container, &id, !self.next_id.is_multiple_of(5));
             }
             Action::StopContainer { id, .. } => {
                 let exit = Exit { code: 143, ..Exit::default() };
@@ -549,13 +561,13 @@ impl World {
             Action::RemoveContainer { id, .. } => self.seen.containers.retain(|c| c.id != id),
             Action::StopSandbox { id, attempt } => {
                 self.seen.sandboxes.iter_mut().filter(|s| s.id == id).for_each(|s| s.ready = false);
-                self.memory.sandbox_stopped(attempt);
+                self.memory.record_stopped_sandbox(attempt);
             }
             Action::RemoveSandbox { id } => {
                 self.seen.sandboxes.retain(|s| s.id != id);
                 self.seen.containers.retain(|c| c.sandbox_id != id);
             }
-            Action::UnmountVolumes => self.seen.volumes = VolumesSeen::Absent,
+            Action::UnmountVolumes => self.seen.volumes = ObservedVolumes::Absent,
             Action::RemoveCgroup => self.seen.cgroup = false,
             Action::ReportDeleted => self.memory.reported = true,
             Action::Forget => self.forgotten = true,
@@ -617,18 +629,18 @@ impl World {
     }
 }
 
-fn step(action: &Action) -> Step {
+fn step(action: &Action) -> RetryStep {
     match action {
-        Action::MountVolumes => Step::Volumes,
-        Action::CreateSandbox { .. } => Step::Sandbox,
+        Action::MountVolumes => RetryStep::Volumes,
+        Action::CreateSandbox { .. } => RetryStep::Sandbox,
         Action::PullImage { image, .. } | Action::InspectImage { image } => {
-            Step::Image(image.clone())
+            RetryStep::Image(image.clone())
         }
         Action::CreateContainer { container, .. } | Action::StartContainer { container, .. } => {
-            Step::Container(container.clone())
+            RetryStep::Container(container.clone())
         }
-        Action::ReportDeleted => Step::Report,
-        _ => Step::Cleanup,
+        Action::ReportDeleted => RetryStep::Report,
+        _ => RetryStep::Cleanup,
     }
 }
 
@@ -655,18 +667,18 @@ proptest! {
             world.happen(event);
         }
         world.want.presence = match world.want.source {
-            Source::Api => Presence::Deleting { grace: Duration::from_secs(1) },
-            Source::Static => Presence::Gone { grace: Duration::from_secs(1) },
+            PodSource::Api => Presence::Deleting { grace: Duration::from_secs(1) },
+            PodSource::Static => Presence::Gone { grace: Duration::from_secs(1) },
         };
         let last = world.settle();
-        prop_assert_eq!(last.stage, Stage::Gone);
+        prop_assert_eq!(last.stage, PodStage::Gone);
         prop_assert!(world.memory.reported || world.forgotten);
         prop_assert!(world.seen.sandboxes.is_empty() && world.seen.containers.is_empty());
     }
 
     #[test]
     fn a_wanted_pod_runs_once_trouble_ends(want in want(), events in proptest::collection::vec(event(), 0..80)) {
-        let mut world = World::new(PodWant {
+        let mut world = World::new(DesiredPod {
             restart_policy: RestartPolicy::Always,
             active_deadline: None,
             ..want
@@ -678,7 +690,7 @@ proptest! {
             }
         }
         let (mut init, mut main) = (world.want.init.clone(), world.want.containers.clone());
-        init.iter_mut().chain(&mut main).for_each(|c| c.config = Config::Ready);
+        init.iter_mut().chain(&mut main).for_each(|c| c.config = ConfigState::Ready);
         (world.want.init, world.want.containers) = (init, main);
         let succeed = |world: &mut World| {
             let init: Vec<String> = world.want.init.iter().map(|c| c.name.clone()).collect();
@@ -693,13 +705,13 @@ proptest! {
         for _ in 0..2 * world.want.init.len() + 2 {
             for n in 0..2 {
                 let image = format!("image{n}");
-                world.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
+                world.seen.images.insert(image.clone(), ObservedImage::Present { id: image });
             }
             world.settle();
             succeed(&mut world);
         }
         let last = world.settle();
-        prop_assert_eq!(last.stage, Stage::Running);
+        prop_assert_eq!(last.stage, PodStage::Running);
         for container in &last.status.container_statuses {
             prop_assert!(container.state.running.is_some(), "{:?}", container);
         }
@@ -718,16 +730,16 @@ proptest! {
             world.happen(event);
         }
         let all = world.want.init.iter_mut().chain(&mut world.want.containers);
-        all.for_each(|c| c.config = Config::Ready);
+        all.for_each(|c| c.config = ConfigState::Ready);
         // All images are present: a pod that waits for one looks it up forever, by design.
         for n in 0..2 {
             let image = format!("image{n}");
-            world.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
+            world.seen.images.insert(image.clone(), ObservedImage::Present { id: image });
         }
         let before = world.settle();
         // A new process some time later: the record in its stored form, everything observed again.
         let stored = serde_json::to_string(&world.memory).expect("encode");
-        let memory: Memory = serde_json::from_str(&stored).expect("decode");
+        let memory: PodRecord = serde_json::from_str(&stored).expect("decode");
         prop_assert_eq!(&memory, &world.memory);
         let later = Now { unix_seconds: world.now.unix_seconds + 7, boot: world.now.boot + Duration::from_secs(7) };
         let mut seen = world.seen.clone();
@@ -735,7 +747,7 @@ proptest! {
         let after = plan(&world.want, &seen, &memory, later);
         // A lookup only reads; every other action would change something.
         let mut changes = after.actions.iter().filter(|a| !matches!(a, Action::InspectImage { .. }));
-        prop_assert!(changes.next().is_none() || before.stage == Stage::Gone, "{:?}", after.actions);
+        prop_assert!(changes.next().is_none() || before.stage == PodStage::Gone, "{:?}", after.actions);
         prop_assert_eq!(after.status, before.status);
         prop_assert_eq!(after.memory, memory);
     }

@@ -1,7 +1,7 @@
-//! The health protocol of gRPC, `grpc.health.v1.Health/Check`: one string goes, one number comes.
-//! Specification: <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>.
+//! The gRPC health checking protocol, `grpc.health.v1.Health/Check`. Specification:
+//! <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>.
 
-use agent_pod::probe::Outcome;
+use agent_pod::probe::ProbeOutcome;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, Request, Response, header};
 use http_body_util::{BodyExt as _, Full};
@@ -10,48 +10,50 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, timeout};
 
-use crate::{ANSWER_BYTES, Asker, tcp};
+use crate::{ANSWER_BYTES, Prober, tcp};
 
-/// `SERVING` among the serving statuses.
+/// `ServingStatus.SERVING`.
 const SERVING: u64 = 1;
-/// `UNIMPLEMENTED` among the statuses of a call.
+/// gRPC status code `UNIMPLEMENTED`.
 const UNIMPLEMENTED: &str = "12";
 
-pub(crate) async fn probe(port: u16, service: &str, asker: Asker<'_>) -> Outcome {
+pub(crate) async fn probe(port: u16, service: &str, asker: Prober<'_>) -> ProbeOutcome {
     let address = tcp::authority(asker.ip, port);
     let within = format!("{:?}", asker.timeout);
     let began = Instant::now();
     let stream = match timeout(asker.timeout, tcp::connect(asker.ip, port)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(line)) => {
-            return Outcome::Failure(format!(
+            return ProbeOutcome::Failure(format!(
                 "error: failed to connect service at {address:?}: {line}"
             ));
         }
         Err(_) => {
-            return Outcome::Failure(format!(
+            return ProbeOutcome::Failure(format!(
                 "timeout: failed to connect service {address:?} within {within}"
             ));
         }
     };
     let call = check(TokioIo::new(stream), &address, service, asker.user_agent);
-    // Connecting and asking have one time together.
+    // Connection and call share the timeout.
     match timeout(asker.timeout.saturating_sub(began.elapsed()), call).await {
         Ok(Ok(status)) => serving(status),
-        Ok(Err(line)) => Outcome::Failure(line),
-        Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {within}")),
+        Ok(Err(line)) => ProbeOutcome::Failure(line),
+        Err(_) => {
+            ProbeOutcome::Failure(format!("timeout: health rpc did not complete within {within}"))
+        }
     }
 }
 
-fn serving(status: u64) -> Outcome {
+fn serving(status: u64) -> ProbeOutcome {
     let name = match status {
-        SERVING => return Outcome::Success,
+        SERVING => return ProbeOutcome::Success,
         0 => "UNKNOWN",
         2 => "NOT_SERVING",
         3 => "SERVICE_UNKNOWN",
         _ => "a status that is none",
     };
-    Outcome::Failure(format!("service unhealthy (responded with {name:?})"))
+    ProbeOutcome::Failure(format!("service unhealthy (responded with {name:?})"))
 }
 
 async fn check(
@@ -74,14 +76,14 @@ async fn check(
         read(response.map_err(|error| failed(error.to_string()))?).await
     };
     tokio::pin!(connection, answer);
-    // The connection has no task of its own: it lives as long as the question.
+    // The connection has no task of its own: it lives as long as the call.
     tokio::select! {
         answer = &mut answer => answer,
         _ = &mut connection => answer.await,
     }
 }
 
-/// `HealthCheckRequest { service }` as a frame of gRPC: not compressed, length, message.
+/// `HealthCheckRequest { service }` as a gRPC message: uncompressed, length, payload.
 fn message(service: &str) -> Bytes {
     let mut message = BytesMut::new();
     if !service.is_empty() {
@@ -101,13 +103,13 @@ fn message(service: &str) -> Bytes {
     frame.freeze()
 }
 
-/// The serving status in an answer.
+/// The serving status in a response.
 async fn read(response: Response<Incoming>) -> Result<u64, String> {
     let (parts, mut body) = response.into_parts();
     if !parts.status.is_success() {
         return Err(format!("error: health rpc probe failed: http status {}", parts.status));
     }
-    // An answer without a message has its status among the headers.
+    // A response without a message has its status in the headers.
     call_status(&parts.headers)?;
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES {
@@ -137,7 +139,7 @@ fn call_status(headers: &HeaderMap) -> Result<(), String> {
     }
 }
 
-/// Field 1 of `HealthCheckResponse`, a number; 0 when it is not there.
+/// Field 1 of `HealthCheckResponse`; 0 if missing.
 fn status(message: &[u8]) -> u64 {
     match message {
         [0x08, value, ..] if *value < 0x80 => u64::from(*value),
@@ -162,6 +164,6 @@ mod tests {
         assert_eq!(status(&[0x08, 1]), SERVING);
         assert_eq!(status(&[0x08, 2]), 2);
         assert_eq!(status(&[]), 0);
-        assert_eq!(serving(SERVING), Outcome::Success);
+        assert_eq!(serving(SERVING), ProbeOutcome::Success);
     }
 }

@@ -1,7 +1,7 @@
-//! GET requests of probes and hooks.
+//! HTTP GET requests of probes and hooks.
 
 use agent_pod::handler::HttpGet;
-use agent_pod::probe::Outcome;
+use agent_pod::probe::ProbeOutcome;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Request, Uri, header};
@@ -10,51 +10,65 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::{ANSWER_BYTES, Asker, tcp, tls};
+use crate::{ANSWER_BYTES, Prober, tcp, tls};
 
-/// Redirects that are followed.
+/// What is encoded in a path that is not valid as it stands.
+const NOT_IN_PATHS: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+/// Most redirects followed.
 const REDIRECTS: usize = 10;
 
-/// What a server answered.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Status code.
     pub status: u16,
-    /// The beginning of the body.
+    /// The first [`crate::ANSWER_BYTES`] of the body.
     pub body: String,
-    /// Whether the answer is a redirect to another host, which is not followed.
+    /// Whether it redirects to another host, which is not followed.
     pub leaves: bool,
 }
 
-/// Why there was no answer.
+/// Why there was no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Get {url:?}: {fault}")]
 pub struct GetError {
-    /// Who was asked.
+    /// URL of the request.
     pub url: String,
     /// What went wrong.
     pub fault: String,
 }
 
-pub(crate) async fn probe(request: &HttpGet, asker: Asker<'_>) -> Outcome {
+pub(crate) async fn probe(request: &HttpGet, asker: Prober<'_>) -> ProbeOutcome {
     match get(request, asker).await {
-        Err(error) => Outcome::Failure(error.to_string()),
-        Ok(reply) if reply.leaves => {
-            Outcome::Warning(format!("Probe terminated redirects, Response body: {}", reply.body))
-        }
-        Ok(reply) if (200..400).contains(&reply.status) => Outcome::Success,
+        Err(error) => ProbeOutcome::Failure(error.to_string()),
+        Ok(reply) if reply.leaves => ProbeOutcome::Warning(format!(
+            "Probe terminated redirects, Response body: {}",
+            reply.body
+        )),
+        Ok(reply) if (200..400).contains(&reply.status) => ProbeOutcome::Success,
         Ok(reply) => {
-            Outcome::Failure(format!("HTTP probe failed with statuscode: {}", reply.status))
+            ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {}", reply.status))
         }
     }
 }
 
-/// Sends a GET request and reads the answer, following redirects on the same host.
+/// Sends a GET request and reads the response; redirects are followed on the same host.
 ///
 /// # Errors
-/// No whole answer came within the asker's time.
-pub async fn get(request: &HttpGet, asker: Asker<'_>) -> Result<Reply, GetError> {
+/// No complete response arrived before the timeout.
+pub async fn get(request: &HttpGet, asker: Prober<'_>) -> Result<Reply, GetError> {
     let host = if request.host.is_empty() { asker.ip } else { &request.host };
     let first = Target {
         https: request.https,
@@ -75,7 +89,7 @@ pub async fn get(request: &HttpGet, asker: Asker<'_>) -> Result<Reply, GetError>
     Err(GetError { url, fault })
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
     https: bool,
@@ -90,12 +104,12 @@ impl Target {
         format!("{scheme}://{}{}", tcp::authority(&self.host, self.port), self.path)
     }
 
-    /// Where a redirect leads: `Err` when that is another host.
+    /// Destination of a redirect; `Err` if it is on another host.
     fn redirected(&self, location: &str) -> Result<Self, ()> {
         if !location.contains("://") && !location.starts_with("//") {
             let path = match location.starts_with('/') {
                 true => rooted(location),
-                // Relative to the directory of what was asked for.
+                // Relative to the directory of the request's path.
                 false => {
                     let (directory, _) = self.path.path().rsplit_once('/').unwrap_or_default();
                     rooted(&format!("{directory}/{location}"))
@@ -120,16 +134,10 @@ impl Target {
     }
 }
 
-/// A path and query from the root; what may not stand in one is escaped.
+/// Path and query with a leading slash; invalid characters are escaped.
 fn rooted(path: &str) -> PathAndQuery {
     let rooted = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let escape = || {
-        let escaped = rooted.bytes().map(|byte| match byte {
-            b'!'..=b'~' if !b"\"<>\\^`{|}".contains(&byte) => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        });
-        escaped.collect::<String>()
-    };
+    let escape = || utf8_percent_encode(&rooted, NOT_IN_PATHS).to_string();
     rooted.parse().or_else(|_| escape().parse()).unwrap_or_else(|_| PathAndQuery::from_static("/"))
 }
 
@@ -156,7 +164,7 @@ fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
-/// One request on a connection of its own; the answer and where it leads.
+/// Sends one request on a connection of its own; returns the response and the destination of a redirect.
 async fn once(
     target: &Target,
     headers: &[(String, String)],
@@ -192,7 +200,7 @@ fn request(
     for (name, value) in headers {
         let name: HeaderName = name.parse().map_err(|_| format!("bad header name {name:?}"))?;
         let value = HeaderValue::from_str(value).map_err(|_| format!("bad value of {name}"))?;
-        // The usual ones are replaced, or left out when set to nothing; of others there may be several.
+        // Configured headers replace the default ones, or remove them if empty; other headers may repeat.
         if !own.contains(&name) {
             map.append(name, value);
         } else if value.is_empty() && name != header::HOST {
@@ -218,15 +226,15 @@ async fn exchange(
         Ok((Reply { status, body, leaves: false }, location))
     };
     tokio::pin!(connection, answer);
-    // The connection has no task of its own: it lives as long as the question.
+    // The connection has no task of its own: it lives as long as the request.
     tokio::select! {
         answer = &mut answer => answer,
-        // It ends first only when nothing more comes; what has come is still there.
+        // It ends first only if nothing more arrives; received data is still available.
         _ = &mut connection => answer.await,
     }
 }
 
-/// The beginning of a body. A body that breaks off is as good as one that ends.
+/// The start of a body. A body that breaks off is treated like one that ends.
 async fn beginning(mut body: Incoming) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES {

@@ -1,7 +1,7 @@
-//! io: asks pods over the network how they are: HTTP, TCP, gRPC. Commands in containers are the runtime's to run.
+//! io: network probes of pods: HTTP, TCP, gRPC. Exec probes are run by the container runtime.
 //!
-//! Every connection is used once and closed with a reset, so that a probe leaves no port of the node waiting; every answer is
-//! read to a bound; nothing is followed to another host.
+//! Every connection is used once and closed with a reset, so that a probe leaves no port of the node in TIME_WAIT; responses are
+//! read up to a bound; redirects to other hosts are not followed.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -13,26 +13,26 @@ mod tls;
 use std::time::Duration;
 
 use agent_pod::handler::Handler;
-use agent_pod::probe::Outcome;
+use agent_pod::probe::ProbeOutcome;
 
 pub use http::{GetError, Reply, get};
 
-/// Most bytes that are kept of an answer.
+/// Most bytes of a response body that are kept.
 pub const ANSWER_BYTES: usize = 10 << 10;
 
-/// Who asks, and whom.
+/// Settings of one probe run.
 #[derive(Clone, Copy, Debug)]
-pub struct Asker<'a> {
-    /// The pod's own address, where the handler names no host.
+pub struct Prober<'a> {
+    /// Address of the pod, used if the handler has no host.
     pub ip: &'a str,
-    /// How the asker calls itself to servers.
+    /// Value of the header `User-Agent`.
     pub user_agent: &'a str,
-    /// No answer within this time is a failure.
+    /// Time after which the probe fails.
     pub timeout: Duration,
 }
 
-/// Asks once. A command is not asked here.
-pub async fn ask(handler: &Handler, asker: Asker<'_>) -> Outcome {
+/// Runs a network probe once; exec handlers are not supported here.
+pub async fn run_probe(handler: &Handler, asker: Prober<'_>) -> ProbeOutcome {
     match handler {
         Handler::Http(request) => http::probe(request, asker).await,
         Handler::Tcp { host, port } => {
@@ -40,7 +40,9 @@ pub async fn ask(handler: &Handler, asker: Asker<'_>) -> Outcome {
             tcp::probe(host, *port, asker.timeout).await
         }
         Handler::Grpc { port, service } => grpc::probe(*port, service, asker).await,
-        Handler::Exec(_) => Outcome::Error("a command is not asked over the network".to_owned()),
-        Handler::Unusable(why) => Outcome::Error(why.clone()),
+        Handler::Exec(_) => {
+            ProbeOutcome::Error("a command is not asked over the network".to_owned())
+        }
+        Handler::Unusable(why) => ProbeOutcome::Error(why.clone()),
     }
 }

@@ -1,29 +1,30 @@
-//! Connections for one question each.
+//! TCP connections of probes.
 
 use std::io;
 use std::time::Duration;
 
-use agent_pod::probe::Outcome;
+use agent_pod::probe::ProbeOutcome;
 use tokio::net::TcpStream;
 
-/// Opens a connection, and closes it if it opens.
-pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> Outcome {
+/// Opens a connection and closes it.
+pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> ProbeOutcome {
     match tokio::time::timeout(timeout, connect(host, port)).await {
-        Ok(Ok(_)) => Outcome::Success,
-        Ok(Err(line)) => Outcome::Failure(line),
-        Err(_) => Outcome::Failure(format!("dial tcp {}: i/o timeout", authority(host, port))),
+        Ok(Ok(_)) => ProbeOutcome::Success,
+        Ok(Err(line)) => ProbeOutcome::Failure(line),
+        Err(_) => ProbeOutcome::Failure(format!("dial tcp {}: i/o timeout", authority(host, port))),
     }
 }
 
-/// Opens a connection that is reset when it is dropped: closed in the ordinary way, each would keep a port for a minute.
+/// Opens a connection that is reset when dropped: an ordinary close would leave each port in TIME_WAIT for a minute.
 pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
     let host_alone = host.trim_start_matches('[').trim_end_matches(']');
     let opened = TcpStream::connect((host_alone, port)).await;
     let stream = opened.and_then(|stream| stream.set_zero_linger().map(|()| stream));
-    stream.map_err(|error| format!("dial tcp {}: {}", authority(host, port), words(&error)))
+    stream
+        .map_err(|error| format!("dial tcp {}: {}", authority(host, port), describe_error(&error)))
 }
 
-/// Host and port as a URL has them.
+/// Host and port as in a URL.
 pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
@@ -32,8 +33,8 @@ pub(crate) fn authority(host: &str, port: u16) -> String {
     }
 }
 
-/// An error in the words that people of this ecosystem search for.
-fn words(error: &io::Error) -> String {
+/// An error in the words of Go's network library, which users search for.
+fn describe_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
         io::ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),

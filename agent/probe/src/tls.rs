@@ -1,4 +1,4 @@
-//! TLS to pods. Who answers is not verified: a probe knows no name and trusts no authority, it asks whether somebody serves.
+//! TLS connections to pods. Certificates are not verified, as in Kubernetes: a probe has no name or authority to verify against.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Shakes hands on an open connection.
+/// Performs the TLS handshake on an open connection.
 pub(crate) async fn connect(host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(host).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Probes against servers on real sockets: what each answer amounts to, and what is left behind.
+//! Probes against servers on real sockets: results, and the sockets left behind.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_pod::handler::{Handler, HttpGet};
-use agent_pod::probe::Outcome;
-use agent_probe::{Asker, ask};
+use agent_pod::probe::ProbeOutcome;
+use agent_probe::{Prober, run_probe};
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body_util::{BodyExt as _, Full};
@@ -17,20 +17,20 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-/// Long enough for a machine that does other things.
+/// Long enough on a busy machine.
 const PATIENT: Duration = Duration::from_secs(20);
-/// For questions that are never answered.
+/// Timeout of requests that are never answered.
 const SHORT: Duration = Duration::from_millis(200);
 
-fn asker(timeout: Duration) -> Asker<'static> {
-    Asker { ip: "127.0.0.1", user_agent: "agent/1", timeout }
+fn asker(timeout: Duration) -> Prober<'static> {
+    Prober { ip: "127.0.0.1", user_agent: "agent/1", timeout }
 }
 
 fn http(port: u16, path: &str) -> Handler {
     Handler::Http(HttpGet { port, path: path.into(), ..HttpGet::default() })
 }
 
-/// A server that answers the n-th request with the n-th text and keeps what it was asked.
+/// A server that replies to the n-th request with the n-th text and records the requests.
 async fn server(answers: Vec<String>) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let port = listener.local_addr().expect("address").port();
@@ -61,15 +61,15 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 #[tokio::test]
 async fn the_status_decides() {
     let cases = [
-        ("200 OK", Outcome::Success),
-        ("302 Found", Outcome::Success),
-        ("399 Odd", Outcome::Success),
-        ("404 Not Found", Outcome::Failure("HTTP probe failed with statuscode: 404".into())),
-        ("500 Oops", Outcome::Failure("HTTP probe failed with statuscode: 500".into())),
+        ("200 OK", ProbeOutcome::Success),
+        ("302 Found", ProbeOutcome::Success),
+        ("399 Odd", ProbeOutcome::Success),
+        ("404 Not Found", ProbeOutcome::Failure("HTTP probe failed with statuscode: 404".into())),
+        ("500 Oops", ProbeOutcome::Failure("HTTP probe failed with statuscode: 500".into())),
     ];
     for (status, expect) in cases {
         let (port, asked) = server(vec![answer(status, "", "body")]).await;
-        assert_eq!(ask(&http(port, "healthz?x=1"), asker(PATIENT)).await, expect, "{status}");
+        assert_eq!(run_probe(&http(port, "healthz?x=1"), asker(PATIENT)).await, expect, "{status}");
         let asked = asked.lock().expect("lock").join("");
         assert!(asked.starts_with("GET /healthz?x=1 HTTP/1.1\r\n"), "{asked}");
         assert!(asked.contains(&format!("host: 127.0.0.1:{port}\r\n")), "{asked}");
@@ -86,11 +86,14 @@ async fn redirects_are_followed_on_the_host_and_not_off_it() {
     ])
     .await;
     let expect = "Probe terminated redirects, Response body: go";
-    assert_eq!(ask(&http(port, "/"), asker(PATIENT)).await, Outcome::Warning(expect.into()));
+    assert_eq!(
+        run_probe(&http(port, "/"), asker(PATIENT)).await,
+        ProbeOutcome::Warning(expect.into())
+    );
     assert!(asked.lock().expect("lock")[1].starts_with("GET /next "));
     let round = vec![answer("302 Found", "Location: /\r\n", ""); 20];
     let (port, asked) = server(round).await;
-    let Outcome::Failure(text) = ask(&http(port, "/"), asker(PATIENT)).await else {
+    let ProbeOutcome::Failure(text) = run_probe(&http(port, "/"), asker(PATIENT)).await else {
         panic!("a loop ends")
     };
     assert!(text.contains("stopped after 10 redirects"), "{text}");
@@ -101,7 +104,7 @@ async fn redirects_are_followed_on_the_host_and_not_off_it() {
 async fn an_endless_body_is_not_read_to_its_end() {
     let endless = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(1 << 20));
     let (port, _) = server(vec![endless]).await;
-    assert_eq!(ask(&http(port, "/"), asker(PATIENT)).await, Outcome::Success);
+    assert_eq!(run_probe(&http(port, "/"), asker(PATIENT)).await, ProbeOutcome::Success);
 }
 
 #[tokio::test]
@@ -124,9 +127,9 @@ async fn nobody_and_silence_are_failures() {
         (grpc(silent), SHORT, Some("health rpc did not complete within".into())),
     ];
     for (handler, timeout, expect) in cases {
-        match (ask(&handler, asker(timeout)).await, expect) {
-            (Outcome::Success, None) => {}
-            (Outcome::Failure(text), Some(part)) => assert!(text.contains(&part), "{text}"),
+        match (run_probe(&handler, asker(timeout)).await, expect) {
+            (ProbeOutcome::Success, None) => {}
+            (ProbeOutcome::Failure(text), Some(part)) => assert!(text.contains(&part), "{text}"),
             other => panic!("{handler:?}: {other:?}"),
         }
     }
@@ -158,10 +161,10 @@ async fn a_certificate_that_nobody_signed_will_do() {
         let _ = stream.flush().await;
     });
     let get = HttpGet { https: true, port, ..HttpGet::default() };
-    assert_eq!(ask(&Handler::Http(get), asker(PATIENT)).await, Outcome::Success);
+    assert_eq!(run_probe(&Handler::Http(get), asker(PATIENT)).await, ProbeOutcome::Success);
 }
 
-/// A health server that answers with this status for the service `up`, and another for the rest.
+/// A health server that replies with this status for the service `up`, and with another for others.
 async fn health_server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let port = listener.local_addr().expect("address").port();
@@ -196,14 +199,14 @@ async fn grpc_health_is_asked_by_service() {
     let unhealthy = "service unhealthy (responded with \"NOT_SERVING\")";
     let none = "this server does not implement the grpc health protocol (grpc.health.v1.Health): ";
     let cases = [
-        ("", Outcome::Success),
-        ("up", Outcome::Success),
-        ("down", Outcome::Failure(unhealthy.into())),
-        ("none", Outcome::Failure(none.into())),
+        ("", ProbeOutcome::Success),
+        ("up", ProbeOutcome::Success),
+        ("down", ProbeOutcome::Failure(unhealthy.into())),
+        ("none", ProbeOutcome::Failure(none.into())),
     ];
     for (service, expect) in cases {
         let handler = Handler::Grpc { port, service: service.into() };
-        assert_eq!(ask(&handler, asker(PATIENT)).await, expect, "{service:?}");
+        assert_eq!(run_probe(&handler, asker(PATIENT)).await, expect, "{service:?}");
     }
 }
 
@@ -213,7 +216,7 @@ async fn a_probe_leaves_no_port_behind() {
     let port = listener.local_addr().expect("address").port();
     for _ in 0..50 {
         let handler = Handler::Tcp { host: String::new(), port };
-        assert_eq!(ask(&handler, asker(PATIENT)).await, Outcome::Success);
+        assert_eq!(run_probe(&handler, asker(PATIENT)).await, ProbeOutcome::Success);
     }
     let table = std::fs::read_to_string("/proc/net/tcp").expect("sockets");
     let suffix = format!(":{port:04X}");

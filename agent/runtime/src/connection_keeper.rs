@@ -35,12 +35,12 @@ const CHUNK: usize = 4096;
 
 /// The calls in flight on one connection that change something, and their keeper process.
 #[derive(Debug, Default)]
-pub struct Holding(Mutex<State>);
+pub struct KeptConnection(Mutex<KeeperState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct KeeperState {
     connection: Option<OwnedFd>,
-    holder: Option<Holder>,
+    holder: Option<KeeperProcess>,
     calls: usize,
     /// Number of calls begun, to detect whether any began during a pause.
     begun: u64,
@@ -48,19 +48,19 @@ struct State {
 
 /// A keeper process; closing its pipe ends it.
 #[derive(Debug)]
-struct Holder {
+struct KeeperProcess {
     pipe: File,
 }
 
 /// A call in flight.
 #[derive(Debug)]
-pub struct Busy {
-    holding: Arc<Holding>,
+pub struct CallGuard {
+    holding: Arc<KeptConnection>,
 }
 
-impl Holding {
+impl KeptConnection {
     /// Replaces the connection by a new one.
-    pub(crate) fn connected(&self, connection: &tokio::net::UnixStream) {
+    pub(crate) fn set_connection(&self, connection: &tokio::net::UnixStream) {
         let mut state = self.lock();
         // Ends the keeper of the previous connection.
         if let Some(holder) = state.holder.take() {
@@ -68,25 +68,25 @@ impl Holding {
         }
         state.connection = connection.as_fd().try_clone_to_owned().ok();
         if state.calls > 0 {
-            state.hold();
+            state.ensure_keeper();
         }
     }
 
     /// Begins a call, which ends when the returned guard is dropped.
-    pub(crate) fn begin(self: &Arc<Self>) -> Busy {
+    pub(crate) fn begin_call(self: &Arc<Self>) -> CallGuard {
         let mut state = self.lock();
         state.calls = state.calls.saturating_add(1);
         state.begun = state.begun.saturating_add(1);
-        state.hold();
-        Busy { holding: self.clone() }
+        state.ensure_keeper();
+        CallGuard { holding: self.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeeperState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the keeper if no call has begun since `begun`.
-    fn pause(&self, begun: u64) {
+    fn end_if_idle(&self, begun: u64) {
         let mut state = self.lock();
         if state.calls == 0
             && state.begun == begun
@@ -97,21 +97,23 @@ impl Holding {
     }
 }
 
-impl State {
+impl KeeperState {
     /// Starts a keeper if there is none. Without one calls still work, but do not survive the agent.
-    fn hold(&mut self) {
+    fn ensure_keeper(&mut self) {
         if self.holder.is_some() {
             return;
         }
         let Some(connection) = &self.connection else { return };
-        match connection.try_clone().and_then(Holder::start) {
+        match connection.try_clone().and_then(KeeperProcess::start) {
             Ok(holder) => self.holder = Some(holder),
-            Err(error) => tracing::warn!(%error, "calls to the runtime end with this agent"),
+            Err(error) => {
+                tracing::warn!(%error, "no connection keeper: runtime calls in flight end if this process dies")
+            }
         }
     }
 }
 
-impl Drop for Busy {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         let mut state = self.holding.lock();
         state.calls = state.calls.saturating_sub(1);
@@ -124,14 +126,14 @@ impl Drop for Busy {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(IDLE).await;
-                holding.pause(begun);
+                holding.end_if_idle(begun);
             });
         }
     }
 }
 
-impl Holder {
-    fn start(connection: OwnedFd) -> std::io::Result<Holder> {
+impl KeeperProcess {
+    fn start(connection: OwnedFd) -> std::io::Result<KeeperProcess> {
         let mut holder = Command::new(OWN_PROGRAM);
         // Standard output is never written to; it is the descriptor through which the keeper inherits the connection.
         holder.arg(ARGUMENT).stdin(Stdio::piped()).stdout(connection).stderr(Stdio::null());
@@ -139,7 +141,7 @@ impl Holder {
         holder.current_dir("/").process_group(0).env_clear();
         // Reaped in the background after it exited.
         let pipe = holder.spawn()?.stdin.take().ok_or(ErrorKind::BrokenPipe)?;
-        Ok(Holder { pipe: File::from(pipe.into_owned_fd()?) })
+        Ok(KeeperProcess { pipe: File::from(pipe.into_owned_fd()?) })
     }
 
     /// Ends the keeper: no call is in flight.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_pod::observed::{ContainerSeen, InstanceState};
+use agent_pod::observed::{InstanceState, ObservedContainer};
 use agent_pod::spec::{ContainerConfig, NamespaceScope, Namespaces, SandboxConfig, labels};
 
 use crate::events::RuntimeEvent;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const KEPT: usize = 100;
 
 /// Waits for the next event.
-pub type Next<'a> =
+pub type ContractEvent<'a> =
     &'a mut (dyn FnMut() -> futures_util::future::BoxFuture<'static, Option<RuntimeEvent>> + Send);
 
 /// A run of the contract.
@@ -107,9 +107,9 @@ impl Contract<'_> {
         assert_eq!(seen.hash, "cafe0123");
         assert_eq!(seen.state, InstanceState::Created);
         assert!(self.runtime.list().await.unwrap().contains(&pod));
-        assert!(self.runtime.strangers(&BTreeSet::new()).await.unwrap().contains(&pod));
+        assert!(self.runtime.list_unmanaged(&BTreeSet::new()).await.unwrap().contains(&pod));
         let known = BTreeSet::from([pod.uid.clone()]);
-        let strangers = self.runtime.strangers(&known).await.unwrap();
+        let strangers = self.runtime.list_unmanaged(&known).await.unwrap();
         assert!(strangers.iter().all(|stranger| stranger.uid != pod.uid));
         self.runtime.remove_sandbox(&sandbox.id).await.unwrap();
     }
@@ -196,7 +196,7 @@ impl Contract<'_> {
     }
 
     /// Checks the events: first [`RuntimeEvent::Missed`], then the exit of a container.
-    pub async fn check_events(&self, next: Next<'_>) {
+    pub async fn check_events(&self, next: ContractEvent<'_>) {
         assert_eq!(next().await, Some(RuntimeEvent::Missed));
         let (config, sandbox, id) = self.running("tells", "exit 5").await;
         loop {
@@ -268,7 +268,7 @@ impl Contract<'_> {
         self.runtime.create_container(sandbox_id, &container, sandbox).await
     }
 
-    async fn seen(&self, id: &str) -> ContainerSeen {
+    async fn seen(&self, id: &str) -> ObservedContainer {
         self.runtime.container(id).await.unwrap().expect("the container is there")
     }
 

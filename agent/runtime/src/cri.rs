@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::observed::{Exit, InstanceState, ObservedContainer, ObservedSandbox};
 use agent_pod::spec::{ContainerConfig, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use futures_util::future::{try_join, try_join_all};
@@ -25,10 +25,12 @@ use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-use self::sandbox_index::Placed;
-use crate::connection_keeper::{Busy, Holding};
-use crate::observe::{self, Ended};
-use crate::runtime::{OUTPUT_LEN_MAX, PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
+use self::sandbox_index::SandboxIndex;
+use crate::connection_keeper::{CallGuard, KeptConnection};
+use crate::observe::{self, CallReport};
+use crate::runtime::{
+    OUTPUT_LEN_MAX, PodOnNode, RefusalKind, Runtime as _, RuntimeError, RuntimeRefusal,
+};
 
 /// containerd namespace of its CRI plugin.
 pub const CRI_NAMESPACE: &str = "k8s.io";
@@ -55,17 +57,17 @@ pub struct CriRuntime {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     /// Keeps in-flight calls alive beyond this process; `None` if not wanted.
-    holding: Option<Arc<Holding>>,
-    told: ToldExits,
-    placed: Placed,
+    holding: Option<Arc<KeptConnection>>,
+    told: ReportedExits,
+    placed: SandboxIndex,
 }
 
 /// Exits known from events that CRI does not show yet, by container. Entries live for the milliseconds in which the runtime
 /// collects an exited process; a status read meanwhile must not show the container as running again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ToldExits(Arc<Mutex<HashMap<String, Exit>>>);
+pub(crate) struct ReportedExits(Arc<Mutex<HashMap<String, Exit>>>);
 
-impl ToldExits {
+impl ReportedExits {
     pub(crate) fn remember(&self, id: &str, exit: Exit) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.into(), exit);
     }
@@ -74,7 +76,7 @@ impl ToldExits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    fn apply(&self, container: &mut ContainerSeen) {
+    fn apply(&self, container: &mut ObservedContainer) {
         if let InstanceState::Running { started_at } = container.state
             && let Some(exit) =
                 self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&container.id)
@@ -99,13 +101,13 @@ impl CriRuntime {
     ///
     /// # Errors
     /// The endpoint has another form.
-    pub fn held(endpoint: &str) -> Result<Self, RuntimeError> {
-        let holding = Arc::<Holding>::default();
+    pub fn with_connection_keeper(endpoint: &str) -> Result<Self, RuntimeError> {
+        let holding = Arc::<KeptConnection>::default();
         let channel = connect(socket_path(endpoint)?, Some(holding.clone()));
         Ok(Self::over(channel, Some(holding)))
     }
 
-    fn over(channel: Channel, holding: Option<Arc<Holding>>) -> Self {
+    fn over(channel: Channel, holding: Option<Arc<KeptConnection>>) -> Self {
         Self {
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(ANSWER_LEN_MAX),
@@ -113,8 +115,8 @@ impl CriRuntime {
                 .max_decoding_message_size(ANSWER_LEN_MAX),
             channel,
             holding,
-            told: ToldExits::default(),
-            placed: Placed::default(),
+            told: ReportedExits::default(),
+            placed: SandboxIndex::default(),
         }
     }
 
@@ -124,13 +126,13 @@ impl CriRuntime {
         self.channel.clone()
     }
 
-    pub(crate) fn told_exits(&self) -> &ToldExits {
+    pub(crate) fn told_exits(&self) -> &ReportedExits {
         &self.told
     }
 
     /// Guards a call that changes something.
-    fn changes(&self) -> Option<Busy> {
-        self.holding.as_ref().map(Holding::begin)
+    fn changes(&self) -> Option<CallGuard> {
+        self.holding.as_ref().map(KeptConnection::begin_call)
     }
 
     pub(crate) fn service(&self) -> RuntimeServiceClient<Channel> {
@@ -161,7 +163,7 @@ impl CriRuntime {
             return Ok(self.shown_container(id).await?.map(container));
         }
         // An id that is not a known container is most likely a sandbox.
-        if let Some(status) = found(self.sandbox_status(id).await)? {
+        if let Some(status) = optional(self.sandbox_status(id).await)? {
             return Ok(Some(Instance {
                 pod_uid: status.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default(),
                 kind: InstanceKind::Sandbox(observed::sandbox(status)),
@@ -174,9 +176,9 @@ impl CriRuntime {
     async fn shown_container(
         &self,
         id: &str,
-    ) -> Result<Option<(String, ContainerSeen)>, RuntimeError> {
+    ) -> Result<Option<(String, ObservedContainer)>, RuntimeError> {
         let Some(sandbox_id) = self.sandbox_of(id).await? else { return Ok(None) };
-        let Some(status) = found(self.container_status(id).await)? else { return Ok(None) };
+        let Some(status) = optional(self.container_status(id).await)? else { return Ok(None) };
         let pod_uid = status.labels.get(labels::POD_UID).cloned().unwrap_or_default();
         Ok(Some((pod_uid, observed::container(sandbox_id, status))))
     }
@@ -232,15 +234,15 @@ impl CriRuntime {
         let sandboxes = sandboxes.items.iter().filter(|item| wanted(&item.labels));
         let containers = containers.containers.into_iter().filter(|item| wanted(&item.labels));
         let (sandboxes, containers) = try_join(
-            try_join_all(sandboxes.map(|item| self.sandbox_status(&item.id).map(found))),
+            try_join_all(sandboxes.map(|item| self.sandbox_status(&item.id).map(optional))),
             try_join_all(containers.map(|item| async move {
-                let status = found(self.container_status(&item.id).await)?;
+                let status = optional(self.container_status(&item.id).await)?;
                 Ok(status.map(|status| (item.pod_sandbox_id, status)))
             })),
         )
         .await?;
         let sandboxes = sandboxes.into_iter().flatten();
-        let mut pods = grouped(sandboxes, containers.into_iter().flatten());
+        let mut pods = group_by_pod(sandboxes, containers.into_iter().flatten());
         for container in pods.iter_mut().flat_map(|pod| &mut pod.containers) {
             self.told.apply(container);
         }
@@ -254,7 +256,7 @@ impl CriRuntime {
     }
 
     /// The existing sandbox with the name of `config`, in any state.
-    async fn same_sandbox(&self, config: &SandboxConfig) -> Option<SandboxSeen> {
+    async fn same_sandbox(&self, config: &SandboxConfig) -> Option<ObservedSandbox> {
         let pod = self.pod(&config.uid).await.ok()?;
         pod.sandboxes.into_iter().find(|s| s.attempt == config.attempt)
     }
@@ -273,7 +275,7 @@ impl CriRuntime {
 }
 
 /// Whether a start failed because the container was started already, by containerd's message.
-fn says_started(error: &RuntimeError) -> bool {
+fn is_already_started(error: &RuntimeError) -> bool {
     let RuntimeError::Refused { source, .. } = error else { return false };
     ["is in CONTAINER_RUNNING state", "is in CONTAINER_EXITED state"]
         .iter()
@@ -281,18 +283,18 @@ fn says_started(error: &RuntimeError) -> bool {
 }
 
 /// The wait for an earlier call for the same object.
-struct Earlier {
+struct PendingCall {
     until: tokio::time::Instant,
 }
 
-impl Earlier {
+impl PendingCall {
     fn new() -> Self {
         let now = tokio::time::Instant::now();
         Self { until: now.checked_add(UNDER_WAY_MAX).unwrap_or(now) }
     }
 
     /// After an error: waits a moment and returns true if the call should be retried.
-    async fn is_at_it(&self, error: &RuntimeError) -> bool {
+    async fn should_retry(&self, error: &RuntimeError) -> bool {
         let waits = CriRuntime::is_under_way(error) && tokio::time::Instant::now() < self.until;
         if waits {
             tokio::time::sleep(UNDER_WAY_LOOK).await;
@@ -310,8 +312,8 @@ pub(crate) struct Instance {
 
 #[derive(Debug)]
 pub(crate) enum InstanceKind {
-    Sandbox(SandboxSeen),
-    Container(ContainerSeen),
+    Sandbox(ObservedSandbox),
+    Container(ObservedContainer),
 }
 
 /// Makes one call. The deadline applies on both sides; errors name the call and its object.
@@ -329,7 +331,11 @@ where
     request.set_timeout(deadline);
     let began = Instant::now();
     let answer = tokio::time::timeout(deadline, send(request)).await;
-    observe::tell(Ended { call: name, took: began.elapsed(), worked: matches!(answer, Ok(Ok(_))) });
+    observe::report_call(CallReport {
+        call: name,
+        took: began.elapsed(),
+        worked: matches!(answer, Ok(Ok(_))),
+    });
     match answer {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) if status.code() == tonic::Code::DeadlineExceeded => {
@@ -346,7 +352,7 @@ where
     }
 }
 
-pub(crate) fn refusal(status: &tonic::Status) -> Refusal {
+pub(crate) fn refusal(status: &tonic::Status) -> RuntimeRefusal {
     let kind = match status.code() {
         // A status created by the client: the connection could not be opened or broke.
         _ if std::error::Error::source(status).is_some() => RefusalKind::Unavailable,
@@ -356,7 +362,7 @@ pub(crate) fn refusal(status: &tonic::Status) -> Refusal {
         tonic::Code::DeadlineExceeded => RefusalKind::TimedOut,
         _ => RefusalKind::Other,
     };
-    Refusal { kind, message: status.message().into() }
+    RuntimeRefusal { kind, message: status.message().into() }
 }
 
 fn incomplete(call: &'static str, object: &str, missing: &'static str) -> RuntimeError {
@@ -364,7 +370,7 @@ fn incomplete(call: &'static str, object: &str, missing: &'static str) -> Runtim
 }
 
 /// Turns "not found" into `None`.
-fn found<T>(result: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> {
+fn optional<T>(result: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.is_not_found() => Ok(None),
@@ -373,11 +379,11 @@ fn found<T>(result: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> 
 }
 
 /// Turns "not found" into success, for removals.
-fn gone<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
-    found(result).map(drop)
+fn ignore_missing<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
+    optional(result).map(drop)
 }
 
-fn grouped(
+fn group_by_pod(
     sandboxes: impl Iterator<Item = wire::PodSandboxStatus>,
     containers: impl Iterator<Item = (String, wire::ContainerStatus)>,
 ) -> Vec<PodOnNode> {
@@ -410,7 +416,7 @@ fn socket_path(endpoint: &str) -> Result<PathBuf, RuntimeError> {
     }
 }
 
-fn connect(socket: PathBuf, holding: Option<Arc<Holding>>) -> Channel {
+fn connect(socket: PathBuf, holding: Option<Arc<KeptConnection>>) -> Channel {
     // A placeholder: the connector below opens the socket instead.
     Endpoint::from_static("http://runtime").connect_with_connector_lazy(tower::service_fn(
         move |_| {
@@ -418,7 +424,7 @@ fn connect(socket: PathBuf, holding: Option<Arc<Holding>>) -> Channel {
             async move {
                 let stream = tokio::net::UnixStream::connect(socket).await?;
                 if let Some(holding) = holding {
-                    holding.connected(&stream);
+                    holding.set_connection(&stream);
                 }
                 Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(CoalescingStream::new(stream)))
             }

@@ -75,7 +75,7 @@ pub fn watch(runtime: CriRuntime, containerd_namespace: &str) -> mpsc::Receiver<
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
-    #[error("ask the runtime for its version")]
+    #[error("query the version of the runtime")]
     Version(#[source] RuntimeError),
     #[error("subscribe to events")]
     Subscribe(#[source] tonic::Status),

@@ -9,15 +9,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::observed::{Exit, InstanceState, ObservedContainer, ObservedSandbox};
 use agent_pod::spec::{ContainerConfig, ContainerResources, NamespaceScope, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 
 use crate::events::RuntimeEvent;
 use crate::runtime::{
-    Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, Refusal, RefusalKind,
-    RegistryLogin, Runtime, RuntimeError, RuntimeHealth, RuntimeVersion, StreamRequest,
+    CallFuture, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RefusalKind,
+    RegistryLogin, Runtime, RuntimeError, RuntimeHealth, RuntimeRefusal, RuntimeVersion,
+    StreamRequest,
 };
 
 /// Nanoseconds between two events.
@@ -56,20 +57,20 @@ struct State {
 /// An injected failure.
 #[derive(Debug)]
 enum Failure {
-    Refused(Refusal),
+    Refused(RuntimeRefusal),
     Panic,
 }
 
 #[derive(Debug)]
 struct FakeSandbox {
     config: SandboxConfig,
-    seen: SandboxSeen,
+    seen: ObservedSandbox,
 }
 
 #[derive(Debug)]
 struct FakeContainer {
     config: ContainerConfig,
-    seen: ContainerSeen,
+    seen: ObservedContainer,
 }
 
 impl FakeRuntime {
@@ -94,7 +95,7 @@ impl FakeRuntime {
 
     /// Makes the next call of this name fail before it has any effect.
     pub fn fail_next(&self, call: &'static str, kind: RefusalKind, message: &str) {
-        let refusal = Refusal { kind, message: message.into() };
+        let refusal = RuntimeRefusal { kind, message: message.into() };
         self.lock().failures.push_back((call, Failure::Refused(refusal)));
     }
 
@@ -161,7 +162,7 @@ impl FakeRuntime {
 
     /// Live containers with the uids of their pods.
     #[must_use]
-    pub fn live(&self) -> Vec<(String, ContainerSeen)> {
+    pub fn live(&self) -> Vec<(String, ObservedContainer)> {
         let state = self.lock();
         let live = state.containers.values().filter(|c| c.seen.is_live());
         let of_pod = |c: &FakeContainer| {
@@ -222,8 +223,8 @@ impl FakeRuntime {
         &self,
         call: &'static str,
         object: &str,
-        act: impl FnOnce(&mut State) -> Result<T, Refusal>,
-    ) -> Answer<'static, T> {
+        act: impl FnOnce(&mut State) -> Result<T, RuntimeRefusal>,
+    ) -> CallFuture<'static, T> {
         let mut state = self.lock();
         let failure = match state.failures.front() {
             Some((name, _)) if *name == call => state.failures.pop_front(),
@@ -243,8 +244,8 @@ impl FakeRuntime {
         &self,
         call: &'static str,
         object: &str,
-        act: impl FnOnce(&mut State) -> Result<T, Refusal>,
-    ) -> Answer<'static, T> {
+        act: impl FnOnce(&mut State) -> Result<T, RuntimeRefusal>,
+    ) -> CallFuture<'static, T> {
         self.lock().changes.push(Change { call, object: object.into() });
         self.act(call, object, act)
     }
@@ -298,7 +299,7 @@ impl State {
         pods.into_values().collect()
     }
 
-    fn run_sandbox(&mut self, config: &SandboxConfig) -> Result<SandboxSeen, Refusal> {
+    fn run_sandbox(&mut self, config: &SandboxConfig) -> Result<ObservedSandbox, RuntimeRefusal> {
         let same =
             |s: &&FakeSandbox| s.config.uid == config.uid && s.config.attempt == config.attempt;
         match self.sandboxes.values().find(same) {
@@ -314,12 +315,16 @@ impl State {
             NamespaceScope::Node => Vec::new(),
             _ => vec![format!("10.0.0.{}", (self.ids % 250).saturating_add(2))],
         };
-        let seen = SandboxSeen { id: id.clone(), attempt: config.attempt, ready: true, ips };
+        let seen = ObservedSandbox { id: id.clone(), attempt: config.attempt, ready: true, ips };
         self.sandboxes.insert(id, FakeSandbox { config: config.clone(), seen: seen.clone() });
         Ok(seen)
     }
 
-    fn create(&mut self, sandbox_id: &str, config: &ContainerConfig) -> Result<String, Refusal> {
+    fn create(
+        &mut self,
+        sandbox_id: &str,
+        config: &ContainerConfig,
+    ) -> Result<String, RuntimeRefusal> {
         let sandbox =
             self.sandboxes.get(sandbox_id).ok_or_else(|| no_such("sandbox", sandbox_id))?;
         let uid = sandbox.config.uid.clone();
@@ -338,7 +343,7 @@ impl State {
         let image = self.find_image(&config.image).cloned();
         let image = image.ok_or_else(|| no_such("image", &config.image))?;
         let id = self.id("container");
-        let seen = ContainerSeen {
+        let seen = ObservedContainer {
             id: id.clone(),
             name: config.name.clone(),
             attempt: config.attempt,
@@ -354,7 +359,7 @@ impl State {
     }
 
     /// Starts a container; returns its exit code if it exits at once.
-    fn start(&mut self, id: &str) -> Result<Option<i32>, Refusal> {
+    fn start(&mut self, id: &str) -> Result<Option<i32>, RuntimeRefusal> {
         let now = self.now();
         let container = self.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
         if container.seen.state != InstanceState::Created {
@@ -391,38 +396,38 @@ impl State {
 }
 
 impl Runtime for FakeRuntime {
-    fn version(&self) -> Answer<'_, RuntimeVersion> {
+    fn version(&self) -> CallFuture<'_, RuntimeVersion> {
         self.act("Version", "", |_| Ok(RuntimeVersion { name: "fake".into(), version: "1".into() }))
     }
 
-    fn health(&self) -> Answer<'_, RuntimeHealth> {
+    fn health(&self) -> CallFuture<'_, RuntimeHealth> {
         self.act("Status", "", |_| Ok(RuntimeHealth { runtime: Ok(()), network: Ok(()) }))
     }
 
-    fn list(&self) -> Answer<'_, Vec<PodOnNode>> {
+    fn list(&self) -> CallFuture<'_, Vec<PodOnNode>> {
         self.act("ListPodSandbox", "", |state| Ok(state.pods(|_| true)))
     }
 
-    fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode> {
+    fn pod<'a>(&'a self, uid: &'a str) -> CallFuture<'a, PodOnNode> {
         self.act("ListPodSandbox", uid, |state| {
             let found = state.pods(|of| of == uid).pop();
             Ok(found.unwrap_or_else(|| PodOnNode { uid: uid.into(), ..PodOnNode::default() }))
         })
     }
 
-    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox> {
         let object = format!("{}/{}", config.namespace, config.name);
         self.change("RunPodSandbox", &object, |state| state.run_sandbox(config))
     }
 
-    fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn stop_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("StopPodSandbox", id, |state| {
             state.stop_sandbox(id);
             Ok(())
         })
     }
 
-    fn remove_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn remove_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("RemovePodSandbox", id, |state| {
             state.stop_sandbox(id);
             state.containers.retain(|_, c| c.seen.sandbox_id != id);
@@ -436,13 +441,13 @@ impl Runtime for FakeRuntime {
         sandbox_id: &'a str,
         config: &'a ContainerConfig,
         sandbox: &'a SandboxConfig,
-    ) -> Answer<'a, String> {
+    ) -> CallFuture<'a, String> {
         let object =
             format!("{}/{}/{}:{}", sandbox.namespace, sandbox.name, config.name, config.attempt);
         self.change("CreateContainer", &object, |state| state.create(sandbox_id, config))
     }
 
-    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn start_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         let mut ends = None;
         let answer = self.change("StartContainer", id, |state| {
             ends = state.start(id)?;
@@ -454,20 +459,20 @@ impl Runtime for FakeRuntime {
         answer
     }
 
-    fn stop_container<'a>(&'a self, id: &'a str, _grace: Duration) -> Answer<'a, ()> {
+    fn stop_container<'a>(&'a self, id: &'a str, _grace: Duration) -> CallFuture<'a, ()> {
         let answer = self.change("StopContainer", id, |_| Ok(()));
         self.end(id, 137);
         answer
     }
 
-    fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn remove_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("RemoveContainer", id, |state| {
             state.containers.remove(id);
             Ok(())
         })
     }
 
-    fn container<'a>(&'a self, id: &'a str) -> Answer<'a, Option<ContainerSeen>> {
+    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>> {
         self.act("ContainerStatus", id, |state| {
             Ok(state.containers.get(id).map(|c| c.seen.clone()))
         })
@@ -477,7 +482,7 @@ impl Runtime for FakeRuntime {
         &'a self,
         id: &'a str,
         resources: &'a ContainerResources,
-    ) -> Answer<'a, ()> {
+    ) -> CallFuture<'a, ()> {
         let known = self.resources(id);
         // CRI: unset fields of an update keep their values.
         let of = |asked: i64, known: i64| if asked == 0 { known } else { asked };
@@ -510,11 +515,11 @@ impl Runtime for FakeRuntime {
         }
     }
 
-    fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn reopen_log<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("ReopenContainerLog", id, |_| Ok(()))
     }
 
-    fn checkpoint<'a>(&'a self, id: &'a str, _: &'a str, _: Duration) -> Answer<'a, ()> {
+    fn checkpoint<'a>(&'a self, id: &'a str, _: &'a str, _: Duration) -> CallFuture<'a, ()> {
         self.change("CheckpointContainer", id, |_| Ok(()))
     }
 
@@ -524,7 +529,7 @@ impl Runtime for FakeRuntime {
         command: &'a [String],
         _timeout: Duration,
         _keep: usize,
-    ) -> Answer<'a, ExecOutput> {
+    ) -> CallFuture<'a, ExecOutput> {
         self.act("ExecSync", id, |state| {
             let container = state.containers.get(id).ok_or_else(|| no_such("container", id))?;
             if !matches!(container.seen.state, InstanceState::Running { .. }) {
@@ -536,18 +541,18 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    fn stream<'a>(&'a self, _request: &'a StreamRequest) -> Answer<'a, String> {
+    fn stream<'a>(&'a self, _request: &'a StreamRequest) -> CallFuture<'a, String> {
         self.act("Exec", "", |_| {
             let message = "the runtime in memory has no streaming server".into();
-            Err(Refusal { kind: RefusalKind::Unimplemented, message })
+            Err(RuntimeRefusal { kind: RefusalKind::Unimplemented, message })
         })
     }
 
-    fn image<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Image>> {
+    fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>> {
         self.act("ImageStatus", name, |state| Ok(state.find_image(name).cloned()))
     }
 
-    fn images(&self) -> Answer<'_, Vec<Image>> {
+    fn images(&self) -> CallFuture<'_, Vec<Image>> {
         self.act("ListImages", "", |state| Ok(state.images.values().cloned().collect()))
     }
 
@@ -555,7 +560,7 @@ impl Runtime for FakeRuntime {
         &'a self,
         name: &'a str,
         _login: Option<&'a RegistryLogin>,
-    ) -> Answer<'a, String> {
+    ) -> CallFuture<'a, String> {
         self.change("PullImage", name, |state| {
             let image = state.pullable.get(name).cloned().ok_or_else(|| no_such("image", name))?;
             let id = image.id.clone();
@@ -564,19 +569,19 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn remove_image<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("RemoveImage", id, |state| {
             state.images.retain(|name, image| name != id && image.id != id);
             Ok(())
         })
     }
 
-    fn image_filesystems(&self) -> Answer<'_, Vec<FilesystemUsage>> {
+    fn image_filesystems(&self) -> CallFuture<'_, Vec<FilesystemUsage>> {
         let root = FilesystemUsage { mountpoint: "/".into(), ..FilesystemUsage::default() };
         self.act("ImageFsInfo", "", |_| Ok(vec![root]))
     }
 
-    fn usage(&self) -> Answer<'_, Vec<ContainerUsage>> {
+    fn usage(&self) -> CallFuture<'_, Vec<ContainerUsage>> {
         self.act("ListContainerStats", "", |state| Ok(state.usage.clone()))
     }
 }
@@ -585,10 +590,10 @@ fn image_of(name: &str) -> Image {
     Image { id: format!("sha256:{name}"), tags: vec![name.into()], ..Image::default() }
 }
 
-fn no_such(kind: &str, name: &str) -> Refusal {
-    Refusal { kind: RefusalKind::NotFound, message: format!("{kind} {name} not found") }
+fn no_such(kind: &str, name: &str) -> RuntimeRefusal {
+    RuntimeRefusal { kind: RefusalKind::NotFound, message: format!("{kind} {name} not found") }
 }
 
-fn refused(message: String) -> Refusal {
-    Refusal { kind: RefusalKind::Other, message }
+fn refused(message: String) -> RuntimeRefusal {
+    RuntimeRefusal { kind: RefusalKind::Other, message }
 }

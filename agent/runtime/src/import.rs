@@ -100,7 +100,7 @@ pub enum ImageRetention {
 ///
 /// # Errors
 /// The file is not an image archive for this platform, or containerd rejects it.
-pub async fn file(
+pub async fn import_file(
     channel: Channel,
     namespace: &str,
     path: &Path,
@@ -140,7 +140,7 @@ fn unpacked(mut file: std::fs::File, path: &Path) -> std::io::Result<std::fs::Fi
 ///
 /// # Errors
 /// containerd rejects it.
-pub async fn tar(
+pub async fn import_tar(
     channel: Channel,
     namespace: &str,
     tar: &ImageTar,
@@ -154,7 +154,7 @@ pub async fn tar(
 ///
 /// # Errors
 /// The runtime cannot be queried.
-pub async fn shown(runtime: &dyn Runtime, name: &str) -> Result<bool, RuntimeError> {
+pub async fn wait_until_listed(runtime: &dyn Runtime, name: &str) -> Result<bool, RuntimeError> {
     let began = tokio::time::Instant::now();
     let mut polls = Retries::new(SHOWN_POLL);
     while runtime.image(name).await?.is_none() {
@@ -190,7 +190,7 @@ async fn import<R: Read + Seek + Send + 'static>(
     let broken =
         |panicked| ImportError::Archive(ArchiveError::Read(std::io::Error::other(panicked)));
     let (file, archive) = reading.await.map_err(broken)??;
-    let lease = Lease::take(channel.clone(), namespace, &archive).await?;
+    let lease = Lease::take_lease(channel.clone(), namespace, &archive).await?;
     let import = Import { channel, namespace, lease: &lease.id, file: Arc::new(Mutex::new(file)) };
     let outcome = import.run(&archive, keep).await;
     lease.end().await;
@@ -206,7 +206,7 @@ struct Lease {
 
 impl Lease {
     /// The lease is named after its content, so that one left by a crash is reused and deleted by the next attempt.
-    async fn take(
+    async fn take_lease(
         channel: Channel,
         namespace: &str,
         archive: &Archive,
@@ -226,7 +226,10 @@ impl Lease {
     async fn end(mut self) {
         let request = DeleteRequest { id: self.id, sync: false };
         if let Err(status) = self.client.delete(in_namespace(request, &self.namespace)).await {
-            tracing::warn!(error = &status as &dyn std::error::Error, "end the lease of an import");
+            tracing::warn!(
+                error = &status as &dyn std::error::Error,
+                "lease of an image import not deleted"
+            );
         }
     }
 }

@@ -26,4 +26,4 @@ pub mod fake;
 #[cfg(feature = "testing")]
 pub mod test_containerd;
 
-pub use runtime::{Answer, Runtime, RuntimeError};
+pub use runtime::{CallFuture, Runtime, RuntimeError};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A completed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct CallReport {
     /// Name of the call, such as `RunPodSandbox`.
     pub call: &'static str,
     /// Duration.
@@ -14,16 +14,16 @@ pub struct Ended {
     pub worked: bool,
 }
 
-type Observer = Box<dyn Fn(Ended) + Send + Sync>;
+type Observer = Box<dyn Fn(CallReport) + Send + Sync>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
 /// Sets the observer; later calls have no effect.
-pub fn set(observer: impl Fn(Ended) + Send + Sync + 'static) {
+pub fn set_observer(observer: impl Fn(CallReport) + Send + Sync + 'static) {
     let _ = OBSERVER.set(Box::new(observer));
 }
 
-pub(crate) fn tell(ended: Ended) {
+pub(crate) fn report_call(ended: CallReport) {
     if let Some(observer) = OBSERVER.get() {
         observer(ended);
     }

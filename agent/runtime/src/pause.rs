@@ -29,13 +29,13 @@ pub const IMAGE: &str = "orch.local/pause:1";
     "no sandbox program is built in for {0}, only for x86_64 and aarch64: import an image with one into the runtime and name it by \
      --pod-infra-container-image"
 )]
-pub struct NoProgram(String);
+pub struct UnsupportedMachine(String);
 
 /// The sandbox image as an archive to import: one file, `/pause`, under the reference `name`.
 ///
 /// # Errors
 /// There is no program for this host's architecture.
-pub fn image(name: &str) -> Result<ImageTar, NoProgram> {
+pub fn image(name: &str) -> Result<ImageTar, UnsupportedMachine> {
     let data = program(std::env::consts::ARCH)?;
     let file = ImageFile::Regular { path: "pause", mode: 0o755, data };
     Ok(ImageTar::single_layer(name, &[file], &["/pause"]))
@@ -48,19 +48,19 @@ const PROGRAM_HEADER_LEN: u32 = 56;
 const CODE: u32 = BASE + ELF_HEADER_LEN + 2 * PROGRAM_HEADER_LEN;
 
 /// Fields of the ELF header by architecture: `e_machine` (elf(5)), and the largest page size.
-struct Machine {
+struct ElfMachine {
     number: u16,
     page: u64,
 }
 
-const X86_64: Machine = Machine { number: 62, page: 0x1000 };
-const AARCH64: Machine = Machine { number: 183, page: 0x1_0000 };
+const X86_64: ElfMachine = ElfMachine { number: 62, page: 0x1000 };
+const AARCH64: ElfMachine = ElfMachine { number: 183, page: 0x1_0000 };
 
 /// The ELF file for an architecture in Rust's spelling: header, one loaded segment with code and data, non-executable stack.
 ///
 /// # Errors
 /// There is no program for the architecture.
-pub fn program(arch: &str) -> Result<Vec<u8>, NoProgram> {
+pub fn program(arch: &str) -> Result<Vec<u8>, UnsupportedMachine> {
     let (machine, code) = match arch {
         "x86_64" => {
             // The code refers to the signal set after it, whose address depends on the length of the code.
@@ -68,7 +68,7 @@ pub fn program(arch: &str) -> Result<Vec<u8>, NoProgram> {
             (X86_64, x86_64::code(CODE + length))
         }
         "aarch64" => (AARCH64, aarch64::code()),
-        other => return Err(NoProgram(other.to_owned())),
+        other => return Err(UnsupportedMachine(other.to_owned())),
     };
     let mut elf = Vec::with_capacity(512);
     let total = u64::from(CODE - BASE) + code.len() as u64 + 8;

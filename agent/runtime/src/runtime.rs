@@ -8,27 +8,27 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_pod::observed::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ObservedContainer, ObservedSandbox};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, TryFutureExt as _};
 
 /// Future of the result of a call.
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
+pub type CallFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 
 /// A container runtime.
 pub trait Runtime: Send + Sync + 'static {
     /// Name and version, such as `containerd` `1.6.20`.
-    fn version(&self) -> Answer<'_, RuntimeVersion>;
+    fn version(&self) -> CallFuture<'_, RuntimeVersion>;
 
     /// Whether sandboxes and their network can be set up.
-    fn health(&self) -> Answer<'_, RuntimeHealth>;
+    fn health(&self) -> CallFuture<'_, RuntimeHealth>;
 
     /// All pods in the runtime, for adoption at the start and for repair.
-    fn list(&self) -> Answer<'_, Vec<PodOnNode>>;
+    fn list(&self) -> CallFuture<'_, Vec<PodOnNode>>;
 
     /// The pods whose uids are not in `known`. Skips the status of known pods, which is most of the cost of [`Runtime::list`].
-    fn strangers<'a>(&'a self, known: &'a BTreeSet<String>) -> Answer<'a, Vec<PodOnNode>> {
+    fn list_unmanaged<'a>(&'a self, known: &'a BTreeSet<String>) -> CallFuture<'a, Vec<PodOnNode>> {
         let strangers = |mut pods: Vec<PodOnNode>| {
             pods.retain(|pod| !known.contains(&pod.uid));
             pods
@@ -37,16 +37,16 @@ pub trait Runtime: Send + Sync + 'static {
     }
 
     /// One pod; empty if the runtime has nothing of it.
-    fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode>;
+    fn pod<'a>(&'a self, uid: &'a str) -> CallFuture<'a, PodOnNode>;
 
     /// Creates and starts a sandbox; returns the existing one of the same attempt if it is ready.
-    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen>;
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox>;
 
     /// Kills the processes in a sandbox and tears down its network.
-    fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
+    fn stop_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 
     /// Removes a sandbox and its containers.
-    fn remove_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
+    fn remove_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 
     /// Creates a container in a sandbox and returns its id; returns the existing one of the same name and attempt.
     fn create_container<'a>(
@@ -54,34 +54,38 @@ pub trait Runtime: Send + Sync + 'static {
         sandbox_id: &'a str,
         config: &'a ContainerConfig,
         sandbox: &'a SandboxConfig,
-    ) -> Answer<'a, String>;
+    ) -> CallFuture<'a, String>;
 
     /// Starts a created container. Fails if it was started before.
-    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
+    fn start_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 
     /// Sends the stop signal, waits up to `grace`, then kills; returns after the container has exited.
-    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()>;
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> CallFuture<'a, ()>;
 
     /// Removes a container, but not its log.
-    fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
+    fn remove_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 
     /// The current status of a container; `None` if it does not exist.
-    fn container<'a>(&'a self, id: &'a str) -> Answer<'a, Option<ContainerSeen>>;
+    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>>;
 
     /// Changes the resources of a running container.
     fn update_resources<'a>(
         &'a self,
         id: &'a str,
         resources: &'a ContainerResources,
-    ) -> Answer<'a, ()>;
+    ) -> CallFuture<'a, ()>;
 
     /// Makes the runtime reopen the container's log file after it was renamed.
-    fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
+    fn reopen_log<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 
     /// Writes a checkpoint of a running container to `archive`; a `timeout` of 0 uses the default. CRI has the call since release
     /// 1.25.
-    fn checkpoint<'a>(&'a self, id: &'a str, archive: &'a str, timeout: Duration)
-    -> Answer<'a, ()>;
+    fn checkpoint<'a>(
+        &'a self,
+        id: &'a str,
+        archive: &'a str,
+        timeout: Duration,
+    ) -> CallFuture<'a, ()>;
 
     /// Runs a command in a container until it exits; a `timeout` of 0 is none. Returns the first `keep` bytes of each output
     /// stream; the rest is read and discarded, so the command is not blocked.
@@ -91,42 +95,42 @@ pub trait Runtime: Send + Sync + 'static {
         command: &'a [String],
         timeout: Duration,
         keep: usize,
-    ) -> Answer<'a, ExecOutput>;
+    ) -> CallFuture<'a, ExecOutput>;
 
     /// Prepares a streaming session; returns a URL of the runtime's server, valid for one connection.
-    fn stream<'a>(&'a self, request: &'a StreamRequest) -> Answer<'a, String>;
+    fn stream<'a>(&'a self, request: &'a StreamRequest) -> CallFuture<'a, String>;
 
     /// An image by name or id; `None` if the node does not have it.
-    fn image<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Image>>;
+    fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>>;
 
     /// All images.
-    fn images(&self) -> Answer<'_, Vec<Image>>;
+    fn images(&self) -> CallFuture<'_, Vec<Image>>;
 
     /// Pulls an image and returns its id.
     fn pull_image<'a>(
         &'a self,
         name: &'a str,
         login: Option<&'a RegistryLogin>,
-    ) -> Answer<'a, String>;
+    ) -> CallFuture<'a, String>;
 
     /// Progress of all pulls, if the runtime reports it.
-    fn arrivals(&self) -> Answer<'_, Arrivals> {
-        std::future::ready(Ok(Arrivals::default())).boxed()
+    fn pull_progress(&self) -> CallFuture<'_, ArrivingParts> {
+        std::future::ready(Ok(ArrivingParts::default())).boxed()
     }
 
     /// Removes an image with all its names.
-    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
+    fn remove_image<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 
     /// File systems that hold images.
-    fn image_filesystems(&self) -> Answer<'_, Vec<FilesystemUsage>>;
+    fn image_filesystems(&self) -> CallFuture<'_, Vec<FilesystemUsage>>;
 
     /// Usage of all running containers.
-    fn usage(&self) -> Answer<'_, Vec<ContainerUsage>>;
+    fn usage(&self) -> CallFuture<'_, Vec<ContainerUsage>>;
 }
 
 /// Content being fetched by all pulls together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arrivals {
+pub struct ArrivingParts {
     /// Number of blobs.
     pub parts: usize,
     /// Bytes received.
@@ -163,7 +167,7 @@ pub enum RuntimeError {
         object: String,
         /// The error.
         #[source]
-        source: Refusal,
+        source: RuntimeRefusal,
     },
     /// The response lacks a required field.
     #[error("{call} {object}: the answer has no {missing}")]
@@ -180,7 +184,7 @@ pub enum RuntimeError {
 /// An error returned by a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct RuntimeRefusal {
     /// Kind of the error.
     pub kind: RefusalKind,
     /// The runtime's message.
@@ -205,7 +209,7 @@ pub enum RefusalKind {
 impl RuntimeError {
     /// The message without call and object: the runtime's own message if there is one.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Refused { source, .. } => source.message.clone(),
             other => other.to_string(),
@@ -268,9 +272,9 @@ pub struct PodOnNode {
     /// Name of the pod.
     pub name: String,
     /// Its sandboxes.
-    pub sandboxes: Vec<SandboxSeen>,
+    pub sandboxes: Vec<ObservedSandbox>,
     /// Its containers.
-    pub containers: Vec<ContainerSeen>,
+    pub containers: Vec<ObservedContainer>,
 }
 
 /// Largest command output that can be requested: the limit of current runtimes.

@@ -11,7 +11,7 @@ use agent_runtime::contract::Contract;
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::events::{self, RuntimeEvent};
 use agent_runtime::image::{ImageFile, ImageTar};
-use agent_runtime::import::{self, Keep};
+use agent_runtime::import::{self, ImageRetention};
 use agent_runtime::{pause, test_containerd};
 use futures_util::FutureExt as _;
 
@@ -31,10 +31,10 @@ impl Containerd {
         Some(Self { runtime: private.runtime.clone(), private, cgroup })
     }
 
-    async fn import(&self, tar: &ImageTar, name: &str, keep: Keep) {
-        let names = import::tar(self.runtime.channel(), "k8s.io", tar, keep).await.unwrap();
+    async fn import(&self, tar: &ImageTar, name: &str, keep: ImageRetention) {
+        let names = import::import_tar(self.runtime.channel(), "k8s.io", tar, keep).await.unwrap();
         assert_eq!(names, [name]);
-        assert!(import::shown(&self.runtime, name).await.unwrap());
+        assert!(import::wait_until_listed(&self.runtime, name).await.unwrap());
     }
 
     fn contract<'a>(&'a self, logs: &'a str) -> Contract<'a> {
@@ -78,10 +78,12 @@ fn busybox() -> ImageTar {
 #[tokio::test]
 async fn containerd_keeps_the_contract() {
     let Some(containerd) = Containerd::start("containerd_keeps_the_contract").await else { return };
-    containerd.import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, Keep::Pinned).await;
-    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    containerd
+        .import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, ImageRetention::Pinned)
+        .await;
+    containerd.import(&busybox(), BUSYBOX, ImageRetention::WhileUsed).await;
     // Importing an existing image does nothing.
-    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    containerd.import(&busybox(), BUSYBOX, ImageRetention::WhileUsed).await;
     let logs = containerd.logs();
     containerd.contract(&logs).check().await;
 }
@@ -95,8 +97,10 @@ async fn commands_may_write_more_than_is_kept() {
     let Some(containerd) = Containerd::start("commands_may_write_more_than_is_kept").await else {
         return;
     };
-    containerd.import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, Keep::Pinned).await;
-    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    containerd
+        .import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, ImageRetention::Pinned)
+        .await;
+    containerd.import(&busybox(), BUSYBOX, ImageRetention::WhileUsed).await;
     let logs = containerd.logs();
     let (_, sandbox, id) = containerd.contract(&logs).running("writes", "sleep 1000").await;
     let shell = |script: &str| ["/bin/sh", "-c", script].map(String::from);
@@ -137,8 +141,10 @@ fn peak(anew: bool) -> usize {
 #[tokio::test]
 async fn containerd_tells_what_happens() {
     let Some(containerd) = Containerd::start("containerd_tells_what_happens").await else { return };
-    containerd.import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, Keep::Pinned).await;
-    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    containerd
+        .import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, ImageRetention::Pinned)
+        .await;
+    containerd.import(&busybox(), BUSYBOX, ImageRetention::WhileUsed).await;
     let logs = containerd.logs();
     let contract = containerd.contract(&logs);
     let events = events::watch(containerd.runtime.clone(), "k8s.io");

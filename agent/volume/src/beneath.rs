@@ -1,4 +1,4 @@
-//! Opening and removing things below a directory that we hold, without ever following a link or leaving it.
+//! Opens and removes files below an open directory, without following symbolic links and without leaving the directory.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,17 +9,17 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
-/// Levels of a tree that are removed with a descriptor open for each; what lies deeper is moved up first.
+/// Directory levels that are removed with one open descriptor each; deeper directories are moved up first.
 const DEPTH_MAX: usize = 100;
-/// Readings of a directory that somebody goes on writing to.
+/// Most passes over a directory that another process keeps writing to.
 const PASSES_MAX: usize = 1000;
-/// Most names that are tried for what is moved up in one pass.
+/// Most names tried for moved directories in one pass.
 const MOVED_MAX: usize = 10_000_000;
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens the directory `path` from the root of the file system, links allowed: a path of the node's own configuration.
+/// Opens an absolute directory path and follows links; for paths of the node's configuration only.
 pub(crate) fn open_directory(path: &std::path::Path) -> Result<OwnedFd> {
     rustix::fs::openat(
         CWD,
@@ -29,11 +29,11 @@ pub(crate) fn open_directory(path: &std::path::Path) -> Result<OwnedFd> {
     )
 }
 
-/// Opens `path` below `directory`; no link in it is followed and nothing above is reached.
+/// Opens `path` below `directory`; follows no link and reaches nothing outside.
 pub(crate) fn open(directory: impl AsFd, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    match resolved(directory.as_fd(), path, flags, mode, resolve) {
-        // before Linux 5.6; only plain names come here then, and O_NOFOLLOW covers those
+    match open_resolved(directory.as_fd(), path, flags, mode, resolve) {
+        // Before Linux 5.6; callers then pass plain names only, for which O_NOFOLLOW is sufficient.
         Err(Errno::NOSYS) if !path.contains('/') => {
             let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             rustix::fs::openat(directory, path, flags, mode)
@@ -42,23 +42,23 @@ pub(crate) fn open(directory: impl AsFd, path: &str, flags: OFlags, mode: Mode) 
     }
 }
 
-/// Opens `path` below `directory` as a container would find it there: links are followed as long as they stay inside. A link that
-/// leads out, also for a moment and back, is `EXDEV`; links of the kernel's own (`/proc/self/fd`) are `ELOOP`.
+/// Opens `path` below `directory` as a container would resolve it: links are followed while they stay inside. A link that leads
+/// out, even temporarily, gives `EXDEV`; magic links (`/proc/self/fd`) give `ELOOP`.
 ///
-/// Before Linux 5.6 (`ENOSYS`) no link is followed: nothing else can be promised there.
+/// Before Linux 5.6 (`ENOSYS`) no link is followed, because containment cannot be guaranteed.
 pub(crate) fn open_inside(directory: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    match resolved(directory.as_fd(), path, flags, Mode::empty(), resolve) {
+    match open_resolved(directory.as_fd(), path, flags, Mode::empty(), resolve) {
         Err(Errno::NOSYS) => step_by_step(directory.as_fd(), path, flags),
         result => result,
     }
 }
 
-/// Calls in vain before the kernel is believed that it cannot prove where a path leads. Renames elsewhere in the file system
-/// make it ask to be called again, and whoever owns the volume can make many.
+/// Attempts before an `EAGAIN` of the kernel counts as failure. Renames anywhere in the file system cause it, and the owner of
+/// the volume can make many.
 const AGAIN_MAX: usize = 1000;
 
-fn resolved(
+fn open_resolved(
     directory: BorrowedFd<'_>,
     path: &str,
     flags: OFlags,
@@ -94,8 +94,8 @@ fn step_by_step(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<
     Ok(inner)
 }
 
-/// Opens `name` of `directory` whatever it is, itself and not what it leads to, for nothing but looking and mounting.
-pub(crate) fn handle(directory: impl AsFd, name: &str) -> Result<Option<OwnedFd>> {
+/// Opens `name` in `directory` with `O_PATH`, whatever its type and without following a link; `None` if it does not exist.
+pub(crate) fn open_handle(directory: impl AsFd, name: &str) -> Result<Option<OwnedFd>> {
     match open(directory, name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(fd) => Ok(Some(fd)),
         Err(Errno::NOENT) => Ok(None),
@@ -103,10 +103,10 @@ pub(crate) fn handle(directory: impl AsFd, name: &str) -> Result<Option<OwnedFd>
     }
 }
 
-/// Removes the directory `path` below `directory` if it is empty. Nothing there is fine.
+/// Removes the directory `path` below `directory` if it is empty. A missing directory is not an error.
 ///
 /// # Errors
-/// `ENOTEMPTY` when something is in it, `EBUSY` when something is mounted on it.
+/// `ENOTEMPTY` if it is not empty, `EBUSY` if it is a mount point.
 pub(crate) fn remove_empty(directory: impl AsFd, name: &str) -> Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
         Err(Errno::NOENT) => Ok(()),
@@ -114,7 +114,7 @@ pub(crate) fn remove_empty(directory: impl AsFd, name: &str) -> Result<()> {
     }
 }
 
-/// Opens the directory `name` of `directory`, made with `mode` if it is not there.
+/// Opens the directory `name` in `directory`; creates it with `mode` if it does not exist.
 pub(crate) fn make_directory(directory: impl AsFd, name: &str, mode: u32) -> Result<OwnedFd> {
     match rustix::fs::mkdirat(directory.as_fd(), name, Mode::from_raw_mode(mode)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -123,8 +123,8 @@ pub(crate) fn make_directory(directory: impl AsFd, name: &str, mode: u32) -> Res
     open(directory, name, DIRECTORY, Mode::empty())
 }
 
-/// Opens the directory `path` below `directory`; `None` if it is not there.
-pub(crate) fn directory(directory: impl AsFd, path: &str) -> Result<Option<OwnedFd>> {
+/// Opens the directory `path` below `directory`; `None` if it does not exist.
+pub(crate) fn open_existing(directory: impl AsFd, path: &str) -> Result<Option<OwnedFd>> {
     match open(directory, path, DIRECTORY, Mode::empty()) {
         Ok(fd) => Ok(Some(fd)),
         Err(Errno::NOENT) => Ok(None),
@@ -132,12 +132,12 @@ pub(crate) fn directory(directory: impl AsFd, path: &str) -> Result<Option<Owned
     }
 }
 
-/// Names in a directory with their types, in no order.
-pub(crate) fn entries(directory: impl AsFd) -> Result<Vec<(String, FileType)>> {
+/// Names and types of the entries of a directory, unordered.
+pub(crate) fn list_entries(directory: impl AsFd) -> Result<Vec<(String, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory.as_fd())? {
         let entry = entry?;
-        // A name that is not UTF-8 is none that we made.
+        // The agent creates UTF-8 names only.
         let Ok(name) = entry.file_name().to_str() else { continue };
         if name == "." || name == ".." {
             continue;
@@ -154,24 +154,24 @@ pub(crate) fn entries(directory: impl AsFd) -> Result<Vec<(String, FileType)>> {
     Ok(found)
 }
 
-/// Whether a directory is where something is mounted.
+/// Whether a directory is a mount point.
 pub(crate) fn is_mount_point(directory: impl AsFd) -> Result<bool> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
     let stat = rustix::fs::statx(directory.as_fd(), "", flags, StatxFlags::empty())?;
     if stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
         return Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
     }
-    // before Linux 5.8: another device than the directory above; a bind mount of the same device goes unseen, and the kernel
-    // then refuses to remove it
+    // Before Linux 5.8: compares the device with that of the parent directory. This misses bind mounts of the same device, which
+    // the kernel then refuses to remove.
     let above = rustix::fs::statat(directory.as_fd(), "..", AtFlags::empty())?;
     Ok(rustix::fs::fstat(directory)?.st_dev != above.st_dev)
 }
 
-/// Removes `name` of `directory`, with what is below it, staying on the mount: whatever the names are, and however deep it is. Nothing
-/// there is fine.
+/// Removes `name` in `directory` with everything below it on the same mount, whatever the names and the depth. A missing entry is
+/// not an error.
 ///
 /// # Errors
-/// `EBUSY` when something is mounted below, having removed what lies beside it.
+/// `EBUSY` if there is a mount below; everything else has been removed then.
 pub(crate) fn remove(directory: impl AsFd, name: &str) -> Result<()> {
     match rustix::fs::unlinkat(directory.as_fd(), name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -180,7 +180,7 @@ pub(crate) fn remove(directory: impl AsFd, name: &str) -> Result<()> {
     }
     let directory = directory.as_fd();
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    let Some(top) = unmounted(directory, &name)? else { return Ok(()) };
+    let Some(top) = open_unmounted(directory, &name)? else { return Ok(()) };
     remove_below(top.as_fd(), &mut Deep { top: top.as_fd(), moved: 0 }, 0)?;
     drop(top);
     match rustix::fs::unlinkat(directory, &name, AtFlags::REMOVEDIR) {
@@ -189,16 +189,16 @@ pub(crate) fn remove(directory: impl AsFd, name: &str) -> Result<()> {
     }
 }
 
-/// Where directories go that lie too deep to be reached with few descriptors.
+/// Collects directories that are too deep for the number of open descriptors.
 struct Deep<'a> {
     top: BorrowedFd<'a>,
-    /// Names that were tried.
+    /// Number of names tried.
     moved: usize,
 }
 
 impl Deep<'_> {
-    /// Moves a directory right below the top, where it is found when that is read again.
-    fn take(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    /// Moves a directory to the top, where a later pass finds it.
+    fn move_up(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<()> {
         loop {
             let new = format!(".deep.{}", self.moved);
             self.moved = self.moved.saturating_add(1);
@@ -211,9 +211,9 @@ impl Deep<'_> {
     }
 }
 
-/// Opens a directory that nothing is mounted on; `None` if it is not there.
-fn unmounted(parent: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>> {
-    // A name has no slash: there is nothing on the way that could be a link.
+/// Opens a directory that is not a mount point; `None` if it does not exist.
+fn open_unmounted(parent: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>> {
+    // A name has no slash, so no link can be on the way.
     let inner = match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         opened => opened?,
@@ -221,8 +221,8 @@ fn unmounted(parent: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>> {
     if is_mount_point(&inner)? { Err(Errno::BUSY) } else { Ok(Some(inner)) }
 }
 
-/// Names are read while others are removed, so that a directory of millions takes no memory; what that skips is found when it is read
-/// again.
+/// Reads names while removing entries, so that a directory with millions of entries takes no memory. Entries skipped by that are
+/// found in the next pass.
 fn remove_below(directory: BorrowedFd<'_>, deep: &mut Deep<'_>, depth: usize) -> Result<()> {
     for _ in 0..PASSES_MAX {
         let (mut removed, mut outcome) = (false, Ok(()));
@@ -244,7 +244,7 @@ fn remove_below(directory: BorrowedFd<'_>, deep: &mut Deep<'_>, depth: usize) ->
     Err(Errno::NOTEMPTY)
 }
 
-/// Whether it was there.
+/// Returns whether the entry existed.
 fn remove_entry(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -266,10 +266,10 @@ fn remove_entry(
     if kind != FileType::Directory {
         return was_there(rustix::fs::unlinkat(directory, name, AtFlags::empty()));
     }
-    let Some(inner) = unmounted(directory, name)? else { return Ok(false) };
+    let Some(inner) = open_unmounted(directory, name)? else { return Ok(false) };
     if depth >= DEPTH_MAX {
         drop(inner);
-        return was_there(deep.take(directory, name));
+        return was_there(deep.move_up(directory, name));
     }
     remove_below(inner.as_fd(), deep, depth + 1)?;
     drop(inner);
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// As deep as no path can name it.
+    /// Deeper than any path can name.
     fn make_deep(top: &std::path::Path, levels: usize) {
         let mut directory = open_directory(top).unwrap();
         for level in 0..levels {

@@ -1,4 +1,4 @@
-//! The kernel's disks by the names that it gives them: which device a name leads to, who holds it, how it comes and goes.
+//! Block devices of the kernel by name: resolution, use, removal and discovery.
 
 use std::path::{Path, PathBuf};
 
@@ -7,53 +7,53 @@ use rustix::io::Errno;
 
 use crate::{beneath, host_path};
 
-/// Where the kernel tells of its block devices.
+/// The kernel's directory of block devices.
 const DEVICES: &str = "/sys/class/block";
-/// Where the adapters of a storage network are told to look for disks.
+/// The kernel's directory of SCSI host adapters.
 const ADAPTERS: &str = "/sys/class/scsi_host";
 
-/// The devices that these names lead to, each below `root` and with at most a few `*` for anything, in the order of the names.
+/// Devices that these names below `root` link to, in the order of the names. A name may contain a few `*` wildcards.
 #[must_use]
-pub fn ways(root: &Path, links: &[String]) -> Vec<PathBuf> {
+pub fn resolve_links(root: &Path, links: &[String]) -> Vec<PathBuf> {
     let Ok(root) = beneath::open_directory(root) else { return Vec::new() };
     let mut found = Vec::new();
     for link in links {
         let Some((directory, pattern)) = link.rsplit_once('/') else { continue };
-        let Ok(Some(directory)) = beneath::directory(&root, directory) else { continue };
-        let names = beneath::entries(&directory).unwrap_or_default();
+        let Ok(Some(directory)) = beneath::open_existing(&root, directory) else { continue };
+        let names = beneath::list_entries(&directory).unwrap_or_default();
         let mut fit: Vec<_> =
             names.into_iter().map(|(name, _)| name).filter(|name| fits(pattern, name)).collect();
         fit.sort();
         for name in fit {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
-            // the kernel's own names of its devices: they are links, and nobody's but the node's
+            // The kernel's names of its devices; only root can create these links.
             let device = rustix::fs::openat(&directory, name, flags, Mode::empty());
-            found.extend(device.ok().and_then(|device| host_path::real_of(&device).ok()));
+            found.extend(device.ok().and_then(|device| host_path::opened_path(&device).ok()));
         }
     }
     found
 }
 
-/// The device that one of these names leads to; see [`ways`]. Of several that are ways to one disk the kernel's own joining of them is
-/// taken, where there is one.
+/// The device that one of these names links to; see [`ways`]. If several are paths to one disk, their device mapper device is
+/// returned if there is one.
 #[must_use]
-pub fn device_of(root: &Path, links: &[String]) -> Option<String> {
-    let first = ways(root, links).into_iter().next()?;
-    Some(joined(&first).unwrap_or_else(|| first.to_string_lossy().into_owned()))
+pub fn find_device(root: &Path, links: &[String]) -> Option<String> {
+    let first = resolve_links(root, links).into_iter().next()?;
+    Some(multipath_device(&first).unwrap_or_else(|| first.to_string_lossy().into_owned()))
 }
 
-/// Whether somebody has a device for himself: a mount of it or of a part of it, a mapping, an array, swap.
+/// Whether a device is in exclusive use: by a mount of it or a partition, a mapping, an array or swap.
 #[must_use]
-pub fn is_held(device: &Path) -> bool {
+pub fn is_in_use(device: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, device, flags, Mode::empty()).is_err_and(|error| error == Errno::BUSY)
 }
 
-/// Has the kernel forget a disk that it still could reach.
+/// Makes the kernel drop a disk that is still reachable.
 ///
 /// # Errors
-/// What the kernel says; `ENOENT` for what is no such disk.
-pub fn forget(device: &Path) -> rustix::io::Result<()> {
+/// Errors of the kernel; `ENOENT` if it is not a SCSI disk.
+pub fn delete_disk(device: &Path) -> rustix::io::Result<()> {
     let name = device.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL)?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let path = format!("{DEVICES}/{name}/device/delete");
@@ -61,14 +61,14 @@ pub fn forget(device: &Path) -> rustix::io::Result<()> {
     rustix::io::write(delete, b"1").map(drop)
 }
 
-/// The device that joins several ways to the disk `path` (device mapper).
-fn joined(path: &Path) -> Option<String> {
+/// The device mapper device over the path `path` of a multipath disk.
+fn multipath_device(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let blocks = beneath::open_directory(Path::new(DEVICES)).ok()?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let holders = format!("{name}/holders");
     let holders = rustix::fs::openat(&blocks, holders, flags, Mode::empty()).ok()?;
-    let names = beneath::entries(holders).ok()?;
+    let names = beneath::list_entries(holders).ok()?;
     let mapper = names.into_iter().map(|(name, _)| name).find(|name| name.starts_with("dm-"));
     mapper.map(|name| format!("/dev/{name}"))
 }
@@ -82,14 +82,14 @@ fn fits(pattern: &str, name: &str) -> bool {
         .any(|at| left.get(at..).is_some_and(|left| fits(rest, left)))
 }
 
-/// Has every adapter look for disks.
+/// Makes all SCSI host adapters scan for disks.
 ///
 /// # Errors
-/// What the kernel says; `ENODEV` without an adapter.
-pub fn rescan() -> rustix::io::Result<()> {
+/// Errors of the kernel; `ENODEV` without an adapter.
+pub fn rescan_adapters() -> rustix::io::Result<()> {
     let adapters = beneath::open_directory(Path::new(ADAPTERS)).map_err(|_| Errno::NODEV)?;
     let mut asked = Err(Errno::NODEV);
-    for (name, _) in beneath::entries(&adapters)? {
+    for (name, _) in beneath::list_entries(&adapters)? {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let scan = rustix::fs::openat(CWD, format!("{ADAPTERS}/{name}/scan"), flags, Mode::empty());
         asked = scan.and_then(|scan| rustix::io::write(scan, b"- - -")).map(drop).or(asked);
@@ -110,16 +110,16 @@ mod tests {
         symlink("/dev/null", dir.path().join("by-path/pci-1-fc-0xab-lun-2")).unwrap();
         symlink("/dev/nowhere", dir.path().join("by-path/gone")).unwrap();
         let of = |links: &[&str]| {
-            device_of(dir.path(), &links.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>())
+            find_device(dir.path(), &links.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>())
         };
         assert_eq!(of(&["by-id/x", "by-path/*-fc-0xab-lun-2"]).as_deref(), Some("/dev/null"));
         for none in ["by-path/*-fc-0xab-lun-22", "by-path/*-fc-0xab", "by-path/gone", "by-id/*"] {
             assert_eq!(of(&[none]), None, "{none}");
         }
         let both = ["by-path/*".to_owned(), "by-path/pci-1-fc-0xab-lun-*".to_owned()];
-        assert_eq!(ways(dir.path(), &both).len(), 2, "what leads nowhere is no way");
-        assert!(!is_held(Path::new("/dev/null")) && !is_held(Path::new("/dev/nowhere")));
-        assert_eq!(forget(Path::new("/dev/null")), Err(Errno::NOENT));
+        assert_eq!(resolve_links(dir.path(), &both).len(), 2, "what leads nowhere is no way");
+        assert!(!is_in_use(Path::new("/dev/null")) && !is_in_use(Path::new("/dev/nowhere")));
+        assert_eq!(delete_disk(Path::new("/dev/null")), Err(Errno::NOENT));
         assert!(fits("a*b*c", "axxbyyc") && fits("*", "") && !fits("a*b", "axbx"));
     }
 }

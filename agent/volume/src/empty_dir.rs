@@ -1,4 +1,4 @@
-//! An empty directory that lives as long as its pod: on the node's disk or in memory.
+//! `emptyDir` volumes: directories with the lifetime of their pod, on disk or in memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,14 +8,14 @@ use crate::beneath;
 use crate::mount::{self, Swap, Tmpfs};
 use crate::sources::Medium;
 
-/// Any user of any container may use the directory.
+/// Usable by every user of every container, as in Kubernetes.
 const MODE: u32 = 0o777;
 
-/// Makes the directory `name` of `parent`, or finds it as it is: what a container wrote or changed stays. It appears with its
-/// owner and mode or not at all, so that a crash in between leaves nothing to put right.
+/// Creates the directory `name` in `parent`, or keeps an existing one unchanged, including what containers wrote or changed. It
+/// appears with its owner and mode or not at all, so a crash leaves nothing to repair.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn set_up(
     parent: impl AsFd,
     name: &str,
@@ -37,10 +37,10 @@ pub fn set_up(
 }
 
 fn on_disk(parent: BorrowedFd<'_>, name: &str, gid: Option<u32>) -> rustix::io::Result<OwnedFd> {
-    if let Some(there) = beneath::directory(parent, name)? {
+    if let Some(there) = beneath::open_existing(parent, name)? {
         return Ok(there);
     }
-    // no volume is called so: their names do not begin with a dot
+    // Volume names do not begin with a dot.
     let unfinished = format!(".{name}.new");
     beneath::remove(parent, &unfinished)?;
     let directory = beneath::make_directory(parent, &unfinished, MODE)?;
@@ -49,7 +49,7 @@ fn on_disk(parent: BorrowedFd<'_>, name: &str, gid: Option<u32>) -> rustix::io::
     Ok(directory)
 }
 
-/// Opens a new directory to all, whatever the umask. The group's bit makes what is written later the group's too.
+/// Sets the mode of a new directory regardless of the umask. The set-group-id bit makes new files belong to the group.
 fn give_to(directory: &OwnedFd, gid: Option<u32>) -> rustix::io::Result<()> {
     let mode = match gid {
         None => MODE,

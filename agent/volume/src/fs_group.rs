@@ -1,4 +1,4 @@
-//! Gives what lies on a volume to the pod's group, by descriptor and without following a link.
+//! Applies `fsGroup` to the files of a volume, by descriptor and without following links.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -6,36 +6,41 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat};
 use rustix::io::{Errno, Result};
 
-/// Deepest directory that is given away; deeper ones are somebody's mistake.
+/// Deepest directory that is processed.
 const DEPTH_MAX: usize = 1000;
 
-/// When what lies on a volume is given to the group (`fsGroupChangePolicy`).
+/// `fsGroupChangePolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Change {
-    /// Each time the volume is set up.
+pub enum FsGroupChangePolicy {
+    /// Every time the volume is set up.
     #[default]
     Always,
-    /// Only when the volume's top does not look as if it had been done.
+    /// Only if the volume's top directory does not have the expected group and mode.
     OnRootMismatch,
 }
 
-impl Change {
-    /// The policy of a pod, by its name in the API.
+impl FsGroupChangePolicy {
+    /// Parses the API's value; unset means `Always`.
     #[must_use]
-    pub fn of(policy: Option<&str>) -> Self {
+    pub fn parse(policy: Option<&str>) -> Self {
         if policy == Some("OnRootMismatch") { Self::OnRootMismatch } else { Self::Always }
     }
 }
 
-/// Gives everything from `top` down to `gid`: readable, for a volume that may be written also writable, directories with the bit that
-/// makes what is made in them later the group's too. Stays on the mount. Safe to repeat; what is right is left alone.
+/// Changes the group of everything from `top` down to `gid` and makes it readable for the group, and writable unless the volume
+/// is read-only; directories get the set-group-id bit. Stays on the mount. Idempotent; correct entries are not touched.
 ///
 /// # Errors
-/// What the kernel says of the first thing that cannot be looked at; `ELOOP` for a tree that is too deep.
-pub fn give(top: impl AsFd, gid: u32, read_only: bool, when: Change) -> Result<()> {
+/// The first entry that cannot be read; `ELOOP` for a tree that is too deep.
+pub fn apply_group(
+    top: impl AsFd,
+    gid: u32,
+    read_only: bool,
+    when: FsGroupChangePolicy,
+) -> Result<()> {
     let top = top.as_fd();
     let stat = rustix::fs::fstat(top)?;
-    if when == Change::OnRootMismatch && is_given(&stat, gid, read_only) {
+    if when == FsGroupChangePolicy::OnRootMismatch && is_given(&stat, gid, read_only) {
         return Ok(());
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -43,8 +48,8 @@ pub fn give(top: impl AsFd, gid: u32, read_only: bool, when: Change) -> Result<(
         let opened = rustix::fs::openat(top, ".", flags, Mode::empty())?;
         below(&opened, stat.st_dev, gid, read_only, 0)?;
     }
-    // the top goes last: it tells whether all of it was done
-    own(top, &stat, gid, read_only)
+    // The top is changed last: its state shows whether all of it was done.
+    apply_to_entry(top, &stat, gid, read_only)
 }
 
 fn below(directory: &OwnedFd, device: u64, gid: u32, read_only: bool, depth: usize) -> Result<()> {
@@ -66,12 +71,12 @@ fn below(directory: &OwnedFd, device: u64, gid: u32, read_only: bool, depth: usi
             let inner = rustix::fs::openat(&entry, ".", flags, Mode::empty())?;
             below(&inner, device, gid, read_only, depth + 1)?;
         }
-        own(&entry, &stat, gid, read_only)?;
+        apply_to_entry(&entry, &stat, gid, read_only)?;
     }
     Ok(())
 }
 
-/// Names in a directory; they need not be text.
+/// Names in a directory, which may be any bytes.
 fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -93,12 +98,12 @@ fn wanted_mode(stat: &Stat, read_only: bool) -> u32 {
     (stat.st_mode & 0o7777) | access | if directory { 0o2110 } else { 0 }
 }
 
-/// Gives one thing away. File systems that know no owners, or may not be written to, keep theirs: what a pod cannot use there it finds
-/// out itself, as it does elsewhere in this ecosystem.
-fn own(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()> {
+/// Changes one entry. File systems without owners, and read-only ones, keep theirs, as with the kubelet: a pod that cannot use
+/// the files gets an error on access.
+fn apply_to_entry(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()> {
     match change(entry, stat, gid, read_only) {
         Err(error @ (Errno::ROFS | Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL)) => {
-            tracing::debug!(inode = stat.st_ino, gid, %error, "not given to the group");
+            tracing::debug!(inode = stat.st_ino, gid, %error, "fsGroup not applied to a file");
             Ok(())
         }
         result => result,
@@ -111,12 +116,12 @@ fn change(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()
         rustix::fs::chownat(entry, "", None, Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
     }
     let mode = wanted_mode(stat, read_only);
-    // A change of owner takes set-id bits away, hence the mode afterwards; a link has none of its own.
+    // A change of owner clears set-id bits, so the mode is set afterwards; a link has no mode.
     let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
     if is_link || (stat.st_gid == gid && stat.st_mode & 0o7777 == mode) {
         return Ok(());
     }
-    // A descriptor for looking cannot change a mode; the kernel's own link to it can.
+    // An `O_PATH` descriptor cannot change a mode, but the path through `/proc/self/fd` can.
     rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
@@ -153,20 +158,20 @@ mod tests {
         std::fs::write(at("d/f"), "x").unwrap();
         std::fs::set_permissions(at("d/f"), std::fs::Permissions::from_mode(0o4601)).unwrap();
         symlink(&secret, at("d/link")).unwrap();
-        give(top(dir.path()), 7, false, Change::Always).unwrap();
+        apply_group(top(dir.path()), 7, false, FsGroupChangePolicy::Always).unwrap();
         assert_eq!(shown(&at("d")), (7, 0o2770));
         assert_eq!(shown(&at("d/f")), (7, 0o4661));
         assert_eq!(shown(&at("d/link")).0, 7);
         assert_eq!(shown(&secret), (0, 0o600), "what lies outside is not ours");
-        // a top that is right speaks for all, if the pod says so
+        // With `OnRootMismatch` a correct top directory ends the work.
         std::fs::set_permissions(at("d/f"), std::fs::Permissions::from_mode(0o600)).unwrap();
-        give(top(dir.path()), 7, false, Change::OnRootMismatch).unwrap();
+        apply_group(top(dir.path()), 7, false, FsGroupChangePolicy::OnRootMismatch).unwrap();
         assert_eq!(shown(&at("d/f")).1, 0o600);
-        give(top(dir.path()), 7, false, Change::Always).unwrap();
+        apply_group(top(dir.path()), 7, false, FsGroupChangePolicy::Always).unwrap();
         assert_eq!(shown(&at("d/f")).1, 0o660);
-        // what is only read is not made writable
+        // A read-only volume is not made writable.
         std::fs::set_permissions(at("d/f"), std::fs::Permissions::from_mode(0o600)).unwrap();
-        give(top(dir.path()), 8, true, Change::OnRootMismatch).unwrap();
+        apply_group(top(dir.path()), 8, true, FsGroupChangePolicy::OnRootMismatch).unwrap();
         assert_eq!(shown(&at("d/f")), (8, 0o640));
     }
 }

@@ -1,6 +1,6 @@
-//! A file or directory of the node given to a pod as it is.
+//! `hostPath` volumes: files and directories of the node.
 //!
-//! The type is checked on the opened object and not on its path.
+//! The type is checked on the opened object, not on its path.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -10,53 +10,53 @@ use rustix::io::Errno;
 
 use crate::sources::HostPathKind;
 
-/// Why a path of the node cannot be given to a pod.
+/// Why a `hostPath` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HostPathError {
-    /// It is something else than what the pod asked for.
+    /// It has another type than the pod specifies.
     #[error("hostPath type check failed: {path} is not a {wanted}")]
     WrongType {
         /// The path.
         path: String,
-        /// What it should be.
+        /// The expected type.
         wanted: &'static str,
     },
-    /// It is not absolute, or leads upwards.
+    /// It is not absolute or contains `..`.
     #[error("hostPath {path} must be absolute and without '..'")]
     NotAbsolute {
         /// The path.
         path: String,
     },
-    /// It cannot be opened or made.
+    /// It cannot be opened or created.
     #[error("open hostPath {path}")]
     Open {
         /// The path.
         path: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Errno,
     },
 }
 
-/// Opens `path` for nothing but mounting, having checked on the opened object that it is what `kind` says. What is missing is made if
-/// the kind allows that: directories with mode 0755, files with 0644.
+/// Opens `path` for mounting and checks that the opened object matches `kind`. Missing objects are created if the kind allows it:
+/// directories with mode 0755, files with 0644.
 ///
 /// # Errors
-/// When it is something else or cannot be opened or made.
+/// It has another type or cannot be opened or created.
 pub fn open(path: &str, kind: HostPathKind) -> Result<OwnedFd, HostPathError> {
     let upwards = Path::new(path).components().any(|part| part == std::path::Component::ParentDir);
     if !path.starts_with('/') || upwards {
         return Err(HostPathError::NotAbsolute { path: path.into() });
     }
     let failed = |source| HostPathError::Open { path: path.into(), source };
-    let opened = match by_name(path) {
+    let opened = match open_by_name(path) {
         Err(Errno::NOENT) => {
             match kind {
                 HostPathKind::DirectoryOrCreate => make_directories(path).map_err(failed)?,
                 HostPathKind::FileOrCreate => make_file(path).map_err(failed)?,
                 _ => {}
             }
-            by_name(path)
+            open_by_name(path)
         }
         opened => opened,
     };
@@ -72,10 +72,10 @@ pub fn open(path: &str, kind: HostPathKind) -> Result<OwnedFd, HostPathError> {
     }
 }
 
-/// Checks that `path` is what `kind` says, as [`open`] does; a path of no kind need not even exist yet.
+/// Checks that `path` matches `kind`, as [`open`] does; a path with `kind` unset need not exist.
 ///
 /// # Errors
-/// When it is something else or cannot be opened or made.
+/// It has another type or cannot be opened or created.
 pub fn check(path: &str, kind: HostPathKind) -> Result<(), HostPathError> {
     match open(path, kind) {
         Err(HostPathError::Open { .. }) if kind == HostPathKind::Unset => Ok(()),
@@ -96,24 +96,24 @@ fn expected(kind: HostPathKind) -> Option<(&'static str, FileType)> {
     }
 }
 
-/// Opens a path of the node, links followed, as the container will find it.
-fn by_name(path: &str) -> rustix::io::Result<OwnedFd> {
+/// Opens a path of the node and follows links, as the container runtime does.
+fn open_by_name(path: &str) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Where a path of the node leads, links followed.
+/// The path with all links resolved.
 ///
 /// # Errors
-/// What the kernel says.
-pub(crate) fn real(path: &str) -> rustix::io::Result<std::path::PathBuf> {
-    real_of(&by_name(path)?)
+/// Errors of the kernel.
+pub(crate) fn resolve_path(path: &str) -> rustix::io::Result<std::path::PathBuf> {
+    opened_path(&open_by_name(path)?)
 }
 
-/// Where something that is open lies.
+/// Path of an open file.
 ///
 /// # Errors
-/// What the kernel says.
-pub(crate) fn real_of(opened: &OwnedFd) -> rustix::io::Result<std::path::PathBuf> {
+/// Errors of the kernel.
+pub(crate) fn opened_path(opened: &OwnedFd) -> rustix::io::Result<std::path::PathBuf> {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::ffi::OsStringExt as _;
     let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
@@ -177,7 +177,7 @@ mod tests {
         check(&at("a/b/f"), HostPathKind::FileOrCreate).unwrap();
         check(&at("a/b/f"), HostPathKind::FileOrCreate).unwrap();
         assert!(Path::new(&at("a/b/c")).is_dir() && Path::new(&at("a/b/f")).is_file());
-        // a file's directory is not made: a typing error should not leave a tree behind
+        // The parent directory of a file is not created, so that a typing error leaves no tree behind.
         assert!(check(&at("x/f"), HostPathKind::FileOrCreate).is_err());
         let error = check(&at("a/b/f"), HostPathKind::DirectoryOrCreate).unwrap_err();
         assert!(matches!(error, HostPathError::WrongType { .. }), "{error}");

@@ -6,10 +6,10 @@
 //!                                └──► empty_dir, host_path
 //! ```
 //!
-//! What a volume holds is decided by pure functions ([`sources`]); how it gets there is [`tree`], [`mount`], [`empty_dir`] and
-//! [`host_path`]; [`PodVolumes`] puts both together for one node. Paths are opened from directory descriptors with
-//! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`, so that nothing a container can write leads elsewhere. Everything here blocks
-//! and belongs on a thread that may.
+//! Pure functions ([`sources`]) determine the content of a volume; [`tree`], [`mount`], [`empty_dir`] and [`host_path`] set it
+//! up; [`PodVolumes`] combines both for one node. Paths are opened from directory descriptors with `openat2(RESOLVE_BENEATH |
+//! RESOLVE_NO_SYMLINKS)`, so that nothing a container can write leads elsewhere. All functions block and must be called on a
+//! thread that may.
 
 pub mod budget;
 pub mod devices;
@@ -37,4 +37,4 @@ mod beneath;
 pub use budget::Budget;
 pub use payload::{Payload, PayloadFile};
 pub use pod_volumes::{PodVolumes, SetUpError, TearDownError};
-pub use sources::{Inputs, Needs, SourceError, Volume, volumes};
+pub use sources::{PayloadInputs, SourceError, Volume, VolumeRequirements, volumes};

@@ -1,58 +1,58 @@
-//! Opens volumes of pods for those who only measure them. Whoever can write to a volume decides what its names lead to: from its top
-//! on, a measurement follows descriptors.
+//! Opens volumes of pods for measurements of their usage. Whoever can write to a volume controls its names, so a measurement uses
+//! descriptors from the volume's top directory on.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::beneath;
-use crate::sources::Plugin;
+use crate::sources::VolumePlugin;
 
-/// Where a driver's volume is mounted, below its record.
+/// Mount directory of a CSI volume, next to its record.
 const DRIVEN: &str = "mount";
-/// End of the name of the directory of drivers' volumes.
+/// Suffix of the directory of CSI volumes.
 const OF_DRIVERS: &str = "~csi";
 
-/// The top of a volume, open.
+/// An open volume.
 #[derive(Debug)]
-pub struct Top {
-    /// Its directory.
+pub struct OpenVolume {
+    /// Its top directory.
     pub directory: OwnedFd,
-    /// Whether it is a file system of its own, not a directory of the agent's.
+    /// Whether it is a file system of its own instead of a directory of the agent.
     pub own_fs: bool,
 }
 
-/// Opens the top of a pod's volume below the agent's directory `root`: of one kind, or of whichever there is. No link is followed on the
-/// way; `None` when there is no such volume.
+/// Opens a pod's volume below the agent's directory `root`: one of the given kind, or of any kind. Follows no links; `None` if
+/// there is no such volume.
 ///
 /// # Errors
-/// What the kernel says.
-pub fn top(
+/// Errors of the kernel.
+pub fn open_volume(
     root: &Path,
     uid: &str,
     volume: &str,
-    plugin: Option<Plugin>,
-) -> rustix::io::Result<Option<Top>> {
+    plugin: Option<VolumePlugin>,
+) -> rustix::io::Result<Option<OpenVolume>> {
     let root = match beneath::open_directory(root) {
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         root => root?,
     };
-    let Some(all) = beneath::directory(root, &format!("pods/{uid}/volumes"))? else {
+    let Some(all) = beneath::open_existing(root, &format!("pods/{uid}/volumes"))? else {
         return Ok(None);
     };
     let wanted = plugin.map(|plugin| format!("~{}", plugin.name()));
-    for (name, _) in beneath::entries(&all)? {
+    for (name, _) in beneath::list_entries(&all)? {
         if wanted.as_ref().is_some_and(|wanted| !name.ends_with(wanted.as_str())) {
             continue;
         }
-        let Some(own) = beneath::directory(&all, &name)? else { continue };
+        let Some(own) = beneath::open_existing(&all, &name)? else { continue };
         let below = match name.ends_with(OF_DRIVERS) {
             true => format!("{volume}/{DRIVEN}"),
             false => volume.to_owned(),
         };
-        if let Some(directory) = beneath::directory(&own, &below)? {
+        if let Some(directory) = beneath::open_existing(&own, &below)? {
             let device = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| stat.st_dev);
             let own_fs = device(&own)? != device(&directory)?;
-            return Ok(Some(Top { directory, own_fs }));
+            return Ok(Some(OpenVolume { directory, own_fs }));
         }
     }
     Ok(None)
@@ -75,7 +75,7 @@ mod tests {
         symlink("/", at("x~csi/half/mount")).unwrap();
         symlink("/", at("x~empty-dir/link")).unwrap();
         let inode = |volume: &str, plugin| {
-            let found = top(root.path(), "u", volume, plugin).ok().flatten();
+            let found = open_volume(root.path(), "u", volume, plugin).ok().flatten();
             found.map(|top| rustix::fs::fstat(&top.directory).unwrap().st_ino)
         };
         let own = |path: &str| {
@@ -83,9 +83,9 @@ mod tests {
             Some(at(path).metadata().unwrap().ino())
         };
         assert_eq!(inode("v", None), own("x~empty-dir/v"), "the volume, not what a pod named so");
-        assert_eq!(inode("v", Some(Plugin::EmptyDir)), own("x~empty-dir/v"));
+        assert_eq!(inode("v", Some(VolumePlugin::EmptyDir)), own("x~empty-dir/v"));
         assert_eq!(inode("driven", None), own("x~csi/driven/mount"));
-        assert_eq!(inode("driven", Some(Plugin::EmptyDir)), None);
+        assert_eq!(inode("driven", Some(VolumePlugin::EmptyDir)), None);
         assert_eq!(inode("half", None), None, "a link is no mount");
         assert_eq!(inode("link", None), None);
         assert_eq!(inode("../../..", None), None);

@@ -1,4 +1,4 @@
-//! What a projected volume holds: files by path.
+//! The content of a projected volume: files by path.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ const PATH_LEN_MAX: usize = 4096;
 /// Longest name of one directory or file, in bytes.
 const NAME_LEN_MAX: usize = 255;
 
-/// Files of a volume by path: relative, `/` between names, each name a plain one.
+/// Files of a volume by relative path with plain names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Payload {
     files: BTreeMap<String, PayloadFile>,
@@ -18,35 +18,35 @@ pub struct Payload {
 pub struct PayloadFile {
     /// Content.
     pub data: Vec<u8>,
-    /// Permission bits, 0 to 0o777.
+    /// Permission bits, at most 0o777.
     pub mode: u32,
 }
 
-/// Why a path cannot be one of a volume.
+/// Why a path is not allowed in a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Nothing, or a name in it is nothing or `.`.
+    /// Empty, or with an empty name or `.`.
     #[error("invalid path {0:?}: empty name")]
     Empty(String),
-    /// Starts at the root.
+    /// Absolute.
     #[error("invalid path {0:?}: must be relative")]
     Absolute(String),
-    /// Leads out of the volume, or would hide what the volume itself keeps there.
+    /// Contains `..`, or starts with the names that the volume reserves.
     #[error("invalid path {0:?}: must not contain or start with '..'")]
     Upwards(String),
-    /// Longer than the kernel takes.
+    /// Too long for the kernel.
     #[error("invalid path {0:?}: too long")]
     TooLong(String),
-    /// One path is a directory of another.
+    /// A file has the name of another file's directory.
     #[error("path {0:?} is both a file and a directory")]
     Nested(String),
 }
 
 impl Payload {
-    /// Adds a file; one of the same path is replaced.
+    /// Adds a file, replacing one with the same path.
     ///
     /// # Errors
-    /// When the path is not relative and plain, or one file would be inside another.
+    /// The path is not allowed, or a file would be inside another.
     pub fn insert(&mut self, path: &str, file: PayloadFile) -> Result<(), PathError> {
         check_path(path)?;
         let inside = self.is_below_a_file(path) || self.is_directory(path);
@@ -57,31 +57,31 @@ impl Payload {
         Ok(())
     }
 
-    /// Whether a file has the name of one of the directories above `path`.
+    /// Whether a file has the name of one of the parent directories of `path`.
     fn is_below_a_file(&self, path: &str) -> bool {
         let above = path.match_indices('/').filter_map(|(at, _)| path.get(..at));
         above.into_iter().any(|directory| self.files.contains_key(directory))
     }
 
-    /// Whether a file is below `path`: its neighbour in order.
+    /// Whether a file is below `path`: the next one in order would be.
     fn is_directory(&self, path: &str) -> bool {
         let directory = format!("{path}/");
         let next = self.files.range(directory.clone()..).next();
         next.is_some_and(|(file, _)| file.starts_with(&directory))
     }
 
-    /// Files in order of their paths.
+    /// Files ordered by path.
     pub fn files(&self) -> impl Iterator<Item = (&str, &PayloadFile)> {
         self.files.iter().map(|(path, file)| (path.as_str(), file))
     }
 
-    /// The file of a path.
+    /// Finds a file by path.
     #[must_use]
     pub fn file(&self, path: &str) -> Option<&PayloadFile> {
         self.files.get(path)
     }
 
-    /// First names of all paths: what shows directly in the volume.
+    /// First components of all paths: the entries in the volume's top directory.
     pub fn top_names(&self) -> impl Iterator<Item = &str> {
         let mut last = None;
         let first = self.files.keys().map(|path| path.split('/').next().unwrap_or(path));
@@ -101,7 +101,7 @@ impl Payload {
     }
 }
 
-/// Shows paths, modes and lengths: the content may be secret.
+/// Prints paths, modes and lengths only, because content may be secret.
 impl std::fmt::Debug for Payload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_map().entries(&self.files).finish()
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(payload.top_names().collect::<Vec<_>>(), ["a", "ab"]);
     }
 
-    /// As many as an object of 3 MiB has with empty values: with a look at each other one it would take minutes.
+    /// The number of keys in an object of 3 MiB with empty values: comparing all pairs would take minutes.
     #[test]
     fn keys_do_not_look_at_each_other() {
         let mut payload = Payload::default();

@@ -1,4 +1,4 @@
-//! What the persistent volumes of a pod are: pure functions from a pod, its claims, their volumes and what drivers say of themselves.
+//! Resolution of a pod's persistent volumes: pure functions of the pod, its claims, their volumes and the drivers' objects.
 //!
 //! ```text
 //! pod ─ claim ─► PersistentVolumeClaim ─ volumeName ─► PersistentVolume ─ source ─► Backing
@@ -6,7 +6,8 @@
 //!                      driver ─► CSIDriver: attach? pod info? tokens? group?  ─► VolumeAttachment
 //! ```
 //!
-//! Each step names what the next one needs ([`wanted`]); the caller looks that up and asks again until nothing new is named.
+//! Each step names the objects that the next one needs ([`wanted`]); the caller looks them up and calls again until no new names
+//! appear.
 
 pub mod attached;
 mod csi;
@@ -24,19 +25,19 @@ use proto_api::storage::v1::{CSIDriver, VolumeAttachment};
 
 use crate::sources::{self, HostPathKind};
 
-pub use attached::Attached;
+pub use attached::AttachedDisk;
 pub use csi::{CsiVolume, FsGroupPolicy, attachment_name};
 
-/// Objects of the cluster by name, as far as they have been looked up; `None` is known not to exist.
+/// Objects of the cluster by name as far as they were looked up; `None` is known not to exist.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// Claims of the pod's namespace.
+pub struct KnownObjects {
+    /// Claims in the pod's namespace.
     pub claims: BTreeMap<String, Option<Arc<PersistentVolumeClaim>>>,
-    /// Persistent volumes.
+    /// `PersistentVolume` objects.
     pub volumes: BTreeMap<String, Option<Arc<PersistentVolume>>>,
-    /// What drivers say of themselves.
+    /// `CSIDriver` objects.
     pub drivers: BTreeMap<String, Option<Arc<CSIDriver>>>,
-    /// Attachments to this node.
+    /// `VolumeAttachment` objects for this node.
     pub attachments: BTreeMap<String, Option<Arc<VolumeAttachment>>>,
     /// Secrets by namespace and name.
     pub secrets: BTreeMap<(String, String), Option<Arc<Secret>>>,
@@ -44,10 +45,10 @@ pub struct Known {
 
 /// Names of objects to look up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Claims of the pod's namespace.
+pub struct ObjectNames {
+    /// Claims in the pod's namespace.
     pub claims: BTreeSet<String>,
-    /// Persistent volumes.
+    /// `PersistentVolume` objects.
     pub volumes: BTreeSet<String>,
     /// `CSIDriver` objects.
     pub drivers: BTreeSet<String>,
@@ -57,66 +58,66 @@ pub struct Wanted {
     pub secrets: BTreeSet<(String, String)>,
 }
 
-/// A persistent volume of a pod.
+/// A persistent volume of a pod, resolved.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Persistent {
+pub struct PersistentSource {
     /// Name of the volume in the pod.
     pub name: String,
-    /// Name that its directory bears: the persistent volume's, or the pod volume's where there is none.
+    /// Name of its directory: that of the persistent volume, or of the pod's volume if there is none.
     pub spec_name: String,
-    /// What it is.
+    /// Its source.
     pub backing: Backing,
-    /// Whether nobody in the pod may write to it.
+    /// Whether it is read-only for the whole pod.
     pub read_only: bool,
-    /// Whether containers get it as a block device.
+    /// Whether it is given to containers as a block device.
     pub block: bool,
-    /// Options of its mount.
+    /// Mount options.
     pub mount_options: Vec<String>,
-    /// Whether claim and volume disagree on its size, so that its file system has to grow: the size wanted, in bytes.
+    /// Size in bytes to which its file system has to be expanded, if claim and volume differ.
     pub grow_to: Option<u64>,
-    /// The claim, by name.
+    /// Name of its claim.
     pub claim: Option<String>,
 }
 
-/// What is behind a persistent volume.
+/// The source of a persistent volume.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Backing {
     /// A path of the node.
     HostPath {
         /// Absolute path.
         path: String,
-        /// What has to be there.
+        /// Required type.
         kind: HostPathKind,
     },
-    /// A directory or device that is this node's.
+    /// `local`: a directory or block device of this node.
     Local {
         /// Absolute path.
         path: String,
-        /// Type of the file system on a device; the default when empty.
+        /// File system type on a device; empty for the default.
         fs_type: String,
     },
-    /// A disk that the node attaches.
+    /// A disk that the node attaches (iSCSI, Fibre Channel).
     Disk {
-        /// Which one.
-        disk: Attached,
-        /// Type of the file system on it; the default when empty.
+        /// The disk.
+        disk: AttachedDisk,
+        /// File system type; empty for the default.
         fs_type: String,
     },
-    /// A directory of another machine.
+    /// An NFS export.
     Nfs {
-        /// Name or address of the machine.
+        /// Name or address of the server.
         server: String,
-        /// Directory there.
+        /// Exported path.
         path: String,
     },
-    /// What a driver provides.
+    /// A CSI volume.
     Csi(Box<CsiVolume>),
 }
 
-/// Why a persistent volume cannot be set up. The texts are shown to users as they are.
+/// Why a persistent volume cannot be set up. The texts are shown to users and are Kubernetes' own where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PersistentError {
-    /// Something has not been looked up yet.
+    /// An object has not been looked up yet.
     #[error("{0} has not been looked up yet")]
     Unknown(String),
     /// The claim does not exist.
@@ -129,35 +130,35 @@ pub enum PersistentError {
         /// Name of the claim.
         name: String,
     },
-    /// The claim cannot be used.
+    /// The claim is not usable.
     #[error("error processing PVC {namespace}/{name}: {why}")]
     Claim {
         /// Namespace of the claim.
         namespace: String,
         /// Name of the claim.
         name: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// The volume cannot be used.
+    /// The volume is not usable.
     #[error("volume {volume:?}: {why}")]
     Volume {
-        /// Name of the persistent volume, or of the pod's.
+        /// Name of the persistent volume, or of the pod's volume.
         volume: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// A driver's volume is not attached to the node.
+    /// A CSI volume is not attached to the node.
     #[error("AttachVolume.Attach failed for volume {volume:?} : {why}")]
     NotAttached {
         /// Name of the persistent volume.
         volume: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
 }
 
-/// Name of the claim of a pod's volume, if it has one.
+/// Name of the claim of a pod's volume; also for generic ephemeral volumes.
 #[must_use]
 pub fn claim_name(pod: &Pod, volume: &ApiVolume) -> Option<String> {
     let source = &volume.volume_source;
@@ -167,10 +168,10 @@ pub fn claim_name(pod: &Pod, volume: &ApiVolume) -> Option<String> {
     source.ephemeral.is_some().then(|| format!("{}-{}", pod.metadata.name, volume.name))
 }
 
-/// Everything that can be named by now, known or not.
+/// All object names that can be determined so far, known or not.
 #[must_use]
-pub fn wanted(pod: &Pod, node: &str, known: &Known) -> Wanted {
-    let mut wanted = Wanted::default();
+pub fn required_objects(pod: &Pod, node: &str, known: &KnownObjects) -> ObjectNames {
+    let mut wanted = ObjectNames::default();
     for volume in &pod.spec.volumes {
         let source = match claim_name(pod, volume) {
             Some(claim) => {
@@ -183,21 +184,21 @@ pub fn wanted(pod: &Pod, node: &str, known: &Known) -> Wanted {
                 let Some(Some(found)) = known.volumes.get(&claim.spec.volume_name) else {
                     continue;
                 };
-                let disk = attached::of_volume(found);
+                let disk = attached::from_volume(found);
                 wanted.secrets.extend(disk.and_then(|(disk, ..)| disk.secret().cloned()));
-                csi::of_volume(found)
+                csi::from_volume(found)
             }
             None => {
-                let disk = attached::of_pod(pod, volume);
+                let disk = attached::from_pod(pod, volume);
                 wanted.secrets.extend(disk.and_then(|(disk, ..)| disk.secret().cloned()));
-                csi::of_pod(pod, volume)
+                csi::from_pod(pod, volume)
             }
         };
         let Ok(Some(source)) = source else { continue };
         wanted.drivers.insert(source.driver.clone());
         wanted.secrets.extend(source.secrets().cloned());
         if let Some(driver) = known.drivers.get(&source.driver)
-            && csi::is_attached(&source, driver.as_deref())
+            && csi::needs_attachment(&source, driver.as_deref())
         {
             wanted.attachments.insert(attachment_name(&source.handle, &source.driver, node));
         }
@@ -205,10 +206,10 @@ pub fn wanted(pod: &Pod, node: &str, known: &Known) -> Wanted {
     wanted
 }
 
-impl Wanted {
-    /// Whether everything has been looked up.
+impl ObjectNames {
+    /// Whether all objects have been looked up.
     #[must_use]
-    pub fn is_known(&self, known: &Known) -> bool {
+    pub fn is_known(&self, known: &KnownObjects) -> bool {
         self.claims.iter().all(|name| known.claims.contains_key(name))
             && self.volumes.iter().all(|name| known.volumes.contains_key(name))
             && self.drivers.iter().all(|name| known.drivers.contains_key(name))
@@ -217,22 +218,22 @@ impl Wanted {
     }
 }
 
-/// What a pod's volume is; `None` for one that is not persistent.
+/// Resolves a pod's volume; `None` if it is not persistent.
 ///
 /// # Errors
-/// What is missing, or why the volume cannot be used.
+/// An object is missing, or the volume is not usable.
 pub fn resolve(
     pod: &Pod,
     volume: &ApiVolume,
     node: &str,
-    known: &Known,
-) -> Result<Option<Persistent>, PersistentError> {
+    known: &KnownObjects,
+) -> Result<Option<PersistentSource>, PersistentError> {
     let Some(name) = claim_name(pod, volume) else { return inline(pod, volume, node, known) };
     let claim = claim(pod, volume, &name, known)?;
     let found = bound_volume(claim, known)?;
     let block = found.spec.volume_mode.as_deref() == Some("Block");
     check_use(pod, volume, found, block)?;
-    let mut persistent = Persistent {
+    let mut persistent = PersistentSource {
         name: volume.name.clone(),
         spec_name: found.metadata.name.clone(),
         backing: backing(found, node, known)?,
@@ -248,22 +249,22 @@ pub fn resolve(
     Ok(Some(persistent))
 }
 
-/// A volume that the pod itself describes.
+/// Resolves a volume described in the pod.
 fn inline(
     pod: &Pod,
     volume: &ApiVolume,
     node: &str,
-    known: &Known,
-) -> Result<Option<Persistent>, PersistentError> {
+    known: &KnownObjects,
+) -> Result<Option<PersistentSource>, PersistentError> {
     let refused = |why| PersistentError::Volume { volume: volume.name.clone(), why };
     let source = &volume.volume_source;
     let mut frozen = source.nfs.as_ref().is_some_and(|nfs| nfs.read_only);
     let backing = if let Some(nfs) = &source.nfs {
         Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() }
-    } else if let Some((disk, fs_type, read_only)) = attached::of_pod(pod, volume) {
+    } else if let Some((disk, fs_type, read_only)) = attached::from_pod(pod, volume) {
         frozen = read_only;
         Backing::Disk { disk, fs_type }
-    } else if let Some(csi) = csi::of_pod(pod, volume).map_err(refused)? {
+    } else if let Some(csi) = csi::from_pod(pod, volume).map_err(refused)? {
         Backing::Csi(Box::new(csi::complete(csi, &volume.name, node, known)?))
     } else {
         return Ok(None);
@@ -272,7 +273,7 @@ fn inline(
         Backing::Csi(csi) => csi.read_only,
         _ => frozen,
     };
-    Ok(Some(Persistent {
+    Ok(Some(PersistentSource {
         name: volume.name.clone(),
         spec_name: volume.name.clone(),
         backing,
@@ -284,12 +285,12 @@ fn inline(
     }))
 }
 
-/// The claim, bound and the pod's to use.
+/// The claim, if it is bound and belongs to the pod.
 fn claim<'a>(
     pod: &Pod,
     volume: &ApiVolume,
     name: &str,
-    known: &'a Known,
+    known: &'a KnownObjects,
 ) -> Result<&'a PersistentVolumeClaim, PersistentError> {
     let namespace = &pod.metadata.namespace;
     let (namespace, name) = (namespace.clone(), name.to_owned());
@@ -321,10 +322,10 @@ fn claim<'a>(
     Ok(claim)
 }
 
-/// The volume that a claim is bound to, and that is bound to the claim.
+/// The volume that a claim is bound to, if it is bound to the claim.
 fn bound_volume<'a>(
     claim: &PersistentVolumeClaim,
-    known: &'a Known,
+    known: &'a KnownObjects,
 ) -> Result<&'a PersistentVolume, PersistentError> {
     let name = &claim.spec.volume_name;
     let refused = |why: &str| PersistentError::Claim {
@@ -352,7 +353,7 @@ fn bound_volume<'a>(
     }
 }
 
-/// A block device is given as a device, a file system as a mount.
+/// Checks that a block volume is used as a device, and a file system volume as a mount.
 fn check_use(
     pod: &Pod,
     volume: &ApiVolume,
@@ -381,7 +382,7 @@ fn check_use(
 fn backing(
     volume: &PersistentVolume,
     node: &str,
-    known: &Known,
+    known: &KnownObjects,
 ) -> Result<Backing, PersistentError> {
     let name = &volume.metadata.name;
     let refused = |why| PersistentError::Volume { volume: name.clone(), why };
@@ -395,26 +396,26 @@ fn backing(
         let fs_type = local.fs_type.clone().unwrap_or_default();
         return Ok(Backing::Local { path: local.path.clone(), fs_type });
     }
-    if let Some((disk, fs_type, _)) = attached::of_volume(volume) {
+    if let Some((disk, fs_type, _)) = attached::from_volume(volume) {
         return Ok(Backing::Disk { disk, fs_type });
     }
     if let Some(nfs) = &source.nfs {
         return Ok(Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() });
     }
-    match csi::of_volume(volume).map_err(refused)? {
+    match csi::from_volume(volume).map_err(refused)? {
         Some(csi) => Ok(Backing::Csi(Box::new(csi::complete(csi, name, node, known)?))),
         None => Err(PersistentError::Volume {
             volume: name.clone(),
             why: format!(
                 "{kind} volumes are not supported by this node agent: {}",
-                sources::why_not(kind_of(source)),
+                sources::unsupported_reason(kind_of(source)),
                 kind = kind_of(source)
             ),
         }),
     }
 }
 
-/// The name of a source that is none of those above.
+/// Name of an unsupported source.
 fn kind_of(source: &PersistentVolumeSource) -> &'static str {
     [
         ("glusterfs", source.glusterfs.is_some()),
@@ -437,10 +438,10 @@ fn is_read_only(volume: &ApiVolume, found: &PersistentVolume) -> bool {
     claim.is_some_and(|claim| claim.read_only)
         || source.csi.as_ref().is_some_and(|csi| csi.read_only)
         || source.nfs.as_ref().is_some_and(|nfs| nfs.read_only)
-        || attached::of_volume(found).is_some_and(|(_, _, read_only)| read_only)
+        || attached::from_volume(found).is_some_and(|(_, _, read_only)| read_only)
 }
 
-/// The size to which a file system has to grow: the volume's, when the claim does not show it yet.
+/// Size in bytes to which the file system has to be expanded: the volume's capacity, if the claim shows less.
 fn grow_to(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<u64> {
     let size =
         |map: &BTreeMap<String, proto_api::Quantity>| map.get("storage").map(|q| q.as_bytes());

@@ -1,4 +1,4 @@
-//! The volumes of all pods of a node, in the ecosystem's layout.
+//! The volumes of all pods of a node, in the kubelet's directory layout.
 //!
 //! ```text
 //! <root>/pods/<uid>/volumes/<domain>~<plugin>/<volume>
@@ -17,87 +17,88 @@ use proto_api::names::Names;
 use rustix::fs::{Gid, Mode};
 use rustix::io::Errno;
 
-use crate::fs_group::{self, Change};
+use crate::fs_group::{self, FsGroupChangePolicy};
 use crate::host_path::{self, HostPathError};
 use crate::mount::{self, SECRETS_BYTES_MAX, Swap, Tmpfs};
 use crate::payload::Payload;
 use crate::private::{self, MODE as PRIVATE};
 use crate::sources::{
-    self, Inputs, Medium, Plugin, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
+    self, Medium, PayloadInputs, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
+    VolumePlugin,
 };
 use crate::sub_path;
 use crate::tree::{Ownership, Tree, TreeError, Written};
 use crate::{beneath, empty_dir};
 
-/// Top of a projected volume; containers have it read-only.
+/// Mode of the top directory of a projected volume; containers mount it read-only.
 const TOP: u32 = 0o777;
 
 /// Longest token that is read back, in bytes.
 const TOKEN_LEN_MAX: u64 = 64 << 10;
 
-/// Why a volume was not set up. A volume that was up is as it was. With its cause it is the ecosystem's own sentence, which has a blank
-/// before the second colon.
+/// Why a volume was not set up. A volume that was set up before is unchanged. With its cause the text is the kubelet's, including
+/// the space before the second colon.
 #[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
-    /// What it should hold is not known.
+    /// Its content cannot be determined.
     #[error("MountVolume.SetUp failed for volume {volume:?} ")]
     Source {
         /// Name of the volume.
         volume: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: SourceError,
     },
-    /// Its files were not written.
+    /// Its files could not be written.
     #[error("MountVolume.SetUp failed for volume {volume:?} ")]
     Write {
         /// Name of the volume.
         volume: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: TreeError,
     },
-    /// The path of the node is not what it should be.
+    /// The `hostPath` does not match its type.
     #[error("MountVolume.SetUp failed for volume {volume:?} ")]
     HostPath {
         /// Name of the volume.
         volume: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: HostPathError,
     },
-    /// Its directory or file system cannot be made.
+    /// Its directory or file system could not be created.
     #[error("MountVolume.SetUp failed for volume {volume:?} : prepare {}", path.display())]
     Prepare {
         /// Name of the volume.
         volume: String,
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: Errno,
     },
 }
 
-/// Why something of a pod's volumes is still there.
+/// Why the volumes of a pod were not removed completely.
 #[derive(Debug, thiserror::Error)]
 #[error("remove {}", path.display())]
 pub struct TearDownError {
     /// What could not be removed.
     pub path: PathBuf,
-    /// Why; `EBUSY` when something that is not ours is mounted there.
+    /// Cause; `EBUSY` if another program mounted something there.
     #[source]
     pub source: Errno,
 }
 
 /// A volume that is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetUp {
-    /// Where it lies on the host.
+pub struct ReadyVolume {
+    /// Path on the host.
     pub path: PathBuf,
-    /// Whether a file system was mounted for it, now or before.
+    /// Whether it is a mounted file system, now or before.
     pub mounted: bool,
-    /// What was written, for a volume of files.
+    /// Result of the write, for a projected volume.
     pub written: Option<Written>,
 }
 
@@ -115,22 +116,26 @@ impl PodVolumes {
         Self { pods: root.join("pods"), domain: names.label_domain().into() }
     }
 
-    /// Where a volume lies on the host.
+    /// Path of a volume on the host.
     #[must_use]
     pub fn path(&self, uid: &str, volume: &Volume) -> PathBuf {
         match &volume.kind {
             VolumeKind::Projected(projected) => self.directory(uid, projected.plugin, &volume.name),
-            VolumeKind::EmptyDir(_) => self.directory(uid, Plugin::EmptyDir, &volume.name),
+            VolumeKind::EmptyDir(_) => self.directory(uid, VolumePlugin::EmptyDir, &volume.name),
             VolumeKind::HostPath { path, .. } => path.into(),
             VolumeKind::Persistent => PathBuf::new(),
         }
     }
 
-    /// Sets a volume up, or brings it up to date: the same call for both. Safe to repeat, also after a crash.
+    /// Sets up or refreshes a volume. Idempotent, also after a crash.
     ///
     /// # Errors
     /// See [`SetUpError`].
-    pub fn set_up(&self, inputs: &Inputs<'_>, volume: &Volume) -> Result<SetUp, SetUpError> {
+    pub fn set_up(
+        &self,
+        inputs: &PayloadInputs<'_>,
+        volume: &Volume,
+    ) -> Result<ReadyVolume, SetUpError> {
         let uid = inputs.pod.metadata.uid.as_str();
         let path = self.path(uid, volume);
         let name = || volume.name.clone();
@@ -138,33 +143,39 @@ impl PodVolumes {
             VolumeKind::HostPath { path: on_host, kind } => {
                 host_path::check(on_host, *kind)
                     .map_err(|source| SetUpError::HostPath { volume: name(), source })?;
-                Ok(SetUp { path, mounted: false, written: None })
+                Ok(ReadyVolume { path, mounted: false, written: None })
             }
             VolumeKind::EmptyDir(medium) => {
-                let medium = &medium.bounded_by(inputs.allocatable);
-                let made = self.parent(uid, Plugin::EmptyDir, &volume.name).and_then(|parent| {
-                    empty_dir::set_up(parent, &volume.name, medium, sources::fs_group(inputs.pod))
-                });
+                let medium = &medium.limited_to(inputs.allocatable);
+                let made =
+                    self.parent(uid, VolumePlugin::EmptyDir, &volume.name).and_then(|parent| {
+                        empty_dir::set_up(
+                            parent,
+                            &volume.name,
+                            medium,
+                            sources::fs_group(inputs.pod),
+                        )
+                    });
                 made.map_err(|source| prepare(volume, &path, source))?;
-                Ok(SetUp { path, mounted: *medium != Medium::Disk, written: None })
+                Ok(ReadyVolume { path, mounted: *medium != Medium::Disk, written: None })
             }
-            VolumeKind::Persistent => Ok(SetUp { path, mounted: false, written: None }),
+            VolumeKind::Persistent => Ok(ReadyVolume { path, mounted: false, written: None }),
             VolumeKind::Projected(projected) => {
                 let payload = projected.payload(inputs);
                 let payload =
                     payload.map_err(|source| SetUpError::Source { volume: name(), source })?;
                 let ownership = projected.ownership(inputs.pod);
                 let written = self.write(uid, volume, projected, &payload, ownership)?;
-                let mounted = projected.plugin.in_memory();
-                Ok(SetUp { path, mounted, written: Some(written) })
+                let mounted = projected.plugin.is_in_memory();
+                Ok(ReadyVolume { path, mounted, written: Some(written) })
             }
         }
     }
 
-    /// Removes what a switch left of the generation before it. To be called some [`crate::tree::LINGER`]s after the switch.
+    /// Removes the previous generation of a projected volume. To be called at least [`crate::tree::LINGER`] after a switch.
     ///
     /// # Errors
-    /// When something cannot be removed; the next switch does it then.
+    /// Something could not be removed; the next switch retries.
     pub fn sweep(&self, uid: &str, volume: &Volume) -> Result<(), TearDownError> {
         let VolumeKind::Projected(projected) = &volume.kind else { return Ok(()) };
         let path = self.directory(uid, projected.plugin, &volume.name);
@@ -172,11 +183,11 @@ impl PodVolumes {
         if !is_plain(uid) || !is_plain(&volume.name) {
             return Err(failed(Errno::INVAL));
         }
-        // Opened, never made: the pod may have been taken down since the switch.
+        // Opened, never created: the pod may have been removed since the switch.
         let Ok(pods) = beneath::open_directory(&self.pods) else { return Ok(()) };
         let plugin = self.plugin_directory(projected.plugin);
         let below = format!("{uid}/volumes/{plugin}/{}", volume.name);
-        let Some(root) = beneath::directory(&pods, &below).map_err(failed)? else {
+        let Some(root) = beneath::open_existing(&pods, &below).map_err(failed)? else {
             return Ok(());
         };
         match Tree::new(root, Ownership::default()).sweep() {
@@ -185,7 +196,7 @@ impl PodVolumes {
         }
     }
 
-    /// The tokens that a pod's volumes hold now, as a set-up before a restart left them.
+    /// The tokens in a pod's volumes, as written before a restart of the agent.
     #[must_use]
     pub fn tokens(&self, uid: &str, volumes: &[Volume]) -> BTreeMap<TokenWant, String> {
         let mut found = BTreeMap::new();
@@ -202,27 +213,27 @@ impl PodVolumes {
         found
     }
 
-    /// Opens a pod's directory, if it is there.
+    /// Opens a pod's directory, if it exists.
     pub(crate) fn open_pod(&self, uid: &str) -> rustix::io::Result<Option<OwnedFd>> {
         if !is_plain(uid) {
             return Err(Errno::INVAL);
         }
         match beneath::open_directory(&self.pods) {
             Err(Errno::NOENT) => Ok(None),
-            pods => beneath::directory(pods?, uid),
+            pods => beneath::open_existing(pods?, uid),
         }
     }
 
     /// Whether anything of a pod is on disk.
     #[must_use]
-    pub fn exist(&self, uid: &str) -> bool {
+    pub fn has_any(&self, uid: &str) -> bool {
         is_plain(uid) && self.pods.join(uid).symlink_metadata().is_ok()
     }
 
-    /// UIDs of all pods that have something on disk.
+    /// Uids of all pods with files on disk.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// The directory cannot be read.
     pub fn uids(&self) -> std::io::Result<Vec<String>> {
         match std::fs::read_dir(&self.pods) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -233,11 +244,11 @@ impl PodVolumes {
         }
     }
 
-    /// Takes all volumes of a pod down and removes its directory. Only file systems of ours are unmounted and no mount is crossed, so a
-    /// volume that somebody else put there stops this with an error instead of losing its data.
+    /// Removes all volumes of a pod and its directory. Only file systems mounted by this crate are unmounted, and no other mount
+    /// is entered, so a foreign volume stops the removal with an error and keeps its data.
     ///
     /// # Errors
-    /// What is still there, and why; safe to repeat.
+    /// What is left, and the cause; may be retried.
     pub fn tear_down(&self, uid: &str) -> Result<(), TearDownError> {
         let failed = |path: PathBuf| move |source| TearDownError { path, source };
         let pod = self.pods.join(uid);
@@ -248,19 +259,19 @@ impl PodVolumes {
             Err(Errno::NOENT) => return Ok(()),
             opened => opened.map_err(failed(self.pods.clone()))?,
         };
-        let Some(own) = beneath::directory(&pods, uid).map_err(failed(pod.clone()))? else {
+        let Some(own) = beneath::open_existing(&pods, uid).map_err(failed(pod.clone()))? else {
             return Ok(());
         };
         self.tear_down_parts(uid)?;
-        for plugin in Plugin::ALL {
+        for plugin in VolumePlugin::ALL {
             let directory = format!("{uid}/volumes/{}", self.plugin_directory(plugin));
-            let opened = beneath::directory(&pods, &directory);
+            let opened = beneath::open_existing(&pods, &directory);
             let Some(volumes) = opened.map_err(failed(self.pods.join(&directory)))? else {
                 continue;
             };
-            let entries = beneath::entries(&volumes);
+            let entries = beneath::list_entries(&volumes);
             for (name, _) in entries.map_err(failed(self.pods.join(&directory)))? {
-                take_down(&volumes, &name, plugin)
+                tear_down_volume(&volumes, &name, plugin)
                     .map_err(failed(self.pods.join(&directory).join(&name)))?;
             }
         }
@@ -269,60 +280,62 @@ impl PodVolumes {
         beneath::remove(&pods, uid).map_err(failed(pod))
     }
 
-    /// Whatever is left below `volumes` was not made by this crate: it has to be empty directories, or it stays.
+    /// Checks that only empty directories are left below `volumes`: anything else was not created by this crate and stays.
     fn check_nothing_foreign(&self, own: &OwnedFd, pod: &Path) -> Result<(), TearDownError> {
         let top = pod.join("volumes");
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| TearDownError { path, source }
         };
-        let Some(volumes) = beneath::directory(own, "volumes").map_err(failed(&top))? else {
+        let Some(volumes) = beneath::open_existing(own, "volumes").map_err(failed(&top))? else {
             return Ok(());
         };
-        let ours: Vec<String> = Plugin::ALL.iter().map(|p| self.plugin_directory(*p)).collect();
-        for (plugin, _) in beneath::entries(&volumes).map_err(failed(&top))? {
+        let ours: Vec<String> =
+            VolumePlugin::ALL.iter().map(|p| self.plugin_directory(*p)).collect();
+        for (plugin, _) in beneath::list_entries(&volumes).map_err(failed(&top))? {
             let path = top.join(&plugin);
-            let opened = beneath::directory(&volumes, &plugin).map_err(failed(&path))?;
+            let opened = beneath::open_existing(&volumes, &plugin).map_err(failed(&path))?;
             let Some(inner) = opened.filter(|_| !ours.contains(&plugin)) else { continue };
-            for (name, _) in beneath::entries(&inner).map_err(failed(&path))? {
+            for (name, _) in beneath::list_entries(&inner).map_err(failed(&path))? {
                 beneath::remove_empty(&inner, &name).map_err(failed(&path.join(&name)))?;
             }
         }
         Ok(())
     }
 
-    /// Whether the pods' own directories lie in what is open as `part`.
-    fn lie_in(&self, part: &OwnedFd) -> bool {
-        host_path::real_of(part).map_or(true, |path| self.pods.starts_with(path))
+    /// Whether the pods' directories are inside the open directory `part`.
+    fn are_inside(&self, part: &OwnedFd) -> bool {
+        host_path::opened_path(part).map_or(true, |path| self.pods.starts_with(path))
     }
 
-    /// Whether the pods' own directories lie below a path of the node. A copy of such a path's mounts would hold every copy made before.
+    /// Whether the pods' directories are below a path of the node. A recursive copy of such a path's mounts would contain every
+    /// earlier copy.
     #[must_use]
-    pub fn lie_below(&self, path: &str) -> bool {
-        let Ok(path) = host_path::real(path) else { return true };
+    pub fn are_below(&self, path: &str) -> bool {
+        let Ok(path) = host_path::resolve_path(path) else { return true };
         self.pods.starts_with(path)
     }
 
-    /// Opens the root of a volume: one of the agent's own without following any link, a path of the node as it is.
+    /// Opens the root of a volume: one of the agent without following links, a path of the node with links.
     fn open_root(&self, root: &Path) -> rustix::io::Result<OwnedFd> {
         match root.strip_prefix(&self.pods) {
             Ok(below) => {
                 let pods = beneath::open_directory(&self.pods)?;
                 let below = below.to_str().ok_or(Errno::INVAL)?;
-                beneath::directory(pods, below)?.ok_or(Errno::NOENT)
+                beneath::open_existing(pods, below)?.ok_or(Errno::NOENT)
             }
             Err(_) => beneath::open_directory(root),
         }
     }
 
-    /// The place of a mount that a pod gets, made if need be, and whether something is mounted there.
+    /// The mount point for a pod's volume, created if it does not exist, and whether something is mounted there.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn place(
+    /// Errors of the kernel.
+    pub fn mount_point(
         &self,
         uid: &str,
-        plugin: Plugin,
+        plugin: VolumePlugin,
         name: &str,
     ) -> rustix::io::Result<(PathBuf, bool)> {
         let parent = self.parent(uid, plugin, name)?;
@@ -330,19 +343,19 @@ impl PodVolumes {
         Ok((self.directory(uid, plugin, name), beneath::is_mount_point(directory)?))
     }
 
-    /// Binds what is open as `source` to its place in a pod's directory, unless something is mounted there; where, and whether it was
-    /// bound by this call.
+    /// Bind-mounts the open file `source` into a pod's directory unless something is mounted there; returns the path, and whether
+    /// this call mounted it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn bind(
         &self,
         uid: &str,
-        plugin: Plugin,
+        plugin: VolumePlugin,
         name: &str,
         source: &OwnedFd,
     ) -> rustix::io::Result<(PathBuf, bool)> {
-        let (path, mounted) = self.place(uid, plugin, name)?;
+        let (path, mounted) = self.mount_point(uid, plugin, name)?;
         if !mounted {
             let parent = self.parent(uid, plugin, name)?;
             mount::bind(source, beneath::make_directory(parent, name, PRIVATE)?)?;
@@ -350,10 +363,10 @@ impl PodVolumes {
         Ok((path, !mounted))
     }
 
-    /// Takes the bound parts of a pod's volumes down, which keep the volumes themselves busy. Safe to repeat.
+    /// Unmounts the bind mounts of parts of a pod's volumes, which keep the volumes busy. Idempotent.
     ///
     /// # Errors
-    /// What is still there, and why.
+    /// What is left, and the cause.
     pub fn tear_down_parts(&self, uid: &str) -> Result<(), TearDownError> {
         let pod = self.pods.join(uid);
         let failed = |path: PathBuf| move |source| TearDownError { path, source };
@@ -364,25 +377,25 @@ impl PodVolumes {
             Err(Errno::NOENT) => return Ok(()),
             opened => opened.map_err(failed(self.pods.clone()))?,
         };
-        match beneath::directory(&pods, uid).map_err(failed(pod.clone()))? {
-            Some(own) => sub_path::take_down(&own)
+        match beneath::open_existing(&pods, uid).map_err(failed(pod.clone()))? {
+            Some(own) => sub_path::tear_down(&own)
                 .map_err(|(path, source)| TearDownError { path: pod.join(path), source }),
             None => Ok(()),
         }
     }
 
-    /// Gives what lies on a volume to a group; see [`fs_group::give`].
+    /// Applies `fsGroup` to a volume; see [`fs_group::apply_group`].
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn give(
+    /// Errors of the kernel.
+    pub fn apply_fs_group(
         &self,
         root: &Path,
         gid: u32,
         read_only: bool,
-        change: Change,
+        change: FsGroupChangePolicy,
     ) -> rustix::io::Result<()> {
-        fs_group::give(self.open_root(root)?, gid, read_only, change)
+        fs_group::apply_group(self.open_root(root)?, gid, read_only, change)
     }
 
     fn write(
@@ -398,9 +411,9 @@ impl PodVolumes {
         let failed = |source| prepare(volume, &path, source);
         let refused = |source| SetUpError::Write { volume: name.into(), source };
         let parent = self.parent(uid, projected.plugin, name).map_err(failed)?;
-        if !projected.plugin.in_memory() {
+        if !projected.plugin.is_in_memory() {
             let directory = beneath::make_directory(&parent, name, TOP).map_err(failed)?;
-            own_top(&directory, TOP, ownership).map_err(failed)?;
+            set_top_mode(&directory, TOP, ownership).map_err(failed)?;
             return Tree::new(directory, ownership).write(payload).map_err(refused);
         }
         let mode = TOP | 0o1000;
@@ -408,7 +421,7 @@ impl PodVolumes {
             Tmpfs { size_bytes: Some(SECRETS_BYTES_MAX), mode, swap: Swap::Never, exec: false };
         let mut first = None;
         let top = mount::tmpfs_on(&parent, name, tmpfs, |top| {
-            own_top(top, mode, ownership)?;
+            set_top_mode(top, mode, ownership)?;
             let top = top.try_clone().map_err(|_| Errno::MFILE)?;
             first = Some(Tree::new(top, ownership).write(payload).map_err(NewError::Tree)?);
             Ok(())
@@ -423,8 +436,8 @@ impl PodVolumes {
         }
     }
 
-    /// Opens the directory of a plugin's volumes of a pod, made if need be.
-    fn parent(&self, uid: &str, plugin: Plugin, volume: &str) -> rustix::io::Result<OwnedFd> {
+    /// Opens the directory of a pod's volumes of a plugin; creates it if it does not exist.
+    fn parent(&self, uid: &str, plugin: VolumePlugin, volume: &str) -> rustix::io::Result<OwnedFd> {
         if !is_plain(uid) || !is_plain(volume) {
             return Err(Errno::INVAL);
         }
@@ -439,16 +452,16 @@ impl PodVolumes {
         Ok(directory)
     }
 
-    fn directory(&self, uid: &str, plugin: Plugin, volume: &str) -> PathBuf {
+    fn directory(&self, uid: &str, plugin: VolumePlugin, volume: &str) -> PathBuf {
         self.pods.join(uid).join("volumes").join(self.plugin_directory(plugin)).join(volume)
     }
 
-    /// Where a volume lies below its pod's directory.
-    pub(crate) fn below(&self, plugin: Plugin, volume: &str) -> String {
+    /// Path of a volume relative to its pod's directory.
+    pub(crate) fn relative_path(&self, plugin: VolumePlugin, volume: &str) -> String {
         format!("volumes/{}/{volume}", self.plugin_directory(plugin))
     }
 
-    fn plugin_directory(&self, plugin: Plugin) -> String {
+    fn plugin_directory(&self, plugin: VolumePlugin) -> String {
         format!("{}~{}", self.domain, plugin.name())
     }
 }
@@ -457,7 +470,7 @@ fn prepare(volume: &Volume, path: &Path, source: Errno) -> SetUpError {
     SetUpError::Prepare { volume: volume.name.clone(), path: path.into(), source }
 }
 
-/// Why a new file system in memory did not come to be.
+/// Why an in-memory file system was not created.
 enum NewError {
     Kernel(Errno),
     Tree(TreeError),
@@ -469,8 +482,8 @@ impl From<Errno> for NewError {
     }
 }
 
-/// Gives the top of a projected volume its mode and group, unless it has them.
-fn own_top(top: &OwnedFd, mode: u32, ownership: Ownership) -> rustix::io::Result<()> {
+/// Sets mode and group of the top directory of a projected volume, if they differ.
+fn set_top_mode(top: &OwnedFd, mode: u32, ownership: Ownership) -> rustix::io::Result<()> {
     let mode = mode | if ownership.gid.is_some() { 0o2000 } else { 0 };
     let stat = rustix::fs::fstat(top)?;
     if let Some(gid) = ownership.gid.filter(|gid| *gid != stat.st_gid) {
@@ -482,7 +495,7 @@ fn own_top(top: &OwnedFd, mode: u32, ownership: Ownership) -> rustix::io::Result
     rustix::fs::fchmod(top, Mode::from_raw_mode(mode))
 }
 
-/// The token at `path` of a projected volume.
+/// The token in the file `path` of a projected volume.
 fn read_token(volume: &Path, path: &str) -> Option<String> {
     let tree = Tree::new(beneath::open_directory(volume).ok()?, Ownership::default());
     let mut token = String::new();
@@ -490,14 +503,18 @@ fn read_token(volume: &Path, path: &str) -> Option<String> {
     read.ok().filter(|length| *length > 0).map(|_| token)
 }
 
-/// Takes one volume down: our file system in memory with its content, or the directory on disk with it.
-fn take_down(volumes: impl AsFd, name: &str, plugin: Plugin) -> rustix::io::Result<()> {
+/// Removes one volume: unmounts an in-memory file system, or removes the directory on disk.
+fn tear_down_volume(
+    volumes: impl AsFd,
+    name: &str,
+    plugin: VolumePlugin,
+) -> rustix::io::Result<()> {
     if plugin.is_bound() {
-        // What was bound or mounted here is somebody's data: it is let go of, never removed.
+        // A bind mount or file system here holds data of others: it is unmounted, never removed.
         mount::unmount(volumes.as_fd(), name)?;
         return beneath::remove_empty(volumes, name);
     }
-    if let Some(directory) = beneath::directory(volumes.as_fd(), name)?
+    if let Some(directory) = beneath::open_existing(volumes.as_fd(), name)?
         && beneath::is_mount_point(&directory)?
     {
         if !mount::is_in_memory(&directory)? {
@@ -509,7 +526,7 @@ fn take_down(volumes: impl AsFd, name: &str, plugin: Plugin) -> rustix::io::Resu
     beneath::remove(volumes, name)
 }
 
-/// A name that is one directory and not a way to another.
+/// Whether the name is a single plain path component.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
 }

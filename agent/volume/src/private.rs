@@ -1,27 +1,27 @@
-//! The agent's own directories: above volumes, records and files of pods. Users of pods get what is meant for them mounted; nobody else on
-//! the node may go through here to secrets and other pods' data.
+//! The agent's private directories above volumes, records and files of pods. Containers get their files mounted; no other user of
+//! the node may pass through here to secrets and data of pods.
 
 use std::io;
 use std::path::Path;
 
 use proto_daemon::private_files;
 
-/// Mode of such a directory.
+/// Mode of a private directory.
 pub const MODE: u32 = private_files::DIRECTORY_MODE;
 
-/// Makes a directory and those above it that are missing. One that is there is closed to others; never to be asked of a place where
-/// somebody else's volume may be mounted.
+/// Creates a directory and its missing parents, and closes an existing one to others. Not for paths at which a volume may be
+/// mounted.
 ///
 /// # Errors
-/// What the kernel says; `PermissionDenied` for a directory of a foreign owner.
+/// Errors of the kernel; `PermissionDenied` if another user owns the directory.
 pub fn make(path: &Path) -> io::Result<()> {
     private_files::create_private_dir(path)
 }
 
-/// Makes a directory for a driver to put a volume on, and those above it that are missing. One that is there stays as it is.
+/// Creates a directory on which a driver mounts a volume, and its missing parents. An existing one is not changed.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn make_place(path: &Path) -> io::Result<()> {
     private_files::create_missing_dir(path)
 }
@@ -42,7 +42,7 @@ mod tests {
             let mode = path.metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o077, 0, "{}", path.display());
         }
-        // What an older version left open is closed; what is a driver's by now is not touched.
+        // A directory left open by an older version is closed; one that a driver uses is not touched.
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&deepest, open).unwrap();
         make_place(&deepest).unwrap();

@@ -1,5 +1,5 @@
-//! When a pod's tokens are renewed, written down beside its volumes for the next start of the agent:
-//! `<root>/pods/<uid>/tokens.json`. Times, audiences and lives; never a token.
+//! Renewal times of a pod's tokens, stored next to its volumes for the next start of the agent: `<root>/pods/<uid>/tokens.json`.
+//! Contains times, audiences and lifetimes, never a token.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -11,69 +11,70 @@ use serde::{Deserialize, Serialize};
 use crate::beneath;
 use crate::pod_volumes::PodVolumes;
 use crate::sources::TokenWant;
-use crate::token::Renewal;
+use crate::token::TokenRenewal;
 
 const FILE: &str = "tokens.json";
 const FILE_NEW: &str = ".tokens.json.new";
-/// Longest file that is read back, in bytes.
+/// Longest file that is read, in bytes.
 const LEN_MAX: u64 = 256 << 10;
 
-/// A token that a pod holds.
+/// A token in a pod's volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    /// Whom it is meant for.
+pub struct HeldToken {
+    /// Audience.
     audience: String,
-    /// The life that was asked for, in seconds.
+    /// Requested lifetime in seconds.
     expiration_secs: i64,
-    /// When it was issued, in seconds since 1970 by the server's clock: tells it from its successor.
+    /// Time of issue in seconds since 1970 by the API server's clock; distinguishes a token from its successor.
     pub issued_at: i64,
-    /// When it is renewed.
-    pub renewal: Renewal,
+    /// Time of renewal.
+    pub renewal: TokenRenewal,
 }
 
-impl Held {
-    /// The token that was given for `want`.
+impl HeldToken {
+    /// A token issued for `want`.
     #[must_use]
-    pub fn of(want: &TokenWant, issued_at: i64, renewal: Renewal) -> Self {
+    pub fn new(want: &TokenWant, issued_at: i64, renewal: TokenRenewal) -> Self {
         let audience = want.audience.clone();
         Self { audience, expiration_secs: want.expiration_secs, issued_at, renewal }
     }
 
-    /// Whether it was given for `want`.
+    /// Whether it was issued for `want`.
     #[must_use]
     pub fn is_for(&self, want: &TokenWant) -> bool {
         self.audience == want.audience && self.expiration_secs == want.expiration_secs
     }
 }
 
-/// What is in the file. Times since boot mean nothing after another boot.
+/// Content of the file. Times since boot are valid only for the same boot.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct RenewalRecord {
     boot: String,
-    tokens: Vec<Held>,
+    tokens: Vec<HeldToken>,
 }
 
 impl PodVolumes {
-    /// What was written down of a pod's tokens since the boot called `boot`; nothing when that cannot be read.
+    /// The stored renewals of a pod for the boot with the id `boot`; empty if they cannot be read.
     #[must_use]
-    pub fn renewals(&self, uid: &str, boot: &str) -> Vec<Held> {
+    pub fn renewals(&self, uid: &str, boot: &str) -> Vec<HeldToken> {
         let record = self.open_pod(uid).ok().flatten().and_then(|pod| read(&pod));
         record.filter(|record| record.boot == boot).map(|record| record.tokens).unwrap_or_default()
     }
 
-    /// Writes down when a pod's tokens are renewed, unless it says so already. To be called after the tokens are in their files: what
-    /// is written down for an older token only renews the newer one too early.
+    /// Stores the renewals of a pod's tokens if they changed. To be called after the tokens were written: a record of an older
+    /// token merely renews the newer one too early.
     ///
     /// # Errors
+    /// Errors of the kernel; the file is unchanged.
     /// What the kernel says; the file is as it was then.
     pub fn write_renewals(
         &self,
         uid: &str,
         boot: &str,
-        tokens: Vec<Held>,
+        tokens: Vec<HeldToken>,
     ) -> rustix::io::Result<()> {
         let Some(pod) = self.open_pod(uid)? else { return Ok(()) };
-        let record = Record { boot: boot.to_owned(), tokens };
+        let record = RenewalRecord { boot: boot.to_owned(), tokens };
         if read(&pod).as_ref() == Some(&record) {
             return Ok(());
         }
@@ -87,7 +88,7 @@ impl PodVolumes {
     }
 }
 
-fn read(pod: &OwnedFd) -> Option<Record> {
+fn read(pod: &OwnedFd) -> Option<RenewalRecord> {
     let file = beneath::open(pod, FILE, OFlags::RDONLY, Mode::empty()).ok()?;
     let mut text = Vec::new();
     std::fs::File::from(file).take(LEN_MAX).read_to_end(&mut text).ok()?;
@@ -107,8 +108,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let pods = PodVolumes::new(root.path(), Names::new(Profile::Kubernetes));
         let want = TokenWant { audience: "vault".into(), expiration_secs: 600 };
-        let renewal = Renewal { boot: Duration::from_millis(1500), unix: 99 };
-        let held = vec![Held::of(&want, 7, renewal)];
+        let renewal = TokenRenewal { boot: Duration::from_millis(1500), unix: 99 };
+        let held = vec![HeldToken::new(&want, 7, renewal)];
         pods.write_renewals("u", "b", held.clone()).unwrap();
         assert!(pods.renewals("u", "b").is_empty(), "nothing is made for a pod that is not there");
         std::fs::create_dir_all(root.path().join("pods/u")).unwrap();

@@ -1,5 +1,5 @@
-//! Mounts that several pods of the node have together, each bound into the pods: where they lie, and what has to be undone when the
-//! last pod has gone.
+//! Mounts that several pods of a node share, each bind-mounted into the pods: their paths, and records of what to undo after the
+//! last pod.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -15,85 +15,89 @@ use crate::mount;
 use crate::persistent::attached::Iscsi;
 use crate::pod_volumes::PodVolumes;
 use crate::private::MODE as PRIVATE;
-use crate::sources::Plugin;
+use crate::sources::VolumePlugin;
 
-/// Longest record that is read back, in bytes.
+/// Longest record that is read, in bytes.
 const RECORD_LEN_MAX: u64 = 1 << 20;
 const RECORD: &str = ".json";
 
-/// A pod that has a mount.
+/// A pod that uses a mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct User {
-    /// Its uid.
+pub struct MountUser {
+    /// Uid of the pod.
     pub uid: String,
-    /// Name of the volume's directory in the pod's.
+    /// Name of the volume's directory in the pod.
     pub volume: String,
 }
 
-/// What has to be undone.
+/// A mount to be undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// Name of the mount.
     pub name: String,
-    /// Who has it, or had it once.
-    pub users: Vec<User>,
-    /// A session that was begun for it.
+    /// Pods that use it or once used it.
+    pub users: Vec<MountUser>,
+    /// iSCSI session that was started for it.
     pub session: Option<Iscsi>,
-    /// What the node lists it as while it is in use; nothing for what the node only lists when it is attached.
+    /// Its name in the node's `volumesInUse`; empty if it is listed only while attached.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub listed: String,
 }
 
-/// The mounts of one node.
+/// The shared mounts of one node.
 #[derive(Clone, Debug)]
 pub struct SharedMounts {
-    /// The agent's directory.
+    /// The agent's root directory.
     root: PathBuf,
-    /// Directory of all kinds of volumes, below that.
+    /// Directory of all plugins, relative to it.
     plugins: String,
-    /// What the names of kinds of volumes begin with.
+    /// Prefix of plugin names.
     domain: String,
 }
 
 impl SharedMounts {
-    /// Mounts below the agent's directory.
+    /// The shared mounts below the agent's root directory.
     #[must_use]
     pub fn new(root: &Path, names: &Names) -> Self {
         let domain = names.label_domain().to_owned();
         Self { root: root.to_owned(), plugins: format!("plugins/{domain}"), domain }
     }
 
-    /// The name under which a node lists a volume of a kind.
+    /// Unique name of a volume in the Node's status.
     #[must_use]
-    pub fn listed(&self, plugin: Plugin, name: &str) -> String {
+    pub fn unique_name(&self, plugin: VolumePlugin, name: &str) -> String {
         format!("{}/{}/{name}", self.domain, plugin.name())
     }
 
-    /// Where the mount of a volume is or belongs, made if need be, and whether something is mounted there.
+    /// The mount point of a volume, created if it does not exist, and whether something is mounted there.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn place(&self, plugin: Plugin, name: &str) -> rustix::io::Result<(PathBuf, bool)> {
+    /// Errors of the kernel.
+    pub fn mount_point(
+        &self,
+        plugin: VolumePlugin,
+        name: &str,
+    ) -> rustix::io::Result<(PathBuf, bool)> {
         let directory = beneath::make_directory(self.mounts(plugin)?, checked(name)?, PRIVATE)?;
         let path = self.root.join(self.below(plugin)).join(name);
         Ok((path, beneath::is_mount_point(directory)?))
     }
 
-    /// Opens what is mounted for a volume.
+    /// Opens the mounted volume.
     ///
     /// # Errors
-    /// What the kernel says; `ENOENT` when nothing is mounted.
-    pub fn open(&self, plugin: Plugin, name: &str) -> rustix::io::Result<OwnedFd> {
-        let there = beneath::directory(self.mounts(plugin)?, checked(name)?)?;
+    /// Errors of the kernel; `ENOENT` if nothing is mounted.
+    pub fn open(&self, plugin: VolumePlugin, name: &str) -> rustix::io::Result<OwnedFd> {
+        let there = beneath::open_existing(self.mounts(plugin)?, checked(name)?)?;
         let there = there.ok_or(Errno::NOENT)?;
         if beneath::is_mount_point(&there)? { Ok(there) } else { Err(Errno::NOENT) }
     }
 
-    /// Writes down what has to be undone, unless it says so already. To be called before it is done.
+    /// Writes the record of a mount if it changed. To be called before mounting.
     ///
     /// # Errors
-    /// What the kernel says; `EBADMSG` for a record that is damaged.
-    pub fn note(&self, plugin: Plugin, pending: &Pending) -> rustix::io::Result<()> {
+    /// Errors of the kernel; `EBADMSG` if the existing record is damaged.
+    pub fn write_record(&self, plugin: VolumePlugin, pending: &Pending) -> rustix::io::Result<()> {
         let mounts = self.mounts(plugin)?;
         let name = format!("{}{RECORD}", checked(&pending.name)?);
         if read(&mounts, &name)?.as_ref() == Some(pending) {
@@ -110,37 +114,41 @@ impl SharedMounts {
         rustix::fs::renameat(&mounts, new.as_str(), &mounts, name.as_str())
     }
 
-    /// Whether what is mounted for a volume can only be read.
+    /// Whether a volume is mounted read-only.
     ///
     /// # Errors
     /// See [`SharedMounts::open`].
-    pub fn is_read_only(&self, plugin: Plugin, name: &str) -> rustix::io::Result<bool> {
+    pub fn is_read_only(&self, plugin: VolumePlugin, name: &str) -> rustix::io::Result<bool> {
         let stat = rustix::fs::fstatvfs(self.open(plugin, name)?)?;
         Ok(stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
     }
 
-    /// What is written down of one mount.
+    /// The record of one mount, if any.
     ///
     /// # Errors
-    /// What the kernel says; `EBADMSG` for a record that is damaged.
-    pub fn pending_of(&self, plugin: Plugin, name: &str) -> rustix::io::Result<Option<Pending>> {
+    /// Errors of the kernel; `EBADMSG` if the record is damaged.
+    pub fn pending_record(
+        &self,
+        plugin: VolumePlugin,
+        name: &str,
+    ) -> rustix::io::Result<Option<Pending>> {
         read(&self.mounts(plugin)?, &format!("{}{RECORD}", checked(name)?))
     }
 
-    /// All that is written down of a kind. A record that is damaged stays, and is told of.
+    /// All records of a plugin. Damaged records are logged and kept.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn pending(&self, plugin: Plugin) -> rustix::io::Result<Vec<Pending>> {
+    /// Errors of the kernel.
+    pub fn pending_records(&self, plugin: VolumePlugin) -> rustix::io::Result<Vec<Pending>> {
         let root = match beneath::open_directory(&self.root) {
             Err(Errno::NOENT) => return Ok(Vec::new()),
             root => root?,
         };
-        let Some(mounts) = beneath::directory(root, &self.below(plugin))? else {
+        let Some(mounts) = beneath::open_existing(root, &self.below(plugin))? else {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();
-        for (name, _) in beneath::entries(&mounts)? {
+        for (name, _) in beneath::list_entries(&mounts)? {
             if !name.ends_with(RECORD) || name.starts_with('.') {
                 continue;
             }
@@ -152,29 +160,29 @@ impl SharedMounts {
         Ok(found)
     }
 
-    /// Unmounts a volume. Nothing there is fine.
+    /// Unmounts a volume. A missing mount is not an error.
     ///
     /// # Errors
-    /// `EBUSY` while somebody uses it.
-    pub fn unmount(&self, plugin: Plugin, name: &str) -> rustix::io::Result<()> {
+    /// `EBUSY` while it is in use.
+    pub fn unmount(&self, plugin: VolumePlugin, name: &str) -> rustix::io::Result<()> {
         let mounts = self.mounts(plugin)?;
         mount::unmount(&mounts, checked(name)?)?;
         beneath::remove_empty(&mounts, name)
     }
 
-    /// Removes what was written down of a volume.
+    /// Removes the record of a volume.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn forget(&self, plugin: Plugin, name: &str) -> rustix::io::Result<()> {
+    /// Errors of the kernel.
+    pub fn remove_record(&self, plugin: VolumePlugin, name: &str) -> rustix::io::Result<()> {
         beneath::remove(self.mounts(plugin)?, &format!("{}{RECORD}", checked(name)?))
     }
 
-    fn below(&self, plugin: Plugin) -> String {
+    fn below(&self, plugin: VolumePlugin) -> String {
         format!("{}/{}/mounts", self.plugins, plugin.name())
     }
 
-    fn mounts(&self, plugin: Plugin) -> rustix::io::Result<OwnedFd> {
+    fn mounts(&self, plugin: VolumePlugin) -> rustix::io::Result<OwnedFd> {
         let mut directory = beneath::open_directory(&self.root)?;
         for name in self.below(plugin).split('/') {
             directory = beneath::make_directory(directory, name, PRIVATE)?;
@@ -184,26 +192,26 @@ impl SharedMounts {
 }
 
 impl PodVolumes {
-    /// Whether a pod has the place for its part of a mount.
+    /// Whether the pod has a mount point for the volume.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn has(&self, plugin: Plugin, user: &User) -> rustix::io::Result<bool> {
+    /// Errors of the kernel.
+    pub fn has_target(&self, plugin: VolumePlugin, user: &MountUser) -> rustix::io::Result<bool> {
         Ok(self.part(plugin, user)?.is_some())
     }
 
-    /// Whether a mount is bound into a pod.
+    /// Whether the volume is mounted into the pod.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn has_bound(&self, plugin: Plugin, user: &User) -> rustix::io::Result<bool> {
+    /// Errors of the kernel.
+    pub fn is_bound(&self, plugin: VolumePlugin, user: &MountUser) -> rustix::io::Result<bool> {
         self.part(plugin, user)?.map_or(Ok(false), beneath::is_mount_point)
     }
 
-    fn part(&self, plugin: Plugin, user: &User) -> rustix::io::Result<Option<OwnedFd>> {
-        let below = self.below(plugin, checked(&user.volume)?);
+    fn part(&self, plugin: VolumePlugin, user: &MountUser) -> rustix::io::Result<Option<OwnedFd>> {
+        let below = self.relative_path(plugin, checked(&user.volume)?);
         let Some(pod) = self.open_pod(checked(&user.uid)?)? else { return Ok(None) };
-        beneath::handle(&pod, &below)
+        beneath::open_handle(&pod, &below)
     }
 }
 
@@ -212,7 +220,7 @@ fn checked(name: &str) -> rustix::io::Result<&str> {
     if plain { Ok(name) } else { Err(Errno::INVAL) }
 }
 
-/// `EBADMSG` for one that is damaged.
+/// Reads a record; `EBADMSG` if it is damaged.
 fn read(directory: &OwnedFd, name: &str) -> rustix::io::Result<Option<Pending>> {
     let file = match beneath::open(directory, name, OFlags::RDONLY, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
@@ -233,30 +241,39 @@ mod tests {
         use proto_api::names::{Names, Profile};
         let root = tempfile::tempdir().unwrap();
         let mounts = SharedMounts::new(root.path(), Names::new(Profile::Kubernetes));
-        assert_eq!(mounts.pending(Plugin::Iscsi).unwrap(), []);
+        assert_eq!(mounts.pending_records(VolumePlugin::Iscsi).unwrap(), []);
         let session = Some(Iscsi { iqn: "i".into(), ..Iscsi::default() });
-        let listed = mounts.listed(Plugin::Iscsi, "10.0.0.1:i:0");
+        let listed = mounts.unique_name(VolumePlugin::Iscsi, "10.0.0.1:i:0");
         assert_eq!(listed, "kubernetes.io/iscsi/10.0.0.1:i:0");
-        let users = vec![User { uid: "u".into(), volume: "v".into() }];
+        let users = vec![MountUser { uid: "u".into(), volume: "v".into() }];
         let pending = Pending { name: "pv".into(), users, session, listed };
-        mounts.note(Plugin::Iscsi, &pending).unwrap();
-        mounts.note(Plugin::Iscsi, &pending).unwrap();
-        assert_eq!(mounts.pending_of(Plugin::Iscsi, "pv").unwrap().as_ref(), Some(&pending));
-        assert_eq!(mounts.pending_of(Plugin::Iscsi, "other").unwrap(), None);
-        assert_eq!(mounts.pending(Plugin::Iscsi).unwrap(), [pending]);
-        let (path, mounted) = mounts.place(Plugin::Iscsi, "pv").unwrap();
+        mounts.write_record(VolumePlugin::Iscsi, &pending).unwrap();
+        mounts.write_record(VolumePlugin::Iscsi, &pending).unwrap();
+        assert_eq!(
+            mounts.pending_record(VolumePlugin::Iscsi, "pv").unwrap().as_ref(),
+            Some(&pending)
+        );
+        assert_eq!(mounts.pending_record(VolumePlugin::Iscsi, "other").unwrap(), None);
+        assert_eq!(mounts.pending_records(VolumePlugin::Iscsi).unwrap(), [pending]);
+        let (path, mounted) = mounts.mount_point(VolumePlugin::Iscsi, "pv").unwrap();
         let expect = root.path().join("plugins/kubernetes.io/iscsi/mounts/pv");
         assert_eq!((path, mounted), (expect, false));
-        assert!(mounts.open(Plugin::Iscsi, "pv").is_err(), "nothing is mounted");
+        assert!(mounts.open(VolumePlugin::Iscsi, "pv").is_err(), "nothing is mounted");
         for bad in ["", "..", "a/b", ".x"] {
-            assert_eq!(mounts.place(Plugin::Iscsi, bad).unwrap_err(), Errno::INVAL, "{bad}");
+            assert_eq!(
+                mounts.mount_point(VolumePlugin::Iscsi, bad).unwrap_err(),
+                Errno::INVAL,
+                "{bad}"
+            );
         }
         let damaged = root.path().join("plugins/kubernetes.io/iscsi/mounts/pv.json");
         std::fs::write(&damaged, "{").unwrap();
-        assert_eq!(mounts.pending_of(Plugin::Iscsi, "pv"), Err(Errno::BADMSG));
-        assert!(damaged.exists() && mounts.pending(Plugin::Iscsi).unwrap().is_empty());
-        mounts.unmount(Plugin::Iscsi, "pv").unwrap();
-        mounts.forget(Plugin::Iscsi, "pv").unwrap();
-        assert_eq!(mounts.pending(Plugin::Iscsi).unwrap(), []);
+        assert_eq!(mounts.pending_record(VolumePlugin::Iscsi, "pv"), Err(Errno::BADMSG));
+        assert!(
+            damaged.exists() && mounts.pending_records(VolumePlugin::Iscsi).unwrap().is_empty()
+        );
+        mounts.unmount(VolumePlugin::Iscsi, "pv").unwrap();
+        mounts.remove_record(VolumePlugin::Iscsi, "pv").unwrap();
+        assert_eq!(mounts.pending_records(VolumePlugin::Iscsi).unwrap(), []);
     }
 }

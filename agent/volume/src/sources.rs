@@ -1,7 +1,7 @@
-//! What a pod's volumes are and what each should hold: pure functions from API objects to [`Payload`]s.
+//! The volumes of a pod and their content: pure functions from API objects to [`Payload`]s.
 //!
-//! The four projected sources (config map, secret, downward API, token) are one thing here, a list of [`Projection`]s; a volume of one
-//! of the single kinds is a list of one.
+//! The sources of projected volumes (ConfigMap, Secret, downward API, token) are a list of [`Projection`]s; a `configMap`,
+//! `secret` or `downwardAPI` volume is a list of one.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -11,7 +11,7 @@ mod objects;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent_pod::env::Objects;
+use agent_pod::env::EnvObjects;
 use proto_api::Quantity;
 use proto_api::core::v1::{
     DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, Pod, ProjectedVolumeSource,
@@ -24,13 +24,13 @@ use crate::tree::Ownership;
 
 pub use medium::Medium;
 
-/// Mode of projected files when nothing says otherwise.
+/// Default mode of projected files.
 const DEFAULT_MODE: u32 = 0o644;
-/// Mode of a token that has an owner other than root.
+/// Mode of a token file with an owner other than root.
 const TOKEN_MODE_OWNED: u32 = 0o600;
-/// Life of a token when nothing says otherwise, in seconds.
+/// Default lifetime of a token in seconds.
 const TOKEN_SECS_DEFAULT: i64 = 3600;
-/// Shortest life of a token, in seconds.
+/// Shortest lifetime of a token in seconds.
 const TOKEN_SECS_MIN: i64 = 600;
 
 /// A volume of a pod.
@@ -38,40 +38,40 @@ const TOKEN_SECS_MIN: i64 = 600;
 pub struct Volume {
     /// Name, unique in the pod.
     pub name: String,
-    /// What it is.
+    /// Kind with its settings.
     pub kind: VolumeKind,
 }
 
-/// What a volume is.
+/// Kind of a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeKind {
-    /// Files made from API objects, following them.
+    /// Files from API objects, refreshed when these change.
     Projected(Projected),
-    /// An empty directory.
+    /// `emptyDir`.
     EmptyDir(Medium),
-    /// A path of the node.
+    /// `hostPath`.
     HostPath {
         /// Absolute path.
         path: String,
-        /// What has to be there.
+        /// Required type.
         kind: HostPathKind,
     },
-    /// Something that lasts longer than the pod, or that a driver provides: see [`crate::persistent`].
+    /// Persistent or provided by a CSI driver: see [`crate::persistent`].
     Persistent,
 }
 
-/// A volume of files made from API objects.
+/// A volume of files from API objects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Projected {
-    /// Which of the kinds it is in the API, which decides its directory's name.
-    pub plugin: Plugin,
-    /// Where its files come from; later ones win.
+    /// Its kind in the API, which determines the name of its directory.
+    pub plugin: VolumePlugin,
+    /// Sources of files; later ones win.
     pub projections: Vec<Projection>,
 }
 
-/// Kinds of volumes that have a directory below the pod's.
+/// Volume plugins with a directory below the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Plugin {
+pub enum VolumePlugin {
     /// `configMap`.
     ConfigMap,
     /// `secret`.
@@ -82,7 +82,7 @@ pub enum Plugin {
     Projected,
     /// `emptyDir`.
     EmptyDir,
-    /// `local`, a persistent volume.
+    /// `local` persistent volume.
     Local,
     /// `nfs`.
     Nfs,
@@ -92,8 +92,8 @@ pub enum Plugin {
     Fc,
 }
 
-impl Plugin {
-    /// All of them.
+impl VolumePlugin {
+    /// All plugins.
     pub const ALL: [Self; 9] = [
         Self::ConfigMap,
         Self::Secret,
@@ -106,7 +106,7 @@ impl Plugin {
         Self::Fc,
     ];
 
-    /// The part of the directory's name after the domain.
+    /// Name in the directory after the domain.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -122,29 +122,29 @@ impl Plugin {
         }
     }
 
-    /// Whether its volumes are mounts of what exists without the pod.
+    /// Whether its volumes are mounts of data that exists without the pod.
     #[must_use]
     pub fn is_bound(self) -> bool {
         matches!(self, Self::Local | Self::Nfs | Self::Iscsi | Self::Fc)
     }
 
-    /// Whether its files must stay off the disk: they may hold secrets or tokens, or name what a pod is.
+    /// Whether its files must not be on disk, because they may contain secrets, tokens or metadata of the pod.
     #[must_use]
-    pub fn in_memory(self) -> bool {
+    pub fn is_in_memory(self) -> bool {
         matches!(self, Self::Secret | Self::DownwardApi | Self::Projected)
     }
 }
 
-/// What has to be at a path of the node.
+/// `hostPath` type: what is required at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostPathKind {
-    /// Whatever is there.
+    /// Anything.
     Unset,
-    /// A directory, made when missing.
+    /// A directory, created if missing.
     DirectoryOrCreate,
     /// A directory.
     Directory,
-    /// A file, made when missing.
+    /// A file, created if missing.
     FileOrCreate,
     /// A file.
     File,
@@ -156,27 +156,27 @@ pub enum HostPathKind {
     BlockDevice,
 }
 
-/// One source of files.
+/// A source of files.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Projection {
-    /// Keys of a config map.
+    /// Keys of a ConfigMap.
     ConfigMap(Keys),
-    /// Keys of a secret.
+    /// Keys of a Secret.
     Secret(Keys),
     /// Fields of the pod.
     DownwardApi {
-        /// One file each.
+        /// Files.
         items: Vec<DownwardAPIVolumeFile>,
-        /// Mode of files that name none.
+        /// Mode of files without one.
         mode: u32,
     },
-    /// A token of the pod's service account.
+    /// A service account token.
     Token {
-        /// What is asked of the API server.
+        /// The token to request.
         want: TokenWant,
         /// Path of the file.
         path: String,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
     },
 }
@@ -184,73 +184,73 @@ pub enum Projection {
 /// Keys of an object that become files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Keys {
-    /// Name of the object, in the pod's namespace.
+    /// Name of the object in the pod's namespace.
     pub object: String,
-    /// Which keys go where; all to their own names when empty.
+    /// Paths of selected keys; if empty, all keys under their own names.
     pub items: Vec<KeyToPath>,
     /// Whether object and keys may be missing.
     pub optional: bool,
-    /// Mode of files that name none.
+    /// Mode of files without one.
     pub mode: u32,
 }
 
-/// A token to ask the API server for.
+/// A token to request from the API server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenWant {
-    /// Whom it is meant for; the API server itself when empty.
+    /// Audience; empty for the API server.
     pub audience: String,
-    /// Wanted life in seconds, at least ten minutes.
+    /// Requested lifetime in seconds, at least 600.
     pub expiration_secs: i64,
 }
 
-/// Objects that must be at hand before volumes can be filled.
+/// Objects that have to be fetched before volumes can be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
-    /// Names of config maps.
+pub struct VolumeRequirements {
+    /// Names of ConfigMaps.
     pub config_maps: BTreeSet<String>,
-    /// Names of secrets.
+    /// Names of Secrets.
     pub secrets: BTreeSet<String>,
     /// Tokens.
     pub tokens: BTreeSet<TokenWant>,
 }
 
-/// What payloads are made from.
-pub struct Inputs<'a> {
+/// Input for payloads.
+pub struct PayloadInputs<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// Objects of the pod's namespace.
-    pub objects: &'a dyn Objects,
-    /// Tokens that were asked for.
+    pub objects: &'a dyn EnvObjects,
+    /// Tokens obtained from the API server.
     pub tokens: &'a BTreeMap<TokenWant, String>,
-    /// What the node can give to pods; stands in for a limit that is not set.
+    /// Allocatable resources of the node, used for limits that are not set.
     pub allocatable: &'a BTreeMap<String, Quantity>,
-    /// How much the files of all volumes of the pod may still come to.
+    /// Budget for the files of all volumes of the pod.
     pub budget: &'a Budget,
 }
 
-/// Why a volume cannot be filled. The texts are shown to users as they are.
+/// Why the content of a volume cannot be determined. The texts are shown to users and are Kubernetes' own where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// The node agent cannot set this kind up.
+    /// The agent does not support the source.
     #[error(
         "volume {volume:?}: {source_kind} volumes are not supported by this node agent: {}",
-        why_not(source_kind)
+        unsupported_reason(source_kind)
     )]
     Unsupported {
         /// Name of the volume.
         volume: String,
-        /// Its source as the API names it.
+        /// Name of the source in the API.
         source_kind: &'static str,
     },
-    /// A medium that cannot be had.
+    /// The medium of an `emptyDir` is not possible.
     #[error("volume {volume:?}: {why}")]
     Medium {
         /// Name of the volume.
         volume: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// A type of host path that there is not.
+    /// An unknown `hostPath` type.
     #[error("volume {volume:?}: unknown hostPath type {kind:?}")]
     HostPathKind {
         /// Name of the volume.
@@ -263,7 +263,7 @@ pub enum SourceError {
     NoObject {
         /// `configmap` or `secret`.
         kind: &'static str,
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
     /// A required key is missing.
@@ -274,40 +274,40 @@ pub enum SourceError {
         /// The key.
         key: String,
     },
-    /// A file cannot be where it should.
+    /// The path of a file is not allowed.
     #[error("volume path")]
     Path(#[from] PathError),
-    /// The pod's files come to too much.
+    /// The files of the pod exceed the budget.
     #[error(transparent)]
     OverBudget(#[from] OverBudget),
     /// A mode outside 0 to 0777.
     #[error("invalid file mode {0}")]
     Mode(i32),
-    /// The pod has no such field, or no volume may show it.
+    /// The field does not exist or is not available to volumes.
     #[error("unsupported fieldPath: {0}")]
     UnknownField(String),
-    /// There is no such resource.
+    /// The resource does not exist.
     #[error("unsupported container resource: {0}")]
     UnknownResource(String),
-    /// There is no such container.
+    /// The container does not exist.
     #[error("container {0} not found")]
     UnknownContainer(String),
-    /// The token has not been given.
+    /// The token has not been obtained yet.
     #[error("no token for audience {0:?}")]
     NoToken(String),
 }
 
-/// The volumes of a pod, in order.
+/// The volumes of a pod in order.
 ///
 /// # Errors
-/// The first volume of a kind that cannot be set up here.
+/// The first volume of an unsupported kind.
 pub fn volumes(pod: &Pod) -> Result<Vec<Volume>, SourceError> {
     pod.spec.volumes.iter().map(|each| volume(pod, each)).collect()
 }
 
 impl Volume {
-    /// Adds the objects that the volume is made from, optional ones included.
-    pub fn add_needs(&self, needs: &mut Needs) {
+    /// Adds the objects that the volume needs, including optional ones.
+    pub fn add_needs(&self, needs: &mut VolumeRequirements) {
         let VolumeKind::Projected(projected) = &self.kind else { return };
         for projection in &projected.projections {
             match projection {
@@ -330,8 +330,8 @@ impl Projected {
     /// The files of the volume.
     ///
     /// # Errors
-    /// The first required thing that is missing or cannot be shown.
-    pub fn payload(&self, inputs: &Inputs<'_>) -> Result<Payload, SourceError> {
+    /// The first required object that is missing, or value that cannot be shown.
+    pub fn payload(&self, inputs: &PayloadInputs<'_>) -> Result<Payload, SourceError> {
         let mut payload = Payload::default();
         let has_owner = self.ownership(inputs.pod) != Ownership::default();
         for projection in &self.projections {
@@ -347,7 +347,7 @@ impl Projected {
                     let token = inputs.tokens.get(want);
                     let token = token.ok_or_else(|| SourceError::NoToken(want.audience.clone()))?;
                     let mode = if has_owner { TOKEN_MODE_OWNED } else { *mode };
-                    inputs.budget.take(token.len())?;
+                    inputs.budget.reserve(token.len())?;
                     let file = PayloadFile { data: token.clone().into_bytes(), mode };
                     payload.insert(path, file)?;
                 }
@@ -356,7 +356,7 @@ impl Projected {
         Ok(payload)
     }
 
-    /// Who owns the files: the pod's group if it has one. A token belongs to the user that all containers run as, if that is one.
+    /// Owner of the files: the pod's `fsGroup` if set; tokens belong to the user of all containers, if they run as the same user.
     #[must_use]
     pub fn ownership(&self, pod: &Pod) -> Ownership {
         let gid = fs_group(pod);
@@ -366,14 +366,14 @@ impl Projected {
     }
 }
 
-/// The group that a pod's volumes are given to.
+/// The `fsGroup` of a pod.
 #[must_use]
 pub fn fs_group(pod: &Pod) -> Option<u32> {
     let group = pod.spec.security_context.as_ref().and_then(|context| context.fs_group);
     group.and_then(|group| u32::try_from(group).ok())
 }
 
-/// The user that all containers of a pod run as, when they name one and the same.
+/// The user of all containers of a pod, if all specify the same.
 fn common_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec.security_context.as_ref().and_then(|context| context.run_as_user);
     let mut users = pod.spec.init_containers.iter().chain(&pod.spec.containers).map(|container| {
@@ -394,7 +394,7 @@ fn volume(pod: &Pod, volume: &ApiVolume) -> Result<Volume, SourceError> {
             optional: source.optional == Some(true),
             mode: mode(source.default_mode, DEFAULT_MODE)?,
         };
-        projected(Plugin::ConfigMap, vec![Projection::ConfigMap(keys)])
+        projected(VolumePlugin::ConfigMap, vec![Projection::ConfigMap(keys)])
     } else if let Some(source) = &source.secret {
         let keys = Keys {
             object: source.secret_name.clone(),
@@ -402,23 +402,23 @@ fn volume(pod: &Pod, volume: &ApiVolume) -> Result<Volume, SourceError> {
             optional: source.optional == Some(true),
             mode: mode(source.default_mode, DEFAULT_MODE)?,
         };
-        projected(Plugin::Secret, vec![Projection::Secret(keys)])
+        projected(VolumePlugin::Secret, vec![Projection::Secret(keys)])
     } else if let Some(source) = &source.downward_api {
         let items = source.items.clone();
         let mode = mode(source.default_mode, DEFAULT_MODE)?;
-        projected(Plugin::DownwardApi, vec![Projection::DownwardApi { items, mode }])
+        projected(VolumePlugin::DownwardApi, vec![Projection::DownwardApi { items, mode }])
     } else if let Some(source) = &source.projected {
-        projected(Plugin::Projected, projections(source)?)
+        projected(VolumePlugin::Projected, projections(source)?)
     } else if let Some(source) = &source.host_path {
         host_path(&volume.name, source)?
     } else if let Some(source) = &source.empty_dir {
-        VolumeKind::EmptyDir(medium::of(pod, &volume.name, source)?)
+        VolumeKind::EmptyDir(medium::parse(pod, &volume.name, source)?)
     } else if is_persistent(source) {
         VolumeKind::Persistent
     } else {
         match other_source(source) {
             Some(source_kind) => return Err(unsupported(volume, source_kind)),
-            // the API's default
+            // The API's default.
             None => VolumeKind::EmptyDir(Medium::Disk),
         }
     };
@@ -459,7 +459,7 @@ fn each_projection(source: &VolumeProjection, mode: u32) -> Vec<Projection> {
     [secret, downward, config_map, token].into_iter().flatten().collect()
 }
 
-/// What has to be at a path, by the type's name in the API.
+/// Parses a `hostPath` type.
 pub(crate) fn host_path_kind(name: &str) -> Option<HostPathKind> {
     Some(match name {
         "" => HostPathKind::Unset,
@@ -487,7 +487,7 @@ fn unsupported(volume: &ApiVolume, source_kind: &'static str) -> SourceError {
     SourceError::Unsupported { volume: volume.name.clone(), source_kind }
 }
 
-/// Whether a source leads to a persistent volume, or to a driver.
+/// Whether the source refers to a persistent volume or a CSI driver.
 fn is_persistent(source: &VolumeSource) -> bool {
     source.persistent_volume_claim.is_some()
         || source.csi.is_some()
@@ -505,8 +505,8 @@ fn is_persistent(source: &VolumeSource) -> bool {
         || source.portworx_volume.is_some()
 }
 
-/// The name of a source that this agent does not set up; `None` when there is no source at all. Files of a repository and what a
-/// vendor's script makes are refused for good: both ran programs of others with the agent's rights.
+/// Name of an unsupported source; `None` if the volume has no source. `gitRepo` and `flexVolume` stay unsupported, because both
+/// run foreign programs with the agent's privileges.
 fn other_source(source: &VolumeSource) -> Option<&'static str> {
     [
         ("gitRepo", source.git_repo.is_some()),
@@ -523,8 +523,8 @@ fn other_source(source: &VolumeSource) -> Option<&'static str> {
     .find_map(|(name, there)| there.then_some(name))
 }
 
-/// Why a source is not set up, and what serves instead.
-pub(crate) fn why_not(source: &str) -> &'static str {
+/// Why a source is not supported, and what to use instead.
+pub(crate) fn unsupported_reason(source: &str) -> &'static str {
     match source {
         "gitRepo" => {
             "it runs programs that a repository brings with the agent's rights; clone in an init container"

@@ -1,13 +1,13 @@
-//! A part of a volume given to a container: found, or made, below the volume's root, and bound by descriptor to a place that only the
-//! agent can write to.
+//! `subPath` mounts: part of a volume is found or created below the volume's root and bind-mounted, by descriptor, to a place
+//! that only the agent can write to.
 //!
 //! ```text
 //! volume root ──openat2(beneath)──► the part ──open_tree──► a mount of exactly that ──move_mount──► target
 //! <root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index of the mount>       the target
 //! ```
 //!
-//! Whoever can write to the volume can swap any name in it at any moment. Every step therefore starts from an open descriptor, and the
-//! kernel itself refuses what would lead out.
+//! Whoever can write to the volume can replace any name in it at any time. Therefore every step uses an open descriptor, and the
+//! kernel rejects paths that lead out.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,37 +17,37 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::host_path::HostPathError;
-use crate::mount::subpath_refresh::Renewal;
+use crate::mount::subpath_refresh::RefreshMethod;
 use crate::mount::{self, Extent};
 use crate::private::MODE as PRIVATE;
 use crate::sources::HostPathKind;
 use crate::{beneath, tree};
 
-/// Directory of a pod's bound parts.
+/// Directory of a pod's bind mounts of parts.
 pub(crate) const DIRECTORY: &str = "volume-subpaths";
 
-/// A part of a volume to give to a container.
+/// Part of a volume for a container.
 #[derive(Clone, Copy, Debug)]
 pub struct SubPath<'a> {
     /// Name of the volume.
     pub volume: &'a str,
-    /// Where the volume lies on the host.
+    /// Path of the volume on the host.
     pub root: &'a Path,
     /// Name of the container.
     pub container: &'a str,
-    /// Number of the mount among the container's.
+    /// Index of the mount in the container.
     pub index: usize,
-    /// Path below the volume's root; empty for all of it.
+    /// Path below the volume's root; empty for the whole volume.
     pub path: &'a str,
-    /// What the root has to be, when it is a path of the node; with everything mounted below it when `path` is empty.
+    /// Required type of the root if it is a `hostPath`; with an empty `path` mounts below it are included.
     pub on_node: Option<HostPathKind>,
-    /// Whether it is given read-only with everything that is mounted below it.
+    /// Whether it is read-only including all mounts below it.
     pub all_read_only: Option<AllReadOnly>,
-    /// Whether containers that have it see it brought up to date by [`crate::PodVolumes::renew_part`].
+    /// Whether it is refreshed by [`crate::PodVolumes::refresh_part`].
     pub follows: bool,
 }
 
-/// Why a part of a volume cannot be given.
+/// Why a part of a volume cannot be provided.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to prepare subPath {path:?} of volume {volume:?}: {what}")]
 pub struct SubPathError {
@@ -55,28 +55,28 @@ pub struct SubPathError {
     pub path: String,
     /// Name of the volume.
     pub volume: String,
-    /// Which step failed.
+    /// The step that failed.
     pub what: &'static str,
-    /// Why; `EXDEV` and `ELOOP` for a path that leads out of the volume.
+    /// Cause; `EXDEV` and `ELOOP` for a path that leads out of the volume.
     #[source]
-    pub source: Why,
+    pub source: SubPathFailure,
 }
 
-/// What went wrong with a part of a volume.
+/// Cause of a [`SubPathError`].
 #[derive(Debug, thiserror::Error)]
-pub enum Why {
-    /// What the kernel says.
+pub enum SubPathFailure {
+    /// An error of the kernel.
     #[error(transparent)]
     Kernel(#[from] Errno),
-    /// The path of the node is not what it should be.
+    /// The `hostPath` does not match its type.
     #[error(transparent)]
     HostPath(#[from] HostPathError),
-    /// A copy of everything below would hold every copy made before.
-    #[error("recursive read-only is not possible for what the agent's own directory lies in")]
+    /// A recursive copy of the mounts would contain every earlier copy.
+    #[error("recursive read-only is not possible for a path that contains the agent's directory")]
     HoldsAgent,
 }
 
-/// Opens the part below `root`; directories that are missing are made with the root's own mode.
+/// Opens the part below `root`; missing directories are created with the root's mode.
 pub(crate) fn open(root: impl AsFd, path: &str) -> rustix::io::Result<OwnedFd> {
     if path.starts_with('/') || path.split('/').any(|name| name == "..") {
         return Err(Errno::INVAL);
@@ -88,7 +88,7 @@ pub(crate) fn open(root: impl AsFd, path: &str) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Walks down `path` and makes what is missing. A name that somebody puts in between is taken as it is, if it stays inside.
+/// Walks along `path` and creates what is missing. A name created concurrently is used if it stays inside.
 fn make(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(root)?.st_mode & 0o7777);
     let mut so_far = String::new();
@@ -109,7 +109,7 @@ fn make(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
 
 fn make_one(parent: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<()> {
     match rustix::fs::mkdirat(parent, name, mode) {
-        // the umask must not narrow it
+        // Overrides the umask.
         Ok(()) => {
             let made = beneath::open(
                 parent,
@@ -124,8 +124,8 @@ fn make_one(parent: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<()> 
     }
 }
 
-/// Binds `part` to the target `index` in `parent`, unless exactly that is bound there already. A mount of something else, that an
-/// earlier instance of the container had, is taken off first.
+/// Bind-mounts `part` to the mount point `index` in `parent`, unless exactly that is mounted. Another mount, used by an earlier
+/// instance of the container, is unmounted first.
 pub(crate) fn bind(
     part: &OwnedFd,
     parent: &OwnedFd,
@@ -134,8 +134,8 @@ pub(crate) fn bind(
     follows: bool,
 ) -> rustix::io::Result<()> {
     let wanted = rustix::fs::fstat(part)?;
-    if let Some(there) = beneath::handle(parent, index)? {
-        // One that follows is made anew for each instance: what an instance was given is the lowest of several.
+    if let Some(there) = beneath::open_handle(parent, index)? {
+        // A refreshed part is mounted again for each instance, because an instance uses the lowest of several mounts.
         if !follows
             && beneath::is_mount_point(&there)?
             && is_same(&rustix::fs::fstat(&there)?, &wanted)
@@ -148,32 +148,32 @@ pub(crate) fn bind(
     let is_directory = FileType::from_raw_mode(wanted.st_mode) == FileType::Directory;
     make_target(parent, index, is_directory)?;
     mount::bind_below(part, parent, index, extent)?;
-    if follows { mount::subpath_refresh::lead(parent, index) } else { Ok(()) }
+    if follows { mount::subpath_refresh::make_shared(parent, index) } else { Ok(()) }
 }
 
-/// A file under a name of its own in its volume's root, for which nothing takes the place of the file: what is mounted on it later stays
-/// there when the file that was its first is removed. A directory is given as it is, and so does not follow.
+/// A hard link to the file under its own name in the volume's root, which no rename replaces: later mounts on it survive the
+/// removal of the original file. A directory is returned unchanged and cannot be refreshed.
 pub(crate) fn stand_in(root: impl AsFd, part: OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     if FileType::from_raw_mode(rustix::fs::fstat(&part)?.st_mode) != FileType::RegularFile {
         return Ok(part);
     }
     let names = beneath::make_directory(root, tree::PARTS, 0o700)?;
-    if beneath::handle(&names, name)?.is_some() {
+    if beneath::open_handle(&names, name)?.is_some() {
         beneath::remove(&names, name)?;
     }
     rustix::fs::linkat(&part, "", &names, name, AtFlags::EMPTY_PATH)?;
-    beneath::handle(&names, name)?.ok_or(Errno::NOENT)
+    beneath::open_handle(&names, name)?.ok_or(Errno::NOENT)
 }
 
-/// Shows `part` where another version of it is bound, unless it is the same. What nobody was given yet, or is of another kind by now,
-/// stays as it is. Whether something was done.
-pub(crate) fn renew(
+/// Mounts `part` over an older version of it. Parts that no container uses, or whose type changed, are left unchanged. Returns
+/// whether anything was mounted.
+pub(crate) fn refresh(
     part: &OwnedFd,
     parent: &OwnedFd,
     index: &str,
-    how: Renewal,
+    how: RefreshMethod,
 ) -> rustix::io::Result<bool> {
-    let Some(there) = beneath::handle(parent, index)? else { return Ok(false) };
+    let Some(there) = beneath::open_handle(parent, index)? else { return Ok(false) };
     let (old, new) = (rustix::fs::fstat(&there)?, rustix::fs::fstat(part)?);
     let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let both_files = is_file(&old) && is_file(&new);
@@ -182,7 +182,7 @@ pub(crate) fn renew(
     }
     drop(there);
     match mount::subpath_refresh::replace(part, parent, index, how) {
-        // It started with what was not its first version, and that is gone from the volume: its next instance follows again.
+        // The container started with a later version that has left the volume; its next instance is refreshed again.
         Err(Errno::NOENT) => Ok(false),
         done => done.map(|()| true),
     }
@@ -193,7 +193,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 }
 
 fn make_target(parent: &OwnedFd, index: &str, directory: bool) -> rustix::io::Result<()> {
-    if let Some(there) = beneath::handle(parent, index)? {
+    if let Some(there) = beneath::open_handle(parent, index)? {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&there)?.st_mode);
         if (kind == FileType::Directory) == directory {
             return Ok(());
@@ -208,16 +208,16 @@ fn make_target(parent: &OwnedFd, index: &str, directory: bool) -> rustix::io::Re
     beneath::open(parent, index, flags, Mode::from_raw_mode(0o640)).map(drop)
 }
 
-/// Opens the directory of a container's targets; `None` if it has none.
+/// Opens the directory of a container's mount points; `None` if it has none.
 pub(crate) fn targets_there(
     pod: impl AsFd,
     volume: &str,
     container: &str,
 ) -> rustix::io::Result<Option<OwnedFd>> {
-    beneath::directory(pod, &format!("{DIRECTORY}/{volume}/{container}"))
+    beneath::open_existing(pod, &format!("{DIRECTORY}/{volume}/{container}"))
 }
 
-/// Opens the directory of a container's targets, made if need be.
+/// Opens the directory of a container's mount points; creates it if it does not exist.
 pub(crate) fn targets(pod: OwnedFd, volume: &str, container: &str) -> rustix::io::Result<OwnedFd> {
     let mut directory = pod;
     for name in [DIRECTORY, volume, container] {
@@ -226,15 +226,15 @@ pub(crate) fn targets(pod: OwnedFd, volume: &str, container: &str) -> rustix::io
     Ok(directory)
 }
 
-/// Takes all bound parts of a pod down; what they were parts of is not touched. Returns the place that cannot be freed, and why.
-pub(crate) fn take_down(pod: impl AsFd) -> Result<(), (PathBuf, Errno)> {
+/// Unmounts all parts of a pod without touching the volumes. Returns the mount point that could not be removed, and the cause.
+pub(crate) fn tear_down(pod: impl AsFd) -> Result<(), (PathBuf, Errno)> {
     let at = |path: &Path, error: Errno| (path.to_owned(), error);
     let top = PathBuf::from(DIRECTORY);
-    let opened = beneath::directory(pod.as_fd(), DIRECTORY).map_err(|e| at(&top, e))?;
+    let opened = beneath::open_existing(pod.as_fd(), DIRECTORY).map_err(|e| at(&top, e))?;
     let Some(volumes) = opened else { return Ok(()) };
     for (volume, path, _) in below(&volumes, &top)? {
         for (container, path, name) in below(&volume, &path)? {
-            for (index, _) in beneath::entries(&container).map_err(|e| at(&path, e))? {
+            for (index, _) in beneath::list_entries(&container).map_err(|e| at(&path, e))? {
                 let freed = mount::detach(&container, &index)
                     .and_then(|()| beneath::remove(&container, &index));
                 freed.map_err(|e| at(&path.join(&index), e))?;
@@ -245,15 +245,15 @@ pub(crate) fn take_down(pod: impl AsFd) -> Result<(), (PathBuf, Errno)> {
     beneath::remove(pod, DIRECTORY).map_err(|e| at(&top, e))
 }
 
-/// An open directory with its path and its name.
+/// An open directory with its path and name.
 type Opened = (OwnedFd, PathBuf, String);
 
 /// The directories in a directory.
 fn below(directory: &OwnedFd, path: &Path) -> Result<Vec<Opened>, (PathBuf, Errno)> {
     let failed = |error| (path.to_owned(), error);
     let mut found = Vec::new();
-    for (name, _) in beneath::entries(directory).map_err(failed)? {
-        if let Some(inner) = beneath::directory(directory, &name).map_err(failed)? {
+    for (name, _) in beneath::list_entries(directory).map_err(failed)? {
+        if let Some(inner) = beneath::open_existing(directory, &name).map_err(failed)? {
             found.push((inner, path.join(&name), name));
         }
     }

@@ -1,10 +1,9 @@
-//! How long a token is good, and when it is to be renewed.
+//! Lifetime and renewal of service account tokens.
 //!
-//! The API server counts a token's life by its own clock; the node has two, one that runs since boot and that nobody sets, and one that
-//! people read and set. A token is renewed when either says so. What the first says is written down beside the pod's volumes, so that a
-//! restarted agent goes on with the tokens that its pods hold instead of asking for all of them anew, and goes on by the same clock.
-//! Where nothing is written down the token itself tells its life. Nothing is trusted here that matters: the signature is the API server's
-//! to check.
+//! The API server counts a token's lifetime by its own clock; the node has a monotonic clock since boot and a wall clock that can
+//! be set. A token is renewed when either clock says so. The renewal time since boot is stored next to the pod's volumes, so that
+//! a restarted agent keeps the tokens of its pods and the same renewal times. Without such a record the token's claims are used.
+//! Nothing security-relevant depends on them: the API server verifies the signature.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -14,39 +13,38 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-/// A token older than this is renewed however long it lives.
+/// Age in seconds after which a token is renewed, whatever its lifetime.
 const AGE_MAX_SECS: i64 = 24 * 3600;
-/// A token is renewed after this share of its life, in percent.
+/// Share of the lifetime in percent after which a token is renewed.
 const LIFE_PERCENT: i64 = 80;
-/// A renewal that failed is tried again after this.
+/// Delay after a failed renewal.
 pub const RETRY: Duration = Duration::from_secs(10);
-/// Tokens are renewed earlier by up to this share of their wait, in percent: those that were asked for together are not renewed
-/// together.
+/// Largest reduction of the renewal time in percent, so that tokens requested together are not renewed together.
 const SPREAD_PERCENT: u64 = 5;
 
-/// A moment by both clocks of the node.
+/// A point in time by both clocks of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// Since boot.
     pub boot: Duration,
-    /// Seconds since 1970, as the node believes.
+    /// Wall clock in seconds since 1970.
     pub unix: i64,
 }
 
-/// When a token is renewed, by each clock.
+/// Renewal time by each clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Renewal {
+pub struct TokenRenewal {
     /// Since boot.
     pub boot: Duration,
-    /// Seconds since 1970.
+    /// Wall clock in seconds since 1970.
     pub unix: i64,
 }
 
-impl Renewal {
-    /// For a token with a life of `life` that was asked for at `asked`, which was before it began. `spread` is any number that differs
-    /// between tokens.
+impl TokenRenewal {
+    /// Renewal of a token with the lifetime `life` requested at `asked`, which is before its issue. `spread` is any number that
+    /// differs between tokens.
     #[must_use]
-    pub fn of(life: Duration, asked: Moment, spread: u64) -> Self {
+    pub fn for_lifetime(life: Duration, asked: Moment, spread: u64) -> Self {
         let age_max = Duration::from_secs(AGE_MAX_SECS.unsigned_abs());
         let wait = life
             .checked_div(100)
@@ -60,34 +58,34 @@ impl Renewal {
         Self { boot: asked.boot.saturating_add(wait), unix: asked.unix.saturating_add(secs) }
     }
 
-    /// For a token that was found, of which nothing is written down: by the clock that people set, as there is no other.
+    /// Renewal of a token without a record, by the wall clock.
     #[must_use]
-    pub fn of_found(life: Life, now: Moment) -> Self {
+    pub fn for_found_token(life: TokenLifetime, now: Moment) -> Self {
         let wait = life.renew_in(now.unix);
         let secs = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
         Self { boot: now.boot.saturating_add(wait), unix: now.unix.saturating_add(secs) }
     }
 
-    /// Whether it is time, by one clock or the other. A clock that was set back does not put it off.
+    /// Whether the time has come by one of the clocks. Setting the wall clock back does not delay it.
     #[must_use]
     pub fn is_due(&self, now: Moment) -> bool {
         now.boot >= self.boot || now.unix >= self.unix
     }
 }
 
-/// From when to when a token is good, in seconds since 1970.
+/// Validity of a token in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct Life {
-    /// When it was issued.
+pub struct TokenLifetime {
+    /// Time of issue.
     #[serde(rename = "iat")]
     pub issued_at: i64,
-    /// When it expires.
+    /// Time of expiry.
     #[serde(rename = "exp")]
     pub expires_at: i64,
 }
 
-impl Life {
-    /// Reads the claims of a token; `None` when it does not say, or is not of the usual form.
+impl TokenLifetime {
+    /// Reads the claims of a token; `None` if they are missing or the token is not a JWT.
     #[must_use]
     pub fn of(token: &str) -> Option<Self> {
         let mut parts = token.trim_end().split('.');
@@ -96,8 +94,8 @@ impl Life {
         serde_json::from_slice(&claims).ok()
     }
 
-    /// How long the token can still be used before it is renewed. Zero for one that is old, and for one that a clock which was
-    /// set since makes look as if it came from the future.
+    /// Time until the token has to be renewed. Zero for an old token, and for one that appears to be issued in the future because
+    /// the clock was set.
     #[must_use]
     pub fn renew_in(&self, now: i64) -> Duration {
         let life = self.expires_at.saturating_sub(self.issued_at);

@@ -1,22 +1,21 @@
-//! The files of a projected volume: the old ones or the new ones, never a mix, never nothing.
+//! The files of a projected volume, updated atomically: readers see the old or the new ones, never a mix and never none.
 //!
 //! ```text
 //! volume/                        what the container sees
 //!   key      -> ..data/key       one link per first name of a path
 //!   ..data   -> ..1732158300.000000001
-//!   ..1732158300.000000001/      the generation in force
-//!   ..1732158200.000000009/      the one before it, until nobody can still be on the way into it
+//!   ..1732158300.000000001/      the current generation
+//!   ..1732158200.000000009/      the previous one, kept until no reader can still be resolving a path in it
 //! ```
 //!
-//! A new generation is built beside the old, owned and with its modes, and then `..data` is replaced by one `rename`. Links of
-//! new names follow the switch and links of gone names are removed after it, so no link ever leads to a file that is yet to come. A
-//! failure before the switch (a full disk above all) leaves the old generation as it was; whatever a crash leaves is put right by the
-//! next write. A reader that resolved `..data` a moment ago may still be on its way into the generation before, and would find
-//! nothing there if it were removed: a generation stays for [`LINGER`] after its end, which its own time of change tells, then goes with
-//! the next write or [`Tree::sweep`].
+//! A new generation is built next to the old one with owners and modes, then `..data` is replaced by one `rename`. Links for new
+//! names are created before use and links for removed names are deleted after the switch, so no link leads to a missing file. A
+//! failure before the switch, such as a full disk, leaves the old generation in place; leftovers of a crash are removed by the
+//! next write. A reader that resolved `..data` just before the switch may still open files of the previous generation. Therefore
+//! it is kept for [`LINGER`] after the switch, measured by its change time, and removed by the next write or [`Tree::sweep`].
 //!
-//! Nothing is flushed to disk: after a power cut no container is left that reads the volume, and before one starts the content
-//! is compared with the payload and written again if it differs.
+//! Nothing is flushed to disk: after a power failure no container is left that reads the volume, and before one starts the
+//! content is compared with the payload and rewritten if it differs.
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
@@ -31,59 +30,58 @@ use crate::payload::{Payload, PayloadFile};
 
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
-/// Further names of files that containers were given alone. They outlast the generation that the file was in.
+/// Directory of hard links to files mounted by `subPath`. They outlast the generation of the file.
 pub(crate) const PARTS: &str = "..parts";
 const LINK_NEW: &str = "..link_tmp";
 
-/// How long a generation stays after its end. A path is resolved in microseconds; a reader that is put aside in between gets
-/// this much time to come back. With a hundred tasks waiting for each processor, or a container that has used up its share of one, that
-/// takes more than a tenth of a second.
+/// How long a previous generation is kept. Resolving a path takes microseconds, but a reader can be preempted in between. With a
+/// hundred runnable tasks per CPU, or a container throttled by its quota, that can be more than a tenth of a second.
 pub const LINGER: Duration = Duration::from_secs(1);
-/// Ended generations that may linger. More come only from a storm of writes, each of which then waits until the oldest may go.
+/// Most generations kept. More result only from a storm of writes; then each write waits until the oldest may be removed.
 const LINGERING_MAX: usize = 256;
 
-/// Who owns the files of a volume beside root.
+/// Owner of a volume's files other than root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ownership {
-    /// User of the files; root when `None`.
+    /// User of the files; root if `None`.
     pub uid: Option<u32>,
-    /// Group of files and directories, which may read them whatever their mode; root and no more rights when `None`.
+    /// Group of files and directories, which may read them whatever their mode; root without extra permissions if `None`.
     pub gid: Option<u32>,
 }
 
-/// What a write did.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// The volume holds the payload already; nothing was written.
+    /// The volume already had the payload.
     Unchanged,
-    /// The volume was switched to the payload; the generation before it waits for [`Tree::sweep`].
+    /// The volume was switched to the payload; the previous generation is removed by [`Tree::sweep`].
     Switched,
 }
 
-/// Why a volume was not written. Its content is as it was before.
+/// Why a volume was not written. Its content is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
-    /// The volume's directory cannot be looked at.
-    #[error("look at the volume's present files")]
+    /// The volume's directory cannot be read.
+    #[error("read the current files of the volume")]
     Inspect(#[source] Errno),
     /// The new generation cannot be built.
     #[error("write {path}")]
     Write {
         /// The file.
         path: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Errno,
     },
     /// The switch failed.
     #[error("switch to the new files")]
     Switch(#[source] Errno),
-    /// A link from the volume's top into the generation cannot be made; the next write tries again.
+    /// A link in the volume's top directory cannot be created; the next write retries.
     #[error("link {name}")]
     Link {
         /// The link.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Errno,
     },
@@ -98,22 +96,22 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The volume whose directory is open as `root`.
+    /// The volume with the open directory `root`.
     #[must_use]
     pub fn new(root: OwnedFd, ownership: Ownership) -> Self {
         Self { root, ownership, linger: LINGER }
     }
 
-    /// The same, whose generations stay for another time than [`LINGER`] after their end.
+    /// Keeps previous generations for another time than [`LINGER`].
     #[must_use]
     pub fn with_linger(self, linger: Duration) -> Self {
         Self { linger, ..self }
     }
 
-    /// Makes the volume hold exactly `payload`.
+    /// Makes the volume contain exactly `payload`.
     ///
     /// # Errors
-    /// When something cannot be read or written; until the switch that leaves the volume as it was.
+    /// A read or write failed; before the switch the volume is unchanged.
     pub fn write(&self, payload: &Payload) -> Result<Written, TreeError> {
         let current = self.current().map_err(TreeError::Inspect)?;
         self.clean(current.as_deref()).map_err(TreeError::Inspect)?;
@@ -133,10 +131,10 @@ impl Tree {
         Ok(Written::Switched)
     }
 
-    /// Opens the file of a path in the generation in force; `None` if there is none.
+    /// Opens a file of the current generation by path; `None` if there is none.
     ///
     /// # Errors
-    /// When the volume cannot be read.
+    /// The volume cannot be read.
     pub fn open(&self, path: &str) -> rustix::io::Result<Option<std::fs::File>> {
         let Some(current) = self.current()? else { return Ok(None) };
         let path = format!("{current}/{path}");
@@ -147,18 +145,18 @@ impl Tree {
         }
     }
 
-    /// Removes the generations before the one in force, unless they ended less than [`LINGER`] ago.
+    /// Removes previous generations unless they ended less than [`LINGER`] ago.
     ///
     /// # Errors
-    /// When the volume cannot be read or something in it not removed.
+    /// The volume cannot be read, or something cannot be removed.
     pub fn sweep(&self) -> Result<(), TreeError> {
         let current = self.current().map_err(TreeError::Inspect)?;
         self.clean(current.as_deref()).map_err(TreeError::Inspect)
     }
 
-    /// How long readers of a generation that has ended still need it; `None` for one that is gone. One that ended in times to come,
-    /// before the clock was set back, is given the whole time.
-    fn needed(&self, generation: &str) -> rustix::io::Result<Option<Duration>> {
+    /// How long a previous generation has to be kept for its readers; `None` if it does not exist. If its change time is in the
+    /// future because the clock was set back, it is kept for the whole time.
+    fn remaining_linger(&self, generation: &str) -> rustix::io::Result<Option<Duration>> {
         let stat = match rustix::fs::statat(&self.root, generation, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -171,54 +169,54 @@ impl Tree {
         Ok(Some(self.linger.saturating_sub(age)))
     }
 
-    /// Generations other than the one in force, the oldest first.
-    fn ended(&self, current: Option<&str>) -> rustix::io::Result<Vec<String>> {
-        let names = beneath::entries(&self.root)?.into_iter().map(|(name, _)| name);
+    /// Generations other than the current one, oldest first.
+    fn ended_generations(&self, current: Option<&str>) -> rustix::io::Result<Vec<String>> {
+        let names = beneath::list_entries(&self.root)?.into_iter().map(|(name, _)| name);
         let mut ended: Vec<String> =
             names.filter(|name| is_generation(name) && Some(name.as_str()) != current).collect();
         ended.sort_unstable();
         Ok(ended)
     }
 
-    /// Keeps a storm of writes from piling up generations: the oldest that are too many go, after their readers' time.
+    /// Bounds the number of previous generations in a storm of writes: the oldest ones are removed after their time.
     fn bound_lingering(&self, current: &str) {
-        let bounded = self.ended(Some(current)).and_then(|ended| {
+        let bounded = self.ended_generations(Some(current)).and_then(|ended| {
             let excess = ended.len().saturating_sub(LINGERING_MAX);
             for name in ended.iter().take(excess) {
-                std::thread::sleep(self.needed(name)?.unwrap_or_default());
+                std::thread::sleep(self.remaining_linger(name)?.unwrap_or_default());
                 beneath::remove(&self.root, name)?;
             }
             Ok(())
         });
-        // The payload is in force; what cannot be removed now is removed by a later write.
+        // The payload is current; a later write removes what cannot be removed now.
         if let Err(error) = bounded {
-            tracing::warn!(%error, "remove what earlier writes left in a volume");
+            tracing::warn!(%error, "leftovers of earlier writes not removed");
         }
     }
 
-    /// Name of the generation in force.
+    /// Name of the current generation.
     fn current(&self) -> rustix::io::Result<Option<String>> {
         let target = match rustix::fs::readlinkat(&self.root, DATA, Vec::new()) {
             Ok(target) => target,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // Anything but a plain name beside it is not ours, and is replaced.
+        // A link to anything else was not created by this crate and is replaced.
         let target = target.to_str().ok().filter(|name| is_generation(name));
         let Some(name) = target else { return Ok(None) };
-        Ok(beneath::directory(&self.root, name)?.map(|_| name.to_owned()))
+        Ok(beneath::open_existing(&self.root, name)?.map(|_| name.to_owned()))
     }
 
-    /// Whether a generation is exactly the payload, owners and modes included.
+    /// Whether a generation equals the payload, including owners and modes.
     fn holds(&self, generation: &str, payload: &Payload) -> rustix::io::Result<bool> {
-        let Some(root) = beneath::directory(&self.root, generation)? else { return Ok(false) };
+        let Some(root) = beneath::open_existing(&self.root, generation)? else { return Ok(false) };
         let mut left = payload.len();
         let mut directories = vec![(String::new(), root)];
         while let Some((prefix, directory)) = directories.pop() {
-            for (name, kind) in beneath::entries(&directory)? {
+            for (name, kind) in beneath::list_entries(&directory)? {
                 let path = format!("{prefix}{name}");
                 if kind == FileType::Directory {
-                    let Some(inner) = beneath::directory(&directory, &name)? else {
+                    let Some(inner) = beneath::open_existing(&directory, &name)? else {
                         return Ok(false);
                     };
                     directories.push((format!("{path}/"), inner));
@@ -255,12 +253,12 @@ impl Tree {
         Ok(read.is_ok() && data == file.data)
     }
 
-    /// Builds a generation; when there is no room, without the ended ones in the way.
+    /// Builds a generation; if there is no space, after removing previous generations.
     fn build_in_room(&self, payload: &Payload, current: Option<&str>) -> Result<String, TreeError> {
         match self.build(payload) {
             Err(TreeError::Write { source: Errno::NOSPC | Errno::DQUOT, .. }) => {
                 std::thread::sleep(self.linger);
-                let ended = self.ended(current).map_err(TreeError::Inspect)?;
+                let ended = self.ended_generations(current).map_err(TreeError::Inspect)?;
                 let gone = ended.iter().try_for_each(|name| beneath::remove(&self.root, name));
                 gone.map_err(TreeError::Inspect)?;
                 self.build(payload)
@@ -270,34 +268,34 @@ impl Tree {
     }
 
     fn build(&self, payload: &Payload) -> Result<String, TreeError> {
-        let name = self.make_generation().map_err(|source| failed("..", source))?;
-        let filled = self.fill(&name, payload);
+        let name = self.make_generation().map_err(|source| write_error("..", source))?;
+        let filled = self.write_files(&name, payload);
         if filled.is_err() {
             let _ = beneath::remove(&self.root, &name); // best effort: the next write removes it too
         }
         filled.map(|()| name)
     }
 
-    /// Makes an empty directory for a generation, named by the time as tools of the ecosystem expect.
+    /// Creates an empty directory for a generation, named after the time as in the kubelet.
     fn make_generation(&self) -> rustix::io::Result<String> {
         let mut now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         loop {
             let name = format!("..{}.{:09}", now.as_secs(), now.subsec_nanos());
             match rustix::fs::mkdirat(&self.root, name.as_str(), Mode::from_raw_mode(0o755)) {
                 Ok(()) => return Ok(name),
-                // the clock stood still or went back
+                // The clock stood still or was set back.
                 Err(Errno::EXIST) => now += Duration::from_nanos(1),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn fill(&self, generation: &str, payload: &Payload) -> Result<(), TreeError> {
-        let root = beneath::directory(&self.root, generation);
-        let root = root.and_then(|fd| fd.ok_or(Errno::NOENT)).map_err(|e| failed("..", e))?;
-        self.own_directory(&root).map_err(|source| failed("..", source))?;
+    fn write_files(&self, generation: &str, payload: &Payload) -> Result<(), TreeError> {
+        let root = beneath::open_existing(&self.root, generation);
+        let root = root.and_then(|fd| fd.ok_or(Errno::NOENT)).map_err(|e| write_error("..", e))?;
+        self.own_directory(&root).map_err(|source| write_error("..", source))?;
         for (path, file) in payload.files() {
-            self.write_file(&root, path, file).map_err(|source| failed(path, source))?;
+            self.write_file(&root, path, file).map_err(|source| write_error(path, source))?;
         }
         Ok(())
     }
@@ -310,7 +308,7 @@ impl Tree {
             self.own_directory(&inner)?;
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        // Closed to all until it has its content and owner.
+        // Inaccessible until it has its content and owner.
         let mut opened =
             std::fs::File::from(beneath::open(&inner, name, flags, Mode::from_raw_mode(0o600))?);
         opened.write_all(&file.data).map_err(errno)?;
@@ -321,7 +319,7 @@ impl Tree {
         rustix::fs::fchmod(&opened, Mode::from_raw_mode(self.mode(file)))
     }
 
-    /// Gives a directory to the group, so that files made in it later would be the group's too. The umask must not narrow it.
+    /// Sets the group of a directory with the set-group-id bit, regardless of the umask.
     fn own_directory(&self, directory: &OwnedFd) -> rustix::io::Result<()> {
         let mode = match self.ownership.gid {
             None => 0o755,
@@ -333,14 +331,14 @@ impl Tree {
         rustix::fs::fchmod(directory, Mode::from_raw_mode(mode))
     }
 
-    /// The mode of a file: a group that the volume is given to may always read it.
+    /// Mode of a file: always readable for the volume's group.
     fn mode(&self, file: &PayloadFile) -> u32 {
         let group = if self.ownership.gid.is_some() { 0o440 } else { 0 };
         (file.mode & 0o777) | group
     }
 
-    /// The switch: one rename over `..data`. The generation before it is marked with the time at which it ends: before that, for who dies
-    /// in between, and after it, for who is put aside.
+    /// The switch: one rename over `..data`. The previous generation gets its end time before the switch, in case of a crash in
+    /// between, and again after it, for preempted readers.
     fn switch(&self, before: Option<&str>, generation: &str) -> rustix::io::Result<()> {
         if let Some(before) = before {
             self.mark(before)?;
@@ -352,14 +350,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives a generation the present as its time of change.
+    /// Sets the change time of a generation to now.
     fn mark(&self, generation: &str) -> rustix::io::Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
         rustix::fs::utimensat(&self.root, generation, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Makes the links of the payload's names and removes those of others.
+    /// Creates the links for the payload's names and removes others.
     fn link(&self, payload: &Payload) -> Result<(), TreeError> {
         for name in payload.top_names() {
             let failed = |source| TreeError::Link { name: name.into(), source };
@@ -374,7 +372,7 @@ impl Tree {
             replace_link(&self.root, &target, LINK_NEW, name).map_err(failed)?;
         }
         let tops: HashSet<&str> = payload.top_names().collect();
-        for (name, kind) in beneath::entries(&self.root).map_err(TreeError::Inspect)? {
+        for (name, kind) in beneath::list_entries(&self.root).map_err(TreeError::Inspect)? {
             let wanted = tops.contains(name.as_str());
             if kind == FileType::Symlink && !name.starts_with("..") && !wanted {
                 let removed = beneath::remove(&self.root, &name);
@@ -384,16 +382,16 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes ended generations that no reader needs any more, and half-made links: what switches and crashes left.
+    /// Removes previous generations that no reader needs, and incomplete links: leftovers of switches and crashes.
     fn clean(&self, current: Option<&str>) -> rustix::io::Result<()> {
-        for name in self.ended(current)? {
-            if self.needed(&name)?.is_some_and(|left| !left.is_zero()) {
-                // the others ended later
+        for name in self.ended_generations(current)? {
+            if self.remaining_linger(&name)?.is_some_and(|left| !left.is_zero()) {
+                // The others ended later.
                 break;
             }
             beneath::remove(&self.root, &name)?;
         }
-        for (name, _) in beneath::entries(&self.root)? {
+        for (name, _) in beneath::list_entries(&self.root)? {
             let kept = name == DATA || name == PARTS || is_generation(&name);
             if name.starts_with("..") && !kept {
                 beneath::remove(&self.root, &name)?;
@@ -403,7 +401,7 @@ impl Tree {
     }
 }
 
-/// A symbolic link put in place of whatever `name` is, in one step.
+/// Replaces `name`, whatever it is, by a symbolic link in one step.
 fn replace_link(
     directory: impl AsFd,
     target: &str,
@@ -413,7 +411,7 @@ fn replace_link(
     match rustix::fs::symlinkat(target, directory.as_fd(), temporary) {
         Ok(()) => {}
         Err(Errno::EXIST) => {
-            // left by a crash between the two steps
+            // Left by a crash between the two steps.
             beneath::remove(directory.as_fd(), temporary)?;
             rustix::fs::symlinkat(target, directory.as_fd(), temporary)?;
         }
@@ -435,7 +433,7 @@ fn is_generation(name: &str) -> bool {
     digit.is_some_and(|c| c.is_ascii_digit()) && !name.contains('/')
 }
 
-fn failed(path: &str, source: Errno) -> TreeError {
+fn write_error(path: &str, source: Errno) -> TreeError {
     TreeError::Write { path: path.into(), source }
 }
 

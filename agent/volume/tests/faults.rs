@@ -1,4 +1,4 @@
-//! Projected volumes under faults: a writer killed at any point, a file system that is full.
+//! Projected volumes under faults: a writer killed at any point, and a full file system.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
 use std::os::unix::fs::MetadataExt as _;
@@ -11,13 +11,13 @@ use agent_volume::tree::{Ownership, Tree, TreeError, Written};
 use agent_volume::{Payload, PayloadFile};
 use rustix::fs::{CWD, Mode, OFlags};
 
-/// How long generations linger here: less than in earnest, so that many writes take less time.
+/// Linger time of these tests, short so that many writes take less time.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// Names the directory that a child process writes to.
+/// Names the directory that the child process writes to.
 const WRITER: &str = "AGENT_VOLUME_TEST_WRITER";
 
-/// Files that all name the version they are of; which files there are differs from one version to the next.
+/// Files that contain their version; the set of files differs between versions.
 fn version(number: u64) -> Payload {
     let mut payload = Payload::default();
     let text = format!("{number}\n").repeat(200);
@@ -37,7 +37,7 @@ fn tree(path: &Path) -> Tree {
     Tree::new(root, Ownership::default()).with_linger(LINGER)
 }
 
-/// The one version that a file is of.
+/// The version in a file.
 fn read_version(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
@@ -46,7 +46,7 @@ fn read_version(path: &Path) -> u64 {
     first.parse().unwrap()
 }
 
-/// Not a test: what the child of the ones below does. A disk that is full stops no writer that goes on.
+/// Not a test: the child process of the tests below. A full disk does not stop the writer.
 #[test]
 fn write_for_ever() {
     let Ok(directory) = std::env::var(WRITER) else { return };
@@ -68,7 +68,7 @@ fn spawn_writer(directory: &Path) -> std::process::Child {
         .unwrap()
 }
 
-/// A small file system in memory that is taken off again however the test ends.
+/// A small in-memory file system, unmounted at the end of the test.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -106,8 +106,8 @@ struct Seen {
     stop: std::sync::atomic::AtomicBool,
 }
 
-/// Reads without a pause: one file by its plain path, which has to be there each time, and all files of one generation, which have to be
-/// of one version. Whoever is slower than the time that a generation lingers may find it gone; that is no reading then.
+/// Reads in a tight loop: one file by its plain path, which always has to exist, and all files of one generation, which have to
+/// be of one version. A read slower than the linger time may find the generation gone and does not count.
 fn read_for_ever(volume: &Path, seen: &Seen) {
     use std::sync::atomic::Ordering::Relaxed;
     while !seen.stop.load(Relaxed) {
@@ -132,7 +132,7 @@ fn read_for_ever(volume: &Path, seen: &Seen) {
     }
 }
 
-/// `AGENT_VOLUME_UPDATES` sets how many versions the reader has to see; the rest is bounded by it.
+/// `AGENT_VOLUME_UPDATES` sets the number of versions that the reader has to see; the rest is bounded by it.
 #[test]
 fn a_reader_in_a_tight_loop_sees_whole_versions_only() {
     use std::sync::atomic::Ordering::Relaxed;
@@ -155,12 +155,12 @@ fn a_reader_in_a_tight_loop_sees_whole_versions_only() {
     while seen.switches.load(Relaxed) < updates && !reader.is_finished() {
         let before = seen.switches.load(Relaxed);
         let mut writer = spawn_writer(&volume);
-        // somewhere in the middle of a write, each time somewhere else
+        // Somewhere in the middle of a write, each time elsewhere.
         while seen.switches.load(Relaxed) < before + 7 + kills % 13 && !reader.is_finished() {
             assert!(writer.try_wait().unwrap().is_none(), "the writer has ended");
         }
         if kills.is_multiple_of(5) {
-            // no room at all for a while
+            // No space at all for a while.
             let ballast = small.fill();
             let reads = seen.reads.load(Relaxed);
             while seen.reads.load(Relaxed) < reads + 200 && !reader.is_finished() {
@@ -172,7 +172,7 @@ fn a_reader_in_a_tight_loop_sees_whole_versions_only() {
         writer.wait().unwrap();
         kills += 1;
     }
-    // what is written last is what is read in the end
+    // In the end the last version written is read.
     let last = tree(&volume);
     last.write(&version(1_000_000)).unwrap();
     while seen.last.load(Relaxed) != 1_000_000 && !reader.is_finished() {
@@ -197,7 +197,7 @@ fn a_killed_writer_leaves_a_whole_volume() {
     let mut seen = std::collections::BTreeSet::new();
     for kill in 0..KILLS {
         let mut writer = spawn_writer(dir.path());
-        // until it has written a number of versions, then a little longer, both differently each time
+        // Until it has written a number of versions, then a little longer; both differ each time.
         let switch = || std::fs::read_link(dir.path().join("..data")).unwrap();
         let mut last = switch();
         for _ in 0..=kill % 8 {
@@ -211,7 +211,7 @@ fn a_killed_writer_leaves_a_whole_volume() {
         writer.kill().unwrap();
         writer.wait().unwrap();
 
-        // readers find one whole generation, whatever was under way
+        // Readers find one whole generation, whatever was in progress.
         let data = std::fs::canonicalize(dir.path().join("..data")).unwrap();
         let number = read_version(&data.join("always"));
         assert_eq!(read_version(&data.join("deep/down/always")), number);
@@ -220,7 +220,7 @@ fn a_killed_writer_leaves_a_whole_volume() {
         assert_eq!(read_version(&dir.path().join("always")), number);
         seen.insert(number);
 
-        // and the next writer puts the rest right
+        // The next writer repairs the rest.
         volume.write(&version(0)).unwrap();
         let names = visible(dir.path());
         assert_eq!(names, ["always", "deep", "even"], "after kill {kill}");
@@ -245,7 +245,7 @@ fn a_full_file_system_keeps_the_old_files() {
         eprintln!("SKIPPED a_full_file_system_keeps_the_old_files: needs root");
         return;
     }
-    // detached: on no path, so nothing is left to unmount
+    // Detached: it has no path, so there is nothing to unmount.
     let tmpfs = Tmpfs { size_bytes: Some(256 << 10), mode: 0o755, swap: Swap::Never, exec: false };
     let detached = mount::detached(tmpfs).unwrap();
     let path =
@@ -265,7 +265,7 @@ fn a_full_file_system_keeps_the_old_files() {
         assert_eq!(std::fs::read(path.join("a")).unwrap(), vec![b'1'; 64 << 10]);
         assert_eq!(std::fs::read(path.join("b")).unwrap(), b"1");
     }
-    // room for two generations, not for three: ended ones make way, the one in force never
+    // Space for two generations, not for three: previous ones are removed, never the current one.
     for letter in b'3'..b'9' {
         assert_eq!(volume.write(&of(100 << 10, letter)).unwrap(), Written::Switched);
         assert_eq!(std::fs::read(path.join("b")).unwrap(), [letter]);

@@ -1,24 +1,24 @@
-//! One secret in many pods: `AGENT_VOLUME_PODS` says how many.
+//! One Secret in many pods: `AGENT_VOLUME_PODS` sets the number.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 
-use agent_pod::env::Objects;
+use agent_pod::env::EnvObjects;
 use agent_volume::PodVolumes;
-use agent_volume::sources::{Inputs, Volume, volumes};
+use agent_volume::sources::{PayloadInputs, Volume, volumes};
 use agent_volume::tree::Written;
 use proto_api::core::v1::{ConfigMap, Pod, Secret, SecretVolumeSource};
 use proto_api::names::{Names, Profile};
 
-/// A thousand take some ten seconds, most of it to mount and unmount them.
+/// A thousand take about ten seconds, most of it for mounting and unmounting.
 fn pods_wanted() -> usize {
     std::env::var("AGENT_VOLUME_PODS").ok().and_then(|n| n.parse().ok()).unwrap_or(100)
 }
 
 struct One(Secret);
 
-impl Objects for One {
+impl EnvObjects for One {
     fn config_map(&self, _: &str) -> Option<&ConfigMap> {
         None
     }
@@ -39,7 +39,7 @@ fn pod(number: usize) -> (Pod, Volume) {
     (pod, volume)
 }
 
-/// Takes everything down however the test ends.
+/// Removes everything at the end of the test.
 struct Pods(tempfile::TempDir, PodVolumes, usize);
 
 impl Drop for Pods {
@@ -71,7 +71,7 @@ fn many_mounts_follow_one_update_in_one_pass() {
         let objects = One(secret);
         let mut switched = 0;
         for (pod, volume) in &pods {
-            let inputs = Inputs {
+            let inputs = PayloadInputs {
                 pod,
                 objects: &objects,
                 tokens: &BTreeMap::new(),

@@ -1,6 +1,7 @@
-//! Somebody who owns a volume swaps its names while the agent binds parts of it: nothing outside is ever reached, made or changed.
+//! An attacker who owns a volume swaps its names while the agent bind-mounts parts of it: nothing outside is reached, created or
+//! changed.
 //!
-//! `AGENT_VOLUME_RACE_SECS` makes each case run so long; otherwise a bounded number of attempts.
+//! `AGENT_VOLUME_RACE_SECS` sets the duration of each case; otherwise the number of attempts is bounded.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use agent_volume::PodVolumes;
-use agent_volume::fs_group::Change;
+use agent_volume::fs_group::FsGroupChangePolicy;
 use agent_volume::host_path;
 use agent_volume::sources::HostPathKind;
 use agent_volume::sub_path::SubPath;
@@ -18,10 +19,10 @@ use proto_api::names::{Names, Profile};
 use rustix::fs::{CWD, RenameFlags};
 
 const ATTEMPTS: u64 = 3000;
-/// Attempts after which a race that did not come about has failed.
+/// Attempts after which a race that never occurred counts as failed.
 const ATTEMPTS_MAX: u64 = 10_000_000;
 
-/// A race that goes on for a number of attempts, or for as long as the environment says.
+/// A race that runs for a number of attempts, or for the configured time.
 struct Race {
     until: Option<Instant>,
     attempts: u64,
@@ -34,7 +35,7 @@ impl Race {
         Self { until, attempts: 0 }
     }
 
-    /// `met` says whether both sides have got through by now: a race that one side always won was none.
+    /// `met`: whether both sides have won at least once; otherwise there was no race.
     fn goes_on(&mut self, met: bool) -> bool {
         self.attempts += 1;
         match self.until {
@@ -44,7 +45,7 @@ impl Race {
     }
 }
 
-/// Swaps two names of a directory as fast as it can.
+/// Swaps two names in a directory as fast as it can.
 struct Attacker {
     stop: Arc<AtomicBool>,
     swaps: Arc<AtomicU64>,
@@ -85,7 +86,7 @@ impl Drop for Attacker {
     }
 }
 
-/// The volume of an attacker, something that lies outside, and the agent's own directory; `None` without the rights to mount.
+/// The attacker's volume, a directory outside, and the agent's directory; `None` without permission to mount.
 struct Ground {
     volume: tempfile::TempDir,
     outside: tempfile::TempDir,
@@ -121,7 +122,7 @@ impl Ground {
         self.pods.sub_path("u", &part).ok()
     }
 
-    /// What is outside is as it was.
+    /// Checks that the outside is unchanged.
     fn check_outside(&self) {
         let names: Vec<_> = std::fs::read_dir(self.outside.path()).unwrap().collect();
         assert_eq!(names.len(), 1, "something was made outside: {names:?}");
@@ -133,7 +134,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // also after a failure: nothing may stay mounted in a directory that is removed next
+        // Also after a failure: no mount may be left in a directory that is removed next.
         let _ = self.pods.tear_down("u");
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let agent = self.agent.path().to_str().unwrap().to_owned();
@@ -183,11 +184,15 @@ fn ownership_goes_to_nothing_outside() {
     let mut race = Race::new();
     let mut given = 0;
     while race.goes_on(given > 0 && attacker.swaps() > 100) {
-        // each time another group, so that there is something to do
+        // A different group each time, so that there is something to change.
         let gid = 100 + u32::try_from(race.attempts % 7).unwrap();
-        // a name that goes away in between is an error, and tried again by the agent
-        given +=
-            u32::from(ground.pods.give(ground.volume.path(), gid, false, Change::Always).is_ok());
+        // A name that disappears meanwhile is an error, which the agent retries.
+        given += u32::from(
+            ground
+                .pods
+                .apply_fs_group(ground.volume.path(), gid, false, FsGroupChangePolicy::Always)
+                .is_ok(),
+        );
     }
     let swaps = attacker.stop();
     ground.check_outside();
@@ -248,8 +253,8 @@ fn a_checked_path_of_the_node_is_the_path_that_is_given() {
     assert!(directories > 0 && others > 0, "no race: {directories}, {others}");
 }
 
-/// Somebody with a way to write to the directory of a projected volume swaps the link that everything goes through: the agent neither reads
-/// nor writes nor removes anything where it leads.
+/// An attacker with write access to the directory of a projected volume swaps the `..data` link: the agent reads, writes and
+/// removes nothing at its target.
 #[test]
 fn links_of_a_projected_volume_lead_nowhere() {
     use std::io::Read as _;
@@ -282,7 +287,7 @@ fn links_of_a_projected_volume_lead_nowhere() {
         let mut payload = Payload::default();
         let data = format!("mine {}", race.attempts).into_bytes();
         payload.insert("file", PayloadFile { data, mode: 0o644 }).unwrap();
-        // one that meets a swap is an error, and tried again by the agent
+        // A write that meets a swap is an error, which the agent retries.
         written += u64::from(tree.write(&payload).is_ok());
         if let Ok(Some(mut file)) = tree.open("file") {
             let mut text = String::new();

@@ -1,21 +1,21 @@
-//! Where drivers' volumes and their records lie.
+//! Paths of CSI volumes and their records.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use proto_api::names::Names;
-use sha2::{Digest as _, Sha256};
+use proto_api::sha256_hex;
 
-use crate::record::Record;
+use crate::record::VolumeRecord;
 
-/// Directories by the ecosystem's layout.
+/// Paths in the kubelet's layout.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     pods: PathBuf,
     plugins: PathBuf,
-    /// `<domain>/csi`, as objects of the API name the plugin.
+    /// `<domain>/csi`, the plugin's name in API objects.
     plugin: String,
-    /// `<domain>~csi`, as directories are called after it.
+    /// `<domain>~csi`, the plugin's name in directories.
     directory: String,
 }
 
@@ -31,8 +31,8 @@ impl Paths {
         &self.plugin
     }
 
-    /// Where a pod has the volume.
-    pub(super) fn target(&self, uid: &str, record: &Record) -> PathBuf {
+    /// Target path of a pod's volume.
+    pub(super) fn target(&self, uid: &str, record: &VolumeRecord) -> PathBuf {
         if record.block {
             self.plugins.join("volumeDevices/publish").join(&record.spec_name).join(uid)
         } else {
@@ -40,14 +40,14 @@ impl Paths {
         }
     }
 
-    /// The directory of a pod's record.
-    pub(super) fn record(&self, uid: &str, record: &Record) -> PathBuf {
+    /// Directory of a pod's record.
+    pub(super) fn record(&self, uid: &str, record: &VolumeRecord) -> PathBuf {
         let kind = if record.block { "volumeDevices" } else { "volumes" };
         self.pods.join(uid).join(kind).join(&self.directory).join(&record.spec_name)
     }
 
-    /// Where the volume is staged.
-    pub(super) fn stage(&self, record: &Record) -> PathBuf {
+    /// Staging path of a volume.
+    pub(super) fn stage(&self, record: &VolumeRecord) -> PathBuf {
         if record.block {
             self.plugins.join("volumeDevices/staging").join(&record.spec_name)
         } else {
@@ -55,14 +55,12 @@ impl Paths {
         }
     }
 
-    /// The directory of the stage's record.
-    pub(super) fn stage_record(&self, record: &Record) -> PathBuf {
-        let digest = Sha256::digest(record.handle.as_bytes());
-        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.plugins.join(&record.driver).join(name)
+    /// Directory of a stage record.
+    pub(super) fn stage_record(&self, record: &VolumeRecord) -> PathBuf {
+        self.plugins.join(&record.driver).join(sha256_hex(record.handle.as_bytes()))
     }
 
-    /// Directories that may be of the records of stages, of all drivers.
+    /// Candidate directories of stage records of all drivers.
     pub(super) fn stage_records(&self) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for driver in below(&self.plugins)?.into_iter().filter(|path| path.is_dir()) {
@@ -71,7 +69,7 @@ impl Paths {
         Ok(found)
     }
 
-    /// Directories of the records of a pod.
+    /// Directories of a pod's records.
     pub(super) fn records_of(&self, uid: &str) -> io::Result<Vec<PathBuf>> {
         let pod = self.pods.join(uid);
         let mut found = below(&pod.join("volumes").join(&self.directory))?;
@@ -79,7 +77,7 @@ impl Paths {
         Ok(found)
     }
 
-    /// Directories of the records of all pods, each with the pod's uid.
+    /// Directories of the records of all pods, with the pods' uids.
     pub(super) fn pod_records(&self) -> io::Result<Vec<(String, PathBuf)>> {
         let mut found = Vec::new();
         for pod in below(&self.pods)? {
@@ -90,7 +88,7 @@ impl Paths {
     }
 }
 
-/// What is in a directory; nothing in one that is not there.
+/// Entries of a directory; empty if it does not exist.
 fn below(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

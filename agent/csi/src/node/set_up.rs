@@ -1,43 +1,43 @@
-//! One volume on its way to one pod: staged once a node, published, given to the pod's group, made larger.
+//! Set-up of one volume for one pod: stage, publish, `fsGroup`, expansion.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_volume::persistent::{CsiVolume, Persistent};
+use agent_volume::persistent::{CsiVolume, PersistentSource};
 use agent_volume::private;
 use proto_grpc::csi::v1 as wire;
 
-use super::users::Shared;
-use super::{CsiError, CsiNode, EXPAND, Material, Published, SET_UP, STAGE, blocking, read};
+use super::users::StagedVolume;
+use super::{CallMaterial, CsiError, CsiNode, EXPAND, Published, SET_UP, STAGE, blocking, read};
 use crate::driver::{CallError, Capabilities, Driver, text};
 use crate::mounts::MountTable;
-use crate::record::Record;
+use crate::record::VolumeRecord;
 use crate::request::{self, PodFacts};
 
-/// The access mode that one pod of the cluster has for itself.
+/// Access mode that allows one pod in the cluster.
 const ONE_POD: &str = "ReadWriteOncePod";
-/// How long the Node object may take to list a volume that comes into use.
+/// How long the Node object may take to list a volume as in use.
 const LISTED: Duration = Duration::from_secs(30);
 
 const PERSISTENT: &str = "Persistent";
 const EPHEMERAL: &str = "Ephemeral";
 
-/// One volume being set up for one pod.
-pub(super) struct Task<'a> {
+/// The set-up of one volume for one pod.
+pub(super) struct SetUpTask<'a> {
     pub(super) node: &'a CsiNode,
     pub(super) pod: &'a PodFacts,
-    pub(super) volume: &'a Persistent,
+    pub(super) volume: &'a PersistentSource,
     pub(super) csi: &'a CsiVolume,
-    pub(super) material: Material,
+    pub(super) material: CallMaterial,
 }
 
-impl Task<'_> {
+impl SetUpTask<'_> {
     pub(super) async fn set_up(mut self) -> Result<Published, CsiError> {
         let driver = self.node.driver(SET_UP, &self.volume.spec_name, &self.csi.driver)?;
         let mut record = self.record();
-        let shared = self.node.users.of(&record);
-        let _turn = shared.turn().await;
+        let shared = self.node.users.get(&record);
+        let _turn = shared.lock().await;
         let directory = self.node.paths.record(&self.pod.uid, &record);
         let target = self.node.paths.target(&self.pod.uid, &record);
         let known = self.known(&directory).await?;
@@ -50,7 +50,7 @@ impl Task<'_> {
             self.is_alone(&shared)?;
             self.write(&directory, &record).await?;
             shared.add(&self.pod.uid, &record);
-            self.node.users.changed();
+            self.node.users.notify();
             self.is_listed(&record).await?;
             self.stage(&driver, &shared, &record, &table).await?;
         }
@@ -66,17 +66,17 @@ impl Task<'_> {
         Ok(Published { path: target, grown_to })
     }
 
-    /// A volume for one pod is given to one, also when a pod has come here past the scheduler.
-    fn is_alone(&self, shared: &Shared) -> Result<(), CsiError> {
-        // of several modes nobody knows which one the pod means
+    /// Rejects a second pod for a `ReadWriteOncePod` volume, including pods that did not pass the scheduler.
+    fn is_alone(&self, shared: &StagedVolume) -> Result<(), CsiError> {
+        // With several access modes it is unknown which one the pod relies on.
         let for_one = matches!(self.csi.access_modes.as_slice(), [only] if only == ONE_POD);
-        if for_one && shared.is_had_beside(&self.pod.uid) {
+        if for_one && shared.is_used_by_other(&self.pod.uid) {
             return Err(CsiError::OnePodOnly { volume: self.volume.spec_name.clone() });
         }
         Ok(())
     }
 
-    /// See [`CsiNode::published`].
+    /// See [`CsiNode::published_volumes`].
     pub(super) async fn published(&self) -> Option<PathBuf> {
         let record = self.record();
         let known = self.known(&self.node.paths.record(&self.pod.uid, &record)).await.ok()??;
@@ -87,8 +87,8 @@ impl Task<'_> {
         (whole && MountTable::read().ok()?.has(&target)).then_some(target)
     }
 
-    fn record(&self) -> Record {
-        Record {
+    fn record(&self) -> VolumeRecord {
+        VolumeRecord {
             spec_name: self.volume.spec_name.clone(),
             handle: self.csi.handle.clone(),
             driver: self.csi.driver.clone(),
@@ -100,19 +100,19 @@ impl Task<'_> {
         }
     }
 
-    async fn known(&self, directory: &Path) -> Result<Option<Record>, CsiError> {
+    async fn known(&self, directory: &Path) -> Result<Option<VolumeRecord>, CsiError> {
         let of = directory.to_owned();
         blocking(SET_UP, &self.volume.spec_name, "read the record", move || read(&of)).await
     }
 
-    async fn write(&self, directory: &Path, record: &Record) -> Result<(), CsiError> {
+    async fn write(&self, directory: &Path, record: &VolumeRecord) -> Result<(), CsiError> {
         let (of, record) = (directory.to_owned(), record.clone());
         blocking(SET_UP, &self.volume.spec_name, "write the record", move || record.write(&of))
             .await
     }
 
-    /// Waits until the Node object lists an attached volume as in use: from then on nobody takes it from the node.
-    async fn is_listed(&self, record: &Record) -> Result<(), CsiError> {
+    /// Waits until the Node object lists an attached volume as in use; from then on it is not detached.
+    async fn is_listed(&self, record: &VolumeRecord) -> Result<(), CsiError> {
         if record.attachment.is_empty() {
             return Ok(());
         }
@@ -124,12 +124,12 @@ impl Task<'_> {
         there.then_some(()).ok_or_else(not_listed)
     }
 
-    /// Stages the volume unless it is for certain; asking again is harmless.
+    /// Stages the volume unless it is known to be staged; repeated calls are harmless.
     async fn stage(
         &mut self,
         driver: &Driver,
-        shared: &Shared,
-        record: &Record,
+        shared: &StagedVolume,
+        record: &VolumeRecord,
         table: &MountTable,
     ) -> Result<(), CsiError> {
         let stage = self.node.paths.stage(record);
@@ -138,14 +138,14 @@ impl Task<'_> {
         }
         let (made, of, staged) =
             (stage.clone(), self.node.paths.stage_record(record), record.clone());
-        // What is mounted there may hang, or be all that a driver that ended has left: that is the driver's to clear up.
+        // The mount may hang or be left by a dead driver: clearing it is up to the driver.
         let is_there = table.has(&stage);
         let prepare = move || {
             staged.write(&of)?;
-            // a directory for either kind; a driver puts a device's file into it
+            // A directory in both cases; for a block volume the driver creates a file in it.
             if is_there { Ok(()) } else { private::make_place(&made) }
         };
-        // Whether or not the record is on disk: what may be is undone.
+        // Whether or not the record reached the disk: the stage may exist and has to be undone.
         shared.may_be_staged(record);
         blocking(STAGE, &self.volume.spec_name, "prepare", prepare).await?;
         let asked = wire::NodeStageVolumeRequest {
@@ -158,14 +158,14 @@ impl Task<'_> {
         };
         driver.stage(asked).await.map_err(|e| self.call_error(STAGE, e))?;
         let table = MountTable::read().map_err(|e| self.node_error(STAGE, "read mounts", e))?;
-        shared.staged(table.has(&stage));
+        shared.set_staged(table.has(&stage));
         Ok(())
     }
 
     async fn publish(
         &mut self,
         driver: &Driver,
-        record: &Record,
+        record: &VolumeRecord,
         target: &Path,
     ) -> Result<(), CsiError> {
         if let Some(parent) = target.parent().map(Path::to_owned) {
@@ -191,7 +191,7 @@ impl Task<'_> {
         request::capability(self.volume, self.csi, self.pod.group, driver.able)
     }
 
-    /// Whether the agent gives the volume to the pod's group.
+    /// Whether the agent applies `fsGroup` to the volume.
     fn gives_group(&self, able: Capabilities) -> bool {
         self.pod.group.is_some()
             && self.csi.takes_group()
@@ -204,14 +204,14 @@ impl Task<'_> {
         let Some(gid) = self.pod.group else { return Ok(()) };
         let (pods, root) = (self.node.pods.clone(), target.to_owned());
         let change = self.pod.change;
-        let give = move || pods.give(&root, gid, false, change).map_err(io::Error::from);
+        let give = move || pods.apply_fs_group(&root, gid, false, change).map_err(io::Error::from);
         blocking(SET_UP, &self.volume.spec_name, "give to the group", give).await
     }
 
     async fn grow(
         &mut self,
         driver: &Driver,
-        record: &Record,
+        record: &VolumeRecord,
         target: &Path,
     ) -> Result<Option<u64>, CsiError> {
         let Some(bytes) = self.volume.grow_to.filter(|_| driver.able.expand) else {

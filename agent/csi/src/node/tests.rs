@@ -2,21 +2,21 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent_volume::fs_group::Change;
+use agent_volume::fs_group::FsGroupChangePolicy;
 use agent_volume::persistent::Backing;
 use futures_util::FutureExt as _;
 use proto_api::names::Profile;
 use tonic::{Request, Response, Status};
 
 use super::*;
-use crate::driver::{Answer, Capabilities, NodeService};
+use crate::driver::{Capabilities, DriverFuture, NodeService};
 use crate::mounts;
 
 const DRIVER: &str = "d.test";
 const ATTACHMENT: &str = "csi-1";
 const LISTED_AS: &str = "kubernetes.io/csi/d.test^h";
 
-/// A driver that does what it is asked, or what it is told to do wrong.
+/// A driver that serves requests, or fails as configured.
 #[derive(Debug, Default)]
 struct Fake {
     calls: Mutex<Vec<&'static str>>,
@@ -31,7 +31,7 @@ impl Fake {
         call: &'static str,
         mount: Option<&str>,
         unmount: Option<&str>,
-    ) -> Answer<A> {
+    ) -> DriverFuture<A> {
         self.calls.lock().unwrap().push(call);
         if self.hangs.lock().unwrap().contains(call) {
             return std::future::pending().boxed();
@@ -57,42 +57,42 @@ impl NodeService for Fake {
     fn stage(
         &self,
         asked: Request<wire::NodeStageVolumeRequest>,
-    ) -> Answer<wire::NodeStageVolumeResponse> {
+    ) -> DriverFuture<wire::NodeStageVolumeResponse> {
         self.answer("stage", Some(&asked.into_inner().staging_target_path), None)
     }
 
     fn unstage(
         &self,
         asked: Request<wire::NodeUnstageVolumeRequest>,
-    ) -> Answer<wire::NodeUnstageVolumeResponse> {
+    ) -> DriverFuture<wire::NodeUnstageVolumeResponse> {
         self.answer("unstage", None, Some(&asked.into_inner().staging_target_path))
     }
 
     fn publish(
         &self,
         asked: Request<wire::NodePublishVolumeRequest>,
-    ) -> Answer<wire::NodePublishVolumeResponse> {
+    ) -> DriverFuture<wire::NodePublishVolumeResponse> {
         self.answer("publish", Some(&asked.into_inner().target_path), None)
     }
 
     fn unpublish(
         &self,
         asked: Request<wire::NodeUnpublishVolumeRequest>,
-    ) -> Answer<wire::NodeUnpublishVolumeResponse> {
+    ) -> DriverFuture<wire::NodeUnpublishVolumeResponse> {
         self.answer("unpublish", None, Some(&asked.into_inner().target_path))
     }
 
     fn expand(
         &self,
         _: Request<wire::NodeExpandVolumeRequest>,
-    ) -> Answer<wire::NodeExpandVolumeResponse> {
+    ) -> DriverFuture<wire::NodeExpandVolumeResponse> {
         self.answer("expand", None, None)
     }
 
     fn stats(
         &self,
         _: Request<wire::NodeGetVolumeStatsRequest>,
-    ) -> Answer<wire::NodeGetVolumeStatsResponse> {
+    ) -> DriverFuture<wire::NodeGetVolumeStatsResponse> {
         self.answer("stats", None, None)
     }
 }
@@ -114,7 +114,7 @@ impl World {
         Self { root, fake: Arc::default(), node, told: Arc::default(), keeper: None }
     }
 
-    /// The driver comes, and what is nobody's is looked after.
+    /// The driver is registered, and unused volumes are unstaged.
     fn driven() -> Self {
         let mut world = Self::new();
         world.register();
@@ -134,7 +134,7 @@ impl World {
         self.keeper = Some(tokio::spawn(async move { node.keep_unstaged(tell).await }));
     }
 
-    /// Another process takes the place of this one.
+    /// A new process replaces this one.
     fn restart(&mut self) {
         self.keeper.take().unwrap().abort();
         self.node = Arc::new(open(self.root.path()));
@@ -146,12 +146,13 @@ impl World {
 
     async fn set_up_as(&self, uid: &str, attachment: Option<&str>) -> Result<Published, CsiError> {
         let (volume, csi) = volume(attachment);
-        self.node.set_up(&pod(uid), &volume, &csi, Material::default()).await
+        self.node.set_up(&pod(uid), &volume, &csi, CallMaterial::default()).await
     }
 
-    /// Whether the stage is on disk.
+    /// Whether the stage record is on disk.
     fn has_stage(&self) -> bool {
-        let of = Record { driver: DRIVER.into(), handle: "h".into(), ..Record::default() };
+        let of =
+            VolumeRecord { driver: DRIVER.into(), handle: "h".into(), ..VolumeRecord::default() };
         self.node.paths.stage_record(&of).exists()
     }
 }
@@ -167,11 +168,11 @@ fn pod(uid: &str) -> PodFacts {
         namespace: "ns".into(),
         account: "default".into(),
         group: None,
-        change: Change::Always,
+        change: FsGroupChangePolicy::Always,
     }
 }
 
-fn volume(attachment: Option<&str>) -> (Persistent, CsiVolume) {
+fn volume(attachment: Option<&str>) -> (PersistentSource, CsiVolume) {
     let csi = CsiVolume {
         driver: DRIVER.into(),
         handle: "h".into(),
@@ -179,7 +180,7 @@ fn volume(attachment: Option<&str>) -> (Persistent, CsiVolume) {
         attachment: attachment.map(str::to_owned),
         ..CsiVolume::default()
     };
-    let volume = Persistent {
+    let volume = PersistentSource {
         name: "v".into(),
         spec_name: "pv".into(),
         claim: None,
@@ -199,7 +200,7 @@ async fn passes(secs: u64) {
 #[tokio::test(start_paused = true)]
 async fn a_pod_goes_though_its_volume_cannot_be_unstaged() {
     let world = World::driven();
-    world.node.listed([LISTED_AS.to_owned()]);
+    world.node.set_listed_in_use([LISTED_AS.to_owned()]);
     world.set_up_as("u", Some(ATTACHMENT)).await.unwrap();
     world.fake.fails.lock().unwrap().insert("unstage");
     world.node.tear_down("u").await.unwrap();
@@ -224,12 +225,12 @@ async fn a_driver_that_hangs_holds_no_other_volume() {
     world.fake.hangs.lock().unwrap().insert("unstage");
     world.node.tear_down("u").await.unwrap();
     passes(1).await;
-    // another of its volumes, while the call hangs
+    // Another volume of the driver while the call hangs.
     world.fake.hangs.lock().unwrap().clear();
     let (volume, mut csi) = volume(None);
     csi.handle = "other".into();
-    let volume = Persistent { spec_name: "other".into(), ..volume };
-    world.node.set_up(&pod("w"), &volume, &csi, Material::default()).await.unwrap();
+    let volume = PersistentSource { spec_name: "other".into(), ..volume };
+    world.node.set_up(&pod("w"), &volume, &csi, CallMaterial::default()).await.unwrap();
     world.node.tear_down("w").await.unwrap();
     passes(1).await;
     assert_eq!(world.fake.mounts.lock().unwrap().len(), 1, "only the one that hung is left");
@@ -262,12 +263,12 @@ async fn a_volume_for_one_pod_is_given_to_one() {
     let (volume, csi) = volume(None);
     let csi = CsiVolume { access_modes: vec!["ReadWriteOncePod".into()], ..csi };
     let set_up = async |world: &World, uid| {
-        world.node.set_up(&pod(uid), &volume, &csi, Material::default()).await.map(drop)
+        world.node.set_up(&pod(uid), &volume, &csi, CallMaterial::default()).await.map(drop)
     };
     let refused = "volume uses the ReadWriteOncePod access mode and is already in use by another";
     set_up(&world, "u").await.unwrap();
     set_up(&world, "u").await.unwrap();
-    // a restart knows it
+    // A restarted process finds it in the records.
     world.restart();
     world.register();
     world.keep();
@@ -277,9 +278,9 @@ async fn a_volume_for_one_pod_is_given_to_one() {
     set_up(&world, "u").await.unwrap();
     world.node.tear_down("u").await.unwrap();
     set_up(&world, "w").await.unwrap();
-    // of several modes any may be meant
+    // With several modes any may be meant.
     let csi = CsiVolume { access_modes: vec!["ReadWriteOncePod".into(); 2], ..csi.clone() };
-    world.node.set_up(&pod("x"), &volume, &csi, Material::default()).await.unwrap();
+    world.node.set_up(&pod("x"), &volume, &csi, CallMaterial::default()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,13 +292,15 @@ async fn a_restart_knows_whose_a_stage_is() {
     world.keep();
     passes(300).await;
     assert_eq!(world.fake.count("unstage"), 0, "the pod has it");
-    assert!(world.node.published(&pod("u"), &volume(None).0, &volume(None).1).await.is_some());
+    assert!(
+        world.node.published_volumes(&pod("u"), &volume(None).0, &volume(None).1).await.is_some()
+    );
     world.set_up("w").await.unwrap();
     assert_eq!(world.fake.count("stage"), 1, "it was staged by the process before");
     for uid in ["u", "w"] {
         world.node.tear_down(uid).await.unwrap();
     }
-    // this process dies before it has unstaged, and the next one has no driver at first
+    // This process dies before it has unstaged, and the next one has no driver at first.
     world.restart();
     world.keep();
     passes(300).await;
@@ -311,7 +314,7 @@ async fn a_restart_knows_whose_a_stage_is() {
 async fn a_record_that_cannot_be_read_may_be_anybodys() {
     let mut world = World::driven();
     world.set_up("u").await.unwrap();
-    let of = Record { spec_name: "pv".into(), ..Record::default() };
+    let of = VolumeRecord { spec_name: "pv".into(), ..VolumeRecord::default() };
     let record = world.node.paths.record("u", &of).join("vol_data.json");
     std::fs::write(record, "{").unwrap();
     world.restart();
@@ -333,7 +336,7 @@ async fn nothing_attached_is_staged_before_it_is_listed() {
     let lists = async move {
         changes.changed().await.unwrap();
         let names = node.in_use();
-        node.listed(names);
+        node.set_listed_in_use(names);
     };
     let (done, ()) = tokio::join!(world.set_up_as("u", Some(ATTACHMENT)), lists);
     done.unwrap();
@@ -343,27 +346,31 @@ async fn nothing_attached_is_staged_before_it_is_listed() {
 async fn what_a_pod_has_whole_is_known_without_asking() {
     let world = World::driven();
     let (volume, csi) = volume(None);
-    assert_eq!(world.node.published(&pod("u"), &volume, &csi).await, None);
+    assert_eq!(world.node.published_volumes(&pod("u"), &volume, &csi).await, None);
     let there = world.set_up("u").await.unwrap().path;
     world.fake.hangs.lock().unwrap().extend(["stage", "publish"]);
-    assert_eq!(world.node.published(&pod("u"), &volume, &csi).await, Some(there));
-    // one that is still to be given to a group is not whole
+    assert_eq!(world.node.published_volumes(&pod("u"), &volume, &csi).await, Some(there));
+    // A volume whose `fsGroup` is still to be applied is not complete.
     let grouped = PodFacts { group: Some(7), ..pod("u") };
     let takes = CsiVolume { fs_type: "ext4".into(), ..csi.clone() };
-    assert_eq!(world.node.published(&grouped, &volume, &takes).await, None);
+    assert_eq!(world.node.published_volumes(&grouped, &volume, &takes).await, None);
     let other = CsiVolume { handle: "other".into(), ..csi };
-    assert_eq!(world.node.published(&pod("u"), &volume, &other).await, None);
+    assert_eq!(world.node.published_volumes(&pod("u"), &volume, &other).await, None);
     mounts::simulated::set(Some(BTreeSet::new()));
-    assert_eq!(world.node.published(&pod("u"), &volume, &takes).await, None, "it is not mounted");
+    assert_eq!(
+        world.node.published_volumes(&pod("u"), &volume, &takes).await,
+        None,
+        "it is not mounted"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_mount_at_a_stage_is_left_to_its_driver() {
     let mut world = World::driven();
     world.set_up("u").await.unwrap();
-    let of = Record { driver: DRIVER.into(), handle: "h".into(), ..Record::default() };
+    let of = VolumeRecord { driver: DRIVER.into(), handle: "h".into(), ..VolumeRecord::default() };
     let stage = world.node.paths.stage(&of);
-    // The node was restarted but for the stage; what is mounted there cannot even be looked at.
+    // The node was rebooted, but the stage survived; its mount cannot be accessed.
     world.fake.mounts.lock().unwrap().retain(|path| *path == stage);
     std::fs::remove_dir(&stage).unwrap();
     std::fs::write(&stage, "").unwrap();
@@ -382,11 +389,11 @@ async fn silent_drivers_are_waited_for_together() {
     for name in ["pv", "pv2", "pv3"] {
         let (mut volume, mut csi) = volume(None);
         (volume.spec_name, csi.handle) = (name.into(), name.into());
-        world.node.set_up(&pod("u"), &volume, &csi, Material::default()).await.unwrap();
+        world.node.set_up(&pod("u"), &volume, &csi, CallMaterial::default()).await.unwrap();
     }
-    assert_eq!(world.node.fill("u").await.len(), 3);
+    assert_eq!(world.node.volume_stats("u").await.len(), 3);
     world.fake.hangs.lock().unwrap().insert("stats");
     let began = tokio::time::Instant::now();
-    assert_eq!(world.node.fill("u").await, []);
+    assert_eq!(world.node.volume_stats("u").await, []);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }

@@ -1,5 +1,5 @@
-//! Unstages what no pod has any more. A pod's end does not wait for it: a driver that cannot unstage holds up no deletion, and is asked
-//! again and again until it can. The volume counts as in use until then, so that nobody takes it from the node.
+//! Unstages volumes that no pod uses. Pod deletion does not wait for it: a driver that fails to unstage is retried until it
+//! succeeds. Until then the volume counts as in use, so it is not detached.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,19 +9,19 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{CsiError, CsiNode, UNSTAGE, blocking};
 use crate::driver::Driver;
-use crate::record::{Record, gone};
-use crate::waits::Waits;
+use crate::record::{VolumeRecord, ignore_missing};
+use crate::waits::RetryTimes;
 
 impl CsiNode {
-    /// Unstages for ever what drivers have staged for nobody, each volume by itself; `told` hears of each failure, with the volume.
+    /// Unstages unused volumes forever, each independently; `told` is called with each failure.
     pub async fn keep_unstaged(&self, told: impl Fn(&CsiError)) {
         let (mut news, mut drivers) = (self.users.changes().subscribe(), self.drivers.changes());
-        let mut waits = Waits::default();
+        let mut waits = RetryTimes::default();
         let mut begun = BTreeMap::new();
         let mut under_way = FuturesUnordered::new();
         loop {
             let now = Instant::now();
-            for record in self.abandoned() {
+            for record in self.unused_stages() {
                 let what = self.paths.stage_record(&record);
                 if begun.contains_key(&what) || !waits.is_due(&what, now) {
                     continue;
@@ -30,46 +30,46 @@ impl CsiNode {
                 begun.insert(what.clone(), ());
                 under_way.push(async move { (what, self.unstage(&driver, &record).await) });
             }
-            // All arms are cancel safe: they only say that it is time to look.
+            // All branches are cancel safe: they only trigger another check.
             tokio::select! {
                 Some((what, outcome)) = under_way.next() => {
                     begun.remove(&what);
                     match outcome {
                         Ok(()) => {
-                            waits.worked(&what);
+                            waits.record_success(&what);
                         }
                         Err(error) => {
                             told(&error);
-                            waits.failed(what, Instant::now());
+                            waits.record_failure(what, Instant::now());
                         }
                     }
                 }
                 _ = news.changed() => {}
-                // A driver that comes again may be able to do what it was not.
+                // A driver that registered again may succeed where it failed.
                 _ = drivers.changed() => waits.forget(),
                 () = sleep_until(waits.first(now)) => {}
             }
         }
     }
 
-    /// What is staged for nobody, for certain: not if a record could not be read that may be of a pod's that has the volume.
-    fn abandoned(&self) -> Vec<Record> {
-        let mut all = self.users.abandoned();
+    /// Volumes that are staged and certainly unused; a volume is not if an unreadable record may be that of a pod using it.
+    fn unused_stages(&self) -> Vec<VolumeRecord> {
+        let mut all = self.users.unused_stages();
         if !self.unread.is_empty() {
-            // A record of another agent does not name its volume.
+            // A kubelet's stage record does not name the volume.
             all.retain(|of| !of.spec_name.is_empty() && !self.unread.contains(&of.spec_name));
         }
         all
     }
 
-    /// Unstages a volume unless a pod has it by now.
-    async fn unstage(&self, driver: &Driver, record: &Record) -> Result<(), CsiError> {
-        let shared = self.users.of(record);
-        let _turn = shared.turn().await;
-        if !shared.is_abandoned() {
+    /// Unstages a volume unless a pod uses it by now.
+    async fn unstage(&self, driver: &Driver, record: &VolumeRecord) -> Result<(), CsiError> {
+        let shared = self.users.get(record);
+        let _turn = shared.lock().await;
+        if !shared.is_unused_stage() {
             return Ok(());
         }
-        shared.unstages();
+        shared.begin_unstage();
         let (stage, directory) = (self.paths.stage(record), self.paths.stage_record(record));
         if driver.able.stage {
             let volume = || record.spec_name.clone();
@@ -77,11 +77,11 @@ impl CsiNode {
             driver.unstage(&record.handle, &stage).await.map_err(failed)?;
         }
         let remove = move || -> io::Result<()> {
-            gone(std::fs::remove_dir(&stage))?;
-            Record::remove(&directory)
+            ignore_missing(std::fs::remove_dir(&stage))?;
+            VolumeRecord::remove(&directory)
         };
         blocking(UNSTAGE, &record.spec_name, "remove the mount point", remove).await?;
-        shared.unstaged();
+        shared.set_unstaged();
         self.users.forget(record);
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! Which cgroup trees a host has, from its table of mounts.
+//! Detection of cgroup hierarchies from the mount table.
 
 use std::path::Path;
 
 use proto_daemon::mountinfo::{self, Mount};
 
 use super::files::read_value;
-use super::{CgroupError, Layout, V1};
+use super::{CgroupError, Layout, V1Trees};
 
-/// Controllers of version 1 whose values are set here.
+/// Controllers of cgroup v1 whose limits are set here.
 const OWN: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "hugetlb"];
 
 pub(super) fn layout() -> Result<Layout, CgroupError> {
@@ -17,19 +17,19 @@ pub(super) fn layout() -> Result<Layout, CgroupError> {
     })
 }
 
-/// A tree whose values are not set here; one that is mounted twice at a place is one.
-fn other(v1: &mut V1, at: &Path) {
+/// Adds a hierarchy whose limits are not set here, once per mount point.
+fn other(v1: &mut V1Trees, at: &Path) {
     if !v1.others.iter().any(|known| known == at) {
         v1.others.push(at.to_owned());
     }
 }
 
-/// `controllers` gives what a tree of version 2 has.
+/// `controllers` returns the controllers of a v2 hierarchy.
 pub(super) fn from_mounts<'a>(
     mounts: impl Iterator<Item = &'a Mount>,
     controllers: impl Fn(&Path) -> String,
 ) -> Result<Layout, CgroupError> {
-    let mut v1 = V1::default();
+    let mut v1 = V1Trees::default();
     for mount in mounts {
         let at = &mount.point;
         match mount.kind.as_slice() {
@@ -56,7 +56,7 @@ pub(super) fn from_mounts<'a>(
                         used = true;
                     }
                 }
-                // one of ours mounted a second time is the same tree
+                // A second mount of a known hierarchy.
                 let known = OWN.iter().any(|ours| has(ours));
                 if !used && !known {
                     other(&mut v1, at);

@@ -1,4 +1,4 @@
-//! Single files and directories of a cgroup tree.
+//! Files and directories of a cgroup hierarchy.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,7 +10,7 @@ pub(super) fn make(directory: &Path) -> Result<(), CgroupError> {
         .map_err(|source| CgroupError::Make { path: directory.into(), source })
 }
 
-/// Writes a value unless it is there already: setting a limit again is not free, and may be refused while it is exceeded.
+/// Writes a value unless it is set already: setting a limit again has a cost and may be refused while it is exceeded.
 pub(super) fn write(file: &Path, value: &str) -> Result<(), CgroupError> {
     if read_value(file).is_some_and(|there| there == value) {
         return Ok(());
@@ -48,13 +48,13 @@ pub(super) fn list(directory: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Names of the files in a directory; none when it cannot be read.
+/// Names of the files in a directory; empty if it cannot be read.
 pub(super) fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// The kernel's own files go with the directory.
+/// Removes a cgroup directory; the kernel's files in it disappear with it.
 pub(super) fn remove_directory(directory: &Path) -> std::io::Result<Removal> {
     match std::fs::remove_dir(directory) {
         Ok(()) => Ok(Removal::Gone),

@@ -5,7 +5,7 @@ use proto_daemon::mountinfo;
 use super::*;
 
 fn layout(table: &str, controllers: &str) -> Result<Layout, CgroupError> {
-    // A mount of anybody's whose name is no text hides no other.
+    // A foreign mount whose name is not UTF-8 does not hide others.
     let table = [b"20 1 0:9 / /mnt/\xff rw - ext4 \xff rw\n", table.as_bytes()].concat();
     let mounts = mountinfo::parse(&table);
     detect::from_mounts(mounts.iter(), |_| controllers.to_owned())
@@ -22,7 +22,7 @@ fn hybrid_hosts_use_version_1() {
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 ";
     let at = |name: &str| PathBuf::from("/sys/fs/cgroup").join(name);
-    let expect = V1 {
+    let expect = V1Trees {
         cpu: Some(at("cpu")),
         cpuacct: Some(at("cpuacct")),
         memory: Some(at("memory")),
@@ -82,7 +82,7 @@ fn places_stay_in_the_tree() {
     }
 }
 
-/// What is written on version 2, in a directory that looks like one.
+/// Values written in cgroup v2, in a directory that looks like one.
 #[test]
 fn version_2_values() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn statistics_are_found_by_their_whole_name() {
     assert_eq!(statistic(text, "inactive"), 0);
 }
 
-/// The host's own trees: a place is made, limited, used, and removed with the process in it.
+/// The host's hierarchies: a cgroup is created, limited, used, and removed with the process in it.
 #[test]
 fn a_real_place_comes_and_goes() {
     let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;

@@ -1,86 +1,86 @@
-//! Messages of D-Bus as bytes: what a client of few calls needs. Pure.
+//! Encoding of D-Bus messages, as far as a client with few calls needs it. Pure.
 //!
-//! A message is a fixed header, an array of header fields, padding to eight bytes, and a body of arguments. Everything is aligned to
-//! its own size, counted from the start of the message. Written in little endian; both orders are read.
+//! A message consists of a fixed header, an array of header fields, padding to eight bytes, and a body with the arguments. Every
+//! value is aligned to its size, relative to the start of the message. Messages are written in little-endian order.
 
 use super::BusError;
 
-/// Longest message that is read; what is talked about here fits in a few hundred bytes.
+/// Longest accepted message; those used here have a few hundred bytes.
 pub const LEN_MAX: usize = 1 << 20;
-/// Bytes from which the length of a message is known.
+/// Number of bytes from which the length of a message follows.
 pub const PREFIX_LEN: usize = 16;
 
-/// Kind of a message.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// Asks for an answer.
+pub enum MessageKind {
+    /// Method call.
     #[default]
     Call,
-    /// The answer.
+    /// Reply.
     Return,
-    /// The answer that it did not work.
+    /// Error reply.
     Error,
-    /// News.
+    /// Signal.
     Signal,
 }
 
 /// A message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Kind.
-    pub kind: Kind,
-    /// Number that the sender gave it.
+    /// Type.
+    pub kind: MessageKind,
+    /// Serial number set by the sender.
     pub serial: u32,
-    /// The call that this answers.
+    /// Serial number of the call that this replies to.
     pub reply_to: u32,
-    /// Object.
+    /// Object path.
     pub path: String,
-    /// Interface of it.
+    /// Interface.
     pub interface: String,
     /// Method or signal.
     pub member: String,
-    /// Name of an error.
+    /// Error name.
     pub error: String,
-    /// Whom a call goes to.
+    /// Destination of a call.
     pub destination: String,
-    /// Whom the bus says it comes from.
+    /// Sender according to the bus.
     pub sender: String,
-    /// Types of the arguments.
+    /// Signature of the arguments.
     pub signature: String,
-    /// Arguments.
+    /// Encoded arguments.
     pub body: Vec<u8>,
-    /// Descriptors that come with it.
+    /// Number of file descriptors.
     pub descriptors: u32,
 }
 
 /// An argument of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument<'a> {
-    /// A text.
+    /// A string.
     Text(&'a str),
-    /// A signed number.
+    /// A signed 32-bit number.
     Int(i32),
-    /// A truth value.
+    /// A boolean.
     Truth(bool),
-    /// Properties by name.
+    /// An array of properties.
     Properties(&'a [(&'a str, Value<'a>)]),
-    /// A list of named lists of properties, with nothing in it.
+    /// An empty array of named property arrays (`a(sa(sv))`).
     NoLists,
 }
 
-/// The value of a property.
+/// Value of a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// A text.
+    /// A string.
     Text(&'a str),
-    /// A truth value.
+    /// A boolean.
     Truth(bool),
-    /// An unsigned number of 64 bits.
+    /// An unsigned 64-bit number.
     Long(u64),
 }
 
 impl Argument<'_> {
-    /// Its type.
+    /// Its signature.
     fn signature(&self) -> &'static str {
         match self {
             Self::Text(_) => "s",
@@ -93,7 +93,7 @@ impl Argument<'_> {
 }
 
 impl Message {
-    /// A call of a method.
+    /// Creates a method call.
     pub fn call(
         destination: &str,
         path: &str,
@@ -123,14 +123,14 @@ impl Message {
         }
     }
 
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         let kind = match self.kind {
-            Kind::Call => 1,
-            Kind::Return => 2,
-            Kind::Error => 3,
-            Kind::Signal => 4,
+            MessageKind::Call => 1,
+            MessageKind::Return => 2,
+            MessageKind::Error => 3,
+            MessageKind::Signal => 4,
         };
         out.0.extend([b'l', kind, 0, 1]);
         out.number(length(self.body.len()));
@@ -143,7 +143,7 @@ impl Message {
         out.0
     }
 
-    /// The array of header fields. It begins at an offset of sixteen, so that its own offsets are aligned as they stand.
+    /// The array of header fields. It starts at offset 16, so its own offsets are aligned.
     fn fields(&self) -> Vec<u8> {
         let mut out = Writer::default();
         let texts = [
@@ -176,10 +176,10 @@ impl Message {
         out.0
     }
 
-    /// Length of the message that begins with these bytes, at least [`PREFIX_LEN`].
+    /// Length of the message that starts with these bytes, at least [`PREFIX_LEN`] of them.
     ///
     /// # Errors
-    /// It is no message, or a longer one than is read here.
+    /// The bytes are not a message, or it is too long.
     pub fn len_of(prefix: &[u8]) -> Result<usize, BusError> {
         let mut reader = Reader::new(prefix)?;
         reader.at = 4;
@@ -191,17 +191,17 @@ impl Message {
         if whole > LEN_MAX { Err(BusError::Malformed("a message is too long")) } else { Ok(whole) }
     }
 
-    /// Reads a whole message.
+    /// Decodes a whole message.
     ///
     /// # Errors
-    /// It does not follow the format.
+    /// The bytes violate the format.
     pub fn decode(bytes: &[u8]) -> Result<Self, BusError> {
         let mut reader = Reader::new(bytes)?;
         let kind = match bytes.get(1) {
-            Some(1) => Kind::Call,
-            Some(2) => Kind::Return,
-            Some(3) => Kind::Error,
-            Some(4) => Kind::Signal,
+            Some(1) => MessageKind::Call,
+            Some(2) => MessageKind::Return,
+            Some(3) => MessageKind::Error,
+            Some(4) => MessageKind::Signal,
             _ => return Err(BusError::Malformed("a message of unknown kind")),
         };
         reader.at = 4;
@@ -232,30 +232,30 @@ impl Message {
         let body = bytes.get(reader.at..reader.at.saturating_add(body_len));
         message.body = body.ok_or(BusError::Malformed("a message is cut off"))?.to_vec();
         if bytes.first() == Some(&b'B') && !message.body.is_empty() {
-            // Nobody on the same machine sends it; the body's numbers would be read wrongly.
+            // No sender on the same machine uses it, and the numbers in the body would be misread.
             return Err(BusError::Malformed("a body in foreign byte order"));
         }
         Ok(message)
     }
 
-    /// The first argument as a text.
+    /// The first argument as a string.
     pub fn text(&self) -> Option<String> {
         self.signature.starts_with('s').then(|| Reader::of_body(&self.body).text().ok()).flatten()
     }
 
-    /// The only argument as a truth value.
+    /// The only argument as a boolean.
     pub fn truth(&self) -> Option<bool> {
         let number = || Reader::of_body(&self.body).number().ok();
         (self.signature == "b").then(number).flatten().map(|number| number != 0)
     }
 
-    /// The only argument as an index into the descriptors.
+    /// The only argument as an index into the file descriptors.
     pub fn descriptor(&self) -> Option<usize> {
         let number = || Reader::of_body(&self.body).number().ok();
         (self.signature == "h").then(number).flatten().map(|number| number as usize)
     }
 
-    /// The only argument as a variant that holds an unsigned number of 64 bits.
+    /// The only argument as a variant with an unsigned 64-bit number.
     pub fn long_in_variant(&self) -> Option<u64> {
         let mut reader = Reader::of_body(&self.body);
         if self.signature != "v" || reader.signature().ok()? != "t" {
@@ -290,7 +290,7 @@ impl Writer {
         self.0.push(0);
     }
 
-    /// A list of structures: its length does not count the padding before the first of them.
+    /// An array of structures: its length excludes the padding before the first one.
     fn properties(&mut self, properties: &[(&str, Value<'_>)]) {
         self.number(0);
         let before = self.0.len();
@@ -339,7 +339,7 @@ impl<'a> Reader<'a> {
         let big = match bytes.first() {
             Some(b'l') => false,
             Some(b'B') => true,
-            _ => return Err(BusError::Malformed("bytes that begin no message")),
+            _ => return Err(BusError::Malformed("bytes that are not the start of a message")),
         };
         Ok(Self { bytes, at: 0, big })
     }
@@ -434,12 +434,12 @@ mod tests {
         let args = [Argument::Truth(false), Argument::Properties(&all), Argument::NoLists];
         let call = Message::call("d", "/p", ("i", "m"), &args);
         assert_eq!(call.signature, "ba(sv)a(sa(sv))");
-        // Each property begins at a multiple of eight, as a long value does.
+        // Each property is aligned to eight bytes, as is a 64-bit value.
         let mut expect = b"\0\0\0\0\x3a\0\0\0".to_vec();
         expect.extend(b"\x01\0\0\0a\0\x01b\0\0\0\0\x01\0\0\0");
         expect.extend(b"\x02\0\0\0bc\0\x01t\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0");
         expect.extend(b"\x01\0\0\0d\0\x01s\0\0\0\0\x01\0\0\0e\0");
-        // The list without members is as long as nothing, yet its members would be aligned.
+        // The empty array has length 0, but padding as if it had members.
         expect.extend(b"\0\0\0\0\0\0");
         assert_eq!(call.body, expect);
     }
@@ -450,7 +450,7 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Message::decode(&bytes[..cut]).is_err(), "{cut}");
         }
-        // Each byte changed in turn: refused or read as something else, never a panic.
+        // Each byte changed in turn: an error or another message, never a panic.
         for at in 0..bytes.len() {
             for value in [0, 0x7f, 0xff] {
                 let mut changed = bytes.clone();

@@ -1,18 +1,18 @@
-//! A real bus of its own, with a session service that is played here.
+//! A real bus with a simulated logind.
 
 use std::process::{Child, Command, Stdio};
 
 use super::*;
-use crate::dbus::message::{Kind, Message};
+use crate::dbus::message::{Message, MessageKind};
 
-/// A bus, stopped with the test.
+/// A bus, stopped at the end of the test.
 struct Daemon {
     dir: tempfile::TempDir,
     child: Child,
 }
 
 impl Daemon {
-    /// `None`, having said so, where there is no bus to start.
+    /// `None`, with a message, if no bus can be started.
     async fn start(test: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("bus");
@@ -55,13 +55,13 @@ impl Drop for Daemon {
     }
 }
 
-/// Plays the service: answers `Inhibit` with one end of a pair, and properties; then says that a shutdown comes once.
+/// Simulates logind: replies to `Inhibit` with one end of a socket pair, and to property reads; then signals a shutdown once.
 async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender<()>) -> OwnedFd {
     let mut bus = Bus::connect(&socket).await.unwrap();
     let own = "org.freedesktop.DBus";
     let name =
         Message::call(own, "/org/freedesktop/DBus", (own, "RequestName"), &[Text(SERVICE), Int(0)]);
-    // The flags of RequestName are unsigned; for zero the bytes are the same.
+    // The flags of RequestName are unsigned; 0 has the same bytes.
     let name = Message { signature: "su".into(), ..name };
     bus.send_message(&name, None).await.unwrap();
     ready.send(()).unwrap();
@@ -71,7 +71,7 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
     loop {
         let call = bus.receive().await.unwrap().message;
         let answer = Message {
-            kind: Kind::Return,
+            kind: MessageKind::Return,
             reply_to: call.serial,
             destination: call.sender.clone(),
             ..Message::default()
@@ -96,7 +96,7 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
         }
     }
     let signal = Message {
-        kind: Kind::Signal,
+        kind: MessageKind::Signal,
         path: PATH.into(),
         interface: INTERFACE.into(),
         member: SIGNAL.into(),
@@ -105,7 +105,7 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
         ..Message::default()
     };
     bus.send_message(&signal, None).await.unwrap();
-    // The bus writes what it has taken even when the sender leaves; stay until the other end is let go all the same.
+    // The bus delivers accepted messages even if the sender disconnects; waits until the other end is closed nevertheless.
     ours
 }
 

@@ -1,4 +1,4 @@
-//! The real systemd, where this machine has it; its own program says what came of a call.
+//! Tests with the real systemd if it runs here; systemctl shows the results.
 
 use std::process::Command;
 
@@ -54,8 +54,8 @@ async fn a_slice_is_bounded_again_and_forgotten() {
         pids: Some(100),
         ..CgroupLimits::default()
     };
-    systemd.bound(&slice, &limits).await.unwrap();
-    // The call is answered when the job is there, not when it is done.
+    systemd.set_limits(&slice, &limits).await.unwrap();
+    // The call returns when the job is queued, not when it is done.
     let mut looks = 0;
     while !shown(&slice).contains("ActiveState=active") && looks < 200 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -70,12 +70,12 @@ async fn a_slice_is_bounded_again_and_forgotten() {
         )
     );
     limits.memory_bytes = Some(128 << 20);
-    systemd.bound(&slice, &limits).await.unwrap();
+    systemd.set_limits(&slice, &limits).await.unwrap();
     assert!(shown(&slice).contains("MemoryMax=134217728"), "{}", shown(&slice));
-    // A connection that was lost meanwhile is made again.
+    // A lost connection is reopened.
     *systemd.bus.lock().await = Some(broken().await);
-    systemd.forget(&slice).await.unwrap();
-    systemd.forget(&slice).await.unwrap();
+    systemd.remove_slice(&slice).await.unwrap();
+    systemd.remove_slice(&slice).await.unwrap();
     let mut looks = 0;
     while !shown(&slice).contains("ActiveState=inactive") && looks < 200 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -90,7 +90,7 @@ async fn a_slice_is_bounded_again_and_forgotten() {
     }
 }
 
-/// A connection that the bus ends: it has been sent what is no message.
+/// A connection that the bus closes, because it received an invalid message.
 async fn broken() -> Bus {
     let mut bus = Bus::connect(Path::new(SYSTEM_BUS)).await.unwrap();
     let nonsense = Message { path: "no path".into(), ..Message::default() };
@@ -101,6 +101,6 @@ async fn broken() -> Bus {
 #[tokio::test]
 async fn a_machine_without_a_bus_says_so() {
     let systemd = Systemd::new(Path::new("/nonexistent/bus"));
-    let error = systemd.bound("x.slice", &CgroupLimits::default()).await.unwrap_err();
+    let error = systemd.set_limits("x.slice", &CgroupLimits::default()).await.unwrap_err();
     assert!(matches!(error, BusError::Broken(_)), "{error:?}");
 }

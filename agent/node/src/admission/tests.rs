@@ -22,7 +22,7 @@ fn pod() -> Pod {
     pod
 }
 
-fn reason(pod: &Pod, node: &Node, load: &Load) -> String {
+fn reason(pod: &Pod, node: &Node, load: &NodeLoad) -> String {
     admit(pod, node, load, false).map_or_else(|r| r.reason, |()| "admitted".into())
 }
 
@@ -30,7 +30,7 @@ fn reason(pod: &Pod, node: &Node, load: &Load) -> String {
 fn resources_are_counted_with_what_runs() {
     let mut asks = pod();
     asks.spec.containers[0].resources.requests.insert("cpu".into(), "600m".parse().expect("cpu"));
-    let mut load = Load::default();
+    let mut load = NodeLoad::default();
     assert_eq!(reason(&asks, &node(), &load), "admitted");
     load.add(&asks);
     let refusal = admit(&asks, &node(), &load, false).expect_err("full");
@@ -49,9 +49,9 @@ fn an_extended_resource_of_the_node_is_accounted_for_and_another_is_not_the_node
     let mut asks = pod();
     asks.spec.containers[0].resources.requests.insert("x.io/y".into(), "1".parse().expect("1"));
     let mut node = node();
-    assert_eq!(reason(&asks, &node, &Load::default()), "admitted");
+    assert_eq!(reason(&asks, &node, &NodeLoad::default()), "admitted");
     node.status.allocatable.insert("x.io/y".into(), "0".parse().expect("0"));
-    assert_eq!(reason(&asks, &node, &Load::default()), "OutOfx.io/y");
+    assert_eq!(reason(&asks, &node, &NodeLoad::default()), "OutOfx.io/y");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn host_ports_clash_by_address_protocol_and_number() {
             vec![ContainerPort { host_port: 80, host_ip, protocol, ..ContainerPort::default() }];
         pod
     };
-    let mut load = Load::default();
+    let mut load = NodeLoad::default();
     load.add(&port("10.0.0.1", "TCP"));
     let cases = [
         ("10.0.0.1", "TCP", "NodePorts"),
@@ -109,11 +109,11 @@ fn selectors_and_required_affinity_choose() {
             ..Affinity::default()
         });
         let expect = if expect { "admitted" } else { "NodeAffinity" };
-        assert_eq!(reason(&chooses, &node(), &Load::default()), expect, "{expression:?}");
+        assert_eq!(reason(&chooses, &node(), &NodeLoad::default()), expect, "{expression:?}");
     }
     let mut wrong = pod();
     wrong.spec.node_selector.insert("disk".into(), "hdd".into());
-    assert_eq!(reason(&wrong, &node(), &Load::default()), "NodeAffinity");
+    assert_eq!(reason(&wrong, &node(), &NodeLoad::default()), "NodeAffinity");
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn only_evicting_taints_keep_a_pod_away() {
     };
     let mut tainted = node();
     tainted.spec.taints = vec![taint("NoSchedule")];
-    assert_eq!(reason(&pod(), &tainted, &Load::default()), "admitted");
+    assert_eq!(reason(&pod(), &tainted, &NodeLoad::default()), "admitted");
     tainted.spec.taints = vec![taint("NoExecute")];
-    assert_eq!(reason(&pod(), &tainted, &Load::default()), "TaintToleration");
-    assert!(admit(&pod(), &tainted, &Load::default(), true).is_ok(), "static");
+    assert_eq!(reason(&pod(), &tainted, &NodeLoad::default()), "TaintToleration");
+    assert!(admit(&pod(), &tainted, &NodeLoad::default(), true).is_ok(), "static");
     let tolerations = [
         (("k", "Equal", "v", ""), true),
         (("k", "", "v", "NoExecute"), true),
@@ -147,7 +147,7 @@ fn only_evicting_taints_keep_a_pod_away() {
             effect: effect.into(),
             ..Toleration::default()
         }];
-        let admitted = admit(&tolerant, &tainted, &Load::default(), false).is_ok();
+        let admitted = admit(&tolerant, &tainted, &NodeLoad::default(), false).is_ok();
         assert_eq!(admitted, expect, "{key} {operator} {value} {effect}");
     }
 }

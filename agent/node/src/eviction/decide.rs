@@ -11,7 +11,7 @@ use crate::pressure::Pressure;
 
 /// State kept between decisions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
+pub struct EvictionState {
     /// Since when each threshold has been reached, by its index, since boot.
     reached: BTreeMap<usize, Duration>,
     /// When each condition was last caused by a threshold.
@@ -34,7 +34,7 @@ pub struct Reclaim {
 
 /// The decision.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
+pub struct EvictionDecision {
     /// Pressure for node conditions and admission.
     pub pressure: Pressure,
     /// The most urgent shortage, if any.
@@ -43,7 +43,7 @@ pub struct Decision {
     pub wake_at: Option<Duration>,
 }
 
-impl State {
+impl EvictionState {
     /// Evaluates new readings. A signal that could not be read is neither short nor recovered: its thresholds keep their state.
     pub fn decide(
         &mut self,
@@ -51,7 +51,7 @@ impl State {
         readings: &Readings,
         transition: Duration,
         now: Duration,
-    ) -> Decision {
+    ) -> EvictionDecision {
         self.observe(thresholds, readings, now);
         for number in self.reached.keys() {
             if let Some(threshold) = thresholds.get(*number) {
@@ -74,7 +74,7 @@ impl State {
             .filter(|last| **last != now)
             .map(|last| last.saturating_add(transition));
         let wake_at = ripens.chain(clears).min();
-        Decision { pressure, reclaim: self.most_urgent(thresholds, readings, now), wake_at }
+        EvictionDecision { pressure, reclaim: self.most_urgent(thresholds, readings, now), wake_at }
     }
 
     fn observe(&mut self, thresholds: &[Threshold], readings: &Readings, now: Duration) {
@@ -111,7 +111,7 @@ impl State {
     }
 
     /// Records that a pod was evicted because of these readings.
-    pub fn acted(&mut self, signal: Signal, readings: &Readings) {
+    pub fn record_eviction(&mut self, signal: Signal, readings: &Readings) {
         if let Some(reading) = readings.get(&signal) {
             self.acted_on.insert(signal, reading.at);
         }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_hard_threshold_acts_at_once_and_its_condition_outlasts_it() {
         let all = [threshold(MemoryAvailable, 100, None)];
-        let mut state = State::default();
+        let mut state = EvictionState::default();
         let mut at = |secs, available| {
             state.decide(
                 &all,
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_soft_threshold_must_last() {
         let all = [threshold(NodefsAvailable, 100, Some(60))];
-        let mut state = State::default();
+        let mut state = EvictionState::default();
         let mut at = |secs, available| {
             state.decide(
                 &all,
@@ -197,12 +197,12 @@ mod tests {
             threshold(MemoryAvailable, 200, Some(0)),
             threshold(MemoryAvailable, 100, None),
         ];
-        let mut state = State::default();
+        let mut state = EvictionState::default();
         let now = readings(5, &[(PidAvailable, 1), (ImagefsAvailable, 1), (MemoryAvailable, 1)]);
         let reclaim = state.decide(&all, &now, TRANSITION, s(5)).reclaim.expect("reclaim");
         assert_eq!((reclaim.signal, reclaim.at_once), (MemoryAvailable, true));
         // The next eviction for the same signal needs a newer reading; other signals do not.
-        state.acted(MemoryAvailable, &now);
+        state.record_eviction(MemoryAvailable, &now);
         let reclaim = state.decide(&all, &now, TRANSITION, s(6)).reclaim.expect("reclaim");
         assert_eq!(reclaim.signal, ImagefsAvailable);
         let newer = readings(7, &[(MemoryAvailable, 1)]);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_signal_that_cannot_be_read_changes_nothing() {
         let all = [threshold(MemoryAvailable, 100, None)];
-        let mut state = State::default();
+        let mut state = EvictionState::default();
         state.decide(&all, &readings(0, &[(MemoryAvailable, 1)]), TRANSITION, s(0));
         let blind = state.decide(&all, &Readings::new(), TRANSITION, s(1000));
         assert!(blind.pressure.memory);

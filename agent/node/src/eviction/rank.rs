@@ -59,7 +59,10 @@ pub struct Candidate<'a> {
 }
 
 /// Candidates in eviction order for a shortage of `signal`, without critical pods.
-pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b Candidate<'a>> {
+pub fn eviction_order<'a, 'b>(
+    candidates: &'b [Candidate<'a>],
+    signal: Signal,
+) -> Vec<&'b Candidate<'a>> {
     let mut order: Vec<&Candidate<'_>> =
         candidates.iter().filter(|c| !is_critical(c.pod, c.is_static)).collect();
     order.sort_by_cached_key(|c| {
@@ -90,7 +93,7 @@ pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b
 }
 
 /// Message of an evicted pod, as the kubelet writes it.
-pub fn message(candidate: &Candidate<'_>, signal: Signal) -> String {
+pub fn eviction_message(candidate: &Candidate<'_>, signal: Signal) -> String {
     let resource = signal.resource();
     let mut message = format!("The node was low on resource: {resource}. ");
     let Some(uses) = &candidate.uses else { return message };
@@ -147,7 +150,7 @@ mod tests {
     }
 
     fn names(all: &[Candidate<'_>], signal: Signal) -> Vec<String> {
-        order(all, signal).into_iter().map(|c| c.pod.metadata.name.clone()).collect()
+        eviction_order(all, signal).into_iter().map(|c| c.pod.metadata.name.clone()).collect()
     }
 
     const MIB: u64 = 1 << 20;
@@ -213,12 +216,12 @@ mod tests {
         let uses = Some(PodUse { memory: 3 * MIB, containers, ..PodUse::default() });
         let candidate = Candidate { pod: &pod, is_static: false, uses };
         assert_eq!(
-            message(&candidate, Signal::MemoryAvailable),
+            eviction_message(&candidate, Signal::MemoryAvailable),
             "The node was low on resource: memory. Container c was using 3073Ki, which exceeds its \
              request of 1Mi. "
         );
         assert_eq!(
-            message(&candidate, Signal::PidAvailable),
+            eviction_message(&candidate, Signal::PidAvailable),
             "The node was low on resource: pids. "
         );
     }

@@ -38,7 +38,11 @@ pub struct Exceeded {
 }
 
 /// The first limit that the pod exceeds; `volumes` holds the bytes of each `emptyDir`.
-pub fn exceeded(pod: &Pod, uses: &PodUse, volumes: &BTreeMap<String, u64>) -> Option<Exceeded> {
+pub fn exceeded_limit(
+    pod: &Pod,
+    uses: &PodUse,
+    volumes: &BTreeMap<String, u64>,
+) -> Option<Exceeded> {
     let found = |signal, message| Some(Exceeded { signal, message });
     for (name, limit) in volume_limits(pod) {
         if volumes.get(name).is_some_and(|used| *used > limit.as_bytes()) {
@@ -131,7 +135,7 @@ mod tests {
         ];
         for (pod, uses, expect) in cases {
             let volumes = BTreeMap::from([("v".to_owned(), uses.volumes)]);
-            let found = exceeded(&pod, &uses, &volumes).map(|exceeded| exceeded.message);
+            let found = exceeded_limit(&pod, &uses, &volumes).map(|exceeded| exceeded.message);
             assert_eq!(found.as_deref(), expect);
             let limited = pod.spec.volumes[0]
                 .volume_source

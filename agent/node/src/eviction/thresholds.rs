@@ -20,7 +20,7 @@ pub enum Amount {
 
 impl Amount {
     /// The amount for a capacity, rounded down.
-    pub fn of(self, capacity: u64) -> u64 {
+    pub fn resolve(self, capacity: u64) -> u64 {
         match self {
             Self::Absolute(amount) => amount,
             Self::Percent(percent) => {
@@ -59,9 +59,9 @@ pub struct Threshold {
 impl Threshold {
     /// Whether the threshold is reached or, with `recovering`, not yet left by the minimum reclaim.
     pub fn is_reached(&self, reading: &Reading, recovering: bool) -> bool {
-        let below = self.below.of(reading.capacity);
+        let below = self.below.resolve(reading.capacity);
         let more = match self.min_reclaim {
-            Some(amount) if recovering => amount.of(reading.capacity),
+            Some(amount) if recovering => amount.resolve(reading.capacity),
             _ => 0,
         };
         reading.available < below.saturating_add(more)
@@ -70,7 +70,7 @@ impl Threshold {
 
 /// The threshold maps of the configuration.
 #[derive(Clone, Copy, Debug)]
-pub struct Texts<'a> {
+pub struct ThresholdTexts<'a> {
     /// `evictionHard`.
     pub hard: &'a BTreeMap<String, String>,
     /// `evictionSoft`.
@@ -83,7 +83,7 @@ pub struct Texts<'a> {
 
 /// An error in one entry of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ThresholdError {
     /// Path of the entry in the configuration.
     pub path: String,
     /// What was expected.
@@ -95,7 +95,7 @@ pub struct Fault {
 ///
 /// # Errors
 /// All errors found.
-pub fn thresholds(texts: &Texts<'_>) -> Result<Vec<Threshold>, Vec<Fault>> {
+pub fn thresholds(texts: &ThresholdTexts<'_>) -> Result<Vec<Threshold>, Vec<ThresholdError>> {
     let mut faults = Vec::new();
     let reclaim = amounts("evictionMinimumReclaim", texts.min_reclaim, &mut faults);
     let mut graces = BTreeMap::new();
@@ -103,7 +103,7 @@ pub fn thresholds(texts: &Texts<'_>) -> Result<Vec<Threshold>, Vec<Fault>> {
         let path = format!("evictionSoftGracePeriod.{name}");
         match (Signal::parse(name), duration::parse(text)) {
             (None, _) => faults.push(unknown(path)),
-            (_, Err(error)) => faults.push(Fault { path, message: error.to_string() }),
+            (_, Err(error)) => faults.push(ThresholdError { path, message: error.to_string() }),
             (Some(signal), Ok(grace)) => {
                 graces.insert(signal, grace);
             }
@@ -120,7 +120,7 @@ pub fn thresholds(texts: &Texts<'_>) -> Result<Vec<Threshold>, Vec<Fault>> {
                 let (grace, min_reclaim) = (Some(*grace), reclaim.get(&signal).copied());
                 all.push(Threshold { signal, below, grace, min_reclaim });
             }
-            None => faults.push(Fault {
+            None => faults.push(ThresholdError {
                 path: format!("evictionSoft.{}", signal.as_str()),
                 message: "needs a grace period in evictionSoftGracePeriod".to_owned(),
             }),
@@ -137,21 +137,21 @@ pub fn thresholds(texts: &Texts<'_>) -> Result<Vec<Threshold>, Vec<Fault>> {
     Ok(all)
 }
 
-fn unknown(path: String) -> Fault {
-    Fault { path, message: "unknown eviction signal".to_owned() }
+fn unknown(path: String) -> ThresholdError {
+    ThresholdError { path, message: "unknown eviction signal".to_owned() }
 }
 
 fn amounts(
     map: &str,
     texts: &BTreeMap<String, String>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ThresholdError>,
 ) -> BTreeMap<Signal, Amount> {
     let mut amounts = BTreeMap::new();
     for (name, text) in texts {
         let path = format!("{map}.{name}");
         match (Signal::parse(name), amount(text)) {
             (None | Some(Signal::AllocatableMemoryAvailable), _) => faults.push(unknown(path)),
-            (_, Err(message)) => faults.push(Fault { path, message }),
+            (_, Err(message)) => faults.push(ThresholdError { path, message }),
             (Some(signal), Ok(amount)) => {
                 amounts.insert(signal, amount);
             }
@@ -165,9 +165,9 @@ fn amount(text: &str) -> Result<Amount, String> {
         let percent = number.parse::<f64>().ok().filter(|p| (0.0..=100.0).contains(p));
         return percent
             .map(Amount::Percent)
-            .ok_or_else(|| format!("{text:?} is no percentage between 0 and 100"));
+            .ok_or_else(|| format!("{text:?} is not a percentage between 0 and 100"));
     }
-    let quantity = text.parse::<Quantity>().map_err(|_| format!("{text:?} is no quantity"))?;
+    let quantity = text.parse::<Quantity>().map_err(|_| format!("{text:?} is not a quantity"))?;
     if quantity.is_negative() {
         return Err("must not be negative".to_owned());
     }
@@ -193,7 +193,8 @@ mod tests {
         let soft = map(&[("memory.available", "5.5%")]);
         let grace = map(&[("memory.available", "1m30s")]);
         let reclaim = map(&[("nodefs.available", "1Gi")]);
-        let texts = Texts { hard: &hard, soft: &soft, soft_grace: &grace, min_reclaim: &reclaim };
+        let texts =
+            ThresholdTexts { hard: &hard, soft: &soft, soft_grace: &grace, min_reclaim: &reclaim };
         let all = thresholds(&texts).expect("thresholds");
         let shown: Vec<String> = all
             .iter()
@@ -210,7 +211,7 @@ mod tests {
             ]
         );
         assert_eq!(all[1].min_reclaim, Some(Amount::Absolute(1 << 30)));
-        assert_eq!(all[3].below.of(1000), 55);
+        assert_eq!(all[3].below.resolve(1000), 55);
     }
 
     #[test]
@@ -219,7 +220,8 @@ mod tests {
         let none = BTreeMap::new();
         let grace_of = |text: &str| {
             let grace = map(&[("memory.available", text)]);
-            let texts = Texts { hard: &none, soft: &soft, soft_grace: &grace, min_reclaim: &none };
+            let texts =
+                ThresholdTexts { hard: &none, soft: &soft, soft_grace: &grace, min_reclaim: &none };
             thresholds(&texts).map(|all| all[0].grace.unwrap_or_default())
         };
         for (text, millis) in [("1.5m", 90_000), ("0", 0), ("+2s", 2000), ("1h0m0.5s", 3_600_500)] {
@@ -237,7 +239,8 @@ mod tests {
         let soft = map(&[("nodefs.available", "x")]);
         let grace = map(&[("nodefs.available", "soon")]);
         let none = BTreeMap::new();
-        let texts = Texts { hard: &hard, soft: &soft, soft_grace: &grace, min_reclaim: &none };
+        let texts =
+            ThresholdTexts { hard: &hard, soft: &soft, soft_grace: &grace, min_reclaim: &none };
         let faults = thresholds(&texts).expect_err("faults");
         let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
         assert_eq!(

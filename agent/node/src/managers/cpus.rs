@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 use proto_api::core::v1::{Container, Pod};
 
 use super::set::IdSet;
-use super::topology::{Cpu, Machine};
+use super::topology::{Cpu, MachineTopology};
 use crate::qos::{QosClass, qos_class};
 use crate::resources::CPU;
 
 /// Settings of the CPU manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct CpuRules {
     /// CPUs that are never allocated exclusively.
     pub reserved: IdSet,
     /// Whether only whole cores are allocated.
-    pub unit: Unit,
+    pub unit: CpuUnit,
 }
 
 /// The unit of allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
+pub enum CpuUnit {
     /// Single threads.
     #[default]
     Thread,
@@ -32,7 +32,7 @@ pub enum Unit {
 }
 
 /// Number of exclusive CPUs: the CPU request of a container in a guaranteed pod if it is a whole number, otherwise 0.
-pub fn exclusive(pod: &Pod, container: &Container) -> usize {
+pub fn exclusive_cpus(pod: &Pod, container: &Container) -> usize {
     if qos_class(pod) != QosClass::Guaranteed {
         return 0;
     }
@@ -43,17 +43,17 @@ pub fn exclusive(pod: &Pod, container: &Container) -> usize {
 }
 
 /// The CPUs to reserve if only their number is configured: those that [`take`] would allocate first.
-pub fn reserve(machine: &Machine, number: usize) -> Option<IdSet> {
+pub fn choose_reserved(machine: &MachineTopology, number: usize) -> Option<IdSet> {
     let all = machine.cpus.iter().map(|cpu| cpu.id).collect();
-    take(machine, &all, number, Unit::Thread, None)
+    take_cpus(machine, &all, number, CpuUnit::Thread, None)
 }
 
 /// Allocates `number` of the `free` CPUs, those of `nodes` first; `None` if there are too few.
-pub fn take(
-    machine: &Machine,
+pub fn take_cpus(
+    machine: &MachineTopology,
     free: &IdSet,
     number: usize,
-    unit: Unit,
+    unit: CpuUnit,
     nodes: Option<&IdSet>,
 ) -> Option<IdSet> {
     if free.len() < number {
@@ -62,19 +62,19 @@ pub fn take(
     let mut taken = IdSet::default();
     if let Some(nodes) = nodes {
         let near = free.and(&machine.cpus_of(nodes));
-        taken = packed(machine, &near, number.min(near.len()), unit);
+        taken = pack(machine, &near, number.min(near.len()), unit);
     }
     let rest = free.without(&taken);
-    taken = taken.or(&packed(machine, &rest, number.saturating_sub(taken.len()), unit));
+    taken = taken.or(&pack(machine, &rest, number.saturating_sub(taken.len()), unit));
     (taken.len() == number).then_some(taken)
 }
 
-/// At most `number` CPUs of `free`, largest whole parts first. With [`Unit::Core`] only whole cores.
-fn packed(machine: &Machine, free: &IdSet, number: usize, unit: Unit) -> IdSet {
+/// At most `number` CPUs of `free`, largest whole parts first. With [`CpuUnit::Core`] only whole cores.
+fn pack(machine: &MachineTopology, free: &IdSet, number: usize, unit: CpuUnit) -> IdSet {
     let mut taken = IdSet::default();
     take_whole(machine, free, number, |cpu| cpu.socket, &mut taken);
     take_whole(machine, free, number, |cpu| cpu.core, &mut taken);
-    if unit == Unit::Thread {
+    if unit == CpuUnit::Thread {
         // Sockets and cores with the fewest free CPUs are used first.
         let left = free.without(&taken);
         let count = |of: fn(&Cpu) -> u32, cpu: &Cpu| {
@@ -94,7 +94,7 @@ fn packed(machine: &Machine, free: &IdSet, number: usize, unit: Unit) -> IdSet {
 
 /// Takes parts (all CPUs with the same value of `part`) that are entirely free and not larger than the remaining number.
 fn take_whole(
-    machine: &Machine,
+    machine: &MachineTopology,
     free: &IdSet,
     number: usize,
     part: fn(&Cpu) -> u32,
@@ -113,7 +113,7 @@ fn take_whole(
 }
 
 /// Largest number of threads per core.
-pub fn threads_per_core(machine: &Machine) -> usize {
+pub fn threads_per_core(machine: &MachineTopology) -> usize {
     let mut cores: BTreeMap<u32, usize> = BTreeMap::new();
     machine.cpus.iter().for_each(|cpu| {
         let threads = cores.entry(cpu.core).or_default();
@@ -129,12 +129,12 @@ pub(crate) mod tests {
     use super::*;
 
     /// Two sockets with one NUMA node each, two cores per socket, two threads per core: core n has threads n and n + 4.
-    pub(crate) fn machine() -> Machine {
+    pub(crate) fn machine() -> MachineTopology {
         let cpu = |id: u32| {
             let core = id % 4;
             Cpu { id, core, socket: core / 2, node: core / 2 }
         };
-        Machine { cpus: (0..8).map(cpu).collect(), memory: BTreeMap::new() }
+        MachineTopology { cpus: (0..8).map(cpu).collect(), memory: BTreeMap::new() }
     }
 
     fn set(text: &str) -> IdSet {
@@ -156,18 +156,18 @@ pub(crate) mod tests {
         ];
         for (free, number, nodes, expect) in cases {
             let nodes = nodes.map(set);
-            let got = take(&machine(), &set(free), number, Unit::Thread, nodes.as_ref());
+            let got = take_cpus(&machine(), &set(free), number, CpuUnit::Thread, nodes.as_ref());
             assert_eq!(got, expect.map(set), "{number} of {free} near {nodes:?}");
         }
     }
 
     #[test]
     fn whole_cores_only_when_asked_for() {
-        let got = take(&machine(), &set("1-7"), 2, Unit::Core, None);
+        let got = take_cpus(&machine(), &set("1-7"), 2, CpuUnit::Core, None);
         assert_eq!(got, Some(set("1,5")));
-        assert_eq!(take(&machine(), &set("1-7"), 3, Unit::Core, None), None);
+        assert_eq!(take_cpus(&machine(), &set("1-7"), 3, CpuUnit::Core, None), None);
         assert_eq!(threads_per_core(&machine()), 2);
-        assert_eq!(reserve(&machine(), 1), Some(set("0")));
+        assert_eq!(choose_reserved(&machine(), 1), Some(set("0")));
     }
 
     #[test]
@@ -183,7 +183,7 @@ pub(crate) mod tests {
         };
         pod.spec.containers = vec![container("2"), container("1500m")];
         let counts = |pod: &Pod| -> Vec<usize> {
-            pod.spec.containers.iter().map(|c| exclusive(pod, c)).collect()
+            pod.spec.containers.iter().map(|c| exclusive_cpus(pod, c)).collect()
         };
         assert_eq!(counts(&pod), [2, 0]);
         pod.spec.containers[1].resources.limits.clear();
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         fn takes_what_was_asked_for(free in 0_u32..256, number in 0_usize..9, near in 0_u32..2) {
             let free: IdSet = (0..8).filter(|bit| free & (1 << bit) != 0).collect();
             let nodes = IdSet::from_iter([near]);
-            let taken = take(&machine(), &free, number, Unit::Thread, Some(&nodes));
+            let taken = take_cpus(&machine(), &free, number, CpuUnit::Thread, Some(&nodes));
             prop_assert_eq!(taken.is_some(), free.len() >= number);
             if let Some(taken) = taken {
                 prop_assert!(taken.is_within(&free));

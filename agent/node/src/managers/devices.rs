@@ -18,14 +18,14 @@ pub type Ids = BTreeSet<String>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     /// Its health.
-    pub health: Health,
+    pub health: DeviceHealth,
     /// NUMA nodes of the device; empty if the plugin reports none.
     pub nodes: IdSet,
 }
 
 /// Health of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Health {
+pub enum DeviceHealth {
     /// Works.
     #[default]
     Healthy,
@@ -53,7 +53,7 @@ pub struct ContainerEdits {
 
 /// A choice among the devices of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
+pub struct DeviceChoice {
     /// Name of the resource.
     pub resource: String,
     /// Devices to choose from.
@@ -70,7 +70,7 @@ pub struct Ask {
     "requested number of devices unavailable for {resource}. Requested: {requested}, Available: \
      {available}"
 )]
-pub struct TooFew {
+pub struct TooFewDevices {
     /// Name of the resource.
     pub resource: String,
     /// Requested number, without devices that are reused.
@@ -81,7 +81,7 @@ pub struct TooFew {
 
 /// Adds devices to the Node's status: their number as capacity, the number of healthy ones as allocatable. Extended resources
 /// that other clients added to `before` are kept; their allocatable amount defaults to the capacity.
-pub fn show(status: &mut NodeStatus, before: &NodeStatus, inventory: &Inventory) {
+pub fn add_to_status(status: &mut NodeStatus, before: &NodeStatus, inventory: &Inventory) {
     for (name, amount) in before.capacity.iter().filter(|(name, _)| name.contains('/')) {
         let allocatable = before.allocatable.get(name).unwrap_or(amount);
         status.capacity.insert(name.clone(), *amount);
@@ -89,16 +89,18 @@ pub fn show(status: &mut NodeStatus, before: &NodeStatus, inventory: &Inventory)
     }
     let amount = |n: usize| Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX));
     for (resource, devices) in inventory {
-        let working = devices.values().filter(|device| device.health == Health::Healthy).count();
+        let working =
+            devices.values().filter(|device| device.health == DeviceHealth::Healthy).count();
         status.capacity.insert(resource.clone(), amount(devices.len()));
         status.allocatable.insert(resource.clone(), amount(working));
     }
 }
 
 /// Healthy devices that are not in use.
-fn free(devices: &Devices, used: &Ids) -> Ids {
-    let works =
-        |(id, device): &(&String, &Device)| device.health == Health::Healthy && !used.contains(*id);
+fn free_devices(devices: &Devices, used: &Ids) -> Ids {
+    let works = |(id, device): &(&String, &Device)| {
+        device.health == DeviceHealth::Healthy && !used.contains(*id)
+    };
     devices.iter().filter(works).map(|(id, _)| id.clone()).collect()
 }
 
@@ -117,10 +119,10 @@ pub fn device_hints(
     let near =
         |set: &IdSet, device: &Device| device.nodes.is_empty() || !device.nodes.and(set).is_empty();
     let total = |set: &IdSet| {
-        let works = |device: &&Device| device.health == Health::Healthy && near(set, device);
+        let works = |device: &&Device| device.health == DeviceHealth::Healthy && near(set, device);
         devices.values().filter(works).count() as u64
     };
-    let free = free(devices, used);
+    let free = free_devices(devices, used);
     let left = |set: &IdSet| {
         let usable = |(id, device): &(&String, &Device)| {
             (free.contains(*id) || reusable.contains(*id)) && near(set, device)
@@ -134,20 +136,20 @@ pub fn device_hints(
 ///
 /// # Errors
 /// There are too few.
-pub fn ask(
+pub fn device_choice(
     resource: &str,
     devices: &Devices,
     used: &Ids,
     reusable: &Ids,
     number: usize,
     place: Option<&IdSet>,
-) -> Result<Ask, TooFew> {
+) -> Result<DeviceChoice, TooFewDevices> {
     let mut must: Ids = reusable.iter().take(number).cloned().collect();
     let missing = number.saturating_sub(must.len());
-    let free = free(devices, used);
+    let free = free_devices(devices, used);
     if free.len() < missing {
         let (resource, available) = (resource.to_owned(), free.len());
-        return Err(TooFew { resource, requested: missing, available });
+        return Err(TooFewDevices { resource, requested: missing, available });
     }
     let is_near = |id: &&String| {
         let nodes = devices.get(*id).map(|device| &device.nodes);
@@ -161,11 +163,11 @@ pub fn ask(
         free
     };
     let available = available.union(&must).cloned().collect();
-    Ok(Ask { resource: resource.to_owned(), available, must, number })
+    Ok(DeviceChoice { resource: resource.to_owned(), available, must, number })
 }
 
 /// The allocated devices: the plugin's preferred ones as far as they are allowed, then in order of id.
-pub fn settle(ask: &Ask, preferred: &[String]) -> Ids {
+pub fn choose_devices(ask: &DeviceChoice, preferred: &[String]) -> Ids {
     let mut chosen = ask.must.clone();
     let candidates = preferred.iter().chain(&ask.available);
     for id in candidates.filter(|id| ask.available.contains(*id)) {
@@ -185,7 +187,7 @@ mod tests {
 
     fn devices(list: &[(&str, &str, bool)]) -> Devices {
         let device = |nodes: &str, healthy: bool| Device {
-            health: if healthy { Health::Healthy } else { Health::Unhealthy },
+            health: if healthy { DeviceHealth::Healthy } else { DeviceHealth::Unhealthy },
             nodes: nodes.parse().expect("set"),
         };
         list.iter().map(|(id, nodes, ok)| ((*id).to_owned(), device(nodes, *ok))).collect()
@@ -200,12 +202,13 @@ mod tests {
         let all =
             devices(&[("a", "0", true), ("b", "0", false), ("c", "1", true), ("d", "1", true)]);
         let node1: IdSet = "1".parse().expect("set");
-        let got = ask("r", &all, &ids(&[]), &ids(&[]), 2, Some(&node1)).expect("enough");
+        let got = device_choice("r", &all, &ids(&[]), &ids(&[]), 2, Some(&node1)).expect("enough");
         assert_eq!((got.available.clone(), got.must.clone()), (ids(&["c", "d"]), ids(&[])));
-        assert_eq!(settle(&got, &[]), ids(&["c", "d"]));
-        let got = ask("r", &all, &ids(&["c"]), &ids(&[]), 2, Some(&node1)).expect("enough");
+        assert_eq!(choose_devices(&got, &[]), ids(&["c", "d"]));
+        let got =
+            device_choice("r", &all, &ids(&["c"]), &ids(&[]), 2, Some(&node1)).expect("enough");
         assert_eq!((got.available, got.must), (ids(&["a", "d"]), ids(&["d"])));
-        let few = ask("r", &all, &ids(&["c"]), &ids(&[]), 3, None).expect_err("too few");
+        let few = device_choice("r", &all, &ids(&["c"]), &ids(&[]), 3, None).expect_err("too few");
         assert_eq!(
             few.to_string(),
             "requested number of devices unavailable for r. Requested: 3, Available: 2"
@@ -224,7 +227,7 @@ mod tests {
             ..NodeStatus::default()
         };
         let mut status = NodeStatus::default();
-        show(&mut status, &before, &Inventory::default());
+        add_to_status(&mut status, &before, &Inventory::default());
         assert_eq!(status.capacity, amounts(&[("a/new", 4), ("a/some", 4)]));
         assert_eq!(status.allocatable, amounts(&[("a/new", 4), ("a/some", 3)]));
     }
@@ -232,15 +235,15 @@ mod tests {
     #[test]
     fn what_an_init_container_had_is_used_again() {
         let all = devices(&[("a", "", true), ("b", "", true)]);
-        let got = ask("r", &all, &ids(&["a"]), &ids(&["a"]), 1, None).expect("enough");
-        assert_eq!(settle(&got, &["b".into()]), ids(&["a"]));
+        let got = device_choice("r", &all, &ids(&["a"]), &ids(&["a"]), 1, None).expect("enough");
+        assert_eq!(choose_devices(&got, &["b".into()]), ids(&["a"]));
     }
 
     #[test]
     fn a_plugins_preference_counts_within_what_may_be_given() {
         let all = devices(&[("a", "", true), ("b", "", true), ("c", "", false)]);
-        let got = ask("r", &all, &ids(&[]), &ids(&[]), 1, None).expect("enough");
-        assert_eq!(settle(&got, &["c".into(), "b".into()]), ids(&["b"]));
+        let got = device_choice("r", &all, &ids(&[]), &ids(&[]), 1, None).expect("enough");
+        assert_eq!(choose_devices(&got, &["c".into(), "b".into()]), ids(&["b"]));
     }
 
     #[test]
@@ -257,7 +260,7 @@ mod tests {
             ("example.com/away".to_owned(), Devices::new()),
         ]);
         let mut status = NodeStatus::default();
-        show(&mut status, &before, &inventory);
+        add_to_status(&mut status, &before, &inventory);
         let shown = |list: &BTreeMap<String, Quantity>| -> Vec<(String, i64)> {
             list.iter().map(|(name, amount)| (name.clone(), amount.value())).collect()
         };
@@ -288,9 +291,9 @@ mod tests {
             let all: Devices =
                 (0..6).map(|n| (format!("d{n}"), Device::default())).collect();
             let used: Ids = (0..6).filter(|n| used & (1 << n) != 0).map(|n| format!("d{n}")).collect();
-            if let Ok(ask) = ask("r", &all, &used, &Ids::new(), number, None) {
+            if let Ok(ask) = device_choice("r", &all, &used, &Ids::new(), number, None) {
                 let preferred: Vec<String> = preferred.iter().map(|n| format!("d{n}")).collect();
-                let given = settle(&ask, &preferred);
+                let given = choose_devices(&ask, &preferred);
                 prop_assert_eq!(given.len(), number);
                 prop_assert!(given.is_disjoint(&used));
             }

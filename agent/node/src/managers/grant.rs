@@ -8,11 +8,11 @@ use proto_api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 
 use super::cpus;
-use super::devices::{self, Ask, ContainerEdits, Ids, Inventory};
-use super::memory::{self, MemoryGrant, Sizes, View};
+use super::devices::{self, ContainerEdits, DeviceChoice, Ids, Inventory};
+use super::memory::{self, MemoryGrant, MemoryView, Sizes};
 use super::set::IdSet;
-use super::topology::{self, Hints, Machine, Policy, Scope, hints};
-use crate::admission::Refusal;
+use super::topology::{self, Hints, MachineTopology, TopologyPolicy, TopologyScope, hints};
+use crate::admission::AdmissionRefusal;
 use crate::resources::is_sidecar;
 
 /// Exclusive resources of a container.
@@ -36,32 +36,32 @@ pub type Allocations = BTreeMap<String, BTreeMap<String, Grant>>;
 
 /// Settings of the resource managers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct ManagerRules {
     /// CPU manager; `None` for the policy `none`.
-    pub cpus: Option<cpus::Rules>,
+    pub cpus: Option<cpus::CpuRules>,
     /// Memory manager; `None` for the policy `None`.
-    pub memory: Option<memory::Rules>,
+    pub memory: Option<memory::MemoryRules>,
     /// Topology manager policy.
-    pub policy: Policy,
+    pub policy: TopologyPolicy,
     /// Topology manager scope.
-    pub scope: Scope,
+    pub scope: TopologyScope,
 }
 
 /// An allocation that is complete except for its devices, which plugins may have preferences for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Draft {
+pub struct PartialGrant {
     /// The allocation so far.
     pub grant: Grant,
     /// Devices to choose.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<DeviceChoice>,
 }
 
 /// Input of the decisions.
-pub struct Scene<'a> {
+pub struct GrantContext<'a> {
     /// Settings.
-    pub rules: &'a Rules,
+    pub rules: &'a ManagerRules,
     /// CPUs and memory of the machine.
-    pub machine: &'a Machine,
+    pub machine: &'a MachineTopology,
     /// Devices of all plugins.
     pub inventory: &'a Inventory,
     /// Existing allocations.
@@ -75,7 +75,7 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (bool, &Container)> {
 }
 
 /// The CPUs shared by containers without exclusive ones.
-pub fn shared_cpus(machine: &Machine, holdings: &Allocations) -> IdSet {
+pub fn shared_cpus(machine: &MachineTopology, holdings: &Allocations) -> IdSet {
     let all: IdSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
     let given = holdings.values().flat_map(BTreeMap::values);
     given.fold(all, |left, grant| left.without(&grant.cpus))
@@ -85,35 +85,40 @@ pub fn shared_cpus(machine: &Machine, holdings: &Allocations) -> IdSet {
 ///
 /// # Errors
 /// The resources are not available, or not where the topology policy requires: the pod is rejected.
-pub fn grant(scene: &Scene<'_>, pod: &Pod, container: &Container) -> Result<Draft, Refusal> {
+pub fn grant(
+    scene: &GrantContext<'_>,
+    pod: &Pod,
+    container: &Container,
+) -> Result<PartialGrant, AdmissionRefusal> {
     let init = containers(pod).any(|(init, c)| init && c.name == container.name);
-    let want = Want::of(scene, pod, container);
+    let want = ResourceRequests::for_container(scene, pod, container);
     let place = match scene.rules.scope {
-        Scope::Container => scene.place(pod, &want)?,
-        Scope::Pod => {
+        TopologyScope::Container => scene.place(pod, &want)?,
+        TopologyScope::Pod => {
             // As if nothing of the pod were allocated yet, so that every container gets the same result.
             let mut others = scene.holdings.clone();
             others.remove(&pod.metadata.uid);
-            let scene = Scene { holdings: &others, ..*scene };
-            scene.place(pod, &Want::of_pod(&scene, pod))?
+            let scene = GrantContext { holdings: &others, ..*scene };
+            scene.place(pod, &ResourceRequests::for_pod(&scene, pod))?
         }
     };
-    let mut draft = Draft::default();
+    let mut draft = PartialGrant::default();
     draft.grant.init = init;
     draft.grant.cpus = scene.take_cpus(pod, &want, place.as_ref())?;
     draft.grant.memory = scene.take_memory(pod, &want, place.as_ref())?;
     for (resource, number) in &want.devices {
         let Some(devices) = scene.inventory.get(resource) else { continue };
-        let (used, reusable) = (scene.used(resource), scene.reusable(pod, resource));
-        let ask = devices::ask(resource, devices, &used, &reusable, *number, place.as_ref());
-        draft.asks.push(ask.map_err(unexpected)?);
+        let (used, reusable) = (scene.used_devices(resource), scene.reusable(pod, resource));
+        let ask =
+            devices::device_choice(resource, devices, &used, &reusable, *number, place.as_ref());
+        draft.asks.push(ask.map_err(unexpected_admission)?);
     }
     Ok(draft)
 }
 
 /// The kubelet's rejection when resources are missing although the scheduler placed the pod.
-pub fn unexpected(why: impl std::fmt::Display) -> Refusal {
-    Refusal {
+pub fn unexpected_admission(why: impl std::fmt::Display) -> AdmissionRefusal {
+    AdmissionRefusal {
         reason: "UnexpectedAdmissionError".to_owned(),
         message: format!("Allocate failed due to {why}, which is unexpected"),
     }
@@ -121,22 +126,22 @@ pub fn unexpected(why: impl std::fmt::Display) -> Refusal {
 
 /// Exclusive resources that a container or pod requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Want {
+struct ResourceRequests {
     cpus: usize,
     memory: Sizes,
     devices: BTreeMap<String, usize>,
 }
 
-impl Want {
-    fn of(scene: &Scene<'_>, pod: &Pod, container: &Container) -> Self {
+impl ResourceRequests {
+    fn for_container(scene: &GrantContext<'_>, pod: &Pod, container: &Container) -> Self {
         let rules = scene.rules;
         let limits = container.resources.limits.iter();
         let devices = limits.filter(|(name, _)| scene.inventory.contains_key(*name));
         let number = |q: &proto_api::Quantity| usize::try_from(q.value()).unwrap_or(0);
         Self {
-            cpus: rules.cpus.as_ref().map_or(0, |_| cpus::exclusive(pod, container)),
+            cpus: rules.cpus.as_ref().map_or(0, |_| cpus::exclusive_cpus(pod, container)),
             memory: match rules.memory {
-                Some(_) => memory::wanted(pod, container),
+                Some(_) => memory::requested_sizes(pod, container),
                 None => Sizes::new(),
             },
             devices: devices
@@ -147,10 +152,10 @@ impl Want {
     }
 
     /// The larger of the sum of all containers and of each init container.
-    fn of_pod(scene: &Scene<'_>, pod: &Pod) -> Self {
+    fn for_pod(scene: &GrantContext<'_>, pod: &Pod) -> Self {
         let mut sum = Self::default();
         for (_, container) in containers(pod).filter(|(init, _)| !init) {
-            let one = Self::of(scene, pod, container);
+            let one = Self::for_container(scene, pod, container);
             sum.cpus = sum.cpus.saturating_add(one.cpus);
             for (name, size) in one.memory {
                 let known = sum.memory.entry(name).or_default();
@@ -162,7 +167,7 @@ impl Want {
             }
         }
         for (_, container) in containers(pod).filter(|(init, _)| *init) {
-            let one = Self::of(scene, pod, container);
+            let one = Self::for_container(scene, pod, container);
             sum.cpus = sum.cpus.max(one.cpus);
             for (name, size) in one.memory {
                 let known = sum.memory.entry(name).or_default();
@@ -177,7 +182,7 @@ impl Want {
     }
 }
 
-impl Scene<'_> {
+impl GrantContext<'_> {
     /// Allocations of the pod's init containers, which its other containers may reuse.
     fn own_init<'a>(&'a self, pod: &Pod) -> impl Iterator<Item = &'a Grant> {
         let own = self.holdings.get(&pod.metadata.uid).into_iter().flat_map(BTreeMap::values);
@@ -185,7 +190,7 @@ impl Scene<'_> {
     }
 
     /// Devices of a resource that are in use.
-    fn used(&self, resource: &str) -> Ids {
+    fn used_devices(&self, resource: &str) -> Ids {
         let grants = self.holdings.values().flat_map(BTreeMap::values);
         grants.filter_map(|grant| grant.devices.get(resource)).flatten().cloned().collect()
     }
@@ -215,8 +220,8 @@ impl Scene<'_> {
         (free, init.without(&taken))
     }
 
-    fn memory(&self, pod: &Pod) -> View<'_> {
-        static NONE: memory::Rules = memory::Rules { reserved: BTreeMap::new() };
+    fn memory(&self, pod: &Pod) -> MemoryView<'_> {
+        static NONE: memory::MemoryRules = memory::MemoryRules { reserved: BTreeMap::new() };
         let uid = &pod.metadata.uid;
         let others = self.holdings.iter().flat_map(|(of, grants)| {
             let counts = move |grant: &&Grant| of != uid || !grant.init;
@@ -224,13 +229,13 @@ impl Scene<'_> {
         });
         let held = others.filter_map(|grant| grant.memory.as_ref()).collect();
         let rules = self.rules.memory.as_ref().unwrap_or(&NONE);
-        View { machine: self.machine, rules, held }
+        MemoryView { machine: self.machine, rules, held }
     }
 
     /// NUMA nodes for all requested resources.
-    fn place(&self, pod: &Pod, want: &Want) -> Result<Option<IdSet>, Refusal> {
+    fn place(&self, pod: &Pod, want: &ResourceRequests) -> Result<Option<IdSet>, AdmissionRefusal> {
         let nodes = self.machine.nodes();
-        if self.rules.policy == Policy::None || nodes.len() > topology::NODES_MAX {
+        if self.rules.policy == TopologyPolicy::None || nodes.len() > topology::NODES_MAX {
             return Ok(None);
         }
         let mut all: Vec<Hints> = Vec::new();
@@ -245,22 +250,27 @@ impl Scene<'_> {
         all.extend(self.memory(pod).hints(&want.memory).into_values().map(Some));
         for (resource, number) in &want.devices {
             let Some(devices) = self.inventory.get(resource) else { continue };
-            let (used, reusable) = (self.used(resource), self.reusable(pod, resource));
+            let (used, reusable) = (self.used_devices(resource), self.reusable(pod, resource));
             all.push(devices::device_hints(&nodes, devices, &used, &reusable, *number));
         }
-        topology::place(self.rules.policy, &nodes, &all).map_err(|why| Refusal {
+        topology::place(self.rules.policy, &nodes, &all).map_err(|why| AdmissionRefusal {
             reason: "TopologyAffinityError".to_owned(),
             message: why.to_string(),
         })
     }
 
-    fn take_cpus(&self, pod: &Pod, want: &Want, place: Option<&IdSet>) -> Result<IdSet, Refusal> {
+    fn take_cpus(
+        &self,
+        pod: &Pod,
+        want: &ResourceRequests,
+        place: Option<&IdSet>,
+    ) -> Result<IdSet, AdmissionRefusal> {
         let Some(rules) = self.rules.cpus.as_ref().filter(|_| want.cpus > 0) else {
             return Ok(IdSet::default());
         };
         let threads = cpus::threads_per_core(self.machine);
-        if rules.unit == cpus::Unit::Core && !want.cpus.is_multiple_of(threads) {
-            return Err(Refusal {
+        if rules.unit == cpus::CpuUnit::Core && !want.cpus.is_multiple_of(threads) {
+            return Err(AdmissionRefusal {
                 reason: "SMTAlignmentError".to_owned(),
                 message: format!(
                     "SMT Alignment Error: requested {} cpus not multiple cpus per core = {threads}",
@@ -270,12 +280,12 @@ impl Scene<'_> {
         }
         let (free, reusable) = self.free_cpus(pod);
         let again = want.cpus.min(reusable.len());
-        let first = cpus::take(self.machine, &reusable, again, rules.unit, place);
+        let first = cpus::take_cpus(self.machine, &reusable, again, rules.unit, place);
         let first = first.unwrap_or_default();
         let missing = want.cpus.saturating_sub(first.len());
-        let rest = cpus::take(self.machine, &free, missing, rules.unit, place);
+        let rest = cpus::take_cpus(self.machine, &free, missing, rules.unit, place);
         rest.map(|rest| rest.or(&first)).ok_or_else(|| {
-            unexpected(format!(
+            unexpected_admission(format!(
                 "not enough cpus available to satisfy request: requested={}, available={}",
                 want.cpus,
                 free.len().saturating_add(reusable.len())
@@ -286,15 +296,15 @@ impl Scene<'_> {
     fn take_memory(
         &self,
         pod: &Pod,
-        want: &Want,
+        want: &ResourceRequests,
         place: Option<&IdSet>,
-    ) -> Result<Option<MemoryGrant>, Refusal> {
+    ) -> Result<Option<MemoryGrant>, AdmissionRefusal> {
         if want.memory.is_empty() {
             return Ok(None);
         }
         let nodes = self.memory(pod).choose(&want.memory, place);
         let nodes = nodes.ok_or_else(|| {
-            unexpected("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available")
+            unexpected_admission("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available")
         })?;
         Ok(Some(MemoryGrant { nodes, sizes: want.memory.clone() }))
     }

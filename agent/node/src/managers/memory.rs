@@ -11,7 +11,7 @@ use proto_api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 
 use super::set::IdSet;
-use super::topology::{Hint, Machine, hints};
+use super::topology::{MachineTopology, TopologyHint, hints};
 use crate::qos::{QosClass, qos_class};
 use crate::resources::{HUGE_PAGES, MEMORY};
 
@@ -20,7 +20,7 @@ pub type Sizes = BTreeMap<String, u64>;
 
 /// Settings of the memory manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct MemoryRules {
     /// Reserved bytes by node and resource.
     pub reserved: BTreeMap<u32, Sizes>,
 }
@@ -35,7 +35,7 @@ pub struct MemoryGrant {
 }
 
 /// Memory that a container requests; nothing unless its pod is guaranteed.
-pub fn wanted(pod: &Pod, container: &Container) -> Sizes {
+pub fn requested_sizes(pod: &Pod, container: &Container) -> Sizes {
     if qos_class(pod) != QosClass::Guaranteed {
         return Sizes::new();
     }
@@ -50,16 +50,16 @@ pub fn wanted(pod: &Pod, container: &Container) -> Sizes {
 }
 
 /// The machine's memory and its allocations.
-pub struct View<'a> {
+pub struct MemoryView<'a> {
     /// CPUs and memory of the machine.
-    pub machine: &'a Machine,
+    pub machine: &'a MachineTopology,
     /// Settings.
-    pub rules: &'a Rules,
+    pub rules: &'a MemoryRules,
     /// Existing allocations.
     pub held: Vec<&'a MemoryGrant>,
 }
 
-impl View<'_> {
+impl MemoryView<'_> {
     fn total(&self, nodes: &IdSet, resource: &str) -> u64 {
         let of = |all: &BTreeMap<u32, Sizes>, node| {
             all.get(&node).and_then(|sizes| sizes.get(resource)).copied().unwrap_or(0)
@@ -82,7 +82,7 @@ impl View<'_> {
     }
 
     /// Topology hints for each requested resource.
-    pub fn hints(&self, wanted: &Sizes) -> BTreeMap<String, Vec<Hint>> {
+    pub fn hints(&self, wanted: &Sizes) -> BTreeMap<String, Vec<TopologyHint>> {
         let nodes = self.machine.nodes();
         let of = |resource: &String, bytes: u64| {
             let total = |set: &IdSet| self.total(set, resource);
@@ -116,8 +116,11 @@ mod tests {
         Sizes::from([(MEMORY.to_owned(), gib * GIB)])
     }
 
-    fn machine() -> Machine {
-        Machine { memory: BTreeMap::from([(0, sizes(8)), (1, sizes(8))]), ..Machine::default() }
+    fn machine() -> MachineTopology {
+        MachineTopology {
+            memory: BTreeMap::from([(0, sizes(8)), (1, sizes(8))]),
+            ..MachineTopology::default()
+        }
     }
 
     fn grant(nodes: &str, gib: u64) -> MemoryGrant {
@@ -126,7 +129,7 @@ mod tests {
 
     #[test]
     fn one_node_before_two() {
-        let rules = Rules { reserved: BTreeMap::from([(0, sizes(1))]) };
+        let rules = MemoryRules { reserved: BTreeMap::from([(0, sizes(1))]) };
         let cases = [
             (vec![], 4, None, Some("0")),
             (vec![], 8, None, Some("1")),
@@ -141,7 +144,7 @@ mod tests {
         ];
         for (held, gib, place, expect) in cases {
             let machine = machine();
-            let view = View { machine: &machine, rules: &rules, held: held.iter().collect() };
+            let view = MemoryView { machine: &machine, rules: &rules, held: held.iter().collect() };
             let place: Option<IdSet> = place.map(|text: &str| text.parse().expect("set"));
             let got = view.choose(&sizes(gib), place.as_ref());
             let expect = expect.map(|text: &str| text.parse::<IdSet>().expect("set"));
@@ -151,9 +154,9 @@ mod tests {
 
     #[test]
     fn hints_prefer_what_an_idle_machine_would_give() {
-        let (machine, rules) = (machine(), Rules::default());
+        let (machine, rules) = (machine(), MemoryRules::default());
         let held = grant("0", 6);
-        let view = View { machine: &machine, rules: &rules, held: vec![&held] };
+        let view = MemoryView { machine: &machine, rules: &rules, held: vec![&held] };
         let hints = &view.hints(&sizes(4))[MEMORY];
         let shown: Vec<(String, bool)> =
             hints.iter().map(|h| (h.nodes.to_string(), h.preferred)).collect();

@@ -17,7 +17,7 @@ pub struct IdSet(BTreeSet<u32>);
 /// A text that is not in the list format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a list of numbers and ranges")]
-pub struct NotASet(String);
+pub struct InvalidIdSet(String);
 
 impl IdSet {
     /// Number of members.
@@ -114,10 +114,10 @@ impl fmt::Display for IdSet {
 }
 
 impl FromStr for IdSet {
-    type Err = NotASet;
+    type Err = InvalidIdSet;
 
-    fn from_str(text: &str) -> Result<Self, NotASet> {
-        let wrong = || NotASet(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidIdSet> {
+        let wrong = || InvalidIdSet(text.to_owned());
         let number = |text: &str| {
             text.trim().parse::<u32>().ok().filter(|n| *n <= NUMBER_MAX).ok_or_else(wrong)
         };
@@ -141,9 +141,9 @@ impl From<IdSet> for String {
 }
 
 impl TryFrom<String> for IdSet {
-    type Error = NotASet;
+    type Error = InvalidIdSet;
 
-    fn try_from(text: String) -> Result<Self, NotASet> {
+    fn try_from(text: String) -> Result<Self, InvalidIdSet> {
         text.parse()
     }
 }

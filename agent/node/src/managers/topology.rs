@@ -1,6 +1,6 @@
 //! The topology manager: resources of a container on one NUMA node if possible.
 //!
-//! Each resource lists the node sets on which it is available ([`Hint`]). A placement is the intersection of one hint of each
+//! Each resource lists the node sets on which it is available ([`TopologyHint`]). A placement is the intersection of one hint of each
 //! resource; the best one is preferred by every resource, and among those has the fewest nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,14 +27,14 @@ pub struct Cpu {
 
 /// CPUs and memory of the machine by location.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineTopology {
     /// Online CPUs.
     pub cpus: Vec<Cpu>,
     /// Bytes by resource (`memory`, `hugepages-2Mi`) of each NUMA node.
     pub memory: BTreeMap<u32, BTreeMap<String, u64>>,
 }
 
-impl Machine {
+impl MachineTopology {
     /// NUMA nodes; one if the machine reports none.
     pub fn nodes(&self) -> IdSet {
         let nodes: IdSet =
@@ -50,7 +50,7 @@ impl Machine {
 
 /// Topology manager policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum TopologyPolicy {
     /// `none`: no placement.
     #[default]
     None,
@@ -62,7 +62,7 @@ pub enum Policy {
     SingleNode,
 }
 
-impl Policy {
+impl TopologyPolicy {
     /// Parses the name of a policy.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
@@ -77,7 +77,7 @@ impl Policy {
 
 /// Topology manager scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
+pub enum TopologyScope {
     /// `container`: each container is placed by itself.
     #[default]
     Container,
@@ -87,7 +87,7 @@ pub enum Scope {
 
 /// A node set on which a resource is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hint {
+pub struct TopologyHint {
     /// The nodes.
     pub nodes: IdSet,
     /// Whether no smaller set would do.
@@ -95,7 +95,7 @@ pub struct Hint {
 }
 
 /// Hints of one resource; `None` if its location does not matter, empty if it is unavailable.
-pub type Hints = Option<Vec<Hint>>;
+pub type Hints = Option<Vec<TopologyHint>>;
 
 /// Hints for `wanted` units of a resource, given the `total` and `free` units of a node set. Preferred are the smallest sets that
 /// would do on an idle machine.
@@ -104,46 +104,50 @@ pub fn hints(
     wanted: u64,
     total: impl Fn(&IdSet) -> u64,
     free: impl Fn(&IdSet) -> u64,
-) -> Vec<Hint> {
+) -> Vec<TopologyHint> {
     let subsets = nodes.subsets();
     let fewest = subsets.iter().filter(|set| total(set) >= wanted).map(IdSet::len).min();
     let usable = subsets.into_iter().filter(|set| free(set) >= wanted);
-    usable.map(|set| Hint { preferred: Some(set.len()) == fewest, nodes: set }).collect()
+    usable.map(|set| TopologyHint { preferred: Some(set.len()) == fewest, nodes: set }).collect()
 }
 
 /// The placement for these hints under the policy; `None` for any nodes.
 ///
 /// # Errors
 /// The policy rejects the best placement.
-pub fn place(policy: Policy, nodes: &IdSet, all: &[Hints]) -> Result<Option<IdSet>, NoPlace> {
-    if policy == Policy::None {
+pub fn place(
+    policy: TopologyPolicy,
+    nodes: &IdSet,
+    all: &[Hints],
+) -> Result<Option<IdSet>, NoPlacement> {
+    if policy == TopologyPolicy::None {
         return Ok(None);
     }
     let best = best(policy, nodes, all);
     // All nodes together are no restriction.
     let place = Some(best.nodes).filter(|set| set != nodes || nodes.len() == 1);
     match policy {
-        Policy::None | Policy::BestEffort => Ok(place),
-        Policy::Restricted | Policy::SingleNode if best.preferred => Ok(place),
-        Policy::Restricted | Policy::SingleNode => Err(NoPlace),
+        TopologyPolicy::None | TopologyPolicy::BestEffort => Ok(place),
+        TopologyPolicy::Restricted | TopologyPolicy::SingleNode if best.preferred => Ok(place),
+        TopologyPolicy::Restricted | TopologyPolicy::SingleNode => Err(NoPlacement),
     }
 }
 
 /// No placement satisfies the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Resources cannot be allocated with Topology locality")]
-pub struct NoPlace;
+pub struct NoPlacement;
 
-fn best(policy: Policy, nodes: &IdSet, all: &[Hints]) -> Hint {
-    let mut resources: Vec<Vec<Hint>> = Vec::new();
+fn best(policy: TopologyPolicy, nodes: &IdSet, all: &[Hints]) -> TopologyHint {
+    let mut resources: Vec<Vec<TopologyHint>> = Vec::new();
     for hints in all.iter().flatten() {
         let mut hints = hints.clone();
-        if policy == Policy::SingleNode {
+        if policy == TopologyPolicy::SingleNode {
             hints.retain(|hint| hint.nodes.len() == 1);
         }
         if hints.is_empty() {
             // Unavailable, or not on a single node: no preference.
-            return Hint { nodes: nodes.clone(), preferred: false };
+            return TopologyHint { nodes: nodes.clone(), preferred: false };
         }
         resources.push(hints);
     }
@@ -152,11 +156,11 @@ fn best(policy: Policy, nodes: &IdSet, all: &[Hints]) -> Hint {
 
 /// The smallest set preferred by every resource. Different preferred sets give none: their intersection is too small for at least
 /// one resource.
-fn preferred_by_all(nodes: &IdSet, resources: &[Vec<Hint>]) -> Option<Hint> {
+fn preferred_by_all(nodes: &IdSet, resources: &[Vec<TopologyHint>]) -> Option<TopologyHint> {
     let Some((first, rest)) = resources.split_first() else {
-        return Some(Hint { nodes: nodes.clone(), preferred: true });
+        return Some(TopologyHint { nodes: nodes.clone(), preferred: true });
     };
-    let is_preferred = |hints: &Vec<Hint>, set: &IdSet| {
+    let is_preferred = |hints: &Vec<TopologyHint>, set: &IdSet| {
         hints.iter().any(|hint| hint.preferred && hint.nodes == *set)
     };
     let shared = first
@@ -167,48 +171,48 @@ fn preferred_by_all(nodes: &IdSet, resources: &[Vec<Hint>]) -> Option<Hint> {
 
 /// The smallest intersection of one hint of each resource. The work is bounded by the number of node sets, whatever the number of
 /// resources.
-fn common_to_all(nodes: &IdSet, resources: &[Vec<Hint>]) -> Hint {
+fn common_to_all(nodes: &IdSet, resources: &[Vec<TopologyHint>]) -> TopologyHint {
     let mut reached = BTreeSet::from([nodes.clone()]);
     for hints in resources {
         let with = |set: &IdSet| hints.iter().map(|hint| hint.nodes.and(set)).collect::<Vec<_>>();
         reached = reached.iter().flat_map(with).filter(|set| !set.is_empty()).collect();
     }
     let narrowest = reached.into_iter().min_by_key(|set| (set.len(), set.clone()));
-    Hint { nodes: narrowest.unwrap_or_else(|| nodes.clone()), preferred: false }
+    TopologyHint { nodes: narrowest.unwrap_or_else(|| nodes.clone()), preferred: false }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hint(nodes: &str, preferred: bool) -> Hint {
-        Hint { nodes: nodes.parse().expect("set"), preferred }
+    fn hint(nodes: &str, preferred: bool) -> TopologyHint {
+        TopologyHint { nodes: nodes.parse().expect("set"), preferred }
     }
 
     /// The policies on a machine with two nodes.
     #[test]
     fn places() {
-        use Policy::{BestEffort, None as Off, Restricted, SingleNode};
+        use TopologyPolicy::{BestEffort, None as Off, Restricted, SingleNode};
         let both: IdSet = "0-1".parse().expect("set");
         let any = || Some(vec![hint("0", true), hint("1", true), hint("0-1", false)]);
         let one = || Some(vec![hint("1", true), hint("0-1", false)]);
         let other = || Some(vec![hint("0", true)]);
         let wide = || Some(vec![hint("0-1", true)]);
         let spread = || Some(vec![hint("0-1", false)]);
-        let cases: Vec<(Policy, Vec<Hints>, Result<&str, NoPlace>)> = vec![
+        let cases: Vec<(TopologyPolicy, Vec<Hints>, Result<&str, NoPlacement>)> = vec![
             (Off, vec![any(), one()], Ok("")),
             (BestEffort, vec![any(), one()], Ok("1")),
             (Restricted, vec![any(), one()], Ok("1")),
             (SingleNode, vec![any(), one()], Ok("1")),
             (BestEffort, vec![one(), other()], Ok("0")),
-            (Restricted, vec![one(), other()], Err(NoPlace)),
-            (SingleNode, vec![one(), other()], Err(NoPlace)),
+            (Restricted, vec![one(), other()], Err(NoPlacement)),
+            (SingleNode, vec![one(), other()], Err(NoPlacement)),
             (Restricted, vec![wide()], Ok("")),
-            (SingleNode, vec![wide()], Err(NoPlace)),
+            (SingleNode, vec![wide()], Err(NoPlacement)),
             (BestEffort, vec![spread()], Ok("")),
-            (Restricted, vec![spread()], Err(NoPlace)),
+            (Restricted, vec![spread()], Err(NoPlacement)),
             (SingleNode, vec![None, None], Ok("")),
-            (Restricted, vec![Some(vec![])], Err(NoPlace)),
+            (Restricted, vec![Some(vec![])], Err(NoPlacement)),
             (SingleNode, vec![None, any()], Ok("0")),
         ];
         for (policy, hints, expect) in cases {
@@ -232,7 +236,7 @@ mod tests {
     fn many_resources_on_many_nodes_stay_bounded() {
         let nodes: IdSet = (0..8).collect();
         let all: Vec<Hints> = (0..6).map(|_| Some(hints(&nodes, 1, |_| 9, |_| 9))).collect();
-        let got = place(Policy::Restricted, &nodes, &all).expect("place").expect("nodes");
+        let got = place(TopologyPolicy::Restricted, &nodes, &all).expect("place").expect("nodes");
         assert_eq!(got.to_string(), "0");
     }
 }

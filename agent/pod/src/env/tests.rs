@@ -17,7 +17,7 @@ struct Store {
     secrets: BTreeMap<String, Secret>,
 }
 
-impl Objects for Store {
+impl EnvObjects for Store {
     fn config_map(&self, name: &str) -> Option<&ConfigMap> {
         self.config_maps.get(name)
     }
@@ -81,7 +81,7 @@ fn run(container: &Container, services: &[ServiceEnv]) -> Result<Vec<(String, St
     let (pod, store, allocatable) = (pod(), store(), BTreeMap::new());
     environment(
         container,
-        &Inputs {
+        &EnvInputs {
             pod: &pod,
             host_ips: &["10.0.0.1".into()],
             pod_ips: &["10.1.0.2".into(), "fd00::2".into()],
@@ -249,7 +249,7 @@ fn needs_are_listed() {
         }],
         ..Container::default()
     };
-    let needs = needs(&container);
+    let needs = env_requirements(&container);
     assert_eq!(needs.config_maps.into_iter().collect::<Vec<_>>(), ["m1", "m2"]);
     assert_eq!(needs.secrets.into_iter().collect::<Vec<_>>(), ["s1"]);
 }
@@ -274,10 +274,10 @@ fn keys_that_are_no_names_are_told_of() {
     };
     let told = "Keys [1st] from the EnvFrom configMap ns/odd were skipped since they are considered \
                 invalid environment variable names.";
-    assert_eq!(skipped(&container, "ns", &store), [told]);
+    assert_eq!(skipped_keys(&container, "ns", &store), [told]);
     let mut prefixed = container;
     prefixed.env_from[0].prefix = "P_".into();
-    assert!(skipped(&prefixed, "ns", &store).is_empty());
+    assert!(skipped_keys(&prefixed, "ns", &store).is_empty());
 }
 
 /// `A0` has 64 bytes, each other variable sixteen times the bytes of the one before.
@@ -324,7 +324,7 @@ fn an_object_that_is_named_often_counts_each_time() {
     };
     let pod = pod();
     let allocatable = BTreeMap::new();
-    let inputs = Inputs {
+    let inputs = EnvInputs {
         pod: &pod,
         host_ips: &[],
         pod_ips: &[],
@@ -336,7 +336,7 @@ fn an_object_that_is_named_often_counts_each_time() {
         let env_from = (0..times).map(from).collect();
         let container = Container { name: "c".into(), env_from, ..Container::default() };
         assert_eq!(environment(&container, &inputs).is_ok(), fits, "{times}");
-        assert_eq!(check(&container, &inputs).is_ok(), fits, "{times}");
+        assert_eq!(check_environment(&container, &inputs).is_ok(), fits, "{times}");
     }
 }
 
@@ -379,11 +379,11 @@ proptest::proptest! {
         let container = Container { name: "c".into(), env, ..Container::default() };
         let pod = pod();
         let (store, allocatable) = (Store::default(), BTreeMap::new());
-        let inputs = Inputs {
+        let inputs = EnvInputs {
             pod: &pod, host_ips: &[], pod_ips: &[], objects: &store, services: &[],
             allocatable: &allocatable,
         };
-        let (made, checked) = (environment(&container, &inputs), check(&container, &inputs));
+        let (made, checked) = (environment(&container, &inputs), check_environment(&container, &inputs));
         prop_assert_eq!(made.as_ref().err(), checked.as_ref().err());
         if let Ok(made) = made {
             prop_assert!(made.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>() <= POD_BYTES_MAX);

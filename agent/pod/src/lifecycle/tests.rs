@@ -12,10 +12,11 @@ mod taken_over;
 use super::*;
 use crate::backoff::CRASH_DELAY_MAX;
 use crate::desired::{
-    Config, ContainerWant, Presence, PullPolicy, RestartPolicy, Role, Source, Verdict,
+    ConfigState, ContainerRole, DesiredContainer, Disruption, PodSource, Presence, PullPolicy,
+    RestartPolicy,
 };
-use crate::observed::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
-use crate::plan::StopWhy;
+use crate::observed::{Exit, InstanceState, ObservedContainer, ObservedImage, ObservedSandbox};
+use crate::plan::StopReason;
 use crate::probe::Probes;
 use crate::record::{KillReason, Phase};
 
@@ -25,30 +26,30 @@ fn at(secs: u64) -> Now {
     Now { unix_seconds: 1_700_000_000, boot: BOOT + Duration::from_secs(secs) }
 }
 
-fn container(name: &str) -> ContainerWant {
-    ContainerWant {
+fn container(name: &str) -> DesiredContainer {
+    DesiredContainer {
         name: name.into(),
         image: "image:1".into(),
         pull: PullPolicy::IfNotPresent,
         hash: "h".into(),
-        config: Config::Ready,
-        role: Role::Main,
+        config: ConfigState::Ready,
+        role: ContainerRole::Main,
         probes: Probes::default(),
         post_start: None,
         pre_stop: None,
     }
 }
 
-fn init_container(name: &str) -> ContainerWant {
-    ContainerWant { role: Role::Init, ..container(name) }
+fn init_container(name: &str) -> DesiredContainer {
+    DesiredContainer { role: ContainerRole::Init, ..container(name) }
 }
 
-fn want() -> PodWant {
-    PodWant {
+fn want() -> DesiredPod {
+    DesiredPod {
         namespace: "ns".into(),
         name: "p".into(),
         uid: "u".into(),
-        source: Source::Api,
+        source: PodSource::Api,
         presence: Presence::Present,
         restart_policy: RestartPolicy::Always,
         init: Vec::new(),
@@ -67,29 +68,29 @@ fn want() -> PodWant {
     }
 }
 
-fn admitted() -> Memory {
-    Memory { admission: Some(Admission::Admitted), ..Memory::default() }
+fn admitted() -> PodRecord {
+    PodRecord { admission: Some(Admission::Admitted), ..PodRecord::default() }
 }
 
 /// Sandbox, volumes and image exist, no container runs.
-fn prepared() -> PodSeen {
-    let image = ImageSeen::Present { id: "sha256:1".into() };
-    PodSeen {
-        sandboxes: vec![SandboxSeen {
+fn prepared() -> ObservedPod {
+    let image = ObservedImage::Present { id: "sha256:1".into() };
+    ObservedPod {
+        sandboxes: vec![ObservedSandbox {
             id: "s".into(),
             attempt: 0,
             ready: true,
             ips: vec!["10.1.0.2".into()],
         }],
         images: [("image:1".to_owned(), image)].into(),
-        volumes: VolumesSeen::Mounted,
+        volumes: ObservedVolumes::Mounted,
         cgroup: true,
-        ..PodSeen::default()
+        ..ObservedPod::default()
     }
 }
 
-fn instance(name: &str, attempt: u32, state: InstanceState) -> ContainerSeen {
-    ContainerSeen {
+fn instance(name: &str, attempt: u32, state: InstanceState) -> ObservedContainer {
+    ObservedContainer {
         id: format!("{name}-{attempt}"),
         name: name.into(),
         attempt,
@@ -110,8 +111,8 @@ fn exited(code: i32) -> InstanceState {
     InstanceState::Exited(Exit { code, ..Exit::default() })
 }
 
-fn with(containers: Vec<ContainerSeen>) -> PodSeen {
-    PodSeen { containers, ..prepared() }
+fn with(containers: Vec<ObservedContainer>) -> ObservedPod {
+    ObservedPod { containers, ..prepared() }
 }
 
 fn waiting(status: &ContainerStatus) -> (&str, &str) {
@@ -124,13 +125,13 @@ fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
 
 #[test]
 fn the_node_is_asked_first_and_a_refusal_is_final() {
-    let first = plan(&want(), &PodSeen::default(), &Memory::default(), at(0));
+    let first = plan(&want(), &ObservedPod::default(), &PodRecord::default(), at(0));
     assert_eq!(first.actions, [Action::Admit]);
     assert_eq!(first.status.start_time, None);
     let refused = Admission::Refused { reason: "OutOfcpu".into(), message: "full".into() };
-    let memory = Memory { admission: Some(refused), ..first.memory };
-    let second = plan(&want(), &PodSeen::default(), &memory, at(0));
-    assert_eq!(second.stage, Stage::Refused);
+    let memory = PodRecord { admission: Some(refused), ..first.memory };
+    let second = plan(&want(), &ObservedPod::default(), &memory, at(0));
+    assert_eq!(second.stage, PodStage::Refused);
     assert_eq!(
         (second.status.phase.as_str(), second.status.reason.as_str()),
         ("Failed", "OutOfcpu")
@@ -145,7 +146,7 @@ fn the_node_is_asked_first_and_a_refusal_is_final() {
 
 #[test]
 fn sandbox_volumes_and_image_are_prepared_side_by_side() {
-    let next = plan(&want(), &PodSeen::default(), &admitted(), at(0));
+    let next = plan(&want(), &ObservedPod::default(), &admitted(), at(0));
     let expect = [
         Action::MountVolumes,
         Action::InspectImage { image: "image:1".into() },
@@ -215,18 +216,18 @@ fn a_restart_counts_from_when_it_runs() {
 fn what_has_not_begun_to_run_says_nothing_of_itself() {
     // Created by image id, shown by the runtime under a name or a digest: the agent that created it and one that adopts it report
     // the same.
-    let found = ContainerSeen {
+    let found = ObservedContainer {
         image: "registry/image:1".into(),
         image_id: "registry/image@sha256:2".into(),
         ..instance("c", 0, InstanceState::Created)
     };
     let made = instance("c", 0, InstanceState::Created);
-    let status = |seen: ContainerSeen| {
+    let status = |seen: ObservedContainer| {
         let next = plan(&want(), &with(vec![seen]), &admitted(), at(0));
         next.status.container_statuses[0].clone()
     };
     assert_eq!(status(made), status(found.clone()));
-    let runs = status(ContainerSeen { state: running(), ..found });
+    let runs = status(ObservedContainer { state: running(), ..found });
     assert_eq!(runs.image, "registry/image:1");
     assert_eq!(runs.container_id, "containerd://c-0");
 }
@@ -239,7 +240,7 @@ fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized
             .is_some_and(|t| (t.exit_code, t.reason.as_str()) == (137, "ContainerStatusUnknown"))
     };
     let init = vec![init_container("i0"), init_container("i1"), init_container("i2")];
-    let pod = PodWant { init, presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
+    let pod = DesiredPod { init, presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
     // Exits of i0, i1 and so on; which of them count as failed; whether c counts as failed.
     let cases: [(&[i32], [bool; 3], bool); 4] = [
         (&[], [true, false, false], false),
@@ -250,7 +251,7 @@ fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized
     for (exits, failed, main) in cases {
         let ran = pod.init.iter().zip(exits).map(|(c, code)| instance(&c.name, 0, exited(*code)));
         let next = plan(&pod, &with(ran.collect()), &admitted(), at(0));
-        assert_eq!(next.stage, Stage::Clearing);
+        assert_eq!(next.stage, PodStage::Clearing);
         let shown: Vec<bool> = next.status.init_container_statuses.iter().map(unknown).collect();
         assert_eq!(
             (shown.as_slice(), unknown(&next.status.container_statuses[0])),
@@ -266,9 +267,9 @@ fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized
 fn images_wait_and_say_why() {
     let absent = |pull| {
         let mut seen = prepared();
-        seen.images.insert("image:1".into(), ImageSeen::Absent { at: BOOT });
-        let containers = vec![ContainerWant { pull, ..container("c") }];
-        (PodWant { containers, ..want() }, seen)
+        seen.images.insert("image:1".into(), ObservedImage::Absent { at: BOOT });
+        let containers = vec![DesiredContainer { pull, ..container("c") }];
+        (DesiredPod { containers, ..want() }, seen)
     };
     let (want, seen) = absent(PullPolicy::Never);
     let next = plan(&want, &seen, &admitted(), at(0));
@@ -280,7 +281,12 @@ fn images_wait_and_say_why() {
     let next = plan(&want, &seen, &admitted(), at(0));
     assert_eq!(next.actions, std::slice::from_ref(&pull));
     let mut memory = next.memory;
-    memory.failed(Step::Image("image:1".into()), "ErrImagePull", "no such image", at(0).boot);
+    memory.record_failure(
+        RetryStep::Image("image:1".into()),
+        "ErrImagePull",
+        "no such image",
+        at(0).boot,
+    );
     let cases = [
         (0, ("ErrImagePull", "no such image")),
         (6, ("ImagePullBackOff", "Back-off pulling image \"image:1\"")),
@@ -296,9 +302,9 @@ fn images_wait_and_say_why() {
 
 #[test]
 fn a_missing_object_holds_the_container_and_is_named() {
-    let missing = Config::Missing("configmap \"m\" not found".into());
-    let containers = vec![ContainerWant { config: missing, ..container("c") }];
-    let next = plan(&PodWant { containers, ..want() }, &prepared(), &admitted(), at(0));
+    let missing = ConfigState::Missing("configmap \"m\" not found".into());
+    let containers = vec![DesiredContainer { config: missing, ..container("c") }];
+    let next = plan(&DesiredPod { containers, ..want() }, &prepared(), &admitted(), at(0));
     assert_eq!(next.actions, []);
     let expect = ("CreateContainerConfigError", "configmap \"m\" not found");
     assert_eq!(waiting(&next.status.container_statuses[0]), expect);
@@ -306,7 +312,7 @@ fn a_missing_object_holds_the_container_and_is_named() {
 
 #[test]
 fn init_containers_go_first_one_by_one() {
-    let pod = PodWant { init: vec![init_container("i1"), init_container("i2")], ..want() };
+    let pod = DesiredPod { init: vec![init_container("i1"), init_container("i2")], ..want() };
     let next = plan(&pod, &prepared(), &admitted(), at(0));
     let created: Vec<_> = next
         .actions
@@ -319,15 +325,15 @@ fn init_containers_go_first_one_by_one() {
     assert_eq!(initialized.message, "containers with incomplete status: [i1 i2]");
     assert_eq!(waiting(&next.status.container_statuses[0]).0, "PodInitializing");
 
-    let pod = PodWant { restart_policy: RestartPolicy::Never, ..pod };
+    let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..pod };
     let failed = plan(&pod, &with(vec![instance("i1", 0, exited(2))]), &admitted(), at(0));
     assert_eq!(failed.memory.phase, Phase::Failed);
-    assert_eq!(failed.stage, Stage::Clearing);
+    assert_eq!(failed.stage, PodStage::Clearing);
 }
 
 #[test]
 fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
-    let pod = PodWant { restart_policy: RestartPolicy::Never, ..want() };
+    let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..want() };
     let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &admitted(), at(0));
     assert_eq!(over.status.phase, "Succeeded");
     assert_eq!(condition(&over.status, "Ready").reason, "PodCompleted");
@@ -336,16 +342,16 @@ fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
     assert!(over.actions.iter().all(Action::needs_durable_memory));
 
     let mut memory = over.memory;
-    memory.sandbox_stopped(0);
+    memory.record_stopped_sandbox(0);
     let mut bare = with(vec![instance("c", 0, exited(0))]);
     bare.sandboxes[0].ready = false;
-    (bare.volumes, bare.cgroup) = (VolumesSeen::Absent, false);
+    (bare.volumes, bare.cgroup) = (ObservedVolumes::Absent, false);
     let kept = plan(&pod, &bare, &memory, at(0));
-    assert_eq!((kept.stage, kept.actions.as_slice()), (Stage::Finished, [].as_slice()));
-    let deleted = PodWant { presence: Presence::Deleting { grace: Duration::ZERO }, ..pod };
+    assert_eq!((kept.stage, kept.actions.as_slice()), (PodStage::Finished, [].as_slice()));
+    let deleted = DesiredPod { presence: Presence::Deleting { grace: Duration::ZERO }, ..pod };
     let next = plan(&deleted, &bare, &kept.memory, at(0));
     assert_eq!(next.actions, [Action::RemoveSandbox { id: "s".into() }]);
-    let gone = plan(&deleted, &PodSeen::default(), &next.memory, at(0));
+    let gone = plan(&deleted, &ObservedPod::default(), &next.memory, at(0));
     assert_eq!(gone.actions, [Action::ReportDeleted]);
     assert_eq!(gone.status.container_statuses[0].container_id, "containerd://c-0");
 }
@@ -353,24 +359,24 @@ fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
 #[test]
 fn what_was_made_and_may_still_begin_holds_the_end_up_until_its_sandbox_is_stopped() {
     let presence = Presence::Deleting { grace: Duration::ZERO };
-    let pod = PodWant { presence, ..want() };
+    let pod = DesiredPod { presence, ..want() };
     let mut seen = with(vec![instance("c", 0, InstanceState::Created)]);
     let next = plan(&pod, &seen, &admitted(), at(0));
     let stop = Action::StopSandbox { id: "s".into(), attempt: 0 };
-    assert_eq!((next.stage, next.actions.as_slice()), (Stage::Ending, [stop].as_slice()));
+    assert_eq!((next.stage, next.actions.as_slice()), (PodStage::Ending, [stop].as_slice()));
     assert_eq!(next.status.phase, "Pending");
     seen.sandboxes[0].ready = false;
     let mut memory = next.memory;
-    memory.sandbox_stopped(0);
+    memory.record_stopped_sandbox(0);
     let next = plan(&pod, &seen, &memory, at(0));
-    assert_eq!((next.stage, next.status.phase.as_str()), (Stage::Clearing, "Failed"));
+    assert_eq!((next.stage, next.status.phase.as_str()), (PodStage::Clearing, "Failed"));
     assert!(next.actions.contains(&Action::UnmountVolumes));
 }
 
 #[test]
 fn a_shorter_grace_brings_the_deadline_forward_and_a_longer_one_does_not() {
     let seen = with(vec![instance("c", 0, running())]);
-    let deleting = |secs| PodWant {
+    let deleting = |secs| DesiredPod {
         presence: Presence::Deleting { grace: Duration::from_secs(secs) },
         ..want()
     };
@@ -388,12 +394,12 @@ fn a_shorter_grace_brings_the_deadline_forward_and_a_longer_one_does_not() {
 
 #[test]
 fn a_changed_definition_replaces_the_instance_without_back_off() {
-    let containers = vec![ContainerWant { hash: "new".into(), ..container("c") }];
-    let pod = PodWant { containers, restart_policy: RestartPolicy::Never, ..want() };
+    let containers = vec![DesiredContainer { hash: "new".into(), ..container("c") }];
+    let pod = DesiredPod { containers, restart_policy: RestartPolicy::Never, ..want() };
     let stop = plan(&pod, &with(vec![instance("c", 0, running())]), &admitted(), at(0));
     assert!(matches!(
         stop.actions.as_slice(),
-        [Action::StopContainer { why: StopWhy::DefinitionChanged, .. }]
+        [Action::StopContainer { why: StopReason::DefinitionChanged, .. }]
     ));
     let next = plan(&pod, &with(vec![instance("c", 0, exited(143))]), &stop.memory, at(1));
     assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
@@ -401,12 +407,12 @@ fn a_changed_definition_replaces_the_instance_without_back_off() {
 
 #[test]
 fn a_pod_that_is_active_too_long_fails() {
-    let pod = PodWant { active_deadline: Some(Duration::from_secs(60)), ..want() };
+    let pod = DesiredPod { active_deadline: Some(Duration::from_secs(60)), ..want() };
     let seen = with(vec![instance("c", 0, running())]);
     let first = plan(&pod, &seen, &admitted(), at(0));
     assert_eq!(first.wake_at, Some(at(60).boot));
     let late = plan(&pod, &seen, &first.memory, at(60));
-    assert_eq!((late.stage, late.status.reason.as_str()), (Stage::Ending, "DeadlineExceeded"));
+    assert_eq!((late.stage, late.status.reason.as_str()), (PodStage::Ending, "DeadlineExceeded"));
     let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &late.memory, at(61));
     assert_eq!(over.status.phase, "Failed");
 }
@@ -423,14 +429,14 @@ fn an_instance_that_vanished_counts_as_ended() {
 
 #[test]
 fn a_closed_readiness_gate_keeps_the_pod_unready() {
-    let pod = PodWant { readiness_gates: vec!["x/y".into()], ..want() };
+    let pod = DesiredPod { readiness_gates: vec!["x/y".into()], ..want() };
     let seen = with(vec![instance("c", 0, running())]);
     let next = plan(&pod, &seen, &admitted(), at(0));
     assert_eq!(condition(&next.status, "ContainersReady").status, "True");
     assert_eq!(condition(&next.status, "Ready").reason, "ReadinessGatesNotReady");
     let open =
         PodCondition { type_: "x/y".into(), status: "True".into(), ..PodCondition::default() };
-    let pod = PodWant { conditions: vec![open], ..pod };
+    let pod = DesiredPod { conditions: vec![open], ..pod };
     let next = plan(&pod, &seen, &admitted(), at(0));
     assert_eq!(condition(&next.status, "Ready").status, "True");
 }
@@ -438,21 +444,21 @@ fn a_closed_readiness_gate_keeps_the_pod_unready() {
 #[test]
 fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
     let seen = with(vec![instance("c", 0, running())]);
-    let verdict = |grace: Option<u64>| Verdict {
+    let verdict = |grace: Option<u64>| Disruption {
         reason: "Evicted".into(),
         message: "low on memory".into(),
         grace: grace.map(Duration::from_secs),
     };
-    let deadline = |want: &PodWant| {
+    let deadline = |want: &DesiredPod| {
         let next = plan(want, &seen, &admitted(), at(0));
-        assert_eq!(next.stage, Stage::Ending);
+        assert_eq!(next.stage, PodStage::Ending);
         next.memory.ending.map(|ending| ending.deadline - at(0).boot)
     };
-    let hard = PodWant { verdict: Some(verdict(Some(0))), ..want() };
+    let hard = DesiredPod { verdict: Some(verdict(Some(0))), ..want() };
     assert_eq!(deadline(&hard), Some(Duration::ZERO));
-    let soft = PodWant { verdict: Some(verdict(None)), ..want() };
+    let soft = DesiredPod { verdict: Some(verdict(None)), ..want() };
     assert_eq!(deadline(&soft), Some(Duration::from_secs(30)));
-    let hurried = PodWant {
+    let hurried = DesiredPod {
         presence: Presence::Deleting { grace: Duration::from_secs(600) },
         verdict: Some(verdict(Some(5))),
         ..want()
@@ -463,7 +469,7 @@ fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
     let memory = plan(&hard, &seen, &admitted(), at(0)).memory;
     let over = with(vec![instance("c", 0, exited(0))]);
     let next = plan(&want(), &over, &memory, at(1));
-    assert_eq!(next.stage, Stage::Clearing);
+    assert_eq!(next.stage, PodStage::Clearing);
     let status = &next.status;
     let shown = (status.phase.as_str(), status.reason.as_str(), status.message.as_str());
     assert_eq!(shown, ("Failed", "Evicted", "low on memory"));
@@ -471,68 +477,68 @@ fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
 
 #[test]
 fn the_time_before_this_boot_counts_for_the_deadline() {
-    let pod = PodWant { active_deadline: Some(Duration::from_secs(60)), ..want() };
+    let pod = DesiredPod { active_deadline: Some(Duration::from_secs(60)), ..want() };
     let seen = with(vec![instance("c", 0, running())]);
-    let memory = Memory { accepted_at: at(0).unix_seconds - 50, ..admitted() };
+    let memory = PodRecord { accepted_at: at(0).unix_seconds - 50, ..admitted() };
     let first = plan(&pod, &seen, &memory, at(0));
-    assert_eq!((first.stage, first.wake_at), (Stage::Running, Some(at(10).boot)));
+    assert_eq!((first.stage, first.wake_at), (PodStage::Running, Some(at(10).boot)));
     // From here on only time since boot counts: the wall clock may jump.
     let jumped = Now { unix_seconds: 0, ..at(9) };
-    assert_eq!(plan(&pod, &seen, &first.memory, jumped).stage, Stage::Running);
-    assert_eq!(plan(&pod, &seen, &first.memory, at(10)).stage, Stage::Ending);
+    assert_eq!(plan(&pod, &seen, &first.memory, jumped).stage, PodStage::Running);
+    assert_eq!(plan(&pod, &seen, &first.memory, at(10)).stage, PodStage::Ending);
 }
 
 #[test]
 fn a_pod_that_is_over_keeps_its_status_when_its_remains_go() {
-    let done = PodWant { restart_policy: RestartPolicy::Never, ..want() };
-    let over = PodSeen {
-        sandboxes: vec![SandboxSeen { id: "s".into(), ..SandboxSeen::default() }],
-        volumes: VolumesSeen::Absent,
+    let done = DesiredPod { restart_policy: RestartPolicy::Never, ..want() };
+    let over = ObservedPod {
+        sandboxes: vec![ObservedSandbox { id: "s".into(), ..ObservedSandbox::default() }],
+        volumes: ObservedVolumes::Absent,
         cgroup: false,
         ..with(vec![instance("c", 0, exited(0))])
     };
     let mut memory =
         plan(&done, &with(vec![instance("c", 0, running())]), &admitted(), at(0)).memory;
-    memory.sandbox_stopped(0);
+    memory.record_stopped_sandbox(0);
     let kept = plan(&done, &over, &memory, at(1));
-    assert_eq!((kept.stage, kept.actions.len()), (Stage::Finished, 0));
-    let short = PodWant { dead_kept: 0, ..done };
+    assert_eq!((kept.stage, kept.actions.len()), (PodStage::Finished, 0));
+    let short = DesiredPod { dead_kept: 0, ..done };
     let next = plan(&short, &over, &kept.memory, at(2));
     assert_eq!(next.actions, [Action::RemoveSandbox { id: "s".into() }]);
-    let bare = PodSeen::default();
+    let bare = ObservedPod::default();
     let after = plan(&short, &bare, &next.memory, at(3));
-    assert_eq!((after.stage, after.actions.len()), (Stage::Finished, 0));
+    assert_eq!((after.stage, after.actions.len()), (PodStage::Finished, 0));
     assert_eq!(after.status, next.status);
 }
 
 #[test]
 fn a_pod_of_many_containers_is_planned_in_proportion() {
     let number = 3000;
-    let many = |role: fn(&str) -> ContainerWant| -> Vec<ContainerWant> {
+    let many = |role: fn(&str) -> DesiredContainer| -> Vec<DesiredContainer> {
         (0..number)
             .map(|n| {
                 let name = format!("c{n}");
-                ContainerWant { image: format!("image:{n}"), ..role(&name) }
+                DesiredContainer { image: format!("image:{n}"), ..role(&name) }
             })
             .collect()
     };
-    let sidecar = |name: &str| ContainerWant { role: Role::Sidecar, ..container(name) };
+    let sidecar = |name: &str| DesiredContainer { role: ContainerRole::Sidecar, ..container(name) };
     for want in [
-        PodWant { init: many(init_container), ..want() },
-        PodWant { init: many(sidecar), ..want() },
-        PodWant { containers: many(container), ..want() },
+        DesiredPod { init: many(init_container), ..want() },
+        DesiredPod { init: many(sidecar), ..want() },
+        DesiredPod { containers: many(container), ..want() },
     ] {
         let mut memory = admitted();
         for container in &want.init {
             let known = memory.containers.entry(container.name.clone()).or_default();
-            let ended = crate::record::Ended::default();
+            let ended = crate::record::EndedContainer::default();
             (known.attempt, known.sandbox_attempt) = (Some(0), Some(0));
             (known.ended, known.came_up_in) = (Some(ended), Some(0));
         }
         let began = std::time::Instant::now();
         let next = plan(&want, &prepared(), &memory, at(0));
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-        assert_eq!(next.stage, Stage::Running);
+        assert_eq!(next.stage, PodStage::Running);
     }
 }
 
@@ -541,22 +547,23 @@ fn what_a_pod_has_left_behind_is_not_remembered() {
     let mut memory = admitted();
     // A user tries one image after another, and the sandbox is lost repeatedly.
     for n in 0..1000 {
-        memory.failed(Step::Image(format!("none:{n}")), "ErrImagePull", "no", BOOT);
-        memory.sandbox_stopped(n);
+        memory.record_failure(RetryStep::Image(format!("none:{n}")), "ErrImagePull", "no", BOOT);
+        memory.record_stopped_sandbox(n);
     }
-    memory.failed(Step::Image("image:1".into()), "ErrImagePull", "no", BOOT);
-    memory.failed(Step::Container("c".into()), "RunContainerError", "no", BOOT);
-    memory.failed(Step::Sandbox, "", "no", BOOT);
-    let sandbox = |attempt, ready| SandboxSeen {
+    memory.record_failure(RetryStep::Image("image:1".into()), "ErrImagePull", "no", BOOT);
+    memory.record_failure(RetryStep::Container("c".into()), "RunContainerError", "no", BOOT);
+    memory.record_failure(RetryStep::Sandbox, "", "no", BOOT);
+    let sandbox = |attempt, ready| ObservedSandbox {
         id: format!("s{attempt}"),
         attempt,
         ready,
-        ..SandboxSeen::default()
+        ..ObservedSandbox::default()
     };
-    let seen = PodSeen { sandboxes: vec![sandbox(1000, true), sandbox(999, false)], ..prepared() };
+    let seen =
+        ObservedPod { sandboxes: vec![sandbox(1000, true), sandbox(999, false)], ..prepared() };
     let memory = plan(&want(), &seen, &memory, at(0)).memory;
-    let steps: Vec<&Step> = memory.troubles.iter().map(|trouble| &trouble.step).collect();
-    let image = Step::Image("image:1".into());
-    assert_eq!(steps, [&image, &Step::Container("c".into()), &Step::Sandbox]);
+    let steps: Vec<&RetryStep> = memory.troubles.iter().map(|trouble| &trouble.step).collect();
+    let image = RetryStep::Image("image:1".into());
+    assert_eq!(steps, [&image, &RetryStep::Container("c".into()), &RetryStep::Sandbox]);
     assert_eq!(memory.sandboxes_stopped, [999].into());
 }

@@ -19,7 +19,7 @@ fn pod(of_pod: PodSecurityContext, own: SecurityContext) -> Pod {
 }
 
 fn read(pod: &Pod, user: &ImageUser) -> Result<ContainerSecurity, TranslateError> {
-    container(pod, &pod.spec.containers[0], &node(), user, Namespaces::default())
+    container_security(pod, &pod.spec.containers[0], &node(), user, Namespaces::default())
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn root_is_kept_out() {
 fn a_group_alone_takes_the_images_user_along() {
     let of_pod = PodSecurityContext { run_as_group: Some(9), ..PodSecurityContext::default() };
     let pod = pod(of_pod, SecurityContext::default());
-    assert!(asks_for_image_user(&pod, &pod.spec.containers[0]));
+    assert!(needs_image_user(&pod, &pod.spec.containers[0]));
     let users = |image: &ImageUser| {
         let got = read(&pod, image).expect("security");
         (got.run_as_user, got.run_as_username, got.run_as_group)
@@ -144,7 +144,8 @@ fn the_nodes_default_profile_fills_the_gap() {
     let pod = pod(PodSecurityContext::default(), SecurityContext::default());
     let node = NodeFacts { seccomp_default: true, ..node() };
     let user = ImageUser::default();
-    let got = container(&pod, &pod.spec.containers[0], &node, &user, Namespaces::default());
+    let got =
+        container_security(&pod, &pod.spec.containers[0], &node, &user, Namespaces::default());
     assert_eq!(got.map(|s| s.seccomp), Ok(Seccomp::RuntimeDefault));
 }
 
@@ -164,5 +165,5 @@ fn privilege_and_masks() {
     let privileged = pod(PodSecurityContext::default(), own);
     let got = read(&privileged, &ImageUser::default()).expect("security");
     assert!(got.privileged && got.seccomp == Seccomp::Unconfined);
-    assert!(sandbox(&privileged).privileged);
+    assert!(sandbox_security(&privileged).privileged);
 }

@@ -34,7 +34,7 @@ fn pod() -> Pod {
 fn a_sandbox_carries_the_pods_names() {
     let mut pod = pod();
     pod.metadata.labels.insert("app".into(), "web".into());
-    let sandbox = sandbox(&pod, &node(), "/kubepods/besteffort/podu-1", 2).expect("sandbox");
+    let sandbox = sandbox_config(&pod, &node(), "/kubepods/besteffort/podu-1", 2).expect("sandbox");
     assert_eq!(sandbox.log_directory, "/var/log/pods/shop_web_u-1");
     assert_eq!(sandbox.hostname, "web");
     assert_eq!(sandbox.attempt, 2);
@@ -89,7 +89,7 @@ fn a_container_is_what_its_spec_says() {
         .into(),
         ..ContainerInputs::default()
     };
-    let got = container(&pod, &pod.spec.containers[0], &node(), inputs).expect("container");
+    let got = container_config(&pod, &pod.spec.containers[0], &node(), inputs).expect("container");
     assert_eq!(got.command, ["run", "1"]);
     assert_eq!(got.args, ["$(NONE)"]);
     assert_eq!(got.log_path, "c/3.log");
@@ -105,7 +105,8 @@ fn a_container_is_what_its_spec_says() {
     assert_eq!(got.mounts, [mount]);
     assert_eq!(got.resources.oom_score_adj, 1000);
     assert_eq!(got.resources.cpu_shares, 2);
-    let missing = container(&pod, &pod.spec.containers[0], &node(), ContainerInputs::default());
+    let missing =
+        container_config(&pod, &pod.spec.containers[0], &node(), ContainerInputs::default());
     assert_eq!(missing, Err(TranslateError::NoVolume("v".into())));
 }
 
@@ -115,7 +116,7 @@ fn what_the_node_grants_reaches_the_runtime() {
     let limits = &mut pod.spec.containers[0].resources.limits;
     limits.insert("hugepages-2Mi".into(), "4Mi".parse().expect("quantity"));
     limits.insert("cpu".into(), "500m".parse().expect("quantity"));
-    let granted = Granted {
+    let granted = GrantedResources {
         cpus: "1".into(),
         mems: "0".into(),
         env: vec![("GPU".into(), "g0".into()), ("A".into(), "device's".into())],
@@ -129,7 +130,8 @@ fn what_the_node_grants_reaches_the_runtime() {
         ..ContainerInputs::default()
     };
     let node = node();
-    let got = container(&pod, &pod.spec.containers[0], &node, inputs.clone()).expect("container");
+    let got =
+        container_config(&pod, &pod.spec.containers[0], &node, inputs.clone()).expect("container");
     assert_eq!(
         (got.resources.cpuset_cpus.as_str(), got.resources.cpuset_mems.as_str()),
         ("1", "0")
@@ -140,7 +142,7 @@ fn what_the_node_grants_reaches_the_runtime() {
     assert_eq!(got.devices, granted.devices);
     assert!(got.mounts.contains(&granted.mounts[0]) && got.annotations.contains_key("cdi"));
     let off = NodeFacts { cpu_bound: CpuBound::Off, ..node };
-    let got = container(&pod, &pod.spec.containers[0], &off, inputs).expect("container");
+    let got = container_config(&pod, &pod.spec.containers[0], &off, inputs).expect("container");
     assert_eq!((got.resources.cpu_quota_us, got.resources.cpu_period_us), (0, 0));
 }
 
@@ -159,13 +161,13 @@ fn sandboxes_carry_sysctls_and_traffic_limits_as_runtimes_read_them() {
     let egress = node.names.label("egress-bandwidth");
     pod.metadata.annotations.insert(egress.clone(), "1M".into());
     pod.metadata.annotations.insert(names::RUNTIME_BANDWIDTH[0].into(), "not ours".into());
-    let got = sandbox(&pod, &node, "/p", 0).expect("sandbox");
+    let got = sandbox_config(&pod, &node, "/p", 0).expect("sandbox");
     assert_eq!(got.sysctls["net.ipv4.tcp_syncookies"], "0");
     assert_eq!(got.annotations[names::RUNTIME_BANDWIDTH[1]], "1000000");
     assert_eq!(got.annotations.get(names::RUNTIME_BANDWIDTH[0]), None);
     assert_eq!(got.security.run_as_group, None, "a group alone is refused by runtimes");
     pod.metadata.annotations.insert(egress, "1".into());
-    assert!(matches!(sandbox(&pod, &node, "/p", 0), Err(TranslateError::Bandwidth { .. })));
+    assert!(matches!(sandbox_config(&pod, &node, "/p", 0), Err(TranslateError::Bandwidth { .. })));
 }
 
 #[test]
@@ -176,7 +178,7 @@ fn arguments_come_to_no_more_than_the_bound_with_their_variables() {
         let made = Container { name: "c".into(), command, args, ..Container::default() };
         let env = vec![("A".to_owned(), "x".repeat(1000)), ("B".to_owned(), "$(A)".to_owned())];
         let inputs = ContainerInputs { env, ..ContainerInputs::default() };
-        container(&pod, &made, &node(), inputs).map(|config| (config.command, config.args))
+        container_config(&pod, &made, &node(), inputs).map(|config| (config.command, config.args))
     };
     let (command, args) = make(&["$(B)"], vec!["$$(A) $(A)".into()]).expect("small");
     assert_eq!((command[0].as_str(), args[0].len()), ("$(A)", 1005));

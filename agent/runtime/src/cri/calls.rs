@@ -5,29 +5,29 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_pod::observed::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ObservedContainer, ObservedSandbox};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use proto_grpc::cri::v1 as wire;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tower::ServiceExt as _;
 
-use super::exec_truncate::Abridged;
+use super::exec_truncate::TruncatedBody;
 use super::{
-    ANSWER_LEN_MAX, CHANGE, CriRuntime, Earlier, PULL, READ, call, config, gone, incomplete,
-    observed, says_started,
+    ANSWER_LEN_MAX, CHANGE, CriRuntime, PULL, PendingCall, READ, call, config, ignore_missing,
+    incomplete, is_already_started, observed,
 };
 use crate::pull_progress;
 use crate::runtime::{
-    Answer, Arrivals, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RegistryLogin,
-    Runtime, RuntimeHealth, RuntimeVersion, StreamRequest,
+    ArrivingParts, CallFuture, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode,
+    RegistryLogin, Runtime, RuntimeHealth, RuntimeVersion, StreamRequest,
 };
 
 /// Longest time for a checkpoint if the caller sets no timeout.
 const CHECKPOINT: Duration = Duration::from_secs(120);
 
 impl Runtime for CriRuntime {
-    fn version(&self) -> Answer<'_, RuntimeVersion> {
+    fn version(&self) -> CallFuture<'_, RuntimeVersion> {
         async move {
             let request = wire::VersionRequest { version: "v1".into() };
             let mut client = self.service();
@@ -38,7 +38,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn health(&self) -> Answer<'_, RuntimeHealth> {
+    fn health(&self) -> CallFuture<'_, RuntimeHealth> {
         async move {
             let mut client = self.service();
             let request = wire::StatusRequest { verbose: false };
@@ -49,15 +49,15 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn list(&self) -> Answer<'_, Vec<PodOnNode>> {
+    fn list(&self) -> CallFuture<'_, Vec<PodOnNode>> {
         self.pods(&[], None).boxed()
     }
 
-    fn strangers<'a>(&'a self, known: &'a BTreeSet<String>) -> Answer<'a, Vec<PodOnNode>> {
+    fn list_unmanaged<'a>(&'a self, known: &'a BTreeSet<String>) -> CallFuture<'a, Vec<PodOnNode>> {
         self.pods(&[], Some(known)).boxed()
     }
 
-    fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode> {
+    fn pod<'a>(&'a self, uid: &'a str) -> CallFuture<'a, PodOnNode> {
         async move {
             let found = self.pods(&[(labels::POD_UID, uid)], None).await?.into_iter().next();
             Ok(found.unwrap_or_else(|| PodOnNode { uid: uid.into(), ..PodOnNode::default() }))
@@ -65,7 +65,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox> {
         async move {
             let _under_way = self.changes();
             let request = || wire::RunPodSandboxRequest {
@@ -73,7 +73,7 @@ impl Runtime for CriRuntime {
                 runtime_handler: config.runtime_handler.clone(),
             };
             let object = format!("{}/{}", config.namespace, config.name);
-            let earlier = Earlier::new();
+            let earlier = PendingCall::new();
             loop {
                 let mut client = self.service();
                 let ran = call("RunPodSandbox", &object, CHANGE, request(), |r| {
@@ -89,7 +89,7 @@ impl Runtime for CriRuntime {
                 // The name may belong to the same sandbox, created by a call whose response was lost or is still due.
                 match self.same_sandbox(config).await {
                     Some(sandbox) if sandbox.ready => return Ok(sandbox),
-                    None if earlier.is_at_it(&error).await => {}
+                    None if earlier.should_retry(&error).await => {}
                     _ => return Err(error),
                 }
             }
@@ -97,17 +97,19 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn stop_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         async move {
             let _under_way = self.changes();
             let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.into() };
             let mut client = self.service();
-            gone(call("StopPodSandbox", id, CHANGE, request, |r| client.stop_pod_sandbox(r)).await)
+            ignore_missing(
+                call("StopPodSandbox", id, CHANGE, request, |r| client.stop_pod_sandbox(r)).await,
+            )
         }
         .boxed()
     }
 
-    fn remove_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn remove_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         async move {
             let _under_way = self.changes();
             let request = wire::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
@@ -115,7 +117,7 @@ impl Runtime for CriRuntime {
             let removed =
                 call("RemovePodSandbox", id, CHANGE, request, |r| client.remove_pod_sandbox(r))
                     .await;
-            gone(removed)?;
+            ignore_missing(removed)?;
             self.placed.forget_sandbox(id);
             Ok(())
         }
@@ -127,7 +129,7 @@ impl Runtime for CriRuntime {
         sandbox_id: &'a str,
         config: &'a ContainerConfig,
         sandbox: &'a SandboxConfig,
-    ) -> Answer<'a, String> {
+    ) -> CallFuture<'a, String> {
         async move {
             let _under_way = self.changes();
             let request = || wire::CreateContainerRequest {
@@ -136,7 +138,7 @@ impl Runtime for CriRuntime {
                 sandbox_config: Some(config::sandbox(sandbox)),
             };
             let object = format!("{}/{}/{}", sandbox.namespace, sandbox.name, config.name);
-            let earlier = Earlier::new();
+            let earlier = PendingCall::new();
             loop {
                 let mut client = self.service();
                 let name = "CreateContainer";
@@ -151,7 +153,7 @@ impl Runtime for CriRuntime {
                 };
                 match self.same_container(config, sandbox).await {
                     Some(id) => return Ok(id),
-                    None if earlier.is_at_it(&error).await => {}
+                    None if earlier.should_retry(&error).await => {}
                     None => return Err(error),
                 }
             }
@@ -159,11 +161,11 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn start_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         async move {
             let _under_way = self.changes();
             let request = wire::StartContainerRequest { container_id: id.into() };
-            let (earlier, mut waited) = (Earlier::new(), false);
+            let (earlier, mut waited) = (PendingCall::new(), false);
             loop {
                 let (mut client, request) = (self.service(), request.clone());
                 let started =
@@ -171,8 +173,8 @@ impl Runtime for CriRuntime {
                 match started.await {
                     Ok(_) => return Ok(()),
                     // An earlier call started it.
-                    Err(error) if waited && says_started(&error) => return Ok(()),
-                    Err(error) if earlier.is_at_it(&error).await => waited = true,
+                    Err(error) if waited && is_already_started(&error) => return Ok(()),
+                    Err(error) if earlier.should_retry(&error).await => waited = true,
                     Err(error) => return Err(error),
                 }
             }
@@ -180,7 +182,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> CallFuture<'a, ()> {
         async move {
             let _under_way = self.changes();
             // Whole seconds, rounded up: the container must not get less than its grace period.
@@ -191,26 +193,28 @@ impl Runtime for CriRuntime {
             };
             let deadline = grace.saturating_add(CHANGE);
             let mut client = self.service();
-            gone(call("StopContainer", id, deadline, request, |r| client.stop_container(r)).await)
+            ignore_missing(
+                call("StopContainer", id, deadline, request, |r| client.stop_container(r)).await,
+            )
         }
         .boxed()
     }
 
-    fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn remove_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         async move {
             let _under_way = self.changes();
             let request = wire::RemoveContainerRequest { container_id: id.into() };
             let mut client = self.service();
             let removed =
                 call("RemoveContainer", id, CHANGE, request, |r| client.remove_container(r)).await;
-            gone(removed)?;
+            ignore_missing(removed)?;
             self.placed.forget(id);
             Ok(())
         }
         .boxed()
     }
 
-    fn container<'a>(&'a self, id: &'a str) -> Answer<'a, Option<ContainerSeen>> {
+    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>> {
         async move {
             let shown = self.shown_container(id).await?;
             Ok(shown.map(|(_, mut container)| {
@@ -225,7 +229,7 @@ impl Runtime for CriRuntime {
         &'a self,
         id: &'a str,
         resources: &'a ContainerResources,
-    ) -> Answer<'a, ()> {
+    ) -> CallFuture<'a, ()> {
         async move {
             let _under_way = self.changes();
             let request = wire::UpdateContainerResourcesRequest {
@@ -242,7 +246,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn reopen_log<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         async move {
             let request = wire::ReopenContainerLogRequest { container_id: id.into() };
             let mut client = self.service();
@@ -258,7 +262,7 @@ impl Runtime for CriRuntime {
         id: &'a str,
         archive: &'a str,
         timeout: Duration,
-    ) -> Answer<'a, ()> {
+    ) -> CallFuture<'a, ()> {
         async move {
             let request = wire::CheckpointContainerRequest {
                 container_id: id.into(),
@@ -280,7 +284,7 @@ impl Runtime for CriRuntime {
         command: &'a [String],
         timeout: Duration,
         keep: usize,
-    ) -> Answer<'a, ExecOutput> {
+    ) -> CallFuture<'a, ExecOutput> {
         async move {
             let secs = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
             let request = wire::ExecSyncRequest {
@@ -290,7 +294,7 @@ impl Runtime for CriRuntime {
             };
             let deadline = if timeout.is_zero() { PULL } else { timeout.saturating_add(READ) };
             let abridge = move |answer: http::Response<tonic::body::Body>| {
-                answer.map(|body| Abridged::new(body, keep))
+                answer.map(|body| TruncatedBody::new(body, keep))
             };
             let mut client = RuntimeServiceClient::new(self.channel().map_response(abridge))
                 .max_decoding_message_size(ANSWER_LEN_MAX);
@@ -300,7 +304,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn stream<'a>(&'a self, request: &'a StreamRequest) -> Answer<'a, String> {
+    fn stream<'a>(&'a self, request: &'a StreamRequest) -> CallFuture<'a, String> {
         async move {
             let mut client = self.service();
             match request {
@@ -330,7 +334,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn image<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Image>> {
+    fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>> {
         async move {
             let request =
                 wire::ImageStatusRequest { image: Some(config::image(name)), verbose: false };
@@ -342,7 +346,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn images(&self) -> Answer<'_, Vec<Image>> {
+    fn images(&self) -> CallFuture<'_, Vec<Image>> {
         async move {
             let mut client = self.images.clone();
             let request = wire::ListImagesRequest { filter: None };
@@ -356,7 +360,7 @@ impl Runtime for CriRuntime {
         &'a self,
         name: &'a str,
         login: Option<&'a RegistryLogin>,
-    ) -> Answer<'a, String> {
+    ) -> CallFuture<'a, String> {
         async move {
             let _under_way = self.changes();
             let request = wire::PullImageRequest {
@@ -371,21 +375,23 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn arrivals(&self) -> Answer<'_, Arrivals> {
-        pull_progress::of_images(self.channel()).boxed()
+    fn pull_progress(&self) -> CallFuture<'_, ArrivingParts> {
+        pull_progress::read_progress(self.channel()).boxed()
     }
 
-    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn remove_image<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         async move {
             let _under_way = self.changes();
             let request = wire::RemoveImageRequest { image: Some(config::image(id)) };
             let mut client = self.images.clone();
-            gone(call("RemoveImage", id, CHANGE, request, |r| client.remove_image(r)).await)
+            ignore_missing(
+                call("RemoveImage", id, CHANGE, request, |r| client.remove_image(r)).await,
+            )
         }
         .boxed()
     }
 
-    fn image_filesystems(&self) -> Answer<'_, Vec<FilesystemUsage>> {
+    fn image_filesystems(&self) -> CallFuture<'_, Vec<FilesystemUsage>> {
         async move {
             let mut client = self.images.clone();
             let request = wire::ImageFsInfoRequest {};
@@ -396,7 +402,7 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn usage(&self) -> Answer<'_, Vec<ContainerUsage>> {
+    fn usage(&self) -> CallFuture<'_, Vec<ContainerUsage>> {
         async move {
             let request = wire::ListContainerStatsRequest { filter: None };
             let mut client = self.service();

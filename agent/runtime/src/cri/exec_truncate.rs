@@ -16,21 +16,21 @@ use proto_grpc::cri::v1::ExecSyncResponse;
 const PREFIX_LEN: usize = 5;
 
 /// A body with one [`ExecSyncResponse`], truncated.
-pub(super) struct Abridged<B> {
+pub(super) struct TruncatedBody<B> {
     body: B,
-    reader: Reader,
+    reader: MessageReader,
     /// A frame that followed the message, returned after it.
     after: Option<Frame<Bytes>>,
 }
 
-impl<B> Abridged<B> {
+impl<B> TruncatedBody<B> {
     /// Keeps the first `keep` bytes of each stream.
     pub(super) fn new(body: B, keep: usize) -> Self {
-        Self { body, reader: Reader::new(keep), after: None }
+        Self { body, reader: MessageReader::new(keep), after: None }
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Abridged<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for TruncatedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -52,7 +52,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Abridged<B> {
                 Err(trailers) => break Some(trailers),
             }
         };
-        let Some(message) = self.reader.take() else { return Poll::Ready(after.map(Ok)) };
+        let Some(message) = self.reader.take_message() else { return Poll::Ready(after.map(Ok)) };
         self.after = after;
         Poll::Ready(Some(Ok(Frame::data(message))))
     }
@@ -60,10 +60,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Abridged<B> {
 
 /// An incremental parser of the message. Pure.
 #[derive(Debug)]
-struct Reader {
+struct MessageReader {
     /// Number of bytes kept of each stream.
     keep: usize,
-    next: Part,
+    next: ParseState,
     /// Remaining bytes of the message.
     left: u64,
     number: Varint,
@@ -72,7 +72,7 @@ struct Reader {
 
 /// State of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum ParseState {
     Prefix {
         seen: usize,
     },
@@ -92,42 +92,42 @@ enum Part {
     Nothing,
 }
 
-impl Reader {
+impl MessageReader {
     fn new(keep: usize) -> Self {
-        let (next, number) = (Part::Prefix { seen: 0 }, Varint::default());
+        let (next, number) = (ParseState::Prefix { seen: 0 }, Varint::default());
         Self { keep, next, left: 0, number, read: ExecSyncResponse::default() }
     }
 
     fn read(&mut self, mut data: &[u8]) {
         while let Some((first, rest)) = data.split_first() {
-            if let Part::Bytes { field, left } = self.next {
+            if let ParseState::Bytes { field, left } = self.next {
                 let len = usize::try_from(left).map_or(data.len(), |left| left.min(data.len()));
                 let (bytes, rest) = data.split_at(len);
                 self.keep(field, bytes);
                 let read = len as u64;
                 self.left = self.left.saturating_sub(read);
                 self.next = match left.saturating_sub(read) {
-                    0 => Part::Key,
-                    left => Part::Bytes { field, left },
+                    0 => ParseState::Key,
+                    left => ParseState::Bytes { field, left },
                 };
                 data = rest;
             } else {
                 self.next = self.step(*first);
                 data = rest;
             }
-            if self.left == 0 && !matches!(self.next, Part::Prefix { .. } | Part::End) {
-                let whole = self.next == Part::Key && self.number.is_new();
-                self.next = if whole { Part::End } else { Part::Nothing };
+            if self.left == 0 && !matches!(self.next, ParseState::Prefix { .. } | ParseState::End) {
+                let whole = self.next == ParseState::Key && self.number.is_new();
+                self.next = if whole { ParseState::End } else { ParseState::Nothing };
             }
         }
     }
 
     /// The kept part of the message with its prefix, once all of it was parsed.
-    fn take(&mut self) -> Option<Bytes> {
-        if self.next != Part::End {
+    fn take_message(&mut self) -> Option<Bytes> {
+        if self.next != ParseState::End {
             return None;
         }
-        self.next = Part::Nothing;
+        self.next = ParseState::Nothing;
         let message = std::mem::take(&mut self.read).encode_to_vec();
         let mut framed = BytesMut::with_capacity(message.len().saturating_add(PREFIX_LEN));
         framed.put_u8(0);
@@ -137,55 +137,55 @@ impl Reader {
     }
 
     /// Parses a byte that is not part of a stream; returns the next state.
-    fn step(&mut self, byte: u8) -> Part {
-        if let Part::Prefix { seen } = self.next {
+    fn step(&mut self, byte: u8) -> ParseState {
+        if let ParseState::Prefix { seen } = self.next {
             return self.prefix(seen, byte);
         }
         // A unary call has one message: nothing may follow it.
-        let Some(left) = self.left.checked_sub(1) else { return Part::Nothing };
+        let Some(left) = self.left.checked_sub(1) else { return ParseState::Nothing };
         self.left = left;
         let value = match self.number.push(byte) {
             Ok(Some(value)) => value,
             Ok(None) => return self.next,
-            Err(TooLong) => return Part::Nothing,
+            Err(TooLong) => return ParseState::Nothing,
         };
         match self.next {
-            Part::Key => after_key(value),
-            Part::Number { field } => {
+            ParseState::Key => after_key(value),
+            ParseState::Number { field } => {
                 if field == 3 {
                     // A negative `int32` is sent as 64 bits; only the lower half counts.
                     let low = u32::try_from(value & u64::from(u32::MAX)).unwrap_or_default();
                     self.read.exit_code = low.cast_signed();
                 }
-                Part::Key
+                ParseState::Key
             }
-            Part::Length { field } if value <= left => self.begin(field, value),
-            _ => Part::Nothing,
+            ParseState::Length { field } if value <= left => self.begin_stream(field, value),
+            _ => ParseState::Nothing,
         }
     }
 
-    fn prefix(&mut self, seen: usize, byte: u8) -> Part {
+    fn prefix(&mut self, seen: usize, byte: u8) -> ParseState {
         match seen {
-            0 if byte == 0 => Part::Prefix { seen: 1 },
+            0 if byte == 0 => ParseState::Prefix { seen: 1 },
             // Compression was not offered.
-            0 => Part::Nothing,
+            0 => ParseState::Nothing,
             _ => {
                 self.left = self.left << 8 | u64::from(byte);
                 match seen.saturating_add(1) {
-                    PREFIX_LEN if self.left == 0 => Part::End,
-                    PREFIX_LEN => Part::Key,
-                    seen => Part::Prefix { seen },
+                    PREFIX_LEN if self.left == 0 => ParseState::End,
+                    PREFIX_LEN => ParseState::Key,
+                    seen => ParseState::Prefix { seen },
                 }
             }
         }
     }
 
     /// Starts a stream field; of repeated fields the last one counts.
-    fn begin(&mut self, field: u64, left: u64) -> Part {
+    fn begin_stream(&mut self, field: u64, left: u64) -> ParseState {
         if let Some(stream) = self.stream(field) {
             stream.clear();
         }
-        if left == 0 { Part::Key } else { Part::Bytes { field, left } }
+        if left == 0 { ParseState::Key } else { ParseState::Bytes { field, left } }
     }
 
     fn keep(&mut self, field: u64, bytes: &[u8]) {
@@ -205,14 +205,14 @@ impl Reader {
     }
 }
 
-fn after_key(key: u64) -> Part {
+fn after_key(key: u64) -> ParseState {
     let field = key >> 3;
     match key & 7 {
-        0 => Part::Number { field },
-        1 => Part::Bytes { field: 0, left: 8 },
-        2 => Part::Length { field },
-        5 => Part::Bytes { field: 0, left: 4 },
-        _ => Part::Nothing,
+        0 => ParseState::Number { field },
+        1 => ParseState::Bytes { field: 0, left: 8 },
+        2 => ParseState::Length { field },
+        5 => ParseState::Bytes { field: 0, left: 4 },
+        _ => ParseState::Nothing,
     }
 }
 
@@ -267,12 +267,12 @@ mod tests {
     }
 
     fn read(keep: usize, bytes: &[u8], pieces: usize) -> Option<ExecSyncResponse> {
-        let mut reader = Reader::new(keep);
+        let mut reader = MessageReader::new(keep);
         for piece in bytes.chunks(pieces) {
             reader.read(piece);
         }
-        let taken = reader.take();
-        assert_eq!(reader.take(), None, "handed on once");
+        let taken = reader.take_message();
+        assert_eq!(reader.take_message(), None, "handed on once");
         taken.map(|framed| unframed(&framed))
     }
 
@@ -371,7 +371,7 @@ mod tests {
             bytes.chunks(7).map(|piece| Frame::data(Bytes::copy_from_slice(piece))).collect();
         frames.push(Frame::trailers(trailers.clone()));
         let frames = futures_util::stream::iter(frames.into_iter().map(Ok::<_, Infallible>));
-        let mut body = Abridged::new(StreamBody::new(frames.boxed()), 10);
+        let mut body = TruncatedBody::new(StreamBody::new(frames.boxed()), 10);
 
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         let short = ExecSyncResponse { stdout: vec![b'x'; 10], ..whole };

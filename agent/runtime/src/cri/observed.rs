@@ -1,6 +1,6 @@
 //! Values of the agent from CRI messages.
 
-use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::observed::{Exit, InstanceState, ObservedContainer, ObservedSandbox};
 use agent_pod::spec::labels;
 use proto_grpc::cri::v1 as wire;
 
@@ -15,11 +15,11 @@ pub(super) fn health(status: &wire::RuntimeStatus) -> RuntimeHealth {
     RuntimeHealth { runtime: condition("RuntimeReady"), network: condition("NetworkReady") }
 }
 
-pub(crate) fn sandbox(status: wire::PodSandboxStatus) -> SandboxSeen {
+pub(crate) fn sandbox(status: wire::PodSandboxStatus) -> ObservedSandbox {
     let ready = status.state() == wire::PodSandboxState::SandboxReady;
     let network = status.network.unwrap_or_default();
     let further = network.additional_ips.into_iter().map(|ip| ip.ip);
-    SandboxSeen {
+    ObservedSandbox {
         id: status.id,
         attempt: status.metadata.unwrap_or_default().attempt,
         ready,
@@ -27,7 +27,7 @@ pub(crate) fn sandbox(status: wire::PodSandboxStatus) -> SandboxSeen {
     }
 }
 
-pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> ContainerSeen {
+pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> ObservedContainer {
     let state = match status.state() {
         wire::ContainerState::ContainerCreated => InstanceState::Created,
         wire::ContainerState::ContainerRunning => {
@@ -48,7 +48,7 @@ pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> Co
         let mount = status.mounts.iter().find(|mount| mount.container_path == *path)?;
         Some(mount.host_path.clone())
     });
-    ContainerSeen {
+    ObservedContainer {
         id: status.id,
         name: metadata.name,
         attempt: metadata.attempt,

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Sandbox ids by container id. Bounded by what the runtime has: objects removed by this agent are dropped at once, others with
 /// the next full list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Placed(Arc<Mutex<HashMap<String, String>>>);
+pub(super) struct SandboxIndex(Arc<Mutex<HashMap<String, String>>>);
 
-impl Placed {
+impl SandboxIndex {
     /// The sandbox of a container, if known.
     pub(super) fn sandbox_of(&self, container: &str) -> Option<String> {
         self.known().get(container).cloned()
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn it_holds_what_the_runtime_holds() {
-        let placed = Placed::default();
+        let placed = SandboxIndex::default();
         for (id, sandbox) in [("a", "s"), ("b", "s"), ("c", "t")] {
             placed.learn(id, sandbox);
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::observed::{ContainerSeen, Exit, InstanceState};
+use agent_pod::observed::{Exit, InstanceState, ObservedContainer};
 use containerd_client::events::{NamespaceUpdate, TaskExit, TaskOom};
 use containerd_client::services::v1::events_client::EventsClient;
 use containerd_client::services::v1::{PublishRequest, SubscribeRequest};
@@ -76,7 +76,7 @@ pub(super) async fn stream(
                 let Ok(slot) = Arc::clone(&settling).acquire_owned().await else { continue };
                 let (runtime, send) = (runtime.clone(), send.clone());
                 tokio::spawn(async move {
-                    pass_on(&runtime, &id, exit, &send).await;
+                    report_exit(&runtime, &id, exit, &send).await;
                     drop(slot);
                 });
             }
@@ -87,7 +87,12 @@ pub(super) async fn stream(
 }
 
 /// Reports an exit at once, then waits until CRI shows it and reports that status if it differs.
-async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender<RuntimeEvent>) {
+async fn report_exit(
+    runtime: &CriRuntime,
+    id: &str,
+    exit: Exit,
+    send: &mpsc::Sender<RuntimeEvent>,
+) {
     let mut told = None;
     for look in 0..SETTLE_LOOKS_MAX {
         match runtime.instance(id).await {
@@ -108,7 +113,11 @@ async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender
             Ok(Some(_)) => {}
             Ok(None) => return runtime.told_exits().forget(id),
             Err(error) => {
-                tracing::debug!(id, error = &error as &dyn std::error::Error, "look at an exit");
+                tracing::debug!(
+                    id,
+                    error = &error as &dyn std::error::Error,
+                    "status of an exited container not read"
+                );
             }
         }
         let pause = SETTLE_MS.get(look).or(SETTLE_MS.last()).copied().unwrap_or_default();
@@ -127,7 +136,7 @@ fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option
     let InstanceState::Running { started_at } = container.state else { return None };
     let exit = Exit { started_at, ..exit.clone() };
     runtime.told_exits().remember(&container.id, exit.clone());
-    let container = ContainerSeen { state: InstanceState::Exited(exit), ..container };
+    let container = ObservedContainer { state: InstanceState::Exited(exit), ..container };
     Some(RuntimeEvent::Container { pod_uid, container })
 }
 

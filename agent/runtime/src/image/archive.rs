@@ -5,12 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
 
+use ring::digest::{Context, SHA256};
 use serde::Deserialize;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
 use super::{CONFIG, LAYER, LAYER_GZIP, MANIFEST, architecture, blob_path, descriptor, digest_of};
 
+/// Bytes that are hashed at a time.
+const CHUNK_LEN: usize = 64 << 10;
 /// Most entries of an archive.
 const ENTRIES_MAX: usize = 20_000;
 /// Largest JSON document (index, manifest, configuration).
@@ -49,7 +51,7 @@ pub enum ArchiveError {
         path: String,
     },
     /// A JSON document does not have the expected form.
-    #[error("{path} is not what its place in the archive says")]
+    #[error("{path} does not have the form that its place in the archive requires")]
     Malformed {
         /// Path inside the archive.
         path: String,
@@ -331,9 +333,7 @@ impl<R: Read + Seek> Reader<'_, R> {
         let digest = match self.hashed.get(&extent.offset) {
             Some(digest) => digest.clone(),
             None => {
-                let mut hash = Sha256::new();
-                std::io::copy(&mut self.open(extent)?, &mut hash).map_err(ArchiveError::Read)?;
-                let digest = digest_of(hash);
+                let digest = hash(self.open(extent)?).map_err(ArchiveError::Read)?;
                 self.hashed.insert(extent.offset, digest.clone());
                 digest
             }
@@ -375,5 +375,16 @@ impl<R: Read + Seek> Reader<'_, R> {
     fn open(&mut self, extent: Extent) -> Result<impl Read, ArchiveError> {
         self.file.seek(SeekFrom::Start(extent.offset)).map_err(ArchiveError::Read)?;
         Ok((&mut self.file).take(extent.size))
+    }
+}
+
+fn hash(mut blob: impl Read) -> std::io::Result<String> {
+    let mut hashed = Context::new(&SHA256);
+    let mut chunk = vec![0; CHUNK_LEN];
+    loop {
+        match blob.read(&mut chunk)? {
+            0 => return Ok(digest_of(hashed.finish())),
+            len => hashed.update(chunk.get(..len).unwrap_or_default()),
+        }
     }
 }

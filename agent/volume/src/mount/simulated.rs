@@ -1,5 +1,5 @@
-//! File systems in memory that are only said to be there: plain directories and a table of them, a thread's own. Tests that make
-//! thousands of volumes need neither privilege nor the kernel's time for them; what is mounted for good is tried elsewhere.
+//! Simulated in-memory file systems: plain directories and a per-thread table of mounts. Tests that create thousands of volumes
+//! need neither privileges nor mount calls with it; real mounts are tested elsewhere.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use super::{Tmpfs, by_number};
 use crate::beneath;
 
 thread_local! {
-    /// By place, the number of the directory that stands for what is mounted there. A directory that was removed took it along.
+    /// Inode of the directory that stands for the mount, by path. A removed directory removes the mount.
     static MOUNTED: RefCell<Option<BTreeMap<PathBuf, u64>>> = const { RefCell::new(None) };
 }
 
-/// Whether this thread has a table; with `true` an empty one.
+/// Enables an empty table for this thread, or disables it.
 pub fn set(on: bool) {
     MOUNTED.with_borrow_mut(|table| *table = on.then(BTreeMap::new));
 }
 
-/// Whether something is said to be mounted at `path`.
+/// Whether `path` is a simulated mount point.
 #[must_use]
 pub fn is_mounted(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -33,12 +33,12 @@ pub fn is_mounted(path: &Path) -> bool {
     })
 }
 
-/// No mount outlives a boot: what was in them is gone, the directories stay.
+/// Simulates a reboot: the content of mounts is lost, the directories stay.
 pub fn lose_all() {
     let mounted = MOUNTED.with_borrow_mut(|table| table.as_mut().map(std::mem::take));
     for path in mounted.unwrap_or_default().into_keys() {
         if std::fs::remove_dir_all(&path).is_ok() {
-            // As it was under the mount. A parent that is gone has taken it along.
+            // The directory under the mount is empty again; if its parent is gone, so is the mount.
             let _ = std::fs::create_dir(&path);
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn tmpfs_on<E: From<Errno>>(
     }
     rustix::fs::fchmod(&directory, Mode::from_raw_mode(tmpfs.mode))?;
     if let Err(error) = prepare(&directory) {
-        // What was not moved to its place was never seen.
+        // A mount that was not moved into place was never visible.
         beneath::remove(parent.as_fd(), name)?;
         return Err(error);
     }

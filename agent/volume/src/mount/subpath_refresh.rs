@@ -1,12 +1,10 @@
-//! A binding that is brought up to date under whoever uses it: what they see changes from the old to the new at once, and is never
-//! nothing.
+//! Refresh of a bind mount that containers use: they see the old file, then the new one, and never none.
 //!
 //! ```text
-//!   what is bound   shared; a container's own mount is of what lay on top when it started, and receives what is mounted on that
-//!     newest        mounted on it; the next is put beneath this one, which is then taken off
-//! ```
+//!   the bind mount   shared; a container's mount is of what was on top when it started, and receives mounts made on that
+//!     newest         mounted on it; the next one is mounted beneath this one, which is then unmounted
 //!
-//! Whatever lay on top when a container started must stay, so that the first after a start always comes on top.
+//! What was on top when a container started has to stay, so the first refresh after a start is always mounted on top.
 
 use std::os::fd::AsFd;
 
@@ -16,45 +14,45 @@ use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, Unmoun
 use super::{by_number, sys};
 use crate::beneath;
 
-/// Puts a mount beneath the one that is seen (Linux 6.5).
+/// Mounts beneath the top mount (Linux 6.5).
 const BENEATH: MoveMountFlags = MoveMountFlags::from_bits_retain(0x200);
 
-/// Has what is mounted on the binding `name` of `parent` from now on travel to whoever was given it.
+/// Makes the bind mount `name` in `parent` shared, so that later mounts on it propagate to containers that use it.
 ///
 /// # Errors
-/// What the kernel says.
-pub(crate) fn lead(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
+/// Errors of the kernel.
+pub(crate) fn make_shared(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
     let path = format!("{}/{name}", by_number(&parent));
     rustix::mount::mount_change(path, MountPropagationFlags::SHARED)
 }
 
-/// How a newer version is put in the place of what is seen.
+/// How a newer version replaces the visible one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
-    /// On top of it, which stays.
+pub enum RefreshMethod {
+    /// Mounted on top; the old one stays below.
     OnTop,
-    /// Instead of it. Before Linux 6.5 what lies below shows for a moment in between.
+    /// Replaces the old one. Before Linux 6.5 the mount below is visible for a moment.
     Instead,
 }
 
-/// Shows what is open as `source` where the binding `name` of `parent` is.
+/// Mounts the open file `source` over the bind mount `name` in `parent`.
 ///
 /// # Errors
-/// What the kernel says; what is seen is then the old.
+/// Errors of the kernel; the old version stays visible.
 pub(crate) fn replace(
     source: impl AsFd,
     parent: impl AsFd,
     name: &str,
-    how: Renewal,
+    how: RefreshMethod,
 ) -> rustix::io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let new = rustix::mount::open_tree(source.as_fd(), "", flags)?;
-    // Else what is mounted on it would show where it comes from.
+    // Otherwise mounts on it would also appear at its origin.
     sys::seclude(&new)?;
     let put = |place: MoveMountFlags| {
-        let seen = beneath::handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
+        let seen = beneath::open_handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
         let whole =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(&new, "", &seen, "", whole | place)
@@ -63,7 +61,7 @@ pub(crate) fn replace(
         let path = format!("{}/{name}", by_number(&parent));
         rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
     };
-    if how == Renewal::OnTop {
+    if how == RefreshMethod::OnTop {
         return put(MoveMountFlags::empty());
     }
     match put(BENEATH) {

@@ -1,5 +1,5 @@
-//! Disks that the node itself attaches: of other machines over iSCSI, of a storage network over Fibre Channel. Pure: what is run, and
-//! by which names the kernel then shows the disk.
+//! Disks that the node attaches: iSCSI and Fibre Channel. Pure: the programs to run, and the names under which the kernel shows
+//! the disk.
 
 use std::collections::BTreeMap;
 
@@ -7,84 +7,84 @@ use proto_api::core::v1::{
     FCVolumeSource, ISCSIPersistentVolumeSource, ISCSIVolumeSource, LocalObjectReference,
     PersistentVolume, Pod, Secret, SecretReference, Volume as ApiVolume,
 };
+use proto_api::sha256_hex;
 use serde::{Deserialize, Serialize};
 
-use super::csi::hex;
 use crate::disk::Run;
 
-/// Port of a portal that names none.
+/// Default iSCSI port.
 const PORT: u16 = 3260;
-/// Exit of the initiator's tool when a session is there already.
+/// Exit code of iscsiadm if the session exists.
 const SESSION_EXISTS: &[i32] = &[15];
-/// Exit of the initiator's tool when there is nothing to end.
+/// Exit code of iscsiadm if there is no object to act on.
 const NO_OBJECTS: &[i32] = &[21];
 const ISCSI: &str = "iscsiadm";
-/// The initiator's interface unless a volume names another.
+/// The default interface of iscsiadm.
 const DEFAULT: &str = "default";
-/// What names of interfaces begin with that are made for the sake of an initiator's name.
+/// Name prefix of interfaces created for an initiator name.
 const OWN: &str = "volume-";
 
-/// A disk of another machine.
+/// An iSCSI disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Iscsi {
-    /// What the ecosystem calls it among the volumes of a node.
+    /// Its unique name among the node's volumes, as in Kubernetes.
     #[serde(default)]
     pub name: String,
-    /// Addresses with ports under which the target answers, the first first.
+    /// Portals of the target with ports, in order of preference.
     pub portals: Vec<String>,
     /// Name of the target.
     pub iqn: String,
-    /// Number of the disk.
+    /// Logical unit number.
     pub lun: i32,
-    /// Interface of the initiator.
+    /// Interface of iscsiadm.
     pub interface: String,
-    /// Name of the initiator; the node's own when empty.
+    /// Initiator name; empty for the node's.
     pub initiator: String,
-    /// Whether asking for targets needs a password.
+    /// Whether discovery uses CHAP.
     pub chap_discovery: bool,
-    /// Whether a session needs one.
+    /// Whether the session uses CHAP.
     pub chap_session: bool,
-    /// Where they are, by namespace and name.
+    /// Secret with the CHAP credentials, by namespace and name.
     pub secret: Option<(String, String)>,
 }
 
-/// A disk of a storage network.
+/// A Fibre Channel disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FibreChannel {
-    /// What the ecosystem calls it among the volumes of a node.
+    /// Its unique name among the node's volumes, as in Kubernetes.
     pub name: String,
-    /// Names of ports, with the number of the disk.
+    /// World wide names of targets with the LUN.
     pub targets: Vec<(String, i32)>,
-    /// Identifiers of the disk itself.
+    /// World wide identifiers of the disk.
     pub ids: Vec<String>,
 }
 
 /// A disk that the node attaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attached {
+pub enum AttachedDisk {
     /// Over iSCSI.
     Iscsi(Iscsi),
     /// Over Fibre Channel.
     FibreChannel(FibreChannel),
 }
 
-/// A disk with what is on it.
-pub(super) type Found = (Attached, String, bool);
+/// A disk, its file system type, and whether it is read-only.
+pub(super) type Found = (AttachedDisk, String, bool);
 
-/// The disk of a persistent volume, the type of its file system and whether it may only be read; `None` for other sources.
-pub(super) fn of_volume(volume: &PersistentVolume) -> Option<Found> {
+/// The disk of a persistent volume; `None` for other sources.
+pub(super) fn from_volume(volume: &PersistentVolume) -> Option<Found> {
     let source = &volume.spec.persistent_volume_source;
     source.fc.as_deref().map(fibre_channel).or_else(|| source.iscsi.as_deref().map(iscsi))
 }
 
-/// The same for a volume that a pod describes.
-pub(super) fn of_pod(pod: &Pod, volume: &ApiVolume) -> Option<Found> {
+/// The disk of a volume described in a pod; `None` for other sources.
+pub(super) fn from_pod(pod: &Pod, volume: &ApiVolume) -> Option<Found> {
     let source = &volume.volume_source;
     let of_pods = |own: &ISCSIVolumeSource| iscsi(&as_persistent(own, &pod.metadata.namespace));
     source.fc.as_deref().map(fibre_channel).or_else(|| source.iscsi.as_deref().map(of_pods))
 }
 
-/// The same disk as persistent volumes describe it: the secret of a pod's is in the pod's namespace.
+/// A pod's source as a persistent volume's: its secret is in the pod's namespace.
 fn as_persistent(of_pod: &ISCSIVolumeSource, namespace: &str) -> ISCSIPersistentVolumeSource {
     let secret = |of: &LocalObjectReference| SecretReference {
         name: of.name.clone(),
@@ -111,8 +111,8 @@ fn iscsi(source: &ISCSIPersistentVolumeSource) -> Found {
     let initiator = source.initiator_name.clone().unwrap_or_default();
     let interface = match interface(&source.iscsi_interface) {
         default if default == DEFAULT && !initiator.is_empty() => {
-            let own = hex(&format!("{initiator} {name}"));
-            // The tool's names of interfaces have 64 characters at most.
+            let own = sha256_hex(format!("{initiator} {name}").as_bytes());
+            // Interface names of iscsiadm have at most 64 characters.
             format!("{OWN}{}", own.get(..32).unwrap_or(&own))
         }
         named => named,
@@ -128,26 +128,26 @@ fn iscsi(source: &ISCSIPersistentVolumeSource) -> Found {
         chap_session: source.chap_auth_session,
         secret: secret.map(|secret| (secret.namespace.clone(), secret.name.clone())),
     };
-    (Attached::Iscsi(disk), source.fs_type.clone(), source.read_only)
+    (AttachedDisk::Iscsi(disk), source.fs_type.clone(), source.read_only)
 }
 
 fn fibre_channel(fc: &FCVolumeSource) -> Found {
     let lun = fc.lun.unwrap_or(0);
     let targets = fc.target_wwns.iter().map(|name| (name.to_lowercase(), lun)).collect();
-    // as the ecosystem prints a list
+    // Formatted like a Go list.
     let name = match fc.target_wwns.as_slice() {
         [] => format!("[{}]", fc.wwids.join(" ")),
         names => format!("[{}]:{lun}", names.join(" ")),
     };
     let disk = FibreChannel { name, targets, ids: fc.wwids.clone() };
-    (Attached::FibreChannel(disk), fc.fs_type.clone(), fc.read_only)
+    (AttachedDisk::FibreChannel(disk), fc.fs_type.clone(), fc.read_only)
 }
 
-/// Each once, with its port.
+/// The portals with ports, without duplicates.
 fn portals(first: &str, others: &[String]) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for portal in std::iter::once(first).chain(others.iter().map(String::as_str)) {
-        // the colons of an address in brackets are its own
+        // An IPv6 address in brackets contains colons.
         let has_port = portal.rsplit_once(':').is_some_and(|(host, port)| {
             port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
         });
@@ -163,8 +163,8 @@ fn interface(name: &str) -> String {
     if name.is_empty() { DEFAULT.to_owned() } else { name.to_owned() }
 }
 
-impl Attached {
-    /// What the ecosystem calls it among the volumes of a node, without the kind.
+impl AttachedDisk {
+    /// Its unique name among the node's volumes, without the plugin's name.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -173,16 +173,16 @@ impl Attached {
         }
     }
 
-    /// Name of its mount on the node. It is the disk's own, since pods may give one name to many disks, and many names to one.
+    /// Name of its mount directory. It is derived from the disk, because volume names in pods are not unique.
     #[must_use]
     pub fn mount_name(&self) -> String {
         match self {
-            Self::Iscsi(disk) => hex(&format!("{} {}", disk.interface, disk.name)),
-            Self::FibreChannel(disk) => hex(&disk.name),
+            Self::Iscsi(disk) => sha256_hex(format!("{} {}", disk.interface, disk.name).as_bytes()),
+            Self::FibreChannel(disk) => sha256_hex(disk.name.as_bytes()),
         }
     }
 
-    /// The secret that attaching it needs.
+    /// The secret required to attach it.
     #[must_use]
     pub fn secret(&self) -> Option<&(String, String)> {
         match self {
@@ -191,7 +191,7 @@ impl Attached {
         }
     }
 
-    /// Names below `/dev/disk` that lead to the disk once it is attached, in the order in which they are tried. `*` stands for anything.
+    /// Names below `/dev/disk` that link to the attached disk, in order of preference; `*` is a wildcard.
     #[must_use]
     pub fn links(&self) -> Vec<String> {
         match self {
@@ -209,27 +209,27 @@ impl Attached {
 }
 
 impl Iscsi {
-    /// What is run to have sessions with the target after [`Iscsi::prepare`], portal by portal; that one of them works is enough.
+    /// Commands that log in to the target after [`Iscsi::prepare`], per portal; one successful portal is enough.
     ///
     /// # Errors
-    /// A password is needed and not in the secret, or the name of the initiator cannot be given.
+    /// A password is missing in the secret, or the initiator name is invalid.
     pub fn log_in(&self, secret: Option<&Secret>) -> Result<Vec<Vec<Run>>, String> {
         if !self.initiator.is_empty() && !self.has_own_interface() {
             let named = &self.interface;
-            return Err(format!("initiatorName cannot be given to iscsiInterface {named}"));
+            return Err(format!("initiatorName cannot be set for iscsiInterface {named}"));
         }
         let passwords = self.passwords(secret)?;
         Ok(self.portals.iter().map(|portal| self.log_in_at(portal, &passwords)).collect())
     }
 
-    /// Whether the initiator has a name for this disk, which takes an interface of the disk's own.
+    /// Whether the disk has its own initiator name, which requires an interface of its own.
     fn has_own_interface(&self) -> bool {
         self.interface.starts_with(OWN)
     }
 
-    /// What is run to have that interface, before anything else.
+    /// Commands that create that interface, to be run first.
     #[must_use]
-    pub fn prepare(&self) -> Vec<Run> {
+    pub fn create_interface(&self) -> Vec<Run> {
         if !self.has_own_interface() {
             return Vec::new();
         }
@@ -247,7 +247,7 @@ impl Iscsi {
             let own = passwords.iter().filter(|(key, _)| key.starts_with(prefix));
             own.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
         };
-        // A target that is written down by hand and by whoever asks for targets is broken for the tool: it is always asked for.
+        // iscsiadm mishandles a target that was both entered by hand and discovered, so it is always discovered.
         let mut all = vec![self.find(portal, &["-o", "new"])];
         if self.chap_discovery {
             let method = "discovery.sendtargets.auth.authmethod";
@@ -264,58 +264,58 @@ impl Iscsi {
                 all.push(self.node(portal, &["-o", "update", "-n", &key, "-v", &value]));
             }
         }
-        // the agent decides when a session begins, also after a reboot
+        // The agent decides when a session starts, also after a reboot.
         all.push(self.node(portal, &["-o", "update", "-n", "node.startup", "-v", "manual"]));
         all.push(self.node(portal, &["--login"]).or(SESSION_EXISTS));
-        // a session that was there may not know the disk yet
+        // An existing session may not show the disk yet.
         all.push(self.node(portal, &["--rescan"]));
         all
     }
 
-    /// The names of the disk, portal by portal.
+    /// Names of the disk, one per portal.
     #[must_use]
     pub fn every_link(&self) -> Vec<String> {
         self.portals.iter().map(|portal| self.link(portal)).collect()
     }
 
-    /// The name of the disk by one portal.
+    /// Name of the disk through one portal.
     #[must_use]
     pub fn link(&self, portal: &str) -> String {
         self.link_of(portal, &self.lun.to_string())
     }
 
-    /// The names of all disks that the session by one portal has brought.
+    /// Wildcard name of all disks of the session through one portal.
     #[must_use]
     pub fn links_of_session(&self, portal: &str) -> String {
         self.link_of(portal, "*")
     }
 
     fn link_of(&self, portal: &str, lun: &str) -> String {
-        // over hardware of its own the name begins with that
+        // With an offload interface the name has a prefix.
         let start = if self.interface == DEFAULT { "ip-" } else { "*ip-" };
         format!("by-path/{start}{portal}-iscsi-{}-lun-{lun}", self.iqn)
     }
 
-    /// Whether the session that `other` has by a portal is this disk's too.
+    /// Whether `other` uses the same session through a portal.
     #[must_use]
-    pub fn shares(&self, other: &Self, portal: &str) -> bool {
+    pub fn shares_session(&self, other: &Self, portal: &str) -> bool {
         (&self.iqn, &self.interface) == (&other.iqn, &other.interface)
             && self.portals.iter().any(|own| own == portal)
     }
 
-    /// What is run to end the session by one portal.
+    /// Commands that log out of the session through one portal.
     #[must_use]
     pub fn log_out(&self, portal: &str) -> Vec<Run> {
-        // The record of the portal stays: targets go with it that others may have written down.
+        // The portal's record is kept: deleting it would delete targets that others entered.
         vec![
             self.node(portal, &["--logout"]).or(NO_OBJECTS),
             self.node(portal, &["-o", "delete"]).or(NO_OBJECTS),
         ]
     }
 
-    /// What is run after the sessions have ended.
+    /// Command that deletes the interface after the sessions ended.
     #[must_use]
-    pub fn leave(&self) -> Option<Run> {
+    pub fn delete_interface(&self) -> Option<Run> {
         let of = ["-m", "iface", "-I", self.interface.as_str(), "-o", "delete"];
         self.has_own_interface().then(|| Run::new(ISCSI, &of).or(NO_OBJECTS))
     }
@@ -330,7 +330,7 @@ impl Iscsi {
         Run::new(ISCSI, &[&start, more].concat())
     }
 
-    /// The keys of the secret are the names of the tool's own settings.
+    /// Settings of iscsiadm from the secret; its keys are the names of the settings.
     fn passwords(&self, secret: Option<&Secret>) -> Result<BTreeMap<String, String>, String> {
         if !self.chap_discovery && !self.chap_session {
             return Ok(BTreeMap::new());
@@ -381,14 +381,19 @@ mod tests {
             "-p 10.0.0.1:3260 -T IQN -I default -o delete",
         ];
         assert_eq!(shown(&disk.log_out("10.0.0.1:3260")), ends);
-        assert_eq!(disk.leave(), None);
+        assert_eq!(disk.delete_interface(), None);
         let second = Iscsi { lun: 8, portals: portals("10.0.0.1", &[]), ..disk.clone() };
-        assert!(second.shares(&disk, "10.0.0.1:3260") && !second.shares(&disk, "[fd00::1]:99"));
+        assert!(
+            second.shares_session(&disk, "10.0.0.1:3260")
+                && !second.shares_session(&disk, "[fd00::1]:99")
+        );
         let named = Iscsi { interface: "own".into(), ..second.clone() };
         let elsewhere = Iscsi { iqn: "other".into(), ..second };
-        assert!(![named, elsewhere].iter().any(|other| other.shares(&disk, "10.0.0.1:3260")));
+        assert!(
+            ![named, elsewhere].iter().any(|other| other.shares_session(&disk, "10.0.0.1:3260"))
+        );
         assert!(disk.links_of_session("10.0.0.1:3260").ends_with(":x-lun-*"));
-        let links = Attached::Iscsi(disk).links();
+        let links = AttachedDisk::Iscsi(disk).links();
         assert_eq!(links[0], "by-path/ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-7");
     }
 
@@ -397,12 +402,12 @@ mod tests {
         let of = |lun, interface: &str| {
             let mut disk = Iscsi { lun, interface: interface.into(), ..disk() };
             disk.name = format!("10.0.0.1:{}:{lun}", disk.iqn);
-            Attached::Iscsi(disk).mount_name()
+            AttachedDisk::Iscsi(disk).mount_name()
         };
         assert_eq!(of(0, DEFAULT), of(0, DEFAULT));
         assert!(of(0, DEFAULT) != of(1, DEFAULT) && of(0, DEFAULT) != of(0, "own"));
         let name = |name: &str| FibreChannel { name: name.into(), ..FibreChannel::default() };
-        let [one, other] = ["[a]:0", "../../x"].map(|of| Attached::FibreChannel(name(of)));
+        let [one, other] = ["[a]:0", "../../x"].map(|of| AttachedDisk::FibreChannel(name(of)));
         assert_ne!(one.mount_name(), other.mount_name());
         assert!(!other.mount_name().contains('/'));
     }
@@ -440,19 +445,23 @@ mod tests {
             initiator_name: Some("iqn.x".into()),
             ..ISCSIPersistentVolumeSource::default()
         };
-        let (Attached::Iscsi(named), ..) = iscsi(&source("default")) else { panic!("no iSCSI") };
+        let (AttachedDisk::Iscsi(named), ..) = iscsi(&source("default")) else {
+            panic!("no iSCSI")
+        };
         assert!(named.interface.len() <= 64);
         let own = named.interface.clone();
         let made = [
             format!("-I {own} -o new"),
             format!("-I {own} -o update -n iface.initiatorname -v iqn.x"),
         ];
-        assert_eq!(shown(&named.prepare()), made);
+        assert_eq!(shown(&named.create_interface()), made);
         let runs = shown(&named.log_in(None).unwrap()[0]);
         assert!(runs.iter().all(|run| run.contains(&format!("-I {own}"))), "{runs:?}");
-        let leaves: Vec<Run> = named.leave().into_iter().collect();
+        let leaves: Vec<Run> = named.delete_interface().into_iter().collect();
         assert_eq!(shown(&leaves), [format!("-I {own} -o delete")]);
-        let (Attached::Iscsi(named), ..) = iscsi(&source("bnx2i.0")) else { panic!("no iSCSI") };
+        let (AttachedDisk::Iscsi(named), ..) = iscsi(&source("bnx2i.0")) else {
+            panic!("no iSCSI")
+        };
         assert!(named.log_in(None).unwrap_err().contains("initiatorName"));
     }
 
@@ -487,7 +496,7 @@ mod tests {
         pod.metadata.namespace = "ns".into();
         let mut volume = ApiVolume::default();
         volume.volume_source.iscsi = Some(Box::new(source));
-        let (disk, fs_type, _) = of_pod(&pod, &volume).unwrap();
+        let (disk, fs_type, _) = from_pod(&pod, &volume).unwrap();
         assert_eq!(disk.name(), "10.0.0.1:iqn.2003-04.com.example:x:3");
         assert_eq!(disk.secret(), Some(&("ns".to_owned(), "chap".to_owned())));
         assert_eq!(fs_type, "xfs");

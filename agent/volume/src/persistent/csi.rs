@@ -1,62 +1,62 @@
-//! Volumes of drivers: what of the pod, the persistent volume and the driver's own object goes into the calls.
+//! CSI volumes: the data of the pod, the persistent volume and the CSIDriver object that driver calls need.
 
 use std::collections::BTreeMap;
 
 use proto_api::core::v1::{PersistentVolume, Pod, SecretReference, Volume as ApiVolume};
+use proto_api::sha256_hex;
 use proto_api::storage::v1::CSIDriver;
-use sha2::{Digest as _, Sha256};
 
-use super::{Known, PersistentError, migration};
+use super::{KnownObjects, PersistentError, migration};
 use crate::sources::TokenWant;
 
-/// Life of a driver's token when nothing says otherwise, in seconds.
+/// Default lifetime of a driver's token in seconds.
 const TOKEN_SECS_DEFAULT: i64 = 3600;
-/// Shortest life of a token, in seconds.
+/// Shortest lifetime of a token in seconds.
 const TOKEN_SECS_MIN: i64 = 600;
 
-/// A volume of a driver.
+/// A CSI volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CsiVolume {
     /// Name of the driver.
     pub driver: String,
-    /// The driver's own name of the volume.
+    /// Volume handle.
     pub handle: String,
-    /// Whether it lives and dies with the pod, so that it is neither attached nor staged.
+    /// Whether it is an inline ephemeral volume, which is neither attached nor staged.
     pub ephemeral: bool,
-    /// File system to make on it if there is none.
+    /// File system type to create if there is none.
     pub fs_type: String,
-    /// How it may be used at once, as the API names it; the first counts.
+    /// Access modes in the API's names; the first one is used.
     pub access_modes: Vec<String>,
-    /// Whether the pod may only read.
+    /// Whether the pod mounts it read-only.
     pub read_only: bool,
-    /// What the driver gave when it made the volume, or the pod's author wrote.
+    /// Volume attributes, from provisioning or from the pod.
     pub attributes: BTreeMap<String, String>,
-    /// Secret of the stage call, by namespace and name.
+    /// Secret for NodeStageVolume, by namespace and name.
     pub stage_secret: Option<(String, String)>,
-    /// Secret of the publish call.
+    /// Secret for NodePublishVolume.
     pub publish_secret: Option<(String, String)>,
-    /// Secret of the expand call.
+    /// Secret for NodeExpandVolume.
     pub expand_secret: Option<(String, String)>,
-    /// Name of its attachment; `None` when it is not attached.
+    /// Name of its VolumeAttachment; `None` if it does not need one.
     pub attachment: Option<String>,
-    /// What attaching it gave.
+    /// Publish context from the attachment.
     pub publish_context: BTreeMap<String, String>,
-    /// Whether the driver is told which pod it is for.
+    /// Whether the driver gets information about the pod (`podInfoOnMount`).
     pub pod_info: bool,
-    /// Tokens that the driver is given.
+    /// Service account tokens for the driver (`tokenRequests`).
     pub tokens: Vec<TokenWant>,
-    /// Whether publishing is repeated from time to time.
+    /// Whether NodePublishVolume is repeated periodically (`requiresRepublish`).
     pub republish: bool,
-    /// Who sees to the pod's group.
+    /// Who applies `fsGroup`.
     pub fs_group: FsGroupPolicy,
-    /// Whether it can be mounted with a label.
+    /// Whether it can be mounted with an SELinux context.
     pub se_linux_mount: bool,
 }
 
-/// Whether a driver's volumes are given to the pod's group by the agent.
+/// `fsGroupPolicy`: whether the agent applies `fsGroup`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FsGroupPolicy {
-    /// When one node at a time writes to it, and it has a file system by name.
+    /// If it is writable by one node only and has a file system type.
     #[default]
     ReadWriteOnceWithFsType,
     /// Always.
@@ -66,12 +66,12 @@ pub enum FsGroupPolicy {
 }
 
 impl CsiVolume {
-    /// Secrets that its calls carry.
+    /// Secrets that its calls need.
     pub fn secrets(&self) -> impl Iterator<Item = &(String, String)> {
         [&self.stage_secret, &self.publish_secret, &self.expand_secret].into_iter().flatten()
     }
 
-    /// Whether the agent gives the volume to the pod's group.
+    /// Whether the agent applies `fsGroup`.
     #[must_use]
     pub fn takes_group(&self) -> bool {
         match self.fs_group {
@@ -85,25 +85,20 @@ impl CsiVolume {
     }
 }
 
-/// Name of the object that stands for a volume attached to a node.
+/// Name of the VolumeAttachment of a volume and a node, as in Kubernetes.
 #[must_use]
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
-    format!("csi-{}", hex(&format!("{handle}{driver}{node}")))
+    format!("csi-{}", sha256_hex(format!("{handle}{driver}{node}").as_bytes()))
 }
 
-/// SHA-256 of a text in hexadecimal, as names of volumes are made of.
-pub(crate) fn hex(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The driver's part of a persistent volume: its own, or that of the driver which took the source's place. `None` for other sources.
+/// The CSI source of a persistent volume, directly or by migration; `None` for other sources.
 ///
 /// # Errors
-/// Why the source cannot be turned into a driver's.
-pub(super) fn of_volume(volume: &PersistentVolume) -> Result<Option<CsiVolume>, String> {
+/// The source cannot be migrated.
+pub(super) fn from_volume(volume: &PersistentVolume) -> Result<Option<CsiVolume>, String> {
     let spec = &volume.spec;
     let Some(csi) = &spec.persistent_volume_source.csi else {
-        return migration::of_volume(volume);
+        return migration::migrate_volume(volume);
     };
     Ok(Some(CsiVolume {
         driver: csi.driver.clone(),
@@ -123,16 +118,21 @@ fn reference(secret: Option<&SecretReference>) -> Option<(String, String)> {
     secret.map(|secret| (secret.namespace.clone(), secret.name.clone()))
 }
 
-/// The driver's part of a volume that a pod describes; `None` for other sources.
+/// The CSI source of a volume described in a pod, directly or by migration; `None` for other sources.
 ///
 /// # Errors
-/// Why the source cannot be turned into a driver's.
-pub(super) fn of_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>, String> {
-    let Some(csi) = &volume.volume_source.csi else { return migration::of_pod(pod, volume) };
+/// The source cannot be migrated.
+pub(super) fn from_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>, String> {
+    let Some(csi) = &volume.volume_source.csi else {
+        return migration::migrate_pod_volume(pod, volume);
+    };
     let secret = csi.node_publish_secret_ref.as_ref();
     Ok(Some(CsiVolume {
         driver: csi.driver.clone(),
-        handle: format!("csi-{}", hex(&format!("{}{}", pod.metadata.uid, volume.name))),
+        handle: format!(
+            "csi-{}",
+            sha256_hex(format!("{}{}", pod.metadata.uid, volume.name).as_bytes())
+        ),
         ephemeral: true,
         fs_type: csi.fs_type.clone().unwrap_or_default(),
         access_modes: vec!["ReadWriteOnce".to_owned()],
@@ -143,29 +143,29 @@ pub(super) fn of_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>,
     }))
 }
 
-/// Whether a volume has to be attached before the node can use it: unless its driver says otherwise.
-pub(super) fn is_attached(volume: &CsiVolume, driver: Option<&CSIDriver>) -> bool {
+/// Whether the volume needs an attachment; true unless the driver's object says otherwise.
+pub(super) fn needs_attachment(volume: &CsiVolume, driver: Option<&CSIDriver>) -> bool {
     !volume.ephemeral && driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
 }
 
-/// Adds what the driver says of itself and what attaching the volume gave.
+/// Adds the settings of the driver's object and the publish context of the attachment.
 ///
 /// # Errors
-/// The driver does not take such volumes, or the volume is not attached.
+/// The driver does not support such volumes, or the volume is not attached.
 pub(super) fn complete(
     mut volume: CsiVolume,
     name: &str,
     node: &str,
-    known: &Known,
+    known: &KnownObjects,
 ) -> Result<CsiVolume, PersistentError> {
     let Some(driver) = known.drivers.get(&volume.driver) else {
         return Err(PersistentError::Unknown(format!("CSIDriver {}", volume.driver)));
     };
     let driver = driver.as_deref();
     check_lifecycle(&volume, name, driver)?;
-    if is_attached(&volume, driver) {
+    if needs_attachment(&volume, driver) {
         let attachment = attachment_name(&volume.handle, &volume.driver, node);
-        volume.publish_context = attached(&attachment, name, known)?;
+        volume.publish_context = publish_context(&attachment, name, known)?;
         volume.attachment = Some(attachment);
     }
     let Some(driver) = driver else { return Ok(volume) };
@@ -211,11 +211,11 @@ fn check_lifecycle(
     }
 }
 
-/// What attaching a volume gave.
-fn attached(
+/// The publish context of an attached volume.
+fn publish_context(
     attachment: &str,
     name: &str,
-    known: &Known,
+    known: &KnownObjects,
 ) -> Result<BTreeMap<String, String>, PersistentError> {
     let waits = |why: String| PersistentError::NotAttached { volume: name.to_owned(), why };
     match known.attachments.get(attachment) {

@@ -1,4 +1,4 @@
-//! Sources of clouds and vendors that drivers have taken the place of, as their drivers' volumes.
+//! CSI migration: in-tree sources as volumes of the CSI drivers that replaced them.
 
 use proto_api::core::v1::{
     AzureFilePersistentVolumeSource, CinderPersistentVolumeSource, PersistentVolume,
@@ -8,11 +8,11 @@ use proto_api::migration::{AZURE_FILE, RBD, disk};
 
 use super::csi::CsiVolume;
 
-/// A volume of a cloud as its driver's; `None` for a source that no driver took over.
+/// The CSI volume for an in-tree source; `None` for a source without a replacement.
 ///
 /// # Errors
-/// The source says too little for the driver.
-pub(super) fn of_volume(volume: &PersistentVolume) -> Result<Option<CsiVolume>, String> {
+/// The source lacks a field that the driver needs.
+pub(super) fn migrate_volume(volume: &PersistentVolume) -> Result<Option<CsiVolume>, String> {
     let source = &volume.spec.persistent_volume_source;
     if source.rbd.is_some() {
         return Err(needs_more());
@@ -40,7 +40,7 @@ fn needs_more() -> String {
     format!("rbd volumes need the driver {RBD} and its cluster id")
 }
 
-/// The type of a disk's file system, and what its driver is told beside its name.
+/// File system type and volume attributes.
 fn details(source: &PersistentVolumeSource) -> (String, Vec<(&'static str, String)>) {
     let partition = |number: i32| if number > 0 { number.to_string() } else { String::new() };
     if let Some(gce) = &source.gce_persistent_disk {
@@ -63,7 +63,7 @@ fn details(source: &PersistentVolumeSource) -> (String, Vec<(&'static str, Strin
     (others.into_iter().flatten().next().cloned().unwrap_or_default(), Vec::new())
 }
 
-/// A share, whose secret is in the namespace that the source names, or the claim's.
+/// An Azure file share, whose secret is in the namespace named by the source, or in the claim's.
 fn share(file: &AzureFilePersistentVolumeSource, volume: &PersistentVolume) -> CsiVolume {
     let named = file.secret_namespace.clone().filter(|namespace| !namespace.is_empty());
     let claimed = volume.spec.claim_ref.as_ref().map(|claim| claim.namespace.clone());
@@ -82,11 +82,14 @@ fn share_in(namespace: &str, share: &str, secret: &str, volume: &str) -> CsiVolu
     }
 }
 
-/// A volume of a cloud that a pod describes, as its driver's.
+/// The CSI volume for an in-tree source in a pod.
 ///
 /// # Errors
-/// The source says too little for the driver.
-pub(super) fn of_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>, String> {
+/// The source lacks a field that the driver needs.
+pub(super) fn migrate_pod_volume(
+    pod: &Pod,
+    volume: &ApiVolume,
+) -> Result<Option<CsiVolume>, String> {
     let source = &volume.volume_source;
     if source.rbd.is_some() {
         return Err(needs_more());
@@ -97,7 +100,7 @@ pub(super) fn of_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>,
         let access_modes = vec!["ReadWriteMany".to_owned()];
         return Ok(Some(CsiVolume { access_modes, read_only: file.read_only, ..found }));
     }
-    // The same sources stand in a persistent volume; those with a secret differ by where it is, and no disk's driver is given one.
+    // Persistent volumes have the same sources; they differ in the namespaces of secrets, and no disk driver gets a secret.
     let mut persistent = PersistentVolume::default();
     persistent.metadata.name.clone_from(&volume.name);
     persistent.spec.access_modes = vec!["ReadWriteOnce".to_owned()];
@@ -115,7 +118,7 @@ pub(super) fn of_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>,
             ..CinderPersistentVolumeSource::default()
         })
     });
-    let mut found = of_volume(&persistent)?;
+    let mut found = migrate_volume(&persistent)?;
     if let (Some(found), Some(disk)) = (&mut found, cinder) {
         found.read_only = disk.read_only;
     }

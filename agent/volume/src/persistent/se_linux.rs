@@ -1,19 +1,18 @@
-//! A volume mounted with the label of its pod: then nothing on it has to be labelled file by file. Only where the driver says that it
-//! can, and where nobody but this pod has the volume.
+//! Mounts with the SELinux context of the pod, which saves relabelling every file. Only if the driver supports it and no other
+//! pod uses the volume.
 
 use proto_api::core::v1::{Container, Pod, SELinuxOptions};
 
-use super::{Backing, Persistent};
+use super::{Backing, PersistentSource};
 
-/// The only way of use in which a volume is one pod's alone.
+/// The access mode that reserves a volume for one pod.
 const ALONE: &str = "ReadWriteOncePod";
-/// User, role and type of what containers own, as every policy for containers has them.
+/// User, role and type of container files in container policies.
 const OWNED: &str = "system_u:object_r:container_file_t";
 
-/// The option with which a volume is mounted so; `None` when it is not, and is labelled by the runtime as before. For hosts that
-/// label at all.
+/// The mount option; `None` if it cannot be used, in which case the runtime relabels. For hosts with SELinux.
 #[must_use]
-pub fn mount_option(pod: &Pod, volume: &Persistent) -> Option<String> {
+pub fn mount_option(pod: &Pod, volume: &PersistentSource) -> Option<String> {
     let Backing::Csi(csi) = &volume.backing else { return None };
     if !csi.se_linux_mount || volume.block || csi.access_modes != [ALONE] {
         return None;
@@ -22,7 +21,7 @@ pub fn mount_option(pod: &Pod, volume: &Persistent) -> Option<String> {
     Some(format!("context=\"{OWNED}:{level}\""))
 }
 
-/// The level that all containers run at that mount the volume. Without one, or with several, no mount can have it.
+/// The level of all containers that mount the volume; `None` if there is none or if they differ.
 fn level(pod: &Pod, volume: &str) -> Option<String> {
     let of_pod = pod.spec.security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
     let own = |container: &Container| -> Option<SELinuxOptions> {
@@ -33,7 +32,7 @@ fn level(pod: &Pod, volume: &str) -> Option<String> {
     let users = all.filter(|container| container.volume_mounts.iter().any(|m| m.name == volume));
     let mut levels = users.map(|container| own(container).map(|o| o.level).unwrap_or_default());
     let first = levels.next().filter(|level| !level.is_empty())?;
-    // an option's value ends at its quotes
+    // A quote would end the option's value.
     let plain = first.chars().all(|c| c.is_ascii_alphanumeric() || ":,.-".contains(c));
     (plain && levels.all(|level| level == first)).then_some(first)
 }
@@ -48,13 +47,13 @@ mod tests {
         Pod { spec, ..Pod::default() }
     }
 
-    fn volume(can: bool, mode: &str) -> Persistent {
+    fn volume(can: bool, mode: &str) -> PersistentSource {
         let csi = CsiVolume {
             se_linux_mount: can,
             access_modes: vec![mode.into()],
             ..CsiVolume::default()
         };
-        Persistent {
+        PersistentSource {
             name: "v".into(),
             spec_name: "pv".into(),
             backing: Backing::Csi(Box::new(csi)),

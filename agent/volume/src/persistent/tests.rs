@@ -16,8 +16,8 @@ fn pod(volume: &str) -> Pod {
 const CLAIM: &str = "{metadata: {name: data, namespace: ns, uid: c1}, spec: {volumeName: pv}, status: {phase: Bound}}";
 const CLAIMED: &str = "{name: v, persistentVolumeClaim: {claimName: data}}";
 
-fn claimed(claim: &str, volume: &str) -> Known {
-    let mut known = Known::default();
+fn claimed(claim: &str, volume: &str) -> KnownObjects {
+    let mut known = KnownObjects::default();
     known.claims.insert("data".into(), Some(Arc::new(from_yaml(claim))));
     known.volumes.insert("pv".into(), Some(Arc::new(from_yaml(volume))));
     known
@@ -27,18 +27,18 @@ fn volume(source: &str) -> String {
     format!("{{metadata: {{name: pv}}, spec: {{claimRef: {{uid: c1}}, {source}}}}}")
 }
 
-fn error(pod: &Pod, known: &Known) -> String {
+fn error(pod: &Pod, known: &KnownObjects) -> String {
     resolve(pod, &pod.spec.volumes[0], "n", known).unwrap_err().to_string()
 }
 
-fn found(pod: &Pod, known: &Known) -> Persistent {
+fn found(pod: &Pod, known: &KnownObjects) -> PersistentSource {
     resolve(pod, &pod.spec.volumes[0], "n", known).unwrap().unwrap()
 }
 
 #[test]
 fn a_claim_has_to_be_there_bound_and_the_pods_own() {
     let pod_of = |text: &str| pod(text);
-    let mut nothing = Known::default();
+    let mut nothing = KnownObjects::default();
     nothing.claims.insert("data".into(), None);
     let not_found = "error processing PVC ns/data: failed to fetch PVC from API server: persistentvolumeclaims \"data\" not found";
     assert_eq!(error(&pod_of(CLAIMED), &nothing), not_found);
@@ -81,8 +81,8 @@ fn a_claim_has_to_be_there_bound_and_the_pods_own() {
 #[test]
 fn what_is_needed_is_named_step_by_step() {
     let pod = pod(CLAIMED);
-    let mut known = Known::default();
-    let next = |known: &Known| wanted(&pod, "n", known);
+    let mut known = KnownObjects::default();
+    let next = |known: &KnownObjects| required_objects(&pod, "n", known);
     assert_eq!(next(&known).claims, ["data".to_owned()].into());
     let source = "csi: {driver: d, volumeHandle: h, nodeStageSecretRef: {name: s, namespace: o}}";
     let all = claimed(CLAIM, &volume(source));
@@ -106,7 +106,7 @@ fn what_is_needed_is_named_step_by_step() {
     known.attachments.insert(attachment, Some(Arc::new(from_yaml(attached))));
     let Backing::Csi(csi) = found(&pod, &known).backing else { panic!("a driver's") };
     assert_eq!(csi.publish_context["dev"], "x");
-    // a driver that attaches nothing
+    // A driver that attaches nothing.
     let driver = "{spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, requiresRepublish: true, tokenRequests: [{audience: a}]}}";
     known.drivers.insert("d".into(), Some(Arc::new(from_yaml(driver))));
     known.attachments.clear();
@@ -123,7 +123,7 @@ fn inline_volumes_need_a_driver_that_says_so() {
     let pod = pod(
         "{name: v, csi: {driver: d, nodePublishSecretRef: {name: s}, volumeAttributes: {a: b}}}",
     );
-    let mut known = Known::default();
+    let mut known = KnownObjects::default();
     let mut told = |driver: Option<&str>| {
         known.drivers.insert("d".into(), driver.map(|text| Arc::new(from_yaml(text))));
         resolve(&pod, &pod.spec.volumes[0], "n", &known)
@@ -138,7 +138,7 @@ fn inline_volumes_need_a_driver_that_says_so() {
     assert_eq!(csi.handle.len(), "csi-".len() + 64);
 }
 
-/// Every source of the API: what becomes of it, in a persistent volume and in a pod.
+/// Every source of the API, in a persistent volume and in a pod.
 #[test]
 fn every_source_is_honoured_or_refused_with_its_reason() {
     let cases = [
@@ -193,7 +193,7 @@ fn every_source_is_honoured_or_refused_with_its_reason() {
     assert_eq!(names(cases.map(|case| case.0)), sources_of("PersistentVolumeSource"));
 }
 
-/// The fields of a message of the schema.
+/// The fields of a message in the schema.
 fn sources_of(message: &str) -> BTreeSet<&'static str> {
     let schema = include_str!("../../../../proto/api/schema/core_v1.tsv");
     let rows = schema.lines().map(|line| line.split('\t').collect::<Vec<_>>());
@@ -204,7 +204,7 @@ fn names<'a>(cases: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
     cases.into_iter().filter_map(|source| source.split(':').next()).collect()
 }
 
-/// The same in a pod: the agent's own, a driver's, or refused.
+/// In a pod: supported by the agent, by a driver, or rejected.
 #[test]
 fn every_source_of_a_pod_is_honoured_or_refused_with_its_reason() {
     let cases = [

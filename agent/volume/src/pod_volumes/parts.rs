@@ -1,4 +1,4 @@
-//! Parts of volumes on their way to containers, and what is taken off and shown anew under them.
+//! Bind mounts of parts of volumes for containers, and their refresh.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -8,16 +8,17 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{PRIVATE, PodVolumes, is_plain};
-use crate::mount::subpath_refresh::Renewal;
+use crate::mount::subpath_refresh::RefreshMethod;
 use crate::mount::{self, Extent};
-use crate::sub_path::{self, SubPath, SubPathError, Why};
+use crate::sub_path::{self, SubPath, SubPathError, SubPathFailure};
 use crate::{beneath, host_path};
 
 impl PodVolumes {
-    /// Binds a part of a volume to a place of its own, for a container to be given; where. A repeated call for the same container finds
-    /// what is bound, or takes what the path leads to by now.
+    /// Bind-mounts a part of a volume for a container and returns the path. A repeated call finds the mount, or replaces it if
+    /// the path leads elsewhere by now.
     ///
     /// # Errors
+    /// The part leads out of the volume, or cannot be opened, created or mounted.
     /// The part leads out of the volume, or cannot be opened, made or bound.
     pub fn sub_path(&self, uid: &str, want: &SubPath<'_>) -> Result<PathBuf, SubPathError> {
         let failed = |what: &'static str| {
@@ -28,8 +29,10 @@ impl PodVolumes {
             return Err(failed("name")(Errno::INVAL.into()));
         }
         let root = match want.on_node {
-            Some(kind) => host_path::open(&want.root.to_string_lossy(), kind).map_err(Why::from),
-            None => self.open_root(want.root).map_err(Why::from),
+            Some(kind) => {
+                host_path::open(&want.root.to_string_lossy(), kind).map_err(SubPathFailure::from)
+            }
+            None => self.open_root(want.root).map_err(SubPathFailure::from),
         };
         let root = root.map_err(failed("open the volume"))?;
         let below = |e: Errno| failed("open below the volume")(e.into());
@@ -38,8 +41,8 @@ impl PodVolumes {
             (path, _) if want.follows => {
                 let part = sub_path::open(&root, path).map_err(below)?;
                 let name = format!("{}.{}", want.container, want.index);
-                // What an instance before had is mounted on its name.
-                self.take_off(uid, want).map_err(|e| failed("unmount")(e.into()))?;
+                // The previous instance's mounts are on its name.
+                self.unmount_part(uid, want).map_err(|e| failed("unmount")(e.into()))?;
                 sub_path::stand_in(&root, part, &name).map_err(below)?
             }
             (path, _) => sub_path::open(root, path).map_err(below)?,
@@ -49,8 +52,8 @@ impl PodVolumes {
             ("", Some(_), None) => Extent::All,
             _ => Extent::One,
         };
-        if extent == Extent::AllReadOnly && self.lie_in(&part) {
-            let refused = failed("mount")(Why::HoldsAgent);
+        if extent == Extent::AllReadOnly && self.are_inside(&part) {
+            let refused = failed("mount")(SubPathFailure::HoldsAgent);
             return self.give_up(want, refused);
         }
         match self.bind_part(uid, want, &part, extent) {
@@ -62,11 +65,11 @@ impl PodVolumes {
         }
     }
 
-    /// What a container gets that would like everything read-only, where that cannot be: all of the volume as it is, which the runtime
-    /// mounts read-only at its top.
+    /// Fallback if recursive read-only is optional and not possible: the whole volume, which the runtime mounts read-only at its
+    /// top only.
     fn give_up(&self, want: &SubPath<'_>, why: SubPathError) -> Result<PathBuf, SubPathError> {
         if want.all_read_only == Some(AllReadOnly::IfPossible) && want.path.is_empty() {
-            tracing::debug!(volume = want.volume, %why, "read-only at its top only");
+            tracing::debug!(volume = want.volume, %why, "recursive read-only not possible; mounted read-only at the top only");
             return Ok(want.root.to_owned());
         }
         Err(why)
@@ -90,37 +93,37 @@ impl PodVolumes {
         Ok(self.target(uid, want))
     }
 
-    /// Where a part is bound for a container.
+    /// Mount point of a part for a container.
     fn target(&self, uid: &str, want: &SubPath<'_>) -> PathBuf {
         let index = want.index.to_string();
         let below = [uid, sub_path::DIRECTORY, want.volume, want.container, &index];
         below.iter().fold(self.pods.clone(), |path, name| path.join(name))
     }
 
-    /// Opens the directory of a container's targets; `None` if it has none.
+    /// Opens the directory of a container's mount points; `None` if it has none.
     fn targets(&self, uid: &str, want: &SubPath<'_>) -> rustix::io::Result<Option<OwnedFd>> {
         let pods = beneath::open_directory(&self.pods)?;
-        let Some(pod) = beneath::directory(pods, uid)? else { return Ok(None) };
+        let Some(pod) = beneath::open_existing(pods, uid)? else { return Ok(None) };
         sub_path::targets_there(pod, want.volume, want.container)
     }
 
-    fn take_off(&self, uid: &str, want: &SubPath<'_>) -> rustix::io::Result<()> {
+    fn unmount_part(&self, uid: &str, want: &SubPath<'_>) -> rustix::io::Result<()> {
         match self.targets(uid, want)? {
             Some(targets) => mount::detach(targets, &want.index.to_string()),
             None => Ok(()),
         }
     }
 
-    /// Shows containers that were given a part of a volume what it is now, if that part follows. A part that nobody was given, or that
-    /// is not there any more, stays as it is. Whether something was done.
+    /// Refreshes a part of a volume in the containers that use it, if it is to be refreshed. A part that no container uses or
+    /// that no longer exists is left unchanged. Returns whether anything changed.
     ///
     /// # Errors
     /// The part leads out of the volume, or cannot be opened or mounted.
-    pub fn renew_part(
+    pub fn refresh_part(
         &self,
         uid: &str,
         want: &SubPath<'_>,
-        how: Renewal,
+        how: RefreshMethod,
     ) -> Result<bool, SubPathError> {
         let failed = |what: &'static str| {
             let (path, volume) = (want.path.to_owned(), want.volume.to_owned());
@@ -137,6 +140,6 @@ impl PodVolumes {
             part => part.map_err(failed("open below the volume"))?,
         };
         let index = want.index.to_string();
-        sub_path::renew(&part, &targets, &index, how).map_err(failed("mount"))
+        sub_path::refresh(&part, &targets, &index, how).map_err(failed("mount"))
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 
-use agent_pod::env::Objects;
+use agent_pod::env::EnvObjects;
 use proto_api::core::v1::{ConfigMap, Pod, Secret};
 use proto_api::names::Profile;
 
@@ -11,7 +11,7 @@ use crate::sub_path::SubPath;
 
 struct Fixed(ConfigMap, Secret);
 
-impl Objects for Fixed {
+impl EnvObjects for Fixed {
     fn config_map(&self, name: &str) -> Option<&ConfigMap> {
         (name == "c").then_some(&self.0)
     }
@@ -32,17 +32,17 @@ fn keys(object: &str) -> Keys {
     Keys { object: object.into(), items: Vec::new(), optional: false, mode: 0o644 }
 }
 
-fn projected(name: &str, plugin: Plugin, projection: Projection) -> Volume {
+fn projected(name: &str, plugin: VolumePlugin, projection: Projection) -> Volume {
     let projected = Projected { plugin, projections: vec![projection] };
     Volume { name: name.into(), kind: VolumeKind::Projected(projected) }
 }
 
-fn set_up(volumes: &PodVolumes, volume: &Volume, value: &str) -> Result<SetUp, SetUpError> {
+fn set_up(volumes: &PodVolumes, volume: &Volume, value: &str) -> Result<ReadyVolume, SetUpError> {
     let mut pod = Pod::default();
     pod.metadata.uid = "u1".into();
     let objects = objects(value);
     let nothing = BTreeMap::new();
-    let inputs = Inputs {
+    let inputs = PayloadInputs {
         pod: &pod,
         objects: &objects,
         tokens: &BTreeMap::new(),
@@ -70,8 +70,8 @@ fn mounts_below(path: &Path) -> usize {
 #[test]
 fn each_kind_lies_where_the_ecosystem_looks() {
     let Some((dir, volumes)) = root("each_kind_lies_where_the_ecosystem_looks") else { return };
-    let config = projected("settings", Plugin::ConfigMap, Projection::ConfigMap(keys("c")));
-    let secret = projected("login", Plugin::Secret, Projection::Secret(keys("s")));
+    let config = projected("settings", VolumePlugin::ConfigMap, Projection::ConfigMap(keys("c")));
+    let secret = projected("login", VolumePlugin::Secret, Projection::Secret(keys("s")));
     let scratch = Volume { name: "tmp".into(), kind: VolumeKind::EmptyDir(Medium::Disk) };
     let memory = Medium::Memory { size_bytes: Some(1 << 20) };
     let shm = Volume { name: "shm".into(), kind: VolumeKind::EmptyDir(memory) };
@@ -91,7 +91,7 @@ fn each_kind_lies_where_the_ecosystem_looks() {
     }
     assert_eq!(std::fs::read_to_string(below("kubernetes.io~secret/login/key")).unwrap(), "1");
 
-    // what a container wrote survives another set-up, as after a restart of the agent
+    // Files of a container survive another set-up, as after a restart of the agent.
     std::fs::write(below("kubernetes.io~empty-dir/tmp/mine"), "x").unwrap();
     std::fs::write(below("kubernetes.io~empty-dir/shm/mine"), "x").unwrap();
     let mounted = mounts_below(dir.path());
@@ -107,10 +107,10 @@ fn each_kind_lies_where_the_ecosystem_looks() {
     assert_eq!(std::fs::read_to_string(below("kubernetes.io~secret/login/key")).unwrap(), "2");
     volumes.sweep("u1", &secret).unwrap();
 
-    assert!(volumes.exist("u1"));
+    assert!(volumes.has_any("u1"));
     assert_eq!(volumes.uids().unwrap(), ["u1"]);
     volumes.tear_down("u1").unwrap();
-    assert!(!volumes.exist("u1"));
+    assert!(!volumes.has_any("u1"));
     assert_eq!(mounts_below(dir.path()), 0);
     volumes.tear_down("u1").unwrap();
 }
@@ -118,9 +118,9 @@ fn each_kind_lies_where_the_ecosystem_looks() {
 #[test]
 fn a_failed_refresh_leaves_the_volume() {
     let Some((_dir, volumes)) = root("a_failed_refresh_leaves_the_volume") else { return };
-    let good = projected("v", Plugin::Secret, Projection::Secret(keys("s")));
+    let good = projected("v", VolumePlugin::Secret, Projection::Secret(keys("s")));
     let path = set_up(&volumes, &good, "1").unwrap().path;
-    let gone = projected("v", Plugin::Secret, Projection::Secret(keys("nothing")));
+    let gone = projected("v", VolumePlugin::Secret, Projection::Secret(keys("nothing")));
     let error = set_up(&volumes, &gone, "2").unwrap_err();
     assert!(matches!(error, SetUpError::Source { .. }), "{error}");
     assert_eq!(std::fs::read_to_string(path.join("key")).unwrap(), "1");
@@ -132,12 +132,12 @@ fn tokens_are_found_again() {
     let Some((_dir, volumes)) = root("tokens_are_found_again") else { return };
     let want = TokenWant { audience: String::new(), expiration_secs: 3607 };
     let projection = Projection::Token { want: want.clone(), path: "d/token".into(), mode: 0o644 };
-    let volume = projected("api", Plugin::Projected, projection);
+    let volume = projected("api", VolumePlugin::Projected, projection);
     let mut pod = Pod::default();
     pod.metadata.uid = "u1".into();
     let tokens = BTreeMap::from([(want, "e30.e30.x".to_owned())]);
     let (objects, allocatable) = (objects(""), BTreeMap::new());
-    let inputs = Inputs {
+    let inputs = PayloadInputs {
         pod: &pod,
         objects: &objects,
         tokens: &tokens,
@@ -197,11 +197,11 @@ fn links_lead_nowhere() {
 #[test]
 fn a_sweep_after_the_end_makes_nothing() {
     let Some((_dir, volumes)) = root("a_sweep_after_the_end_makes_nothing") else { return };
-    let volume = projected("v", Plugin::ConfigMap, Projection::ConfigMap(keys("c")));
+    let volume = projected("v", VolumePlugin::ConfigMap, Projection::ConfigMap(keys("c")));
     set_up(&volumes, &volume, "1").unwrap();
     volumes.tear_down("u1").unwrap();
     volumes.sweep("u1", &volume).unwrap();
-    assert!(!volumes.exist("u1"));
+    assert!(!volumes.has_any("u1"));
 }
 
 #[test]
@@ -241,14 +241,14 @@ fn a_path_of_the_node_is_bound_as_what_it_was_checked_to_be() {
         assert_eq!(bind(path, *kind, index).unwrap(), bound, "again is the same");
     }
     let wrong = bind(&at("file"), HostPathKind::Directory, 9).unwrap_err();
-    assert!(matches!(wrong.source, crate::sub_path::Why::HostPath(_)), "{wrong}");
+    assert!(matches!(wrong.source, crate::sub_path::SubPathFailure::HostPath(_)), "{wrong}");
     assert_eq!(mounts_below(dir.path()), cases.len());
-    // the path leads somewhere else by the container's next start: so does the binding
+    // At the container's next start the path leads elsewhere: the mount follows.
     std::fs::rename(at("file"), at("old")).unwrap();
     std::fs::write(at("file"), "new").unwrap();
     let bound = bind(&at("file"), HostPathKind::File, 1).unwrap();
     assert_eq!(std::fs::read_to_string(bound).unwrap(), "new");
-    // what is mounted on the node below a path that a pod has outlives the pod
+    // A mount on the node below a `hostPath` outlives the pod.
     std::fs::create_dir(at("made/inner")).unwrap();
     let tmpfs = Tmpfs { size_bytes: Some(1 << 20), mode: 0o755, swap: Swap::Allowed, exec: false };
     mount::attach(
@@ -263,5 +263,5 @@ fn a_path_of_the_node_is_bound_as_what_it_was_checked_to_be() {
     drop(inner);
     mount::unmount(beneath::open_directory(&at("made")).unwrap(), "inner").unwrap();
     assert!(at("directory").exists() && at("made").exists() && at("old").exists());
-    assert!(volumes.lie_below("/") && !volumes.lie_below(node.path().to_str().unwrap()));
+    assert!(volumes.are_below("/") && !volumes.are_below(node.path().to_str().unwrap()));
 }

@@ -1,17 +1,17 @@
-//! Fields of the pod as files.
+//! Files of the downward API.
 
 use std::collections::BTreeMap;
 
 use agent_pod::env::resource_value;
 use proto_api::core::v1::{DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
 
-use super::{Inputs, SourceError, mode};
+use super::{PayloadInputs, SourceError, mode};
 use crate::payload::{Payload, PayloadFile};
 
 pub(super) fn files(
     items: &[DownwardAPIVolumeFile],
     default_mode: u32,
-    inputs: &Inputs<'_>,
+    inputs: &PayloadInputs<'_>,
     payload: &mut Payload,
 ) -> Result<(), SourceError> {
     for item in items {
@@ -23,13 +23,13 @@ pub(super) fn files(
             String::new()
         };
         let mode = mode(item.mode, default_mode)?;
-        inputs.budget.take(text.len())?;
+        inputs.budget.reserve(text.len())?;
         payload.insert(&item.path, PayloadFile { data: text.into_bytes(), mode })?;
     }
     Ok(())
 }
 
-/// Only fields of the metadata: what is known later, such as addresses, is for environments.
+/// Metadata fields only: values known later, such as addresses, are available in environments only, as in Kubernetes.
 fn field(path: &str, pod: &Pod) -> Result<String, SourceError> {
     let metadata = &pod.metadata;
     let unknown = || SourceError::UnknownField(path.into());
@@ -52,7 +52,10 @@ fn field(path: &str, pod: &Pod) -> Result<String, SourceError> {
     })
 }
 
-fn resource(selector: &ResourceFieldSelector, inputs: &Inputs<'_>) -> Result<String, SourceError> {
+fn resource(
+    selector: &ResourceFieldSelector,
+    inputs: &PayloadInputs<'_>,
+) -> Result<String, SourceError> {
     let spec = &inputs.pod.spec;
     let mut all = spec.containers.iter().chain(&spec.init_containers);
     let container = all.find(|container| container.name == selector.container_name);
@@ -61,14 +64,14 @@ fn resource(selector: &ResourceFieldSelector, inputs: &Inputs<'_>) -> Result<Str
         .map_err(|_| SourceError::UnknownResource(selector.resource.clone()))
 }
 
-/// A map as lines of `key="value"`, sorted, the last without an end: the form that programs in pods parse.
+/// A map as sorted lines `key="value"` without a final newline, the kubelet's format.
 fn lines(map: &BTreeMap<String, String>) -> String {
     let lines: Vec<String> =
         map.iter().map(|(key, value)| format!("{key}={}", quoted(value))).collect();
     lines.join("\n")
 }
 
-/// A string in double quotes with the escapes of the language that such files come from.
+/// A string in double quotes with Go's escapes.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len().saturating_add(2));
     quoted.push('"');

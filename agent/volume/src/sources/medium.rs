@@ -1,4 +1,4 @@
-//! Where an empty directory lies, and how large it may become.
+//! Medium and size limit of `emptyDir` volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,32 +7,32 @@ use proto_api::core::v1::{Container, EmptyDirVolumeSource, Pod};
 
 use super::SourceError;
 
-/// The only medium name with a size of its own: `HugePages-<page size>`.
+/// Medium with a page size: `HugePages-<page size>`.
 const HUGE_PAGES: &str = "HugePages";
-/// Resources of huge pages: `hugepages-<page size>`.
+/// Prefix of huge page resources: `hugepages-<page size>`.
 const HUGE_PAGES_RESOURCE: &str = "hugepages-";
 
-/// Where an empty directory lies.
+/// Medium of an `emptyDir`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// On the node's disk.
+    /// Disk.
     Disk,
-    /// In memory, up to a size in bytes.
+    /// Memory, up to a size.
     Memory {
-        /// The bound; half of the node's memory when `None`.
+        /// Size limit in bytes; half of the node's memory if `None`.
         size_bytes: Option<u64>,
     },
-    /// In huge pages.
+    /// Huge pages.
     HugePages {
-        /// Size of one, in bytes.
+        /// Page size in bytes.
         page_bytes: u64,
     },
 }
 
 impl Medium {
-    /// The same, but no larger than all that pods may have of the node.
+    /// The same medium, limited to the node's allocatable memory.
     #[must_use]
-    pub fn bounded_by(&self, allocatable: &BTreeMap<String, Quantity>) -> Self {
+    pub fn limited_to(&self, allocatable: &BTreeMap<String, Quantity>) -> Self {
         let node = allocatable.get("memory").map(|q| q.as_bytes()).filter(|bytes| *bytes > 0);
         match self {
             Self::Memory { size_bytes } => {
@@ -43,8 +43,8 @@ impl Medium {
     }
 }
 
-/// The medium of a volume of `pod`. Memory is bounded by the volume's limit and by what the pod's containers may use together.
-pub(super) fn of(
+/// The medium of a volume of `pod`. Memory is limited by the volume's limit and by the memory limits of the pod's containers.
+pub(super) fn parse(
     pod: &Pod,
     volume: &str,
     source: &EmptyDirVolumeSource,
@@ -81,14 +81,14 @@ fn huge_pages(size: &str) -> Result<Medium, String> {
     Ok(Medium::HugePages { page_bytes: size.as_bytes() })
 }
 
-/// Sizes of huge pages that the pod's containers name.
+/// Huge page sizes that the pod's containers request.
 fn page_sizes(pod: &Pod) -> BTreeSet<String> {
     let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
     let names = all.flat_map(|c| c.resources.requests.keys().chain(c.resources.limits.keys()));
     names.filter_map(|name| name.strip_prefix(HUGE_PAGES_RESOURCE)).map(str::to_owned).collect()
 }
 
-/// Memory that the pod's containers may use together, in bytes; `None` when one of them has no bound.
+/// Sum of the memory limits of the pod's containers in bytes; `None` if one has no limit.
 fn memory_limit(pod: &Pod) -> Option<u64> {
     let of = |container: &Container| {
         container.resources.limits.get("memory").map(|limit| limit.as_bytes()).filter(|b| *b > 0)
@@ -107,10 +107,10 @@ fn memory_limit(pod: &Pod) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Limits of one container, by resource.
-    type Limits<'a> = &'a [(&'a str, &'a str)];
+    /// Limits of one container by resource.
+    type MemoryLimits<'a> = &'a [(&'a str, &'a str)];
 
-    fn pod(containers: &[Limits<'_>]) -> Pod {
+    fn pod(containers: &[MemoryLimits<'_>]) -> Pod {
         let mut pod = Pod::default();
         for limits in containers {
             let mut container = Container::default();
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn the_smallest_bound_holds() {
         let mi = |n: u64| Some(n << 20);
-        type Case<'a> = (&'a [Limits<'a>], Option<&'a str>, Option<u64>);
-        let one: Limits<'_> = &[("memory", "64Mi")];
-        let none: Limits<'_> = &[];
+        type Case<'a> = (&'a [MemoryLimits<'a>], Option<&'a str>, Option<u64>);
+        let one: MemoryLimits<'_> = &[("memory", "64Mi")];
+        let none: MemoryLimits<'_> = &[];
         let cases: [Case<'_>; 6] = [
             (&[none], None, None),
             (&[none], Some("10Mi"), mi(10)),
@@ -141,20 +141,20 @@ mod tests {
                 medium: "Memory".into(),
                 size_limit: limit.map(|l| l.parse().unwrap()),
             };
-            let got = of(&pod(containers), "v", &source).unwrap();
+            let got = parse(&pod(containers), "v", &source).unwrap();
             assert_eq!(got, Medium::Memory { size_bytes: bytes }, "{containers:?} {limit:?}");
         }
         let node = BTreeMap::from([("memory".to_owned(), "32Mi".parse().unwrap())]);
         let all = Medium::Memory { size_bytes: None };
-        assert_eq!(all.bounded_by(&node), Medium::Memory { size_bytes: mi(32) });
-        assert_eq!(Medium::Disk.bounded_by(&node), Medium::Disk);
+        assert_eq!(all.limited_to(&node), Medium::Memory { size_bytes: mi(32) });
+        assert_eq!(Medium::Disk.limited_to(&node), Medium::Disk);
     }
 
     #[test]
     fn huge_pages_are_those_of_the_pod() {
-        type Case<'a> = (Limits<'a>, &'a str, Option<u64>);
-        let small: Limits<'_> = &[("hugepages-2Mi", "4Mi")];
-        let both: Limits<'_> = &[("hugepages-2Mi", "4Mi"), ("hugepages-1Gi", "1Gi")];
+        type Case<'a> = (MemoryLimits<'a>, &'a str, Option<u64>);
+        let small: MemoryLimits<'_> = &[("hugepages-2Mi", "4Mi")];
+        let both: MemoryLimits<'_> = &[("hugepages-2Mi", "4Mi"), ("hugepages-1Gi", "1Gi")];
         let cases: [Case<'_>; 7] = [
             (small, "HugePages", Some(2 << 20)),
             (small, "HugePages-2Mi", Some(2 << 20)),
@@ -166,7 +166,7 @@ mod tests {
         ];
         for (limits, medium, bytes) in cases {
             let source = EmptyDirVolumeSource { medium: medium.into(), size_limit: None };
-            let got = of(&pod(&[limits]), "v", &source).ok();
+            let got = parse(&pod(&[limits]), "v", &source).ok();
             assert_eq!(got, bytes.map(|page_bytes| Medium::HugePages { page_bytes }), "{medium}");
         }
     }

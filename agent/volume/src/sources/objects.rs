@@ -1,14 +1,14 @@
-//! Keys of config maps and secrets as files.
+//! Keys of ConfigMaps and Secrets as files.
 
 use proto_api::core::v1::KeyToPath;
 
-use super::{Inputs, Keys, SourceError, mode};
+use super::{Keys, PayloadInputs, SourceError, mode};
 use crate::budget::Budget;
 use crate::payload::{Payload, PayloadFile};
 
 pub(super) fn config_map(
     keys: &Keys,
-    inputs: &Inputs<'_>,
+    inputs: &PayloadInputs<'_>,
     payload: &mut Payload,
 ) -> Result<(), SourceError> {
     let Some(object) = inputs.objects.config_map(&keys.object) else {
@@ -21,7 +21,7 @@ pub(super) fn config_map(
 
 pub(super) fn secret(
     keys: &Keys,
-    inputs: &Inputs<'_>,
+    inputs: &PayloadInputs<'_>,
     payload: &mut Payload,
 ) -> Result<(), SourceError> {
     let Some(object) = inputs.objects.secret(&keys.object) else { return missing("secret", keys) };
@@ -45,7 +45,7 @@ fn project<'a>(
 ) -> Result<(), SourceError> {
     if keys.items.is_empty() {
         for (key, value) in data {
-            budget.take(value.len())?;
+            budget.reserve(value.len())?;
             payload.insert(key, PayloadFile { data: value.to_vec(), mode: keys.mode })?;
         }
         return Ok(());
@@ -54,7 +54,7 @@ fn project<'a>(
         match data.clone().find(|(name, _)| name == key) {
             Some((_, value)) => {
                 let mode = mode(*own, keys.mode)?;
-                budget.take(value.len())?;
+                budget.reserve(value.len())?;
                 payload.insert(path, PayloadFile { data: value.to_vec(), mode })?;
             }
             None if keys.optional => {}

@@ -8,7 +8,7 @@ struct Fixed {
     secrets: BTreeMap<String, Secret>,
 }
 
-impl Objects for Fixed {
+impl EnvObjects for Fixed {
     fn config_map(&self, name: &str) -> Option<&ConfigMap> {
         self.config_maps.get(name)
     }
@@ -48,13 +48,13 @@ fn pod() -> Pod {
     pod
 }
 
-/// Reads one volume as it stands in a pod and shows its files as `path mode content`, or the error.
+/// Reads one volume as written in a pod and compares its files, as `path mode content`, or the error.
 fn check(volume: &str, expect: &[&str]) {
     let source: ApiVolume = from_yaml(volume);
     let shown = match super::volume(&Pod::default(), &source) {
         Ok(Volume { kind: VolumeKind::Projected(projected), .. }) => {
             let want = TokenWant { audience: String::new(), expiration_secs: 3607 };
-            let inputs = Inputs {
+            let inputs = PayloadInputs {
                 pod: &pod(),
                 objects: &objects(),
                 tokens: &[(want, "ey.token".to_owned())].into(),
@@ -176,10 +176,10 @@ fn other_kinds() {
 #[test]
 fn needs_are_all_objects() {
     let source = "{name: v, projected: {sources: [{serviceAccountToken: {path: t, expirationSeconds: 5}}, {configMap: {name: c, optional: true}}, {secret: {name: s}}]}}";
-    let mut needs = Needs::default();
+    let mut needs = VolumeRequirements::default();
     super::volume(&Pod::default(), &from_yaml(source)).unwrap().add_needs(&mut needs);
     let token = TokenWant { audience: String::new(), expiration_secs: TOKEN_SECS_MIN };
-    let expect = Needs {
+    let expect = VolumeRequirements {
         config_maps: ["c".to_owned()].into(),
         secrets: ["s".to_owned()].into(),
         tokens: [token].into(),
@@ -207,13 +207,13 @@ fn tokens_belong_to_the_user_that_reads_them() {
     assert_eq!(owner(group), (None, Some(9)));
 }
 
-/// One object under as many paths as fit into a pod, in several volumes.
+/// One object under as many paths as a pod may have, in several volumes.
 #[test]
 fn what_is_shown_often_comes_to_no_more_than_the_budget() {
     let mut map = proto_api::core::v1::ConfigMap::default();
     map.data.insert("k".into(), "x".repeat(1 << 20));
     struct One(proto_api::core::v1::ConfigMap);
-    impl agent_pod::env::Objects for One {
+    impl agent_pod::env::EnvObjects for One {
         fn config_map(&self, _: &str) -> Option<&proto_api::core::v1::ConfigMap> {
             Some(&self.0)
         }
@@ -229,13 +229,16 @@ fn what_is_shown_often_comes_to_no_more_than_the_budget() {
             optional: false,
             mode: 0o644,
         };
-        Projected { plugin: Plugin::ConfigMap, projections: vec![Projection::ConfigMap(keys)] }
+        Projected {
+            plugin: VolumePlugin::ConfigMap,
+            projections: vec![Projection::ConfigMap(keys)],
+        }
     };
     let mut pod = pod();
     pod.metadata.annotations.insert("a".into(), "y".repeat(1 << 18));
     let (objects, tokens, nothing) = (One(map), BTreeMap::new(), BTreeMap::new());
     let budget = Budget::default();
-    let inputs = Inputs {
+    let inputs = PayloadInputs {
         pod: &pod,
         objects: &objects,
         tokens: &tokens,
@@ -254,8 +257,8 @@ fn what_is_shown_often_comes_to_no_more_than_the_budget() {
         ..DownwardAPIVolumeFile::default()
     };
     let fields = Projection::DownwardApi { items: (0..2000).map(item).collect(), mode: 0o644 };
-    let fields = Projected { plugin: Plugin::DownwardApi, projections: vec![fields] };
+    let fields = Projected { plugin: VolumePlugin::DownwardApi, projections: vec![fields] };
     let budget = Budget::default();
-    let inputs = Inputs { budget: &budget, ..inputs };
+    let inputs = PayloadInputs { budget: &budget, ..inputs };
     assert_eq!(fields.payload(&inputs).map(|payload| payload.len()), Err(over));
 }

@@ -1,13 +1,13 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use super::*;
-use crate::mount::subpath_refresh::Renewal;
+use crate::mount::subpath_refresh::RefreshMethod;
 
 fn root(path: &Path) -> OwnedFd {
     beneath::open_directory(path).unwrap()
 }
 
-/// All of a volume, for the mount of that number.
+/// A whole volume, for the mount with that index.
 fn of_all(root: &Path, index: usize, on_node: Option<HostPathKind>) -> SubPath<'_> {
     let (volume, container, path) = ("v", "c", "");
     SubPath { volume, root, container, index, path, on_node, all_read_only: None, follows: false }
@@ -74,7 +74,7 @@ fn what_is_missing_is_made_as_the_volume_is() {
     let stat = dir.path().join("a/b/c").metadata().unwrap();
     assert_eq!(identity(&made), stat.ino());
     assert_eq!(stat.mode() & 0o7777, 0o2777);
-    // a link to what is not there yet is not a way to make it somewhere else
+    // A dangling link must not create its target elsewhere.
     symlink("nowhere", dir.path().join("dangling")).unwrap();
     assert!(open(root(dir.path()), "dangling").is_err());
     assert!(!dir.path().join("nowhere").exists());
@@ -105,7 +105,7 @@ fn read_only_goes_all_the_way_down() {
     let read_only = Err(Some(Errno::ROFS.raw_os_error()));
     let frozen = [write(&bound), write(&bound.join("below"))];
     let free = [write(&plain), write(&plain.join("below")), write(&volume.path().join("below"))];
-    // the agent's own directory lies in its parent: all of that is not copied
+    // The parent contains the agent's directory and is not copied.
     let above = agent.path().parent().unwrap();
     let refused = give(above, 2, Some(AllReadOnly::Enabled)).map_err(|e| e.source.to_string());
     let given = give(above, 2, Some(AllReadOnly::IfPossible)).unwrap();
@@ -117,7 +117,7 @@ fn read_only_goes_all_the_way_down() {
     assert_eq!(given, above);
 }
 
-/// A container, as far as its mounts go: a namespace of its own with a mount of `from` that receives what is mounted there.
+/// A stand-in for a container: a mount namespace with a mount of `from` that receives propagated mounts.
 struct Container {
     shell: std::process::Child,
     says: std::io::BufReader<std::process::ChildStdout>,
@@ -139,7 +139,7 @@ impl Container {
         Self { shell, says }
     }
 
-    /// What it reads, and how many mounts it has there.
+    /// The text it reads, and the number of mounts there.
     fn sees(&mut self) -> String {
         use std::io::{BufRead as _, Write as _};
         writeln!(self.shell.stdin.as_mut().unwrap()).unwrap();
@@ -166,32 +166,32 @@ fn a_part_that_follows_is_new_in_containers_that_run() {
     }
     std::fs::create_dir_all(agent.path().join("pods/u")).unwrap();
     let pods = crate::PodVolumes::new(agent.path(), Names::new(Profile::Kubernetes));
-    // As files of a projected volume come: a new one takes the place of the old.
+    // Like the files of a projected volume: a new file replaces the old one.
     let write = |text: &str| {
         std::fs::write(volume.path().join("next"), text).unwrap();
         std::fs::rename(volume.path().join("next"), volume.path().join("f")).unwrap();
     };
     let part = SubPath { path: "f", follows: true, ..of_all(volume.path(), 0, None) };
     write("one");
-    let renew = |how| pods.renew_part("u", &part, how).unwrap();
-    assert!(!renew(Renewal::OnTop), "nobody has it");
+    let renew = |how| pods.refresh_part("u", &part, how).unwrap();
+    assert!(!renew(RefreshMethod::OnTop), "nobody has it");
     let bound = pods.sub_path("u", &part).unwrap();
     let inside = agent.path().join("inside");
     std::fs::write(&inside, "").unwrap();
     let mut first = Container::start(&bound, &inside);
     let mut seen = vec![first.sees()];
-    let [top, instead] = [Renewal::OnTop, Renewal::Instead];
+    let [top, instead] = [RefreshMethod::OnTop, RefreshMethod::Instead];
     for (text, how) in [("two", top), ("three", instead), ("four", instead)] {
         write(text);
         assert!(renew(how));
         assert!(!renew(how), "it is the same");
         seen.push(first.sees());
     }
-    // What is gone from the volume stays in the container.
+    // A file removed from the volume stays in the container.
     std::fs::remove_file(volume.path().join("f")).unwrap();
     assert!(!renew(instead));
     seen.push(first.sees());
-    // The next instance begins with what is there, and follows too.
+    // The next instance starts with the current file and is refreshed, too.
     write("five");
     pods.sub_path("u", &part).unwrap();
     let mut second = Container::start(&bound, &inside);
@@ -202,7 +202,7 @@ fn a_part_that_follows_is_new_in_containers_that_run() {
         assert!(renew(how));
         of_second.push(second.sees());
     }
-    // One that starts after something was shown anew keeps what it starts with, and nothing fails.
+    // An instance that starts after a refresh keeps what it starts with, without an error.
     pods.sub_path("u", &part).unwrap();
     write("eight");
     assert!(renew(top));

@@ -5,17 +5,17 @@ use super::*;
 #[test]
 fn claims_are_read() {
     let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
-    let life = Life { issued_at: 100, expires_at: 3707 };
-    assert_eq!(Life::of(&token(r#"{"iss":"x","iat":100,"exp":3707}"#)), Some(life));
-    assert_eq!(Life::of(&token(r#"{"iat":100}"#)), None);
+    let life = TokenLifetime { issued_at: 100, expires_at: 3707 };
+    assert_eq!(TokenLifetime::of(&token(r#"{"iss":"x","iat":100,"exp":3707}"#)), Some(life));
+    assert_eq!(TokenLifetime::of(&token(r#"{"iat":100}"#)), None);
     for bad in ["", "a.b", "e30.%.x", "e30.e30.x"] {
-        assert_eq!(Life::of(bad), None, "{bad}");
+        assert_eq!(TokenLifetime::of(bad), None, "{bad}");
     }
 }
 
 #[test]
 fn renewal_is_due_after_four_fifths_or_a_day() {
-    let life = |issued_at, expires_at| Life { issued_at, expires_at };
+    let life = |issued_at, expires_at| TokenLifetime { issued_at, expires_at };
     for (life, now, secs) in [
         (life(0, 1000), 0, 800),
         (life(0, 1000), 700, 100),
@@ -33,8 +33,10 @@ fn renewal_is_due_after_four_fifths_or_a_day() {
 #[test]
 fn either_clock_says_when() {
     let at = |boot, unix| Moment { boot: Duration::from_secs(boot), unix };
-    let of = |life, spread| Renewal::of(Duration::from_secs(life), at(100, 1_000_000), spread);
-    assert_eq!(of(1000, 0), Renewal { boot: Duration::from_secs(900), unix: 1_000_800 });
+    let of = |life, spread| {
+        TokenRenewal::for_lifetime(Duration::from_secs(life), at(100, 1_000_000), spread)
+    };
+    assert_eq!(of(1000, 0), TokenRenewal { boot: Duration::from_secs(900), unix: 1_000_800 });
     assert_eq!(of(1000, 49).boot, Duration::from_millis(900_000 - 39_200), "spread, and earlier");
     assert_eq!(of(1_000_000, 0).boot.as_secs(), 100 + 24 * 3600);
     let renewal = of(1000, 0);
@@ -49,14 +51,14 @@ fn either_clock_says_when() {
     }
 }
 
-/// Something that happens to a node, in seconds after what happened before it.
+/// An event on a node, in seconds after the previous event.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// The clock that people read is set.
+    /// The wall clock is set.
     ClockSet(i64),
-    /// The API server goes, or comes.
+    /// The API server stops or starts.
     Server(bool),
-    /// The agent is killed and starts again.
+    /// The agent is killed and restarted.
     Restart,
 }
 
@@ -70,19 +72,19 @@ fn happenings() -> impl Strategy<Value = Vec<(u64, Happening)>> {
     proptest::collection::vec((1..400_u64, one), 0..40)
 }
 
-/// An agent with one token, and what the node remembers of it.
+/// An agent with one token, and what the node stores of it.
 struct Agent {
-    /// In the volume: from when to when the server takes it.
-    file: Life,
-    /// Beside the volume.
-    written: Option<Renewal>,
+    /// In the volume: validity by the API server's clock.
+    file: TokenLifetime,
+    /// Next to the volume.
+    written: Option<TokenRenewal>,
     /// In memory.
-    known: Renewal,
+    known: TokenRenewal,
     retry_at: u64,
 }
 
 impl Agent {
-    /// Looks at the token when one of its own times has come.
+    /// Checks the token when one of its renewal times has come.
     fn wake(&mut self, now: u64, wall: i64, life: i64, server: bool, writes: bool, spread: u64) {
         let moment = Moment { boot: Duration::from_secs(now), unix: wall };
         if now < self.retry_at || moment.boot < self.known.boot {
@@ -93,21 +95,23 @@ impl Agent {
             return;
         }
         let now_server = i64::try_from(now).unwrap();
-        self.file = Life { issued_at: now_server, expires_at: now_server + life };
-        self.known = Renewal::of(Duration::from_secs(life.unsigned_abs()), moment, spread);
+        self.file = TokenLifetime { issued_at: now_server, expires_at: now_server + life };
+        self.known =
+            TokenRenewal::for_lifetime(Duration::from_secs(life.unsigned_abs()), moment, spread);
         self.written = writes.then_some(self.known);
     }
 
     fn restart(&mut self, now: u64, wall: i64) {
         let moment = Moment { boot: Duration::from_secs(now), unix: wall };
         self.retry_at = 0;
-        self.known = self.written.unwrap_or_else(|| Renewal::of_found(self.file, moment));
+        self.known =
+            self.written.unwrap_or_else(|| TokenRenewal::for_found_token(self.file, moment));
     }
 }
 
 proptest! {
-    /// Whatever happens to clocks, server and agent: a token is past its life only if the server could not be reached for long enough
-    /// in the last fifth of it.
+    /// Whatever happens to clocks, API server and agent, a token expires only if the server was unreachable for long enough in
+    /// the last fifth of its lifetime.
     #[test]
     fn a_token_that_is_read_is_good(
         life in 600..4000_i64,
@@ -115,9 +119,9 @@ proptest! {
         happenings in happenings(),
     ) {
         let mut agent = Agent {
-            file: Life { issued_at: 0, expires_at: 0 },
+            file: TokenLifetime { issued_at: 0, expires_at: 0 },
             written: None,
-            known: Renewal { boot: Duration::ZERO, unix: 0 },
+            known: TokenRenewal { boot: Duration::ZERO, unix: 0 },
             retry_at: 0,
         };
         let (mut offset, mut server, mut up_for) = (0_i64, true, 0_u64);
@@ -145,17 +149,17 @@ proptest! {
 
 #[test]
 fn without_what_is_written_down_a_clock_that_was_set_back_puts_a_renewal_off() {
-    // the reason for writing it down
-    let file = Life { issued_at: 0, expires_at: 1000 };
+    // The reason for storing the renewal time.
+    let file = TokenLifetime { issued_at: 0, expires_at: 1000 };
     let mut agent = Agent {
         file,
         written: None,
-        known: Renewal { boot: Duration::from_secs(800), unix: 800 },
+        known: TokenRenewal { boot: Duration::from_secs(800), unix: 800 },
         retry_at: 0,
     };
     agent.restart(700, 200);
     assert_eq!(agent.known.boot.as_secs(), 1300, "after its end");
-    agent.written = Some(Renewal { boot: Duration::from_secs(800), unix: 800 });
+    agent.written = Some(TokenRenewal { boot: Duration::from_secs(800), unix: 800 });
     agent.restart(700, 200);
     assert_eq!(agent.known.boot.as_secs(), 800);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 
-/// How long generations linger here, so that many writes take little time.
+/// Linger time of these tests, short so that many writes take little time.
 const SHORT: Duration = Duration::from_millis(100);
 
 fn tree(path: &Path) -> Tree {
@@ -21,7 +21,7 @@ fn payload(files: &[(&str, &str)]) -> Payload {
     payload
 }
 
-/// Names in a volume, links with their targets.
+/// Names in a volume; links with their targets.
 fn listing(path: &Path) -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
     entries
@@ -62,7 +62,7 @@ fn an_unchanged_payload_writes_nothing() {
     let before = listing(dir.path());
     assert_eq!(volume.write(&files).unwrap(), Written::Unchanged);
     assert_eq!(listing(dir.path()), before);
-    // content, mode, one file more or less: each is a change
+    // Content, mode, one file more or less: each is a change.
     for other in [
         payload(&[("a", "x"), ("b/c", "2")]),
         payload(&[("a", "x")]),
@@ -82,7 +82,7 @@ fn an_unchanged_payload_writes_nothing() {
     assert_eq!(volume.write(&other).unwrap(), Written::Switched);
 }
 
-/// Sweeps until the last switch is long enough ago for that to do something.
+/// Sweeps until the last switch is long enough ago.
 fn sweep(volume: &Tree, path: &Path) {
     while generations(path) > 1 {
         volume.sweep().unwrap();
@@ -114,7 +114,7 @@ fn each_ended_generation_goes_after_its_own_time() {
     let volume = Tree::new(root, Ownership::default()).with_linger(Duration::from_secs(1000));
     let all: Vec<String> = (0..4).map(|number| ages(&volume, number)).collect();
     assert_eq!(generations(dir.path()), 4);
-    // the first two ended long ago, by a writer that was slow before its last switch
+    // The first two ended long ago: the writer was slow before its last switch.
     for name in &all[..2] {
         let long_ago = Timespec { tv_sec: 1_000_000, tv_nsec: 0 };
         let times = Timestamps { last_access: long_ago, last_modification: long_ago };
@@ -125,7 +125,7 @@ fn each_ended_generation_goes_after_its_own_time() {
     let left = listing(dir.path());
     assert!(all[..2].iter().all(|name| !left.contains_key(name)), "{left:?}");
     assert!(all[2..].iter().all(|name| left.contains_key(name)), "{left:?}");
-    assert!(volume.needed(&all[2]).unwrap().unwrap() > Duration::from_secs(900));
+    assert!(volume.remaining_linger(&all[2]).unwrap().unwrap() > Duration::from_secs(900));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_clock_that_is_set_back_removes_nothing_early() {
     let times = Timestamps { last_access: to_come, last_modification: to_come };
     let path = dir.path().join(&first);
     rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::empty()).unwrap();
-    assert_eq!(volume.needed(&first).unwrap(), Some(SHORT));
+    assert_eq!(volume.remaining_linger(&first).unwrap(), Some(SHORT));
     volume.sweep().unwrap();
     assert_eq!(generations(dir.path()), 2);
 }
@@ -207,14 +207,14 @@ fn a_group_may_read_whatever_the_mode() {
     assert_eq!(volume.write(&files).unwrap(), Written::Unchanged);
 }
 
-/// Readers run as fast as they can while thousands of writes go by: each sees a whole generation, none sees nothing.
+/// Readers in tight loops during thousands of writes: each sees a whole generation, none sees nothing.
 #[test]
 fn readers_see_the_old_or_the_new() {
     const WRITES: u64 = 2_000;
     let dir = tempfile::tempdir().unwrap();
     let volume = tree(dir.path());
     let version = |n: u64| {
-        // two files that must agree when read from one generation, of a length that differs
+        // Two files of varying length that must agree when read from one generation.
         let text = format!("{n}:").repeat(50 + usize::try_from(n % 7).unwrap() * 40);
         payload(&[("a", &text), ("b/c", &text)])
     };
@@ -228,7 +228,7 @@ fn readers_see_the_old_or_the_new() {
                     let one = std::fs::read_to_string(dir.path().join("a")).unwrap();
                     let number = one.split(':').next().unwrap().to_owned();
                     assert!(one.split_terminator(':').all(|part| part == number), "{one}");
-                    // the whole of one generation: through a directory opened once
+                    // A whole generation, through a directory opened once.
                     let began = std::time::Instant::now();
                     let data = std::fs::File::open(dir.path().join("..data")).unwrap();
                     let below = |name: &str| {
@@ -236,7 +236,7 @@ fn readers_see_the_old_or_the_new() {
                             .map(|fd| std::io::read_to_string(std::fs::File::from(fd)).unwrap())
                     };
                     let both = (below("a"), below("b/c"));
-                    // slower than a generation lingers: it may be gone, which is no reading
+                    // Slower than the linger time: the generation may be gone, so this read does not count.
                     if began.elapsed() >= SHORT {
                         continue;
                     }

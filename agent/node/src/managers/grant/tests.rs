@@ -25,9 +25,9 @@ fn pod(uid: &str, init: Vec<Container>, containers: Vec<Container>) -> Pod {
     pod
 }
 
-fn rules(policy: Policy, scope: Scope) -> Rules {
-    let cpus = cpus::Rules { reserved: "0".parse().expect("set"), unit: cpus::Unit::Thread };
-    Rules { cpus: Some(cpus), memory: None, policy, scope }
+fn rules(policy: TopologyPolicy, scope: TopologyScope) -> ManagerRules {
+    let cpus = cpus::CpuRules { reserved: "0".parse().expect("set"), unit: cpus::CpuUnit::Thread };
+    ManagerRules { cpus: Some(cpus), memory: None, policy, scope }
 }
 
 fn inventory() -> Inventory {
@@ -38,14 +38,19 @@ fn inventory() -> Inventory {
 }
 
 /// Allocates for a whole pod as the agent does.
-fn give(rules: &Rules, holdings: &mut Allocations, pod: &Pod) -> Result<(), Refusal> {
+fn give(
+    rules: &ManagerRules,
+    holdings: &mut Allocations,
+    pod: &Pod,
+) -> Result<(), AdmissionRefusal> {
     let (machine, inventory) = (machine(), inventory());
     let mut tried = holdings.clone();
     for (_, container) in containers(pod) {
-        let scene = Scene { rules, machine: &machine, inventory: &inventory, holdings: &tried };
-        let Draft { mut grant, asks } = grant(&scene, pod, container)?;
+        let scene =
+            GrantContext { rules, machine: &machine, inventory: &inventory, holdings: &tried };
+        let PartialGrant { mut grant, asks } = grant(&scene, pod, container)?;
         for ask in asks {
-            grant.devices.insert(ask.resource.clone(), devices::settle(&ask, &[]));
+            grant.devices.insert(ask.resource.clone(), devices::choose_devices(&ask, &[]));
         }
         let own = tried.entry(pod.metadata.uid.clone()).or_default();
         own.insert(container.name.clone(), grant);
@@ -60,7 +65,7 @@ fn cpus_of(holdings: &Allocations, uid: &str, container: &str) -> String {
 
 #[test]
 fn containers_get_their_own_and_the_rest_is_shared() {
-    let rules = rules(Policy::None, Scope::Container);
+    let rules = rules(TopologyPolicy::None, TopologyScope::Container);
     let mut holdings = Allocations::new();
     let pod = pod("a", vec![], vec![container("x", "2", "0"), container("y", "500m", "0")]);
     give(&rules, &mut holdings, &pod).expect("given");
@@ -73,7 +78,7 @@ fn containers_get_their_own_and_the_rest_is_shared() {
 
 #[test]
 fn an_init_containers_share_is_used_again() {
-    let rules = rules(Policy::None, Scope::Container);
+    let rules = rules(TopologyPolicy::None, TopologyScope::Container);
     let mut holdings = Allocations::new();
     let pod = pod("a", vec![container("i", "4", "2")], vec![container("x", "5", "3")]);
     give(&rules, &mut holdings, &pod).expect("given");
@@ -85,7 +90,7 @@ fn an_init_containers_share_is_used_again() {
 
 #[test]
 fn everything_lies_on_one_node_or_the_pod_is_refused() {
-    let single = rules(Policy::SingleNode, Scope::Container);
+    let single = rules(TopologyPolicy::SingleNode, TopologyScope::Container);
     let mut holdings = Allocations::new();
     let near = pod("a", vec![], vec![container("x", "2", "1")]);
     give(&single, &mut holdings, &near).expect("given");
@@ -99,13 +104,13 @@ fn everything_lies_on_one_node_or_the_pod_is_refused() {
     assert_eq!(refusal.reason, "TopologyAffinityError");
     assert_eq!(refusal.message, "Resources cannot be allocated with Topology locality");
     assert!(!holdings.contains_key("c"), "a refused pod has nothing");
-    let best = rules(Policy::BestEffort, Scope::Container);
+    let best = rules(TopologyPolicy::BestEffort, TopologyScope::Container);
     give(&best, &mut holdings, &wide).expect("given");
 }
 
 #[test]
 fn a_pods_containers_lie_together_when_asked_to() {
-    let scoped = rules(Policy::SingleNode, Scope::Pod);
+    let scoped = rules(TopologyPolicy::SingleNode, TopologyScope::Pod);
     let mut holdings = Allocations::new();
     let pair = pod("a", vec![], vec![container("x", "2", "0"), container("y", "2", "0")]);
     give(&scoped, &mut holdings, &pair).expect("given");
@@ -117,12 +122,12 @@ fn a_pods_containers_lie_together_when_asked_to() {
 
 #[test]
 fn whole_cores_and_too_much() {
-    let mut cores = rules(Policy::None, Scope::Container);
-    cores.cpus.as_mut().expect("rules").unit = cpus::Unit::Core;
+    let mut cores = rules(TopologyPolicy::None, TopologyScope::Container);
+    cores.cpus.as_mut().expect("rules").unit = cpus::CpuUnit::Core;
     let odd = pod("a", vec![], vec![container("x", "3", "0")]);
     let refusal = give(&cores, &mut Allocations::new(), &odd).expect_err("refused");
     assert_eq!(refusal.reason, "SMTAlignmentError");
-    let rules = rules(Policy::None, Scope::Container);
+    let rules = rules(TopologyPolicy::None, TopologyScope::Container);
     let large = pod("a", vec![], vec![container("x", "8", "0")]);
     let refusal = give(&rules, &mut Allocations::new(), &large).expect_err("refused");
     assert_eq!(refusal.reason, "UnexpectedAdmissionError");
@@ -140,9 +145,9 @@ proptest! {
     #[test]
     fn nothing_is_given_twice(
         steps in prop::collection::vec((0_u8..6, 1_u8..5, 0_u8..3, any::<bool>()), 1..30),
-        policy in prop::sample::select(vec![Policy::None, Policy::BestEffort, Policy::SingleNode]),
+        policy in prop::sample::select(vec![TopologyPolicy::None, TopologyPolicy::BestEffort, TopologyPolicy::SingleNode]),
     ) {
-        let rules = rules(policy, Scope::Container);
+        let rules = rules(policy, TopologyScope::Container);
         let mut holdings = Allocations::new();
         for (uid, cpus, gpus, leave) in steps {
             let uid = format!("p{uid}");

@@ -3,8 +3,8 @@
 use super::*;
 use crate::handler::Handler;
 
-fn probe(grace: Option<u64>) -> Option<ProbeWant> {
-    Some(ProbeWant {
+fn probe(grace: Option<u64>) -> Option<DesiredProbe> {
+    Some(DesiredProbe {
         handler: Handler::Tcp { host: String::new(), port: 80 },
         initial_delay: Duration::from_secs(3),
         period: Duration::from_secs(10),
@@ -19,8 +19,8 @@ fn exec(word: &str) -> Option<Handler> {
     Some(Handler::Exec(vec![word.into()]))
 }
 
-fn of(container: ContainerWant) -> PodWant {
-    PodWant { containers: vec![container], ..want() }
+fn of(container: DesiredContainer) -> DesiredPod {
+    DesiredPod { containers: vec![container], ..want() }
 }
 
 fn kinds(plan: &Plan) -> Vec<(&str, ProbeKind)> {
@@ -35,7 +35,7 @@ fn shown(plan: &Plan) -> (bool, Option<bool>) {
 #[test]
 fn the_startup_probe_gates_the_others_and_readiness_the_pod() {
     let probes = Probes { startup: probe(None), readiness: probe(None), liveness: probe(None) };
-    let pod = of(ContainerWant { probes, ..container("c") });
+    let pod = of(DesiredContainer { probes, ..container("c") });
     let seen = with(vec![instance("c", 0, running())]);
 
     let first = plan(&pod, &seen, &admitted(), at(5));
@@ -46,14 +46,14 @@ fn the_startup_probe_gates_the_others_and_readiness_the_pod() {
     assert_eq!(first.status.phase, "Running");
 
     let mut memory = first.memory;
-    assert!(memory.probed("c", "c-0", ProbeKind::Startup, true));
+    assert!(memory.record_probe_result("c", "c-0", ProbeKind::Startup, true));
     let second = plan(&pod, &seen, &memory, at(6));
     assert_eq!(kinds(&second), [("c", ProbeKind::Readiness), ("c", ProbeKind::Liveness)]);
     assert_eq!(shown(&second), (false, Some(true)));
     assert_eq!(condition(&second.status, "Ready").reason, "ContainersNotReady");
 
     let mut memory = second.memory;
-    assert!(memory.probed("c", "c-0", ProbeKind::Readiness, true));
+    assert!(memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true));
     let third = plan(&pod, &seen, &memory, at(7));
     assert_eq!(shown(&third), (true, Some(true)));
     assert_eq!(condition(&third.status, "Ready").status, "True");
@@ -62,30 +62,36 @@ fn the_startup_probe_gates_the_others_and_readiness_the_pod() {
     // The next instance has to become ready again.
     let next = with(vec![instance("c", 0, exited(1)), instance("c", 1, running())]);
     let mut memory = third.memory;
-    assert!(!memory.clone().probed("c", "c-1", ProbeKind::Readiness, true), "not seen yet");
+    assert!(
+        !memory.clone().record_probe_result("c", "c-1", ProbeKind::Readiness, true),
+        "not seen yet"
+    );
     let fourth = plan(&pod, &next, &memory, at(8));
     assert_eq!(
         (kinds(&fourth), shown(&fourth)),
         (vec![("c", ProbeKind::Startup)], (false, Some(false)))
     );
     memory = fourth.memory;
-    assert!(!memory.probed("c", "c-0", ProbeKind::Readiness, true), "about an older instance");
+    assert!(
+        !memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true),
+        "about an older instance"
+    );
 }
 
 #[test]
 fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another() {
     let probes = Probes { liveness: probe(Some(5)), ..Probes::default() };
-    let pod = of(ContainerWant { probes, ..container("c") });
-    let pod = PodWant { restart_policy: RestartPolicy::OnFailure, ..pod };
+    let pod = of(DesiredContainer { probes, ..container("c") });
+    let pod = DesiredPod { restart_policy: RestartPolicy::OnFailure, ..pod };
     let seen = with(vec![instance("c", 0, running())]);
     let mut memory = plan(&pod, &seen, &admitted(), at(0)).memory;
-    memory.probed("c", "c-0", ProbeKind::Liveness, false);
+    memory.record_probe_result("c", "c-0", ProbeKind::Liveness, false);
     let stop = plan(&pod, &seen, &memory, at(1));
     let expect = Action::StopContainer {
         container: "c".into(),
         id: "c-0".into(),
         deadline: at(6).boot,
-        why: StopWhy::Unhealthy(KillReason::Liveness),
+        why: StopReason::Unhealthy(KillReason::Liveness),
         hook: false,
     };
     assert_eq!((stop.actions.as_slice(), kinds(&stop)), ([expect].as_slice(), vec![]));
@@ -93,7 +99,7 @@ fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another(
     let next = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &stop.memory, at(2));
     assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
 
-    let never = PodWant { restart_policy: RestartPolicy::Never, ..pod };
+    let never = DesiredPod { restart_policy: RestartPolicy::Never, ..pod };
     let over = plan(&never, &with(vec![instance("c", 0, exited(137))]), &stop.memory, at(2));
     assert_eq!(over.status.phase, "Failed");
 }
@@ -101,25 +107,25 @@ fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another(
 #[test]
 fn a_pod_that_ends_is_asked_whether_it_is_ready_and_is_not_restarted() {
     let probes = Probes { readiness: probe(None), liveness: probe(None), startup: None };
-    let pod = of(ContainerWant { probes, ..container("c") });
-    let pod = PodWant { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod };
+    let pod = of(DesiredContainer { probes, ..container("c") });
+    let pod = DesiredPod { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod };
     let seen = with(vec![instance("c", 0, running())]);
     let mut memory = plan(&pod, &seen, &admitted(), at(0)).memory;
-    memory.probed("c", "c-0", ProbeKind::Readiness, true);
+    memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true);
     let first = plan(&pod, &seen, &memory, at(1));
     assert_eq!(kinds(&first), [("c", ProbeKind::Readiness)]);
     memory = first.memory;
-    memory.probed("c", "c-0", ProbeKind::Liveness, false);
+    memory.record_probe_result("c", "c-0", ProbeKind::Liveness, false);
     let second = plan(&pod, &seen, &memory, at(1));
     assert!(matches!(
         second.actions.as_slice(),
-        [Action::StopContainer { why: StopWhy::PodEnds, .. }]
+        [Action::StopContainer { why: StopReason::PodEnds, .. }]
     ));
 }
 
 #[test]
 fn a_container_runs_once_its_first_hook_is_done() {
-    let pod = of(ContainerWant { post_start: exec("a"), ..container("c") });
+    let pod = of(DesiredContainer { post_start: exec("a"), ..container("c") });
     let made = with(vec![instance("c", 0, InstanceState::Created)]);
     let start = plan(&pod, &made, &admitted(), at(0));
     let expect = Action::StartContainer { container: "c".into(), id: "c-0".into(), hook: true };
@@ -133,16 +139,16 @@ fn a_container_runs_once_its_first_hook_is_done() {
     assert_eq!(hook.status.phase, "Pending");
 
     let mut worked = hook.memory.clone();
-    worked.post_started("c", "c-0", true);
+    worked.record_post_start("c", "c-0", true);
     let next = plan(&pod, &seen, &worked, at(1));
     assert_eq!((next.actions.as_slice(), shown(&next)), ([].as_slice(), (true, Some(true))));
 
     let mut failed = hook.memory;
-    failed.post_started("c", "c-0", false);
+    failed.record_post_start("c", "c-0", false);
     let next = plan(&pod, &seen, &failed, at(1));
     assert!(matches!(
         next.actions.as_slice(),
-        [Action::StopContainer { why: StopWhy::Unhealthy(KillReason::PostStart), .. }]
+        [Action::StopContainer { why: StopReason::Unhealthy(KillReason::PostStart), .. }]
     ));
     assert_eq!((shown(&next), next.status.phase.as_str()), ((false, Some(false)), "Pending"));
 
@@ -153,8 +159,8 @@ fn a_container_runs_once_its_first_hook_is_done() {
 
 #[test]
 fn a_first_hook_holds_up_the_containers_after_it() {
-    let hooked = ContainerWant { post_start: exec("a"), ..container("a") };
-    let pod = PodWant { containers: vec![hooked, container("b")], ..want() };
+    let hooked = DesiredContainer { post_start: exec("a"), ..container("a") };
+    let pod = DesiredPod { containers: vec![hooked, container("b")], ..want() };
     let creates = |plan: &Plan| -> Vec<String> {
         let created = plan.actions.iter().filter_map(|a| match a {
             Action::CreateContainer { container, .. } => Some(container.clone()),
@@ -171,21 +177,26 @@ fn a_first_hook_holds_up_the_containers_after_it() {
     let hook = plan(&pod, &seen, &start.memory, at(0));
     assert_eq!(creates(&hook), [""; 0]);
     let mut memory = hook.memory;
-    memory.post_started("a", "a-0", true);
+    memory.record_post_start("a", "a-0", true);
     assert_eq!(creates(&plan(&pod, &seen, &memory, at(0))), ["b"]);
     // A container that cannot start does not delay others.
     let mut memory = first.memory;
-    memory.failed(Step::Container("a".into()), "CreateContainerError", "no", at(0).boot);
+    memory.record_failure(
+        RetryStep::Container("a".into()),
+        "CreateContainerError",
+        "no",
+        at(0).boot,
+    );
     assert_eq!(creates(&plan(&pod, &prepared(), &memory, at(0))), ["b"]);
 }
 
 #[test]
 fn the_last_hook_is_run_where_there_is_time_for_it() {
-    let pod = of(ContainerWant { pre_stop: exec("a"), ..container("c") });
+    let pod = of(DesiredContainer { pre_stop: exec("a"), ..container("c") });
     let seen = with(vec![instance("c", 0, running())]);
     for (grace, expect) in [(30, true), (0, false)] {
         let grace = Duration::from_secs(grace);
-        let pod = PodWant { presence: Presence::Deleting { grace }, ..pod.clone() };
+        let pod = DesiredPod { presence: Presence::Deleting { grace }, ..pod.clone() };
         let next = plan(&pod, &seen, &admitted(), at(0));
         let hooks =
             next.actions.iter().map(|a| matches!(a, Action::StopContainer { hook: true, .. }));
@@ -196,13 +207,13 @@ fn the_last_hook_is_run_where_there_is_time_for_it() {
 #[test]
 fn what_the_api_shows_is_taken_over_from_another_agent() {
     let probes = Probes { startup: probe(None), readiness: probe(None), liveness: None };
-    let pod = of(ContainerWant { probes, ..container("c") });
+    let pod = of(DesiredContainer { probes, ..container("c") });
     let seen = with(vec![instance("c", 0, running())]);
     let mut before = plan(&pod, &seen, &admitted(), at(0));
-    before.memory.probed("c", "c-0", ProbeKind::Startup, true);
-    before.memory.probed("c", "c-0", ProbeKind::Readiness, true);
+    before.memory.record_probe_result("c", "c-0", ProbeKind::Startup, true);
+    before.memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true);
     let shown = plan(&pod, &seen, &before.memory, at(0)).status;
-    let after = plan(&pod, &seen, &Memory::adopt(&shown), at(60));
+    let after = plan(&pod, &seen, &PodRecord::adopt(&shown), at(60));
     assert_eq!(after.status, shown);
     assert_eq!(after.actions, []);
 }
@@ -214,7 +225,7 @@ fn messages_share_what_a_pod_may_have() {
     let bytes = |containers: usize| {
         let names: Vec<String> = (0..containers).map(|n| format!("c{n}")).collect();
         let ended = |name: &String| instance(name, 0, InstanceState::Exited(exit.clone()));
-        let pod = PodWant {
+        let pod = DesiredPod {
             restart_policy: RestartPolicy::Never,
             containers: names.iter().map(|name| container(name)).collect(),
             ..want()

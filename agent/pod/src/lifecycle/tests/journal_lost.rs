@@ -6,7 +6,7 @@ const SECOND: i64 = 1_000_000_000;
 const START: i64 = 1_700_000_000 * SECOND;
 
 /// An instance that ran from one second to another.
-fn ran(attempt: u32, from: i64, to: i64) -> ContainerSeen {
+fn ran(attempt: u32, from: i64, to: i64) -> ObservedContainer {
     let (started_at, finished_at) = (START + from * SECOND, START + to * SECOND);
     let exit = Exit { code: 1, started_at, finished_at, ..Exit::default() };
     instance("c", attempt, InstanceState::Exited(exit))
@@ -73,7 +73,7 @@ fn the_newest_end_is_not_taken_for_the_one_before() {
     let before = plan(&want(), &with(looped.clone()), &admitted(), at(0));
     let shown = &before.status.container_statuses[0];
     assert_eq!(waiting(shown).0, "CrashLoopBackOff");
-    let next = plan(&want(), &with(looped), &Memory::adopt(&before.status), at(1));
+    let next = plan(&want(), &with(looped), &PodRecord::adopt(&before.status), at(1));
     assert_eq!(pause(&next, at(1)), Some(20));
     let memory = &next.memory.containers["c"];
     let ids = [&memory.ended, &memory.previous].map(|e| e.as_ref().map(|e| e.id.clone()));
@@ -82,9 +82,9 @@ fn the_newest_end_is_not_taken_for_the_one_before() {
 
 #[test]
 fn an_init_container_that_was_shown_to_be_done_is_not_run_again() {
-    let pod = PodWant { init: vec![init_container("i1"), init_container("i2")], ..want() };
+    let pod = DesiredPod { init: vec![init_container("i1"), init_container("i2")], ..want() };
     let seen = with(vec![instance("i1", 0, exited(0)), instance("i2", 0, running())]);
     let before = plan(&pod, &seen, &admitted(), at(0));
-    let next = plan(&pod, &seen, &Memory::adopt(&before.status), at(1));
+    let next = plan(&pod, &seen, &PodRecord::adopt(&before.status), at(1));
     assert_eq!(next.actions, []);
 }

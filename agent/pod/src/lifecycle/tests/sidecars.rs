@@ -3,12 +3,12 @@
 use super::*;
 use crate::handler::Handler;
 
-fn sidecar(name: &str) -> ContainerWant {
-    ContainerWant { role: Role::Sidecar, ..container(name) }
+fn sidecar(name: &str) -> DesiredContainer {
+    DesiredContainer { role: ContainerRole::Sidecar, ..container(name) }
 }
 
-fn probed(mut container: ContainerWant) -> ContainerWant {
-    container.probes.startup = Some(ProbeWant {
+fn probed(mut container: DesiredContainer) -> DesiredContainer {
+    container.probes.startup = Some(DesiredProbe {
         handler: Handler::Exec(vec!["true".into()]),
         initial_delay: Duration::ZERO,
         period: Duration::from_secs(1),
@@ -30,9 +30,9 @@ fn acts(plan: &Plan) -> Vec<String> {
     plan.actions.iter().filter_map(act).collect()
 }
 
-fn pod() -> PodWant {
+fn pod() -> DesiredPod {
     let init = vec![sidecar("s1"), init_container("i"), probed(sidecar("s2"))];
-    PodWant { init, ..want() }
+    DesiredPod { init, ..want() }
 }
 
 #[test]
@@ -59,16 +59,17 @@ fn sidecars_start_in_their_turn_and_run_on() {
     assert_eq!(acts(&third), ["create s2"]);
     seen.push(instance("s2", 0, running()));
     let fourth = plan(&pod(), &with(seen.clone()), &third.memory, at(3));
-    assert_eq!((acts(&fourth).len(), fourth.stage), (0, Stage::Initializing));
+    assert_eq!((acts(&fourth).len(), fourth.stage), (0, PodStage::Initializing));
     let mut memory = fourth.memory;
-    memory.probed("s2", "s2-0", ProbeKind::Startup, true);
+    memory.record_probe_result("s2", "s2-0", ProbeKind::Startup, true);
     let fifth = plan(&pod(), &with(seen), &memory, at(4));
-    assert_eq!((acts(&fifth), fifth.stage), (vec!["create c".to_owned()], Stage::Running));
+    assert_eq!((acts(&fifth), fifth.stage), (vec!["create c".to_owned()], PodStage::Running));
 }
 
 #[test]
 fn a_sidecar_is_restarted_and_counts_for_readiness_under_every_policy() {
-    let pod = PodWant { init: vec![sidecar("s1")], restart_policy: RestartPolicy::Never, ..want() };
+    let pod =
+        DesiredPod { init: vec![sidecar("s1")], restart_policy: RestartPolicy::Never, ..want() };
     let seen = with(vec![instance("s1", 0, exited(0)), instance("c", 0, running())]);
     let next = plan(&pod, &seen, &admitted(), at(0));
     assert_eq!(acts(&next), ["create s1"]);
@@ -77,7 +78,7 @@ fn a_sidecar_is_restarted_and_counts_for_readiness_under_every_policy() {
 
 #[test]
 fn sidecars_stop_last_and_in_reverse() {
-    let deleted = |grace| PodWant {
+    let deleted = |grace| DesiredPod {
         presence: Presence::Deleting { grace: Duration::from_secs(grace) },
         ..pod()
     };
@@ -101,8 +102,9 @@ fn sidecars_stop_last_and_in_reverse() {
 /// Seed 600 of the simulation: the result of another container's start was still unknown.
 #[test]
 fn sidecars_serve_what_may_run_unseen_up_to_the_deadline() {
-    let pod = PodWant { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod() };
-    let seen = |unsure| PodSeen { unsure, ..with(vec![instance("s1", 0, running())]) };
+    let pod =
+        DesiredPod { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod() };
+    let seen = |unsure| ObservedPod { unsure, ..with(vec![instance("s1", 0, running())]) };
     let first = plan(&pod, &seen(true), &admitted(), at(0));
     assert_eq!((acts(&first).len(), first.wake_at), (0, Some(at(30).boot)));
     assert_eq!(acts(&plan(&pod, &seen(false), &first.memory, at(1))), ["stop s1"]);
@@ -111,10 +113,10 @@ fn sidecars_serve_what_may_run_unseen_up_to_the_deadline() {
 
 #[test]
 fn a_finished_pod_ends_when_its_sidecars_have() {
-    let pod = PodWant { restart_policy: RestartPolicy::OnFailure, ..pod() };
+    let pod = DesiredPod { restart_policy: RestartPolicy::OnFailure, ..pod() };
     let mut seen = vec![instance("s1", 0, running()), instance("c", 0, exited(0))];
     let ending = plan(&pod, &with(seen.clone()), &admitted(), at(0));
-    assert_eq!((acts(&ending), ending.stage), (vec!["stop s1".to_owned()], Stage::Ending));
+    assert_eq!((acts(&ending), ending.stage), (vec!["stop s1".to_owned()], PodStage::Ending));
     assert_eq!(ending.status.phase, "Running");
     seen[0] = instance("s1", 0, exited(143));
     let over = plan(&pod, &with(seen), &ending.memory, at(1));
@@ -123,9 +125,9 @@ fn a_finished_pod_ends_when_its_sidecars_have() {
 
 #[test]
 fn an_ephemeral_container_runs_once_and_has_no_part_in_the_pods_life() {
-    let debug = ContainerWant { role: Role::Ephemeral, ..container("debug") };
+    let debug = DesiredContainer { role: ContainerRole::Ephemeral, ..container("debug") };
     let pod =
-        PodWant { ephemeral: vec![debug], restart_policy: RestartPolicy::OnFailure, ..want() };
+        DesiredPod { ephemeral: vec![debug], restart_policy: RestartPolicy::OnFailure, ..want() };
     let mut seen = vec![instance("c", 0, running())];
     let first = plan(&pod, &with(seen.clone()), &admitted(), at(0));
     assert_eq!(acts(&first), ["create debug"]);

@@ -1,27 +1,27 @@
 //! Instances created by another agent.
 
 use super::*;
-use crate::observed::VolumesSeen;
-use crate::record::TakenOver;
+use crate::observed::ObservedVolumes;
+use crate::record::AdoptedInstance;
 
-fn foreign(state: InstanceState) -> ContainerSeen {
-    ContainerSeen { hash: String::new(), ..instance("c", 0, state) }
+fn foreign(state: InstanceState) -> ObservedContainer {
+    ObservedContainer { hash: String::new(), ..instance("c", 0, state) }
 }
 
-fn newer() -> PodWant {
-    let containers = vec![ContainerWant { hash: "h2".into(), ..container("c") }];
-    PodWant { containers, ..want() }
+fn newer() -> DesiredPod {
+    let containers = vec![DesiredContainer { hash: "h2".into(), ..container("c") }];
+    DesiredPod { containers, ..want() }
 }
 
 #[test]
 fn an_instance_of_another_agent_runs_on_until_its_definition_changes() {
     let seen = with(vec![foreign(running())]);
     // Only the API status is known, or a journal from before the other agent ran the pod.
-    let memories = [admitted(), Memory { phase: Phase::Running, ..admitted() }];
+    let memories = [admitted(), PodRecord { phase: Phase::Running, ..admitted() }];
     for memory in memories {
         let first = plan(&want(), &seen, &memory, at(0));
         assert_eq!(first.actions, []);
-        let taken = Some(TakenOver { id: "c-0".into(), hash: "h".into() });
+        let taken = Some(AdoptedInstance { id: "c-0".into(), hash: "h".into() });
         assert_eq!(first.memory.containers["c"].taken_over, taken);
         let again = plan(&want(), &seen, &first.memory, at(1));
         assert_eq!((again.actions.as_slice(), &again.memory), ([].as_slice(), &first.memory));
@@ -29,7 +29,7 @@ fn an_instance_of_another_agent_runs_on_until_its_definition_changes() {
         assert!(
             matches!(
                 changed.actions[..],
-                [Action::StopContainer { why: StopWhy::DefinitionChanged, .. }]
+                [Action::StopContainer { why: StopReason::DefinitionChanged, .. }]
             ),
             "{:?}",
             changed.actions
@@ -65,14 +65,14 @@ fn an_instance_of_ours_after_one_of_theirs_is_judged_by_its_own_hash() {
 
 #[test]
 fn a_pod_that_was_over_before_keeps_all_that_it_showed() {
-    let pod = PodWant { restart_policy: RestartPolicy::Never, ..want() };
+    let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..want() };
     let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &admitted(), at(0));
     assert_eq!(
         (over.status.phase.as_str(), over.status.pod_ip.as_str()),
         ("Succeeded", "10.1.0.2")
     );
-    let gone = PodSeen { volumes: VolumesSeen::Absent, ..PodSeen::default() };
-    let next = plan(&pod, &gone, &Memory::adopt(&over.status), at(9));
+    let gone = ObservedPod { volumes: ObservedVolumes::Absent, ..ObservedPod::default() };
+    let next = plan(&pod, &gone, &PodRecord::adopt(&over.status), at(9));
     assert_eq!((&next.status, next.actions.as_slice()), (&over.status, [].as_slice()));
 }
 
@@ -81,9 +81,9 @@ fn what_another_agent_has_shown_since_is_not_taken_back() {
     let seen = with(vec![instance("c", 0, running())]);
     let first = plan(&want(), &seen, &admitted(), at(0));
     let own = first.memory;
-    let unchanged = |memory: &Memory, status: &PodStatus| {
+    let unchanged = |memory: &PodRecord, status: &PodStatus| {
         let mut heeded = memory.clone();
-        heeded.heed(status);
+        heeded.apply_status(status);
         heeded == *memory
     };
     assert!(unchanged(&own, &first.status), "its own words change nothing");
@@ -99,19 +99,19 @@ fn what_another_agent_has_shown_since_is_not_taken_back() {
         condition.last_transition_time = later;
     }
     let mut heeded = own.clone();
-    heeded.heed(&theirs);
+    heeded.apply_status(&theirs);
     let next = plan(&want(), &seen, &heeded, at(900));
     assert_eq!((&next.status, next.actions.as_slice()), (&theirs, [].as_slice()));
 
     // The other agent restarted a container, or ended the pod.
     let again = with(vec![instance("c", 0, exited(1)), instance("c", 3, running())]);
-    let theirs = plan(&want(), &again, &Memory::adopt(&first.status), at(9)).status;
+    let theirs = plan(&want(), &again, &PodRecord::adopt(&first.status), at(9)).status;
     let mut heeded = own.clone();
-    heeded.heed(&theirs);
+    heeded.apply_status(&theirs);
     assert_eq!(heeded.containers["c"].attempt, Some(3));
     let mut failed = first.status.clone();
     failed.phase = "Failed".into();
     let mut heeded = own;
-    heeded.heed(&failed);
+    heeded.apply_status(&failed);
     assert_eq!(plan(&want(), &prepared(), &heeded, at(9)).memory.phase, Phase::Failed);
 }

@@ -1,4 +1,4 @@
-//! Prints what the server does in a second on this machine: `cargo run --release -p orch-apiserver --example figures [dir]`.
+//! Prints throughput and latency of the server on this machine: `cargo run --release -p orch-apiserver --example figures [dir]`.
 //! Server and clients share the process and its cores, over TLS on loopback, against a durable store in `dir`.
 #![allow(
     clippy::expect_used,
@@ -228,7 +228,7 @@ async fn fan_out(target: &Arc<Target>, watchers: usize, writes: usize) {
     );
 }
 
-/// CPU time that the process has used, in seconds: what a figure means on a machine that others use too.
+/// CPU time of the process in seconds, which is meaningful on a shared machine too.
 fn cpu_secs() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
     let ticks = stat.rsplit(')').next().expect("fields").split_whitespace().skip(11).take(2);

@@ -1,4 +1,4 @@
-//! The program itself, started with umask 000: everything that it writes is its owner's alone.
+//! The process started with umask 000: all files it writes are private to its user.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// The program until it has written its client configuration, which is the last thing it does before it serves.
+/// Runs the process until it has written its kubeconfig, the last step before it serves.
 fn start(directory: &Path, kubeconfig: &Path) -> Child {
     let mut program = Command::new("sh");
     program.args(["-c", "umask 000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_orch-apiserver")]);
@@ -61,7 +61,7 @@ fn files_are_the_owners_alone() {
         assert!(found.iter().any(|(path, _)| path.ends_with(name)), "{name}: {found:?}");
     }
     assert!(found.iter().any(|(path, _)| path.to_string_lossy().contains("/log.0000")));
-    // What an older version left open; the directory above may serve others too.
+    // Files that an older version left open; the parent directory may be shared.
     for (path, _) in &found {
         let mode = if path.is_dir() { 0o755 } else { 0o644 };
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();

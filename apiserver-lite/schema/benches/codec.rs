@@ -1,4 +1,4 @@
-//! Prints what each step of the engine costs for a small config map and for a filled pod, on one core.
+//! Prints the cost of each step of the engine for a small ConfigMap and a filled pod, on one core.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on has failed")]
 

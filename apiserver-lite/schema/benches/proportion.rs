@@ -1,6 +1,6 @@
-//! A request costs what its size justifies: each list and map of each kind with 500 and with 4,000 entries, through all that a server does with an
-//! object. Prints how many times as long the large one takes, the dearest first; 8 is proportional. What counts is the time that this
-//! thread spent on a processor. Work on maps is counted exactly by the tests in `src/proportion.rs`.
+//! The cost of a request is proportional to its size: each list and map of each kind with 500 and with 4,000 entries, through all
+//! operations of a server. Prints the ratio of the two times, the highest first; 8 is proportional. Measures CPU time of the thread.
+//! `src/proportion.rs` counts work on maps exactly.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -14,15 +14,15 @@ use proto_api::schema::{self, Field, Message, MessageId, Shape, Value as Holds};
 use proto_api::selectors::Selector;
 use serde_json::{Map, Value, json};
 
-/// Entries of the small object; the large one has [`TIMES`] as many.
+/// Entries of the small object; the large one has [`TIMES`] times as many.
 const SMALL: usize = 500;
 const TIMES: usize = 8;
-/// Times shorter than this are not compared: clocks are no finer.
+/// Shorter times are not compared, because clocks are too coarse.
 const TOO_SHORT: Duration = Duration::from_millis(5);
-/// How many of the dearest are printed.
+/// Number of ratios printed.
 const PRINTED: usize = 20;
 
-/// The time that this thread has run.
+/// CPU time of this thread.
 fn thread_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("schedstat");
     let nanos = text.split_whitespace().next().and_then(|text| text.parse().ok());
@@ -40,7 +40,7 @@ fn cost(runs: usize, mut work: impl FnMut()) -> Duration {
     shortest
 }
 
-/// How many times as long the large object takes as the small one, if it takes long enough to say so.
+/// Ratio of the times of the large and the small object; `None` if the large one is too fast to measure.
 fn ratio(mut work: impl FnMut(usize)) -> Option<f64> {
     let large = cost(3, || work(SMALL * TIMES));
     if large < TOO_SHORT {
@@ -75,7 +75,7 @@ fn entry(field: &Field, at: usize) -> Value {
     }
 }
 
-/// A message with its scalars set, and those of plain messages below.
+/// A message with its scalars and those of plain messages below set.
 fn filled(message: &Message, at: usize, depth: usize) -> Map<String, Value> {
     let mut map = Map::new();
     if message.union {
@@ -105,7 +105,7 @@ fn filled(message: &Message, at: usize, depth: usize) -> Map<String, Value> {
 /// A step towards a list or map.
 type Place = Vec<&'static Field>;
 
-/// The lists and maps of a kind that were not `seen` in another: a message is opened once.
+/// The lists and maps of a kind that are not in `seen`: each message is visited once.
 fn places(root: MessageId, seen: &mut BTreeSet<(MessageId, &'static str)>) -> Vec<Place> {
     fn walk(
         id: MessageId,
@@ -134,7 +134,7 @@ fn places(root: MessageId, seen: &mut BTreeSet<(MessageId, &'static str)>) -> Ve
     found
 }
 
-/// `base` with `count` entries at a place; lists on the way there get one item.
+/// `base` with `count` entries at a path; lists on the way get one item.
 fn with_entries(base: &Value, place: &[&'static Field], count: usize) -> Value {
     fn set(here: &mut Value, place: &[&'static Field], count: usize) {
         let Some((field, rest)) = place.split_first() else { return };
@@ -166,7 +166,7 @@ fn with_entries(base: &Value, place: &[&'static Field], count: usize) -> Value {
     object
 }
 
-/// What the server does with an object between a request and its answer.
+/// The operations of a write request.
 fn serve(engine: &Engine, kind: &std::sync::Arc<apiserver_schema::Kind>, body: &[u8]) -> bool {
     let decode = |format, body: &[u8]| engine.decode(kind, format, body, Strictness::Warn);
     let Ok(decoded) = decode(Format::Json, body) else { return false };
@@ -190,7 +190,7 @@ fn serve(engine: &Engine, kind: &std::sync::Arc<apiserver_schema::Kind>, body: &
     true
 }
 
-/// What is done with an object that is read: selectors, table, JSON.
+/// The operations on a stored object: selectors, table, JSON.
 fn show(engine: &Engine, object: &Object) {
     let labels = object.metadata().and_then(|metadata| metadata.map("labels"));
     let selector = Selector::parse("a in (b,c),!d").expect("a selector");
@@ -209,7 +209,7 @@ fn show(engine: &Engine, object: &Object) {
     let _ = engine.encode_json(object);
 }
 
-/// The ratio of each list and map that takes long enough, and how many objects could be read.
+/// The ratios of all lists and maps that are slow enough, and the number of objects decoded.
 fn compare_all(
     engine: &Engine,
     work: &[(&'static schema::Resource, Place)],

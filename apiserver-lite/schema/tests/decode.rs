@@ -1,4 +1,4 @@
-//! What a client is told about a body, and how lists and streams are put together.
+//! Errors of decoding, and assembly of lists and watch streams.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -150,7 +150,7 @@ fn lists_are_made_of_encoded_items() {
     let list = list::list_json(kind, &meta, json.iter().map(Vec::as_slice));
     let expect = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9","continue":"t","remainingItemCount":3},"items":[{"metadata":{"name":"a","creationTimestamp":null}},{"metadata":{"name":"b","creationTimestamp":null}}]}"#;
     assert_eq!(String::from_utf8_lossy(&list), expect);
-    // The list kind itself reads both forms, to the same tree.
+    // The list kind decodes both encodings to the same tree.
     let protobuf: Vec<Vec<u8>> = maps.iter().map(|map| engine.encode_protobuf(map)).collect();
     let protobuf = list::list_protobuf(kind, &meta, protobuf.iter().map(Vec::as_slice));
     let from_json = read(&engine, expect);
@@ -231,7 +231,7 @@ fn both_profiles_name_their_groups() {
     }
 }
 
-/// What every encoder of this format writes even when empty: plain fields, but neither optional ones nor bytes, lists and maps.
+/// Fields that every encoder writes even when empty: plain ones, but not optional ones, bytes, lists and maps.
 #[test]
 fn sparse_objects_to_the_byte() {
     let engine = engine();

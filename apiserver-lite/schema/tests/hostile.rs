@@ -1,4 +1,4 @@
-//! Bytes from anywhere: decoders and patches answer with an error or an object, never with a panic.
+//! Arbitrary bytes: decoders and patches return an error or an object and do not panic.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use proto_api::names::{Names, Profile};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(Names::new(Profile::Kubernetes)));
 
-/// Files of kinds with many shapes of fields.
+/// Files of kinds with many types of fields.
 static SEEDS: LazyLock<Vec<(Format, Vec<u8>)>> = LazyLock::new(|| {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/api/testdata");
     let read = |name: &str| fs::read(directory.join(name)).expect(name);
@@ -34,7 +34,7 @@ fn kind(name: &str) -> Arc<Kind> {
     Arc::clone(ENGINE.kind("", "v1", name).expect(name))
 }
 
-/// Everything that a server does with what a client sent.
+/// All operations of a server on a request body.
 fn use_object(mut object: Object) {
     ENGINE.default(&mut object);
     let _ = ENGINE.validate_create(&object);
@@ -47,7 +47,7 @@ fn use_object(mut object: Object) {
     };
     let rows = table::encode(&ENGINE, form, &object.kind, &Default::default(), [&object]);
     serde_json::from_slice::<serde_json::Value>(&rows).expect("tables are JSON");
-    // What was written is read back as the same object, in each format.
+    // Encoding and decoding returns the same object, in each format.
     let (json, protobuf) = (ENGINE.encode_json(&object), ENGINE.encode_protobuf(&object));
     for (format, bytes) in [(Format::Json, json), (Format::Protobuf, protobuf)] {
         let again = ENGINE.decode(&object.kind, format, &bytes, Strictness::Strict);
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// JSON that looks like a patch of a pod: names of its fields, directives, operations.
+/// JSON resembling a patch of a pod: field names, directives, operations.
 fn patches() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
         "spec",

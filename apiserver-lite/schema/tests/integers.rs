@@ -1,5 +1,5 @@
-//! Extreme numbers in every integer field of every kind: each is refused or goes through all that a server does with an
-//! object, without a panic (arithmetic is checked in tests).
+//! Extreme numbers in every integer field of every kind: each is refused or passes through all operations of a server without a
+//! panic (arithmetic is checked in tests).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ use proto_api::names::{Names, Profile};
 use proto_api::schema;
 use serde_json::{Value, json};
 
-/// Every field of the kind filled in, if there is such a file: then code behind other fields runs as well.
+/// The filled object of a kind, if there is a file: then code behind other fields runs as well.
 fn filled(kind: &schema::Kind) -> Option<Value> {
     let group = if kind.group.is_empty() { "core" } else { kind.group };
     let name = format!("../../proto/api/testdata/{group}.{}.{}.json", kind.version, kind.kind);
@@ -32,7 +32,7 @@ const SUBRESOURCES: [Subresource; 5] = [
     Subresource::Approval,
 ];
 
-/// What a server does with an object, from its creation to its place in a table.
+/// The operations of a server on an object, from create to table.
 fn use_object(engine: &Engine, old: &Object, mut new: Object, patch: &[u8]) {
     engine.default(&mut new);
     let _ = engine.validate_create(&new);
@@ -69,7 +69,7 @@ fn use_object(engine: &Engine, old: &Object, mut new: Object, patch: &[u8]) {
     }
 }
 
-/// Uses `json` as an update of `old`, if it can be read; says whether it could.
+/// Applies `json` as an update of `old`; false if it cannot be decoded.
 fn try_object(engine: &Engine, old: &Object, json: &Value, patch: &Value, what: &str) -> bool {
     let body = json.to_string();
     let decoded = engine.decode(&old.kind, Format::Json, body.as_bytes(), Strictness::Ignore);
@@ -81,7 +81,7 @@ fn try_object(engine: &Engine, old: &Object, json: &Value, patch: &Value, what: 
     true
 }
 
-/// Each field alone in an object that has nothing else, and all that can hold the number together in one that is full.
+/// Each field alone in an otherwise empty object, and all fields that accept the number together in a filled one.
 #[test]
 fn extreme_numbers_in_every_field() {
     let engine = Engine::new(Names::new(Profile::Kubernetes));
@@ -100,7 +100,7 @@ fn extreme_numbers_in_every_field() {
             decoded.expect("an object").object
         };
         let mut paths = paths(kind.message);
-        // The template of a pod is one message: one kind that has it is enough.
+        // Pod templates are one message: testing one kind that has it is enough.
         paths.retain(|path| kind.kind == "Deployment" || !text(path).contains(".template.spec"));
         seen += paths.len();
         let old = decode(&minimal);
@@ -122,6 +122,6 @@ fn extreme_numbers_in_every_field() {
             }
         }
     }
-    // Fewer would mean that descriptors are not walked any more.
+    // Fewer means that descriptors are no longer walked.
     assert!(seen > 700 && read > 3_000, "{seen} fields, {read} objects");
 }

@@ -1,4 +1,4 @@
-//! One filled object a kind, in three formats: all decode to the same tree and encode back to the same bytes.
+//! One filled object per kind in three formats: all decode to the same tree and encode to the same bytes.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -25,7 +25,7 @@ fn stems() -> BTreeSet<String> {
     names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned())).collect()
 }
 
-/// The file is indented; the engine writes compact JSON of the same order.
+/// The compact JSON of an indented file.
 fn compact(json: &[u8]) -> String {
     let value: serde_json::Value = serde_json::from_slice(json).expect("testdata is JSON");
     let text = serde_json::to_string(&value).expect("JSON");

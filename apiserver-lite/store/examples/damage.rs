@@ -1,4 +1,4 @@
-//! Prints what opening a store answers after each possible damage of its files: `cargo run -p apiserver-store --example damage`.
+//! Prints the result of opening a store after each possible damage of its files: `cargo run -p apiserver-store --example damage`.
 
 #![allow(clippy::unwrap_used, reason = "shares its code with a test")]
 
@@ -8,7 +8,7 @@ mod table;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    // A panic in redb is counted, not shown.
+    // Panics in redb are counted, not printed.
     std::panic::set_hook(Box::new(|_| {}));
     let effort = table::Effort { log_step: 1, checkpoint_step: 41, bits: true };
     let table = table::table(effort).await;

@@ -1,8 +1,7 @@
-//! Prints how fast durable writes are: `write_rate [directory [seconds]]`.
+//! Prints the rate of durable writes: `write_rate [directory [seconds]]`.
 //!
-//! For 1, 16, 64 and 256 clients that each create one record of 1 KiB after another: writes a second, and
-//! the latency from call to durable answer. The file system under the directory decides; the first line
-//! is its floor, an append and `fdatasync` of the same size.
+//! For 1, 16, 64 and 256 clients, each creating records of 1 KiB one after the other: writes per second and latency. They depend on
+//! the file system of the directory; the first line is the lower bound, an append and `fdatasync` of the same size.
 
 use std::{
     error::Error,
@@ -39,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What one synced append costs here, without a store.
+/// Cost of one synced append without the store.
 fn floor(path: &Path) -> Result<(), Box<dyn Error>> {
     let mut file = File::create(path)?;
     let mut latencies = Vec::new();
@@ -65,7 +64,7 @@ async fn run(store: &Store<Bytes>, clients: usize, length: Duration) -> Result<(
                 let mut latencies = Vec::new();
                 while Instant::now() < end {
                     let name = names.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    // Names of objects are not sorted by age: spread them.
+                    // Names of objects do not sort by age: the keys are spread.
                     let spread = name.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let key = format!("configmaps/ns-{client}/{spread:016x}");
                     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! `kill -9` at any moment: what was acknowledged is there, revisions only rise, and a watch goes on without
-//! a gap. The test starts itself as the process that is killed.
+//! SIGKILL at any moment: acknowledged writes survive, revisions increase, and a watch continues without a gap. The test runs
+//! itself as the killed process.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,11 +21,11 @@ const KEYS: u64 = 50;
 fn open(path: &Path) -> Result<Store<Bytes>, OpenError> {
     let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
     let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
-    // A segment every hundred writes: kills hit rotation and checkpoint too.
+    // A segment every hundred writes, so that kills hit rotation and checkpoint too.
     Store::open(StoreConfig { segment_len_max: 8 << 10, ..config })
 }
 
-/// The victim: writes until it is killed, and says what has been acknowledged and what its watch sees.
+/// The killed process: writes and prints what was acknowledged and what its watch delivered.
 #[test]
 fn victim() {
     let Some(path) = std::env::var_os(DIRECTORY) else { return };
@@ -45,7 +45,7 @@ fn victim() {
                     } else {
                         Write::Put { key: key.clone(), expect: Expect::Anything, draft }
                     };
-                    // A delete of what is not there is refused and changes nothing.
+                    // Deleting a missing key is refused and changes nothing.
                     let Ok(done) = store.write(write).await else { continue };
                     let value = if delete { "-".to_owned() } else { format!("{key}={nth}") };
                     say(&format!("ack {} {key} {value}", done.revision));
@@ -80,14 +80,14 @@ fn nothing_acknowledged_is_lost() {
     let directory = tempfile::tempdir().unwrap();
     let mut said = VictimLog::default();
     for round in 0..ROUNDS {
-        // Not random, so that a failure can be repeated; spread over start, rotation and checkpoint.
+        // Deterministic, so that failures can be repeated; covers start, rotation and checkpoint.
         run_victim(directory.path(), 20 + (round * 7919) % 3000, &mut said);
         check(directory.path(), &mut said);
     }
     assert!(said.revision > 1000, "the victims hardly wrote: {}", said.revision);
 }
 
-/// Runs one victim until it has said `lines` lines, and kills it.
+/// Runs one process until it has printed `lines` lines, and kills it.
 fn run_victim(path: &Path, lines: u64, said: &mut VictimLog) {
     let mut victim = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "victim", "--nocapture"])
@@ -126,8 +126,8 @@ fn run_victim(path: &Path, lines: u64, said: &mut VictimLog) {
     assert_eq!(left, 0, "the victim ended on its own");
 }
 
-/// Compares the store with what was acknowledged, and takes over what it holds for the next round. A writer
-/// says each write before it starts the next, so that at most one of its keys may be ahead.
+/// Compares the store with the acknowledged writes, and takes its content for the next round. A writer prints each write before it
+/// starts the next, so at most one of its keys is ahead.
 fn check(path: &Path, said: &mut VictimLog) {
     let store = open(path).unwrap();
     assert!(store.revision().0 >= said.revision);

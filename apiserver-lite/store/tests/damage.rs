@@ -1,4 +1,4 @@
-//! No acknowledged write is lost in silence, wherever the store is damaged.
+//! No acknowledged write is lost silently, wherever the store is damaged.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -12,9 +12,9 @@ async fn nothing_is_lost_in_silence() {
     let table = table::table(Effort { log_step: 7, checkpoint_step: 401, bits: false }).await;
     eprintln!("{}", table.text());
     assert_eq!(table.first_loss, None);
-    // Not because everything is refused: what loses nothing opens.
-    assert!(table.count("note of what was answered", OpenOutcome::Damaged) == 0);
-    assert!(table.count("note of what was answered", OpenOutcome::Whole) > 5);
+    // A store whose damage loses nothing opens.
+    assert!(table.count("acknowledged revision", OpenOutcome::Damaged) == 0);
+    assert!(table.count("acknowledged revision", OpenOutcome::Whole) > 5);
     assert!(table.count("last segment: flip", OpenOutcome::Damaged) > 5);
     assert!(table.count("closed segment: flip", OpenOutcome::Damaged) > 5);
     assert!(table.count("flip in the last frame", OpenOutcome::SetAside) > 5);

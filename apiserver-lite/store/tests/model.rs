@@ -1,5 +1,5 @@
-//! Random histories against a model that keeps every revision whole: what can be read, watched and written
-//! is the same, across compactions and reopenings.
+//! Random histories against a model that keeps every revision: reads, watches and writes have the same results, across compactions
+//! and reopenings.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,10 +14,10 @@ use proptest::prelude::*;
 
 const HISTORY_LEN_MAX: u64 = 5;
 
-/// What one key holds: created, modified, value.
+/// A version of a key: created, modified, value.
 type Version = (u64, u64, u8);
 
-/// Every revision as a whole map; index is the revision.
+/// The complete content at every revision.
 struct Model {
     revisions: Vec<BTreeMap<String, Version>>,
     oldest: u64,
@@ -41,7 +41,7 @@ enum Op {
     Reopen,
 }
 
-/// An expectation that is often right.
+/// A condition that often holds.
 #[derive(Clone, Debug)]
 enum Guess {
     Absent,
@@ -85,7 +85,7 @@ fn prefix(nth: u8) -> &'static str {
 
 fn config(medium: Medium) -> StoreConfig {
     let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
-    // Small, so that a history overflows and most of it goes through the checkpoint.
+    // Small, so that the history overflows and most writes pass through the checkpoint.
     let config = StoreConfig::new(medium, identity);
     let retention = Retention { events_max: HISTORY_LEN_MAX as usize, ..Retention::default() };
     StoreConfig { segment_len_max: 700, retention, ..config }
@@ -100,7 +100,7 @@ impl Model {
         &self.revisions[usize::try_from(revision).unwrap()]
     }
 
-    /// What the write must do; `Err` names the refusal.
+    /// The expected result of a write; `Err` names the error.
     fn write(&mut self, key: &str, expect: Expect, value: Option<u8>) -> Result<u64, &'static str> {
         let mut next = self.at(self.current()).clone();
         let current = next.get(key).copied();
@@ -141,7 +141,7 @@ impl Model {
     }
 }
 
-/// A store and its model, side by side.
+/// A store and its model.
 struct Pair {
     directory: tempfile::TempDir,
     store: Store<Bytes>,
@@ -253,7 +253,7 @@ impl Pair {
         }
     }
 
-    /// Every watch gets exactly the events it has not seen, or is told that it is too late.
+    /// Every watch gets exactly its undelivered events, or ends as lagged.
     fn poll(&mut self) {
         let (model, mut alive) = (&self.model, Vec::new());
         for ModelWatch { mut watch, prefix, seen, looked } in self.watches.drain(..) {
@@ -262,7 +262,7 @@ impl Pair {
                 .map(|revision| (revision, model.event(revision)))
                 .filter(|(_, (key, ..))| key.starts_with(prefix))
                 .collect();
-            // Once it has looked, what it does not follow may be forgotten without its knowing.
+            // After a read, events of other prefixes may be compacted without the watch noticing.
             let next = expected.first().map(|(revision, _)| revision - 1);
             let needs = if looked { next } else { Some(seen) };
             let late = needs.is_some_and(|needs| needs < model.oldest);
@@ -286,7 +286,7 @@ impl Pair {
         self.watches = alive;
     }
 
-    /// Closes and opens: the same records; history is what the log still has.
+    /// Closes and opens the store: the same records; the history is that of the log.
     async fn reopen(&mut self) {
         self.watches.clear();
         self.store.close().await;

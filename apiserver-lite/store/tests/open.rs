@@ -1,4 +1,4 @@
-//! Opening, closing, waiting and forgetting by age.
+//! Opening, closing, waiting and compaction by age.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -68,7 +68,7 @@ async fn closed_store_reads_but_does_not_write() {
     assert_eq!(watch.next_batch(&mut events).await, Err(WatchEnd::Closed));
 }
 
-/// Every segment file but the last is needed whole: a store that lost acknowledged writes does not open.
+/// Every segment but the last must be complete: a store that lost acknowledged writes does not open.
 #[tokio::test]
 async fn damaged_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ async fn damaged_log_is_refused() {
         ),
         "{error}"
     );
-    // A segment that should go on until the next one starts.
+    // A segment that ends before the next one starts.
     fs::write(&log, &whole[..60]).unwrap();
     let error = open(dir.path()).err().unwrap();
     assert!(

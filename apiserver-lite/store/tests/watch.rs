@@ -1,4 +1,4 @@
-//! Who is woken up by a write, and what of it being forgotten means to who was not.
+//! Which watches a write wakes, and the effect of compaction on the others.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -62,7 +62,7 @@ async fn forgetting_concerns_only_what_is_followed() {
     let watches = ["a/", "b/"].map(|prefix| store.watch(prefix, after).unwrap());
     let [mut busy, mut quiet] = watches;
     let mut events = Vec::new();
-    // Both have looked once, and sleep from now on.
+    // Both have read once and wait from here on.
     for watch in [&mut busy, &mut quiet] {
         watch.try_batch(&mut events).unwrap();
     }

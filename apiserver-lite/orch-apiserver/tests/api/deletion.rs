@@ -1,4 +1,4 @@
-//! Deletions: grace periods of any size, what becomes of dependents, dry runs, evictions and bindings.
+//! Deletions: grace periods, propagation to dependents, dry runs, evictions and bindings.
 
 use http::Method;
 use orch_apiserver::Config;
@@ -38,7 +38,7 @@ async fn bind(server: &TestServer, name: &str) {
     server.post(&format!("{PODS}/{name}/binding"), binding.to_string()).await.expect(201);
 }
 
-/// A pod on node `n`, running and ready as `ready` says.
+/// A running pod on node `n`; `ready` is its Ready condition.
 async fn running(server: &TestServer, name: &str, ready: &str) {
     server.post(PODS, pod(name).to_string()).await.expect(201);
     bind(server, name).await;
@@ -95,7 +95,7 @@ async fn any_grace_is_survived() {
     }
     let options = json!({"gracePeriodSeconds": i64::MAX});
     delete(&server, PODS, options).await.expect(200);
-    // A query is read as a body is.
+    // Query parameters work like the body's options.
     server.delete(&format!("{PODS}/p6?gracePeriodSeconds=-5")).await.expect(200);
     let marked = server.get(&format!("{PODS}/p6")).await.expect(200);
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 1);
@@ -145,7 +145,7 @@ async fn finalizers_say_what_becomes_of_dependents() {
         assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0, "{options}");
         let again = delete(&server, &path, options).await.expect(200);
         assert_eq!(again, marked, "a second request changes nothing");
-        // Kubernetes takes another policy for what is being deleted already.
+        // Kubernetes accepts another policy for an object that is being deleted.
         delete(&server, &path, policy("Background")).await.expect(200);
         server.get(&path).await.expect(404);
     }
@@ -198,7 +198,7 @@ async fn kinds_have_their_own_default_policy() {
         server.delete(&format!("{path}?orphanDependents=false")).await.expect(200);
         server.get(&path).await.expect(404);
     }
-    // Events have no dependents, whatever is asked for.
+    // Events have no dependents: policies are ignored.
     let about = json!({"kind": "Pod", "namespace": "default", "name": "p"});
     let event = json!({"metadata": {"name": "e"}, "involvedObject": about, "reason": "Test"});
     let events = "/api/v1/namespaces/default/events";
@@ -238,7 +238,7 @@ async fn collections_are_deleted_as_objects_are() {
     delete(&server, &format!("{SETS}?dryRun=All"), orphan.clone()).await.expect(200);
     let before = server.get(SETS).await.expect(200);
     assert!(before["items"].as_array().unwrap().iter().all(|set| finalizers(set).is_null()));
-    // A limit is one on what is listed, as in Kubernetes.
+    // `limit` limits the listed objects, as in Kubernetes.
     delete(&server, &format!("{SETS}?limit=2"), orphan.clone()).await.expect(200);
     let after = server.get(SETS).await.expect(200);
     let marked = |list: &Value| -> Vec<bool> {
@@ -302,7 +302,7 @@ async fn evictions_take_from_the_budget() {
             "The disruption budget one needs 1 healthy pods and has 2 currently"
         );
     }
-    // What is going already needs no budget.
+    // A pod that is being deleted needs no budget.
     evict(&server, "a", "").await.expect(201);
 }
 
@@ -316,7 +316,7 @@ async fn pods_that_no_budget_protects() {
     evict(&server, "sick", "").await.expect(201);
     running(&server, "well", "True").await;
     evict(&server, "well", "").await.expect(429);
-    // A controller that has not seen the budget yet knows nothing of it.
+    // The controller has not processed the budget yet.
     let unseen = json!({"observedGeneration": 0, "disruptionsAllowed": 5});
     let patch = json!({"status": unseen}).to_string();
     server.merge_patch(&format!("{BUDGETS}/one/status"), &patch).await.expect(200);
@@ -380,7 +380,7 @@ async fn field_managers_are_short_and_printable() {
 
 #[tokio::test]
 async fn what_is_created_while_its_namespace_goes_is_not_left_behind() {
-    // Without the account `default` a new pod waits for it, long enough for the namespace to go.
+    // A new pod waits for the missing service account `default`, long enough for the namespace to be deleted.
     let server = TestServer::with(Config::for_tests(kubernetes())).await;
     server.post("/api/v1/namespaces", r#"{"metadata":{"name":"team"}}"#).await.expect(201);
     let (pods, accounts) =

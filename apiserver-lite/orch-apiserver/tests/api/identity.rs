@@ -1,4 +1,4 @@
-//! Who a request comes from: nobody, a certificate, a token, and both of them.
+//! Authentication: anonymous, client certificate, token, and combinations.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use time::{Duration, OffsetDateTime};
 
 use crate::support::{Reply, TestServer, kubernetes, reply};
 
-/// Two authorities, of which the server trusts the first, and a static token of the user `alice`.
-struct World {
+/// Two CAs, of which the server trusts the first, and a static token of the user `alice`.
+struct Fixture {
     dir: tempfile::TempDir,
     trusted: Issuer<'static, KeyPair>,
     other: Issuer<'static, KeyPair>,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let trusted = authority("trusted", &dir.path().join("ca.crt"));
@@ -52,7 +52,7 @@ fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
     Issuer::new(params, key)
 }
 
-/// Certificate and key, in PEM, of a user in a group, which expires at a time from now.
+/// PEM certificate and key of a user in a group, with this validity from now on.
 fn client(
     issuer: &Issuer<'static, KeyPair>,
     (user, group): (&str, &str),
@@ -86,7 +86,7 @@ async fn ask(
     reply(connection.send_request(request.body(Full::default()).unwrap()).await.unwrap()).await
 }
 
-/// The user that a server which denies everything names, or the code and message of its answer.
+/// The user named in the denial of a server that denies everything, or the code and message of its response.
 async fn user(server: &TestServer, identity: Option<&(String, String)>, token: &str) -> String {
     let answer = ask(server, identity, token, "/api/v1/pods").await;
     let message = answer.json()["message"].as_str().unwrap().to_owned();
@@ -98,7 +98,7 @@ async fn user(server: &TestServer, identity: Option<&(String, String)>, token: &
 
 #[tokio::test]
 async fn a_certificate_that_is_not_valid_leaves_the_token_to_be_tried() {
-    let world = World::new();
+    let world = Fixture::new();
     for anonymous in [Anonymous::Refused, Anonymous::Served(AnonymousAccess::Public)] {
         let config = Config {
             authorization: vec![AuthorizationMode::AlwaysDeny],
@@ -120,14 +120,14 @@ async fn a_certificate_that_is_not_valid_leaves_the_token_to_be_tried() {
         let alone = user(&server, Some(&expired), "").await;
         assert!(alone.starts_with("401 Unauthorized: ") && alone.contains("expired"), "{alone}");
         assert_eq!(user(&server, Some(&unknown), "wrong").await, "401 Unauthorized");
-        // The first authenticator that knows a user ends it, as in Kubernetes.
+        // The first authenticator that succeeds decides, as in Kubernetes.
         assert_eq!(user(&server, Some(&good), "wrong").await, "bob");
     }
 }
 
 #[tokio::test]
 async fn anonymous_requests_get_health_and_version_only() {
-    let world = World::new();
+    let world = Fixture::new();
     let server = world.server(Anonymous::Served(AnonymousAccess::Public)).await;
     for path in ["/healthz", "/livez", "/readyz", "/version"] {
         assert_eq!(ask(&server, None, "", path).await.code(), 200, "{path}");
@@ -180,7 +180,7 @@ async fn reviews_say_no_of_the_anonymous_user_and_of_nodes_in_nodes() {
     assert!(message.contains("at least one of user or group must be specified"), "{message}");
 }
 
-/// A kubelet writes what is its node's, whatever the authorizer behind allows.
+/// A kubelet writes only its node's objects, whatever the authorizer allows.
 #[tokio::test]
 async fn a_node_writes_only_what_is_its_own() {
     let server = TestServer::start().await;

@@ -1,4 +1,4 @@
-//! The server as its clients see it: built as `main` builds it, on a free port, over TLS.
+//! Tests of the server through its API: built as `main` builds it, on a free port, over TLS.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

@@ -18,7 +18,7 @@ use crate::support::{TestServer, kubernetes, reply};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// A node agent: answers logs with a text, grants upgrades to `echo`, refuses those to `other`, redirects `lost`.
+/// A kubelet: answers logs with text, accepts upgrades to `echo`, refuses those to `other`, redirects `lost`.
 struct Node {
     address: SocketAddr,
     /// Request lines in order.

@@ -1,4 +1,4 @@
-//! Numbers that a client sends: whatever they are, the answer is a status or an object, and the server goes on.
+//! Extreme numbers from clients: the response is a Status or an object, and the server keeps serving.
 
 #[path = "../../../schema/tests/support/integers.rs"]
 mod integers;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
-use integers::{Step, paths, text, with_number};
+use integers::{PathStep, paths, text, with_number};
 use proto_api::schema::{self, Resource};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::support::TestServer;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// What a length of a watch may be: everything that a query can hold.
+/// Values of `timeoutSeconds`.
 const LENGTHS: [&str; 5] = ["9223372036854775807", "4294967296", "2147483647", "0", "1"];
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn any_timeout_of_a_watch_or_list_is_answered() {
     }
 }
 
-/// A bound pod whose spec has `number` as its grace is refused or can be deleted, also for trial and by eviction.
+/// A bound pod with `number` as its grace period is refused or can be deleted, by dry run and eviction too.
 #[tokio::test]
 async fn a_pod_with_any_grace_is_refused_or_deleted() {
     let server = TestServer::start().await;
@@ -56,7 +56,7 @@ async fn a_pod_with_any_grace_is_refused_or_deleted() {
         let marked = server.delete(&path).await.expect(200);
         let grace = marked["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         assert!((0..=2_147_483_647).contains(&grace), "{number}: {marked}");
-        // Without any grace it is gone already.
+        // Without a grace period it is removed already.
         let code = server.delete(&format!("{path}?gracePeriodSeconds=0")).await.code();
         assert_eq!(code, if grace == 0 { 404 } else { 200 }, "{number}");
     }
@@ -64,7 +64,7 @@ async fn a_pod_with_any_grace_is_refused_or_deleted() {
     server.get("/readyz").await;
 }
 
-/// Objects that are accepted, for kinds of which nothing less is: what follows a number is then carried out.
+/// Valid objects of kinds with required fields, so that the code behind a number runs.
 fn accepted(kind: &str) -> Option<Value> {
     let pod = json!({"containers": [{"name": "c", "image": "i"}], "nodeName": "n"});
     let template = |policy: &str| {
@@ -103,7 +103,7 @@ fn accepted(kind: &str) -> Option<Value> {
     Some(json!({"spec": spec}))
 }
 
-/// The path of a collection, and the object that is put into it.
+/// The path of a collection, and the object created in it.
 pub(crate) fn place(resource: &Resource, group: &str) -> (String, Value) {
     let root = match group {
         "" => format!("/api/{}", resource.version),
@@ -115,7 +115,7 @@ pub(crate) fn place(resource: &Resource, group: &str) -> (String, Value) {
     (format!("{root}/{namespace}{}", resource.plural), object)
 }
 
-/// One connection over which everything is asked: it ends when the server fails to answer.
+/// One connection for all requests; it breaks when the server fails to respond.
 struct Asking(SendRequest<Full<Bytes>>);
 
 impl Asking {
@@ -143,7 +143,7 @@ impl Asking {
     }
 }
 
-/// Creates, shows, changes and deletes `object`; what is refused is refused with a status.
+/// Creates, reads, updates and deletes `object`; a refusal has a Status.
 async fn live(asking: &mut Asking, list: &str, object: &Value, what: &str) -> bool {
     let one = format!("{list}/extreme");
     let trial = format!("{list}?dryRun=All");
@@ -168,8 +168,8 @@ async fn live(asking: &mut Asking, list: &str, object: &Value, what: &str) -> bo
     true
 }
 
-/// Each number in each integer field of each kind that is served, also in a status: the answer is an object or a status,
-/// and the server goes on, to those who watch as well.
+/// Sets each number in each integer field of each served kind, statuses included: the response is an object or a Status, and the
+/// server keeps serving, watches included.
 #[tokio::test]
 async fn extreme_numbers_in_every_field_of_every_kind() {
     let server = TestServer::start().await;
@@ -184,7 +184,7 @@ async fn extreme_numbers_in_every_field_of_every_kind() {
         let (list, base) = place(resource, &group);
         let mut watch = server.watch(&format!("{list}?watch=1")).await;
         for path in paths(resource.message) {
-            // The template of a pod is one message: one kind that has it is enough.
+            // Pod templates are one message: testing one kind that has it is enough.
             if text(&path).contains(".template.spec") && resource.kind != "Deployment" {
                 continue;
             }
@@ -192,7 +192,7 @@ async fn extreme_numbers_in_every_field_of_every_kind() {
             for number in integers::NUMBERS {
                 let object = with_number(&base, &path, number);
                 let what = format!("{}{}: {number}", resource.kind, text(&path));
-                if path.first() == Some(&Step::Field("status")) {
+                if path.first() == Some(&PathStep::Field("status")) {
                     if accepted(resource.kind).is_some() && resource.subresource("status").is_some()
                     {
                         asking.ask(Method::POST, &list, &base, &what).await;
@@ -208,7 +208,7 @@ async fn extreme_numbers_in_every_field_of_every_kind() {
                 }
             }
         }
-        // What happened to this kind can be watched to its end.
+        // All events of this kind can be watched.
         let mut last = base.clone();
         last["metadata"]["name"] = json!("last");
         if asking.ask(Method::POST, &list, &last, "the last").await != 201 {
@@ -226,7 +226,7 @@ async fn extreme_numbers_in_every_field_of_every_kind() {
     server.get("/readyz").await;
 }
 
-/// What is asked of subresources and of lists has numbers too.
+/// Numbers in requests to subresources and in list parameters.
 #[tokio::test]
 async fn extreme_numbers_in_requests_that_are_not_objects() {
     let server = TestServer::start().await;

@@ -1,4 +1,4 @@
-//! The program itself: killed without warning, started with bad flags.
+//! Tests of the process: killed by SIGKILL, started with invalid flags.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::support::Api;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// Longest wait for a start; only a failure takes that long.
+/// Longest wait for a start, reached only on failure.
 const START_MAX: Duration = Duration::from_secs(30);
 
 /// The process; killed when dropped.
@@ -36,7 +36,7 @@ async fn start(dir: &Path) -> (Process, Api) {
         .expect("started");
     let process = Process(child);
     let deadline = Instant::now() + START_MAX;
-    // The socket exists before the file does: the first connection waits in its queue.
+    // The socket exists before the kubeconfig: connections wait in its queue.
     let text = loop {
         match std::fs::read_to_string(&kubeconfig) {
             Ok(text) => break text,
@@ -82,7 +82,7 @@ async fn killed_at_any_time_it_keeps_what_it_acknowledged() {
     assert!(acknowledged.len() >= 60);
 }
 
-/// Creates objects until the server dies; gives those that were acknowledged.
+/// Creates objects until the server is killed; returns the acknowledged ones.
 async fn write(
     api: Arc<Api>,
     written: Arc<AtomicUsize>,

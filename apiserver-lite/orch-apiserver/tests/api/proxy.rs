@@ -1,4 +1,4 @@
-//! Proxying to nodes, pods and services: who gets the server's certificate, and where it does not go at all.
+//! Proxying to nodes, pods and Services: which targets get the client certificate, and which addresses are refused.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::support::{TestServer, kubernetes};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// An address of this machine that is not loopback. Connecting a datagram socket sends nothing.
+/// An address of this machine other than loopback. Connecting a UDP socket sends no packet.
 fn routed() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
-/// Answers every request with `certificate` or `none`: what the client has shown.
+/// Answers every request with `certificate` or `none`, by whether the client presented one.
 async fn asks_for_certificates(server: &TestServer, ip: IpAddr) -> SocketAddr {
     let made = rcgen::generate_simple_self_signed(vec![ip.to_string()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -89,7 +89,7 @@ async fn only_the_port_of_a_node_s_agent_gets_the_certificate() {
     assert_eq!(shown("n".to_owned()).await, "certificate");
     assert_eq!(shown(format!("n:{}", agent.port())).await, "certificate");
     assert_eq!(shown(format!("https:n:{}", other.port())).await, "none");
-    // HTTP/2 over the same connection is an offer that may be ignored.
+    // An upgrade to h2c may be ignored.
     let request = Request::get("/api/v1/nodes/n/proxy/x")
         .header("host", "test")
         .header("connection", "Upgrade, HTTP2-Settings")
@@ -103,7 +103,7 @@ async fn only_the_port_of_a_node_s_agent_gets_the_certificate() {
 
 #[tokio::test]
 async fn addresses_that_lead_back_are_refused() {
-    // Also the server itself, by an address that is not loopback.
+    // The server itself, by an address other than loopback.
     let bind = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0);
     let server = TestServer::with(Config { bind, ..Config::for_tests(kubernetes()) }).await;
     server
@@ -113,7 +113,7 @@ async fn addresses_that_lead_back_are_refused() {
     let own = server.address();
     let mut nodes = vec![
         ("InternalIP", "127.0.0.1".to_owned(), 1),
-        // As addresses these would not pass validation; names are passed on.
+        // Validation refuses these as addresses, but not as names.
         ("Hostname", "169.254.169.254".to_owned(), 1),
         ("InternalIP", "::1".to_owned(), 1),
         ("Hostname", "0.0.0.0".to_owned(), 1),

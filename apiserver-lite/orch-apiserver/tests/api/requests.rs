@@ -1,4 +1,4 @@
-//! Single requests: what comes back for good and bad input.
+//! Single requests: responses to valid and invalid input.
 
 use crate::support::{TestServer, kubernetes, orch, reply};
 use http::{Method, Request};
@@ -99,7 +99,7 @@ async fn errors_name_the_field() {
     assert_eq!(status["details"]["causes"][0]["field"], "spec.containers[0].name", "{status}");
 }
 
-/// Services can be selected by their type from Kubernetes 1.31 on; before, its servers say this.
+/// Services are selectable by type from Kubernetes 1.31 on; older servers return this error.
 #[tokio::test]
 async fn fields_that_cannot_be_selected_by_are_refused_in_kubernetes_words() {
     let server = TestServer::start().await;
@@ -262,19 +262,19 @@ async fn services_get_addresses_and_ports() {
         .await
         .expect(201);
     assert_eq!(headless["spec"]["clusterIPs"], json!(["None"]));
-    // An update that leaves the allocated values out keeps them.
+    // An update without the allocated values keeps them.
     let update = json!({"metadata": {"name": "a"}, "spec": {"type": "NodePort", "ports": [{"port": 80, "targetPort": 8080}]}});
     let kept = server.put(&format!("{path}/a"), &update).await.expect(200);
     assert_eq!(
         (&kept["spec"]["clusterIP"], &kept["spec"]["ports"][0]["nodePort"]),
         (&address, &port)
     );
-    // What belongs to the old type goes with it.
+    // Fields of the old type are removed.
     let plain = server.merge_patch(&format!("{path}/a"), r#"{"spec":{"type":"ClusterIP"}}"#).await;
     let plain = plain.expect(200);
     assert!(plain["spec"].get("externalTrafficPolicy").is_none(), "{plain}");
     assert!(plain["spec"]["ports"][0].get("nodePort").is_none(), "{plain}");
-    // What a deleted service held is free again.
+    // The values of a deleted Service are free again.
     server.delete(&format!("{path}/a")).await.expect(200);
     server
         .post(path, service("b", json!({"clusterIP": address, "ports": ports})))
@@ -289,7 +289,7 @@ async fn tokens_are_believed_while_their_objects_exist() {
     let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
     let short = server.post(path, r#"{"spec":{"expirationSeconds":60}}"#).await.expect(422);
     assert!(short["message"].as_str().unwrap().contains("10 minutes"), "{short}");
-    // A dry run says what would be made, and makes nothing that is believed.
+    // A dry run returns a TokenRequest without a valid token.
     let dry = server.post(&format!("{path}?dryRun=All"), "{}").await.expect(201);
     assert_eq!(dry["status"]["token"], "", "{dry}");
     assert!(dry["status"]["expirationTimestamp"].is_string(), "{dry}");
@@ -392,7 +392,7 @@ async fn a_small_range_is_shared_out_exactly() {
     }
     addresses.sort();
     addresses.dedup();
-    // Six usable addresses, the server's own service has one.
+    // Six usable addresses, one of which is the `kubernetes` Service's.
     assert_eq!((addresses.len(), refused), (5, 3), "{addresses:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Rules that are about more than one request: certificate requests, services, autoscalers, logs, what clients may not write.
+//! Rules over several requests: certificate signing requests, Services, autoscalers, logs, server-owned fields.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// A request for a certificate, as PEM.
+/// A certificate request in PEM.
 fn pem(organization: &str) -> String {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -27,7 +27,7 @@ fn request(name: &str, pem: &str) -> Value {
         "usages": ["client auth"], "username": "system:admin", "groups": ["system:masters"], "uid": "0"}})
 }
 
-/// What is checked and what is signed is one thing: the only block of the text.
+/// The validated and the signed request are the same: the only PEM block of the text.
 #[tokio::test]
 async fn a_certificate_request_is_one_signed_block() {
     let server = TestServer::start().await;
@@ -68,7 +68,7 @@ async fn a_certificate_request_is_one_signed_block() {
     }
 }
 
-/// Nothing of what was asked for changes after it was asked, and each subresource writes its part only.
+/// The spec of a request is immutable, and each subresource writes only its part.
 #[tokio::test]
 async fn a_certificate_request_does_not_change() {
     let server = TestServer::start().await;
@@ -94,7 +94,7 @@ async fn a_certificate_request_does_not_change() {
     assert!(condition["lastTransitionTime"].is_string(), "{condition}");
     assert!(condition["lastUpdateTime"].is_string(), "{condition}");
 
-    // The signer does not decide, and signs once.
+    // The signer does not approve, and signs once.
     let status = format!("{path}/status");
     let undecided = server.merge_patch(&status, r#"{"status":{"conditions":null}}"#).await;
     assert_eq!(undecided.code(), 422);
@@ -133,12 +133,12 @@ async fn services_get_no_special_addresses() {
         let refused = server.post(SERVICES, service(json!({"ipFamilies": families}))).await;
         assert_eq!(refused.code(), 422);
     }
-    // The network's own and the broadcast address of 10.96.0.0/12.
+    // The network and broadcast address of 10.96.0.0/12.
     for address in ["10.96.0.0", "10.111.255.255"] {
         let refused = server.post(SERVICES, service(json!({"clusterIP": address}))).await;
         assert_eq!(refused.code(), 422, "{address}");
     }
-    // A balancer's port for health checks goes with the policy that needs it.
+    // The health check node port is removed with the traffic policy that needs it.
     let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"});
     let made = server.post(SERVICES, service(local)).await.expect(201);
     assert!(made["spec"]["healthCheckNodePort"].is_number(), "{made}");
@@ -179,7 +179,7 @@ async fn log_options_are_checked_before_the_node_is_asked() {
     }
 }
 
-/// There is no server-side apply here: what clients write of it is not kept.
+/// There is no server-side apply: `managedFields` from clients are not stored.
 #[tokio::test]
 async fn managed_fields_of_clients_are_not_stored() {
     let server = TestServer::start().await;

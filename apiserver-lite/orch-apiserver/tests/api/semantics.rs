@@ -1,4 +1,4 @@
-//! Behaviour over several requests: lists in pages, watches, concurrent changes, two-phase deletion, restarts.
+//! Behaviour over several requests: paged lists, watches, concurrent updates, two-phase deletion, restarts.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ async fn pages_show_one_revision() {
     let first = server.get(&format!("{MAPS}?limit=2")).await.expect(200);
     assert_eq!(names(&first), ["a", "b"]);
     assert_eq!(first["metadata"]["remainingItemCount"], 3);
-    // What happens in between is not seen by later pages.
+    // Writes in between are not visible in later pages.
     server.delete(&format!("{MAPS}/d")).await.expect(200);
     make(&server, "cc").await;
     let token = first["metadata"]["continue"].as_str().expect("token").to_owned();

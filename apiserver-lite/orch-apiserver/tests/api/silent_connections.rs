@@ -1,4 +1,4 @@
-//! Connections that are opened and never used, requests that are too long, and a server that is about to stop.
+//! Unused connections, requests that are too long, and a server that is shutting down.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::support::{TestServer, kubernetes};
 
-/// How long an answer may take before it counts as none: far beyond what it takes.
+/// Time without a response after which a test fails, far above the normal time.
 const NONE: Duration = Duration::from_secs(60);
 /// The preface, an empty SETTINGS frame and a PING.
 const BEGINNING: &[u8] =
@@ -20,7 +20,7 @@ const BEGINNING: &[u8] =
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connections_of_one_peer_do_not_keep_others_out() {
     let server = TestServer::start().await;
-    // An authenticated watch that was there before stays.
+    // An authenticated watch from before continues.
     let mut watch = server.watch("/api/v1/configmaps?watch=1").await;
     let mut silent = Vec::new();
     for _ in 0..1000 {
@@ -55,13 +55,13 @@ async fn silent_connections_of_one_peer_do_not_keep_others_out() {
 }
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// More than a request may have, by so much that no buffer on the way takes it.
+/// More than the body limit, by more than all buffers on the way hold.
 const LONG: usize = 16 << 20;
 
 #[tokio::test]
 async fn a_client_that_sends_everything_first_sees_why_it_was_too_much() {
     let server = TestServer::start().await;
-    // HTTP/1.1, with a length and in chunks: the whole body is written before anything is read.
+    // HTTP/1.1 with a length and in chunks: the whole body is sent before the response is read.
     for head in ["content-length: 16777216", "transfer-encoding: chunked"] {
         let mut stream = server.tls_http1().await;
         let head = format!(
@@ -109,7 +109,7 @@ async fn readyz_fails_before_the_listener_closes() {
     let watch = server.watch("/api/v1/namespaces?watch=1").await;
     let stopping = server.begin_to_stop();
     let failing = async {
-        // A connection of its own each time: the listener is still there.
+        // A new connection each time shows that the listener is still open.
         while server.anonymous("/readyz").await.code() == 200 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,4 +1,4 @@
-//! Claims, volumes and classes: what the server adds to them and refuses.
+//! Claims, volumes and classes: fields that the server adds, and updates that it refuses.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Kinds that are stored and nobody acts on: who writes one is told so, and nobody else is told anything.
+//! Kinds that are stored and that no component acts on: writers get a warning, other requests do not.
 
 use apiserver_schema::actors::{ACTORS, Actor};
 use http::Method;
@@ -8,18 +8,18 @@ use serde_json::{Map, Value, json};
 use crate::numbers::place;
 use crate::support::{Reply, TestServer};
 
-/// What a response warns of.
+/// The warnings of a response.
 fn warnings(reply: &Reply) -> Vec<&str> {
     reply.headers.get_all("warning").iter().map(|value| value.to_str().expect("text")).collect()
 }
 
-/// Whether nobody acts on the objects of a resource.
+/// Whether no component acts on the resource.
 fn is_inert(resource: &Resource) -> bool {
     let row = ACTORS.iter().find(|row| (row.0, row.1) == (resource.group, resource.kind));
     row.expect("a row").2 == Actor::NotImplemented
 }
 
-/// Fields without which an object is refused.
+/// Required fields of a kind.
 fn required(kind: &str) -> Option<Map<String, Value>> {
     let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"});
     let fields = match kind {

@@ -1,4 +1,4 @@
-//! A server in this process and a client that says exactly what a test wants said.
+//! A server in the test process and a client with full control of its requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl std::ops::Deref for TestServer {
     }
 }
 
-/// A response with its body read.
+/// A complete response.
 pub struct Reply {
     pub status: StatusCode,
     pub headers: http::HeaderMap,
@@ -62,7 +62,7 @@ impl Reply {
         self.status.as_u16()
     }
 
-    /// The object, which must have come with `code`.
+    /// The JSON body; panics unless the status is `code`.
     pub fn expect(&self, code: u16) -> Value {
         let body = String::from_utf8_lossy(&self.body);
         assert_eq!(self.code(), code, "{body}");
@@ -79,7 +79,7 @@ pub fn orch() -> &'static Names {
 }
 
 impl TestServer {
-    /// A server in memory, Kubernetes' names, a default service account in `default`.
+    /// A server in memory with Kubernetes' names and a service account `default` in the namespace `default`.
     pub async fn start() -> Self {
         let server = Self::with(Config::for_tests(kubernetes())).await;
         server
@@ -102,7 +102,7 @@ impl TestServer {
         Self { names, api, drain: Some(drain), running }
     }
 
-    /// Asks the server to stop, and goes on.
+    /// Starts the shutdown of the server.
     pub fn begin_to_stop(&mut self) -> tokio::task::JoinHandle<()> {
         let drain = self.drain.take().expect("running");
         tokio::spawn(async move {
@@ -110,7 +110,7 @@ impl TestServer {
         })
     }
 
-    /// Stops the server and waits until it has let go of its store.
+    /// Stops the server and waits until its store is closed.
     pub async fn stop(mut self) {
         let drain = self.drain.take().expect("running");
         drain.drain(std::time::Duration::from_secs(10)).await;
@@ -120,7 +120,7 @@ impl TestServer {
 }
 
 impl Api {
-    /// The administrator's view of the server that a client configuration names.
+    /// A client of the server in a kubeconfig, as administrator.
     pub fn new(kubeconfig: &str) -> Self {
         let admin =
             (field(kubeconfig, "client-certificate-data"), field(kubeconfig, "client-key-data"));
@@ -139,7 +139,7 @@ impl Api {
         self.connect_by(if as_admin { &self.admin } else { &self.anonymous }).await
     }
 
-    /// A connection with a client certificate and its key in PEM, or with none.
+    /// A connection, optionally with a client certificate (chain and key in PEM).
     pub async fn connect_as(
         &self,
         identity: Option<&(String, String)>,
@@ -163,23 +163,23 @@ impl Api {
         self.address
     }
 
-    /// Roots of the certificates that the server makes.
+    /// The server's CA.
     pub fn roots(&self) -> RootCertStore {
         self.roots.clone()
     }
 
-    /// A connection on which nothing has been said.
+    /// A new TCP connection.
     pub async fn tcp(&self) -> TcpStream {
         TcpStream::connect(self.address).await.expect("connected")
     }
 
-    /// TLS with the administrator's certificate, on which nothing has been said.
+    /// A new TLS connection with the administrator's certificate.
     pub async fn tls_http1(&self) -> tokio_rustls::client::TlsStream<TcpStream> {
         let name = ServerName::try_from("127.0.0.1").expect("valid");
         self.admin.connect(name, self.tcp().await).await.expect("TLS")
     }
 
-    /// TLS that has agreed on HTTP/2; `None` when the server breaks it off.
+    /// A new TLS connection with HTTP/2 negotiated; `None` if the server closes it.
     pub async fn tls_http2(
         &self,
         as_admin: bool,
@@ -191,7 +191,7 @@ impl Api {
         TlsConnector::from(Arc::new(config)).connect(name, self.tcp().await).await.ok()
     }
 
-    /// A page as those get it who show nothing.
+    /// GET without credentials.
     pub async fn anonymous(&self, path: &str) -> Reply {
         let request = Request::get(path).header("host", "test").body(Full::default());
         let mut sender = self.connect(false).await;
@@ -210,7 +210,7 @@ impl Api {
         tokio_tungstenite::client_async(url, stream).await.expect("switched").0
     }
 
-    /// Sends a request and gives the response as it starts.
+    /// Sends a request and returns the response head.
     pub async fn open(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
         self.connect(true).await.send_request(request).await.expect("answered")
     }
@@ -304,7 +304,7 @@ pub async fn reply(response: Response<Incoming>) -> Reply {
     try_reply(response).await.expect("body")
 }
 
-/// `None` when the connection breaks off inside the body.
+/// `None` if the connection is closed inside the body.
 pub async fn try_reply(response: Response<Incoming>) -> Option<Reply> {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.ok()?.to_bytes();
@@ -328,7 +328,7 @@ fn roots(kubeconfig: &str) -> RootCertStore {
     roots
 }
 
-/// Shows the client certificate of `identity` (chain and key in PEM), whatever authorities the server asks for.
+/// Presents the client certificate `identity` (chain and key in PEM), whichever CAs the server names.
 fn connector(kubeconfig: &str, identity: Option<(Vec<u8>, Vec<u8>)>) -> TlsConnector {
     let roots = roots(kubeconfig);
     let provider = Arc::new(rustls::crypto::ring::default_provider());

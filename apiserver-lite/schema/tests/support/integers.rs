@@ -1,15 +1,15 @@
-//! Every integer field of every kind, found in the descriptors, and objects that hold a number there.
+//! Finds every integer field of every kind in the descriptors, and makes objects with a number there.
 
 use proto_api::schema::{Message, MessageId, Shape, Value as Holds};
 use serde_json::{Value, json};
 
-/// What each integer is set to.
+/// The values of integers.
 pub const NUMBERS: [i64; 7] =
     [i64::MAX, i64::MIN, 0, -1, 1 << 32, i32::MAX as i64, i32::MIN as i64];
 
-/// One step towards a field.
+/// One segment of a path to a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     /// Into a message.
     Field(&'static str),
     /// To the first item of a list.
@@ -18,8 +18,8 @@ pub enum Step {
     Entry,
 }
 
-/// The paths of all integer fields below a message. A message that holds itself is opened once.
-pub fn paths(root: MessageId) -> Vec<Vec<Step>> {
+/// The paths of all integer fields below a message. A recursive message is visited once.
+pub fn paths(root: MessageId) -> Vec<Vec<PathStep>> {
     let mut found = Vec::new();
     walk(root.get(), &mut Vec::new(), &mut vec![root], &mut found);
     found
@@ -27,23 +27,23 @@ pub fn paths(root: MessageId) -> Vec<Vec<Step>> {
 
 fn walk(
     message: &'static Message,
-    path: &mut Vec<Step>,
+    path: &mut Vec<PathStep>,
     open: &mut Vec<MessageId>,
-    found: &mut Vec<Vec<Step>>,
+    found: &mut Vec<Vec<PathStep>>,
 ) {
     for field in message.fields {
         let before = path.len();
         if !field.inline {
-            path.push(Step::Field(field.json));
+            path.push(PathStep::Field(field.json));
             match field.shape {
                 Shape::Plain | Shape::Pointer => {}
-                Shape::List => path.push(Step::Item),
-                Shape::Map => path.push(Step::Entry),
+                Shape::List => path.push(PathStep::Item),
+                Shape::Map => path.push(PathStep::Entry),
             }
         }
         match field.value {
             Holds::Int32 | Holds::Int64 | Holds::IntOrString => found.push(path.clone()),
-            // Amounts are numbers too, written as text or as a number.
+            // Quantities are numbers too, as text or number.
             Holds::Quantity => found.push(path.clone()),
             Holds::Message(id) if !open.contains(&id) => {
                 open.push(id);
@@ -56,25 +56,25 @@ fn walk(
     }
 }
 
-/// `base` with `number` at `path`; what leads there is made where it is missing.
-pub fn with_number(base: &Value, path: &[Step], number: i64) -> Value {
+/// `base` with `number` at `path`; missing parents are inserted.
+pub fn with_number(base: &Value, path: &[PathStep], number: i64) -> Value {
     let mut object = base.clone();
     let mut here = &mut object;
     for step in path {
         here = match step {
-            Step::Field(name) => {
+            PathStep::Field(name) => {
                 if !here.is_object() {
                     *here = json!({});
                 }
                 &mut here[*name]
             }
-            Step::Entry => {
+            PathStep::Entry => {
                 if here.as_object().is_none_or(serde_json::Map::is_empty) {
                     *here = json!({"k": null});
                 }
                 here.as_object_mut().and_then(|map| map.values_mut().next()).expect("an entry")
             }
-            Step::Item => {
+            PathStep::Item => {
                 if here.as_array().is_none_or(Vec::is_empty) {
                     *here = json!([null]);
                 }
@@ -86,13 +86,13 @@ pub fn with_number(base: &Value, path: &[Step], number: i64) -> Value {
     object
 }
 
-/// A path as messages write it.
-pub fn text(path: &[Step]) -> String {
+/// A path as in error messages.
+pub fn text(path: &[PathStep]) -> String {
     path.iter()
         .map(|step| match step {
-            Step::Field(name) => format!(".{name}"),
-            Step::Item => "[0]".to_owned(),
-            Step::Entry => "[k]".to_owned(),
+            PathStep::Field(name) => format!(".{name}"),
+            PathStep::Item => "[0]".to_owned(),
+            PathStep::Entry => "[k]".to_owned(),
         })
         .collect()
 }

@@ -1,5 +1,5 @@
-//! A small store is damaged at one place after another, and opened: what is answered, and whether writes that were acknowledged are
-//! missing without a word.
+//! Damages a small store at one position after another and opens it: what opening returns, and whether acknowledged writes are
+//! missing silently.
 
 use std::{
     collections::BTreeMap,
@@ -15,18 +15,18 @@ use apiserver_store::{
 };
 use bytes::Bytes;
 
-/// How many of the possible places are tried: each, or one in so many.
+/// How many of the possible positions are tried: one in this many.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// Of the bytes of the log and of the note of what was answered.
+    /// Of the bytes of the log and of the acknowledged revision.
     pub log_step: usize,
-    /// Of the bytes of the checkpoint that are not zero.
+    /// Of the nonzero bytes of the checkpoint.
     pub checkpoint_step: usize,
-    /// One bit of a byte as well as all of them at once.
+    /// Whether single bits are flipped as well as whole bytes.
     pub bits: bool,
 }
 
-/// What an opening ended with.
+/// Result of opening the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OpenOutcome {
     /// Everything is there.
@@ -35,11 +35,11 @@ pub enum OpenOutcome {
     Damaged,
     /// Refused: the checkpoint.
     Checkpoint,
-    /// Refused by a panic in the checkpoint's library.
+    /// Refused because of a panic in redb.
     Panicked,
-    /// Opened without the last writes, which are beside the log and were logged.
+    /// Opened without the last writes, which were set aside and logged.
     SetAside,
-    /// Opened with something missing or different.
+    /// Opened with missing or different content.
     LostInSilence,
 }
 
@@ -52,7 +52,7 @@ const OUTCOMES: [(OpenOutcome, &str); 6] = [
     (OpenOutcome::LostInSilence, "lost in silence"),
 ];
 
-/// What is done to a file.
+/// Damage of a file.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     Cut(u64),
@@ -62,7 +62,7 @@ enum Damage {
 
 type Row = (String, BTreeMap<OpenOutcome, usize>);
 
-/// A table of what was answered.
+/// The results by row.
 pub struct Table {
     rows: Vec<Row>,
     /// The first loss, for a failing test.
@@ -70,7 +70,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// How often `answer` was given in rows whose name contains `row`.
+    /// Number of results `answer` in rows whose name contains `row`.
     pub fn count(&self, row: &str, answer: OpenOutcome) -> usize {
         let rows = self.rows.iter().filter(|(name, _)| name.contains(row));
         rows.filter_map(|(_, counts)| counts.get(&answer)).sum()
@@ -110,10 +110,10 @@ fn content(store: &Store<Bytes>) -> (Revision, Content) {
     (store.revision(), records.collect())
 }
 
-/// A store whose checkpoint is behind by several segments, as it was when each write had been answered.
+/// A store whose checkpoint is several segments behind.
 pub struct Sample {
     directory: tempfile::TempDir,
-    /// Note of the write before the last.
+    /// Acknowledged revision of the second to last write.
     lagging: Vec<u8>,
     /// Where the last frame starts.
     last_frame: u64,
@@ -121,7 +121,7 @@ pub struct Sample {
     content: Content,
 }
 
-/// In memory where there is a file system of that: thousands of openings, each with its syncs.
+/// A directory in a memory file system if there is one, because there are thousands of openings with syncs.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -149,7 +149,7 @@ impl Sample {
             write(&store, nth).await;
         }
         store.close().await;
-        // The checkpoint as it is now, and every segment from now on.
+        // The current checkpoint, and every segment from here on.
         fs::copy(path.join("records.redb"), kept.path().join("records.redb")).unwrap();
         let store = Store::<Bytes>::open(config(path)).unwrap();
         let (mut lagging, mut last_frame) = (Vec::new(), 0);
@@ -169,7 +169,7 @@ impl Sample {
         let (revision, content) = content(&store);
         store.close().await;
         fs::copy(path.join("acknowledged"), kept.path().join("acknowledged")).unwrap();
-        // Most of the zeros behind closed segments are only time.
+        // Trying most zeros after closed segments only takes time.
         for log in files(kept.path(), "log.").iter().rev().skip(1) {
             let len = content_len(log) + 32;
             File::options().write(true).open(log).unwrap().set_len(len).unwrap();
@@ -184,7 +184,7 @@ impl Sample {
         files(self.directory.path(), "log.")
     }
 
-    /// A copy that may be harmed.
+    /// A copy to be damaged.
     fn copy(&self) -> tempfile::TempDir {
         let copy = directory();
         for file in files(self.directory.path(), "") {
@@ -193,7 +193,7 @@ impl Sample {
         copy
     }
 
-    async fn answer(&self, name: &str, harm: Damage, lagging: bool) -> (OpenOutcome, String) {
+    async fn open_damaged(&self, name: &str, harm: Damage, lagging: bool) -> (OpenOutcome, String) {
         let copy = self.copy();
         let path = copy.path().join(name);
         if lagging {
@@ -250,7 +250,7 @@ fn inflict(path: &Path, harm: Damage) {
     }
 }
 
-/// All places of a file's content, and some of the zeros behind it.
+/// All positions of a file's content, and some of the zeros after it.
 fn places(path: &Path, step: usize) -> Vec<u64> {
     let content = content_len(path);
     let len = fs::metadata(path).unwrap().len();
@@ -271,7 +271,7 @@ fn cuts(places: &[u64]) -> Vec<Damage> {
     places.iter().map(|place| Damage::Cut(*place)).collect()
 }
 
-/// What is tried for a row of the table: its name, what is done to which file, and whether the note of what was answered lags by one write.
+/// A row of the table: name, damage by file, and whether the acknowledged revision lags by one write.
 type Tries = (&'static str, Vec<(String, Damage)>, bool);
 
 /// Tries all of it.
@@ -297,9 +297,9 @@ pub async fn table(effort: Effort) -> Table {
     tries.push(("last segment: removed", on(last, vec![Damage::Remove]), false));
     let note = sample.directory.path().join("acknowledged");
     let of_note = places(&note, effort.log_step);
-    tries.push(("note of what was answered: cut", on(&note, cuts(&of_note)), false));
-    tries.push(("note of what was answered: flip", on(&note, flips(&of_note, effort.bits)), false));
-    tries.push(("note of what was answered: removed", on(&note, vec![Damage::Remove]), false));
+    tries.push(("acknowledged revision: cut", on(&note, cuts(&of_note)), false));
+    tries.push(("acknowledged revision: flip", on(&note, flips(&of_note, effort.bits)), false));
+    tries.push(("acknowledged revision: removed", on(&note, vec![Damage::Remove]), false));
     let checkpoint = sample.directory.path().join("records.redb");
     let of_checkpoint = used(&checkpoint, effort.checkpoint_step);
     tries.push(("checkpoint: cut", on(&checkpoint, cuts(&of_checkpoint)), false));
@@ -326,7 +326,7 @@ pub async fn table(effort: Effort) -> Table {
     for (row, harms, lagging) in tries {
         let mut counts = BTreeMap::new();
         for (file, harm) in harms {
-            let (answer, what) = sample.answer(&file, harm, lagging).await;
+            let (answer, what) = sample.open_damaged(&file, harm, lagging).await;
             *counts.entry(answer).or_default() += 1;
             if answer == OpenOutcome::LostInSilence {
                 table.first_loss.get_or_insert(what);
@@ -337,14 +337,14 @@ pub async fn table(effort: Effort) -> Table {
     table
 }
 
-/// Places of a file that are not zero, one in `step`.
+/// Nonzero positions of a file, one in `step`.
 fn used(path: &Path, step: usize) -> Vec<u64> {
     let bytes = fs::read(path).unwrap();
     let used = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
     used.map(|(at, _)| at as u64).step_by(step).collect()
 }
 
-/// What a person who accepts the loss gets: the writes before the damage, files set aside, revisions above all that were seen.
+/// Accepting the damage keeps the writes before it, sets files aside, and continues above all revisions seen.
 pub async fn accepted() {
     let sample = Sample::make().await;
     let logs = sample.logs();

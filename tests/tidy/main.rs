@@ -3,6 +3,8 @@
 
 #![allow(clippy::expect_used, reason = "this file is a test")]
 
+mod crates;
+mod dependencies;
 mod files;
 mod language;
 mod named;
@@ -78,8 +80,12 @@ fn root() -> PathBuf {
 struct Package {
     name: String,
     component: String,
+    /// Folder of its manifest, below the root.
+    dir: String,
     kind: String,
+    /// Of the crate itself, without those of its tests and build script.
     dependencies: Vec<String>,
+    all_dependencies: Vec<String>,
 }
 
 fn packages() -> Vec<Package> {
@@ -98,8 +104,10 @@ fn packages() -> Vec<Package> {
         Package {
             name: text(&package["name"]),
             component: below.iter().next().expect("a folder").to_string_lossy().into_owned(),
+            dir: below.parent().expect("a folder").to_string_lossy().into_owned(),
             kind: text(&package["metadata"]["orch"]["kind"]),
             dependencies: dependencies.iter().filter(normal).map(|d| text(&d["name"])).collect(),
+            all_dependencies: dependencies.iter().map(|d| text(&d["name"])).collect(),
         }
     };
     metadata["packages"].as_array().expect("a list").iter().map(of).collect()

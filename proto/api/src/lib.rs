@@ -14,6 +14,7 @@
 
 mod cidr;
 pub mod codec;
+mod digest;
 pub mod duration;
 mod int_or_string;
 pub mod migration;
@@ -26,9 +27,11 @@ pub mod selectors;
 pub mod status;
 pub mod steps;
 pub mod time;
+pub mod uri;
 pub mod yaml;
 
 pub use cidr::{Cidr, CidrError};
+pub use digest::sha256_hex;
 pub use int_or_string::IntOrString;
 pub use object::{Kind, List, Resource};
 pub use prost::Message;

@@ -8,6 +8,7 @@
 //! plain if it reads back as a string, in double quotes if it would read as something else, literal
 //! (`|`) if it has several lines. Lines are not folded.
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use serde_saphyr::options::DuplicateKeyPolicy;
 use std::cmp::Ordering;
@@ -27,6 +28,14 @@ pub struct ParseYamlError {
 /// # Errors
 /// When the text is not YAML, has several documents, or has a key twice.
 pub fn parse(text: &str) -> Result<Value, ParseYamlError> {
+    from_str(text)
+}
+
+/// Reads one document as a `T`. A number is accepted where `T` has a string.
+///
+/// # Errors
+/// As [`parse`], and when the document is not a `T`.
+pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, ParseYamlError> {
     serde_saphyr::from_str_with_options(text, options()).map_err(ParseYamlError::from)
 }
 

@@ -36,12 +36,12 @@ impl<T: Resource> Api<T> {
         Self { client, collection, kind: PhantomData }
     }
 
-    /// The client behind.
+    /// Its client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Where the objects are found.
+    /// The collection of the objects.
     pub fn collection(&self) -> &Collection {
         &self.collection
     }
@@ -52,7 +52,7 @@ impl<T: Resource> Api<T> {
         self.client.negotiate(|_| Ok(request::get(path.clone())), self.object()).await
     }
 
-    /// One object, or nothing when it does not exist.
+    /// One object; `None` if it does not exist.
     pub async fn find(&self, name: &str) -> Result<Option<T>, ClientError> {
         match self.get(name).await {
             Ok(object) => Ok(Some(object)),
@@ -68,7 +68,7 @@ impl<T: Resource> Api<T> {
         self.client.for_list().negotiate(make, |encoding, body| encoding.decode_list(body)).await
     }
 
-    /// Creates the object, in its own namespace when this is for all.
+    /// Creates the object; in its own namespace if this is for all namespaces.
     pub async fn create(&self, object: &T, params: &WriteParams) -> Result<T, ClientError> {
         let path = self.home(object).path();
         self.write(object, |content_type, body| {
@@ -77,8 +77,7 @@ impl<T: Resource> Api<T> {
         .await
     }
 
-    /// Replaces the object; its resource version must be the one that is stored, or empty to
-    /// overwrite.
+    /// Replaces the object; its resource version must be the stored one, or empty to overwrite.
     pub async fn update(&self, object: &T, params: &WriteParams) -> Result<T, ClientError> {
         self.update_sub(object, None, params).await
     }
@@ -142,8 +141,7 @@ impl<T: Resource> Api<T> {
         self.client.negotiate(make, self.object()).await
     }
 
-    /// Deletes the object, or asks for it when it has finalizers or a grace period. Answers once
-    /// the server has accepted that.
+    /// Deletes the object; with finalizers or a grace period the deletion is only requested. Returns once the server has accepted it.
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<(), ClientError> {
         let path = self.collection.item(name, None);
         self.client.delete(path, &ListParams::default(), params).await
@@ -166,7 +164,7 @@ impl<T: Resource> Api<T> {
         self.client.negotiate(make, |encoding, body| encoding.decode(body, names)).await
     }
 
-    /// Posts a `B` to a subresource that answers with an `A`: a token request, for example.
+    /// Posts a `B` to a subresource that returns an `A`: a token request, for example.
     pub async fn create_sub<B: Kind, A: Kind>(
         &self,
         name: &str,
@@ -178,7 +176,7 @@ impl<T: Resource> Api<T> {
         self.client.negotiate(make, |encoding, body| encoding.decode(body, names)).await
     }
 
-    /// Posts a `B` to a subresource that answers only that it was done: a binding or an eviction.
+    /// Posts a `B` to a subresource that returns a Status: a binding or an eviction.
     pub async fn post_sub<B: Kind>(
         &self,
         name: &str,

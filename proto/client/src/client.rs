@@ -1,5 +1,4 @@
-//! One server as seen by one identity: sends requests, bounds what comes back in length and time,
-//! and makes errors of error answers.
+//! One server and one identity: sends requests, limits the length and time of responses, and turns error responses into errors.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,11 +26,11 @@ use crate::reloading_file::ReloadingFile;
 use crate::request::{self, Collection};
 use crate::transport::{self, Pings, TlsError, Transport};
 
-/// A complete answer within this, unless the client is told otherwise.
+/// Default deadline of a complete response.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// The longest answer: a list of everything.
+/// Longest response: a list of all objects.
 const BODY_LEN_MAX: usize = 64 << 20;
-/// The longest text kept of an error answer that is no Status.
+/// Longest text that is kept of an error response that is not a Status.
 const ERROR_TEXT_MAX: usize = 1 << 10;
 
 /// A client of one server. Clones share its connection; [`Client::separate`] makes another.
@@ -59,7 +58,7 @@ enum Authorization {
     File(ReloadingFile),
 }
 
-/// A complete answer that is no error.
+/// A complete response without an error.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// 200, 201 or 202.
@@ -114,15 +113,14 @@ impl Client {
         Ok(Self { shared: Arc::new(shared), deadline: DEADLINE, metrics: None, form: Form::Whole })
     }
 
-    /// The same server and identity over a connection of its own, for what must not wait behind
-    /// other requests, such as heartbeats.
+    /// The same server and identity over a separate connection, for requests that must not wait behind others, such as heartbeats.
     pub fn separate(&self) -> Result<Self, TlsError> {
         let user_agent = self.shared.user_agent.to_str().unwrap_or_default();
         let other = Self::new(&self.shared.config, self.shared.names, user_agent)?;
         Ok(Self { shared: other.shared, ..self.clone() })
     }
 
-    /// The same connection with another deadline for complete answers.
+    /// The same connection with another deadline for complete responses.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline, ..self.clone() }
@@ -134,8 +132,7 @@ impl Client {
         Self { metrics: Some(metrics), ..self.clone() }
     }
 
-    /// Lets the next request have a new connection, when the present one may be one that swallows
-    /// everything. What is on it may finish there.
+    /// Makes the next request use a new connection, if packets of the current one may be lost. Requests on it may complete.
     pub fn reconnect(&self) {
         self.shared.transport.forget();
     }
@@ -150,7 +147,7 @@ impl Client {
         &self.shared.config
     }
 
-    /// Objects of `T` in all namespaces, or of a kind that has none.
+    /// Objects of `T` in all namespaces, or of a cluster-scoped kind.
     pub fn all<T: Resource>(&self) -> Api<T> {
         Api::new(self.clone(), None)
     }
@@ -160,12 +157,12 @@ impl Client {
         Api::new(self.clone(), Some(namespace))
     }
 
-    /// The metadata of the objects of a collection, whatever their kind; nothing else of them is sent.
+    /// The metadata of the objects of a collection, of any kind; the server sends nothing else.
     pub fn metadata(&self, collection: Collection) -> Api<PartialObjectMetadata> {
         Api::of(Self { form: Form::Metadata, ..self.clone() }, collection)
     }
 
-    /// The same client, whose next answer is a list.
+    /// The same client, for a list as the next response.
     pub(crate) fn for_list(&self) -> Self {
         let form = match self.form {
             Form::Whole => Form::Whole,
@@ -174,8 +171,7 @@ impl Client {
         Self { form, ..self.clone() }
     }
 
-    /// Sends a request made by [`crate::request`], with JSON asked for unless it has an `Accept` of
-    /// its own.
+    /// Sends a request made by [`crate::request`]; it accepts JSON unless it has an `Accept` header.
     pub async fn call(&self, request: Request<Bytes>) -> Result<Answer, ClientError> {
         let label = label(&request);
         let deadline = Instant::now() + self.deadline;
@@ -187,7 +183,7 @@ impl Client {
         Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
     }
 
-    /// Deletes what is at `path`, or what `select` selects of a collection there.
+    /// Deletes the object at `path`, or the objects of a collection that `select` selects.
     pub(crate) async fn delete(
         &self,
         path: String,
@@ -199,8 +195,7 @@ impl Client {
         self.call(request::delete(path, select, Bytes::from(options))).await.map(drop)
     }
 
-    /// Sends a request and returns once the head of a good answer is there; the body is the
-    /// caller's to read. For watches and logs.
+    /// Sends a request and returns at the head of a successful response; the caller reads the body. For watches and logs.
     pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, ClientError> {
         let label = label(&request);
         let request = self.complete(request, &label)?;
@@ -221,8 +216,7 @@ impl Client {
         Err(self.refused(label, response).await)
     }
 
-    /// Sends a request that asks for another protocol, over a connection of its own, and returns
-    /// that connection.
+    /// Sends an upgrade request over a separate connection and returns that connection.
     pub async fn upgrade(
         &self,
         request: Request<Bytes>,
@@ -245,8 +239,7 @@ impl Client {
             .map_err(|cause| ClientError::Read { request: label, cause })
     }
 
-    /// Sends what `make` makes for Protobuf, or for JSON once the server has said that it takes
-    /// nothing else, and decodes the answer with `decode`.
+    /// Sends the request that `make` returns for Protobuf, or for JSON once the server has refused Protobuf, and decodes the response with `decode`.
     pub(crate) async fn negotiate<A>(
         &self,
         make: impl Fn(Encoding) -> Result<Request<Bytes>, ClientError>,
@@ -259,7 +252,7 @@ impl Client {
             Err(error)
                 if encoding == Encoding::Protobuf && matches!(error.code(), Some(406 | 415)) =>
             {
-                // It was refused for its form and not looked at: nothing has been done yet.
+                // It was refused for its content type, before it had any effect.
                 self.shared.json_only.store(true, Ordering::Relaxed);
                 self.call(self.accepting(make(Encoding::Json)?, Encoding::Json)).await?
             }
@@ -279,7 +272,7 @@ impl Client {
         }
     }
 
-    /// Remembers that the server takes only JSON.
+    /// Records that the server accepts only JSON.
     pub(crate) fn use_json_only(&self) {
         self.shared.json_only.store(true, Ordering::Relaxed);
     }
@@ -377,7 +370,7 @@ async fn read(mut body: Incoming, len_max: usize, label: &str) -> Result<Bytes, 
         if whole.len() + first.as_ref().map_or(0, Bytes::len) + data.len() > len_max {
             return Err(ClientError::TooLong { request: label.to_owned(), len_max });
         }
-        // Most answers are one frame: hand it on without a copy.
+        // Most responses are one frame, which is returned without a copy.
         if whole.is_empty() && first.is_none() {
             first = Some(data);
         } else {

@@ -1,6 +1,5 @@
-//! Where the API server is and how a client proves who it is. Comes from a client configuration
-//! file ([`file`]), from the files that a pod is given ([`ClientConfig::in_cluster`]), or is put
-//! together by the caller.
+//! The API server's URL and the client's credentials: from a client configuration file ([`file`]), from the files of a pod
+//! ([`ClientConfig::in_cluster`]), or set by the caller.
 
 pub mod file;
 
@@ -9,29 +8,29 @@ use std::path::{Path, PathBuf};
 
 use http::Uri;
 use proto_api::names::Names;
+use proto_api::yaml::ParseYamlError;
 
-/// Everything that [`crate::Client::new`] needs.
+/// The configuration of a [`crate::Client`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientConfig {
-    /// `https://host:port`, or `http://` for tests and local proxies; a path is put before every
-    /// request's path.
+    /// `https://host:port`, or `http://` for tests and local proxies; a path is the prefix of every request's path.
     pub server: Uri,
     /// Used when `server` is https.
     pub tls: TlsSettings,
     /// How requests are authenticated, besides a client certificate.
     pub credential: Credential,
-    /// The namespace that commands act in when none is named.
+    /// The default namespace.
     pub namespace: String,
 }
 
-/// Whom to trust and what to show.
+/// Authorities and the client's certificate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TlsSettings {
     /// Authorities of the server's certificate; the system's when not set.
     pub authority: Option<Pem>,
     /// The client's own certificate chain and key.
     pub identity: Option<Identity>,
-    /// Name that the server's certificate must carry, instead of the one in the URL.
+    /// Name that the server's certificate must have, instead of the one in the URL.
     pub server_name: Option<String>,
     /// Whether the server's certificate is looked at.
     pub verification: Verification,
@@ -52,11 +51,11 @@ pub enum Verification {
     /// It must be valid for the server's name.
     #[default]
     Full,
-    /// Anything passes (`insecure-skip-tls-verify`).
+    /// Any certificate is accepted (`insecure-skip-tls-verify`).
     Skipped,
 }
 
-/// PEM text: in a file that is read again when it changes, or given once.
+/// PEM text: in a file that is reloaded when it changes, or fixed.
 #[derive(Clone, PartialEq)]
 pub enum Pem {
     /// Re-read when it changes.
@@ -68,11 +67,11 @@ pub enum Pem {
 /// How requests are authenticated.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// Not at all, or by the client certificate.
+    /// Anonymous, or by the client certificate.
     None,
     /// A bearer token.
     Token(String),
-    /// A bearer token in a file that is read again when it changes.
+    /// A bearer token in a file that is reloaded when it changes.
     TokenFile(PathBuf),
     /// User name and password.
     Basic {
@@ -104,7 +103,7 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Why a configuration is no use.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file cannot be read.
@@ -116,16 +115,16 @@ pub enum ConfigError {
         #[source]
         cause: std::io::Error,
     },
-    /// The file is no client configuration.
-    #[error("{path} is no valid client configuration")]
+    /// The file is not a client configuration.
+    #[error("{path} is not a valid client configuration")]
     Syntax {
         /// The file.
         path: PathBuf,
         /// Where and what.
         #[source]
-        cause: Box<serde_saphyr::Error>,
+        cause: ParseYamlError,
     },
-    /// A name that the file refers to is not in it.
+    /// The file refers to a name that it does not define.
     #[error("{path} has no {what} named {name:?}")]
     Missing {
         /// The file.
@@ -135,10 +134,10 @@ pub enum ConfigError {
         /// The name.
         name: String,
     },
-    /// A field has no usable value, or asks for something that this client does not do.
+    /// A field has an invalid value, or a feature that this client does not support.
     #[error("{path}: {field}: {problem}")]
     Field {
-        /// The file, or what stands for it.
+        /// The file, or a text in its place.
         path: PathBuf,
         /// The field, as `users[admin].user.exec`.
         field: String,
@@ -151,7 +150,7 @@ pub enum ConfigError {
 }
 
 impl ClientConfig {
-    /// A server without anything else, for tests and for callers that fill in the rest.
+    /// A server without credentials, for tests and for callers that set the rest.
     pub fn direct(server: Uri) -> Self {
         Self {
             server,
@@ -161,8 +160,7 @@ impl ClientConfig {
         }
     }
 
-    /// As a container of a pod finds it: the API server's service by environment variables,
-    /// authority and token by the mounted volume.
+    /// The configuration in a container of a pod: the API server's Service from environment variables, authority and token from the mounted volume.
     pub fn in_cluster(
         names: &Names,
         environment: impl Fn(&str) -> Option<String>,

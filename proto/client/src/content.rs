@@ -1,4 +1,4 @@
-//! Bodies: which form is asked for, and reading whichever form came.
+//! Bodies: content negotiation, and decoding of either form.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
@@ -11,14 +11,14 @@ use serde::de::DeserializeOwned;
 
 use crate::error::DecodeError;
 
-/// A form of bodies.
+/// An encoding of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Json,
     Protobuf,
 }
 
-/// How much of objects is asked for.
+/// Which part of objects is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Whole,
@@ -29,8 +29,7 @@ pub(crate) enum Form {
 }
 
 impl Encoding {
-    /// `Accept` for this form. Protobuf still takes JSON: kinds made at run time have nothing else,
-    /// and errors may be either.
+    /// The `Accept` header of this form. With Protobuf JSON is accepted too: custom resources have nothing else, and errors may be either.
     pub(crate) fn accept(self, form: Form, names: &Names) -> HeaderValue {
         let partial = |kind: &str| format!(";as={kind};g={};v=v1", names.group("meta"));
         let form = match form {
@@ -55,7 +54,7 @@ impl Encoding {
         }
     }
 
-    /// The form that an answer has. Without a content type it is JSON.
+    /// The form of a response. Without a content type it is JSON.
     pub(crate) fn of(headers: &HeaderMap, names: &Names) -> Result<Self, DecodeError> {
         let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(Self::Json) };
         let text = String::from_utf8_lossy(value.as_bytes());
@@ -87,12 +86,12 @@ impl Encoding {
         })
     }
 
-    /// A list of `T`: its kind is not looked at, its items are `T` by the path that was asked.
+    /// A list of `T`. Its kind is not checked: the requested path decides that items are `T`.
     pub(crate) fn decode_list<T: Kind>(self, body: &[u8]) -> Result<List<T>, DecodeError> {
         self.decode_message(body)
     }
 
-    /// An error. Whatever its form, `None` when it is no `Status`.
+    /// An error response as `Status`; `None` if it is not one.
     pub(crate) fn decode_status(self, body: &[u8]) -> Option<Status> {
         let status: Status = self.decode_message(body).ok()?;
         (status.code != 0 || !status.message.is_empty() || !status.reason.is_empty())
@@ -117,7 +116,7 @@ impl Encoding {
     }
 }
 
-/// JSON that is no typed kind.
+/// JSON of an untyped kind.
 pub(crate) fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
     Ok(serde_json::from_slice(body)?)
 }

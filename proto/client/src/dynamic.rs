@@ -17,7 +17,7 @@ pub struct Dynamic {
 }
 
 impl Dynamic {
-    /// The objects found at `collection`.
+    /// The objects of `collection`.
     pub fn new(client: Client, collection: Collection) -> Self {
         Self { client, collection }
     }

@@ -1,8 +1,8 @@
-//! Leader election: one of several instances of a program acts, the others wait.
+//! Leader election: one of several instances of a program is active, the others wait.
 //!
-//! Which lease to write and when is decided by [`Election`], pure, with [`Claimant`] for what to write; [`Candidate`] reads and
-//! writes. As in Kubernetes: an instance that cannot renew within the renew deadline, which is shorter than the lease's duration,
-//! has lost and must stop acting at once, before another may begin.
+//! [`Election`], which is pure, decides which lease to write and when, [`Claimant`] its content; [`Candidate`] reads and writes. As in Kubernetes an
+//! instance that cannot renew within the renew deadline, which is shorter than the lease's duration, has lost and must stop at once, before another one
+//! may begin.
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ use crate::error::ClientError;
 use crate::lease::{Claim, Claimant, Holder, wall_clock};
 use crate::params::WriteParams;
 
-/// Longest lease, seconds; [`crate::lease::DURATION_SECS_MAX`] is what others believe.
+/// Longest lease, seconds; at most [`crate::lease::DURATION_SECS_MAX`], up to which other holders' durations count.
 pub const LEASE_SECS_MAX: u16 = 3600;
 
 /// The times of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Others may take the lease when it was not renewed for this long; whole seconds, at least one.
+    /// Others may acquire the lease when it was not renewed for this long; whole seconds, at least one.
     pub lease: Duration,
-    /// Who could not renew for this long has lost; shorter than `lease`.
+    /// An instance that could not renew for this long has lost; shorter than `lease`.
     pub renew_deadline: Duration,
     /// Between two tries.
     pub retry_period: Duration,
 }
 
-/// Why times cannot be used.
+/// Why the times are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimesError {
     /// Others would begin before this one ends.
@@ -42,19 +42,19 @@ pub enum TimesError {
     /// A single late answer would be a loss.
     #[error("--leader-elect-renew-deadline must be greater than --leader-elect-retry-period")]
     RenewDeadline,
-    /// It would ask without a pause.
+    /// It would retry without a pause.
     #[error("--leader-elect-retry-period must be greater than zero")]
     RetryPeriod,
-    /// A lease has whole seconds, not too many.
+    /// A lease has whole seconds, within bounds.
     #[error("--leader-elect-lease-duration must be between 1s and {LEASE_SECS_MAX}s")]
     Range,
 }
 
 impl Times {
-    /// Checks that no two instances can act at a time.
+    /// Checks that no two instances can be active at a time.
     ///
     /// # Errors
-    /// The flag that is wrong and what it must be.
+    /// The invalid flag, with its rule.
     pub fn check(self) -> Result<Self, TimesError> {
         let most = Duration::from_secs(u64::from(LEASE_SECS_MAX));
         if self.lease < Duration::from_secs(1) || self.lease > most {
@@ -78,28 +78,28 @@ impl Times {
     }
 }
 
-/// Whether this instance acts, as far as it can know.
+/// Whether this instance leads, to its knowledge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Election {
-    /// Another does, or none.
+    /// Another instance leads, or none.
     #[default]
     Waiting,
-    /// This one does, since it asked for the renewal that succeeded last.
+    /// This one leads, since it sent the last successful renewal.
     Leading {
-        /// When that renewal was asked for.
+        /// When that renewal was sent.
         renewed: Instant,
     },
-    /// It did and must not any more; for good, since another may have acted meanwhile.
+    /// It led and must stop, for good: another instance may have been active meanwhile.
     Lost,
 }
 
 impl Election {
-    /// Takes in what became of a try that was asked for at `asked` and has an answer at `now`.
+    /// Records the outcome of an attempt that was sent at `asked` and answered at `now`.
     pub fn tried(&mut self, outcome: &Outcome, times: Times, asked: Instant, now: Instant) {
         let in_time = now.saturating_duration_since(asked) < times.renew_deadline;
         *self = match (&self, outcome) {
             (Self::Lost, _) => Self::Lost,
-            // An answer that took so long says nothing of now.
+            // Such a late response says nothing about the present.
             (Self::Waiting, Outcome::Held) if in_time => Self::Leading { renewed: asked },
             (Self::Waiting, _) => Self::Waiting,
             (Self::Leading { .. }, Outcome::Held) if in_time => Self::Leading { renewed: asked },
@@ -109,7 +109,7 @@ impl Election {
         };
     }
 
-    /// How long a try that begins at `now` may take.
+    /// How long an attempt that begins at `now` may take.
     pub fn patience(&self, times: Times, now: Instant) -> Duration {
         match self {
             Self::Leading { renewed } => {
@@ -124,24 +124,24 @@ fn is_over(renewed: Instant, times: Times, now: Instant) -> bool {
     now.saturating_duration_since(renewed) >= times.renew_deadline
 }
 
-/// What became of one try.
+/// The outcome of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The lease is this instance's and was written.
     Held,
     /// The lease is another's.
     OfAnother,
-    /// Not known: no answer, or another write came first.
+    /// Unknown: no response, or another write came first.
     Unknown,
 }
 
-/// The lead was lost: another instance may act now.
+/// The lease was lost: another instance may be active now.
 #[derive(Debug, thiserror::Error)]
 #[error("leader election lost")]
 pub struct Lost;
 
-/// Says to `leading` when to begin: at once without a candidate, which stands for no election. Returns when the lead is lost; the
-/// program must end then without another write.
+/// Notifies `leading` when this instance becomes the leader: at once without a candidate (no election). Returns when the lease is lost; the program must
+/// then end without another write.
 pub async fn lead(candidate: &mut Option<Candidate>, leading: &watch::Sender<bool>) -> Lost {
     let Some(candidate) = candidate else {
         leading.send_replace(true);
@@ -155,10 +155,10 @@ pub async fn lead(candidate: &mut Option<Candidate>, leading: &watch::Sender<boo
     Lost
 }
 
-/// The candidate that the flags ask for, with `lock` as the default name of the lease; none without an election.
+/// The candidate that the flags configure, with `lock` as the default name of the lease; `None` without leader election.
 ///
 /// # Errors
-/// The times are such that two could lead.
+/// With these times two instances could lead.
 pub fn candidate(
     flags: &LeaderFlags,
     client: &Client,
@@ -180,13 +180,13 @@ pub fn candidate(
     Ok(Some(candidate))
 }
 
-/// A name that no other instance has: the host's and a random number.
+/// A unique name of this instance: the host's and a random number.
 fn identity() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     format!("{}_{:032x}", host.to_string_lossy(), rand::random::<u128>())
 }
 
-/// One instance that wants to lead.
+/// One instance that takes part in the election.
 pub struct Candidate {
     api: Api<Lease>,
     holder: Holder,
@@ -197,7 +197,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A candidate for the lease `name` in `namespace`, known to others as `identity`. It has a connection of its own.
+    /// A candidate for the lease `name` in `namespace`, with `identity` as the holder's name. It has a separate connection.
     pub fn new(
         client: &Client,
         namespace: &str,
@@ -223,7 +223,7 @@ impl Candidate {
         }
     }
 
-    /// Returns once this instance leads: at the first try if no other instance does. Cancel safe.
+    /// Returns once this instance leads. Cancel safe.
     pub async fn wait(&mut self) {
         loop {
             self.turn().await;
@@ -234,7 +234,7 @@ impl Candidate {
         }
     }
 
-    /// Renews until the lead is lost, and returns then. Cancel safe: what was cut off is renewed by the next turn.
+    /// Renews until the lease is lost. Cancel safe: an interrupted renewal is repeated by the next one.
     pub async fn hold(&mut self) {
         while self.election != Election::Lost {
             let pause = self.pause().min(self.election.patience(self.times, Instant::now()));
@@ -243,7 +243,7 @@ impl Candidate {
         }
     }
 
-    /// Gives the lease back, so that another need not wait; nothing if it is not held. Best effort, for at most the retry period.
+    /// Releases the lease if it is held, so that another instance need not wait. Best effort, for at most the retry period.
     pub async fn release(mut self) {
         let Election::Leading { .. } = self.election else { return };
         let Some(lease) = self.claimant.released(&self.holder, wall_clock()) else { return };
@@ -252,13 +252,17 @@ impl Candidate {
         match timeout(self.times.retry_period, self.api.update(&lease, &params)).await {
             Ok(Ok(_)) => tracing::info!(lease = self.holder.lease, "lease released"),
             Ok(Err(error)) => {
-                tracing::warn!(lease = self.holder.lease, error = chain(&error), "not released");
+                tracing::warn!(
+                    lease = self.holder.lease,
+                    error = chain(&error),
+                    "lease not released"
+                );
             }
-            Err(_) => tracing::warn!(lease = self.holder.lease, "not released in time"),
+            Err(_) => tracing::warn!(lease = self.holder.lease, "lease not released in time"),
         }
     }
 
-    /// A fifth more or less, so that candidates that began together do not meet at each try.
+    /// Jitter of a fifth, so that candidates that began together do not collide at each attempt.
     fn pause(&self) -> Duration {
         self.times.retry_period.mul_f64(1.0 + 0.2 * rand::random::<f64>())
     }
@@ -283,7 +287,7 @@ impl Candidate {
                 Outcome::Unknown
             }
             Err(_) => {
-                // The connection may be one that swallows everything.
+                // Packets of this connection may be lost.
                 self.api.client().reconnect();
                 self.claimant.forget();
                 self.status.failed("no answer in time");
@@ -293,7 +297,7 @@ impl Candidate {
         self.election.tried(&outcome, self.times, asked, Instant::now());
     }
 
-    /// One reading, unless the lease is known to be ours, and one write if it is ours or free.
+    /// One read, unless the lease is known to be held, and one write if it is held by this instance or free.
     async fn attempt(&mut self) -> Result<Outcome, ClientError> {
         if !self.claimant.is_held_by(&self.holder) {
             let lease = self.api.find(&self.holder.lease).await?;
@@ -313,7 +317,7 @@ impl Candidate {
             }
             Err(error) => {
                 if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
-                    // It is not what was thought; read it at the next try.
+                    // Another write came first; it is read at the next attempt.
                     tracing::debug!(error = chain(&error), "the lease has changed");
                     self.claimant.forget();
                     return Ok(Outcome::Unknown);

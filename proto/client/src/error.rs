@@ -1,4 +1,4 @@
-//! What can go wrong with a request, always with the request in the text.
+//! Errors of requests; each names its request.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use proto_api::object::DecodeObjectError;
 
 use crate::transport::TransportError;
 
-/// Why a request has no result.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The server answered with an error.
@@ -15,12 +15,12 @@ pub enum ClientError {
     Api {
         /// Method and path.
         request: String,
-        /// What the server said; `code` is always set.
+        /// The server's Status; `code` is always set.
         status: Box<Status>,
-        /// How long the server asks to wait before a further try.
+        /// How long to wait before a retry (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The server could not be reached, or the connection broke before it answered.
+    /// The server could not be reached, or the connection broke before the response.
     #[error("{request}: no answer")]
     Transport {
         /// Method and path.
@@ -29,8 +29,8 @@ pub enum ClientError {
         #[source]
         cause: TransportError,
     },
-    /// The connection broke in the middle of the answer.
-    #[error("{request}: answer broke off")]
+    /// The connection broke within the response.
+    #[error("{request}: the connection broke within the response")]
     Read {
         /// Method and path.
         request: String,
@@ -38,7 +38,7 @@ pub enum ClientError {
         #[source]
         cause: hyper::Error,
     },
-    /// No complete answer in time.
+    /// No complete response in time.
     #[error("{request}: no answer within {} s", .deadline.as_secs())]
     Deadline {
         /// Method and path.
@@ -46,16 +46,16 @@ pub enum ClientError {
         /// The time given.
         deadline: Duration,
     },
-    /// The answer is longer than what is accepted.
-    #[error("{request}: answer is longer than {len_max} bytes")]
+    /// The response is longer than the limit.
+    #[error("{request}: response is longer than {len_max} bytes")]
     TooLong {
         /// Method and path.
         request: String,
         /// The bound.
         len_max: usize,
     },
-    /// The answer is not what was asked for.
-    #[error("{request}: answer cannot be understood")]
+    /// The response cannot be decoded.
+    #[error("{request}: cannot decode the response")]
     Decode {
         /// Method and path.
         request: String,
@@ -83,25 +83,25 @@ pub enum ClientError {
     },
 }
 
-/// What is wrong with an answer.
+/// Why a response cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// Its object is malformed, or of another kind.
     #[error(transparent)]
     Object(#[from] DecodeObjectError),
-    /// It is no JSON.
+    /// It is not JSON.
     #[error("malformed JSON")]
     Json(#[from] serde_json::Error),
-    /// It is no Protobuf.
+    /// It is not Protobuf.
     #[error("malformed Protobuf")]
     Protobuf(#[from] prost::DecodeError),
     /// Neither JSON nor Protobuf.
     #[error("unexpected content type {0:?}")]
     ContentType(String),
     /// A watch event without an object, or of a type that does not exist.
-    #[error("watch event of type {0:?} makes no sense")]
+    #[error("watch event has an unknown type or no object: {0:?}")]
     WatchEvent(String),
-    /// A watch event longer than what is accepted.
+    /// A watch event longer than the limit.
     #[error("watch event is longer than {0} bytes")]
     WatchEventTooLong(usize),
 }
@@ -115,7 +115,7 @@ fn describe(status: &Status) -> String {
 }
 
 impl ClientError {
-    /// The HTTP status, when the server gave one.
+    /// The HTTP status, if there was a response.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Api { status, .. } => u16::try_from(status.code).ok(),
@@ -136,17 +136,17 @@ impl ClientError {
         self.code() == Some(404)
     }
 
-    /// An object of that name exists already.
+    /// An object of that name already exists.
     pub fn is_already_exists(&self) -> bool {
         self.reason() == "AlreadyExists"
     }
 
-    /// The object is not the one, or not the version, that the request was about.
+    /// The object's uid or resource version is not the one of the request.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409) && !self.is_already_exists()
     }
 
-    /// The version or the page is not kept any more: list again.
+    /// The version or the page has expired: list again.
     pub fn is_gone(&self) -> bool {
         self.code() == Some(410) || matches!(self.reason(), "Expired" | "Gone")
     }

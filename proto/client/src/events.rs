@@ -1,6 +1,5 @@
-//! Events: what a component tells people about an object. Never waits and never fails its caller: a
-//! queue of bounded length, a task that writes, and rules ([`correlate`]) that turn repetitions
-//! into counts and floods into silence.
+//! Events about objects. Recording never blocks and never fails: a bounded queue, a task that writes, and rules ([`correlate`]) that aggregate repeated
+//! events and drop floods.
 
 pub mod correlate;
 
@@ -28,13 +27,13 @@ use correlate::{Correlator, EventReport, Verdict};
 
 /// Events that wait to be written; more are dropped and counted. A full node's pods, all made at once.
 const QUEUE_LEN_MAX: usize = 1024;
-/// When so many wait, they are written whatever else goes on.
+/// From this queue length on, normal events are written even while the program is busy.
 const HELD_LEN_MAX: usize = QUEUE_LEN_MAX / 2;
-/// The longest that an event waits for something that matters more.
+/// Longest delay of a normal event while the program is busy.
 const HELD_MAX: Duration = Duration::from_secs(10);
-/// Between two looks at whether it is over.
+/// Interval at which that is checked.
 const HELD_LOOK: Duration = Duration::from_millis(250);
-/// Tries for one event, with growing waits: some ten seconds in all.
+/// Attempts for one event, with growing pauses: some ten seconds in all.
 const TRIES_MAX: u32 = 7;
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(5) };
@@ -42,14 +41,14 @@ const RETRY: Backoff =
 /// Normal or Warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventKind {
-    /// Things go their way.
+    /// Information.
     Normal,
-    /// Somebody may have to do something.
+    /// A problem.
     Warning,
 }
 
 impl EventKind {
-    /// As the field `type` has it.
+    /// The value of the field `type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -58,19 +57,19 @@ impl EventKind {
     }
 }
 
-/// Takes events. Cheap to clone; all clones feed one task.
+/// Records events. Cheap to clone; all clones feed one task.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// What somebody should worry about overtakes what is well.
+    /// Warnings are written before normal events.
     warnings: mpsc::Sender<QueuedEvent>,
     normal: mpsc::Sender<QueuedEvent>,
     dropped: Arc<AtomicU64>,
 }
 
-/// What was said, and when.
+/// An event and the time of its report.
 type QueuedEvent = (EventReport, SystemTime);
 
-/// Whether the program does something now that matters more than telling people that all is well.
+/// Whether the program is busy, so that normal events wait.
 pub type IsBusy = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Writes events; run it as a task with [`Writer::run`].
@@ -82,8 +81,7 @@ pub struct Writer {
     rate: Rate,
 }
 
-/// Makes a recorder and its writer. `component` and `host` are as people know them: `orchlet` and
-/// the node's name.
+/// Makes a recorder and its writer. `component` and `host` are the event's source, for example `orchlet` and the node's name.
 pub fn recorder(client: Client, component: &str, host: &str) -> (Recorder, Writer) {
     let (to_warnings, warnings) = mpsc::channel(QUEUE_LEN_MAX);
     let (to_normal, normal) = mpsc::channel(QUEUE_LEN_MAX);
@@ -94,7 +92,7 @@ pub fn recorder(client: Client, component: &str, host: &str) -> (Recorder, Write
     (recorder, Writer { event_writer, warnings, normal, is_busy, rate: Rate::new(0, 0) })
 }
 
-/// What an event is about, from an object.
+/// The reference to an object that an event is about.
 pub fn reference<T: Resource>(object: &T, names: &Names) -> ObjectReference {
     let metadata = object.metadata();
     ObjectReference {
@@ -109,8 +107,7 @@ pub fn reference<T: Resource>(object: &T, names: &Names) -> ObjectReference {
 }
 
 impl Recorder {
-    /// Says something about an object. `reason` is one word that machines match, `message` a
-    /// sentence for people.
+    /// Records an event about an object. `reason` is one word that programs match, `message` a sentence for people.
     pub fn event(
         &self,
         about: &ObjectReference,
@@ -132,7 +129,7 @@ impl Recorder {
         }
     }
 
-    /// Records an event that was put into words before.
+    /// Records an event that was composed before.
     pub fn record(&self, said: EventReport) {
         self.event(&said.about, said.kind, said.reason, said.message);
     }
@@ -144,19 +141,19 @@ impl Recorder {
 }
 
 impl Writer {
-    /// Lets events that nobody has to worry about wait while the program is busy: some seconds, and only as long as few wait.
+    /// Delays normal events while the program is busy: some seconds, and only while few are queued.
     #[must_use]
     pub fn yielding(self, is_busy: IsBusy) -> Self {
         Self { is_busy, ..self }
     }
 
-    /// Writes no faster than that; what comes faster waits, and what somebody should worry about is the next to be written.
+    /// Limits the rate of writes; further events wait, warnings are written first.
     #[must_use]
     pub fn paced(self, rate: Rate) -> Self {
         Self { rate, ..self }
     }
 
-    /// Writes until drained or until every recorder is gone.
+    /// Writes until drained or until every recorder is dropped.
     pub async fn run(self, drain: DrainWatch) {
         let Self { event_writer, mut warnings, mut normal, is_busy, mut rate } = self;
         let mut correlator = Correlator::default();
@@ -171,7 +168,7 @@ impl Writer {
                 hold(&normal, &is_busy, &mut held).await;
                 normal.recv().await
             };
-            // Cancel safe: recv takes an event in its last step, and a wait that is cut off begins again.
+            // Cancel safe: recv removes an event in its last step, and an interrupted wait begins again.
             let (said, at) = tokio::select! {
                 biased;
                 () = drain.asked() => return,
@@ -205,7 +202,7 @@ async fn hold(waiting: &mpsc::Receiver<QueuedEvent>, is_busy: &IsBusy, held: &mu
     *held = None;
 }
 
-/// Who writes, and where.
+/// The client and source of the events.
 struct EventWriter {
     client: Client,
     source: EventSource,
@@ -235,14 +232,14 @@ impl EventWriter {
                 Time::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)).to_string();
             let change = json!({"count": count, "lastTimestamp": seen, "message": said.message});
             match api.patch(name, &Patch::Strategic(change), &WriteParams::default()).await {
-                // It has expired: write it anew, with its count.
+                // It has expired: it is created again, with its count.
                 Err(error) if error.is_not_found() => {}
                 done => return done.map(drop),
             }
         }
         let event = event(said, name, count, &self.source, now);
         match api.create(&event, &WriteParams::default()).await {
-            // An earlier try has got through after all.
+            // An earlier attempt succeeded after all.
             Err(error) if error.is_already_exists() => Ok(()),
             done => done.map(drop),
         }

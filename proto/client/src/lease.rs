@@ -1,8 +1,7 @@
-//! Leases: how a node says that it lives, and how one of several equals becomes the one that acts.
+//! Leases: a node's heartbeat, and the lock of leader election.
 //!
-//! What to write is decided by [`Claimant::claim`], pure; [`keep`] writes it, again and again, on a
-//! task and best on a connection of its own. Whether another holder has died is judged by how long
-//! its lease has not changed while we watched, never by comparing clocks.
+//! [`Claimant::claim`], which is pure, decides what to write; [`keep`] writes it periodically, in a task and preferably over a separate connection. Another
+//! holder counts as dead when its lease has not changed for its duration as observed here; clocks are never compared.
 
 use std::time::Duration;
 
@@ -20,19 +19,19 @@ use crate::api::Api;
 use crate::error::ClientError;
 use crate::params::WriteParams;
 
-/// The longest duration that a lease of another is believed to have, seconds.
+/// Longest duration of another holder's lease that counts, seconds.
 pub const DURATION_SECS_MAX: u64 = 3600;
 
-/// Who claims which lease.
+/// A holder and its lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
-    /// Name of the lease; a node's is the node's.
+    /// Name of the lease; for a node its name.
     pub lease: String,
-    /// Who we are.
+    /// The name of the holder.
     pub identity: String,
-    /// After this long without renewal others may take it, seconds; renewed four times as often.
+    /// Duration in seconds: after it without renewal others may acquire the lease. It is renewed four times as often.
     pub duration_secs: u16,
-    /// The object that the lease goes with, a node for example.
+    /// The owner of the lease object, a node for example.
     pub owner: Option<OwnerReference>,
 }
 
@@ -42,26 +41,26 @@ pub struct Claimant {
     lease: Option<Lease>,
     /// When the lease was last seen to change.
     changed: Option<Instant>,
-    /// Whether it may be another by now, so that it is to be read before the next claim.
+    /// Whether it may have changed, so that it has to be read before the next claim.
     stale: bool,
 }
 
-/// What to do about a lease.
+/// What to do with a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claim {
-    /// There is none: create this one.
+    /// It does not exist: create this one.
     Create(Box<Lease>),
-    /// It is ours, or may be: write this over it.
+    /// It is held by this instance or free: replace it by this one.
     Update(Box<Lease>),
     /// Another holds it.
     Wait {
-        /// Who.
+        /// The holder.
         holder: String,
     },
 }
 
 impl Claimant {
-    /// Takes in the lease as the server has it; `None` when there is none.
+    /// Records the lease as the server has it; `None` if it does not exist.
     pub fn saw(&mut self, lease: Option<Lease>, now: Instant) {
         if self.lease != lease || self.changed.is_none() {
             self.changed = Some(now);
@@ -70,8 +69,7 @@ impl Claimant {
         self.stale = false;
     }
 
-    /// What `me` should write. `wall` is the time by the calendar, which others read but nobody
-    /// decides by.
+    /// What `me` should write. `wall` is the wall-clock time, which is written for information only.
     pub fn claim(&self, me: &Holder, wall: MicroTime, now: Instant) -> Claim {
         let fresh = || LeaseSpec {
             holder_identity: Some(me.identity.clone()),
@@ -104,20 +102,20 @@ impl Claimant {
         Claim::Update(Box::new(next))
     }
 
-    /// What the holder wrote as duration is believed within bounds: nobody holds a lease for ever without renewing it.
+    /// The duration that the holder wrote, bounded: no lease is held for ever without renewal.
     fn is_expired(&self, spec: &LeaseSpec, now: Instant) -> bool {
         let secs = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
         let life = Duration::from_secs(secs.min(DURATION_SECS_MAX));
         self.changed.is_some_and(|changed| now.saturating_duration_since(changed) >= life)
     }
 
-    /// Whether the lease was `me`'s when it was last seen.
+    /// Whether `me` held the lease when it was last seen.
     pub(crate) fn is_held_by(&self, me: &Holder) -> bool {
         let holder = self.lease.as_ref().and_then(|lease| lease.spec.holder_identity.as_deref());
         !self.stale && holder == Some(me.identity.as_str())
     }
 
-    /// It may not be what it was: read it before the next claim. Since when it stands still is remembered.
+    /// It may have changed: it is read before the next claim. The time of the last observed change is kept.
     pub(crate) fn forget(&mut self) {
         self.stale = true;
     }
@@ -128,7 +126,7 @@ impl Claimant {
         self.lease.as_ref().map(|lease| lease.metadata.resource_version.as_str())
     }
 
-    /// The lease without its holder, who is `me`, so that another may take it at once; nothing if it is not `me`'s.
+    /// The lease without its holder `me`, so that another can acquire it at once; `None` if `me` does not hold it.
     pub(crate) fn released(&self, me: &Holder, wall: MicroTime) -> Option<Lease> {
         let mut lease = self.lease.clone().filter(|_| self.is_held_by(me))?;
         lease.spec.holder_identity = Some(String::new());
@@ -138,17 +136,17 @@ impl Claimant {
     }
 }
 
-/// Whether the lease is ours.
+/// Whether this instance holds the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// We hold it and renewed it in time.
+    /// It holds the lease and renewed it in time.
     Yes,
-    /// Somebody else does, or nobody knows.
+    /// Another instance holds it, or this is unknown.
     No,
 }
 
-/// Claims and renews the lease until drained, and tells `held` of each change. The lease is left to
-/// expire: a successor waits, a restart goes on.
+/// Claims and renews the lease until drained, and reports each change to `held`. The lease then expires: another instance waits for that, a restarted one
+/// continues.
 pub async fn keep(
     api: Api<Lease>,
     me: Holder,
@@ -205,7 +203,7 @@ async fn renew_forever(api: Api<Lease>, me: Holder, status: TaskStatus, held: wa
     }
 }
 
-/// One claim. Reads the lease only when it is not known or was found to be another than thought.
+/// One claim. Reads the lease only if it is unknown or another write came first.
 async fn renew(
     api: &Api<Lease>,
     me: &Holder,
@@ -228,7 +226,7 @@ async fn renew(
         }
         Err(error) => {
             if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
-                // It is not what we thought: read it first next time.
+                // Another write came first: it is read before the next claim.
                 claimant.forget();
             }
             Err(error)
@@ -244,7 +242,7 @@ fn tell(held: &watch::Sender<Held>, now: Held) {
     });
 }
 
-/// The time by the calendar.
+/// The wall-clock time.
 pub(crate) fn wall_clock() -> MicroTime {
     let since =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,13 +1,10 @@
-//! io: a typed client of the API. What a request or a watch is, is decided by pure code
-//! ([`request`], [`watch::machine`]); one connection carries them all ([`transport`]).
+//! io: a typed client of the API. Requests and the steps of watches are decided by pure code ([`request`], [`watch::machine`]); one connection carries them
+//! all ([`transport`]).
 //!
-//! - [`Client`]: one server, one connection, one identity. Clones share them; a heartbeat takes a
-//!   client of its own.
-//! - [`Api`]: the verbs for one kind. [`dynamic::Dynamic`]: the same for kinds known only at run
-//!   time.
-//! - [`watch`]: what a collection holds and how it changes, kept up through errors; [`reflector`]:
-//!   the same as a shared map.
-//! - [`lease`], [`election`], [`events`], [`serving`]: things that components do with them.
+//! - [`Client`]: one server, one connection, one identity. Clones share them; a heartbeat has a separate client.
+//! - [`Api`]: the verbs for one kind. [`dynamic::Dynamic`]: the same for kinds known only at run time.
+//! - [`watch`]: the objects of a collection and their changes, resumed after errors; [`reflector`]: the same as a shared map.
+//! - [`lease`], [`election`], [`events`], [`serving`]: what components build on them.
 
 pub mod api;
 pub mod config;

@@ -1,31 +1,29 @@
-//! What a request may ask for besides its object: selectors and paging for lists, conditions for
-//! deletes, the form of a patch.
+//! Parameters of requests: selectors and paging of lists, preconditions of deletes, types of patches.
 
 use proto_api::meta::v1::{DeleteOptions, Preconditions};
 use serde_json::Value;
 
-/// Parameters of list, watch and deletecollection. The default asks for everything, most recent.
+/// Parameters of list, watch and deletecollection. The default selects all objects in their most recent state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListParams {
     /// As `app=web,tier!=db`; empty for all.
     pub label_selector: String,
     /// As `spec.nodeName=a`; empty for all.
     pub field_selector: String,
-    /// Objects a page, at most; all when not set.
+    /// Most objects of a page; all if not set.
     pub limit: Option<u32>,
     /// From the last page's metadata.
     pub continue_: Option<String>,
-    /// `0` for what the server has at hand, a version for that or (by `version_match`) a newer one;
-    /// the most recent when not set.
+    /// `0` for any version that the server has cached, a version for that or (by `version_match`) a newer one; the most recent if not set.
     pub resource_version: Option<String>,
-    /// How `resource_version` is meant.
+    /// How `resource_version` is matched.
     pub version_match: Option<VersionMatch>,
 }
 
-/// How a list's resource version is meant.
+/// How a list's resource version is matched (`resourceVersionMatch`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionMatch {
-    /// That very version.
+    /// Exactly that version.
     Exact,
     /// That or a later one.
     NotOlderThan,
@@ -52,7 +50,7 @@ impl ListParams {
         Self { field_selector: selector.into(), ..Self::default() }
     }
 
-    /// The one object of this name.
+    /// The object of this name.
     pub fn name(name: &str) -> Self {
         Self::fields(format!("metadata.name={name}"))
     }
@@ -61,33 +59,33 @@ impl ListParams {
 /// Parameters of create, update and patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteParams {
-    /// Whether the write is only tried.
+    /// Whether the write is a dry run.
     pub mode: Mode,
-    /// Who owns the fields that are written; required for apply.
+    /// Manager of the written fields; required for apply.
     pub field_manager: Option<String>,
-    /// What becomes of unknown fields: `Ignore`, `Warn` or `Strict`.
+    /// How unknown fields are handled: `Ignore`, `Warn` or `Strict`.
     pub field_validation: Option<&'static str>,
-    /// What an apply does with fields that others own.
+    /// How an apply handles fields of other managers.
     pub conflicts: Conflicts,
 }
 
-/// Whether a write is only tried.
+/// Whether a write is a dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// It takes effect.
     #[default]
     Commit,
-    /// Everything but the write itself is done (`dryRun=All`).
+    /// Everything but the write itself is executed (`dryRun=All`).
     DryRun,
 }
 
-/// What an apply does with fields that others own.
+/// How an apply handles fields of other managers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conflicts {
     /// It fails.
     #[default]
     Fail,
-    /// It takes them over (`force=true`).
+    /// It takes ownership (`force=true`).
     TakeOver,
 }
 
@@ -98,14 +96,14 @@ pub enum Patch {
     Json(Value),
     /// RFC 7396.
     Merge(Value),
-    /// As the kind's own rules say how lists are merged.
+    /// Strategic merge patch: lists are merged by the rules of the kind.
     Strategic(Value),
     /// Server-side apply.
     Apply(Value),
 }
 
 impl Patch {
-    /// The media type that says which form it is.
+    /// The media type of the patch.
     pub fn content_type(&self) -> &'static str {
         match self {
             Self::Json(_) => "application/json-patch+json",
@@ -125,23 +123,23 @@ impl Patch {
     }
 }
 
-/// Conditions and manner of a delete.
+/// Options of a delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteParams {
-    /// Seconds until it is done by force; the kind's default when not set.
+    /// Grace period in seconds; the kind's default if not set.
     pub grace_secs: Option<i64>,
     /// The object must have this UID.
     pub uid: Option<String>,
     /// The object must have this version.
     pub resource_version: Option<String>,
-    /// What becomes of dependents: `Orphan`, `Background` or `Foreground`.
+    /// How dependents are handled: `Orphan`, `Background` or `Foreground`.
     pub propagation: Option<&'static str>,
-    /// Whether the delete is only tried.
+    /// Whether the delete is a dry run.
     pub mode: Mode,
 }
 
 impl DeleteParams {
-    /// At once, and only that very object: how an agent says that a pod is gone.
+    /// At once, and only the object of this uid: how kubelet removes the object of a terminated pod.
     pub fn now(uid: &str) -> Self {
         Self { grace_secs: Some(0), uid: Some(uid.to_owned()), ..Self::default() }
     }

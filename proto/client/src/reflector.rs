@@ -1,9 +1,7 @@
-//! A collection as a shared map that follows the server: one task keeps it, everybody reads it.
+//! A collection as a shared map that follows the server: one task updates it, all others read it.
 //!
-//! What is kept of each object is the reader's choice ([`Reflector::projected`]), so that a
-//! component that needs three fields of every pod does not hold every pod. Changes are told to one
-//! callback in the order in which they happen; it is called by the task itself and must not block:
-//! poke a loop, add a key to a work queue.
+//! Which part of each object is kept is the caller's choice ([`Reflector::projected`]): a component that needs three fields of every pod does not store
+//! every pod. Changes are reported to one callback in their order. The task calls it, so it must not block: it wakes a loop or adds a key to a work queue.
 
 mod cache;
 
@@ -30,7 +28,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// From parts.
+    /// From its parts.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -54,24 +52,23 @@ impl std::fmt::Display for ObjectKey {
 /// One change of the map.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change<U> {
-    /// An object is new or has changed.
+    /// An object was created or has changed.
     Applied {
-        /// Which.
+        /// Its key.
         key: ObjectKey,
         /// What is kept of it now.
         new: Arc<U>,
-        /// What was kept of it before; not set when it is new.
+        /// What was kept of it before; not set for a new object.
         old: Option<Arc<U>>,
     },
-    /// An object is gone.
+    /// An object was deleted.
     Deleted {
         /// Which.
         key: ObjectKey,
         /// What was kept of it last.
         old: Arc<U>,
     },
-    /// A list is complete: everything that exists has been told. Comes first after the initial
-    /// list, and again after each later one.
+    /// A list is complete: all objects have been reported. Sent after the initial list and after each later one.
     Synced,
 }
 
@@ -104,28 +101,27 @@ impl<U> Store<U> {
         self.read(|cache| cache.iter().map(|(_, object)| object.clone()).collect())
     }
 
-    /// The objects of one namespace, by name. Costs as much as there are, not as much as the map
-    /// holds.
+    /// The objects of one namespace, by name. The cost depends on their number only.
     pub fn within(&self, namespace: &str) -> Vec<Arc<U>> {
         self.read(|cache| cache.within(namespace).cloned().collect())
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.read(Cache::len)
     }
 
-    /// Whether there are none.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the map has been complete once.
+    /// Whether the initial list is complete.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
-    /// Returns once the map has been complete; never when its task ended before. Cancel safe.
+    /// Returns once the initial list is complete; never if its task ended before. Cancel safe.
     pub async fn synced(&self) {
         if self.synced.clone().wait_for(|synced| *synced).await.is_err() {
             std::future::pending().await
@@ -140,7 +136,7 @@ impl<U> Store<U> {
 /// What is kept of an object.
 type Project<T, U> = Box<dyn Fn(T) -> U + Send + Sync>;
 
-/// Keeps a [`Store`]; run it as a task.
+/// Updates a [`Store`]; run it as a task.
 pub struct Reflector<T, U> {
     api: Api<T>,
     params: ListParams,
@@ -150,7 +146,7 @@ pub struct Reflector<T, U> {
 }
 
 impl<T: Resource> Reflector<T, T> {
-    /// Keeps whole objects, without the field owners that only the server needs.
+    /// Keeps whole objects, without the managed fields, which only the server needs.
     pub fn whole(api: Api<T>, params: ListParams) -> Self {
         Self::projected(api, params, |mut object| {
             object.metadata_mut().managed_fields = Vec::new();
@@ -177,7 +173,7 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
         self.store.clone()
     }
 
-    /// Follows the server until drained, and tells `changed` of each change after the map has it.
+    /// Follows the server until drained, and reports each change to `changed` after the map has it.
     pub async fn run(self, drain: DrainWatch, mut changed: impl FnMut(Change<U>) + Send) {
         let Self { api, params, project, store, synced } = self;
         let follow = watch(&api, &params, |observed| {
@@ -203,7 +199,7 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
     }
 }
 
-/// What is kept of `object`; nothing when making it panicked, which must not end what the program does for all other objects.
+/// What is kept of `object`; `None` if the projection panicked, which must not affect other objects.
 fn project_one<T: Resource, U>(key: &ObjectKey, project: &Project<T, U>, object: T) -> Option<U> {
     isolate_sync(|| project(object))
         .inspect_err(|panicked| {
@@ -217,7 +213,7 @@ fn project_one<T: Resource, U>(key: &ObjectKey, project: &Project<T, U>, object:
         .ok()
 }
 
-/// Takes one observation into the map; most are one change, the end of a list may be many.
+/// Applies one observation to the map. Most are one change; the end of a list may be many.
 fn take<T: Resource, U>(
     cache: &mut Cache<U>,
     project: &Project<T, U>,

@@ -1,5 +1,4 @@
-//! Files that others renew: read again when they have changed, at most one look a second, and the
-//! last good content while a new one is bad.
+//! Files that other programs renew: reloaded when they have changed, checked at most once a second. While the new content is invalid the old one is used.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +10,12 @@ use tokio::time::Instant;
 
 use crate::config::Pem;
 
-/// Between two looks at a file.
+/// Interval at which a file is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A larger file is no certificate and no token.
+/// Largest file: certificates and tokens are smaller.
 const LEN_MAX: u64 = 1 << 20;
 
-/// One file, or a text that never changes.
+/// A file, or a text that never changes.
 #[derive(Debug)]
 pub struct ReloadingFile {
     path: Option<PathBuf>,
@@ -25,8 +24,7 @@ pub struct ReloadingFile {
     content: Arc<[u8]>,
 }
 
-/// Changes with every way of renewing a file: writing it, renaming another over it, switching the
-/// symbolic link above it.
+/// Changes with every way of renewing a file: a write, a rename over it, a change of a symbolic link in its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fingerprint {
     device: u64,
@@ -49,7 +47,7 @@ impl Fingerprint {
 }
 
 impl ReloadingFile {
-    /// A file that may not be there yet.
+    /// A file that may not exist yet.
     pub fn file(path: PathBuf) -> Self {
         Self { path: Some(path), seen: None, looked: None, content: Arc::default() }
     }
@@ -66,8 +64,7 @@ impl ReloadingFile {
         }
     }
 
-    /// The content, and whether it differs from the last call's. An error only when there has never
-    /// been a content.
+    /// The content, and whether it differs from the last call's. An error only if no content was ever read.
     pub fn current(&mut self, now: Instant) -> std::io::Result<(Arc<[u8]>, Changed)> {
         let Some(path) = &self.path else {
             let changed =
@@ -87,7 +84,7 @@ impl ReloadingFile {
                 Ok((self.content.clone(), if same { Changed::No } else { Changed::Yes }))
             }
             Err(cause) if self.seen.is_some() => {
-                tracing::warn!(path = %path.display(), error = %cause, "cannot re-read, keeping the old content");
+                tracing::warn!(path = %path.display(), error = %cause, "cannot reload file, using the old content");
                 Ok((self.content.clone(), Changed::No))
             }
             Err(cause) => Err(cause),

@@ -1,17 +1,22 @@
-//! Requests as values: method, path and query, content type, body. Pure; the client adds server,
-//! identity and `Accept`.
+//! Requests as values: method, path and query, content type, body. Pure; the client adds server, credentials and `Accept`.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
+use percent_encoding::AsciiSet;
 use proto_api::names::Names;
-use proto_api::{Kind, Resource};
+use proto_api::{Kind, Resource, uri};
 
 use crate::params::{Conflicts, ListParams, Mode, Patch, WriteParams};
+
+/// What is encoded in a segment of a path; names of RBAC objects have colons.
+const SEGMENT: &AsciiSet = &uri::COMPONENT.remove(b':');
+/// What is encoded in several segments.
+const SEGMENTS: &AsciiSet = &uri::COMPONENT.remove(b'/');
 
 /// `Content-Type` of JSON bodies.
 pub const JSON: &str = "application/json";
 
-/// Where the objects of one kind are found.
+/// The collection of the objects of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
     /// The full group; empty for core.
@@ -20,7 +25,7 @@ pub struct Collection {
     pub version: String,
     /// For example `pods`.
     pub plural: String,
-    /// The namespace; not set for kinds without one, and for all namespaces.
+    /// The namespace; not set for cluster-scoped kinds and for all namespaces.
     pub namespace: Option<String>,
 }
 
@@ -56,7 +61,7 @@ impl Collection {
         if let Some(subresource) = subresource {
             path.push('/');
             // A subresource may be a path, as in `proxy/metrics/resource`.
-            path.push_str(&escape(subresource, b"/"));
+            path.push_str(&uri::encode(subresource, SEGMENTS));
         }
         path
     }
@@ -72,8 +77,7 @@ pub fn list(path: String, params: &ListParams) -> Request<Bytes> {
     build(Method::GET, path, &list_query(params), None, Bytes::new())
 }
 
-/// GET of a collection as a watch from `resource_version` on, which the server is to end after
-/// `timeout_secs`.
+/// GET of a collection as a watch from `resource_version` on, which the server ends after `timeout_secs`.
 pub fn watch(
     path: String,
     params: &ListParams,
@@ -120,8 +124,7 @@ pub fn patch(path: String, params: &WriteParams, patch: &Patch) -> Request<Bytes
     build(Method::PATCH, path, &query, Some(patch.content_type()), body)
 }
 
-/// DELETE of an object, or of a collection's objects that `params` select. `options` is a
-/// `DeleteOptions` as JSON.
+/// DELETE of an object, or of the objects of a collection that `params` select. `options` is a `DeleteOptions` as JSON.
 pub fn delete(path: String, params: &ListParams, options: Bytes) -> Request<Bytes> {
     build(Method::DELETE, path, &list_query(params), Some(JSON), options)
 }
@@ -162,7 +165,7 @@ impl Query {
         self.0.push(if self.0.is_empty() { '?' } else { '&' });
         self.0.push_str(key);
         self.0.push('=');
-        self.0.push_str(&escape(value, b""));
+        self.0.push_str(&uri::encode(value, uri::COMPONENT));
     }
 
     fn add_unless_empty(&mut self, key: &str, value: &str) {
@@ -181,8 +184,7 @@ fn build(
 ) -> Request<Bytes> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
-    // Everything was escaped: only a path of several kilobytes could be refused, and the server
-    // refuses that as well.
+    // All parts are encoded: only a path of several kilobytes could be invalid, which the server refuses as well.
     *request.uri_mut() =
         (path + &query.0).parse().unwrap_or_else(|_| Uri::from_static("/path-too-long"));
     if let Some(content_type) = content_type {
@@ -191,27 +193,9 @@ fn build(
     request
 }
 
-/// One segment of a path. `.` and `..` would be taken out by servers and proxies, so their dots are
-/// escaped.
+/// One segment of a path. Servers and proxies would remove `.` and `..`, so their dots are encoded.
 fn segment(text: &str) -> String {
-    if matches!(text, "." | "..") { text.replace('.', "%2E") } else { escape(text, b":") }
-}
-
-/// Percent-encodes all but RFC 3986's unreserved characters and `keep`.
-fn escape(text: &str, keep: &[u8]) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || keep.contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            const HEX: &[u8; 16] = b"0123456789ABCDEF";
-            out.push('%');
-            for nibble in [byte >> 4, byte & 15] {
-                out.push(HEX.get(usize::from(nibble)).copied().map_or('0', char::from));
-            }
-        }
-    }
-    out
+    if matches!(text, "." | "..") { text.replace('.', "%2E") } else { uri::encode(text, SEGMENT) }
 }
 
 #[cfg(test)]

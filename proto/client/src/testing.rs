@@ -1,5 +1,5 @@
-//! A server for tests whose every answer the test gives by hand, over plain HTTP/1.1 or over TLS
-//! with HTTP/2, behind a relay that can freeze like a network that loses everything.
+//! A server for tests, which give each response explicitly, over plain HTTP/1.1 or over TLS with HTTP/2, behind a relay that can freeze like a network
+//! that loses all packets.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::client::Client;
 use crate::config::{ClientConfig, Credential, Pem};
 
 type Body = BoxBody<Bytes, std::io::Error>;
-/// Long enough that only a test that has gone wrong gets there.
+/// A timeout that only a failing test reaches.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn names() -> &'static Names {
@@ -38,18 +38,18 @@ pub(crate) struct Server {
     requests: mpsc::UnboundedReceiver<Asked>,
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 pub(crate) struct Asked {
     /// `GET /path?query`.
     pub(crate) line: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// What the client showed of itself, over TLS.
+    /// The client's certificate, over TLS.
     pub(crate) peer: Option<CertificateDer<'static>>,
     answer: oneshot::Sender<Response<Body>>,
 }
 
-/// An answer whose body the test writes piece by piece; it ends when this is dropped.
+/// A response whose body the test writes in pieces; it ends when this is dropped.
 pub(crate) struct Streaming(mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>);
 
 impl Server {
@@ -135,7 +135,7 @@ impl Asked {
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(status).expect("valid");
         response.headers_mut().insert("content-type", content_type.parse().expect("valid"));
-        // The client may have gone.
+        // The client may have disconnected.
         let _ = self.answer.send(response);
     }
 }
@@ -146,7 +146,7 @@ impl Streaming {
         self.0.send(Ok(Frame::data(Bytes::from(line)))).expect("client reads");
     }
 
-    /// Breaks the connection in the middle of the body.
+    /// Breaks the connection within the body.
     pub(crate) fn break_off(self) {
         let _ = self.0.send(Err(std::io::Error::other("broken by the test")));
     }
@@ -157,7 +157,7 @@ impl Streaming {
     }
 }
 
-/// A stream that only one task polls may be shared as far as types go.
+/// Makes a stream `Sync`; only one task polls it.
 struct SyncStream<S>(S);
 
 impl<S: futures_util::Stream + Unpin> futures_util::Stream for SyncStream<S> {
@@ -185,7 +185,7 @@ async fn serve(
             let line = format!("{} {path}", head.method);
             let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             let _ = asked.send(Asked { line, headers: head.headers, body, peer, answer });
-            // A test that drops a request unanswered wants the connection to hang.
+            // If a test drops a request without a response, the connection hangs.
             match answered.await {
                 Ok(response) => Ok::<_, Infallible>(response),
                 Err(_) => std::future::pending().await,
@@ -196,7 +196,7 @@ async fn serve(
     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Passes bytes on until frozen; then it takes and passes nothing, and closes nothing.
+/// Forwards bytes until frozen; then it neither reads, writes nor closes.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     frozen: watch::Sender<bool>,
@@ -213,7 +213,7 @@ impl Relay {
             while let Ok((mut near, _)) = listener.accept().await {
                 count.send_modify(|count| *count += 1);
                 let mut frozen = thawed.clone();
-                // What was frozen stays so; later connections are good.
+                // Frozen connections stay frozen; later ones work.
                 frozen.mark_unchanged();
                 tokio::spawn(async move {
                     let Ok(mut far) = TcpStream::connect(server).await else { return };
@@ -264,7 +264,7 @@ impl Authority {
         Signed { certificate, key: key.serialize_pem() }
     }
 
-    /// A server that speaks HTTP/2 and asks for client certificates of this authority.
+    /// A server with HTTP/2 that requests client certificates of this authority.
     pub(crate) fn server_config(&self) -> Arc<rustls::ServerConfig> {
         use rustls::pki_types::pem::PemObject;
 
@@ -300,7 +300,7 @@ impl Authority {
     }
 }
 
-/// Lets the clock that files are looked at by go on, without waiting.
+/// Advances the clock by which files are checked, without waiting.
 pub(crate) async fn skip(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

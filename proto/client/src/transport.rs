@@ -1,7 +1,6 @@
-//! One connection to the API server: HTTP/2 where the server speaks it (all requests and watches
-//! share it), else HTTP/1.1 connections, one per request in flight. A dead connection is noticed by
-//! pings within 25 seconds. Leaf calls never retry: a request that may have reached the server is
-//! not sent twice; one that surely has not is sent on a fresh connection.
+//! The connection to the API server: HTTP/2 if the server supports it (all requests and watches share it), else HTTP/1.1 connections, one per request in
+//! flight. A dead connection is noticed by pings within 25 seconds. A request that may have reached the server is not sent twice; one that certainly has
+//! not is sent on a new connection.
 
 mod dial;
 mod tls;
@@ -44,8 +43,7 @@ impl Default for Pings {
 
 /// Idle HTTP/1.1 connections kept for the next request.
 const IDLE_MAX: usize = 4;
-/// What the server may send before we have read it: a watch that bursts must not stall the others
-/// on the connection.
+/// Flow-control window, in bytes: a burst of one watch must not stall the others on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
@@ -57,11 +55,11 @@ pub enum TransportError {
     Connect {
         /// Host and port.
         server: String,
-        /// At which step, and why; shared by all who waited for that connection.
+        /// The failed step and its cause; shared by all requests that waited for the connection.
         #[source]
         cause: Arc<DialError>,
     },
-    /// The connection broke before the response's head was there.
+    /// The connection broke before the head of the response.
     #[error("connection to {server} failed")]
     Broken {
         /// Host and port.
@@ -78,10 +76,9 @@ pub(crate) struct Transport {
     endpoint: Endpoint,
     tls: Option<TlsSource>,
     pings: Pings,
-    /// Locked while somebody connects, so that all who need the connection get the same one.
+    /// Locked while a connection is made, so that all waiting requests get the same one.
     state: AsyncMutex<State>,
-    /// Attempts that failed so far; counted outside the lock, so that one who waits for it can
-    /// tell.
+    /// Number of failed attempts; outside the lock, for requests that wait for it.
     failures: AtomicU64,
     idle: Arc<Mutex<Idle>>,
 }
@@ -98,7 +95,7 @@ struct State {
 
 #[derive(Debug, Default)]
 enum Protocol {
-    /// Nothing has been connected yet.
+    /// There is no connection yet.
     #[default]
     Unknown,
     Http2(Generation, http2::SendRequest<Body>),
@@ -121,7 +118,7 @@ impl Transport {
         Ok(Self { endpoint, tls, pings, state, failures, idle })
     }
 
-    /// Sends a request with an absolute URI. Deadlines are the caller's.
+    /// Sends a request with an absolute URI. The caller sets deadlines.
     pub(crate) async fn send(
         &self,
         mut request: Request<Body>,
@@ -144,7 +141,7 @@ impl Transport {
                 }
             };
             match unsent.take_message() {
-                // Never written: the connection was closing. Once more on a new one.
+                // It was not written, as the connection was closing: it is sent on a new one.
                 Some(back) if !fresh_tried => {
                     fresh_tried = true;
                     request = self.absolute_form(back);
@@ -159,8 +156,7 @@ impl Transport {
         }
     }
 
-    /// A connection of its own, for a request that turns it into something else (101 Switching
-    /// Protocols).
+    /// Sends an upgrade request (101 Switching Protocols) over a separate connection.
     pub(crate) async fn send_for_upgrade(
         &self,
         request: Request<Body>,
@@ -177,9 +173,9 @@ impl Transport {
             .map_err(|cause| TransportError::Broken { server: self.server(), cause })
     }
 
-    /// Lets the next request have a new connection; what is on the old one may finish there.
+    /// Makes the next request use a new connection; requests on the old one may complete.
     pub(crate) fn forget(&self) {
-        // When it is locked, somebody is connecting anew already.
+        // If it is locked, a new connection is being made already.
         if let Ok(mut state) = self.state.try_lock() {
             state.protocol = Protocol::Unknown;
         }
@@ -196,11 +192,11 @@ impl Transport {
         if let Some(cause) = &state.failed
             && self.failures.load(Ordering::Relaxed) != failures_before
         {
-            // An attempt has failed while we waited for it: the error is ours too.
+            // An attempt failed while this request waited for it: the error is shared.
             return Err(self.connect_error(cause.clone()));
         }
         if matches!(state.protocol, Protocol::Http1) {
-            // Such connections are independent: nobody has to wait for this one.
+            // Such connections are independent: no other request waits for this one.
             drop(state);
             let negotiated = self.negotiate(generation).await;
             return negotiated.map_err(|cause| self.connect_error(cause.into()));
@@ -224,8 +220,7 @@ impl Transport {
 
     fn ready_sender(&self, protocol: &Protocol, generation: Generation) -> Option<Sender> {
         match protocol {
-            // An old generation's connection lives on for the watches that are on it, but gets
-            // nothing new.
+            // A connection of an old generation stays open for its watches, but gets no new requests.
             Protocol::Http2(made, sender) if *made == generation && !sender.is_closed() => {
                 Some(Sender::Http2(sender.clone()))
             }

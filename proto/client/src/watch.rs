@@ -1,6 +1,5 @@
-//! What a collection holds and how it changes, for as long as somebody wants to know: list, watch,
-//! and again after every kind of trouble. What to do next is decided by [`machine`]; this file does
-//! it.
+//! The objects of a collection and their changes: list, watch, and both again after every kind of error. [`machine`] decides the next step; this file
+//! executes it.
 
 pub mod frame;
 pub mod machine;
@@ -26,14 +25,12 @@ use machine::{Machine, Step, StepFailure, StepResult};
 /// Between failures. Short enough that an API server that comes back is noticed within seconds.
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(10) };
-/// The server is asked to end a watch after this long, and up to as long again by chance, so that
-/// watches spread over its replicas.
+/// The server ends a watch after this long, and up to as long again at random, so that watches spread over its replicas.
 const WATCH_SECS: u64 = 290;
-/// A watch that the server should have ended so long ago is dead.
+/// A watch that the server should have ended this long ago counts as dead.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
-/// What a watcher sees, in order. Between `ListBegan` and `ListEnded` comes every object that
-/// exists; what was known and does not come is gone.
+/// An observation. Every existing object comes between `ListBegan` and `ListEnded`; known objects that do not come were deleted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observed<T> {
     /// A list begins. It may begin again before it has ended.
@@ -48,8 +45,8 @@ pub enum Observed<T> {
     Deleted(T),
 }
 
-/// Tells `observe` what the collection holds and how it changes, until the future is dropped.
-/// `params` may select; its paging and version are ignored. Errors are logged and waited out.
+/// Reports the objects of the collection and their changes to `observe`, until the future is dropped. Selectors of `params` apply; its paging and version
+/// are ignored. Errors are logged and retried.
 pub async fn watch<T: Resource>(
     api: &Api<T>,
     params: &ListParams,
@@ -108,8 +105,7 @@ async fn list_page<T: Resource>(
     })
 }
 
-/// Follows one watch until it ends. Events are told to the machine as they come, so that a broken
-/// watch goes on where it broke.
+/// Follows one watch until it ends. The machine gets events as they arrive, so that a broken watch is resumed where it broke.
 async fn follow<T: Resource>(
     api: &Api<T>,
     params: &ListParams,
@@ -155,7 +151,7 @@ async fn follow<T: Resource>(
     }
 }
 
-/// Frames out of a body.
+/// The frames of a body.
 struct EventStream {
     frames: FrameReader,
     body: Incoming,
@@ -189,7 +185,7 @@ impl EventStream {
     }
 }
 
-/// An error that came in the stream is as good as one that came instead of it.
+/// An error within the stream counts like an error response.
 fn error_event(label: &str, encoding: Encoding, object: &[u8]) -> ClientError {
     let Some(status) = encoding.decode_status(object) else {
         let cause = DecodeError::WatchEvent("ERROR".to_owned());
@@ -199,7 +195,7 @@ fn error_event(label: &str, encoding: Encoding, object: &[u8]) -> ClientError {
     ClientError::Api { request: label.to_owned(), status: Box::new(status), retry_after: None }
 }
 
-/// Watches end and are resumed all the time: only what lasts is worth a warning, and ever less often.
+/// Watches often end and are resumed: only repeated failures are worth a warning, with growing intervals.
 fn tell_trouble(resource: &str, error: &ClientError, failures: u32) {
     let error = proto_daemon::exit::chain(error);
     if failures >= 4 && failures.is_power_of_two() {

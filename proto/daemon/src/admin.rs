@@ -1,6 +1,5 @@
-//! The HTTP side of health, metrics and status: a handler that any server can ask first, and a
-//! plain-HTTP listener for programs that have no other server. It runs apart from the program's own
-//! work and never waits for it.
+//! Health, metrics and status over HTTP: a handler that any server can call first, and a plain-HTTP listener for programs without another server.
+//! Answers come from memory and never wait for the program's work.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::metrics::{self, Metrics};
 use crate::panics::isolate;
 use crate::statusz::StatusBoard;
 
-/// What connections may take: probes and scrapers have one each. Nobody authenticates, so half of the places are enough.
+/// Limits of connections: probes and scrapers have one each. No client authenticates, so half of the connections suffice.
 const LIMITS: Limits = Limits {
     bounds: Bounds { total: 128, unauthenticated: 64, unauthenticated_per_peer: 48 },
     handshake: HEAD_TIMEOUT,
@@ -29,7 +28,7 @@ const LIMITS: Limits = Limits {
     idle: Duration::from_secs(90),
     streams: 16,
 };
-/// A client that does not finish its first request's head in this time is cut off.
+/// Longest time until the head of the first request is complete.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers `/healthz`, `/livez`, `/readyz` (and one check below each), `/metrics` and `/statusz`.
@@ -44,7 +43,7 @@ pub struct AdminPages {
 }
 
 impl AdminPages {
-    /// The answer to a request, or nothing when the path is none of these pages.
+    /// The answer to a request; `None` for a path that is not one of these pages.
     pub fn answer<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
         let path = request.uri().path();
         let query = request.uri().query().unwrap_or_default();
@@ -111,13 +110,13 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Takes the address; port 0 takes a free one.
+    /// Binds the address; port 0 binds a free one.
     pub async fn bind(address: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         Ok(Self { address: listener.local_addr()?, listener })
     }
 
-    /// Takes the address, if there is one.
+    /// Binds the address, if there is one.
     pub async fn bind_if(address: Option<SocketAddr>) -> std::io::Result<Option<Self>> {
         match address {
             Some(address) => Self::bind(address).await.map(Some),
@@ -125,12 +124,12 @@ impl AdminServer {
         }
     }
 
-    /// The real address.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves the pages until `until` is asked.
+    /// Serves the pages until the drain `until` begins.
     pub async fn run(self, pages: AdminPages, until: DrainWatch) {
         let pages = Arc::new(pages);
         let answer = move |request: &Request<Incoming>| {
@@ -141,8 +140,7 @@ impl AdminServer {
         self.serve(answer, until).await;
     }
 
-    /// Gives every request the answer that `answer` makes of it, until `until` is asked; answers on the way are
-    /// finished.
+    /// Answers every request with `answer` until the drain `until` begins; requests in flight are completed.
     pub async fn serve<F>(self, answer: F, until: DrainWatch)
     where
         F: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Clone + Send + Sync + 'static,
@@ -157,7 +155,7 @@ impl AdminServer {
             let (answer, until) = (answer.clone(), until.clone());
             tokio::spawn(async move {
                 let handler = |request: Request<Incoming>| std::future::ready(answer(&request));
-                // A client that goes away is its own affair.
+                // A client may disconnect at any time.
                 let _ = isolate(place.serve(socket, handler, until.asked())).await;
             });
         }

@@ -1,23 +1,22 @@
-//! Configuration files: YAML (or JSON, which is YAML), with `apiVersion` and `kind`, read once
-//! before anything else happens. Every fault that can be found is reported in one error: wrong type
-//! at its path, unknown fields, and what the program's own validation says.
+//! Configuration files: YAML (or JSON, which is YAML), with `apiVersion` and `kind`, read once at the start. One error reports every fault: a wrong type
+//! with its path, unknown fields, and the faults of the program's own validation.
 
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use proto_api::yaml::{self, ParseYamlError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A larger file is no configuration.
+/// Largest configuration file, in bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// What a program's configuration must offer. Serializing writes every field, also unset ones, for
-/// that is how unknown fields are told from known ones (so: no `skip_serializing_if`), and what
-/// `/configz` shows.
+/// The configuration of a program. Serializing writes every field, also unset ones (so: no `skip_serializing_if`): unknown fields are found by that, and
+/// `/configz` shows it.
 pub trait Configuration: DeserializeOwned + Serialize + Default {
-    /// Everything that is wrong with the values, each with its path. Empty when valid.
+    /// Every invalid value, with its path. Empty when valid.
     fn validate(&self) -> Vec<FieldError>;
 }
 
@@ -53,7 +52,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Why a configuration file is refused.
+/// Why a configuration file is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -65,14 +64,14 @@ pub enum ConfigError {
         #[source]
         cause: std::io::Error,
     },
-    /// The file is no YAML.
-    #[error("configuration {path} is no valid YAML")]
+    /// The file is not YAML.
+    #[error("configuration {path} is not valid YAML")]
     Syntax {
         /// The file.
         path: PathBuf,
         /// Where and what.
         #[source]
-        cause: Box<serde_saphyr::Error>,
+        cause: ParseYamlError,
     },
     /// The file is for another program or version.
     #[error("configuration {path} is {found}, expected {expected}")]
@@ -81,10 +80,10 @@ pub enum ConfigError {
         path: PathBuf,
         /// `apiVersion`, `kind` as found.
         found: String,
-        /// What would have been right.
+        /// What is accepted.
         expected: String,
     },
-    /// Fields are wrong; all of them are listed.
+    /// Fields are invalid; all of them are listed.
     #[error("configuration {path} is invalid: {}", list(.faults))]
     Invalid {
         /// The file.
@@ -98,8 +97,7 @@ fn list(faults: &[FieldError]) -> String {
     faults.iter().map(FieldError::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Reads `path` as a `C` of one of the `accepted` types. Flags are applied, and the whole validated
-/// again, by the caller.
+/// Reads `path` as a `C` of one of the `accepted` types. The caller applies flags and validates the result again.
 pub fn load<C: Configuration>(path: &Path, accepted: &[FileType]) -> Result<C, ConfigError> {
     let read = |cause| ConfigError::Read { path: path.to_owned(), cause };
     let file = std::fs::File::open(path).map_err(read)?;
@@ -117,16 +115,15 @@ pub fn parse<C: Configuration>(
     text: &str,
     accepted: &[FileType],
 ) -> Result<C, ConfigError> {
-    let mut tree: Value = serde_saphyr::from_str(text)
-        .map_err(|cause| ConfigError::Syntax { path: path.to_owned(), cause: Box::new(cause) })?;
+    let mut tree: Value =
+        yaml::parse(text).map_err(|cause| ConfigError::Syntax { path: path.to_owned(), cause })?;
     take_type(path, &mut tree, accepted)?;
     let invalid = |faults| ConfigError::Invalid { path: path.to_owned(), faults };
     let config: C = serde_path_to_error::deserialize(&tree).map_err(|error| {
         invalid(vec![FieldError::new(error.path().to_string(), error.inner().to_string())])
     })?;
     let mut faults = Vec::new();
-    // A configuration that was just read from JSON values can be written as JSON values; if one
-    // cannot, nothing is known to be unknown.
+    // A configuration that was read from JSON values can be written as JSON values; if one cannot, unknown fields are not reported.
     if let Ok(known) = serde_json::to_value(&config) {
         unknown_fields(&tree, &known, "", &mut faults);
     }
@@ -153,7 +150,7 @@ fn take_type(path: &Path, tree: &mut Value, accepted: &[FileType]) -> Result<(),
     })
 }
 
-/// A field is unknown when it was read and would not be written.
+/// Collects unknown fields: those that were read and would not be written.
 fn unknown_fields(read: &Value, known: &Value, path: &str, faults: &mut Vec<FieldError>) {
     match (read, known) {
         (Value::Object(read), Value::Object(known)) => {
@@ -246,7 +243,7 @@ mod tests {
             error.contains("is apiVersion \"\" kind \"Pod\", expected apiVersion \"x.con"),
             "{error}"
         );
-        assert!(read("a: [").expect_err("syntax").contains("is no valid YAML"));
+        assert!(read("a: [").expect_err("syntax").contains("is not valid YAML"));
         assert!(read("").is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! io: the connections of a server that anybody can reach. Each has a place ([`admission`]), a deadline for its TLS
-//! handshake, for its first request and for the time between requests, whatever else it sends: HTTP/2 PINGs and half a
-//! request's head are no activity, an open watch or session is. A request that was not authorized has a deadline for its
-//! answer to be taken, too: an HTTP/2 window of zero would hold it back for ever.
+//! io: the connections of a server that any client can reach. Their number is limited ([`admission`]). Each has a deadline for its TLS
+//! handshake, for its first request and for the time between requests. HTTP/2 PINGs and part of a request's head do not count as activity; an open
+//! watch or session does. Requests that were not authorized also have a deadline for the client to read the response: an HTTP/2 window of zero would
+//! block it for ever.
 
 pub mod admission;
 
@@ -32,10 +32,10 @@ use crate::panics::IsolatedExecutor;
 use admission::{Admission, Bounds, Peer, Verdict};
 use held::{Counted, Held};
 
-/// What a connection may take.
+/// Limits of a server's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How many there may be.
+    /// How many connections there may be.
     pub bounds: Bounds,
     /// Longest TLS handshake.
     pub handshake: Duration,
@@ -59,13 +59,13 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// A quiet HTTP/2 connection is probed this often, and closed when the answer does not come.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Streams that a client has opened and reset before they were looked at; one more ends the connection (CVE-2023-44487).
+/// Streams that a client opened and reset before they were accepted; one more ends the connection (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 20;
 /// Streams that were reset for a client's errors; one more ends the connection (CVE-2025-8671).
 const ERROR_RESETS_MAX: usize = 256;
-/// An idle connection that was asked to end has this long to do so.
+/// Longest graceful shutdown of an idle connection.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
-/// A silent TCP peer is probed after this many seconds, this often, and so often: it is gone after two minutes.
+/// TCP keep-alive: seconds until the first probe, seconds between probes, number of probes. A dead peer is noticed after two minutes.
 const TCP_PROBE_AFTER_SECS: u32 = 60;
 const TCP_PROBE_EVERY_SECS: u32 = 20;
 const TCP_PROBES: u32 = 3;
@@ -78,17 +78,17 @@ pub type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
 /// Why a connection was closed from this side, as the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// It got no place.
+    /// The limit was reached.
     Full,
-    /// Another got its place.
+    /// Replaced by another connection at the limit.
     Replaced,
     /// The handshake took too long or failed.
     Handshake,
-    /// No request came in time.
+    /// No first request in time.
     NoRequest,
-    /// No further request came in time.
+    /// No further request in time.
     Idle,
-    /// The client did not take the answers to requests that were not authorized.
+    /// The client did not read the responses to unauthorized requests.
     NotTaken,
 }
 
@@ -116,7 +116,7 @@ pub struct Connections {
 #[derive(Debug)]
 struct Open {
     admission: Admission,
-    /// Ends a connection that has lost its place.
+    /// Closes a connection that was replaced.
     closers: HashMap<u64, CancellationToken>,
 }
 
@@ -124,21 +124,21 @@ struct Open {
 /// `idle`, `not_taken`.
 ///
 /// # Errors
-/// `name` is no metric's name.
+/// `name` is not a valid name of a metric.
 pub fn closed_counter(name: &str) -> Result<IntCounterVec, prometheus::Error> {
     let help = "Connections refused or closed by the server, by reason.";
     IntCounterVec::new(Opts::new(name, help), &["reason"])
 }
 
 impl Connections {
-    /// None yet. `closed` counts those that are refused or closed early ([`closed_counter`]).
+    /// Without any connection. `closed` counts those that are refused or closed early ([`closed_counter`]).
     #[must_use]
     pub fn new(limits: Limits, closed: Option<IntCounterVec>) -> Arc<Self> {
         let open = Open { admission: Admission::new(limits.bounds), closers: HashMap::new() };
         Arc::new(Self { limits, open: Mutex::new(open), closed })
     }
 
-    /// The next connection that has a place. Cancel safe: one that is not taken stays in the kernel's queue.
+    /// The next connection that is admitted. Cancel safe: one that is not accepted stays in the kernel's queue.
     pub async fn accept(self: &Arc<Self>, listener: &TcpListener) -> (TcpStream, Connection) {
         loop {
             match listener.accept().await {
@@ -149,7 +149,7 @@ impl Connections {
                     }
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely: the oldest connection gives its own.
+                    // Most likely out of descriptors: the oldest connection is closed.
                     tracing::debug!(%error, "cannot accept a connection");
                     self.make_room();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -158,7 +158,7 @@ impl Connections {
         }
     }
 
-    /// A place for a connection from that address, `None` when there is none.
+    /// Admits a connection from that address; `None` at the limit.
     pub fn admit(self: &Arc<Self>, address: SocketAddr) -> Option<Connection> {
         let mut open = self.open();
         let id = match open.admission.admit(Peer::of(address.ip())) {
@@ -214,7 +214,7 @@ impl Connections {
     }
 }
 
-/// Small answers go at once; a peer that is gone is noticed. Best effort: without it the deadlines still hold.
+/// Disables Nagle's algorithm and enables keep-alive. Best effort: the deadlines hold without it.
 fn prepare(socket: &TcpStream) {
     let _ = socket.set_nodelay(true);
     let _ = setsockopt(socket, sockopt::KeepAlive, &true);
@@ -223,7 +223,7 @@ fn prepare(socket: &TcpStream) {
     let _ = setsockopt(socket, sockopt::TcpKeepCount, &TCP_PROBES);
 }
 
-/// A connection that has a place, until the last clone is dropped.
+/// An admitted connection. It counts until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Connection(Arc<Inner>);
 
@@ -246,7 +246,7 @@ struct State {
     session: bool,
     /// The connection no longer speaks HTTP.
     upgraded: bool,
-    /// Since when the client owes what is missing. Without meaning during a session.
+    /// Since when the client has owed a request or the reading of a response. Unused during a session.
     since: Instant,
     missing: Reason,
 }
@@ -302,8 +302,7 @@ impl Connection {
         self.0.address
     }
 
-    /// A client certificate or the credentials of a request were accepted: the connection takes one of the places that
-    /// are kept for such ones.
+    /// A client certificate or the credentials of a request were accepted: the connection counts among those that are reserved for authenticated clients.
     pub fn authenticated(&self) {
         let inner = &self.0;
         if !inner.authenticated.load(Ordering::Acquire)
@@ -313,8 +312,8 @@ impl Connection {
         }
     }
 
-    /// A request that is in flight was authorized and is more than a page for everybody: its answer may take as long as it
-    /// does, and the connection is among the last to lose their place, until its last request has ended.
+    /// A request in flight was authorized, for more than a public page. Its response has no deadline, and the connection is among the last to be replaced
+    /// until its last request has ended.
     pub fn authorized(&self) {
         let inner = &self.0;
         let mut state = inner.state();
@@ -322,13 +321,13 @@ impl Connection {
             return;
         }
         state.session = true;
-        // An authenticated connection has its place anyway: its requests do not take the server's one lock.
+        // An authenticated connection is never replaced for this: its requests need not take the server's one lock.
         if !inner.authenticated.load(Ordering::Acquire) {
             inner.owner.open().admission.begin_session(inner.id);
         }
     }
 
-    /// What a TLS handshake results in, if it succeeds in time and the connection keeps its place.
+    /// The result of a TLS handshake, if it succeeds in time and the connection is not replaced meanwhile.
     pub async fn handshake<T, E>(
         &self,
         handshake: impl Future<Output = Result<T, E>>,
@@ -346,12 +345,11 @@ impl Connection {
         done
     }
 
-    /// Serves HTTP/1.1 or HTTP/2 on `io` until the client is gone, a deadline has passed, another has got the place, or
-    /// `until` has ended and the requests that are open have been answered. The place is held until `io` is dropped, which
-    /// for an upgraded connection is later.
+    /// Serves HTTP/1.1 or HTTP/2 on `io` until the client disconnects, a deadline passes, the connection is replaced, or `until` has begun and the open
+    /// requests are answered. The connection counts until `io` is dropped, which for an upgraded connection is later.
     ///
     /// # Errors
-    /// What the connection broke with.
+    /// The error that ended the connection.
     pub async fn serve<S, H, F, B>(
         self,
         io: S,
@@ -405,7 +403,7 @@ impl Connection {
         InFlight(self.clone())
     }
 
-    /// Returns when the client has owed a request, or the taking of an answer, for as long as the limits say.
+    /// Returns when the client has owed a request, or the reading of a response, for longer than the limits allow.
     async fn client_is_late(&self) {
         let inner = &self.0;
         let limits = &inner.owner.limits;
@@ -427,7 +425,7 @@ impl Connection {
                 inner.owner.count(missing);
                 return;
             }
-            // Not woken by requests: looked at once more when the time is over, which no other limit makes shorter.
+            // Requests do not wake this: it is checked again at the deadline, which no other limit shortens.
             let next = limit.saturating_sub(since.elapsed()).min(limits.unauthorized);
             tokio::time::sleep(next).await;
         }

@@ -1,5 +1,5 @@
-//! Stopping as values: one [`Drain`] asks, every [`DrainWatch`] hears, and the drain is over when
-//! the last watch has been dropped or the deadline has passed.
+//! Graceful stop: one [`Drain`] requests it, every [`DrainWatch`] is notified, and it is complete when the last watch has been dropped or the deadline
+//! has passed.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -8,17 +8,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Held by whoever may stop the program.
+/// Requests the stop of the program.
 #[derive(Debug)]
 pub struct Drain {
     asked: CancellationToken,
-    /// Closes when every watch is gone; nothing is ever sent.
+    /// Closes when every watch has been dropped; nothing is ever sent.
     gone: mpsc::Receiver<Infallible>,
     alive: Option<mpsc::Sender<Infallible>>,
 }
 
-/// Held by each part that must finish something before the program ends. Keep it until that is
-/// done, then drop it.
+/// Held by each part that must finish work before the program ends, and dropped when that is done.
 #[derive(Clone, Debug)]
 pub struct DrainWatch {
     asked: CancellationToken,
@@ -30,7 +29,7 @@ pub struct DrainWatch {
 pub enum Drained {
     /// Every part has finished.
     Finished,
-    /// The deadline passed first; what is left dies with the process.
+    /// The deadline passed first; remaining work is aborted with the process.
     DeadlinePassed,
 }
 
@@ -42,13 +41,13 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// A watch for one part. After the drain has begun the watch is born asked.
+    /// A watch for one part; one made after the drain has begun is notified at once.
     pub fn watch(&self) -> DrainWatch {
         let alive = self.alive.clone().unwrap_or_else(|| mpsc::channel(1).0);
         DrainWatch { asked: self.asked.clone(), _alive: alive }
     }
 
-    /// Asks every part to stop and waits until all have, at most until `deadline`.
+    /// Notifies every part and waits until all have stopped, at most until `deadline`.
     pub async fn drain(mut self, deadline: Duration) -> Drained {
         self.asked.cancel();
         self.alive = None;

@@ -12,10 +12,10 @@ pub const USAGE: u8 = 64;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why a program ends before it was asked to.
+/// Why a program ends without a stop signal.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The flags or the configuration file are wrong; nothing has been done yet.
+    /// The flags or the configuration file are invalid; there were no side effects yet.
     #[error("bad usage")]
     Usage(#[source] BoxError),
     /// Something failed while building or running.
@@ -39,7 +39,7 @@ impl Failure {
 /// `--help` and `--version` with 0.
 pub fn parse_flags<F: Parser>() -> Result<F, ExitCode> {
     F::try_parse().map_err(|error| {
-        // Nothing is left to be done when the terminal is gone.
+        // A failed write to a closed terminal changes nothing.
         let _ = error.print();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -48,7 +48,7 @@ pub fn parse_flags<F: Parser>() -> Result<F, ExitCode> {
     })
 }
 
-/// Turns the end of a program into its exit code and prints the chain of causes to standard error.
+/// Turns the result of a program into its exit code and prints the chain of causes to standard error.
 pub fn conclude(program: &str, end: Result<(), Failure>) -> ExitCode {
     let failure = match end {
         Ok(()) => return ExitCode::SUCCESS,
@@ -62,8 +62,7 @@ pub fn conclude(program: &str, end: Result<(), Failure>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// An error and its causes in one line, outermost first. The one place where causes are printed: no
-/// `Display` repeats its source.
+/// An error and its causes in one line, outermost first. Causes are printed only here: no `Display` repeats its source.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut next = error.source();

@@ -1,5 +1,5 @@
-//! `--feature-gates`: features switched on or off by name. What a gate is called and how mature its feature is, is data
-//! ([`known`]); a program says which of them it consults.
+//! `--feature-gates`: features switched on or off by name. Names and maturity of gates are data ([`known`]); each program declares which of them it
+//! consults.
 
 mod known;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 pub use known::KNOWN;
 
-/// How mature a feature is, which decides whether it is on by itself.
+/// How mature a feature is, which decides its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Off unless switched on.
@@ -16,9 +16,9 @@ pub enum Stage {
     Beta,
     /// Off unless switched on, although it is beta: a new API, or a risk to running systems.
     BetaOff,
-    /// Always on; naming it is answered with a warning.
+    /// Always on; setting it is reported with a warning.
     Stable,
-    /// Will go; naming it is answered with a warning. Off unless switched on.
+    /// To be removed; setting it is reported with a warning. Off unless switched on.
     Deprecated,
 }
 
@@ -37,15 +37,15 @@ impl Gate {
         Self { name, stage }
     }
 
-    /// Whether it is on by itself.
+    /// Whether it is on by default.
     pub const fn by_itself(&self) -> bool {
         matches!(self.stage, Stage::Beta | Stage::Stable)
     }
 }
 
-/// Switches every alpha gate that is not named itself.
+/// Switches every alpha gate that is not set by name.
 pub const ALL_ALPHA: &str = "AllAlpha";
-/// Switches every beta gate that is not named itself.
+/// Switches every beta gate that is not set by name.
 pub const ALL_BETA: &str = "AllBeta";
 
 /// Which features are on in this process.
@@ -68,7 +68,7 @@ pub enum GateError {
     Malformed(String),
 }
 
-/// What was settled, with what its user should know.
+/// The features, and what to warn of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// The features.
@@ -94,10 +94,10 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, bool>, GateError> {
         .collect()
 }
 
-/// Settles what is on. `own` are gates of this program beside the [`KNOWN`] ones, `consulted` the names that change what it does.
+/// Decides which features are on. `own` are gates of this program in addition to the [`KNOWN`] ones, `consulted` the names that change its behaviour.
 ///
 /// # Errors
-/// Every setting that is wrong.
+/// All invalid settings.
 pub fn settle(
     own: &'static [Gate],
     consulted: &[&str],
@@ -150,7 +150,7 @@ fn warning(gate: &Gate, on: bool, consulted: &[&str]) -> Option<String> {
 }
 
 impl FeatureGates {
-    /// Whether a feature is on; one that nobody knows is off.
+    /// Whether a feature is on; an unknown one is off.
     pub fn is_on(&self, name: &str) -> bool {
         self.on.get(name).copied().unwrap_or(false)
     }

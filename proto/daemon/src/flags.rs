@@ -29,7 +29,7 @@ pub struct CommonFlags {
     #[arg(long, alias = "logging-format", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// How much is logged: 0 to 3 decisions, 4 and 5 details, 6 to 9 every request.
+    /// Log level: 0 to 3 decisions, 4 and 5 details, 6 to 9 every request.
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=9))]
     pub verbosity: u8,
@@ -44,7 +44,7 @@ pub struct CommonFlags {
 pub enum Naming {
     /// The project's own names.
     Orch,
-    /// The names that existing clients use.
+    /// Kubernetes' names.
     Kubernetes,
 }
 
@@ -71,12 +71,12 @@ impl CommonFlags {
     }
 }
 
-/// `--config` was given to a program that has no configuration file.
+/// `--config` was given to a program without a configuration file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--config {0}: this program reads no configuration file, it is configured by flags")]
 pub struct NoConfigFile(PathBuf);
 
-/// Warns of a flag that was given and changes nothing. Call it once logging is set up.
+/// Warns that a given flag has no effect. Call it once logging is set up.
 pub fn warn_without_effect(flag: &str) {
     tracing::warn!("flag --{flag} is accepted for compatibility and has no effect");
 }
@@ -102,12 +102,12 @@ fn parse_domain(text: &str) -> Result<String, String> {
 pub struct BindAddress {
     /// The local address.
     pub ip: IpAddr,
-    /// The port when the flag names one; 0 takes a free one.
+    /// The port if the flag has one; 0 binds a free one.
     pub port: Option<u16>,
 }
 
 impl BindAddress {
-    /// With `default_port` where none was given.
+    /// With `default_port` if the flag has no port.
     pub fn socket(self, default_port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, self.port.unwrap_or(default_port))
     }

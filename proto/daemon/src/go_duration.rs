@@ -1,3 +1,3 @@
-//! Durations as flags and configuration files write them: [`proto_api::duration`], under the name that configurations refer to.
+//! Durations in flags and configuration files: [`proto_api::duration`] under the path that configuration types refer to.
 
 pub use proto_api::duration::{DurationError, format, parse, text};

@@ -1,23 +1,22 @@
-//! `/healthz`, `/livez` and `/readyz`: named checks, and the text that answers a request. Machines
-//! read the status code, people the text.
+//! `/healthz`, `/livez` and `/readyz`: named checks, and the text of the response. Programs read the status code, people the text.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::ready::Readiness;
 
-/// Which question is asked.
+/// Which endpoint is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// `/healthz`: everything, as before the other two existed.
+    /// `/healthz`: all checks.
     Health,
-    /// `/livez`: restart me if this fails.
+    /// `/livez`: a failure calls for a restart.
     Live,
-    /// `/readyz`: send me no work if this fails.
+    /// `/readyz`: on a failure no work should be sent.
     Ready,
 }
 
-/// Which questions a check belongs to.
+/// Which endpoints a check belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// `/livez`, `/readyz` and `/healthz`.
@@ -26,8 +25,7 @@ pub enum Scope {
     ReadyOnly,
 }
 
-/// Answers at once, from memory: a health request must not wait for what it asks about. `Err` says
-/// why, for the log; a client is not told.
+/// Answers at once, from memory: a health request must not wait for what it checks. `Err` is the reason, which is logged and not sent to the client.
 pub type CheckFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The checks of one program. Built once, then shared.
@@ -46,7 +44,7 @@ pub struct CheckResult {
     pub passed: bool,
 }
 
-/// What a client gets.
+/// The response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthAnswer {
     /// 200, 404 (no such check) or 500.
@@ -56,8 +54,7 @@ pub struct HealthAnswer {
 }
 
 impl Health {
-    /// Only the check `ping`, which passes while the process answers, and one check for each part
-    /// that takes a guard of `readiness`.
+    /// Only the check `ping`, which always passes, and one check for each part that takes a guard of `readiness`.
     pub fn new(readiness: Readiness) -> Self {
         Self { checks: vec![("ping", Scope::Live, Arc::new(|| Ok(())))], readiness }
     }
@@ -113,8 +110,7 @@ impl Health {
     }
 }
 
-/// Writes the answer. `verbose` lists the checks, `exclude=<check>` (repeatable) passes one
-/// whatever its result; a failure is always listed.
+/// Renders the response. `verbose` lists the checks, `exclude=<check>` (repeatable) ignores the result of one; a failure is always listed.
 pub fn render(results: &[CheckResult], query: &str) -> HealthAnswer {
     let parameters: Vec<_> =
         query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();

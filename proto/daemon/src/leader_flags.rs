@@ -9,7 +9,7 @@ use crate::go_duration;
 /// Flatten this into a program's flags: `#[command(flatten)] leader: LeaderFlags`.
 #[derive(Args, Clone, Debug)]
 pub struct LeaderFlags {
-    /// Whether only one of several instances acts, chosen by a lease.
+    /// Whether only one of several instances is active, elected by a lease.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           default_value_t = true, action = ArgAction::Set)]
     pub leader_elect: bool,
@@ -18,7 +18,7 @@ pub struct LeaderFlags {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = go_duration::parse)]
     pub leader_elect_lease_duration: Duration,
 
-    /// An instance that could not renew for this long ends; less than the lease duration.
+    /// An instance that could not renew for this long exits; less than the lease duration.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
     pub leader_elect_renew_deadline: Duration,
 

@@ -21,7 +21,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged, and how.
+/// Format and level of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Form of a line.
@@ -30,14 +30,13 @@ pub struct LogSettings {
     pub verbosity: u8,
 }
 
-/// Libraries whose own events are of use only to who debugs them: warnings until `-v=8`.
+/// Libraries of which only warnings are logged below `-v=8`.
 const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tokio_util", "tonic", "tower"];
 
-/// What is logged by this process, to be changed while it runs.
+/// The filter of this process, which can be changed while it runs.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// Sends the events of this process to standard error. A second call in one process changes
-/// nothing, so that tests may start several programs.
+/// Writes the events of this process to standard error. A second call in one process changes nothing, so that tests can start several programs.
 pub fn init(settings: LogSettings) {
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
     let lines = match settings.format {
@@ -50,10 +49,10 @@ pub fn init(settings: LogSettings) {
     }
 }
 
-/// Changes what is logged from now on, as `-v` says it at the start.
+/// Changes the level of the log, as `-v` sets it at the start.
 ///
 /// # Errors
-/// The process does not log by [`init`].
+/// The process has not called [`init`].
 pub fn set_verbosity(verbosity: u8) -> Result<(), &'static str> {
     let handle = FILTER.get().ok_or("this process has no log of its own")?;
     handle.reload(filter(verbosity)).map_err(|_| "the log is closed")

@@ -1,5 +1,4 @@
-//! The metrics registry of a program and its text form (Prometheus 0.0.4), with what every program
-//! tells of itself: its build and its process.
+//! The metrics registry of a program and its text form (Prometheus 0.0.4), with the metrics that every program has: of its build and its process.
 
 use std::fs;
 
@@ -11,12 +10,12 @@ use prometheus::{Gauge, IntGaugeVec, Opts, Registry, TextEncoder};
 /// `Content-Type` of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What was built, for `<prefix>_build_info` and `--version`.
+/// The build, for `<prefix>_build_info` and `--version`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
     /// Version of the program, as `0.1.0`.
     pub version: &'static str,
-    /// Commit it was built from; `unknown` when the build was not told.
+    /// Commit it was built from; `unknown` without git.
     pub commit: &'static str,
 }
 
@@ -41,8 +40,7 @@ impl Metrics {
         Ok(Self { registry })
     }
 
-    /// Adds a metric and returns it, so that `let x = metrics.register(IntCounter::new(..)?)?` is
-    /// all it takes.
+    /// Adds a metric and returns it, as in `let x = metrics.register(IntCounter::new(..)?)?`.
     pub fn register<C: Collector + Clone + 'static>(
         &self,
         metric: C,
@@ -51,14 +49,13 @@ impl Metrics {
         Ok(metric)
     }
 
-    /// Everything, as text. Empty when a collector breaks the format's rules, which its own test
-    /// would show.
+    /// All metrics as text. Empty if a collector violates the format, which its own test shows.
     pub fn text(&self) -> String {
         TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
     }
 }
 
-/// `process_*` from /proc/self, read when asked.
+/// `process_*` from /proc/self, read at each scrape.
 struct ProcessCollector {
     cpu_seconds: Gauge,
     open_fds: Gauge,
@@ -105,7 +102,7 @@ impl Collector for ProcessCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // What cannot be read keeps its last value: a process out of descriptors still answers.
+        // A value that cannot be read keeps its last one: a process out of descriptors still answers.
         if let (Ok(stat), Ok(system)) =
             (fs::read_to_string("/proc/self/stat"), fs::read_to_string("/proc/stat"))
             && let Some(usage) = usage(&stat, &system, ticks_per_second(), page_size())
@@ -128,8 +125,7 @@ impl Collector for ProcessCollector {
     }
 }
 
-/// A name that ends in `_total` is a counter to whoever scrapes it, though here it is set and not
-/// counted up.
+/// By its name a `_total` is a counter for scrapers, although it is set here and not incremented.
 fn as_counter_if_total(mut family: MetricFamily) -> MetricFamily {
     if family.name().ends_with("_total") {
         family.set_field_type(prometheus::proto::MetricType::COUNTER);

@@ -1,5 +1,5 @@
-//! The kernel's table of mounts (proc(5), `mountinfo`), as bytes: a path need not be text, and a mount of anybody's on the host with a
-//! name that is none must not hide the others. Nothing that is mounted is touched for it: it may hang.
+//! The kernel's table of mounts (proc(5), `mountinfo`), as bytes: paths need not be UTF-8, and one mount with such a name must not hide the others. No
+//! mounted file system is accessed, since that may hang.
 //!
 //! ```text
 //! 36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is, as this process sees it.
+    /// Its mount point, as this process sees it.
     pub point: PathBuf,
-    /// Whether mounts made on it travel.
+    /// Whether mounts on it propagate.
     pub is_shared: bool,
-    /// Kind of its file system.
+    /// Type of its file system.
     pub kind: Vec<u8>,
-    /// Options of its file system, with commas between.
+    /// Options of its file system, separated by commas.
     options: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Mount {
     }
 }
 
-/// The mounts of this process, in the kernel's order: of several on one place the last is seen.
+/// The mounts of this process, in the kernel's order: of several at one mount point the last is visible.
 ///
 /// # Errors
 /// The table cannot be read.
@@ -52,7 +52,7 @@ pub fn read_of(process: &Path) -> io::Result<Vec<Mount>> {
     std::fs::read(process.join("mountinfo")).map(|table| parse(&table))
 }
 
-/// The mounts in a table. A line that is none is left out.
+/// The mounts in a table. Invalid lines are ignored.
 #[must_use]
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(line).collect()
@@ -79,7 +79,7 @@ fn line(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// A field with its `\ooo` turned back into bytes.
+/// A field with its `\ooo` escapes decoded.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

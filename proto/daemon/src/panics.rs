@@ -1,9 +1,8 @@
-//! What a panic ends: the program, unless it happens inside a boundary.
+//! Panics: they end the program unless they happen inside a boundary.
 //!
-//! A boundary ([`isolate`], [`isolate_sync`]) stands around the work for one request, connection, pod, key or object. A panic in
-//! there fails that one thing. Any other panic leaves shared state that nobody has checked: it is logged and the program aborts, so that
-//! its supervisor starts it again from what is stored. [`install`] makes the difference; without it (in unit tests) a panic behaves as Rust's
-//! default does.
+//! A boundary ([`isolate`], [`isolate_sync`]) surrounds the work for one request, connection, pod, key or object. A panic inside fails that work only.
+//! Any other panic may leave shared state inconsistent: it is logged and the program aborts, so that its supervisor starts it again from what is stored.
+//! [`install`] sets this up; without it (in unit tests) a panic has Rust's default behaviour.
 //!
 //! | program | boundaries | everything else |
 //! |---|---|---|
@@ -30,7 +29,7 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Work inside a boundary has panicked. The hook has logged where.
+/// Work inside a boundary panicked. The hook has logged where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("panic: {message}")]
 pub struct Panicked {
@@ -38,17 +37,17 @@ pub struct Panicked {
     pub message: String,
 }
 
-/// Has panics logged, and those outside of all boundaries end the process with SIGABRT. Call it once, first in `main`.
+/// Logs panics, and ends the process with SIGABRT on those outside of all boundaries. Call it once, first in `main`.
 pub fn install() {
     std::panic::set_hook(Box::new(|info| {
         let isolated = DEPTH.get() > 0;
         let message = message_of(info.payload());
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         if isolated {
-            tracing::error!(message, place, "panic inside a boundary, the program goes on");
+            tracing::error!(message, place, "panic inside a boundary, the program continues");
             return;
         }
-        // Standard error as well: the panic may come from the log, or from before it was set up.
+        // To standard error as well: the panic may come from the log, or precede it.
         eprintln!("panic at {place}: {message}");
         log_fatal(info, &message);
         std::process::abort();
@@ -62,7 +61,7 @@ fn log_fatal(info: &PanicHookInfo<'_>, message: &str) {
     tracing::error!(message, place, thread, "panic outside of a boundary, aborting");
 }
 
-/// Runs `work`; a panic in it becomes an error. What `work` has changed before stays changed.
+/// Runs `work`; a panic in it becomes an error. Changes that `work` made before remain.
 ///
 /// # Errors
 /// `work` panicked.
@@ -88,7 +87,7 @@ pub async fn isolate<F: Future>(work: F) -> Result<F::Output, Panicked> {
     .await
 }
 
-/// Spawns a task inside a boundary: a panic in it is seen by who joins it, and by nobody else.
+/// Spawns a task inside a boundary: a panic in it is returned to the task that joins it.
 pub fn spawn<F>(work: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -97,14 +96,14 @@ where
     tokio::spawn(async move { isolate(work).await.unwrap_or_else(pass_on) })
 }
 
-/// Runs a blocking closure on tokio's threads for those, inside a boundary: a panic in it is seen by who joins it, and by nobody else.
+/// Runs a blocking closure on tokio's blocking threads, inside a boundary: a panic in it is returned to the task that joins it.
 pub fn spawn_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     tokio::task::spawn_blocking(move || isolate_sync(work).unwrap_or_else(pass_on))
 }
 
-/// Goes on unwinding without asking the hook once more.
+/// Continues unwinding without calling the hook again.
 fn pass_on<T>(panicked: Panicked) -> T {
     std::panic::resume_unwind(Box::new(panicked.message))
 }

@@ -1,8 +1,8 @@
-//! Files and directories that hold secrets: 0600 under 0700 from the moment they exist, whatever the umask, and written whole or not at
-//! all. What an older version left open to others is closed when it is opened, with a warning.
+//! Files and directories that hold secrets: 0600 under 0700 from their creation on, whatever the umask, and written atomically. Wider modes, as older
+//! versions left them, are corrected when a file is opened, with a warning.
 //!
-//! Trusted owners are root and the effective user of the process. A directory or file of anybody else is refused: its owner could
-//! read or replace what is kept there.
+//! Trusted owners are root and the effective user of the process. A directory or file of another owner is refused: that user could read or replace its
+//! content.
 
 use std::{
     ffi::OsString,
@@ -22,24 +22,23 @@ pub const DIRECTORY_MODE: u32 = 0o700;
 /// Mode of a file with secrets.
 pub const FILE_MODE: u32 = 0o600;
 
-/// Rights of others than the owner.
+/// Permissions of others than the owner.
 const OF_OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// Ending of a file that is being written.
+/// Suffix of a file that is being written.
 const UNFINISHED: &str = ".new";
-/// Age at which an unfinished file was left by a process that ended: nothing written here takes that long.
+/// Age at which an unfinished file is a remainder of a process that ended: no write takes that long.
 const LEFT_AFTER: Duration = Duration::from_secs(600);
 
 // === Directories ===
 
-/// Makes a directory that the process has for itself, and those above it that are missing, with [`DIRECTORY_MODE`]. One that is there is
-/// closed to others.
+/// Creates a directory for this process alone, and missing parents, with [`DIRECTORY_MODE`]. The mode of an existing one is corrected.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` for a directory, or a link to one, of a foreign owner; `InvalidInput` for one that is meant
-/// to be shared (with the sticky bit).
+/// Errors of system calls; `PermissionDenied` for a directory, or a link to one, of an untrusted owner; `InvalidInput` for a shared one (with the sticky
+/// bit).
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     let directory = create_directory(path)?;
     let metadata = directory.metadata()?;
@@ -51,12 +50,12 @@ pub fn create_private_dir(path: &Path) -> io::Result<()> {
     close_to_others(&directory, path, &metadata, DIRECTORY_MODE)
 }
 
-/// Makes a directory above private ones, and those above it that are missing, with [`DIRECTORY_MODE`]. One that is there keeps its
-/// mode: it may serve others too.
+/// Creates a parent of private directories, and its missing parents, with [`DIRECTORY_MODE`]. An existing one keeps its mode: it may serve other
+/// programs too.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` for a directory, or a link to one, of a foreign owner, and for one in which all users may
-/// replace each other's files.
+/// Errors of system calls; `PermissionDenied` for a directory, or a link to one, of an untrusted owner, and for one in which all users may replace each
+/// other's files.
 pub fn create_trusted_dir(path: &Path) -> io::Result<()> {
     let metadata = create_directory(path)?.metadata()?;
     if metadata.mode() & WRITABLE_BY_ALL != 0 && metadata.mode() & STICKY == 0 {
@@ -70,23 +69,23 @@ pub fn create_trusted_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory for others to put things into, and those above it that are missing, with [`DIRECTORY_MODE`]. One that is there stays
-/// as it is, and is not looked into: it may be another's by now.
+/// Creates a directory that other programs write to, and missing parents, with [`DIRECTORY_MODE`]. An existing one is neither changed nor checked: it
+/// may have another owner by now.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of system calls.
 pub fn create_missing_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// Makes the directory if it is missing, and opens it if its owner is trusted.
+/// Creates the directory if it is missing, and opens it if its owner is trusted.
 fn create_directory(path: &Path) -> io::Result<File> {
     match create_missing_dir(path) {
-        // There already, as a link or a directory; anything else is refused below.
+        // Exists, as a link or a directory; anything else is refused below.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         made => made?,
     }
-    // A link of a foreign owner leads to where its owner wants.
+    // An untrusted owner of a link can change where it leads.
     check_owner(path, &fs::symlink_metadata(path)?)?;
     let flags = OFlag::O_DIRECTORY.bits();
     let directory = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -96,18 +95,18 @@ fn create_directory(path: &Path) -> io::Result<File> {
 
 // === Files ===
 
-/// Makes a file with [`FILE_MODE`], open for reading and writing.
+/// Creates a file with [`FILE_MODE`], open for reading and writing.
 ///
 /// # Errors
-/// What the system says; `AlreadyExists` for anything that has the name, a link among them.
+/// Errors of system calls; `AlreadyExists` if the name exists, also as a link.
 pub fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
 }
 
-/// Opens a file that others may use as `mode` says, whatever the umask, for reading and writing; an empty one is made if it is missing.
+/// Opens a file for reading and writing that others may access according to `mode`, whatever the umask. A missing one is created empty.
 ///
 /// # Errors
-/// What the system says; `InvalidInput` for what is not a regular file, and no link is followed.
+/// Errors of system calls; `InvalidInput` for anything but a regular file. Links are not followed.
 pub fn open_shared(path: &Path, mode: u32) -> io::Result<File> {
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
     let file = match create_private(path) {
@@ -121,12 +120,12 @@ pub fn open_shared(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file for reading, and for writing if `options` say so, and closes it to others.
+/// Opens a file for reading, and for writing if `options` include it, and corrects its mode.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` for a foreign owner; `InvalidInput` for what is not a regular file.
+/// Errors of system calls; `PermissionDenied` for an untrusted owner; `InvalidInput` for anything but a regular file.
 pub fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // A FIFO would be waited for.
+    // Opening a FIFO would block.
     let file = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
     check_regular(path, &metadata)?;
@@ -135,7 +134,7 @@ pub fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
     Ok(file)
 }
 
-/// Closes a file to others, if it is there.
+/// Corrects the mode of a file if it exists.
 ///
 /// # Errors
 /// As [`open_private`].
@@ -146,16 +145,15 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file with [`FILE_MODE`] in place of the one that has the name: whole and on the medium, or not at all. Its directory has to
-/// exist.
+/// Replaces a file atomically and durably, with [`FILE_MODE`]. Its directory has to exist.
 ///
 /// # Errors
-/// What the system says. The file is then as it was before, or as it should be and perhaps not yet on the medium.
+/// Errors of system calls. The file then has its old content, or the new one that may not be durable yet.
 pub fn write_private_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     write_atomically(path, content, FILE_MODE)
 }
 
-/// As [`write_private_atomically`], for a file that others may read: it has `mode` when it gets its name.
+/// As [`write_private_atomically`], for a file that others may read: it has `mode` before it gets its name.
 ///
 /// # Errors
 /// As [`write_private_atomically`].
@@ -199,7 +197,7 @@ fn unfinished_prefix(name: &std::ffi::OsStr) -> OsString {
     prefix
 }
 
-/// Removes what processes that ended while they wrote the file have left, of at least that age. Best effort.
+/// Removes remainders of interrupted writes of the file, of at least that age. Best effort.
 fn remove_unfinished(directory: &Path, name: &std::ffi::OsStr, age_min: Duration) {
     let prefix = unfinished_prefix(name);
     let is_one = |found: &[u8]| {
@@ -220,10 +218,10 @@ fn remove_unfinished(directory: &Path, name: &std::ffi::OsStr, age_min: Duration
     }
 }
 
-/// Removes a file, and whatever broken-off writes of it have left. Nothing there is fine. Nobody may be writing it.
+/// Removes a file, if it exists, and remainders of interrupted writes. The caller ensures that no write is in progress.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of system calls.
 pub fn remove_private(path: &Path) -> io::Result<()> {
     if let (Some(name), Some(directory)) = (path.file_name(), path.parent()) {
         remove_unfinished(directory, name, Duration::ZERO);
@@ -234,7 +232,7 @@ pub fn remove_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The path under which [`create_private`] may make what gets the name `path` later, beside it.
+/// A path in the directory of `path` for a file that is renamed to `path` later.
 #[must_use]
 pub fn unfinished_path(path: &Path) -> PathBuf {
     match path.file_name() {
@@ -263,7 +261,7 @@ fn check_owner(path: &Path, metadata: &Metadata) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, text))
 }
 
-/// Takes the rights of others away, if they have some.
+/// Removes the permissions of others.
 fn close_to_others(file: &File, path: &Path, metadata: &Metadata, mode: u32) -> io::Result<()> {
     let found = metadata.mode() & 0o7777;
     if found & OF_OTHERS == 0 {

@@ -1,34 +1,34 @@
-//! How fast something may be begun again and again: a steady rate, and some at once. Pure: time is an argument.
+//! Rate limit: a steady rate with bursts. Pure: time is an argument.
 
 use std::time::Duration;
 
-/// A bucket of permissions that fills at a steady rate. Who finds it empty is told how long to wait, in the order of asking.
+/// A token bucket. Takers of an empty one get increasing waits, in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Between two permissions in the long run; zero is no bound.
+    /// Between two tokens in the long run; zero for no limit.
     every: Duration,
-    /// How far permissions may be taken ahead of time.
+    /// How far ahead of time tokens may be taken.
     ahead: Duration,
-    /// When the bucket is full if nothing more is taken.
+    /// When the bucket is full again.
     full: Duration,
 }
 
 impl Rate {
-    /// `qps` a second, `burst` at once; 0 a second is no bound.
+    /// `qps` a second, `burst` at once; 0 a second for no limit.
     pub fn new(qps: u32, burst: u32) -> Self {
         let every = Duration::from_secs(1).checked_div(qps).unwrap_or_default();
         let ahead = every.saturating_mul(burst.saturating_sub(1));
         Self { every, ahead, full: Duration::ZERO }
     }
 
-    /// Takes a permission; how long to wait before using it. `now` counts from any moment, always the same.
+    /// Takes a token; returns how long to wait before using it. `now` counts from any fixed moment.
     pub fn take(&mut self, now: Duration) -> Duration {
         let wait = self.wait(now);
         self.full = self.full.max(now) + self.every;
         wait
     }
 
-    /// How long it is until a permission can be used at once.
+    /// How long it takes until a token can be used at once.
     pub fn wait(&self, now: Duration) -> Duration {
         self.full.saturating_sub(now.saturating_add(self.ahead))
     }

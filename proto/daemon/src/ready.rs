@@ -1,21 +1,19 @@
-//! Readiness as values: a part takes a [`ReadyGuard`] while it gets ready and drops it when it is;
-//! the program is ready when no guard is left.
+//! Readiness: a part holds a [`ReadyGuard`] until it is ready; the program is ready when no guard exists.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-/// What the program still waits for. Cheap to clone; all clones share one state.
+/// The parts that are not ready yet. Cheap to clone; all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Readiness {
-    /// Every part that ever took a guard, with how many it holds. Bounded by the number of parts,
-    /// which are named in code.
+    /// Every part that ever had a guard, with how many it holds. Bounded by the number of parts, which are named in code.
     parts: Arc<Mutex<BTreeMap<&'static str, usize>>>,
     pending: watch::Sender<usize>,
 }
 
-/// Dropped by its holder when that part is ready.
+/// Dropped when its part is ready.
 #[derive(Debug)]
 pub struct ReadyGuard {
     readiness: Readiness,
@@ -29,28 +27,27 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// The program is not ready until the returned guard is dropped. `part` is the name of the
-    /// check at `/readyz`.
+    /// A guard; the program is not ready until it is dropped. `part` is the name of the check at `/readyz`.
     #[must_use = "dropping the guard says that the part is ready"]
     pub fn guard(&self, part: &'static str) -> ReadyGuard {
         self.change(part, |held| held + 1);
         ReadyGuard { readiness: self.clone(), part }
     }
 
-    /// Every part that ever took a guard and whether it is ready, by name.
+    /// Every part that ever had a guard and whether it is ready, by name.
     pub fn parts(&self) -> Vec<(&'static str, bool)> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.iter().map(|(part, held)| (*part, *held == 0)).collect()
     }
 
-    /// Whether no guard is left.
+    /// Whether no guard exists.
     pub fn is_ready(&self) -> bool {
         *self.pending.borrow() == 0
     }
 
-    /// Returns once no guard is left. Cancel safe.
+    /// Returns once no guard exists. Cancel safe.
     pub async fn ready(&self) {
-        // The sender lives in self: the channel cannot close.
+        // self holds the sender: the channel cannot close.
         let _ = self.pending.subscribe().wait_for(|pending| *pending == 0).await;
     }
 

@@ -12,15 +12,13 @@ use crate::sys;
 /// How many threads a program may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// Everything on the calling thread: the smallest resident size, for daemons whose work is
-    /// waiting.
+    /// Everything on the calling thread: the least memory, for daemons that mostly wait.
     One,
     /// That many workers, for servers.
     Workers(usize),
 }
 
-/// Threads for blocking calls: file IO in short bursts. An idle one ends after a second, so that
-/// its stack does not stay resident.
+/// Threads for blocking calls: file IO in short bursts. An idle one ends after a second, which frees its stack.
 const BLOCKING_THREADS_MAX: usize = 8;
 
 /// Interval at which the size of the heap is checked.
@@ -46,7 +44,7 @@ where
     end
 }
 
-/// Takes as many file descriptors as the process may have: the usual soft limit of 1024 is less than a server's connections.
+/// Raises the limit of file descriptors to the hard limit: the usual soft limit of 1024 is less than a server's connections.
 /// Best effort: with fewer, connections are closed earlier.
 fn allow_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -61,7 +59,7 @@ pub fn trim_heap() {
     sys::trim_heap();
 }
 
-/// Returns to the kernel what the start and later bursts have left free in the heap, for as long as the program runs.
+/// Returns free heap to the kernel after the start and after bursts, for as long as the program runs.
 async fn trim_heap_after_bursts() {
     let mut smallest = 0;
     loop {

@@ -1,5 +1,4 @@
-//! `/statusz`: the last status of each task, so that a program can say what it did last, and why,
-//! without anybody having logged in advance.
+//! `/statusz`: the last status of each task: what the program did last, and why, independent of the log level.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +9,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Tasks shown at most; a task registered beyond that works but is only counted.
+/// Most tasks that are shown; further ones are only counted.
 const TASKS_MAX: usize = 2048;
 
 /// The statuses of a program's tasks. Cheap to clone; all clones are one board.
@@ -19,7 +18,7 @@ pub struct StatusBoard {
     tasks: Arc<Mutex<BTreeMap<String, Status>>>,
 }
 
-/// What a task did last.
+/// The last run of a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -47,13 +46,13 @@ pub enum Outcome {
     Idle,
     /// It has not ended yet.
     Running,
-    /// It did what it should; the text says what that was and may be empty.
+    /// It succeeded; the text describes the result and may be empty.
     Done(String),
     /// It failed; the text is the chain of causes.
     Failed(String),
 }
 
-/// Held by a task to publish its status. The status leaves the board with the handle.
+/// Publishes the status of a task. The status is removed with the handle.
 #[derive(Debug)]
 pub struct TaskStatus {
     board: StatusBoard,
@@ -61,8 +60,7 @@ pub struct TaskStatus {
 }
 
 impl StatusBoard {
-    /// A handle for the task `name`, for example `pod default/web` or `lease`. A second task of one
-    /// name overwrites the first's status.
+    /// A handle for the task `name`, for example `pod default/web` or `lease`. Two tasks of one name overwrite each other's status.
     pub fn task(&self, name: impl Into<String>) -> TaskStatus {
         let name = name.into();
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +117,7 @@ impl StatusBoard {
 }
 
 impl TaskStatus {
-    /// A run begins now.
+    /// A run begins.
     pub fn started(&self, reason: impl Into<String>) {
         self.change(|status| {
             status.reason = reason.into();
@@ -130,7 +128,7 @@ impl TaskStatus {
         });
     }
 
-    /// The run has ended well; `what` says what it did.
+    /// The run succeeded; `what` describes the result.
     pub fn done(&self, what: impl Into<String>) {
         self.change(|status| {
             status.ended = Some(SystemTime::now());
@@ -138,7 +136,7 @@ impl TaskStatus {
         });
     }
 
-    /// The run has failed.
+    /// The run failed.
     pub fn failed(&self, why: impl Into<String>) {
         self.change(|status| {
             status.ended = Some(SystemTime::now());

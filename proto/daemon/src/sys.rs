@@ -3,15 +3,12 @@
 
 use nix::libc;
 
-/// Keeps the allocator to `arenas` arenas (each further one costs a few MB of resident memory after
-/// a burst) and lets it give back large pieces at once, and the end of the heap when a megabyte of it
-/// is free: with less it goes back and forth with each pod of a burst. What that keeps is returned
-/// later, see [`crate::runtime::run`]. Takes effect for allocations after the call. Does nothing
-/// where the C library is not glibc.
+/// Limits the allocator to `arenas` arenas (each further one costs a few MB of memory after a burst). Large blocks are returned to the kernel at once,
+/// the end of the heap when a megabyte of it is free: a lower threshold would shrink and grow the heap with each pod of a burst. The rest is returned
+/// later, see [`crate::runtime::run`]. Affects allocations after the call. Does nothing if the C library is not glibc.
 pub(crate) fn limit_malloc_arenas(arenas: i32) {
     #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt takes two integers, reads no memory of ours and may be called at any time; an
-    // unknown value is ignored by it.
+    // SAFETY: mallopt takes two integers, accesses no memory of the caller and may be called at any time; it ignores unknown values.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, arenas);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1024 * 1024);
@@ -21,11 +18,10 @@ pub(crate) fn limit_malloc_arenas(arenas: i32) {
     let _ = arenas;
 }
 
-/// Gives free heap pages back to the kernel, after a burst such as an initial list.
+/// Returns free heap pages to the kernel.
 pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim takes an integer, is thread safe and touches only the allocator's own
-    // free lists.
+    // SAFETY: malloc_trim takes an integer, is thread safe and accesses only the allocator's own free lists.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,4 +1,4 @@
-//! Pieces of TLS that several programs need: PEM as they read it, and trust in whoever answers.
+//! TLS for several programs: PEM files and verifiers of certificates.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 
-/// Why a file of certificates or with a key is of no use. `what` names what it is: `authority`, `client key`.
+/// Why a file of certificates or with a key cannot be used. `what` names it: `authority`, `client key`.
 #[derive(Debug, thiserror::Error)]
 pub enum FileFault {
     /// It cannot be read.
@@ -22,8 +22,8 @@ pub enum FileFault {
         #[source]
         cause: std::io::Error,
     },
-    /// It is no PEM, or holds none of what it should.
-    #[error("the {what} is no valid PEM")]
+    /// It is not PEM, or has no section of the expected kind.
+    #[error("the {what} is not valid PEM")]
     Pem {
         /// What it is.
         what: &'static str,
@@ -31,7 +31,7 @@ pub enum FileFault {
         #[source]
         cause: PemError,
     },
-    /// TLS cannot use it, for example a key that does not fit its certificate.
+    /// TLS cannot use it, for example a key of another certificate.
     #[error("the {what} cannot be used")]
     Unusable {
         /// What it is.
@@ -43,7 +43,7 @@ pub enum FileFault {
 }
 
 impl FileFault {
-    /// For `map_err` of what TLS says.
+    /// For `map_err` of errors of rustls.
     pub fn unusable(what: &'static str) -> impl Fn(rustls::Error) -> Self {
         move |cause| Self::Unusable { what, cause }
     }
@@ -53,10 +53,10 @@ impl FileFault {
     }
 }
 
-/// A certificate, those that lead from it to an authority, and its key, from the texts of two files.
+/// A certificate with its chain and its key, from the texts of two files.
 ///
 /// # Errors
-/// A file is of no use; `whats` names the two.
+/// A file cannot be used; `whats` names the two.
 pub fn identity(
     whats: (&'static str, &'static str),
     (chain, text): (&[u8], &[u8]),
@@ -65,10 +65,10 @@ pub fn identity(
     Ok((chain, key(text).map_err(FileFault::pem(whats.1))?))
 }
 
-/// The authorities of a file; each has to be of use.
+/// The authorities of a file; each has to be valid.
 ///
 /// # Errors
-/// The file, named by `what`, is of no use.
+/// The file, named by `what`, cannot be used.
 pub fn authorities(what: &'static str, pem: &[u8]) -> Result<RootCertStore, FileFault> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem).map_err(FileFault::pem(what))? {
@@ -77,10 +77,10 @@ pub fn authorities(what: &'static str, pem: &[u8]) -> Result<RootCertStore, File
     Ok(roots)
 }
 
-/// The certificates of a PEM text, in their order; other sections are passed over.
+/// The certificates of a PEM text, in their order; other sections are ignored.
 ///
 /// # Errors
-/// A section is broken, or there is no certificate.
+/// A section is invalid, or there is no certificate.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
     if chain.is_empty() { Err(PemError::NoItemsFound) } else { Ok(chain) }
@@ -89,13 +89,13 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError
 /// The first private key of a PEM text.
 ///
 /// # Errors
-/// It is broken, or there is none.
+/// It is invalid, or there is none.
 pub fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
     PrivateKeyDer::from_pem_slice(pem)
 }
 
-/// Takes any server's certificate but still checks that the other end holds its key. For servers whose certificates come from anywhere,
-/// and where a user asks for it.
+/// Accepts any certificate but verifies that the server has its key. For servers with self-signed certificates, and where a user turned verification
+/// off.
 #[derive(Debug)]
 pub struct AnyServer(pub Arc<CryptoProvider>);
 
@@ -144,14 +144,13 @@ impl ServerCertVerifier for AnyServer {
     }
 }
 
-/// Asks clients for a certificate without needing one, as Kubernetes' servers do. The handshake checks only that the client
-/// holds the key of what it shows; whether the certificate is valid is for [`ClientTrust::check`] after it, so that a client
-/// with a certificate that is not can still show a token.
+/// Requests a certificate from clients without requiring one, as Kubernetes' servers do. The handshake verifies only that the client has the key of the
+/// certificate; [`ClientTrust::check`] verifies the certificate afterwards, so that a client with an invalid one can still present a token.
 #[derive(Debug)]
 pub struct ClientTrust(Arc<dyn ClientCertVerifier>);
 
 impl ClientTrust {
-    /// Trusts certificates that lead to one of `roots`.
+    /// Trusts certificates issued below `roots`.
     ///
     /// # Errors
     /// There are no roots.
@@ -163,10 +162,10 @@ impl ClientTrust {
         Ok(Self(verifier.allow_unauthenticated().build()?))
     }
 
-    /// Whether a client's certificate, the first of `chain`, leads to a root, is for clients and has not expired.
+    /// Verifies that a client's certificate, the first of `chain`, has a chain to a root, is for clients and has not expired.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason for which it is invalid.
     pub fn check(&self, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         let (certificate, intermediates) =
             chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;

@@ -1,6 +1,5 @@
-//! A queue of keys for controllers: a key is never worked on twice at a time, is queued at most
-//! once, may be delayed, and comes back with back-off when its work failed. Its length is bounded
-//! by the number of distinct keys.
+//! A queue of keys for controllers: a key has at most one worker, is queued at most once, may be delayed, and is retried with back-off when its work
+//! failed. The length is bounded by the number of distinct keys.
 //!
 //! ```text
 //!            add                    next
@@ -26,7 +25,7 @@ use crate::exit::chain;
 use crate::panics::isolate;
 use schedule::Schedule;
 
-/// Longest delay of a key. Delays come from objects (deadlines, times to live); a key that is early is looked at and delayed again.
+/// Longest delay of a key. Delays come from objects (deadlines, times to live); a key that is early is delayed again by its worker.
 pub const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The time in `delay` from now, at most [`DELAY_MAX`].
@@ -34,7 +33,7 @@ fn after(delay: Duration) -> Instant {
     Instant::now() + delay.min(DELAY_MAX)
 }
 
-/// What names a piece of work, for example namespace and name.
+/// The name of a unit of work, for example namespace and name.
 pub trait Key: Clone + Ord + Debug + Send + 'static {}
 impl<K: Clone + Ord + Debug + Send + 'static> Key for K {}
 
@@ -49,7 +48,7 @@ struct Shared<K> {
     retry: Backoff,
 }
 
-/// One key, held while it is worked on. Dropped without a result it counts as failed: no key is ever lost.
+/// One key while it is processed. Dropping it without a result counts as a failure, so no key is lost.
 #[derive(Debug)]
 pub struct Work<K: Key> {
     queue: WorkQueue<K>,
@@ -70,19 +69,19 @@ impl<K: Key> Default for WorkQueue<K> {
 }
 
 impl<K: Key> WorkQueue<K> {
-    /// An empty queue; failed keys return after `retry`.
+    /// An empty queue; failed keys are retried after `retry`.
     pub fn new(retry: Backoff) -> Self {
         let shared = Shared { schedule: Mutex::default(), changed: Notify::new(), retry };
         Self(Arc::new(shared))
     }
 
-    /// Work on `key` as soon as may be.
+    /// Makes `key` ready.
     pub fn add(&self, key: K) {
         self.schedule().add(key);
         self.0.changed.notify_one();
     }
 
-    /// Work on `key` in `delay` from now, or earlier when it was so asked before. Delays over [`DELAY_MAX`] count as that.
+    /// Makes `key` ready in `delay` from now, or earlier if it was added so before. Delays are limited to [`DELAY_MAX`].
     pub fn add_after(&self, key: K, delay: Duration) {
         self.schedule().add_at(key, after(delay));
         self.0.changed.notify_one();
@@ -111,7 +110,7 @@ impl<K: Key> WorkQueue<K> {
         }
     }
 
-    /// Keys ready to be worked on.
+    /// Number of ready keys.
     pub fn ready_len(&self) -> usize {
         self.schedule().ready_len()
     }
@@ -127,14 +126,14 @@ impl<K: Key> Work<K> {
         &self.key
     }
 
-    /// The work is done; forget earlier failures.
+    /// The work succeeded: earlier failures are forgotten.
     pub fn done(mut self) {
         self.told = true;
         self.queue.schedule().done(&self.key);
         self.queue.0.changed.notify_one();
     }
 
-    /// The work is done for now and to be looked at again.
+    /// The work succeeded and is to be repeated after a delay.
     pub fn again_in(self, delay: Duration) {
         self.queue.schedule().add_at(self.key.clone(), after(delay));
         self.done();
@@ -152,8 +151,8 @@ impl<K: Key> Drop for Work<K> {
     }
 }
 
-/// Lets `workers` tasks work on the queue until drained. What is being worked on is finished first.
-/// `work` returns when to look again, if at all.
+/// Processes the queue with `workers` tasks until drained. Keys in progress are finished first. `work` returns after which delay the key is to be
+/// processed again, if at all.
 pub async fn run_workers<K, E, F, Fut>(
     queue: WorkQueue<K>,
     workers: usize,
@@ -170,7 +169,7 @@ pub async fn run_workers<K, E, F, Fut>(
         let (queue, drain, work) = (queue.clone(), drain.clone(), work.clone());
         running.spawn(async move {
             loop {
-                // Cancel safe: next takes a key in its last step, asked takes nothing.
+                // Cancel safe: next removes a key in its last step only.
                 let item = tokio::select! {
                     biased;
                     () = drain.asked() => return,

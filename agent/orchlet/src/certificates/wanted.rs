@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use proto_api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use proto_api::meta::v1::ObjectMeta;
+use proto_api::sha256_hex;
 use proto_daemon::tls;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData, SanType};
 use rustls::pki_types::CertificateDer;
-use sha2::{Digest, Sha256};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -86,12 +86,9 @@ impl Wanted {
     }
 
     fn object_name(&self, key: &KeyPair) -> String {
-        let mut digest = Sha256::new();
-        digest.update(key.subject_public_key_info());
-        digest.update(format!("{self:?}"));
-        let hex: String =
-            digest.finalize().iter().take(20).map(|byte| format!("{byte:02x}")).collect();
-        format!("node-csr-{hex}")
+        let mut hashed = key.subject_public_key_info();
+        hashed.extend(format!("{self:?}").into_bytes());
+        format!("node-csr-{:.40}", sha256_hex(&hashed))
     }
 
     /// Whether a certificate in force says what it must: its owner, and every name and address.

@@ -7,12 +7,8 @@ pub(super) struct Query(Vec<(String, String)>);
 impl Query {
     /// Reads `a=1&b=%20`; what is wrongly escaped stays as it is.
     pub(super) fn parse(text: &str) -> Self {
-        let pairs = text.split('&').filter(|pair| !pair.is_empty());
-        let decode = |pair: &str| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (unescape(key), unescape(value))
-        };
-        Self(pairs.map(decode).collect())
+        let pairs = form_urlencoded::parse(text.as_bytes());
+        Self(pairs.map(|(key, value)| (key.into_owned(), value.into_owned())).collect())
     }
 
     /// The first value of a parameter.
@@ -28,31 +24,6 @@ impl Query {
     pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
-}
-
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let escaped =
-            after.first_chunk::<2>().filter(|_| *first == b'%').and_then(|digits| hex(*digits));
-        match (first, escaped) {
-            (_, Some(byte)) => {
-                bytes.push(byte);
-                rest = after.get(2..).unwrap_or_default();
-                continue;
-            }
-            (b'+', None) => bytes.push(b' '),
-            (byte, None) => bytes.push(*byte),
-        }
-        rest = after;
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn hex(digits: [u8; 2]) -> Option<u8> {
-    let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
-    u8::try_from(high?.checked_mul(16)?.checked_add(low?)?).ok()
 }
 
 #[cfg(test)]

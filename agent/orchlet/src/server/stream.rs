@@ -78,7 +78,9 @@ pub async fn splice(
         // Both are there as soon as our own answer has been written; a client that goes first ends
         // it.
         let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
-        join(Checked::new(TokioIo::new(near), checker, who), TokioIo::new(far)).await;
+        let (read, write) = tokio::io::split(TokioIo::new(near));
+        let near = tokio::io::join(Checked::new(read, checker, who), write);
+        join(near, TokioIo::new(far)).await;
     });
     let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -87,10 +89,9 @@ pub async fn splice(
 }
 
 /// Passes bytes both ways until both sides have ended, or one has and the other does not follow.
-async fn join(near: impl AsyncRead + AsyncWrite + Unpin, far: impl AsyncRead + AsyncWrite + Unpin) {
+async fn join(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
     let ended = Arc::<Notify>::default();
-    let mut near = Noted { stream: near, ended: ended.clone() };
-    let mut far = Noted { stream: far, ended: ended.clone() };
+    let (mut near, mut far) = (noted(near, &ended), noted(far, &ended));
     let lingers = async {
         ended.notified().await;
         tokio::time::sleep(LINGER).await;
@@ -102,13 +103,22 @@ async fn join(near: impl AsyncRead + AsyncWrite + Unpin, far: impl AsyncRead + A
     }
 }
 
-/// A side whose end is noted.
-struct Noted<S> {
-    stream: S,
+/// A side of a session that notifies `ended` when nothing more comes from it.
+fn noted(
+    side: impl AsyncRead + AsyncWrite,
+    ended: &Arc<Notify>,
+) -> impl AsyncRead + AsyncWrite + Unpin {
+    let (read, write) = tokio::io::split(side);
+    tokio::io::join(Noted { read, ended: ended.clone() }, write)
+}
+
+/// The reading half of [`noted`].
+struct Noted<R> {
+    read: R,
     ended: Arc<Notify>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Noted<S> {
+impl<R: AsyncRead + Unpin> AsyncRead for Noted<R> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -116,29 +126,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Noted<S> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+        ready!(Pin::new(&mut this.read).poll_read(cx, buffer))?;
         if buffer.filled().len() == before {
             this.ended.notify_one();
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Noted<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
 
@@ -206,24 +198,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
                 this.is_bad = true;
             }
         }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
 

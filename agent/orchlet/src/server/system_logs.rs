@@ -5,7 +5,12 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use percent_encoding::AsciiSet;
+use proto_api::uri;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+/// What is encoded in a link: everything but unreserved characters and slashes.
+const SEGMENTS: &AsciiSet = &uri::COMPONENT.remove(b'/');
 
 /// Names of a directory shown at most.
 const NAMES_MAX: usize = 10_000;
@@ -63,16 +68,9 @@ fn text(name: &str) -> String {
     name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;")
 }
 
-/// As part of a URL: everything but plain letters is escaped.
+/// The path `name` as a relative reference.
 fn link(name: &str) -> String {
-    name.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        })
-        .collect()
+    uri::encode(name, SEGMENTS)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
+use proto_api::yaml;
 use serde::Deserialize;
 
 use super::{
@@ -76,8 +77,8 @@ struct Context {
     namespace: Option<String>,
 }
 
-/// Where the file is: `flag` when given, else the profile's environment variable (its first entry
-/// that exists), else the profile's default below `home`.
+/// The path of the file: `flag` if set, else the profile's environment variable (its first entry that exists), else the profile's default in the home
+/// directory.
 pub fn locate(
     names: &Names,
     flag: Option<&Path>,
@@ -94,18 +95,17 @@ pub fn locate(
     environment("HOME").map(|home| Path::new(&home).join(names.client_config_path()))
 }
 
-/// Reads the file at `path` and takes `context`, or the file's current one.
+/// Reads the file at `path` and selects `context`, or the file's current one.
 pub fn load(path: &Path, context: Option<&str>) -> Result<ClientConfig, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
     parse(path, &text, context)
 }
 
-/// As [`load`], of a text already read; relative paths in it are relative to the directory of
-/// `path`.
+/// As [`load`], from a text; relative paths in it are relative to the directory of `path`.
 pub fn parse(path: &Path, text: &str, context: Option<&str>) -> Result<ClientConfig, ConfigError> {
-    let file: File = serde_saphyr::from_str(text)
-        .map_err(|cause| ConfigError::Syntax { path: path.to_owned(), cause: Box::new(cause) })?;
+    let file: File = yaml::from_str(text)
+        .map_err(|cause| ConfigError::Syntax { path: path.to_owned(), cause })?;
     let reader = Reader { path };
     let chosen = context.or(file.current_context.as_deref()).unwrap_or_default();
     let contexts = file.contexts.unwrap_or_default();
@@ -153,12 +153,12 @@ pub fn parse(path: &Path, text: &str, context: Option<&str>) -> Result<ClientCon
     })
 }
 
-/// PEM text as such files hold it in their `-data` fields.
+/// PEM text encoded for the `-data` fields of such files.
 pub fn encoded(pem: &[u8]) -> String {
     STANDARD.encode(pem)
 }
 
-/// Knows the file for paths and errors.
+/// Resolves relative paths and names the file in errors.
 struct Reader<'a> {
     path: &'a Path,
 }
@@ -176,7 +176,7 @@ impl Reader<'_> {
         self.path.parent().map_or(path.clone(), |directory| directory.join(path))
     }
 
-    /// Data wins over a path, as other clients of such files have it.
+    /// Data takes precedence over a path, as in kubectl.
     fn pem(
         &self,
         file: Option<PathBuf>,
@@ -222,7 +222,7 @@ impl Reader<'_> {
         if user.auth_provider.is_some() {
             return Err(self.wrong(at("auth-provider"), "is not supported"));
         }
-        // The file wins over the token beside it: only the file can be renewed.
+        // The file takes precedence over a token in the configuration: only the file can be renewed.
         if let Some(file) = user.token_file.filter(|file| !file.as_os_str().is_empty()) {
             return Ok(Credential::TokenFile(self.resolve(file)));
         }
@@ -327,7 +327,7 @@ preferences: {}
             Some("other"),
             "users[robot].user.exec: ",
         );
-        check("[", None, "is no valid client configuration");
+        check("[", None, "is not a valid client configuration");
         check("{}", None, "has no context named \"\"");
     }
 

@@ -1,9 +1,7 @@
-//! What becomes of an event: written anew, counted onto an earlier one, or not written at all.
-//! Pure; times are since 1970.
+//! Whether an event is created, counted in an earlier one, or dropped. Pure; times are since 1970.
 //!
-//! - The same words about the same object are one event with a count.
-//! - More than ten different messages of one reason about one object in ten minutes are one event
-//!   with a count too.
+//! - The same message about the same object is one event with a count.
+//! - More than ten different messages of one reason about one object in ten minutes are one event with a count.
 //! - One object gets 25 events at once and then one in five minutes.
 
 use std::borrow::Cow;
@@ -14,17 +12,17 @@ use proto_api::core::v1::ObjectReference;
 
 use super::EventKind;
 
-/// An earlier event is counted onto for this long after it was last seen.
+/// An event is counted in an earlier one for this long after that was last seen.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// Different messages of one reason about one object before they are taken together.
+/// Different messages of one reason about one object before they are aggregated.
 const DIFFERENT_MAX: usize = 10;
-/// Put before the message of events that were taken together.
+/// Prefix of the message of aggregated events.
 const COMBINED: &str = "(combined from similar events): ";
 /// Events about one object at once ...
 const BURST: f64 = 25.0;
 /// ... and then one in this time.
 const ONE_EVERY: Duration = Duration::from_secs(300);
-/// Objects and messages remembered; the longest unseen are forgotten first.
+/// Objects and messages that are kept; the least recently seen are removed first.
 const ENTRIES_MAX: usize = 4096;
 
 /// An event as a component reports it, before correlation.
@@ -34,36 +32,36 @@ pub struct EventReport {
     pub about: ObjectReference,
     /// Normal or Warning.
     pub kind: EventKind,
-    /// One word that machines match.
+    /// One word that programs match.
     pub reason: Cow<'static, str>,
     /// A sentence for people.
     pub message: String,
 }
 
-/// What is to be written.
+/// The decision about an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// A new event of this name.
     Create {
-        /// What was said.
+        /// The event.
         said: EventReport,
         /// Name of the event.
         name: String,
     },
     /// The event of this name happened again.
     Count {
-        /// What was said, with the message that the event is to have.
+        /// The event, with its new message.
         said: EventReport,
         /// Name of the event.
         name: String,
-        /// How often in all.
+        /// Number of occurrences in all.
         count: i32,
     },
-    /// Nothing.
+    /// It is dropped.
     Silence,
 }
 
-/// Remembers what was said.
+/// The recent events.
 #[derive(Debug, Default)]
 pub struct Correlator {
     objects: BTreeMap<ObjectKey, Budget>,
@@ -125,7 +123,7 @@ impl Correlator {
         Verdict::Create { said, name }
     }
 
-    /// Takes one event from the object's budget, if there is one.
+    /// Takes one event from the object's budget, if any is left.
     fn spend(&mut self, object: &ObjectKey, now: Duration) -> bool {
         make_room(&mut self.objects, |budget| budget.seen);
         let full = Budget { left: BURST, seen: now };
@@ -160,8 +158,7 @@ impl Correlator {
     }
 }
 
-/// Forgets the longest unseen half of a full map, so that the cost of looking for it is spread over
-/// many insertions.
+/// Removes the least recently seen half of a full map, so that the cost of finding it is spread over many insertions.
 fn make_room<K: Ord, V>(map: &mut BTreeMap<K, V>, seen: impl Fn(&V) -> Duration) {
     if map.len() < ENTRIES_MAX {
         return;

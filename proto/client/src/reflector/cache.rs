@@ -1,7 +1,7 @@
-//! The map behind a reflector, and what a new list means for it. Pure.
+//! The map of a reflector, and how a new list changes it. Pure.
 //!
-//! There may be hundreds of thousands of objects of which next to nothing is kept, so an entry is small: a namespace is
-//! written once, and of a version its hash.
+//! There may be hundreds of thousands of objects with small projections, so entries are small: namespaces are shared, and only the hash of a version is
+//! kept.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,15 +13,15 @@ use super::{Change, ObjectKey};
 #[derive(Debug)]
 pub(super) struct Cache<U> {
     namespaces: BTreeMap<Box<str>, BTreeMap<Box<str>, Entry<U>>>,
-    /// Counts lists; an entry of an older one is gone when a list ends.
+    /// Counts lists; entries of an older one are removed at the end of a list.
     list: u32,
-    /// Seeded afresh for each map: versions are chosen by the server.
+    /// A new seed for each map: the server chooses the versions.
     versions: RandomState,
 }
 
 #[derive(Debug)]
 struct Entry<U> {
-    /// Hash of the version. That another version has the same is as likely as a wrong memory cell.
+    /// Hash of the version. Collisions of 64-bit hashes are neglected.
     version: u64,
     list: u32,
     object: Arc<U>,
@@ -60,8 +60,8 @@ impl<U> Cache<U> {
         self.list = self.list.wrapping_add(1);
     }
 
-    /// The object as it is at `version`; no change when that version is the one that is known, as
-    /// after most lists. Without an object, because it could not be made, what was known stays.
+    /// Records the object at `version`; no change if that version is known, as after most lists. Without an object, because its projection failed, the old
+    /// one stays.
     pub(super) fn apply(
         &mut self,
         key: ObjectKey,
@@ -100,7 +100,7 @@ impl<U> Cache<U> {
         Some(Change::Deleted { key: key.clone(), old: entry.object })
     }
 
-    /// Removes what the list did not hold.
+    /// Removes the objects that the list did not contain.
     pub(super) fn end_list(&mut self) -> Vec<Change<U>> {
         let list = self.list;
         let mut gone = Vec::new();

@@ -12,7 +12,7 @@ use proto_api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewSta
 use proto_api::authorization::v1::{
     SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
-use sha2::{Digest, Sha256};
+use ring::digest::{SHA256, digest};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -300,7 +300,9 @@ fn authenticated(mut user: UserInfo) -> UserInfo {
 }
 
 fn key(bytes: &[u8]) -> Key {
-    Sha256::digest(bytes).into()
+    let mut key = Key::default();
+    key.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    key
 }
 
 fn bearer(authorization: &str) -> Option<&str> {

@@ -251,7 +251,7 @@ async fn protobuf_is_tried_first_and_a_refusal_remembered() {
     let shown = proto_daemon::exit::chain(&error);
     assert_eq!(
         shown,
-        "GET /api/v1/namespaces/a/pods/p: answer cannot be understood: unexpected content type \"text/html\""
+        "GET /api/v1/namespaces/a/pods/p: cannot decode the response: unexpected content type \"text/html\""
     );
 }
 
@@ -279,7 +279,7 @@ async fn protobuf_answers_are_decoded_and_wrong_ones_named() {
                 assert!(
                     !good
                         && shown.starts_with(
-                            "GET /api/v1/namespaces/a/pods/p: answer cannot be understood: "
+                            "GET /api/v1/namespaces/a/pods/p: cannot decode the response: "
                         ),
                     "{shown}"
                 );

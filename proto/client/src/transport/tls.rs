@@ -1,4 +1,4 @@
-//! TLS settings as rustls wants them, made again when a file they come from has changed.
+//! TLS settings for rustls, rebuilt when one of their files has changed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use super::dial::Offer;
 use crate::config::{TlsSettings, Verification};
 use crate::reloading_file::{Changed, ReloadingFile};
 
-/// Where Debian and its like keep the authorities of the system.
+/// The system's authorities on Debian and its derivatives.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Counts the sets of certificates used so far: connections of an older one get no new requests.
@@ -23,15 +23,15 @@ pub(crate) struct Generation(u64);
 /// Why certificates or authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file of theirs is of no use.
+    /// One of their files cannot be used.
     #[error(transparent)]
     File(#[from] FileFault),
     /// The server's name is neither a DNS name nor an address.
-    #[error("{0:?} is no name that a server's certificate could carry")]
+    #[error("{0:?} is neither a DNS name nor an IP address")]
     Name(String),
 }
 
-/// The settings' files and what was last made of them.
+/// The files of the settings, and the settings that were last built.
 #[derive(Debug)]
 pub(crate) struct TlsSource {
     name: ServerName<'static>,
@@ -54,7 +54,7 @@ struct Made {
 }
 
 impl TlsSource {
-    /// Does not read any file yet, so that a daemon may start before its certificates are written.
+    /// Reads no file yet, so that a daemon may start before its certificates are written.
     pub(crate) fn new(settings: &TlsSettings, host: &str) -> Result<Self, TlsError> {
         let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
         let identity = settings.identity.as_ref();
@@ -100,12 +100,11 @@ impl TlsSource {
                 Ok(made)
             }
             Err(error) => match &state.made {
-                // Half of a pair has been renewed, most likely: the old pair is good until the
-                // other half follows.
+                // Most likely half of a pair has been renewed: the old pair is used until the other half follows.
                 Some(made) => {
                     tracing::warn!(
                         error = proto_daemon::exit::chain(&error),
-                        "new certificates are no use yet"
+                        "new certificates cannot be used yet, using the old ones"
                     );
                     Ok(made.clone())
                 }

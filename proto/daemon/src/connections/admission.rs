@@ -1,4 +1,4 @@
-//! Which connection gets a place. Pure: connections are numbers, time is the order of events.
+//! Which connections are admitted. Pure: connections are numbers, time is the order of events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 pub struct Bounds {
     /// Connections at a time.
     pub total: usize,
-    /// Those of them on which no request has been authenticated; the rest is kept for authenticated ones.
+    /// Those of them on which no request has been authenticated; the rest is reserved for authenticated ones.
     pub unauthenticated: usize,
     /// Unauthenticated connections from one IPv4 address or one IPv6 /64.
     pub unauthenticated_per_peer: usize,
@@ -37,24 +37,24 @@ impl Peer {
     }
 }
 
-/// What becomes of a new connection.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is served under this number.
     Admitted(u64),
-    /// It is served, in the place of another one, which is to be closed.
+    /// It is served instead of another one, which is to be closed.
     Replacing {
         /// Number of the new one.
         id: u64,
         /// Number of the one to close.
         closed: u64,
     },
-    /// There is no place, and none to be made.
+    /// The limit is reached and no connection can be replaced.
     Refused,
 }
 
-/// The order in which places are taken away: sessions last, otherwise the oldest connection first, whatever it does. A
-/// client alone decides how long its connection looks busy, so activity keeps no place.
+/// The order in which connections are replaced: sessions last, otherwise the oldest first. Activity does not count, since a client decides how busy its
+/// connection looks.
 type Rank = (Class, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Without any connection.
+    /// No connections.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self {
@@ -95,8 +95,8 @@ impl Admission {
         }
     }
 
-    /// A new connection, unauthenticated. Where its peer or the server has too many of those, it takes the place of the
-    /// oldest without a session, or else of the oldest.
+    /// Decides about a new, unauthenticated connection. If its peer or the server has too many of those, it replaces the oldest without a session, or
+    /// else the oldest.
     pub fn admit(&mut self, peer: Peer) -> Verdict {
         let of_peer = self.by_peer.get(&peer);
         let peer_is_full =
@@ -123,7 +123,7 @@ impl Admission {
         }
     }
 
-    /// The unauthenticated connection to be closed when the system has no room for a further one; it is forgotten.
+    /// Removes and returns the unauthenticated connection to close when the system cannot accept a further one.
     pub fn make_room(&mut self) -> Option<u64> {
         let (_, id) = *self.unauthenticated.first()?;
         self.remove(id);
@@ -140,8 +140,8 @@ impl Admission {
         self.change(id, Class::Ordinary);
     }
 
-    /// A request of the connection was authenticated: it no longer counts among the unauthenticated. `false` when so many
-    /// are that one in sixteen places would no longer be left for new connections; it then stays where it is.
+    /// A request of the connection was authenticated: it no longer counts among the unauthenticated. `false` if that would leave less than a sixteenth
+    /// of the connections for new ones; it then still counts as unauthenticated.
     pub fn authenticated(&mut self, id: u64) -> bool {
         let authenticated = self.open.len().saturating_sub(self.unauthenticated.len());
         let kept = (self.bounds.total / 16).max(1);
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_new_one_outlives_as_many_further_ones_as_there_are_places() {
         let mut admission = Admission::new(BOUNDS);
-        // One client has filled all places from several addresses.
+        // One client has filled the limit from several addresses.
         for number in 0..8 {
             admission.admit(peer(number));
         }

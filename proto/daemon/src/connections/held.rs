@@ -1,4 +1,4 @@
-//! What keeps a connection's place and its requests counted: the socket itself, and the bodies of answers.
+//! Guards by which connections and requests are counted: a wrapper of the socket and one of response bodies.
 
 use std::future::Future as _;
 use std::io;
@@ -11,7 +11,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::{Connection, InFlight};
 
-/// A socket that holds its connection's place; reading ends once the place was lost.
+/// A socket whose connection counts as long as it exists; reads fail once the connection was replaced.
 pub(super) struct Held<S> {
     stream: S,
     lost: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -68,7 +68,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
     }
 }
 
-/// The body of an answer: its request is under way until the body is gone.
+/// A response body: its request is in flight until the body is dropped.
 pub(super) struct Counted<B> {
     body: B,
     _in_flight: InFlight,

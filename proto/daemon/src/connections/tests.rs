@@ -148,7 +148,7 @@ async fn a_new_one_takes_the_place_of_the_oldest() {
     let (connections, counter) = connections();
     let drain = Drain::default();
     let (mut near, first) = served(connections.admit(from(1)).expect("a place"), &drain);
-    // A request under way that was not authorized keeps no place.
+    // A request in flight that was not authorized does not protect its connection.
     near.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     tokio::time::sleep(Duration::from_secs(1)).await;
     let known = connections.admit(from(1)).expect("a place");

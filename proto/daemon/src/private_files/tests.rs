@@ -1,4 +1,4 @@
-//! Modes under any umask, owners, and what is left when writing breaks off.
+//! Modes under any umask, owners, and remainders of interrupted writes.
 
 use std::{os::unix::fs::symlink, process::Command, time::SystemTime};
 
@@ -11,7 +11,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 
-/// The umask is the whole process's: a process of its own has it.
+/// The umask belongs to the whole process, so the test runs in another one.
 #[test]
 fn private_whatever_the_umask() {
     let Some(root) = std::env::var_os(UNDER_UMASK).map(PathBuf::from) else {
@@ -141,7 +141,7 @@ fn unfinished_files_go_when_they_are_old() {
     }
     write_private_atomically(&path, b"whole").unwrap();
     assert!(!old.exists() && fresh.exists() && other.exists());
-    // A directory that cannot be replaced by a file: nothing is left beside it.
+    // A directory cannot be replaced by a file; the unfinished file is removed.
     let taken = root.path().join("taken");
     fs::create_dir(&taken).unwrap();
     let before = fs::read_dir(root.path()).unwrap().count();

@@ -15,7 +15,7 @@ pub(super) struct Schedule<K> {
 #[derive(Debug, Default)]
 struct Entry {
     phase: Phase,
-    /// When it becomes ready by itself.
+    /// When its delay ends.
     due: Option<Instant>,
     /// Failures in a row.
     failures: u32,
@@ -38,7 +38,7 @@ impl<K> Default for Schedule<K> {
 }
 
 impl<K: Clone + Ord> Schedule<K> {
-    /// Makes the key ready now, or after its present run.
+    /// Makes the key ready now, or after its current run.
     pub(super) fn add(&mut self, key: K) {
         let entry = self.entries.entry(key.clone()).or_default();
         match entry.phase {
@@ -51,7 +51,7 @@ impl<K: Clone + Ord> Schedule<K> {
         }
     }
 
-    /// Makes the key ready at `at`; the earlier of two such wishes counts.
+    /// Makes the key ready at `at`; the earlier of two such times counts.
     pub(super) fn add_at(&mut self, key: K, at: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         if entry.due.is_some_and(|due| due <= at) {
@@ -63,7 +63,7 @@ impl<K: Clone + Ord> Schedule<K> {
         self.delayed.insert((at, key));
     }
 
-    /// Takes the key that has been ready longest.
+    /// Removes the key that has been ready longest.
     pub(super) fn take(&mut self, now: Instant) -> Option<K> {
         while let Some((due, _)) = self.delayed.first()
             && *due <= now
@@ -79,7 +79,7 @@ impl<K: Clone + Ord> Schedule<K> {
         Some(key)
     }
 
-    /// The run of the key went well.
+    /// The run of the key succeeded.
     pub(super) fn done(&mut self, key: &K) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.failures = 0;
@@ -87,13 +87,12 @@ impl<K: Clone + Ord> Schedule<K> {
         self.end(key);
     }
 
-    /// The run of the key failed; `wait` tells from the number of failures in a row when it is to
-    /// return.
+    /// The run of the key failed; `wait` maps the number of failures in a row to the time of the retry.
     pub(super) fn failed(&mut self, key: &K, wait: impl FnOnce(u32) -> Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures = entry.failures.saturating_add(1);
         let at = wait(entry.failures);
-        // What was added meanwhile waits too: a broken object that changes often must not spin.
+        // A key that was added meanwhile waits too: an invalid object that changes often must not spin.
         if entry.phase == Phase::RunningStale {
             entry.phase = Phase::Running;
         }

@@ -1,4 +1,4 @@
-//! The queue against random operations, and its waiting with paused time.
+//! The queue under random operations, and its delays with paused time.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -120,7 +120,7 @@ proptest! {
         let mut now = Instant::now();
         let mut schedule = Schedule::default();
         let mut running: Vec<u8> = Vec::new();
-        // Keys for which no run has begun since they were last asked for.
+        // Keys without a run since they were last added.
         let mut wanted: BTreeSet<u8> = BTreeSet::new();
         for step in steps {
             match step {

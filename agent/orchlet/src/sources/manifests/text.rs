@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use proto_api::core::v1::{Pod, Toleration};
 use proto_api::names::Names;
-use proto_api::{object, yaml};
+use proto_api::{object, sha256_hex, yaml};
 use proto_daemon::exit::chain;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::Origin;
 
@@ -62,13 +61,7 @@ pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
 fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, String> {
     let Context { origin, place, names, node } = context;
     let mut pod: Pod = object::from_json_value(value, names).map_err(|error| chain(&error))?;
-    let mut hash = Sha256::new();
-    for part in [node, place, text] {
-        hash.update(part.as_bytes());
-        hash.update([0]);
-    }
-    let digest = hash.finalize();
-    let uid = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>();
+    let uid = format!("{:.32}", sha256_hex(format!("{node}\0{place}\0{text}\0").as_bytes()));
     let meta = &mut pod.metadata;
     if meta.name.is_empty() {
         return Err("metadata.name: must be set".to_owned());

@@ -16,12 +16,12 @@ use proto_api::core::v1::{AttachedVolume, Node, PersistentVolume, Pod};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::migration;
 use proto_api::names::Names;
+use proto_api::sha256_hex;
 use proto_api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
 use proto_client::events::correlate::EventReport;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
 use super::say;
 use crate::api_writes::{ObjectKind, Part, Write};
@@ -75,9 +75,7 @@ impl Attachable {
 
 /// The name of the object that stands for a volume at a node, as every agent of the ecosystem makes it.
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
-    let digest = Sha256::digest(format!("{handle}{driver}{node}").as_bytes());
-    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{digits}")
+    format!("csi-{}", sha256_hex(format!("{handle}{driver}{node}").as_bytes()))
 }
 
 /// The volume that an attachment is of.

@@ -1,0 +1,128 @@
+//! Dependencies: their licences are among those of deny.toml, all come from one registry, and none of the workspace's is unused.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{fs, root};
+
+/// A target whose dependencies are checked.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The licences that deny.toml allows.
+fn allowed() -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
+    let (_, list) = text.split_once("allow = [").expect("a list of licences");
+    let (list, _) = list.split_once("\n]").expect("the end of the list");
+    let names = list.lines().filter_map(|line| line.split('"').nth(1));
+    names.map(str::to_owned).collect()
+}
+
+/// Whether an SPDX expression can be met with the allowed licences alone. `/` is the older way to write `OR`.
+fn is_met(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let mut words = spaced.split_whitespace().peekable();
+    let met = alternatives(&mut words, allowed);
+    met && words.next().is_none()
+}
+
+type Words<'a> = std::iter::Peekable<std::str::SplitWhitespace<'a>>;
+
+fn alternatives(words: &mut Words<'_>, allowed: &BTreeSet<String>) -> bool {
+    let mut met = all_of(words, allowed);
+    while words.next_if_eq(&"OR").is_some() {
+        met |= all_of(words, allowed);
+    }
+    met
+}
+
+fn all_of(words: &mut Words<'_>, allowed: &BTreeSet<String>) -> bool {
+    let mut met = licence(words, allowed);
+    while words.next_if_eq(&"AND").is_some() {
+        met &= licence(words, allowed);
+    }
+    met
+}
+
+fn licence(words: &mut Words<'_>, allowed: &BTreeSet<String>) -> bool {
+    match words.next() {
+        Some("(") => {
+            let met = alternatives(words, allowed);
+            met && words.next() == Some(")")
+        }
+        Some(name) => {
+            // An exception is part of the licence's name.
+            match words.next_if_eq(&"WITH").and_then(|_| words.next()) {
+                Some(exception) => allowed.contains(&format!("{name} WITH {exception}")),
+                None => allowed.contains(name),
+            }
+        }
+        None => false,
+    }
+}
+
+#[test]
+fn licences_are_permissive() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--offline", "--format-version=1", "--filter-platform"])
+        .arg(TARGET)
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo's JSON");
+    let allowed = allowed();
+    let packages = metadata["packages"].as_array().expect("a list");
+    let refused: Vec<String> = packages
+        .iter()
+        .filter(|package| !is_met(package["license"].as_str().unwrap_or_default(), &allowed))
+        .map(|package| {
+            format!("{} {}: {}", package["name"], package["version"], package["license"])
+        })
+        .collect();
+    assert!(refused.is_empty(), "licences that deny.toml does not allow: {refused:#?}");
+    assert!(packages.len() > 100, "{} packages", packages.len());
+}
+
+#[test]
+fn dependencies_come_from_one_registry() {
+    for lock in ["Cargo.lock", "tests/fuzz/Cargo.lock"] {
+        let text = fs::read_to_string(root().join(lock)).expect("a lock file");
+        let sources: BTreeSet<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("source = ")).collect();
+        assert!(sources.len() == 1, "{lock} has several sources: {sources:?}");
+        assert!(sources.iter().all(|source| source.starts_with("\"registry+")), "{sources:?}");
+    }
+}
+
+#[test]
+fn every_workspace_dependency_has_a_user() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    let (_, list) = manifest.split_once("[workspace.dependencies]").expect("dependencies");
+    let (list, _) = list.split_once("\n[").expect("another table");
+    let names = list.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
+    let used: BTreeSet<String> =
+        super::packages().into_iter().flat_map(|package| package.all_dependencies).collect();
+    let unused: Vec<&str> =
+        names.filter(|name| !name.starts_with('#') && !used.contains(*name)).collect();
+    assert!(unused.is_empty(), "in the workspace's dependencies, used by no crate: {unused:?}");
+}
+
+#[test]
+fn licence_expressions_are_read() {
+    let allowed = BTreeSet::from(["MIT".to_owned(), "Apache-2.0".to_owned(), "ISC".to_owned()]);
+    let check = |expression: &str, expected: bool| {
+        assert_eq!(is_met(expression, &allowed), expected, "{expression}");
+    };
+    check("MIT", true);
+    check("Unlicense/MIT", true);
+    check("GPL-3.0-only", false);
+    check("LGPL-2.1 OR Apache-2.0", true);
+    check("Apache-2.0 AND ISC", true);
+    check("(MIT OR Apache-2.0) AND Unicode-3.0", false);
+    check("(MIT OR GPL-3.0-only) AND ISC", true);
+    check("Apache-2.0 WITH LLVM-exception", false);
+    check("Apache-2.0 WITH LLVM-exception OR MIT", true);
+    check("", false);
+    check("MIT ISC", false);
+}

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_kept_in_the_ecosystems_form() {
+    fn records_are_kept_in_the_kubelets_format() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("a/b");
         assert_eq!(VolumeRecord::read(&at).unwrap(), None);

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_is_that_of_the_ecosystems_encoder() {
+    fn the_json_is_that_of_gos_encoder() {
         let container = Container {
             name: "a".into(),
             args: vec!["<&>\u{2028}\u{8}\u{c}\n\u{1}\"\\".into()],

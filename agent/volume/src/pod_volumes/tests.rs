@@ -68,8 +68,8 @@ fn mounts_below(path: &Path) -> usize {
 }
 
 #[test]
-fn each_kind_lies_where_the_ecosystem_looks() {
-    let Some((dir, volumes)) = root("each_kind_lies_where_the_ecosystem_looks") else { return };
+fn each_kind_has_the_kubelets_path() {
+    let Some((dir, volumes)) = root("each_kind_has_the_kubelets_path") else { return };
     let config = projected("settings", VolumePlugin::ConfigMap, Projection::ConfigMap(keys("c")));
     let secret = projected("login", VolumePlugin::Secret, Projection::Secret(keys("s")));
     let scratch = Volume { name: "tmp".into(), kind: VolumeKind::EmptyDir(Medium::Disk) };

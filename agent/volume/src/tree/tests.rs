@@ -38,7 +38,7 @@ fn generations(path: &Path) -> usize {
 }
 
 #[test]
-fn the_shape_is_the_ecosystems() {
+fn the_layout_is_the_kubelets() {
     let dir = tempfile::tempdir().unwrap();
     let volume = tree(dir.path());
     let files = payload(&[("key", "1"), ("sub/deep/key", "2"), ("sub/key", "3")]);

@@ -44,8 +44,8 @@ impl PodEvent {
         Self { severity, reason, message, field_path: String::new() }
     }
 
-    fn at(mut self, want: &DesiredPod, container: &str) -> Self {
-        let list = match want.container(container).map(|c| c.role) {
+    fn at(mut self, desired: &DesiredPod, container: &str) -> Self {
+        let list = match desired.container(container).map(|c| c.role) {
             Some(ContainerRole::Init | ContainerRole::Sidecar) => "initContainers",
             Some(ContainerRole::Ephemeral) => "ephemeralContainers",
             Some(ContainerRole::Main) | None => "containers",
@@ -56,12 +56,16 @@ impl PodEvent {
 }
 
 /// Event for the start of an action. Only the first attempt of a sandbox is reported.
-pub fn action_started(want: &DesiredPod, memory: &PodRecord, action: &Action) -> Option<PodEvent> {
+pub fn action_started(
+    desired: &DesiredPod,
+    record: &PodRecord,
+    action: &Action,
+) -> Option<PodEvent> {
     use Severity::Normal;
     match action {
         Action::PullImage { image, container } => {
             let message = format!("Pulling image {image:?}");
-            Some(PodEvent::new(Normal, "Pulling", message).at(want, container))
+            Some(PodEvent::new(Normal, "Pulling", message).at(desired, container))
         }
         Action::StopContainer { container, why, .. } => {
             let message = match why {
@@ -71,12 +75,12 @@ pub fn action_started(want: &DesiredPod, memory: &PodRecord, action: &Action) ->
                 StopReason::PodEnds | StopReason::SandboxLost | StopReason::StateUnknown => {
                     format!("Stopping container {container}")
                 }
-                StopReason::Unhealthy(reason) => unhealthy(want, container, *reason),
+                StopReason::Unhealthy(reason) => unhealthy(desired, container, *reason),
             };
-            Some(PodEvent::new(Normal, "Killing", message).at(want, container))
+            Some(PodEvent::new(Normal, "Killing", message).at(desired, container))
         }
         Action::CreateSandbox { attempt }
-            if *attempt > 0 && memory.last_failure(&RetryStep::Sandbox).is_none() =>
+            if *attempt > 0 && record.last_failure(&RetryStep::Sandbox).is_none() =>
         {
             let message = "Pod sandbox changed, it will be killed and re-created.".to_owned();
             Some(PodEvent::new(Normal, "SandboxChanged", message))
@@ -85,20 +89,20 @@ pub fn action_started(want: &DesiredPod, memory: &PodRecord, action: &Action) ->
     }
 }
 
-fn unhealthy(want: &DesiredPod, container: &str, reason: KillReason) -> String {
+fn unhealthy(desired: &DesiredPod, container: &str, reason: KillReason) -> String {
     let probe = match reason {
         KillReason::Liveness => "liveness",
         KillReason::Startup => "startup",
         KillReason::PostStart => return "FailedPostStartHook".to_owned(),
     };
-    let policy = want.container(container).map(|c| want.restart_policy_of(c.role));
+    let policy = desired.container(container).map(|c| desired.restart_policy_of(c.role));
     let next = if policy == Some(RestartPolicy::Never) { "" } else { ", will be restarted" };
     format!("Container {container} failed {probe} probe{next}")
 }
 
 /// Event for a probe result, if users should see it.
 pub fn probe_result(
-    want: &DesiredPod,
+    desired: &DesiredPod,
     container: &str,
     kind: ProbeKind,
     outcome: &ProbeOutcome,
@@ -110,7 +114,7 @@ pub fn probe_result(
         ProbeOutcome::Failure(text) => ("Unhealthy", format!("{title} probe failed: {text}")),
         ProbeOutcome::Error(text) => ("Unhealthy", format!("{title} probe errored: {text}")),
     };
-    Some(PodEvent::new(Severity::Warning, reason, message).at(want, container))
+    Some(PodEvent::new(Severity::Warning, reason, message).at(desired, container))
 }
 
 /// The lifecycle hooks of a container.
@@ -124,13 +128,13 @@ pub enum Hook {
 
 /// Event for a hook that failed with `error`; `output` is the output of its command.
 pub fn hook_failed(
-    want: &DesiredPod,
+    desired: &DesiredPod,
     container: &str,
     hook: Hook,
     error: &str,
     output: &str,
 ) -> PodEvent {
-    let found = want.container(container);
+    let found = desired.container(container);
     let (reason, handler) = match hook {
         Hook::PostStart => ("FailedPostStartHook", found.and_then(|c| c.post_start.as_ref())),
         Hook::PreStop => ("FailedPreStopHook", found.and_then(|c| c.pre_stop.as_ref())),
@@ -140,11 +144,11 @@ pub fn hook_failed(
         Some(Handler::Http(get)) => format!("HTTP lifecycle hook ({})", get.path),
         _ => "lifecycle hook".to_owned(),
     };
-    let DesiredPod { namespace, name, uid, .. } = want;
+    let DesiredPod { namespace, name, uid, .. } = desired;
     let message = format!(
         "{what} for Container {container:?} in Pod \"{name}_{namespace}({uid})\" failed - error: {error}, message: {output:?}"
     );
-    PodEvent::new(Severity::Warning, reason, message).at(want, container)
+    PodEvent::new(Severity::Warning, reason, message).at(desired, container)
 }
 
 /// Event for a pod that exceeded its active deadline.
@@ -154,20 +158,20 @@ pub fn deadline_exceeded() -> PodEvent {
 }
 
 /// Event for an action that succeeded. `took` is the formatted duration of a pull.
-pub fn action_succeeded(want: &DesiredPod, action: &Action, took: &str) -> Option<PodEvent> {
+pub fn action_succeeded(desired: &DesiredPod, action: &Action, took: &str) -> Option<PodEvent> {
     use Severity::Normal;
     let event = match action {
         Action::PullImage { image, container } => {
             let message = format!("Successfully pulled image {image:?} in {took}");
-            PodEvent::new(Normal, "Pulled", message).at(want, container)
+            PodEvent::new(Normal, "Pulled", message).at(desired, container)
         }
         Action::CreateContainer { container, .. } => {
             PodEvent::new(Normal, "Created", format!("Created container {container}"))
-                .at(want, container)
+                .at(desired, container)
         }
         Action::StartContainer { container, .. } => {
             PodEvent::new(Normal, "Started", format!("Started container {container}"))
-                .at(want, container)
+                .at(desired, container)
         }
         _ => return None,
     };
@@ -187,17 +191,17 @@ pub fn pull_progress(pod: &Pod, container: &str, message: String) -> PodEvent {
 }
 
 /// Event for a container whose image is already on the node.
-pub fn image_present(want: &DesiredPod, container: &str, image: &str) -> PodEvent {
+pub fn image_present(desired: &DesiredPod, container: &str, image: &str) -> PodEvent {
     let message = format!("Container image {image:?} already present on machine");
-    PodEvent::new(Severity::Normal, "Pulled", message).at(want, container)
+    PodEvent::new(Severity::Normal, "Pulled", message).at(desired, container)
 }
 
 /// Event for an action that failed with `error`.
-pub fn action_failed(want: &DesiredPod, action: &Action, error: &str) -> Option<PodEvent> {
+pub fn action_failed(desired: &DesiredPod, action: &Action, error: &str) -> Option<PodEvent> {
     use Severity::Warning;
     let event = match action {
         // A pod being deleted no longer needs its volumes and may have released them.
-        Action::MountVolumes if want.presence != Presence::Present => return None,
+        Action::MountVolumes if desired.presence != Presence::Present => return None,
         Action::MountVolumes => mount_failed(error),
         Action::CreateSandbox { .. } => PodEvent::new(
             Warning,
@@ -213,10 +217,10 @@ pub fn action_failed(want: &DesiredPod, action: &Action, error: &str) -> Option<
         }
         Action::PullImage { image, container } => {
             let message = format!("Failed to pull image {image:?}: {error}");
-            PodEvent::new(Warning, "Failed", message).at(want, container)
+            PodEvent::new(Warning, "Failed", message).at(desired, container)
         }
         Action::CreateContainer { container, .. } | Action::StartContainer { container, .. } => {
-            PodEvent::new(Warning, "Failed", format!("Error: {error}")).at(want, container)
+            PodEvent::new(Warning, "Failed", format!("Error: {error}")).at(desired, container)
         }
         Action::StopContainer { .. } | Action::StopSandbox { .. } => {
             PodEvent::new(Warning, "FailedKillPod", format!("error killing pod: {error}"))
@@ -246,7 +250,7 @@ fn mount_reason(error: &str) -> &'static str {
 
 /// Events for a container that now waits for `reason`; reported when the reason changes.
 pub fn container_waiting(
-    want: &DesiredPod,
+    desired: &DesiredPod,
     container: &str,
     reason: &str,
     message: &str,
@@ -255,7 +259,7 @@ pub fn container_waiting(
     let failed = |text: &str| PodEvent::new(Warning, "Failed", format!("Error: {text}"));
     let events = match reason {
         "CrashLoopBackOff" => {
-            let (name, namespace, uid) = (&want.name, &want.namespace, &want.uid);
+            let (name, namespace, uid) = (&desired.name, &desired.namespace, &desired.uid);
             let message = format!(
                 "Back-off restarting failed container {container} in pod {name}_{namespace}({uid})"
             );
@@ -272,7 +276,7 @@ pub fn container_waiting(
         }
         _ => Vec::new(),
     };
-    events.into_iter().map(|event| event.at(want, container)).collect()
+    events.into_iter().map(|event| event.at(desired, container)).collect()
 }
 
 #[cfg(test)]
@@ -283,7 +287,7 @@ mod tests {
     use crate::desired::PodSource;
     use proto_api::core::v1::{Container, Pod};
 
-    fn want() -> DesiredPod {
+    fn desired() -> DesiredPod {
         let mut pod = Pod::default();
         pod.metadata.name = "p".into();
         pod.spec.containers = vec![Container { name: "c".into(), ..Container::default() }];
@@ -308,28 +312,28 @@ mod tests {
         };
         let cases = [
             (
-                action_started(&want(), &PodRecord::default(), &pull("c")),
+                action_started(&desired(), &PodRecord::default(), &pull("c")),
                 "Pulling",
                 "spec.containers{c}",
             ),
             (
-                action_started(&want(), &PodRecord::default(), &pull("i")),
+                action_started(&desired(), &PodRecord::default(), &pull("i")),
                 "Pulling",
                 "spec.initContainers{i}",
             ),
             (
-                action_started(&want(), &PodRecord::default(), &stop),
+                action_started(&desired(), &PodRecord::default(), &stop),
                 "Killing",
                 "spec.containers{c}",
             ),
-            (action_failed(&want(), &Action::MountVolumes, "no"), "FailedMount", ""),
+            (action_failed(&desired(), &Action::MountVolumes, "no"), "FailedMount", ""),
             (
-                action_failed(&want(), &Action::MountVolumes, "AttachVolume.Attach failed"),
+                action_failed(&desired(), &Action::MountVolumes, "AttachVolume.Attach failed"),
                 "FailedAttachVolume",
                 "",
             ),
             (
-                container_waiting(&want(), "c", "CrashLoopBackOff", "").pop(),
+                container_waiting(&desired(), "c", "CrashLoopBackOff", "").pop(),
                 "BackOff",
                 "spec.containers{c}",
             ),
@@ -339,18 +343,23 @@ mod tests {
             assert_eq!((&*event.reason, event.field_path.as_str()), (reason, path));
         }
         assert_eq!(
-            action_started(&want(), &PodRecord::default(), &Action::CreateSandbox { attempt: 0 }),
+            action_started(
+                &desired(),
+                &PodRecord::default(),
+                &Action::CreateSandbox { attempt: 0 }
+            ),
             None
         );
-        assert_eq!(container_waiting(&want(), "c", "ContainerCreating", ""), []);
-        let going = DesiredPod { presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
+        assert_eq!(container_waiting(&desired(), "c", "ContainerCreating", ""), []);
+        let going =
+            DesiredPod { presence: Presence::Deleting { grace: Duration::ZERO }, ..desired() };
         assert_eq!(action_failed(&going, &Action::MountVolumes, "no"), None);
     }
 
     #[test]
     fn what_a_container_waits_for_is_told_as_tools_expect_it() {
         let told = |reason: &str| {
-            let events = container_waiting(&want(), "c", reason, "why");
+            let events = container_waiting(&desired(), "c", reason, "why");
             events.into_iter().map(|e| (e.reason.into_owned(), e.message)).collect::<Vec<_>>()
         };
         let failed = |text: &str| ("Failed".to_owned(), format!("Error: {text}"));
@@ -365,12 +374,13 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_changed_is_told_once_however_often_the_next_one_fails() {
-        let mut memory = PodRecord::default();
+        let mut record = PodRecord::default();
         let again = Action::CreateSandbox { attempt: 1 };
-        let told =
-            |memory: &PodRecord| action_started(&want(), memory, &again).map(|event| event.reason);
-        assert_eq!(told(&memory).as_deref(), Some("SandboxChanged"));
-        memory.record_failure(RetryStep::Sandbox, "", "no network", Duration::ZERO);
-        assert_eq!(told(&memory), None);
+        let told = |record: &PodRecord| {
+            action_started(&desired(), record, &again).map(|event| event.reason)
+        };
+        assert_eq!(told(&record).as_deref(), Some("SandboxChanged"));
+        record.record_failure(RetryStep::Sandbox, "", "no network", Duration::ZERO);
+        assert_eq!(told(&record), None);
     }
 }

@@ -30,9 +30,9 @@ impl PodRecord {
             }
         }
         match recorded {
-            Some(mut memory) => {
-                memory.apply_container_status(shown);
-                memory
+            Some(mut record) => {
+                record.apply_container_status(shown);
+                record
             }
             None => shown,
         }
@@ -47,42 +47,42 @@ impl PodRecord {
         (grace, now): (Duration, Duration),
     ) -> Self {
         let mut recorded = recorded;
-        if let Some(memory) = &mut recorded {
-            memory.apply_end(status, grace, now);
+        if let Some(record) = &mut recorded {
+            record.apply_end(status, grace, now);
         }
         let is_recorded = recorded.is_some();
-        let mut memory = Self::recover(recorded, status, instances);
-        if let Some(ending) = memory.ending.as_mut().filter(|_| !is_recorded) {
+        let mut record = Self::recover(recorded, status, instances);
+        if let Some(ending) = record.ending.as_mut().filter(|_| !is_recorded) {
             ending.deadline = now.saturating_add(grace);
         }
-        memory
+        record
     }
 
     /// Derives a record from the status of the API object. Used without a journal record, on the first start on a node that a
     /// kubelet ran.
     pub fn adopt(status: &PodStatus) -> Self {
         let started_at = status.start_time.as_ref().map_or(0, |t| t.unix().unwrap_or(0));
-        let mut memory =
+        let mut record =
             Self { accepted_at: started_at, phase: Phase::parse(&status.phase), ..Self::default() };
         // A finished pod may have no sandbox left that shows its addresses.
-        memory.ips = status.pod_ips.iter().map(|ip| ip.ip.clone()).collect();
+        record.ips = status.pod_ips.iter().map(|ip| ip.ip.clone()).collect();
         if started_at != 0 {
-            memory.admission = Some(Admission::Admitted);
+            record.admission = Some(Admission::Admitted);
         }
         for condition in &status.conditions {
             let since = condition.last_transition_time.unix().unwrap_or(0);
-            memory.conditions.insert(condition.type_.clone(), (condition.status.clone(), since));
+            record.conditions.insert(condition.type_.clone(), (condition.status.clone(), since));
         }
         let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
         let statuses = statuses.chain(&status.ephemeral_container_statuses);
         for status in statuses.filter(|s| !s.container_id.is_empty()) {
-            memory.containers.insert(status.name.clone(), Box::new(ContainerRecord::adopt(status)));
+            record.containers.insert(status.name.clone(), Box::new(ContainerRecord::adopt(status)));
         }
-        if memory.phase.is_terminal() {
-            memory.ending =
+        if record.phase.is_terminal() {
+            record.ending =
                 Some(Ending { why: TerminationReason::Completed, deadline: Duration::ZERO });
         }
-        memory
+        record
     }
 
     /// Advances the record to the progress shown in the status; never backwards.
@@ -370,8 +370,8 @@ mod tests {
             recorded.containers.insert("c".into(), Box::new(known));
             for recorded in [None, Some(recorded)] {
                 let has_record = recorded.is_some();
-                let memory = PodRecord::recover(recorded, &status, std::slice::from_ref(instance));
-                let known = &memory.containers["c"];
+                let record = PodRecord::recover(recorded, &status, std::slice::from_ref(instance));
+                let known = &record.containers["c"];
                 assert_eq!(known.attempt, Some(attempt), "{case}");
                 // A recorded attempt is not changed by the status.
                 let told = ended && (!has_record || attempt != 1);
@@ -392,7 +392,7 @@ mod tests {
             "4d9cf8c7",
         ),
         (
-            r#"{"name":"a","image":"docker.io/library/busybox:1.29","command":["sh","-c","trap 'echo bye > /dev/termination-log; exit 3' TERM; while true; do cat /cfg/key; sleep 1; done"],"args":["<&>","tab\there"],"ports":[{"name":"http","containerPort":80,"protocol":"TCP"},{"hostPort":5353,"containerPort":53,"protocol":"UDP"}],"envFrom":[{"prefix":"P_","configMapRef":{"name":"cfg"}}],"env":[{"name":"X","value":"a&b"},{"name":"POD","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}},{"name":"CPU","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"0"}}},{"name":"W","valueFrom":{"secretKeyRef":{"name":"sec","key":"word","optional":true}}}],"resources":{"limits":{"cpu":"1","memory":"64Mi"},"requests":{"cpu":"100m","memory":"32Mi"}},"volumeMounts":[{"name":"cfg","mountPath":"/cfg"},{"name":"sec","readOnly":true,"mountPath":"/sec"},{"name":"empty","mountPath":"/e","subPath":"sub"},{"name":"mem","mountPath":"/m"},{"name":"proj","mountPath":"/proj"},{"name":"down","mountPath":"/down"},{"name":"host","mountPath":"/h"},{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"exec":{"command":["true"]},"initialDelaySeconds":1,"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":5},"readinessProbe":{"exec":{"command":["cat","/cfg/key"]},"timeoutSeconds":1,"periodSeconds":2,"successThreshold":1,"failureThreshold":3},"startupProbe":{"exec":{"command":["true"]},"timeoutSeconds":1,"periodSeconds":1,"successThreshold":1,"failureThreshold":3},"lifecycle":{"postStart":{"exec":{"command":["true"]}},"preStop":{"exec":{"command":["true"]}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["MKNOD"]},"seLinuxOptions":{"level":"s0"},"runAsUser":0,"runAsNonRoot":false,"readOnlyRootFilesystem":false,"allowPrivilegeEscalation":true},"stdin":true}"#,
+            r#"{"name":"a","image":"docker.io/library/busybox:1.29","command":["sh","-c","trap 'echo bye > /dev/termination-log; exit 3' TERM; while true; do cat /cfg/key; sleep 1; done"],"args":["<&>","tab\there"],"ports":[{"name":"http","containerPort":80,"protocol":"TCP"},{"hostPort":5353,"containerPort":53,"protocol":"UDP"}],"envFrom":[{"prefix":"P_","configMapRef":{"name":"cfg"}}],"env":[{"name":"X","value":"a&b"},{"name":"POD","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}},{"name":"CPU","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"0"}}},{"name":"W","valueFrom":{"secretKeyRef":{"name":"sec","key":"word","optional":true}}}],"resources":{"limits":{"cpu":"1","record":"64Mi"},"requests":{"cpu":"100m","record":"32Mi"}},"volumeMounts":[{"name":"cfg","mountPath":"/cfg"},{"name":"sec","readOnly":true,"mountPath":"/sec"},{"name":"empty","mountPath":"/e","subPath":"sub"},{"name":"mem","mountPath":"/m"},{"name":"proj","mountPath":"/proj"},{"name":"down","mountPath":"/down"},{"name":"host","mountPath":"/h"},{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"exec":{"command":["true"]},"initialDelaySeconds":1,"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":5},"readinessProbe":{"exec":{"command":["cat","/cfg/key"]},"timeoutSeconds":1,"periodSeconds":2,"successThreshold":1,"failureThreshold":3},"startupProbe":{"exec":{"command":["true"]},"timeoutSeconds":1,"periodSeconds":1,"successThreshold":1,"failureThreshold":3},"lifecycle":{"postStart":{"exec":{"command":["true"]}},"preStop":{"exec":{"command":["true"]}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["MKNOD"]},"seLinuxOptions":{"level":"s0"},"runAsUser":0,"runAsNonRoot":false,"readOnlyRootFilesystem":false,"allowPrivilegeEscalation":true},"stdin":true}"#,
             "ede4579e",
         ),
         (

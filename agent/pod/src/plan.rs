@@ -45,7 +45,7 @@ pub struct Plan {
     /// Time since boot at which the plan changes without any other input.
     pub wake_at: Option<Duration>,
     /// The record to pass to the next call.
-    pub memory: PodRecord,
+    pub record: PodRecord,
 }
 
 /// An action. Each names its object and is idempotent.
@@ -197,9 +197,9 @@ impl Action {
 /// A plan in the making.
 pub(crate) struct PlanDraft<'a> {
     /// Desired state.
-    pub want: &'a DesiredPod,
+    pub desired: &'a DesiredPod,
     /// Observed state.
-    pub seen: &'a ObservedPod,
+    pub observed: &'a ObservedPod,
     /// Time since boot.
     pub now: Duration,
     /// Actions planned so far.
@@ -222,8 +222,8 @@ impl PlanDraft<'_> {
     }
 
     /// Whether a step may be tried now; if not, requests a new plan for when it may.
-    pub fn may_try(&mut self, step: &RetryStep, memory: &PodRecord) -> bool {
-        match memory.last_failure(step) {
+    pub fn may_try(&mut self, step: &RetryStep, record: &PodRecord) -> bool {
+        match record.last_failure(step) {
             Some(trouble) if self.now < trouble.until => {
                 self.request_wake(trouble.until);
                 false
@@ -235,7 +235,7 @@ impl PlanDraft<'_> {
     /// Adds the stop of an instance, with its `preStop` hook if it runs and there is time for one.
     pub fn stop(&mut self, instance: &ObservedContainer, deadline: Duration, why: StopReason) {
         let runs = matches!(instance.state, InstanceState::Running { .. });
-        let container = self.want.container(&instance.name);
+        let container = self.desired.container(&instance.name);
         let hook = runs && deadline > self.now && container.is_some_and(|c| c.pre_stop.is_some());
         let (container, id) = (instance.name.clone(), instance.id.clone());
         self.add_action(Action::StopContainer { container, id, deadline, why, hook });
@@ -243,7 +243,7 @@ impl PlanDraft<'_> {
 
     /// Deadline for stopping an instance now, in a pod that continues.
     pub fn stop_deadline(&self, instance: &ObservedContainer, why: StopReason) -> Duration {
-        let probes = self.want.container(&instance.name).map(|c| &c.probes);
+        let probes = self.desired.container(&instance.name).map(|c| &c.probes);
         let of_probe = |pick: fn(&Probes) -> &Option<DesiredProbe>| {
             probes.and_then(|probes| pick(probes).as_ref()).and_then(|probe| probe.grace)
         };
@@ -256,7 +256,7 @@ impl PlanDraft<'_> {
             | StopReason::SandboxLost
             | StopReason::DefinitionChanged => None,
         };
-        self.now.saturating_add(own.unwrap_or(self.want.grace))
+        self.now.saturating_add(own.unwrap_or(self.desired.grace))
     }
 
     /// Adds the removal of an exited instance.

@@ -301,8 +301,8 @@ impl PodRecord {
 
     /// Records that an image was pulled for the next instance of a container.
     pub fn record_pull(&mut self, container: &str, image: &str) {
-        let memory = self.containers.entry(container.to_owned()).or_default();
-        memory.pulled = Some((memory.next_attempt(), image.to_owned()));
+        let record = self.containers.entry(container.to_owned()).or_default();
+        record.pulled = Some((record.next_attempt(), image.to_owned()));
     }
 
     /// Records that a sandbox was stopped.
@@ -358,24 +358,24 @@ impl PodRecord {
     }
 
     /// Updates the record from the observed state: newest attempts, exits, disappeared instances, addresses.
-    pub(crate) fn observe(&mut self, want: &DesiredPod, seen: &ObservedPod, now: Now) {
-        if self.admission.is_none() && !seen.sandboxes.is_empty() {
+    pub(crate) fn observe(&mut self, desired: &DesiredPod, observed: &ObservedPod, now: Now) {
+        if self.admission.is_none() && !observed.sandboxes.is_empty() {
             // The sandbox proves that the pod was admitted, even if the journal missed it.
             self.admission = Some(Admission::Admitted);
             self.accept(now);
         }
         self.count_activity(now);
-        if let Some(sandbox) = seen.newest_sandbox() {
+        if let Some(sandbox) = observed.newest_sandbox() {
             self.sandbox_attempt = self.sandbox_attempt.max(Some(sandbox.attempt));
             if sandbox.ready && !sandbox.ips.is_empty() && self.ips != sandbox.ips {
                 self.ips.clone_from(&sandbox.ips);
             }
         }
-        for container in want.all_containers() {
-            let memory = self.containers.entry(container.name.clone()).or_default();
-            memory.observe(container, seen, now);
+        for container in desired.all_containers() {
+            let record = self.containers.entry(container.name.clone()).or_default();
+            record.observe(container, observed, now);
         }
-        self.observe_init(want, seen);
+        self.observe_init(desired, observed);
     }
 
     /// Records the time of admission, once.
@@ -402,12 +402,12 @@ impl PodRecord {
     }
 
     /// Records that all init containers completed in the newest sandbox, because their instances may be removed.
-    fn observe_init(&mut self, want: &DesiredPod, seen: &ObservedPod) {
-        let Some(sandbox) = seen.newest_sandbox() else { return };
-        let done = want.init.iter().all(|c| self.lets_successors_start(c, sandbox.attempt));
+    fn observe_init(&mut self, desired: &DesiredPod, observed: &ObservedPod) {
+        let Some(sandbox) = observed.newest_sandbox() else { return };
+        let done = desired.init.iter().all(|c| self.lets_successors_start(c, sandbox.attempt));
         // A main container in this sandbox is proof as well: it was created after the init containers.
-        let proven = want.containers.iter().any(|c| {
-            seen.containers.iter().any(|s| s.name == c.name && s.sandbox_id == sandbox.id)
+        let proven = desired.containers.iter().any(|c| {
+            observed.containers.iter().any(|s| s.name == c.name && s.sandbox_id == sandbox.id)
         });
         if done || proven {
             self.initialized_in = Some(sandbox.attempt);
@@ -465,16 +465,16 @@ impl ContainerRecord {
         self.has_come_up(container) && probed
     }
 
-    fn observe(&mut self, container: &DesiredContainer, seen: &ObservedPod, now: Now) {
-        let newest = seen.newest(&container.name);
+    fn observe(&mut self, container: &DesiredContainer, observed: &ObservedPod, now: Now) {
+        let newest = observed.newest(&container.name);
         if let Some(instance) = newest
             && self.attempt < Some(instance.attempt)
         {
-            self.begin_instance(instance, seen);
+            self.begin_instance(instance, observed);
         }
         match newest {
             Some(instance) if Some(instance.attempt) == self.attempt => {
-                self.complete_newest(instance, seen);
+                self.complete_newest(instance, observed);
                 self.count_missed_exits(instance, now);
                 if let Some(exit) = instance.exit() {
                     self.end_instance(ended_container(instance, exit), now.boot);
@@ -483,7 +483,7 @@ impl ContainerRecord {
                 if instance.is_live() && !self.is_made_from(instance, container) {
                     self.replaced = Some(instance.attempt);
                 }
-                self.observe_health(container, instance, seen, now);
+                self.observe_health(container, instance, observed, now);
             }
             _ if self.attempt.is_some() && self.ended.is_none() => {
                 self.end_instance(vanished_container(), now.boot);
@@ -496,7 +496,7 @@ impl ContainerRecord {
         &mut self,
         container: &DesiredContainer,
         instance: &ObservedContainer,
-        seen: &ObservedPod,
+        observed: &ObservedPod,
         now: Now,
     ) {
         if self.health.id != instance.id {
@@ -508,29 +508,29 @@ impl ContainerRecord {
         let ran = Duration::from_secs(u64::try_from(ran).unwrap_or(0));
         self.health.since.get_or_insert(now.boot.saturating_sub(ran));
         if self.has_come_up(container) {
-            self.came_up_in = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
+            self.came_up_in = observed.sandbox(&instance.sandbox_id).map(|s| s.attempt);
         }
     }
 
     /// Handles a newer instance: the state of the newest becomes the previous state.
-    fn begin_instance(&mut self, instance: &ObservedContainer, seen: &ObservedPod) {
+    fn begin_instance(&mut self, instance: &ObservedContainer, observed: &ObservedPod) {
         let known = self.ended.take();
         // After the loss of the journal the runtime may still have an instance that this record has never seen.
-        let last = previous_instance(instance, seen);
+        let last = previous_instance(instance, observed);
         let last = last.filter(|c| known.is_none() || self.attempt < Some(c.attempt));
         let last = last.and_then(|last| last.exit().map(|exit| ended_container(last, exit)));
         self.previous = last.or(known).or_else(|| self.previous.take());
         self.attempt = Some(instance.attempt);
-        self.sandbox_attempt = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
+        self.sandbox_attempt = observed.sandbox(&instance.sandbox_id).map(|s| s.attempt);
     }
 
     /// A record derived from the API status lacks what the runtime shows of the newest instance; fills it in.
-    fn complete_newest(&mut self, newest: &ObservedContainer, seen: &ObservedPod) {
+    fn complete_newest(&mut self, newest: &ObservedContainer, observed: &ObservedPod) {
         if self.sandbox_attempt.is_none() {
-            self.sandbox_attempt = seen.sandbox(&newest.sandbox_id).map(|s| s.attempt);
+            self.sandbox_attempt = observed.sandbox(&newest.sandbox_id).map(|s| s.attempt);
         }
         if self.previous.is_none()
-            && let Some(last) = previous_instance(newest, seen)
+            && let Some(last) = previous_instance(newest, observed)
         {
             self.previous = last.exit().map(|exit| ended_container(last, exit));
         }
@@ -584,9 +584,9 @@ impl ContainerRecord {
 /// The instance of the same container with the next lower attempt.
 fn previous_instance<'a>(
     instance: &ObservedContainer,
-    seen: &'a ObservedPod,
+    observed: &'a ObservedPod,
 ) -> Option<&'a ObservedContainer> {
-    let older = seen.containers.iter().filter(|c| c.name == instance.name);
+    let older = observed.containers.iter().filter(|c| c.name == instance.name);
     older.filter(|c| c.attempt < instance.attempt).max_by_key(|c| c.attempt)
 }
 

@@ -19,53 +19,53 @@ use crate::record::{
 use crate::start::{is_backing_off, usable_image};
 use crate::termination;
 
-/// Builds the complete status of a pod; updates phase and transition times in `memory`.
+/// Builds the complete status of a pod; updates phase and transition times in `record`.
 pub(crate) fn status(
-    want: &DesiredPod,
-    seen: &ObservedPod,
-    memory: &mut PodRecord,
+    desired: &DesiredPod,
+    observed: &ObservedPod,
+    record: &mut PodRecord,
     stage: PodStage,
     now: Now,
 ) -> PodStatus {
     let over = matches!(stage, PodStage::Clearing | PodStage::Finished | PodStage::Gone);
-    let view = ContainerView::new(want, seen, memory, now.boot, over);
+    let view = ContainerView::new(desired, observed, record, now.boot, over);
     // A rejected pod has no container statuses, so tools show the reason of the rejection.
-    let shown = !matches!(memory.admission, Some(Admission::Refused { .. }));
+    let shown = !matches!(record.admission, Some(Admission::Refused { .. }));
     let statuses = |list: &[DesiredContainer]| -> Vec<ContainerStatus> {
         let numbered = list.iter().enumerate().filter(|_| shown);
         numbered.map(|(number, container)| view.status(number, container)).collect()
     };
-    let (init, main) = (statuses(&want.init), statuses(&want.containers));
-    let ephemeral = statuses(&want.ephemeral);
-    memory.phase = memory.phase.advance(phase(want, memory, stage, &main));
-    let (reason, message) = pod_reason(memory);
-    let sidecars = want.init.iter().zip(&init).filter(|(c, _)| c.role == ContainerRole::Sidecar);
+    let (init, main) = (statuses(&desired.init), statuses(&desired.containers));
+    let ephemeral = statuses(&desired.ephemeral);
+    record.phase = record.phase.advance(phase(desired, record, stage, &main));
+    let (reason, message) = pod_reason(record);
+    let sidecars = desired.init.iter().zip(&init).filter(|(c, _)| c.role == ContainerRole::Sidecar);
     let serving: Vec<&ContainerStatus> = sidecars.map(|(_, s)| s).chain(&main).collect();
-    let conditions = conditions(want, memory, &serving, now);
-    let ips = if want.host_network { want.host_ips.clone() } else { memory.ips.clone() };
+    let conditions = conditions(desired, record, &serving, now);
+    let ips = if desired.host_network { desired.host_ips.clone() } else { record.ips.clone() };
     PodStatus {
-        phase: memory.phase.as_str().to_owned(),
+        phase: record.phase.as_str().to_owned(),
         conditions,
         reason,
         message,
-        host_ip: want.host_ips.first().cloned().unwrap_or_default(),
+        host_ip: desired.host_ips.first().cloned().unwrap_or_default(),
         pod_ip: ips.first().cloned().unwrap_or_default(),
         pod_ips: ips.into_iter().map(|ip| PodIP { ip }).collect(),
-        start_time: (memory.accepted_at != 0).then(|| Time::from_unix(memory.accepted_at)),
+        start_time: (record.accepted_at != 0).then(|| Time::from_unix(record.accepted_at)),
         init_container_statuses: init,
         container_statuses: main,
         ephemeral_container_statuses: ephemeral,
-        qos_class: want.qos_class.clone(),
+        qos_class: desired.qos_class.clone(),
         ..PodStatus::default()
     }
 }
 
 /// Reason and message of the pod.
-fn pod_reason(memory: &PodRecord) -> (String, String) {
-    if let Some(Admission::Refused { reason, message }) = &memory.admission {
+fn pod_reason(record: &PodRecord) -> (String, String) {
+    if let Some(Admission::Refused { reason, message }) = &record.admission {
         return (reason.clone(), message.clone());
     }
-    match memory.ending.as_ref().map(|e| &e.why) {
+    match record.ending.as_ref().map(|e| &e.why) {
         Some(TerminationReason::DeadlineExceeded) => (
             "DeadlineExceeded".to_owned(),
             "Pod was active on the node longer than the specified deadline".to_owned(),
@@ -83,19 +83,19 @@ fn pod_reason(memory: &PodRecord) -> (String, String) {
 // === phase ===
 
 fn phase(
-    want: &DesiredPod,
-    memory: &PodRecord,
+    desired: &DesiredPod,
+    record: &PodRecord,
     stage: PodStage,
     main: &[ContainerStatus],
 ) -> Phase {
     match stage {
         PodStage::Refused => return Phase::Failed,
         PodStage::Clearing | PodStage::Finished | PodStage::Gone => {
-            return final_phase(want, memory);
+            return final_phase(desired, record);
         }
         PodStage::Preparing | PodStage::Initializing | PodStage::Running | PodStage::Ending => {}
     }
-    if !is_initialized(want, memory) {
+    if !is_initialized(desired, record) {
         return Phase::Pending;
     }
     let started = |s: &ContainerStatus| {
@@ -108,9 +108,9 @@ fn phase(
 }
 
 /// Phase of a pod with no running container left.
-fn final_phase(want: &DesiredPod, memory: &PodRecord) -> Phase {
-    let why = memory.ending.as_ref().map(|e| &e.why);
-    let refused = matches!(memory.admission, Some(Admission::Refused { .. }));
+fn final_phase(desired: &DesiredPod, record: &PodRecord) -> Phase {
+    let why = record.ending.as_ref().map(|e| &e.why);
+    let refused = matches!(record.admission, Some(Admission::Refused { .. }));
     let cut_off = matches!(
         why,
         Some(
@@ -123,44 +123,44 @@ fn final_phase(want: &DesiredPod, memory: &PodRecord) -> Phase {
         return Phase::Failed;
     }
     let succeeded = |name: &str| {
-        memory
+        record
             .containers
             .get(name)
             .and_then(|m| m.ended.as_ref())
             .is_some_and(|ended| ended.exit.code == 0)
     };
-    if want.containers.iter().all(|c| succeeded(&c.name)) {
+    if desired.containers.iter().all(|c| succeeded(&c.name)) {
         Phase::Succeeded
     } else {
         Phase::Failed
     }
 }
 
-fn is_initialized(want: &DesiredPod, memory: &PodRecord) -> bool {
-    want.init.is_empty()
-        || (memory.initialized_in.is_some() && memory.initialized_in == memory.sandbox_attempt)
+fn is_initialized(desired: &DesiredPod, record: &PodRecord) -> bool {
+    desired.init.is_empty()
+        || (record.initialized_in.is_some() && record.initialized_in == record.sandbox_attempt)
 }
 
 // === conditions ===
 
 fn conditions(
-    want: &DesiredPod,
-    memory: &mut PodRecord,
+    desired: &DesiredPod,
+    record: &mut PodRecord,
     serving: &[&ContainerStatus],
     now: Now,
 ) -> Vec<PodCondition> {
-    let containers_ready = containers_ready(memory.phase, serving);
-    let ready = match closed_gate(want) {
+    let containers_ready = containers_ready(record.phase, serving);
+    let ready = match closed_gate(desired) {
         Some(verdict) if containers_ready.is_true => verdict,
         _ => containers_ready.clone(),
     };
     let verdicts = [
-        ("Initialized", initialized(want, memory)),
+        ("Initialized", initialized(desired, record)),
         ("Ready", ready),
         ("ContainersReady", containers_ready),
         ("PodScheduled", ConditionValue::yes()),
     ];
-    verdicts.into_iter().map(|(kind, verdict)| verdict.condition(kind, memory, now)).collect()
+    verdicts.into_iter().map(|(kind, verdict)| verdict.condition(kind, record, now)).collect()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -179,13 +179,13 @@ impl ConditionValue {
         Self { is_true: false, reason, message }
     }
 
-    fn condition(self, kind: &str, memory: &mut PodRecord, now: Now) -> PodCondition {
+    fn condition(self, kind: &str, record: &mut PodRecord, now: Now) -> PodCondition {
         let status = if self.is_true { "True" } else { "False" };
-        let since = match memory.conditions.get(kind) {
+        let since = match record.conditions.get(kind) {
             Some((before, since)) if before == status => *since,
             _ => now.unix_seconds,
         };
-        memory.conditions.insert(kind.to_owned(), (status.to_owned(), since));
+        record.conditions.insert(kind.to_owned(), (status.to_owned(), since));
         PodCondition {
             type_: kind.to_owned(),
             status: status.to_owned(),
@@ -197,18 +197,18 @@ impl ConditionValue {
     }
 }
 
-fn initialized(want: &DesiredPod, memory: &PodRecord) -> ConditionValue {
-    if memory.phase == Phase::Succeeded {
+fn initialized(desired: &DesiredPod, record: &PodRecord) -> ConditionValue {
+    if record.phase == Phase::Succeeded {
         return ConditionValue { is_true: true, reason: "PodCompleted", message: String::new() };
     }
-    if is_initialized(want, memory) {
+    if is_initialized(desired, record) {
         return ConditionValue::yes();
     }
-    let sandbox = memory.sandbox_attempt.unwrap_or(0);
-    let incomplete: Vec<&str> = want
+    let sandbox = record.sandbox_attempt.unwrap_or(0);
+    let incomplete: Vec<&str> = desired
         .init
         .iter()
-        .filter(|c| !memory.lets_successors_start(c, sandbox))
+        .filter(|c| !record.lets_successors_start(c, sandbox))
         .map(|c| c.name.as_str())
         .collect();
     let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
@@ -230,11 +230,11 @@ fn containers_ready(phase: Phase, serving: &[&ContainerStatus]) -> ConditionValu
 }
 
 /// The first readiness gate that is not true.
-fn closed_gate(want: &DesiredPod) -> Option<ConditionValue> {
-    let closed: Vec<String> = want
+fn closed_gate(desired: &DesiredPod) -> Option<ConditionValue> {
+    let closed: Vec<String> = desired
         .readiness_gates
         .iter()
-        .filter_map(|gate| match want.conditions.iter().find(|c| c.type_ == *gate) {
+        .filter_map(|gate| match desired.conditions.iter().find(|c| c.type_ == *gate) {
             None => Some(format!(
                 "corresponding condition of pod readiness gate {gate:?} does not exist."
             )),
@@ -251,9 +251,9 @@ fn closed_gate(want: &DesiredPod) -> Option<ConditionValue> {
 // === containers ===
 
 struct ContainerView<'a> {
-    want: &'a DesiredPod,
-    seen: &'a ObservedPod,
-    memory: &'a PodRecord,
+    desired: &'a DesiredPod,
+    observed: &'a ObservedPod,
+    record: &'a PodRecord,
     now: Duration,
     /// Whether all containers of the pod have ended for good.
     over: bool,
@@ -276,27 +276,28 @@ fn restarts(newest: Option<&ObservedContainer>, known: &ContainerRecord) -> u32 
 
 impl<'a> ContainerView<'a> {
     fn new(
-        want: &'a DesiredPod,
-        seen: &'a ObservedPod,
-        memory: &'a PodRecord,
+        desired: &'a DesiredPod,
+        observed: &'a ObservedPod,
+        record: &'a PodRecord,
         now: Duration,
         over: bool,
     ) -> Self {
-        let sandbox = memory.sandbox_attempt.unwrap_or(0);
+        let sandbox = record.sandbox_attempt.unwrap_or(0);
         let past =
-            want.init.iter().take_while(|c| memory.lets_successors_start(c, sandbox)).count();
+            desired.init.iter().take_while(|c| record.lets_successors_start(c, sandbox)).count();
         let has_run = |c: &DesiredContainer| {
-            let known = memory.containers.get(&c.name);
+            let known = record.containers.get(&c.name);
             known.is_some_and(|m| m.ended.is_some() || m.previous.is_some())
         };
-        let begun = want.init.iter().rposition(has_run).unwrap_or(0).saturating_add(1);
-        Self { want, seen, memory, now, over, past, begun }
+        let begun = desired.init.iter().rposition(has_run).unwrap_or(0).saturating_add(1);
+        Self { desired, observed, record, now, over, past, begun }
     }
 
     /// Status of the container at index `number` of its list.
     fn status(&self, number: usize, container: &DesiredContainer) -> ContainerStatus {
-        let known = self.memory.containers.get(&container.name).cloned().unwrap_or_default();
-        let newest = self.seen.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
+        let known = self.record.containers.get(&container.name).cloned().unwrap_or_default();
+        let newest =
+            self.observed.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
         let running = running(newest, &known).is_some();
         let (state, last_state) = self.states((number, container), &known, newest);
         // A created instance has nothing to show yet: the runtime reports fields of the request differently before the start.
@@ -336,7 +337,7 @@ impl<'a> ContainerView<'a> {
         known: &ContainerRecord,
         newest: Option<&ObservedContainer>,
     ) -> (ContainerState, ContainerState) {
-        let terminated = |ended: &EndedContainer| terminated(ended, self.want.message_bytes());
+        let terminated = |ended: &EndedContainer| terminated(ended, self.desired.message_bytes());
         let previous = known.previous.as_ref().map(terminated).unwrap_or_default();
         if let Some(started_at) = running(newest, known) {
             let started_at = time(started_at);
@@ -361,7 +362,7 @@ impl<'a> ContainerView<'a> {
         self.over
             && match container.role {
                 ContainerRole::Main => {
-                    self.want.init.is_empty() || self.memory.initialized_in.is_some()
+                    self.desired.init.is_empty() || self.record.initialized_in.is_some()
                 }
                 ContainerRole::Init | ContainerRole::Sidecar => number < self.begun,
                 ContainerRole::Ephemeral => false,
@@ -375,8 +376,8 @@ impl<'a> ContainerView<'a> {
         container: &DesiredContainer,
         known: &ContainerRecord,
     ) -> Option<ContainerState> {
-        let policy = self.want.restart_policy_of(container.role);
-        let over = self.memory.ending.is_some() || known.is_over(policy);
+        let policy = self.desired.restart_policy_of(container.role);
+        let over = self.record.ending.is_some() || known.is_over(policy);
         if over || !self.has_turn(number, container) {
             return None;
         }
@@ -386,32 +387,35 @@ impl<'a> ContainerView<'a> {
         if let ConfigState::Missing(message) = &container.config {
             return Some(waiting("CreateContainerConfigError", message));
         }
-        let pull = self.memory.last_failure(&RetryStep::Image(container.image.clone()));
-        if let Some(trouble) = pull.filter(|_| usable_image(self.seen, container, known).is_none())
+        let pull = self.record.last_failure(&RetryStep::Image(container.image.clone()));
+        if let Some(trouble) =
+            pull.filter(|_| usable_image(self.observed, container, known).is_none())
         {
             return Some(self.pull_failed(container, trouble));
         }
-        let absent =
-            matches!(self.seen.images.get(&container.image), Some(ObservedImage::Absent { .. }));
+        let absent = matches!(
+            self.observed.images.get(&container.image),
+            Some(ObservedImage::Absent { .. })
+        );
         if container.pull == PullPolicy::Never && absent {
             let image = &container.image;
             let message =
                 format!("Container image {image:?} is not present with pull policy of Never");
             return Some(waiting("ErrImageNeverPull", &message));
         }
-        let trouble = self.memory.last_failure(&RetryStep::Container(container.name.clone()))?;
+        let trouble = self.record.last_failure(&RetryStep::Container(container.name.clone()))?;
         Some(waiting(&trouble.reason, &trouble.message))
     }
 
     /// Whether the order of init containers has reached this one.
     fn has_turn(&self, number: usize, container: &DesiredContainer) -> bool {
-        let initialized = is_initialized(self.want, self.memory);
-        let sandbox = self.memory.sandbox_attempt.unwrap_or(0);
+        let initialized = is_initialized(self.desired, self.record);
+        let sandbox = self.record.sandbox_attempt.unwrap_or(0);
         match container.role {
             ContainerRole::Main => initialized,
             ContainerRole::Ephemeral => true,
             ContainerRole::Init | ContainerRole::Sidecar => {
-                let past = self.memory.lets_successors_start(container, sandbox);
+                let past = self.record.lets_successors_start(container, sandbox);
                 let done = container.role == ContainerRole::Init && (initialized || past);
                 number <= self.past && !done
             }
@@ -423,12 +427,12 @@ impl<'a> ContainerView<'a> {
         container: &DesiredContainer,
         known: &ContainerRecord,
     ) -> Option<ContainerState> {
-        let sandbox = self.seen.ready_sandbox()?;
-        let longest = self.want.crash_delay_max;
+        let sandbox = self.observed.ready_sandbox()?;
+        let longest = self.desired.crash_delay_max;
         if !is_backing_off(known, sandbox, longest, self.now) {
             return None;
         }
-        let DesiredPod { namespace, name, uid, .. } = self.want;
+        let DesiredPod { namespace, name, uid, .. } = self.desired;
         let delay = duration::format(known.backoff.delay.min(longest));
         let container = &container.name;
         let message = format!(
@@ -448,7 +452,7 @@ impl<'a> ContainerView<'a> {
 
     /// State of a container whose predecessors are not done.
     fn not_yet(&self, _container: &DesiredContainer) -> ContainerState {
-        let initializing = !is_initialized(self.want, self.memory);
+        let initializing = !is_initialized(self.desired, self.record);
         waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, "")
     }
 }

@@ -132,7 +132,7 @@ fn container(name: String, image: String, pull: PullPolicy, extras: Extras) -> D
     }
 }
 
-fn want() -> impl Strategy<Value = DesiredPod> {
+fn desired() -> impl Strategy<Value = DesiredPod> {
     let policy = prop_oneof![
         Just(RestartPolicy::Always),
         Just(RestartPolicy::OnFailure),
@@ -188,9 +188,9 @@ fn want() -> impl Strategy<Value = DesiredPod> {
 }
 
 struct World {
-    want: DesiredPod,
-    seen: ObservedPod,
-    memory: PodRecord,
+    desired: DesiredPod,
+    observed: ObservedPod,
+    record: PodRecord,
     now: Now,
     next_id: u32,
     /// Every (container, attempt) that was ever created.
@@ -206,11 +206,11 @@ struct World {
 }
 
 impl World {
-    fn new(want: DesiredPod) -> Self {
+    fn new(desired: DesiredPod) -> Self {
         Self {
-            want,
-            seen: ObservedPod::default(),
-            memory: PodRecord::default(),
+            desired,
+            observed: ObservedPod::default(),
+            record: PodRecord::default(),
             now: Now { unix_seconds: 1_000_000, boot: Duration::from_secs(5_000) },
             next_id: 0,
             created: BTreeMap::new(),
@@ -225,11 +225,11 @@ impl World {
 
     /// Plans, and checks the invariants of the plan.
     fn look(&mut self) -> Plan {
-        let result = plan(&self.want, &self.seen, &self.memory, self.now);
-        let again = plan(&self.want, &self.seen, &result.memory, self.now);
+        let result = plan(&self.desired, &self.observed, &self.record, self.now);
+        let again = plan(&self.desired, &self.observed, &result.record, self.now);
         assert_eq!(result, again, "planning twice changes the plan");
 
-        let phase = result.memory.phase;
+        let phase = result.record.phase;
         assert_eq!(result.status.phase, phase.as_str());
         assert!(phase >= self.phase, "phase went back from {:?} to {phase:?}", self.phase);
         assert!(!self.phase.is_terminal() || phase == self.phase, "a terminal phase changed");
@@ -249,7 +249,7 @@ impl World {
             assert_eq!(set, 1, "{}: one state at a time", status.name);
         }
 
-        self.ended |= result.memory.ending.is_some();
+        self.ended |= result.record.ending.is_some();
         self.check_readiness(&result);
         for order in &result.probes {
             self.check_probe(order);
@@ -261,7 +261,7 @@ impl World {
         for (n, action) in keys.iter().enumerate() {
             assert!(!keys[..n].contains(action), "{action:?} twice");
         }
-        self.memory = result.memory.clone();
+        self.record = result.record.clone();
         result
     }
 
@@ -270,12 +270,12 @@ impl World {
         let statuses =
             plan.status.init_container_statuses.iter().chain(&plan.status.container_statuses);
         let shown: BTreeMap<&str, _> = statuses.map(|s| (s.name.as_str(), s)).collect();
-        for container in self.want.all_containers().filter(|c| c.role.serves()) {
+        for container in self.desired.all_containers().filter(|c| c.role.serves()) {
             let Some(status) = shown.get(container.name.as_str()) else { continue };
             if !status.ready {
                 continue;
             }
-            let newest = self.seen.newest(&container.name).expect("a ready container is there");
+            let newest = self.observed.newest(&container.name).expect("a ready container is there");
             assert!(matches!(newest.state, InstanceState::Running { .. }), "{newest:?} is ready");
             let said = |kind| self.verdicts.get(&(newest.id.clone(), kind)) == Some(&true);
             assert!(container.probes.readiness.is_none() || said(ProbeKind::Readiness));
@@ -284,17 +284,17 @@ impl World {
             assert!(!hooked, "ready before its first hook");
         }
         let ready = plan.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-        let all = self.want.all_containers().filter(|c| c.role.serves());
+        let all = self.desired.all_containers().filter(|c| c.role.serves());
         let mut all = all.map(|c| shown.get(c.name.as_str()).is_some_and(|s| s.ready));
         assert!(!ready || all.all(|ready| ready), "ready without all of its containers");
     }
 
     /// Only running instances are probed, the startup probe first; liveness is not probed while the pod terminates.
     fn check_probe(&self, order: &ProbeOrder) {
-        let newest = self.seen.newest(&order.container).expect("what is asked is there");
+        let newest = self.observed.newest(&order.container).expect("what is asked is there");
         assert_eq!(newest.id, order.id);
         assert!(matches!(newest.state, InstanceState::Running { .. }));
-        let container = self.want.container(&order.container).expect("wanted");
+        let container = self.desired.container(&order.container).expect("wanted");
         let passed = self.verdicts.get(&(order.id.clone(), ProbeKind::Startup)) == Some(&true);
         match order.kind {
             ProbeKind::Startup => assert!(!passed),
@@ -306,12 +306,12 @@ impl World {
     /// Sidecars are stopped one at a time, in reverse order, after all other containers.
     fn check_stop(&self, name: &str, why: StopReason) {
         assert!(!(self.ended && matches!(why, StopReason::Unhealthy(_))), "{name}: {why:?}");
-        let place = self.want.sidecars().position(|c| c.name == name);
+        let place = self.desired.sidecars().position(|c| c.name == name);
         let Some(place) = place.filter(|_| why == StopReason::PodEnds) else { return };
         let later: Vec<&str> =
-            self.want.sidecars().skip(place + 1).map(|c| c.name.as_str()).collect();
-        for live in self.seen.live() {
-            let sidecar = self.want.sidecars().any(|c| c.name == live.name);
+            self.desired.sidecars().skip(place + 1).map(|c| c.name.as_str()).collect();
+        for live in self.observed.live() {
+            let sidecar = self.desired.sidecars().any(|c| c.name == live.name);
             assert!(sidecar && !later.contains(&live.name.as_str()), "{name} before {}", live.name);
         }
     }
@@ -329,37 +329,37 @@ impl World {
         assert!(!(starts && self.ended), "{action:?} after the end was decided");
         match action {
             Action::CreateContainer { container, attempt, sandbox_id, .. } => {
-                let live = self.seen.live().any(|c| c.name == *container);
+                let live = self.observed.live().any(|c| c.name == *container);
                 assert!(!live, "{container} would run twice");
                 let again = self.created.contains_key(&(container.clone(), *attempt));
                 assert!(!again, "{container}/{attempt} created twice");
-                let sandbox = self.seen.ready_sandbox().expect("a ready sandbox");
+                let sandbox = self.observed.ready_sandbox().expect("a ready sandbox");
                 assert_eq!(sandbox.id, *sandbox_id);
-                assert_eq!(self.seen.volumes, ObservedVolumes::Mounted);
+                assert_eq!(self.observed.volumes, ObservedVolumes::Mounted);
                 self.check_init_order(container);
             }
             Action::StartContainer { container, .. } => {
-                let live = self.seen.live().any(|c| c.name == *container);
+                let live = self.observed.live().any(|c| c.name == *container);
                 assert!(!live, "{container} would run twice");
                 self.check_init_order(container);
             }
             Action::RunPostStart { id, .. } => {
-                let newest = self.seen.containers.iter().find(|c| c.id == *id).expect("there");
+                let newest = self.observed.containers.iter().find(|c| c.id == *id).expect("there");
                 assert!(matches!(newest.state, InstanceState::Running { .. }));
                 assert_eq!(self.hooks.get(id), Some(&0), "a first hook twice, or not ours");
             }
             Action::StopContainer { container, why, .. } => self.check_stop(container, *why),
             Action::CreateSandbox { attempt } => {
-                assert!(self.seen.sandboxes.iter().all(|s| !s.ready && s.attempt < *attempt));
-                assert!(self.seen.live().next().is_none());
+                assert!(self.observed.sandboxes.iter().all(|s| !s.ready && s.attempt < *attempt));
+                assert!(self.observed.live().next().is_none());
             }
             Action::UnmountVolumes | Action::RemoveCgroup => {
-                assert!(self.seen.live().next().is_none(), "{action:?} under a live container");
+                assert!(self.observed.live().next().is_none(), "{action:?} under a live container");
             }
             Action::ReportDeleted | Action::Forget => {
-                assert!(self.seen.sandboxes.is_empty() && self.seen.containers.is_empty());
-                assert_eq!(self.seen.volumes, ObservedVolumes::Absent);
-                assert!(!self.seen.cgroup);
+                assert!(self.observed.sandboxes.is_empty() && self.observed.containers.is_empty());
+                assert_eq!(self.observed.volumes, ObservedVolumes::Absent);
+                assert!(!self.observed.cgroup);
             }
             _ => {}
         }
@@ -367,22 +367,22 @@ impl World {
 
     /// No init container runs alongside another or a main container, and a sidecar starts before its successors.
     fn check_init_order(&self, container: &str) {
-        let role = self.want.container(container).expect("wanted").role;
+        let role = self.desired.container(container).expect("wanted").role;
         if matches!(role, ContainerRole::Init | ContainerRole::Main) {
-            for other in self.want.init.iter().filter(|c| c.role == ContainerRole::Init) {
-                let live = self.seen.live().any(|c| c.name == other.name);
+            for other in self.desired.init.iter().filter(|c| c.role == ContainerRole::Init) {
+                let live = self.observed.live().any(|c| c.name == other.name);
                 assert!(!live || other.name == container, "{container} beside {}", other.name);
             }
         }
         if role == ContainerRole::Ephemeral {
             return;
         }
-        let sandbox = self.seen.ready_sandbox().expect("a ready sandbox");
-        for before in self.want.init.iter().take_while(|c| c.name != container) {
+        let sandbox = self.observed.ready_sandbox().expect("a ready sandbox");
+        for before in self.desired.init.iter().take_while(|c| c.name != container) {
             if before.role == ContainerRole::Sidecar {
                 let of_sandbox =
                     |c: &&ObservedContainer| c.name == before.name && c.sandbox_id == sandbox.id;
-                let started = self.seen.containers.iter().find(of_sandbox);
+                let started = self.observed.containers.iter().find(of_sandbox);
                 assert!(started.is_some(), "{container} before sidecar {}", before.name);
             }
         }
@@ -394,8 +394,8 @@ impl World {
             Event::Do(n) => self.act(*n, true),
             Event::Fail(n) => self.act(*n, false),
             Event::Exit(n, code) => {
-                let live: Vec<usize> = (0..self.seen.containers.len())
-                    .filter(|i| self.seen.containers[*i].is_live())
+                let live: Vec<usize> = (0..self.observed.containers.len())
+                    .filter(|i| self.observed.containers[*i].is_live())
                     .collect();
                 if let Some(i) = live.get(*n) {
                     self.exit(*i, *code);
@@ -407,27 +407,30 @@ impl World {
                 self.now.unix_seconds += i64::try_from(*secs).expect("small");
             }
             Event::Restart => {
-                self.seen.images.clear();
-                if self.seen.volumes == ObservedVolumes::Mounted {
-                    self.seen.volumes = ObservedVolumes::Unverified;
+                self.observed.images.clear();
+                if self.observed.volumes == ObservedVolumes::Mounted {
+                    self.observed.volumes = ObservedVolumes::Unverified;
                 }
             }
             Event::Reboot => {
                 self.lose_sandbox(true);
                 self.now.boot = Duration::from_secs(10);
-                self.memory = self.memory.clone().after_reboot();
-                self.seen.images.clear();
-                self.seen.cgroup = false;
+                self.record = self.record.clone().after_reboot();
+                self.observed.images.clear();
+                self.observed.cgroup = false;
             }
             Event::Delete(secs) => {
-                if self.want.source == PodSource::Api && self.want.presence == Presence::Present {
-                    self.want.presence = Presence::Deleting { grace: Duration::from_secs(*secs) };
+                if self.desired.source == PodSource::Api
+                    && self.desired.presence == Presence::Present
+                {
+                    self.desired.presence =
+                        Presence::Deleting { grace: Duration::from_secs(*secs) };
                 }
             }
-            Event::Drop => self.want = self.want.clone().into_gone(),
+            Event::Drop => self.desired = self.desired.clone().into_gone(),
             Event::Change(n) => {
-                let init = self.want.init.len();
-                let mut all = self.want.init.iter_mut().chain(&mut self.want.containers);
+                let init = self.desired.init.len();
+                let mut all = self.desired.init.iter_mut().chain(&mut self.desired.containers);
                 if let Some(container) = all.nth(n % (init + 1)) {
                     container.hash.push('1');
                 }
@@ -438,7 +441,7 @@ impl World {
                 } else {
                     ConfigState::Missing("no \"x\"".to_owned())
                 };
-                let mut all = self.want.init.iter_mut().chain(&mut self.want.containers);
+                let mut all = self.desired.init.iter_mut().chain(&mut self.desired.containers);
                 if let Some(container) = all.nth(*n) {
                     container.config = config;
                 }
@@ -450,22 +453,22 @@ impl World {
                 }
             }
             Event::StaleVerdict(kind, good) => {
-                let before = self.memory.clone();
+                let before = self.record.clone();
                 // An instance that never started was not probed.
-                let dead = self.seen.containers.iter().filter(|c| c.exit().is_some());
+                let dead = self.observed.containers.iter().filter(|c| c.exit().is_some());
                 let dead: Vec<ObservedContainer> = dead.cloned().collect();
                 for old in dead {
-                    let newest = self.seen.newest(&old.name).is_some_and(|c| c.id == old.id);
-                    let told = self.memory.record_probe_result(&old.name, &old.id, *kind, *good);
+                    let newest = self.observed.newest(&old.name).is_some_and(|c| c.id == old.id);
+                    let told = self.record.record_probe_result(&old.name, &old.id, *kind, *good);
                     assert!(!told || newest, "a verdict about an older instance counts");
                     self.verdicts.insert((old.id.clone(), *kind), *good);
                 }
                 // For the newest, dead instance it may count; only its health changes.
-                assert_eq!(self.memory.ending, before.ending);
+                assert_eq!(self.record.ending, before.ending);
             }
             Event::Debug => {
-                let name = format!("debug{}", self.want.ephemeral.len());
-                if self.want.ephemeral.len() < 2 {
+                let name = format!("debug{}", self.desired.ephemeral.len());
+                if self.desired.ephemeral.len() < 2 {
                     let extras = Extras {
                         startup: false,
                         readiness: false,
@@ -476,7 +479,7 @@ impl World {
                     };
                     let image = "image0".to_owned();
                     let debug = container(name, image, PullPolicy::IfNotPresent, extras);
-                    self.want
+                    self.desired
                         .ephemeral
                         .push(DesiredContainer { role: ContainerRole::Ephemeral, ..debug });
                 }
@@ -485,7 +488,7 @@ impl World {
     }
 
     fn judge(&mut self, order: &ProbeOrder, good: bool) {
-        let told = self.memory.record_probe_result(&order.container, &order.id, order.kind, good);
+        let told = self.record.record_probe_result(&order.container, &order.id, order.kind, good);
         assert!(told, "{order:?} is not about the newest instance");
         self.verdicts.insert((order.id.clone(), order.kind), good);
     }
@@ -500,20 +503,20 @@ impl World {
         if works {
             self.do_it(&action)
         } else {
-            self.memory.record_failure(step(&action), "E", "no", boot)
+            self.record.record_failure(step(&action), "E", "no", boot)
         }
     }
 
     fn do_it(&mut self, action: &Action) {
-        self.memory.clear_failure(&step(action));
+        self.record.clear_failure(&step(action));
         match action.clone() {
-            Action::Admit => self.memory.admission = Some(Admission::Admitted),
-            Action::MountVolumes => self.seen.volumes = ObservedVolumes::Mounted,
+            Action::Admit => self.record.admission = Some(Admission::Admitted),
+            Action::MountVolumes => self.observed.volumes = ObservedVolumes::Mounted,
             Action::CreateSandbox { attempt } => {
                 let (id, ips) = (self.id(), vec!["10.1.0.2".to_owned()]);
-                self.seen.sandboxes.push(ObservedSandbox { id, attempt, ready: true, ips });
-                self.seen.cgroup = true;
-                self.memory.record_new_sandbox();
+                self.observed.sandboxes.push(ObservedSandbox { id, attempt, ready: true, ips });
+                self.observed.cgroup = true;
+                self.record.record_new_sandbox();
             }
             Action::InspectImage { image } => {
                 let state = if self.next_id.is_multiple_of(2) {
@@ -521,16 +524,16 @@ impl World {
                 } else {
                     ObservedImage::Absent { at: self.now.boot }
                 };
-                self.seen.images.insert(image, state);
+                self.observed.images.insert(image, state);
             }
             Action::PullImage { image, container } => {
-                self.memory.record_pull(&container, &image);
-                self.seen.images.insert(image.clone(), ObservedImage::Present { id: image });
+                self.record.record_pull(&container, &image);
+                self.observed.images.insert(image.clone(), ObservedImage::Present { id: image });
             }
             Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
-                let hash = self.want.container(&container).expect("wanted").hash.clone();
+                let hash = self.desired.container(&container).expect("wanted").hash.clone();
                 *self.created.entry((container.clone(), attempt)).or_default() += 1;
-                self.seen.containers.push(ObservedContainer {
+                self.observed.containers.push(ObservedContainer {
                     id: format!("i{}", self.next_id),
                     name: container,
                     attempt,
@@ -552,24 +555,28 @@ impl World {
             }
             Action::RunPostStart { container, id } => {
                 *self.hooks.entry(id.clone()).or_default() += 1;
-                self.memory.record_post_start(&container, &id, !self.next_id.is_multiple_of(5));
+                self.record.record_post_start(&container, &id, !self.next_id.is_multiple_of(5));
             }
             Action::StopContainer { id, .. } => {
                 let exit = Exit { code: 143, ..Exit::default() };
                 self.set(&id, InstanceState::Exited(exit));
             }
-            Action::RemoveContainer { id, .. } => self.seen.containers.retain(|c| c.id != id),
+            Action::RemoveContainer { id, .. } => self.observed.containers.retain(|c| c.id != id),
             Action::StopSandbox { id, attempt } => {
-                self.seen.sandboxes.iter_mut().filter(|s| s.id == id).for_each(|s| s.ready = false);
-                self.memory.record_stopped_sandbox(attempt);
+                self.observed
+                    .sandboxes
+                    .iter_mut()
+                    .filter(|s| s.id == id)
+                    .for_each(|s| s.ready = false);
+                self.record.record_stopped_sandbox(attempt);
             }
             Action::RemoveSandbox { id } => {
-                self.seen.sandboxes.retain(|s| s.id != id);
-                self.seen.containers.retain(|c| c.sandbox_id != id);
+                self.observed.sandboxes.retain(|s| s.id != id);
+                self.observed.containers.retain(|c| c.sandbox_id != id);
             }
-            Action::UnmountVolumes => self.seen.volumes = ObservedVolumes::Absent,
-            Action::RemoveCgroup => self.seen.cgroup = false,
-            Action::ReportDeleted => self.memory.reported = true,
+            Action::UnmountVolumes => self.observed.volumes = ObservedVolumes::Absent,
+            Action::RemoveCgroup => self.observed.cgroup = false,
+            Action::ReportDeleted => self.record.reported = true,
             Action::Forget => self.forgotten = true,
         }
     }
@@ -580,22 +587,22 @@ impl World {
     }
 
     fn set(&mut self, id: &str, state: InstanceState) {
-        for container in self.seen.containers.iter_mut().filter(|c| c.id == id) {
+        for container in self.observed.containers.iter_mut().filter(|c| c.id == id) {
             container.state = state.clone();
         }
     }
 
     fn exit(&mut self, index: usize, code: i32) {
-        let container = &mut self.seen.containers[index];
+        let container = &mut self.observed.containers[index];
         container.state = InstanceState::Exited(Exit { code, ..Exit::default() });
     }
 
     fn lose_sandbox(&mut self, with_containers: bool) {
-        let Some(newest) = self.seen.newest_sandbox().map(|s| s.id.clone()) else { return };
-        for sandbox in self.seen.sandboxes.iter_mut().filter(|s| s.id == newest) {
+        let Some(newest) = self.observed.newest_sandbox().map(|s| s.id.clone()) else { return };
+        for sandbox in self.observed.sandboxes.iter_mut().filter(|s| s.id == newest) {
             sandbox.ready = false;
         }
-        for container in &mut self.seen.containers {
+        for container in &mut self.observed.containers {
             if with_containers && container.is_live() {
                 container.state = InstanceState::Exited(Exit { code: 137, ..Exit::default() });
             }
@@ -648,8 +655,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn invariants_hold_in_every_history(want in want(), events in proptest::collection::vec(event(), 0..120)) {
-        let mut world = World::new(want);
+    fn invariants_hold_in_every_history(desired in desired(), events in proptest::collection::vec(event(), 0..120)) {
+        let mut world = World::new(desired);
         for event in &events {
             world.look();
             if world.forgotten {
@@ -660,28 +667,28 @@ proptest! {
     }
 
     #[test]
-    fn a_deleted_pod_leaves_nothing(want in want(), events in proptest::collection::vec(event(), 0..80)) {
-        let mut world = World::new(want);
+    fn a_deleted_pod_leaves_nothing(desired in desired(), events in proptest::collection::vec(event(), 0..80)) {
+        let mut world = World::new(desired);
         for event in &events {
             world.look();
             world.happen(event);
         }
-        world.want.presence = match world.want.source {
+        world.desired.presence = match world.desired.source {
             PodSource::Api => Presence::Deleting { grace: Duration::from_secs(1) },
             PodSource::Static => Presence::Gone { grace: Duration::from_secs(1) },
         };
         let last = world.settle();
         prop_assert_eq!(last.stage, PodStage::Gone);
-        prop_assert!(world.memory.reported || world.forgotten);
-        prop_assert!(world.seen.sandboxes.is_empty() && world.seen.containers.is_empty());
+        prop_assert!(world.record.reported || world.forgotten);
+        prop_assert!(world.observed.sandboxes.is_empty() && world.observed.containers.is_empty());
     }
 
     #[test]
-    fn a_wanted_pod_runs_once_trouble_ends(want in want(), events in proptest::collection::vec(event(), 0..80)) {
+    fn a_wanted_pod_runs_once_trouble_ends(desired in desired(), events in proptest::collection::vec(event(), 0..80)) {
         let mut world = World::new(DesiredPod {
             restart_policy: RestartPolicy::Always,
             active_deadline: None,
-            ..want
+            ..desired
         });
         for event in &events {
             world.look();
@@ -689,23 +696,23 @@ proptest! {
                 world.happen(event);
             }
         }
-        let (mut init, mut main) = (world.want.init.clone(), world.want.containers.clone());
+        let (mut init, mut main) = (world.desired.init.clone(), world.desired.containers.clone());
         init.iter_mut().chain(&mut main).for_each(|c| c.config = ConfigState::Ready);
-        (world.want.init, world.want.containers) = (init, main);
+        (world.desired.init, world.desired.containers) = (init, main);
         let succeed = |world: &mut World| {
-            let init: Vec<String> = world.want.init.iter().map(|c| c.name.clone()).collect();
-            for index in 0..world.seen.containers.len() {
-                let container = &world.seen.containers[index];
+            let init: Vec<String> = world.desired.init.iter().map(|c| c.name.clone()).collect();
+            for index in 0..world.observed.containers.len() {
+                let container = &world.observed.containers[index];
                 if container.is_live() && init.contains(&container.name) {
                     world.exit(index, 0);
                 }
             }
         };
         // Each init container needs a round of its own, and a changed definition one more.
-        for _ in 0..2 * world.want.init.len() + 2 {
+        for _ in 0..2 * world.desired.init.len() + 2 {
             for n in 0..2 {
                 let image = format!("image{n}");
-                world.seen.images.insert(image.clone(), ObservedImage::Present { id: image });
+                world.observed.images.insert(image.clone(), ObservedImage::Present { id: image });
             }
             world.settle();
             succeed(&mut world);
@@ -720,8 +727,8 @@ proptest! {
     }
 
     #[test]
-    fn a_restarted_agent_with_its_journal_has_nothing_to_do(want in want(), events in proptest::collection::vec(event(), 0..60)) {
-        let mut world = World::new(want);
+    fn a_restarted_agent_with_its_journal_has_nothing_to_do(desired in desired(), events in proptest::collection::vec(event(), 0..60)) {
+        let mut world = World::new(desired);
         for event in &events {
             world.look();
             if matches!(event, Event::Configure(_, false)) || world.forgotten {
@@ -729,26 +736,26 @@ proptest! {
             }
             world.happen(event);
         }
-        let all = world.want.init.iter_mut().chain(&mut world.want.containers);
+        let all = world.desired.init.iter_mut().chain(&mut world.desired.containers);
         all.for_each(|c| c.config = ConfigState::Ready);
         // All images are present: a pod that waits for one looks it up forever, by design.
         for n in 0..2 {
             let image = format!("image{n}");
-            world.seen.images.insert(image.clone(), ObservedImage::Present { id: image });
+            world.observed.images.insert(image.clone(), ObservedImage::Present { id: image });
         }
         let before = world.settle();
         // A new process some time later: the record in its stored form, everything observed again.
-        let stored = serde_json::to_string(&world.memory).expect("encode");
-        let memory: PodRecord = serde_json::from_str(&stored).expect("decode");
-        prop_assert_eq!(&memory, &world.memory);
+        let stored = serde_json::to_string(&world.record).expect("encode");
+        let record: PodRecord = serde_json::from_str(&stored).expect("decode");
+        prop_assert_eq!(&record, &world.record);
         let later = Now { unix_seconds: world.now.unix_seconds + 7, boot: world.now.boot + Duration::from_secs(7) };
-        let mut seen = world.seen.clone();
-        seen.images.clear();
-        let after = plan(&world.want, &seen, &memory, later);
+        let mut observed = world.observed.clone();
+        observed.images.clear();
+        let after = plan(&world.desired, &observed, &record, later);
         // A lookup only reads; every other action would change something.
         let mut changes = after.actions.iter().filter(|a| !matches!(a, Action::InspectImage { .. }));
         prop_assert!(changes.next().is_none() || before.stage == PodStage::Gone, "{:?}", after.actions);
         prop_assert_eq!(after.status, before.status);
-        prop_assert_eq!(after.memory, memory);
+        prop_assert_eq!(after.record, record);
     }
 }

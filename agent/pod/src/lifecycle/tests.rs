@@ -44,7 +44,7 @@ fn init_container(name: &str) -> DesiredContainer {
     DesiredContainer { role: ContainerRole::Init, ..container(name) }
 }
 
-fn want() -> DesiredPod {
+fn desired() -> DesiredPod {
     DesiredPod {
         namespace: "ns".into(),
         name: "p".into(),
@@ -125,12 +125,12 @@ fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
 
 #[test]
 fn the_node_is_asked_first_and_a_refusal_is_final() {
-    let first = plan(&want(), &ObservedPod::default(), &PodRecord::default(), at(0));
+    let first = plan(&desired(), &ObservedPod::default(), &PodRecord::default(), at(0));
     assert_eq!(first.actions, [Action::Admit]);
     assert_eq!(first.status.start_time, None);
     let refused = Admission::Refused { reason: "OutOfcpu".into(), message: "full".into() };
-    let memory = PodRecord { admission: Some(refused), ..first.memory };
-    let second = plan(&want(), &ObservedPod::default(), &memory, at(0));
+    let record = PodRecord { admission: Some(refused), ..first.record };
+    let second = plan(&desired(), &ObservedPod::default(), &record, at(0));
     assert_eq!(second.stage, PodStage::Refused);
     assert_eq!(
         (second.status.phase.as_str(), second.status.reason.as_str()),
@@ -146,7 +146,7 @@ fn the_node_is_asked_first_and_a_refusal_is_final() {
 
 #[test]
 fn sandbox_volumes_and_image_are_prepared_side_by_side() {
-    let next = plan(&want(), &ObservedPod::default(), &admitted(), at(0));
+    let next = plan(&desired(), &ObservedPod::default(), &admitted(), at(0));
     let expect = [
         Action::MountVolumes,
         Action::InspectImage { image: "image:1".into() },
@@ -158,7 +158,7 @@ fn sandbox_volumes_and_image_are_prepared_side_by_side() {
 
 #[test]
 fn a_running_pod_is_ready_and_has_nothing_to_do() {
-    let next = plan(&want(), &with(vec![instance("c", 0, running())]), &admitted(), at(0));
+    let next = plan(&desired(), &with(vec![instance("c", 0, running())]), &admitted(), at(0));
     assert_eq!((next.actions.as_slice(), next.wake_at), ([].as_slice(), None));
     let status = &next.status;
     assert_eq!(status.phase, "Running");
@@ -174,7 +174,7 @@ fn a_running_pod_is_ready_and_has_nothing_to_do() {
 #[test]
 fn the_first_crash_restarts_at_once_and_the_second_waits() {
     let crashed = with(vec![instance("c", 0, exited(1))]);
-    let first = plan(&want(), &crashed, &admitted(), at(0));
+    let first = plan(&desired(), &crashed, &admitted(), at(0));
     let create = Action::CreateContainer {
         container: "c".into(),
         attempt: 1,
@@ -183,7 +183,7 @@ fn the_first_crash_restarts_at_once_and_the_second_waits() {
     };
     assert_eq!(first.actions, [create]);
     let again = with(vec![instance("c", 0, exited(1)), instance("c", 1, exited(1))]);
-    let second = plan(&want(), &again, &first.memory, at(1));
+    let second = plan(&desired(), &again, &first.record, at(1));
     assert_eq!(second.actions, []);
     assert_eq!(second.wake_at, Some(at(11).boot));
     let status = &second.status.container_statuses[0];
@@ -193,22 +193,22 @@ fn the_first_crash_restarts_at_once_and_the_second_waits() {
     assert_eq!(status.last_state.terminated.as_ref().map(|t| t.exit_code), Some(1));
     assert_eq!(condition(&second.status, "Ready").reason, "ContainersNotReady");
     assert_eq!(second.status.phase, "Running");
-    let due = plan(&want(), &again, &second.memory, at(11));
+    let due = plan(&desired(), &again, &second.record, at(11));
     assert_eq!(due.actions.len(), 1);
 }
 
 #[test]
 fn a_restart_counts_from_when_it_runs() {
     let one = instance("c", 0, exited(1));
-    let first = plan(&want(), &with(vec![one.clone()]), &admitted(), at(0));
-    let mut memory = first.memory;
+    let first = plan(&desired(), &with(vec![one.clone()]), &admitted(), at(0));
+    let mut record = first.record;
     let states = [(InstanceState::Created, 0, false), (running(), 1, true), (exited(1), 1, false)];
     for (state, restarts, ready) in states {
-        let seen = with(vec![one.clone(), instance("c", 1, state.clone())]);
-        let next = plan(&want(), &seen, &memory, at(1));
+        let observed = with(vec![one.clone(), instance("c", 1, state.clone())]);
+        let next = plan(&desired(), &observed, &record, at(1));
         let status = &next.status.container_statuses[0];
         assert_eq!((status.restart_count, status.ready), (restarts, ready), "{state:?}");
-        memory = next.memory;
+        record = next.record;
     }
 }
 
@@ -222,8 +222,8 @@ fn what_has_not_begun_to_run_says_nothing_of_itself() {
         ..instance("c", 0, InstanceState::Created)
     };
     let made = instance("c", 0, InstanceState::Created);
-    let status = |seen: ObservedContainer| {
-        let next = plan(&want(), &with(vec![seen]), &admitted(), at(0));
+    let status = |observed: ObservedContainer| {
+        let next = plan(&desired(), &with(vec![observed]), &admitted(), at(0));
         next.status.container_statuses[0].clone()
     };
     assert_eq!(status(made), status(found.clone()));
@@ -240,7 +240,8 @@ fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized
             .is_some_and(|t| (t.exit_code, t.reason.as_str()) == (137, "ContainerStatusUnknown"))
     };
     let init = vec![init_container("i0"), init_container("i1"), init_container("i2")];
-    let pod = DesiredPod { init, presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
+    let pod =
+        DesiredPod { init, presence: Presence::Deleting { grace: Duration::ZERO }, ..desired() };
     // Exits of i0, i1 and so on; which of them count as failed; whether c counts as failed.
     let cases: [(&[i32], [bool; 3], bool); 4] = [
         (&[], [true, false, false], false),
@@ -259,29 +260,29 @@ fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized
             "{exits:?}"
         );
     }
-    let alive = plan(&want(), &prepared(), &admitted(), at(0));
+    let alive = plan(&desired(), &prepared(), &admitted(), at(0));
     assert_eq!(waiting(&alive.status.container_statuses[0]).0, "ContainerCreating");
 }
 
 #[test]
 fn images_wait_and_say_why() {
     let absent = |pull| {
-        let mut seen = prepared();
-        seen.images.insert("image:1".into(), ObservedImage::Absent { at: BOOT });
+        let mut observed = prepared();
+        observed.images.insert("image:1".into(), ObservedImage::Absent { at: BOOT });
         let containers = vec![DesiredContainer { pull, ..container("c") }];
-        (DesiredPod { containers, ..want() }, seen)
+        (DesiredPod { containers, ..desired() }, observed)
     };
-    let (want, seen) = absent(PullPolicy::Never);
-    let next = plan(&want, &seen, &admitted(), at(0));
+    let (desired, observed) = absent(PullPolicy::Never);
+    let next = plan(&desired, &observed, &admitted(), at(0));
     assert_eq!((next.actions.as_slice(), next.wake_at), ([].as_slice(), Some(at(10).boot)));
     assert_eq!(waiting(&next.status.container_statuses[0]).0, "ErrImageNeverPull");
 
-    let (want, seen) = absent(PullPolicy::IfNotPresent);
+    let (desired, observed) = absent(PullPolicy::IfNotPresent);
     let pull = Action::PullImage { image: "image:1".into(), container: "c".into() };
-    let next = plan(&want, &seen, &admitted(), at(0));
+    let next = plan(&desired, &observed, &admitted(), at(0));
     assert_eq!(next.actions, std::slice::from_ref(&pull));
-    let mut memory = next.memory;
-    memory.record_failure(
+    let mut record = next.record;
+    record.record_failure(
         RetryStep::Image("image:1".into()),
         "ErrImagePull",
         "no such image",
@@ -292,19 +293,19 @@ fn images_wait_and_say_why() {
         (6, ("ImagePullBackOff", "Back-off pulling image \"image:1\"")),
     ];
     for (secs, expect) in cases {
-        let next = plan(&want, &seen, &memory, at(secs));
+        let next = plan(&desired, &observed, &record, at(secs));
         assert_eq!(waiting(&next.status.container_statuses[0]), expect, "{secs}");
         assert_eq!(next.actions, []);
         assert!(next.wake_at.is_some());
     }
-    assert_eq!(plan(&want, &seen, &memory, at(10)).actions, [pull]);
+    assert_eq!(plan(&desired, &observed, &record, at(10)).actions, [pull]);
 }
 
 #[test]
 fn a_missing_object_holds_the_container_and_is_named() {
     let missing = ConfigState::Missing("configmap \"m\" not found".into());
     let containers = vec![DesiredContainer { config: missing, ..container("c") }];
-    let next = plan(&DesiredPod { containers, ..want() }, &prepared(), &admitted(), at(0));
+    let next = plan(&DesiredPod { containers, ..desired() }, &prepared(), &admitted(), at(0));
     assert_eq!(next.actions, []);
     let expect = ("CreateContainerConfigError", "configmap \"m\" not found");
     assert_eq!(waiting(&next.status.container_statuses[0]), expect);
@@ -312,7 +313,7 @@ fn a_missing_object_holds_the_container_and_is_named() {
 
 #[test]
 fn init_containers_go_first_one_by_one() {
-    let pod = DesiredPod { init: vec![init_container("i1"), init_container("i2")], ..want() };
+    let pod = DesiredPod { init: vec![init_container("i1"), init_container("i2")], ..desired() };
     let next = plan(&pod, &prepared(), &admitted(), at(0));
     let created: Vec<_> = next
         .actions
@@ -327,13 +328,13 @@ fn init_containers_go_first_one_by_one() {
 
     let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..pod };
     let failed = plan(&pod, &with(vec![instance("i1", 0, exited(2))]), &admitted(), at(0));
-    assert_eq!(failed.memory.phase, Phase::Failed);
+    assert_eq!(failed.record.phase, Phase::Failed);
     assert_eq!(failed.stage, PodStage::Clearing);
 }
 
 #[test]
 fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
-    let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..want() };
+    let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..desired() };
     let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &admitted(), at(0));
     assert_eq!(over.status.phase, "Succeeded");
     assert_eq!(condition(&over.status, "Ready").reason, "PodCompleted");
@@ -341,17 +342,17 @@ fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
     assert_eq!(over.actions, [stop, Action::UnmountVolumes]);
     assert!(over.actions.iter().all(Action::needs_durable_memory));
 
-    let mut memory = over.memory;
-    memory.record_stopped_sandbox(0);
+    let mut record = over.record;
+    record.record_stopped_sandbox(0);
     let mut bare = with(vec![instance("c", 0, exited(0))]);
     bare.sandboxes[0].ready = false;
     (bare.volumes, bare.cgroup) = (ObservedVolumes::Absent, false);
-    let kept = plan(&pod, &bare, &memory, at(0));
+    let kept = plan(&pod, &bare, &record, at(0));
     assert_eq!((kept.stage, kept.actions.as_slice()), (PodStage::Finished, [].as_slice()));
     let deleted = DesiredPod { presence: Presence::Deleting { grace: Duration::ZERO }, ..pod };
-    let next = plan(&deleted, &bare, &kept.memory, at(0));
+    let next = plan(&deleted, &bare, &kept.record, at(0));
     assert_eq!(next.actions, [Action::RemoveSandbox { id: "s".into() }]);
-    let gone = plan(&deleted, &ObservedPod::default(), &next.memory, at(0));
+    let gone = plan(&deleted, &ObservedPod::default(), &next.record, at(0));
     assert_eq!(gone.actions, [Action::ReportDeleted]);
     assert_eq!(gone.status.container_statuses[0].container_id, "containerd://c-0");
 }
@@ -359,69 +360,69 @@ fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
 #[test]
 fn what_was_made_and_may_still_begin_holds_the_end_up_until_its_sandbox_is_stopped() {
     let presence = Presence::Deleting { grace: Duration::ZERO };
-    let pod = DesiredPod { presence, ..want() };
-    let mut seen = with(vec![instance("c", 0, InstanceState::Created)]);
-    let next = plan(&pod, &seen, &admitted(), at(0));
+    let pod = DesiredPod { presence, ..desired() };
+    let mut observed = with(vec![instance("c", 0, InstanceState::Created)]);
+    let next = plan(&pod, &observed, &admitted(), at(0));
     let stop = Action::StopSandbox { id: "s".into(), attempt: 0 };
     assert_eq!((next.stage, next.actions.as_slice()), (PodStage::Ending, [stop].as_slice()));
     assert_eq!(next.status.phase, "Pending");
-    seen.sandboxes[0].ready = false;
-    let mut memory = next.memory;
-    memory.record_stopped_sandbox(0);
-    let next = plan(&pod, &seen, &memory, at(0));
+    observed.sandboxes[0].ready = false;
+    let mut record = next.record;
+    record.record_stopped_sandbox(0);
+    let next = plan(&pod, &observed, &record, at(0));
     assert_eq!((next.stage, next.status.phase.as_str()), (PodStage::Clearing, "Failed"));
     assert!(next.actions.contains(&Action::UnmountVolumes));
 }
 
 #[test]
 fn a_shorter_grace_brings_the_deadline_forward_and_a_longer_one_does_not() {
-    let seen = with(vec![instance("c", 0, running())]);
+    let observed = with(vec![instance("c", 0, running())]);
     let deleting = |secs| DesiredPod {
         presence: Presence::Deleting { grace: Duration::from_secs(secs) },
-        ..want()
+        ..desired()
     };
     let deadline = |plan: &Plan| match plan.actions.as_slice() {
         [Action::StopContainer { deadline, .. }] => *deadline,
         other => panic!("{other:?}"),
     };
-    let first = plan(&deleting(30), &seen, &admitted(), at(0));
+    let first = plan(&deleting(30), &observed, &admitted(), at(0));
     assert_eq!(deadline(&first), at(30).boot);
-    let longer = plan(&deleting(60), &seen, &first.memory, at(5));
+    let longer = plan(&deleting(60), &observed, &first.record, at(5));
     assert_eq!(deadline(&longer), at(30).boot);
-    let shorter = plan(&deleting(1), &seen, &first.memory, at(5));
+    let shorter = plan(&deleting(1), &observed, &first.record, at(5));
     assert_eq!(deadline(&shorter), at(6).boot);
 }
 
 #[test]
 fn a_changed_definition_replaces_the_instance_without_back_off() {
     let containers = vec![DesiredContainer { hash: "new".into(), ..container("c") }];
-    let pod = DesiredPod { containers, restart_policy: RestartPolicy::Never, ..want() };
+    let pod = DesiredPod { containers, restart_policy: RestartPolicy::Never, ..desired() };
     let stop = plan(&pod, &with(vec![instance("c", 0, running())]), &admitted(), at(0));
     assert!(matches!(
         stop.actions.as_slice(),
         [Action::StopContainer { why: StopReason::DefinitionChanged, .. }]
     ));
-    let next = plan(&pod, &with(vec![instance("c", 0, exited(143))]), &stop.memory, at(1));
+    let next = plan(&pod, &with(vec![instance("c", 0, exited(143))]), &stop.record, at(1));
     assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
 }
 
 #[test]
 fn a_pod_that_is_active_too_long_fails() {
-    let pod = DesiredPod { active_deadline: Some(Duration::from_secs(60)), ..want() };
-    let seen = with(vec![instance("c", 0, running())]);
-    let first = plan(&pod, &seen, &admitted(), at(0));
+    let pod = DesiredPod { active_deadline: Some(Duration::from_secs(60)), ..desired() };
+    let observed = with(vec![instance("c", 0, running())]);
+    let first = plan(&pod, &observed, &admitted(), at(0));
     assert_eq!(first.wake_at, Some(at(60).boot));
-    let late = plan(&pod, &seen, &first.memory, at(60));
+    let late = plan(&pod, &observed, &first.record, at(60));
     assert_eq!((late.stage, late.status.reason.as_str()), (PodStage::Ending, "DeadlineExceeded"));
-    let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &late.memory, at(61));
+    let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &late.record, at(61));
     assert_eq!(over.status.phase, "Failed");
 }
 
 #[test]
 fn an_instance_that_vanished_counts_as_ended() {
-    let seen = with(vec![instance("c", 0, running())]);
-    let first = plan(&want(), &seen, &admitted(), at(0));
-    let next = plan(&want(), &prepared(), &first.memory, at(1));
+    let observed = with(vec![instance("c", 0, running())]);
+    let first = plan(&desired(), &observed, &admitted(), at(0));
+    let next = plan(&desired(), &prepared(), &first.record, at(1));
     assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
     let ended = next.status.container_statuses[0].state.terminated.clone().expect("ended");
     assert_eq!((ended.exit_code, ended.reason.as_str()), (137, "ContainerStatusUnknown"));
@@ -429,46 +430,46 @@ fn an_instance_that_vanished_counts_as_ended() {
 
 #[test]
 fn a_closed_readiness_gate_keeps_the_pod_unready() {
-    let pod = DesiredPod { readiness_gates: vec!["x/y".into()], ..want() };
-    let seen = with(vec![instance("c", 0, running())]);
-    let next = plan(&pod, &seen, &admitted(), at(0));
+    let pod = DesiredPod { readiness_gates: vec!["x/y".into()], ..desired() };
+    let observed = with(vec![instance("c", 0, running())]);
+    let next = plan(&pod, &observed, &admitted(), at(0));
     assert_eq!(condition(&next.status, "ContainersReady").status, "True");
     assert_eq!(condition(&next.status, "Ready").reason, "ReadinessGatesNotReady");
     let open =
         PodCondition { type_: "x/y".into(), status: "True".into(), ..PodCondition::default() };
     let pod = DesiredPod { conditions: vec![open], ..pod };
-    let next = plan(&pod, &seen, &admitted(), at(0));
+    let next = plan(&pod, &observed, &admitted(), at(0));
     assert_eq!(condition(&next.status, "Ready").status, "True");
 }
 
 #[test]
 fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
-    let seen = with(vec![instance("c", 0, running())]);
+    let observed = with(vec![instance("c", 0, running())]);
     let verdict = |grace: Option<u64>| Disruption {
         reason: "Evicted".into(),
         message: "low on memory".into(),
         grace: grace.map(Duration::from_secs),
     };
-    let deadline = |want: &DesiredPod| {
-        let next = plan(want, &seen, &admitted(), at(0));
+    let deadline = |desired: &DesiredPod| {
+        let next = plan(desired, &observed, &admitted(), at(0));
         assert_eq!(next.stage, PodStage::Ending);
-        next.memory.ending.map(|ending| ending.deadline - at(0).boot)
+        next.record.ending.map(|ending| ending.deadline - at(0).boot)
     };
-    let hard = DesiredPod { verdict: Some(verdict(Some(0))), ..want() };
+    let hard = DesiredPod { verdict: Some(verdict(Some(0))), ..desired() };
     assert_eq!(deadline(&hard), Some(Duration::ZERO));
-    let soft = DesiredPod { verdict: Some(verdict(None)), ..want() };
+    let soft = DesiredPod { verdict: Some(verdict(None)), ..desired() };
     assert_eq!(deadline(&soft), Some(Duration::from_secs(30)));
     let hurried = DesiredPod {
         presence: Presence::Deleting { grace: Duration::from_secs(600) },
         verdict: Some(verdict(Some(5))),
-        ..want()
+        ..desired()
     };
     assert_eq!(deadline(&hurried), Some(Duration::from_secs(5)));
 
     // The decision is kept after the disruption is no longer passed, and a container that succeeds does not change it.
-    let memory = plan(&hard, &seen, &admitted(), at(0)).memory;
+    let record = plan(&hard, &observed, &admitted(), at(0)).record;
     let over = with(vec![instance("c", 0, exited(0))]);
-    let next = plan(&want(), &over, &memory, at(1));
+    let next = plan(&desired(), &over, &record, at(1));
     assert_eq!(next.stage, PodStage::Clearing);
     let status = &next.status;
     let shown = (status.phase.as_str(), status.reason.as_str(), status.message.as_str());
@@ -477,36 +478,36 @@ fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
 
 #[test]
 fn the_time_before_this_boot_counts_for_the_deadline() {
-    let pod = DesiredPod { active_deadline: Some(Duration::from_secs(60)), ..want() };
-    let seen = with(vec![instance("c", 0, running())]);
-    let memory = PodRecord { accepted_at: at(0).unix_seconds - 50, ..admitted() };
-    let first = plan(&pod, &seen, &memory, at(0));
+    let pod = DesiredPod { active_deadline: Some(Duration::from_secs(60)), ..desired() };
+    let observed = with(vec![instance("c", 0, running())]);
+    let record = PodRecord { accepted_at: at(0).unix_seconds - 50, ..admitted() };
+    let first = plan(&pod, &observed, &record, at(0));
     assert_eq!((first.stage, first.wake_at), (PodStage::Running, Some(at(10).boot)));
     // From here on only time since boot counts: the wall clock may jump.
     let jumped = Now { unix_seconds: 0, ..at(9) };
-    assert_eq!(plan(&pod, &seen, &first.memory, jumped).stage, PodStage::Running);
-    assert_eq!(plan(&pod, &seen, &first.memory, at(10)).stage, PodStage::Ending);
+    assert_eq!(plan(&pod, &observed, &first.record, jumped).stage, PodStage::Running);
+    assert_eq!(plan(&pod, &observed, &first.record, at(10)).stage, PodStage::Ending);
 }
 
 #[test]
 fn a_pod_that_is_over_keeps_its_status_when_its_remains_go() {
-    let done = DesiredPod { restart_policy: RestartPolicy::Never, ..want() };
+    let done = DesiredPod { restart_policy: RestartPolicy::Never, ..desired() };
     let over = ObservedPod {
         sandboxes: vec![ObservedSandbox { id: "s".into(), ..ObservedSandbox::default() }],
         volumes: ObservedVolumes::Absent,
         cgroup: false,
         ..with(vec![instance("c", 0, exited(0))])
     };
-    let mut memory =
-        plan(&done, &with(vec![instance("c", 0, running())]), &admitted(), at(0)).memory;
-    memory.record_stopped_sandbox(0);
-    let kept = plan(&done, &over, &memory, at(1));
+    let mut record =
+        plan(&done, &with(vec![instance("c", 0, running())]), &admitted(), at(0)).record;
+    record.record_stopped_sandbox(0);
+    let kept = plan(&done, &over, &record, at(1));
     assert_eq!((kept.stage, kept.actions.len()), (PodStage::Finished, 0));
     let short = DesiredPod { dead_kept: 0, ..done };
-    let next = plan(&short, &over, &kept.memory, at(2));
+    let next = plan(&short, &over, &kept.record, at(2));
     assert_eq!(next.actions, [Action::RemoveSandbox { id: "s".into() }]);
     let bare = ObservedPod::default();
-    let after = plan(&short, &bare, &next.memory, at(3));
+    let after = plan(&short, &bare, &next.record, at(3));
     assert_eq!((after.stage, after.actions.len()), (PodStage::Finished, 0));
     assert_eq!(after.status, next.status);
 }
@@ -523,20 +524,20 @@ fn a_pod_of_many_containers_is_planned_in_proportion() {
             .collect()
     };
     let sidecar = |name: &str| DesiredContainer { role: ContainerRole::Sidecar, ..container(name) };
-    for want in [
-        DesiredPod { init: many(init_container), ..want() },
-        DesiredPod { init: many(sidecar), ..want() },
-        DesiredPod { containers: many(container), ..want() },
+    for desired in [
+        DesiredPod { init: many(init_container), ..desired() },
+        DesiredPod { init: many(sidecar), ..desired() },
+        DesiredPod { containers: many(container), ..desired() },
     ] {
-        let mut memory = admitted();
-        for container in &want.init {
-            let known = memory.containers.entry(container.name.clone()).or_default();
+        let mut record = admitted();
+        for container in &desired.init {
+            let known = record.containers.entry(container.name.clone()).or_default();
             let ended = crate::record::EndedContainer::default();
             (known.attempt, known.sandbox_attempt) = (Some(0), Some(0));
             (known.ended, known.came_up_in) = (Some(ended), Some(0));
         }
         let began = std::time::Instant::now();
-        let next = plan(&want, &prepared(), &memory, at(0));
+        let next = plan(&desired, &prepared(), &record, at(0));
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         assert_eq!(next.stage, PodStage::Running);
     }
@@ -544,26 +545,26 @@ fn a_pod_of_many_containers_is_planned_in_proportion() {
 
 #[test]
 fn what_a_pod_has_left_behind_is_not_remembered() {
-    let mut memory = admitted();
+    let mut record = admitted();
     // A user tries one image after another, and the sandbox is lost repeatedly.
     for n in 0..1000 {
-        memory.record_failure(RetryStep::Image(format!("none:{n}")), "ErrImagePull", "no", BOOT);
-        memory.record_stopped_sandbox(n);
+        record.record_failure(RetryStep::Image(format!("none:{n}")), "ErrImagePull", "no", BOOT);
+        record.record_stopped_sandbox(n);
     }
-    memory.record_failure(RetryStep::Image("image:1".into()), "ErrImagePull", "no", BOOT);
-    memory.record_failure(RetryStep::Container("c".into()), "RunContainerError", "no", BOOT);
-    memory.record_failure(RetryStep::Sandbox, "", "no", BOOT);
+    record.record_failure(RetryStep::Image("image:1".into()), "ErrImagePull", "no", BOOT);
+    record.record_failure(RetryStep::Container("c".into()), "RunContainerError", "no", BOOT);
+    record.record_failure(RetryStep::Sandbox, "", "no", BOOT);
     let sandbox = |attempt, ready| ObservedSandbox {
         id: format!("s{attempt}"),
         attempt,
         ready,
         ..ObservedSandbox::default()
     };
-    let seen =
+    let observed =
         ObservedPod { sandboxes: vec![sandbox(1000, true), sandbox(999, false)], ..prepared() };
-    let memory = plan(&want(), &seen, &memory, at(0)).memory;
-    let steps: Vec<&RetryStep> = memory.troubles.iter().map(|trouble| &trouble.step).collect();
+    let record = plan(&desired(), &observed, &record, at(0)).record;
+    let steps: Vec<&RetryStep> = record.troubles.iter().map(|trouble| &trouble.step).collect();
     let image = RetryStep::Image("image:1".into());
     assert_eq!(steps, [&image, &RetryStep::Container("c".into()), &RetryStep::Sandbox]);
-    assert_eq!(memory.sandboxes_stopped, [999].into());
+    assert_eq!(record.sandboxes_stopped, [999].into());
 }

@@ -20,7 +20,7 @@ fn exec(word: &str) -> Option<Handler> {
 }
 
 fn of(container: DesiredContainer) -> DesiredPod {
-    DesiredPod { containers: vec![container], ..want() }
+    DesiredPod { containers: vec![container], ..desired() }
 }
 
 fn kinds(plan: &Plan) -> Vec<(&str, ProbeKind)> {
@@ -36,44 +36,44 @@ fn shown(plan: &Plan) -> (bool, Option<bool>) {
 fn the_startup_probe_gates_the_others_and_readiness_the_pod() {
     let probes = Probes { startup: probe(None), readiness: probe(None), liveness: probe(None) };
     let pod = of(DesiredContainer { probes, ..container("c") });
-    let seen = with(vec![instance("c", 0, running())]);
+    let observed = with(vec![instance("c", 0, running())]);
 
-    let first = plan(&pod, &seen, &admitted(), at(5));
+    let first = plan(&pod, &observed, &admitted(), at(5));
     assert_eq!(kinds(&first), [("c", ProbeKind::Startup)]);
     let order = &first.probes[0];
     assert_eq!((order.ip.as_str(), order.id.as_str()), ("10.1.0.2", "c-0"));
     assert_eq!(shown(&first), (false, Some(false)));
     assert_eq!(first.status.phase, "Running");
 
-    let mut memory = first.memory;
-    assert!(memory.record_probe_result("c", "c-0", ProbeKind::Startup, true));
-    let second = plan(&pod, &seen, &memory, at(6));
+    let mut record = first.record;
+    assert!(record.record_probe_result("c", "c-0", ProbeKind::Startup, true));
+    let second = plan(&pod, &observed, &record, at(6));
     assert_eq!(kinds(&second), [("c", ProbeKind::Readiness), ("c", ProbeKind::Liveness)]);
     assert_eq!(shown(&second), (false, Some(true)));
     assert_eq!(condition(&second.status, "Ready").reason, "ContainersNotReady");
 
-    let mut memory = second.memory;
-    assert!(memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true));
-    let third = plan(&pod, &seen, &memory, at(7));
+    let mut record = second.record;
+    assert!(record.record_probe_result("c", "c-0", ProbeKind::Readiness, true));
+    let third = plan(&pod, &observed, &record, at(7));
     assert_eq!(shown(&third), (true, Some(true)));
     assert_eq!(condition(&third.status, "Ready").status, "True");
     assert_eq!(third.probes[0].verdict, Some(true));
 
     // The next instance has to become ready again.
     let next = with(vec![instance("c", 0, exited(1)), instance("c", 1, running())]);
-    let mut memory = third.memory;
+    let mut record = third.record;
     assert!(
-        !memory.clone().record_probe_result("c", "c-1", ProbeKind::Readiness, true),
+        !record.clone().record_probe_result("c", "c-1", ProbeKind::Readiness, true),
         "not seen yet"
     );
-    let fourth = plan(&pod, &next, &memory, at(8));
+    let fourth = plan(&pod, &next, &record, at(8));
     assert_eq!(
         (kinds(&fourth), shown(&fourth)),
         (vec![("c", ProbeKind::Startup)], (false, Some(false)))
     );
-    memory = fourth.memory;
+    record = fourth.record;
     assert!(
-        !memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true),
+        !record.record_probe_result("c", "c-0", ProbeKind::Readiness, true),
         "about an older instance"
     );
 }
@@ -83,10 +83,10 @@ fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another(
     let probes = Probes { liveness: probe(Some(5)), ..Probes::default() };
     let pod = of(DesiredContainer { probes, ..container("c") });
     let pod = DesiredPod { restart_policy: RestartPolicy::OnFailure, ..pod };
-    let seen = with(vec![instance("c", 0, running())]);
-    let mut memory = plan(&pod, &seen, &admitted(), at(0)).memory;
-    memory.record_probe_result("c", "c-0", ProbeKind::Liveness, false);
-    let stop = plan(&pod, &seen, &memory, at(1));
+    let observed = with(vec![instance("c", 0, running())]);
+    let mut record = plan(&pod, &observed, &admitted(), at(0)).record;
+    record.record_probe_result("c", "c-0", ProbeKind::Liveness, false);
+    let stop = plan(&pod, &observed, &record, at(1));
     let expect = Action::StopContainer {
         container: "c".into(),
         id: "c-0".into(),
@@ -96,11 +96,11 @@ fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another(
     };
     assert_eq!((stop.actions.as_slice(), kinds(&stop)), ([expect].as_slice(), vec![]));
     // It exits with 0 after SIGTERM and is restarted nevertheless, without delay.
-    let next = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &stop.memory, at(2));
+    let next = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &stop.record, at(2));
     assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
 
     let never = DesiredPod { restart_policy: RestartPolicy::Never, ..pod };
-    let over = plan(&never, &with(vec![instance("c", 0, exited(137))]), &stop.memory, at(2));
+    let over = plan(&never, &with(vec![instance("c", 0, exited(137))]), &stop.record, at(2));
     assert_eq!(over.status.phase, "Failed");
 }
 
@@ -109,14 +109,14 @@ fn a_pod_that_ends_is_asked_whether_it_is_ready_and_is_not_restarted() {
     let probes = Probes { readiness: probe(None), liveness: probe(None), startup: None };
     let pod = of(DesiredContainer { probes, ..container("c") });
     let pod = DesiredPod { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod };
-    let seen = with(vec![instance("c", 0, running())]);
-    let mut memory = plan(&pod, &seen, &admitted(), at(0)).memory;
-    memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true);
-    let first = plan(&pod, &seen, &memory, at(1));
+    let observed = with(vec![instance("c", 0, running())]);
+    let mut record = plan(&pod, &observed, &admitted(), at(0)).record;
+    record.record_probe_result("c", "c-0", ProbeKind::Readiness, true);
+    let first = plan(&pod, &observed, &record, at(1));
     assert_eq!(kinds(&first), [("c", ProbeKind::Readiness)]);
-    memory = first.memory;
-    memory.record_probe_result("c", "c-0", ProbeKind::Liveness, false);
-    let second = plan(&pod, &seen, &memory, at(1));
+    record = first.record;
+    record.record_probe_result("c", "c-0", ProbeKind::Liveness, false);
+    let second = plan(&pod, &observed, &record, at(1));
     assert!(matches!(
         second.actions.as_slice(),
         [Action::StopContainer { why: StopReason::PodEnds, .. }]
@@ -132,20 +132,20 @@ fn a_container_runs_once_its_first_hook_is_done() {
     assert_eq!(start.actions, [expect]);
     assert!(start.actions[0].needs_durable_memory());
 
-    let seen = with(vec![instance("c", 0, running())]);
-    let hook = plan(&pod, &seen, &start.memory, at(0));
+    let observed = with(vec![instance("c", 0, running())]);
+    let hook = plan(&pod, &observed, &start.record, at(0));
     assert_eq!(hook.actions, [Action::RunPostStart { container: "c".into(), id: "c-0".into() }]);
     assert_eq!(waiting(&hook.status.container_statuses[0]), ("ContainerCreating", ""));
     assert_eq!(hook.status.phase, "Pending");
 
-    let mut worked = hook.memory.clone();
+    let mut worked = hook.record.clone();
     worked.record_post_start("c", "c-0", true);
-    let next = plan(&pod, &seen, &worked, at(1));
+    let next = plan(&pod, &observed, &worked, at(1));
     assert_eq!((next.actions.as_slice(), shown(&next)), ([].as_slice(), (true, Some(true))));
 
-    let mut failed = hook.memory;
+    let mut failed = hook.record;
     failed.record_post_start("c", "c-0", false);
-    let next = plan(&pod, &seen, &failed, at(1));
+    let next = plan(&pod, &observed, &failed, at(1));
     assert!(matches!(
         next.actions.as_slice(),
         [Action::StopContainer { why: StopReason::Unhealthy(KillReason::PostStart), .. }]
@@ -153,14 +153,14 @@ fn a_container_runs_once_its_first_hook_is_done() {
     assert_eq!((shown(&next), next.status.phase.as_str()), ((false, Some(false)), "Pending"));
 
     // An instance started by another agent gets no hook.
-    let adopted = plan(&pod, &seen, &admitted(), at(0));
+    let adopted = plan(&pod, &observed, &admitted(), at(0));
     assert_eq!((adopted.actions.as_slice(), shown(&adopted)), ([].as_slice(), (true, Some(true))));
 }
 
 #[test]
 fn a_first_hook_holds_up_the_containers_after_it() {
     let hooked = DesiredContainer { post_start: exec("a"), ..container("a") };
-    let pod = DesiredPod { containers: vec![hooked, container("b")], ..want() };
+    let pod = DesiredPod { containers: vec![hooked, container("b")], ..desired() };
     let creates = |plan: &Plan| -> Vec<String> {
         let created = plan.actions.iter().filter_map(|a| match a {
             Action::CreateContainer { container, .. } => Some(container.clone()),
@@ -171,33 +171,33 @@ fn a_first_hook_holds_up_the_containers_after_it() {
     let first = plan(&pod, &prepared(), &admitted(), at(0));
     assert_eq!(creates(&first), ["a"]);
     let made = with(vec![instance("a", 0, InstanceState::Created)]);
-    let start = plan(&pod, &made, &first.memory, at(0));
+    let start = plan(&pod, &made, &first.record, at(0));
     assert_eq!(creates(&start), [""; 0]);
-    let seen = with(vec![instance("a", 0, running())]);
-    let hook = plan(&pod, &seen, &start.memory, at(0));
+    let observed = with(vec![instance("a", 0, running())]);
+    let hook = plan(&pod, &observed, &start.record, at(0));
     assert_eq!(creates(&hook), [""; 0]);
-    let mut memory = hook.memory;
-    memory.record_post_start("a", "a-0", true);
-    assert_eq!(creates(&plan(&pod, &seen, &memory, at(0))), ["b"]);
+    let mut record = hook.record;
+    record.record_post_start("a", "a-0", true);
+    assert_eq!(creates(&plan(&pod, &observed, &record, at(0))), ["b"]);
     // A container that cannot start does not delay others.
-    let mut memory = first.memory;
-    memory.record_failure(
+    let mut record = first.record;
+    record.record_failure(
         RetryStep::Container("a".into()),
         "CreateContainerError",
         "no",
         at(0).boot,
     );
-    assert_eq!(creates(&plan(&pod, &prepared(), &memory, at(0))), ["b"]);
+    assert_eq!(creates(&plan(&pod, &prepared(), &record, at(0))), ["b"]);
 }
 
 #[test]
 fn the_last_hook_is_run_where_there_is_time_for_it() {
     let pod = of(DesiredContainer { pre_stop: exec("a"), ..container("c") });
-    let seen = with(vec![instance("c", 0, running())]);
+    let observed = with(vec![instance("c", 0, running())]);
     for (grace, expect) in [(30, true), (0, false)] {
         let grace = Duration::from_secs(grace);
         let pod = DesiredPod { presence: Presence::Deleting { grace }, ..pod.clone() };
-        let next = plan(&pod, &seen, &admitted(), at(0));
+        let next = plan(&pod, &observed, &admitted(), at(0));
         let hooks =
             next.actions.iter().map(|a| matches!(a, Action::StopContainer { hook: true, .. }));
         assert_eq!(hooks.collect::<Vec<_>>(), [expect]);
@@ -208,12 +208,12 @@ fn the_last_hook_is_run_where_there_is_time_for_it() {
 fn what_the_api_shows_is_taken_over_from_another_agent() {
     let probes = Probes { startup: probe(None), readiness: probe(None), liveness: None };
     let pod = of(DesiredContainer { probes, ..container("c") });
-    let seen = with(vec![instance("c", 0, running())]);
-    let mut before = plan(&pod, &seen, &admitted(), at(0));
-    before.memory.record_probe_result("c", "c-0", ProbeKind::Startup, true);
-    before.memory.record_probe_result("c", "c-0", ProbeKind::Readiness, true);
-    let shown = plan(&pod, &seen, &before.memory, at(0)).status;
-    let after = plan(&pod, &seen, &PodRecord::adopt(&shown), at(60));
+    let observed = with(vec![instance("c", 0, running())]);
+    let mut before = plan(&pod, &observed, &admitted(), at(0));
+    before.record.record_probe_result("c", "c-0", ProbeKind::Startup, true);
+    before.record.record_probe_result("c", "c-0", ProbeKind::Readiness, true);
+    let shown = plan(&pod, &observed, &before.record, at(0)).status;
+    let after = plan(&pod, &observed, &PodRecord::adopt(&shown), at(60));
     assert_eq!(after.status, shown);
     assert_eq!(after.actions, []);
 }
@@ -228,10 +228,10 @@ fn messages_share_what_a_pod_may_have() {
         let pod = DesiredPod {
             restart_policy: RestartPolicy::Never,
             containers: names.iter().map(|name| container(name)).collect(),
-            ..want()
+            ..desired()
         };
-        let seen = with(names.iter().map(ended).collect());
-        let status = plan(&pod, &seen, &admitted(), at(0)).status;
+        let observed = with(names.iter().map(ended).collect());
+        let status = plan(&pod, &observed, &admitted(), at(0)).status;
         let of = |s: &ContainerStatus| s.state.terminated.as_ref().map_or(0, |t| t.message.len());
         status.container_statuses.iter().map(of).max()
     };

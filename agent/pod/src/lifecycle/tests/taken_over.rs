@@ -10,22 +10,22 @@ fn foreign(state: InstanceState) -> ObservedContainer {
 
 fn newer() -> DesiredPod {
     let containers = vec![DesiredContainer { hash: "h2".into(), ..container("c") }];
-    DesiredPod { containers, ..want() }
+    DesiredPod { containers, ..desired() }
 }
 
 #[test]
 fn an_instance_of_another_agent_runs_on_until_its_definition_changes() {
-    let seen = with(vec![foreign(running())]);
+    let observed = with(vec![foreign(running())]);
     // Only the API status is known, or a journal from before the other agent ran the pod.
     let memories = [admitted(), PodRecord { phase: Phase::Running, ..admitted() }];
-    for memory in memories {
-        let first = plan(&want(), &seen, &memory, at(0));
+    for record in memories {
+        let first = plan(&desired(), &observed, &record, at(0));
         assert_eq!(first.actions, []);
         let taken = Some(AdoptedInstance { id: "c-0".into(), hash: "h".into() });
-        assert_eq!(first.memory.containers["c"].taken_over, taken);
-        let again = plan(&want(), &seen, &first.memory, at(1));
-        assert_eq!((again.actions.as_slice(), &again.memory), ([].as_slice(), &first.memory));
-        let changed = plan(&newer(), &seen, &first.memory, at(2));
+        assert_eq!(first.record.containers["c"].taken_over, taken);
+        let again = plan(&desired(), &observed, &first.record, at(1));
+        assert_eq!((again.actions.as_slice(), &again.record), ([].as_slice(), &first.record));
+        let changed = plan(&newer(), &observed, &first.record, at(2));
         assert!(
             matches!(
                 changed.actions[..],
@@ -49,23 +49,23 @@ fn what_another_agent_began_is_taken_where_it_stands() {
     let cases =
         [(InstanceState::Created, vec![start]), (running(), vec![]), (exited(1), vec![create])];
     for (state, expect) in cases {
-        let next = plan(&want(), &with(vec![foreign(state.clone())]), &admitted(), at(0));
+        let next = plan(&desired(), &with(vec![foreign(state.clone())]), &admitted(), at(0));
         assert_eq!(next.actions, expect, "{state:?}");
     }
 }
 
 #[test]
 fn an_instance_of_ours_after_one_of_theirs_is_judged_by_its_own_hash() {
-    let seen = with(vec![foreign(exited(1)), instance("c", 1, running())]);
-    let first = plan(&want(), &seen, &admitted(), at(0));
+    let observed = with(vec![foreign(exited(1)), instance("c", 1, running())]);
+    let first = plan(&desired(), &observed, &admitted(), at(0));
     assert_eq!(first.actions, []);
-    let changed = plan(&newer(), &seen, &first.memory, at(1));
+    let changed = plan(&newer(), &observed, &first.record, at(1));
     assert!(matches!(changed.actions[..], [Action::StopContainer { .. }]), "{:?}", changed.actions);
 }
 
 #[test]
 fn a_pod_that_was_over_before_keeps_all_that_it_showed() {
-    let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..want() };
+    let pod = DesiredPod { restart_policy: RestartPolicy::Never, ..desired() };
     let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &admitted(), at(0));
     assert_eq!(
         (over.status.phase.as_str(), over.status.pod_ip.as_str()),
@@ -78,16 +78,16 @@ fn a_pod_that_was_over_before_keeps_all_that_it_showed() {
 
 #[test]
 fn what_another_agent_has_shown_since_is_not_taken_back() {
-    let seen = with(vec![instance("c", 0, running())]);
-    let first = plan(&want(), &seen, &admitted(), at(0));
-    let own = first.memory;
-    let unchanged = |memory: &PodRecord, status: &PodStatus| {
-        let mut heeded = memory.clone();
+    let observed = with(vec![instance("c", 0, running())]);
+    let first = plan(&desired(), &observed, &admitted(), at(0));
+    let own = first.record;
+    let unchanged = |record: &PodRecord, status: &PodStatus| {
+        let mut heeded = record.clone();
         heeded.apply_status(status);
-        heeded == *memory
+        heeded == *record
     };
     assert!(unchanged(&own, &first.status), "its own words change nothing");
-    let older = plan(&want(), &prepared(), &admitted(), Now { unix_seconds: 1, ..at(0) }).status;
+    let older = plan(&desired(), &prepared(), &admitted(), Now { unix_seconds: 1, ..at(0) }).status;
     let mut newer = own.clone();
     newer.conditions.insert("Ready".into(), ("True".into(), 1_700_000_100));
     assert!(unchanged(&newer, &older), "what it has not shown yet stays");
@@ -100,12 +100,12 @@ fn what_another_agent_has_shown_since_is_not_taken_back() {
     }
     let mut heeded = own.clone();
     heeded.apply_status(&theirs);
-    let next = plan(&want(), &seen, &heeded, at(900));
+    let next = plan(&desired(), &observed, &heeded, at(900));
     assert_eq!((&next.status, next.actions.as_slice()), (&theirs, [].as_slice()));
 
     // The other agent restarted a container, or ended the pod.
     let again = with(vec![instance("c", 0, exited(1)), instance("c", 3, running())]);
-    let theirs = plan(&want(), &again, &PodRecord::adopt(&first.status), at(9)).status;
+    let theirs = plan(&desired(), &again, &PodRecord::adopt(&first.status), at(9)).status;
     let mut heeded = own.clone();
     heeded.apply_status(&theirs);
     assert_eq!(heeded.containers["c"].attempt, Some(3));
@@ -113,5 +113,5 @@ fn what_another_agent_has_shown_since_is_not_taken_back() {
     failed.phase = "Failed".into();
     let mut heeded = own;
     heeded.apply_status(&failed);
-    assert_eq!(plan(&want(), &prepared(), &heeded, at(9)).memory.phase, Phase::Failed);
+    assert_eq!(plan(&desired(), &prepared(), &heeded, at(9)).record.phase, Phase::Failed);
 }

@@ -11,17 +11,17 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agent_devices::{DeviceError, Plugins};
-use agent_node::admission::Refusal;
-use agent_node::managers::grant::{Scene, containers, shared_cpus, unexpected};
-use agent_node::managers::topology::Machine;
-use agent_node::managers::{Allocations, Grant, IdSet, Rules, devices, grant};
+use agent_node::admission::AdmissionRefusal;
+use agent_node::managers::grant::{GrantContext, containers, shared_cpus, unexpected_admission};
+use agent_node::managers::topology::MachineTopology;
+use agent_node::managers::{Allocations, Grant, IdSet, ManagerRules, devices, grant};
 use agent_pod::spec::{Device, Mount};
-use agent_pod::translate::Granted;
+use agent_pod::translate::GrantedResources;
 use proto_api::core::v1::Pod;
 use tokio::sync::watch;
 
 use crate::journal::Journal;
-use crate::metrics::Acts;
+use crate::metrics::OperationMetrics;
 
 /// What starts the keys of pods' shares in the journal.
 const SHARE: &str = "share/";
@@ -30,8 +30,8 @@ const RESOURCES: &str = "device-resources";
 
 /// Who has what. Shared by the pods' tasks.
 pub struct Allocator {
-    rules: Rules,
-    machine: Machine,
+    rules: ManagerRules,
+    machine: MachineTopology,
     plugins: Plugins,
     journal: Journal,
     /// Held while a pod is decided about.
@@ -39,23 +39,23 @@ pub struct Allocator {
     holdings: Mutex<Allocations>,
     /// Counts changes of the holdings.
     version: watch::Sender<u64>,
-    acts: Acts,
+    operations: OperationMetrics,
 }
 
 impl Allocator {
     /// An allocator that remembers what the journal has.
     pub fn new(
-        rules: Rules,
-        machine: Machine,
+        rules: ManagerRules,
+        machine: MachineTopology,
         plugins: Plugins,
         journal: Journal,
-        acts: Acts,
+        operations: OperationMetrics,
     ) -> Self {
         let holdings = remembered(&journal);
         let (version, _) = watch::channel(0);
         let deciding = tokio::sync::Mutex::default();
         let holdings = Mutex::new(holdings);
-        Self { rules, machine, plugins, journal, deciding, holdings, version, acts }
+        Self { rules, machine, plugins, journal, deciding, holdings, version, operations }
     }
 
     /// The resources that had a plugin before the agent was started.
@@ -73,7 +73,7 @@ impl Allocator {
     ///
     /// # Errors
     /// The share cannot be had: the pod does not run here, and nothing is given.
-    pub async fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
+    pub async fn admit(&self, pod: &Pod) -> Result<(), AdmissionRefusal> {
         let inventory = self.plugins.inventory();
         if !self.wants_anything(pod, &inventory) {
             return Ok(());
@@ -85,26 +85,26 @@ impl Allocator {
             return Ok(());
         }
         for (_, container) in containers(pod) {
-            let scene = Scene {
+            let context = GrantContext {
                 rules: &self.rules,
                 machine: &self.machine,
                 inventory: &inventory,
                 holdings: &tried,
             };
-            let draft = grant::grant(&scene, pod, container)?;
+            let draft = grant::grant(&context, pod, container)?;
             let mut share = draft.grant;
             for ask in draft.asks {
-                let chosen = devices::settle(&ask, &self.plugins.prefer(&ask).await);
+                let chosen = devices::choose_devices(&ask, &self.plugins.prefer(&ask).await);
                 let began = std::time::Instant::now();
                 let outfit = self.plugins.allocate(&ask.resource, &chosen).await;
-                self.acts.devices(&ask.resource, began.elapsed());
-                share.outfits.insert(ask.resource.clone(), outfit.map_err(unexpected)?);
+                self.operations.record_allocation(&ask.resource, began.elapsed());
+                share.outfits.insert(ask.resource.clone(), outfit.map_err(unexpected_admission)?);
                 share.devices.insert(ask.resource, chosen);
             }
             tried.entry(uid.clone()).or_default().insert(container.name.clone(), share);
         }
         let own = tried.remove(uid).unwrap_or_default();
-        let bytes = serde_json::to_vec(&own).map_err(unexpected)?;
+        let bytes = serde_json::to_vec(&own).map_err(unexpected_admission)?;
         self.journal.put_note(&format!("{SHARE}{uid}"), Some(bytes)).durable().await;
         self.lock().insert(uid.clone(), own);
         self.version.send_modify(|version| *version += 1);
@@ -120,12 +120,12 @@ impl Allocator {
     }
 
     /// What a container has, as the runtime is told.
-    pub fn granted(&self, pod: &Pod, container: &str) -> Granted {
+    pub fn granted(&self, pod: &Pod, container: &str) -> GrantedResources {
         let holdings = self.lock();
         let own = holdings.get(&pod.metadata.uid).and_then(|all| all.get(container));
         let cpus = self.cpus_of(own, &holdings);
         let own = own.cloned().unwrap_or_default();
-        let mut granted = Granted { cpus, ..Granted::default() };
+        let mut granted = GrantedResources { cpus, ..GrantedResources::default() };
         granted.mems = own.memory.map_or(String::new(), |memory| memory.nodes.to_string());
         for outfit in own.outfits.into_values() {
             granted.env.extend(outfit.env);
@@ -177,7 +177,7 @@ impl Allocator {
 
     /// Remembers which resources have a plugin, as they come.
     pub async fn remember_resources(&self) {
-        let mut changed = self.plugins.changed();
+        let mut changed = self.plugins.subscribe();
         let mut known = Self::known_resources(&self.journal);
         loop {
             let now: Vec<String> = self.plugins.inventory().into_keys().collect();

@@ -1,13 +1,13 @@
-//! The program: built from settings, bound to its sockets, run until it is told to stop. The parts are below `app/`; here is their
-//! order.
+//! Assembles the agent from its settings and runs it until SIGTERM or SIGINT. This file has the
+//! order of the start; the parts are in `app/`.
 
 mod allocation;
 mod cluster;
+mod maintenance;
 mod node;
-mod parts;
+mod pod_context;
 mod runtime;
 mod serve;
-mod upkeep;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use agent_csi::{CsiError, CsiNode, Drivers, registration};
 use agent_host::cgroups::Cgroups;
 use agent_host::machine;
-use agent_node::status::{self, Machine};
+use agent_node::status::{self, MachineInfo};
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::observe;
 use agent_volume::private;
@@ -42,75 +42,76 @@ use crate::journal::{Journal, Record};
 use crate::metrics::{AgentMetrics, Registrations};
 use crate::node_events::NodeEvents;
 use crate::persistent_volumes::block::Disks;
-use crate::persistent_volumes::helpers::OnNode;
-use crate::pod_cgroups::{Bounded, Enforced, NodePlace};
-use crate::pods::in_hand::InHand;
-use crate::pods::runtime_limiter::Turns;
+use crate::persistent_volumes::helpers::NodeHelpers;
+use crate::pod_cgroups::{Bounded, Enforced, NodeCgroups};
+use crate::pods::active_pods::ActivePods;
+use crate::pods::runtime_limiter::RuntimeLimiter;
 use crate::pods::{Found, Pods};
 use crate::shutdown::Shutdown;
 
-/// What sources say that waits for the pods' dispatcher.
-const SAID_LEN: usize = 256;
-/// How long parts may take to stop.
+/// Events of pod sources that may wait for the dispatcher.
+const SOURCE_EVENTS_LEN: usize = 256;
+/// Time limit for tasks to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Everything that is needed to run, before anything runs.
-pub struct Bound {
+/// Everything that the agent needs to run, before any task is started.
+pub struct Agent {
     allocator: Arc<Allocator>,
     settings: Settings,
-    machine: Machine,
+    machine: MachineInfo,
     boot_id: String,
     runtime: CriRuntime,
     client: Option<Client>,
-    place: NodePlace,
-    /// Where pods are kept, free of links.
+    cgroups: NodeCgroups,
+    /// The root directory with symbolic links resolved.
     root_dir: PathBuf,
     csi: Arc<CsiNode>,
     disks: Arc<Disks>,
     journal: Journal,
-    in_hand: InHand,
+    active_pods: ActivePods,
     records: BTreeMap<String, Record>,
     board: StatusBoard,
     logins: Logins,
     registry: Metrics,
     metrics: AgentMetrics,
-    turns: Arc<Turns>,
+    runtime_limiter: Arc<RuntimeLimiter>,
 }
 
-/// Reads the machine, opens the journal, makes the clients. Changes nothing but the agent's own directories and cgroups.
+/// Reads the machine's properties, opens the journal and creates the clients. Modifies only the
+/// agent's own directories and cgroups.
 ///
 /// # Errors
-/// What is missing or wrong, as the program's failure.
-pub fn build(settings: Settings) -> Result<Bound, Failure> {
+/// A setting is wrong or a resource is missing.
+pub fn build(settings: Settings) -> Result<Agent, Failure> {
     if let Ok(score) = i16::try_from(settings.file.oom_score_adj)
         && let Err(error) = machine::set_oom_score_adj(score)
     {
-        tracing::info!(score, %error, "oomScoreAdj is not set: a score below the present one needs CAP_SYS_RESOURCE");
+        tracing::info!(score, %error, "cannot set oomScoreAdj; lowering it needs CAP_SYS_RESOURCE");
     }
     let root = &settings.flags.root_dir;
     for directory in [root.clone(), root.join("pods")] {
         private::make(&directory).map_err(|error| {
             Failure::run(format!(
-                "{} cannot be the agent's own directory: {error}",
+                "cannot use {} as the root directory: {error}",
                 directory.display()
             ))
         })?;
     }
     let identity = machine::identity();
     let machine = node::describe(&settings, &identity)?;
-    let runtime =
-        CriRuntime::held(&settings.file.container_runtime_endpoint).map_err(Failure::usage)?;
+    let runtime = CriRuntime::with_connection_keeper(&settings.file.container_runtime_endpoint)
+        .map_err(Failure::usage)?;
     let (journal, records) =
         Journal::open(&root.join("journal.redb"), &identity.boot_id).map_err(Failure::run)?;
-    // After the journal, which no two processes have at a time.
-    let in_hand = InHand::open(&root.join("in-hand")).unwrap_or_else(|error| {
-        tracing::warn!(%error, "pods that end the agent are not known by the next one");
-        InHand::default()
+    // After the journal, whose lock only one process holds at a time.
+    let active_pods = ActivePods::open(&root.join("in-hand")).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot open the record of active pods; a pod that crashes the agent will not be quarantined");
+        ActivePods::default()
     });
     let cgroups = Cgroups::detect().map_err(Failure::run)?;
     let pids = u64::try_from(settings.file.pod_pids_limit).ok().filter(|limit| *limit > 0);
     let driver = settings.file.cgroup_driver.into();
-    let place = NodePlace::new(
+    let cgroups = NodeCgroups::new(
         cgroups,
         &settings.file.cgroup_root,
         driver,
@@ -118,23 +119,25 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         settings.file.cpu_bound(),
     );
     let (capacity, _) = status::capacity(&machine.capacity, &machine.reserved);
-    place.prepare(&capacity, &enforced(&settings, &machine)).map_err(Failure::run)?;
+    cgroups.prepare(&capacity, &enforced(&settings, &machine)).map_err(Failure::run)?;
     let (registry, metrics) = metrics(&settings, &machine).map_err(Failure::run)?;
-    let logins = upkeep::logins(&settings, &metrics.acts)?;
+    let logins = maintenance::logins(&settings, &metrics.operations)?;
     let client = client(&settings, &registry)?;
-    let allocator = allocation::allocator(&settings, &machine, &journal, metrics.acts.clone())?;
+    let allocator =
+        allocation::allocator(&settings, &machine, &journal, metrics.operations.clone())?;
     let registrations = Registrations::new(settings.names, allocator.plugins().clone());
     registrations.and_then(|all| registry.register(all)).map_err(Failure::run)?;
     let root_dir = root.canonicalize().map_err(Failure::run)?;
     if let Err(error) = agent_volume::mount::share(&root_dir) {
-        // Without it everything works but drivers that run in pods.
-        tracing::warn!(%error, "mounts of drivers in pods do not travel to the node");
+        // Only CSI drivers that run in pods need it.
+        tracing::warn!(%error, "cannot share mounts of the root directory; CSI drivers in pods cannot mount volumes on the node");
     }
     let csi = CsiNode::open(&root_dir, settings.names, &machine.name, Drivers::default());
     let csi = Arc::new(csi.map_err(Failure::run)?);
     let mounts = SharedMounts::new(&root_dir, settings.names);
-    let disks = Arc::new(Disks::new(mounts, Arc::new(OnNode), csi.changes().clone()));
-    Ok(Bound {
+    let disks =
+        Arc::new(Disks::new(mounts, Arc::new(NodeHelpers::default()), csi.changes().clone()));
+    Ok(Agent {
         allocator,
         root_dir,
         csi,
@@ -144,15 +147,15 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         boot_id: identity.boot_id,
         runtime,
         client,
-        place,
+        cgroups,
         journal,
-        in_hand,
+        active_pods,
         records,
         board: StatusBoard::default(),
         registry,
         metrics,
         settings,
-        turns: Arc::new(Turns::new(processors())),
+        runtime_limiter: Arc::new(RuntimeLimiter::new(processors())),
     })
 }
 
@@ -161,8 +164,8 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
 
-/// Which bounds the settings ask for.
-fn enforced(settings: &Settings, machine: &Machine) -> Enforced {
+/// The cgroup limits that the settings enforce.
+fn enforced(settings: &Settings, machine: &MachineInfo) -> Enforced {
     let file = &settings.file;
     let asks = |what: &str| file.enforce_node_allocatable.iter().any(|asked| asked == what);
     let groups = [
@@ -175,21 +178,21 @@ fn enforced(settings: &Settings, machine: &Machine) -> Enforced {
         groups: groups
             .into_iter()
             .filter(|(what, ..)| asks(what))
-            .map(|(_, place, amounts)| (place.clone(), amounts.clone()))
+            .map(|(_, cgroup, amounts)| (cgroup.clone(), amounts.clone()))
             .collect(),
     }
 }
 
-/// The registry, with what the agent counts in it.
+/// The metrics registry with the agent's metrics.
 fn metrics(
     settings: &Settings,
-    machine: &Machine,
+    machine: &MachineInfo,
 ) -> Result<(Metrics, AgentMetrics), prometheus::Error> {
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
     let registry = Metrics::new(&settings.names.metric_prefix("let"), build)?;
     let metrics = AgentMetrics::register(&registry, settings.names, &machine.name)?;
     let calls = metrics.clone();
-    observe::set(move |ended| calls.call(ended));
+    observe::set_observer(move |ended| calls.record_call(ended));
     Ok((registry, metrics))
 }
 
@@ -205,19 +208,20 @@ fn client(settings: &Settings, registry: &Metrics) -> Result<Option<Client>, Fai
     Ok(Some(client.with_metrics(requests)))
 }
 
-impl Bound {
-    /// Runs until SIGTERM or SIGINT. Pods run on after that, unless the signal is all that tells of the machine's end.
+impl Agent {
+    /// Runs until SIGTERM or SIGINT. Containers keep running after that, unless SIGTERM is the only
+    /// sign that the machine shuts down.
     ///
     /// # Errors
-    /// A part that everything depends on failed for good.
+    /// An essential part cannot be started.
     pub async fn run(mut self) -> Result<(), Failure> {
         let drain = Drain::default();
         let stop = stop_signal();
         tokio::pin!(stop);
-        // Cancel safe: a start that is cut off has changed nothing that the next start does not find.
+        // Cancel safe: the next start repeats an aborted one.
         let shutdown = tokio::select! {
             signal = &mut stop => {
-                tracing::info!(signal = signal.map_err(Failure::run)?, "stopped before the start");
+                tracing::info!(signal = signal.map_err(Failure::run)?, "stopped before the start was complete");
                 return Ok(());
             }
             started = self.start(&drain) => started?,
@@ -226,51 +230,51 @@ impl Bound {
         if signal == "SIGTERM" {
             shutdown.on_sigterm().await;
         }
-        tracing::info!(signal, "stopping; pods that run run on");
+        tracing::info!(signal, "orchlet is stopping; containers keep running");
         self.journal.close();
         drain.drain(DRAIN_DEADLINE).await;
-        self.in_hand.close();
+        self.active_pods.close();
         Ok(())
     }
 
-    /// Starts every task; what ends pods when the machine shuts down.
+    /// Starts all tasks. Returns the handler of the machine's shutdown.
     async fn start(&mut self, drain: &Drain) -> Result<Arc<Shutdown>, Failure> {
         let (capacity, _) = status::capacity(&self.machine.capacity, &self.machine.reserved);
         let enforced = enforced(&self.settings, &self.machine);
-        self.place.settle(&capacity, &enforced).await.map_err(Failure::run)?;
-        self.runtime_ready().await;
+        self.cgroups.settle(&capacity, &enforced).await.map_err(Failure::run)?;
+        self.wait_for_runtime().await;
         let (node_sender, node) = watch::channel(None);
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
         let images = self.images();
-        let parts = Arc::new(self.parts(cluster.as_ref(), node.clone(), images));
-        let (listed, happened) = self.runtime_from_now().await;
-        let (say, said) = mpsc::channel(SAID_LEN);
+        let shared = Arc::new(self.pod_context(cluster.as_ref(), node.clone(), images));
+        let (listed, happened) = self.subscribe_and_list().await;
+        let (say, said) = mpsc::channel(SOURCE_EVENTS_LEN);
         let sources = self.start_sources(cluster.as_ref(), &say);
-        let found = Found::new(listed, std::mem::take(&mut self.records), parts.left());
+        let found = Found::new(listed, std::mem::take(&mut self.records), shared.leftover_uids());
         let readiness = Readiness::default();
         let unready = readiness.guard("sources");
-        let pods = Pods::new(parts.clone(), self.board.clone(), found, sources, unready);
+        let pods = Pods::new(shared.clone(), self.board.clone(), found, sources, unready);
         tokio::spawn(until(drain.watch(), pods.run(said, happened)));
         let client = cluster.as_ref().map(|c| &c.client);
-        self.start_servers(client, &parts, readiness, drain).await?;
+        self.start_servers(client, &shared, readiness, drain).await?;
         let events = cluster.as_ref().map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
-        let shutdown = self.start_upkeep(&parts, &events, drain);
-        self.start_allocation(&parts, drain);
+        let shutdown = self.start_maintenance(&shared, &events, drain);
+        self.start_allocation(&shared, drain);
         self.start_drivers(cluster.as_ref().map(|c| &c.client), &events, drain);
         if let Some(cluster) = cluster {
             self.start_certificates(&cluster.client, drain);
-            self.start_node(&cluster.client, parts, events, node_sender, node, drain)?;
+            self.start_node(&cluster.client, shared, events, node_sender, node, drain)?;
         }
-        tracing::info!(node = self.machine.name, boot = self.boot_id, "running");
+        tracing::info!(node = self.machine.name, boot = self.boot_id, "orchlet is running");
         Ok(shutdown)
     }
 }
 
-impl Bound {
-    /// Starts to take in drivers of volumes, and to tell the cluster of them.
+impl Agent {
+    /// Starts the registration of CSI drivers and device plugins.
     fn start_drivers(&self, client: Option<&Client>, events: &NodeEvents, drain: &Drain) {
-        let announce: Arc<dyn registration::Announce> = match client {
+        let announce: Arc<dyn registration::DriverAnnouncer> = match client {
             Some(client) => {
                 Arc::new(ClusterDrivers { client: client.clone(), node: self.machine.name.clone() })
             }
@@ -284,22 +288,22 @@ impl Bound {
         tokio::spawn(until(drain.watch(), follow));
         let (csi, of_node) = (self.csi.clone(), events.clone());
         let told = move |error: &CsiError| {
-            tracing::warn!(%error, "a volume of no pod is still staged");
+            tracing::warn!(%error, "cannot unstage a volume that no pod uses; retried");
             of_node.tell(EventKind::Warning, "FailedUnMount", error.to_string());
         };
         tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
         let (disks, of_node) = (self.disks.clone(), events.clone());
         let pods = agent_volume::PodVolumes::new(&self.root_dir, self.settings.names);
         let told = move |error: &str| {
-            tracing::warn!(error, "a disk of no pod is still there");
+            tracing::warn!(error, "cannot detach a disk that no pod uses; retried");
             of_node.tell(EventKind::Warning, "FailedUnMount", error.to_owned());
         };
-        tokio::spawn(until(drain.watch(), async move { disks.keep_let_go(&pods, told).await }));
+        tokio::spawn(until(drain.watch(), async move { disks.detach_unused(&pods, told).await }));
     }
 }
 
 async fn until(drain: DrainWatch, work: impl Future<Output = ()>) {
-    // Cancel safe: what work has begun is found again by the next start.
+    // Cancel safe: the next start finds the state that `work` leaves.
     tokio::select! {
         () = drain.asked() => {}
         () = work => {}

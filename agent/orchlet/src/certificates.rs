@@ -26,8 +26,7 @@ use wanted::{Life, Wanted};
 /// Between two looks at the clock while a certificate is good: what a metric says is not older.
 const LOOK: Duration = Duration::from_secs(60);
 /// Between attempts that failed.
-const RETRY: Backoff =
-    Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(300) };
+const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(300) };
 
 /// Keeps one certificate in force.
 pub struct Keeper {

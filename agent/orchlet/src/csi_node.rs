@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_csi::Driver;
-use agent_csi::registration::{Announce, OtherPlugin};
+use agent_csi::registration::{DriverAnnouncer, OtherPlugin};
 use agent_devices::Plugins;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -163,15 +163,15 @@ fn node_patch(
     }})
 }
 
-impl Announce for ClusterDrivers {
-    fn came<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+impl DriverAnnouncer for ClusterDrivers {
+    fn driver_registered<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
         async move {
             self.add(driver).await.map_err(|error| format!("announce {}: {error}", driver.name))
         }
         .boxed()
     }
 
-    fn went<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
+    fn driver_removed<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
         async move {
             if let Err(error) = self.remove(name).await {
                 tracing::warn!(driver = name, error, "the cluster still shows a driver");
@@ -184,12 +184,12 @@ impl Announce for ClusterDrivers {
 /// Tells nobody: a node without an API server.
 pub struct NoCluster;
 
-impl Announce for NoCluster {
-    fn came<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+impl DriverAnnouncer for NoCluster {
+    fn driver_registered<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
         std::future::ready(Ok(())).boxed()
     }
 
-    fn went<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+    fn driver_removed<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
         std::future::ready(()).boxed()
     }
 }
@@ -197,7 +197,7 @@ impl Announce for NoCluster {
 /// Plugins that offer devices, beside those that are drivers of volumes.
 pub struct WithDevices {
     /// Who hears of drivers.
-    pub drivers: Arc<dyn Announce>,
+    pub drivers: Arc<dyn DriverAnnouncer>,
     /// Who takes in the others.
     pub devices: Plugins,
 }
@@ -205,16 +205,19 @@ pub struct WithDevices {
 /// Type of the plugins that offer devices.
 const DEVICES: &str = "DevicePlugin";
 
-impl Announce for WithDevices {
-    fn came<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
-        self.drivers.came(driver)
+impl DriverAnnouncer for WithDevices {
+    fn driver_registered<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+        self.drivers.driver_registered(driver)
     }
 
-    fn went<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
-        self.drivers.went(name)
+    fn driver_removed<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
+        self.drivers.driver_removed(name)
     }
 
-    fn other<'a>(&'a self, plugin: &'a OtherPlugin) -> BoxFuture<'a, Option<Result<(), String>>> {
+    fn other_plugin_registered<'a>(
+        &'a self,
+        plugin: &'a OtherPlugin,
+    ) -> BoxFuture<'a, Option<Result<(), String>>> {
         async move {
             if plugin.kind != DEVICES {
                 return None;

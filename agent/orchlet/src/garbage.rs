@@ -1,5 +1,5 @@
-//! Removes what is left on disk of pods and containers that nothing knows any more: logs of removed instances, and log directories
-//! whose pod is gone. What a pod's own task removes is not here; this repairs what a crash between two steps left.
+//! Removes orphaned logs: those of removed containers, and log directories of deleted pods. A pod's
+//! own task removes its files; this repairs what a crash between two steps left.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use tokio::task::spawn_blocking;
 
 use crate::log_files::{Entry, LogDirectory};
 use crate::log_links;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 
-/// Between two looks.
+/// Interval between passes.
 const PERIOD: Duration = Duration::from_secs(300);
-/// Before the first: the sources have said by then which pods there are.
+/// Delay of the first pass: the pod sources have synced by then.
 const FIRST: Duration = Duration::from_secs(60);
-/// Most directories that are looked at.
+/// Most directories examined in a pass.
 const DIRECTORIES_MAX: usize = 20_000;
 
-/// Looks for as long as the agent runs.
-pub async fn run(parts: Arc<Parts>, page: TaskStatus) {
+/// Runs passes for as long as the agent runs.
+pub async fn run(shared: Arc<PodContext>, page: TaskStatus) {
     tokio::time::sleep(FIRST).await;
     loop {
         page.started("period");
-        match sweep(&parts).await {
+        match sweep(&shared).await {
             Ok(removed) => page.done(format!("{removed} directories and links removed")),
             Err(line) => page.failed(line),
         }
@@ -35,20 +35,21 @@ pub async fn run(parts: Arc<Parts>, page: TaskStatus) {
     }
 }
 
-/// Removes log directories of pods that neither the agent nor the runtime knows, and links to logs that are gone; how many.
-pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, String> {
-    let found = parts.runtime.list().await.map_err(|e| chain(&e))?;
-    let parts = parts.clone();
+/// Removes log directories of pods unknown to the agent and the runtime, and dangling links to
+/// logs. Returns how many were removed.
+pub(crate) async fn sweep(shared: &Arc<PodContext>) -> Result<usize, String> {
+    let found = shared.runtime.list().await.map_err(|e| chain(&e))?;
+    let shared = shared.clone();
     let swept = spawn_blocking(move || {
-        let logs = PathBuf::from(&parts.facts.pod_logs_dir);
-        let orphans = orphans(&logs, &parts, &found);
+        let logs = PathBuf::from(&shared.facts.pod_logs_dir);
+        let orphans = orphans(&logs, &shared, &found);
         let gone = |directory: &PathBuf| match std::fs::remove_dir_all(directory) {
             Ok(()) => {
-                tracing::info!(directory = %directory.display(), "logs of a gone pod removed");
+                tracing::info!(directory = %directory.display(), "removed the log directory of a deleted pod");
                 true
             }
             Err(error) => {
-                tracing::warn!(directory = %directory.display(), %error, "orphaned logs");
+                tracing::warn!(directory = %directory.display(), %error, "cannot remove the log directory of a deleted pod; retried at the next pass");
                 false
             }
         };
@@ -58,19 +59,18 @@ pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, String> {
     swept.await.map_err(|error| error.to_string())
 }
 
-fn orphans(logs: &Path, parts: &Parts, found: &[PodOnNode]) -> Vec<PathBuf> {
-    // Read before the pods are asked for: a pod that comes meanwhile is known by then.
+fn orphans(logs: &Path, shared: &PodContext, found: &[PodOnNode]) -> Vec<PathBuf> {
+    // Read before the pods are listed: a pod created meanwhile is known by then.
     let directories = directories(logs);
-    let known = parts.known_uids();
+    let known = shared.known_uids();
     let is_orphan = |uid: &String| {
         !known.contains(uid)
             && found.iter().all(|pod| pod.uid != *uid)
-            && !parts.pod_dir(uid).exists()
+            && !shared.pod_dir(uid).exists()
     };
     directories.into_iter().filter(|(uid, _)| is_orphan(uid)).map(|(_, path)| path).collect()
 }
 
-/// Directories `<namespace>_<name>_<uid>` by uid.
 fn directories(logs: &Path) -> BTreeMap<String, PathBuf> {
     let entries = std::fs::read_dir(logs).into_iter().flatten().flatten();
     let one = |entry: std::fs::DirEntry| {
@@ -84,13 +84,13 @@ fn directories(logs: &Path) -> BTreeMap<String, PathBuf> {
     entries.take(DIRECTORIES_MAX).filter_map(one).collect()
 }
 
-/// Removes what an instance wrote, its log and the rotated ones, once it is gone itself.
+/// Removes the log of a removed container, with its rotated files.
 pub fn remove_instance_logs(directory: &Path, attempt: u32) {
     let (log, rotated) = (format!("{attempt}.log"), format!("{attempt}.log."));
     let Ok(directory) = LogDirectory::open(directory) else { return };
     for Entry { name, .. } in directory.entries().unwrap_or_default() {
         if *name == log || name.starts_with(&rotated) {
-            // One that cannot be removed goes with the pod's whole directory.
+            // If this fails, it is removed with the pod's directory.
             let _ = directory.remove(&name);
         }
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_node::image_gc::Uses;
+use agent_node::image_gc::ImageUses;
 use agent_node::image_name::ImageName;
 use agent_node::keyring::Login;
 use agent_runtime::Runtime;
@@ -33,7 +33,7 @@ pub use provider::Providers;
 pub use pull_stall::STANDSTILL;
 
 use crate::clock;
-use crate::pods::ports::Sources;
+use crate::pods::ports::PodObjects;
 use pull_queue::{Rank, Slots};
 use pull_stall::Watch;
 
@@ -47,7 +47,7 @@ pub struct Images {
     fetching: Fetching,
     rate: Mutex<Rate>,
     under_way: Mutex<BTreeMap<Wanted, (Pull, Rank)>>,
-    uses: Mutex<Uses>,
+    uses: Mutex<ImageUses>,
     /// Where the runtime keeps images, once it has said; it never moves them while it runs.
     filesystem: Mutex<Option<PathBuf>>,
     /// Names, completed, that were imported for this node and stay while their archive does.
@@ -111,10 +111,10 @@ impl Images {
         self: &Arc<Self>,
         image: &str,
         pod: &Pod,
-        sources: &Sources,
+        objects: &PodObjects,
     ) -> Result<String, PullError> {
         let name = parse(image)?;
-        let logins = self.logins.find(&name.repository, pod, sources).await;
+        let logins = self.logins.find(&name.repository, pod, objects).await;
         let wanted = Wanted { image: image.to_owned(), logins };
         let priority = pod.spec.priority.unwrap_or(0);
         let pull = {
@@ -176,7 +176,7 @@ impl Images {
     /// One pull, given up when it stands still.
     async fn watched(&self, image: &str, login: Option<&RegistryLogin>) -> Result<String, String> {
         // A runtime that does not say is asked again at the next look.
-        let arrivals = || async { self.runtime.arrivals().await.unwrap_or_default() };
+        let arrivals = || async { self.runtime.pull_progress().await.unwrap_or_default() };
         let mut watch = Watch::new(self.standstill, arrivals().await);
         let (turn, mut waited) = (self.fetching.begin(), Duration::ZERO);
         let pull = self.runtime.pull_image(image, login);
@@ -185,7 +185,7 @@ impl Images {
             // Cancel safe: the pull goes on where it is.
             tokio::select! {
                 biased;
-                pulled = &mut pull => return pulled.map_err(|error| error.said()),
+                pulled = &mut pull => return pulled.map_err(|error| error.message()),
                 () = tokio::time::sleep(watch.pause()) => {
                     waited = waited.saturating_add(watch.pause());
                 }

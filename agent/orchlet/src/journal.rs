@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_pod::record::Memory;
+use agent_pod::record::PodRecord;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -37,7 +37,7 @@ pub struct Record {
     /// Name of the pod.
     pub name: String,
     /// What its machine remembers.
-    pub memory: Memory,
+    pub memory: PodRecord,
 }
 
 /// Why the journal cannot be used.
@@ -485,7 +485,7 @@ mod tests {
     use super::*;
 
     fn record(name: &str) -> Record {
-        let memory = Memory { accepted_boot: Duration::from_secs(7), ..Memory::default() };
+        let memory = PodRecord { accepted_boot: Duration::from_secs(7), ..PodRecord::default() };
         Record { namespace: "ns".into(), name: name.into(), memory }
     }
 

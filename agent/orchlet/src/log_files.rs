@@ -1,5 +1,6 @@
-//! Opening the log files of containers. Users of pods may write beside them (a `hostPath` volume of the log directory): no link is
-//! followed below the directory of the pods' logs, nothing but a regular file is opened, and nothing is waited for.
+//! Opens container log files safely. Users of pods may write beside them (a `hostPath` volume of
+//! the log directory): below the pod logs directory no link is followed, only regular files are
+//! opened, and opening never blocks.
 //!
 //! ```text
 //!   /var/log/pods                    the node's own configuration: links are followed up to here
@@ -15,12 +16,12 @@ use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 
-/// Most names of a directory that are looked at: more than an instance's files of any number that may be kept.
+/// Most names read from a directory; more than the files that an instance may keep.
 const NAMES_MAX: usize = 10_000;
-/// Parts of a path below the directory of the pods' logs: of the pod, of the container.
+/// Path components below the pod logs directory: pod and container.
 const BELOW: usize = 2;
 
-/// The directory in which the logs of one container are.
+/// The log directory of one container.
 #[derive(Debug)]
 pub struct LogDirectory {
     opened: OwnedFd,
@@ -29,9 +30,8 @@ pub struct LogDirectory {
 /// An entry of such a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
     pub name: String,
-    /// Bytes it takes of the disk.
+    /// Bytes it occupies on the disk.
     pub taken: u64,
     /// Its length if it is a regular file.
     pub len: Option<u64>,
@@ -41,9 +41,14 @@ impl LogDirectory {
     /// Opens `<logs of pods>/<pod>/<container>`.
     ///
     /// # Errors
-    /// What the kernel says: `ELOOP` or `ENOTDIR` for a link, `InvalidInput` for a path that has no such form.
+    /// `ELOOP` or `ENOTDIR` for a link, `InvalidInput` for a path of another form.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let invalid = || io::Error::new(ErrorKind::InvalidInput, "not a directory of logs");
+        let invalid = || {
+            io::Error::new(
+                ErrorKind::InvalidInput,
+                "expected a path <pod logs dir>/<pod>/<container>",
+            )
+        };
         let mut names = Vec::new();
         let mut root = path;
         while names.len() < BELOW
@@ -68,7 +73,7 @@ impl LogDirectory {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// What the kernel says; `InvalidData` for what is not a regular file, a link among them.
+    /// `InvalidData` if it is not a regular file, also for a link.
     pub fn read(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -82,17 +87,17 @@ impl LogDirectory {
         Ok(File::from(opened))
     }
 
-    /// Makes a file that its owner alone may read, for writing.
+    /// Creates a file for writing that only its owner may read.
     ///
     /// # Errors
-    /// What the kernel says; `AlreadyExists` for anything that has the name.
+    /// `AlreadyExists` if the name is taken.
     pub fn create(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.opened, plain(name)?, flags, Mode::from_raw_mode(0o600))?.into())
     }
 
-    /// Removes a name, and not what it may lead to.
+    /// Removes a name; does not follow links.
     ///
     /// # Errors
     /// What the kernel says.
@@ -100,10 +105,10 @@ impl LogDirectory {
         Ok(rustix::fs::unlinkat(&self.opened, plain(name)?, AtFlags::empty())?)
     }
 
-    /// Moves a regular file to a name that is free.
+    /// Renames a regular file to a free name.
     ///
     /// # Errors
-    /// What the kernel says; `InvalidData` for what is not a regular file.
+    /// `InvalidData` if it is not a regular file.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let stat = statat(&self.opened, plain(from)?, AtFlags::SYMLINK_NOFOLLOW)?;
         if !is_regular(&stat) {
@@ -113,7 +118,7 @@ impl LogDirectory {
         Ok(rustix::fs::renameat_with(&self.opened, from, &self.opened, plain(to)?, flags)?)
     }
 
-    /// Moves a file over another.
+    /// Renames a file over another one.
     ///
     /// # Errors
     /// What the kernel says.
@@ -121,10 +126,10 @@ impl LogDirectory {
         Ok(rustix::fs::renameat(&self.opened, plain(from)?, &self.opened, plain(to)?)?)
     }
 
-    /// What is in it, in no order. What goes meanwhile is left out.
+    /// The entries in no particular order. Entries removed meanwhile are left out.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The directory cannot be read.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(&self.opened)?.take(NAMES_MAX) {
@@ -145,26 +150,29 @@ impl LogDirectory {
 /// Opens a log file by its path, as [`LogDirectory::open`] and [`LogDirectory::read`] do.
 ///
 /// # Errors
-/// As theirs.
+/// Those of the two.
 pub fn read(path: &Path) -> io::Result<File> {
     let (directory, name) = split(path)?;
     LogDirectory::open(directory)?.read(name)
 }
 
-/// The directory and the name of a log file.
+/// Splits the path of a log file into directory and name.
 ///
 /// # Errors
-/// `InvalidInput` for a path that has none.
+/// `InvalidInput` for a path without either.
 pub fn split(path: &Path) -> io::Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str());
     path.parent()
         .zip(name)
-        .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the path names no log file"))
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "expected the path of a log file"))
 }
 
 fn plain(name: &str) -> io::Result<&str> {
     if name.is_empty() || name == "." || name == ".." || name.contains('/') {
-        return Err(io::Error::new(ErrorKind::InvalidInput, format!("{name:?} is not a name")));
+        return Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            format!("{name:?} is not a plain file name"),
+        ));
     }
     Ok(name)
 }

@@ -1,5 +1,6 @@
-//! A link to the log of each instance, in `containers` beside the directory of the pods' logs. Collectors of logs read pod, namespace,
-//! container and instance from its name: `/var/log/containers/<pod>_<namespace>_<container>-<id>.log`.
+//! Links to container logs in the `containers` directory beside the pod logs directory. Log
+//! collectors read pod, namespace, container and id from the name:
+//! `/var/log/containers/<pod>_<namespace>_<container>-<id>.log`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,37 +8,34 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use agent_pod::observed::{ContainerSeen, InstanceState};
-use agent_pod::translate::log_directory_of;
+use agent_pod::observed::{InstanceState, ObservedContainer};
+use agent_pod::translate::log_directory_path;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::Pod;
 
-/// Longest name of a file on the usual file systems.
+/// Longest file name on common file systems.
 const NAME_MAX: usize = 255;
-/// Most links that are looked at.
+/// Most links examined.
 const LINKS_MAX: usize = 100_000;
 
-/// One instance, and whose it is.
+/// A container instance that has a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Logged<'a> {
     /// Namespace, name and uid of the pod.
     pub pod: [&'a str; 3],
-    /// Name of the container.
     pub container: &'a str,
-    /// Attempt of the instance.
     pub attempt: u32,
-    /// The runtime's id of the instance.
+    /// CRI id of the instance.
     pub id: &'a str,
 }
 
 impl<'a> Logged<'a> {
-    /// An instance of a pod.
     pub fn of(pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> Self {
         let meta = &pod.metadata;
         Self { pod: [&meta.namespace, &meta.name, &meta.uid], container, attempt, id }
     }
 
-    fn found(pod: &'a PodOnNode, container: &'a ContainerSeen) -> Self {
+    fn found(pod: &'a PodOnNode, container: &'a ObservedContainer) -> Self {
         Self {
             pod: [&pod.namespace, &pod.name, &pod.uid],
             container: &container.name,
@@ -53,26 +51,26 @@ impl<'a> Logged<'a> {
 
     fn log(&self, logs: &Path) -> PathBuf {
         let [namespace, name, uid] = self.pod;
-        let pod = log_directory_of(&logs.to_string_lossy(), namespace, name, uid);
+        let pod = log_directory_path(&logs.to_string_lossy(), namespace, name, uid);
         Path::new(&pod).join(self.container).join(format!("{}.log", self.attempt))
     }
 }
 
-/// What a link's name keeps of `name`. Names and ids are ASCII: a character is a byte.
+/// Truncates a link's name. Names and ids are ASCII, so a character is a byte.
 fn cut(mut name: String) -> String {
     name.truncate(NAME_MAX - ".log".len());
     name
 }
 
-/// Directory of the links for pods' logs in `logs`.
+/// Directory of the links for logs below `logs`.
 fn directory(logs: &Path) -> PathBuf {
     logs.with_file_name("containers")
 }
 
-/// Makes the link of an instance, if it is not there.
+/// Creates the link of an instance if it is missing.
 ///
 /// # Errors
-/// It cannot be made.
+/// The link cannot be created.
 pub fn make(logs: &Path, instance: Logged<'_>) -> io::Result<()> {
     let directory = directory(logs);
     let (log, link) = (instance.log(logs), directory.join(instance.link()));
@@ -87,16 +85,17 @@ pub fn make(logs: &Path, instance: Logged<'_>) -> io::Result<()> {
     }
 }
 
-/// Removes the link of an instance that is gone. One that cannot be removed leads nowhere, and is removed by [`mend`].
+/// Removes the link of a removed instance. If this fails, the link dangles and is removed by
+/// [`mend`].
 pub fn remove(logs: &Path, instance: Logged<'_>) {
     let _ = fs::remove_file(directory(logs).join(instance.link()));
 }
 
-/// Removes the links of a pod that is gone, of `[namespace, name, uid]`; those of a later pod of its name stay. What cannot be removed
-/// leads nowhere, and is removed by [`mend`].
+/// Removes the links of a deleted pod `[namespace, name, uid]`; those of a later pod with this name
+/// stay. Links that cannot be removed dangle and are removed by [`mend`].
 pub fn remove_all(logs: &Path, [namespace, name, uid]: [&str; 3]) {
     let of_name = cut(format!("{name}_{namespace}_"));
-    let own = log_directory_of(&logs.to_string_lossy(), namespace, name, uid);
+    let own = log_directory_path(&logs.to_string_lossy(), namespace, name, uid);
     for entry in entries(logs) {
         let named = entry.file_name().to_str().is_some_and(|link| link.starts_with(&of_name));
         if named && fs::read_link(entry.path()).is_ok_and(|log| log.starts_with(&own)) {
@@ -109,8 +108,8 @@ fn entries(logs: &Path) -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(directory(logs)).into_iter().flatten().flatten().take(LINKS_MAX)
 }
 
-/// Makes the links that instances which run lack, and removes those that lead nowhere below `logs`; how many. `found` is what the
-/// runtime has.
+/// Creates missing links of running containers, and removes dangling links into `logs`. Returns how
+/// many were removed. `found` lists the runtime's pods.
 pub fn mend(logs: &Path, found: &[PodOnNode]) -> usize {
     let all = found.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)));
     let mut expected = BTreeSet::new();
@@ -119,7 +118,7 @@ pub fn mend(logs: &Path, found: &[PodOnNode]) -> usize {
         expected.insert(instance.link());
         let runs = matches!(container.state, InstanceState::Running { .. });
         if runs && let Err(error) = make(logs, instance) {
-            tracing::warn!(id = container.id, %error, "a log has no link");
+            tracing::warn!(id = container.id, %error, "cannot link a container's log; retried at the next garbage collection");
         }
     }
     let leads_nowhere = |link: &Path| match fs::read_link(link) {
@@ -140,7 +139,7 @@ mod tests {
     fn found(running: bool) -> PodOnNode {
         let state =
             if running { InstanceState::Running { started_at: 1 } } else { InstanceState::Created };
-        let container = ContainerSeen {
+        let container = ObservedContainer {
             id: "abc".into(),
             name: "main".into(),
             attempt: 2,

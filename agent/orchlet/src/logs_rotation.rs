@@ -1,8 +1,8 @@
-//! Keeps the logs of running containers within their bounds: `containerLogMaxSize` a file, `containerLogMaxFiles` files, older ones
-//! compressed. The runtime is told to open its file again after each rotation.
+//! Rotates the logs of running containers: `containerLogMaxSize` per file, `containerLogMaxFiles`
+//! files, older ones compressed. After a rotation the runtime is asked to reopen its file.
 //!
-//! Whatever happens between two steps is put right by the next pass: a file that was moved away while nobody told the runtime is
-//! opened again, a half-made compressed file is removed, a whole one replaces what it was made of.
+//! The next pass repairs what a crash between two steps leaves: a moved file is reopened, a partial
+//! compressed file is removed, a complete one replaces its source.
 
 mod plan;
 
@@ -24,64 +24,63 @@ use tokio::task::spawn_blocking;
 
 use crate::log_files::LogDirectory;
 use crate::metrics::AgentMetrics;
-use crate::pods::pod_context::Parts;
-use plan::{Act, plan};
+use crate::pods::pod_context::PodContext;
+use plan::{RotationStep, plan};
 
 pub use plan::Limits;
 
-/// Between two looks, as the ecosystem has it.
+/// Interval between passes, as in Kubernetes' kubelet.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Logs rotated side by side: compressing keeps a processor busy.
+/// Logs rotated concurrently; compression occupies a processor.
 const PARALLEL_MAX: usize = 2;
 
-/// Rights that a compressed log has of those of what it was made of: collectors of logs read it as they did.
+/// Permission bits that a compressed log takes from its source, so that log collectors can read it.
 const RIGHTS: u32 = 0o644;
 
 /// The log of a running container.
 #[derive(Debug)]
 struct Log {
-    /// The runtime's id.
+    /// CRI id.
     instance: String,
-    /// Directory of its files.
     path: PathBuf,
     directory: Arc<LogDirectory>,
-    /// Name of the one that is written.
+    /// Name of the current file.
     name: String,
-    /// Everything in the directory.
+    /// All names in the directory.
     names: Vec<String>,
-    /// Size of the one that is written; `None` when it is not there.
+    /// Size of the current file; `None` if it does not exist.
     size: Option<u64>,
-    /// Whether something that is not a regular file has the name of the one that is written.
+    /// Whether the current file's name belongs to something else than a regular file.
     is_foreign: bool,
-    /// What all files in the directory take of the disk, in bytes.
+    /// Bytes that all files of the directory occupy on the disk.
     taken: u64,
-    /// Whose it is: uid, namespace and name of the pod, name of the container.
+    /// Labels of the owner: uid, namespace and name of the pod, name of the container.
     owner: [String; 4],
 }
 
-/// Looks after logs for as long as the agent runs.
-pub async fn run(parts: Arc<Parts>, limits: Limits, page: TaskStatus) {
+/// Runs passes for as long as the agent runs.
+pub async fn run(shared: Arc<PodContext>, limits: Limits, page: TaskStatus) {
     loop {
         tokio::time::sleep(PERIOD).await;
         page.started("period");
-        let pods = parts.shown_pods();
-        let logs_dir = parts.facts.pod_logs_dir.clone();
+        let pods = shared.shown_pods();
+        let logs_dir = shared.facts.pod_logs_dir.clone();
         let logs = spawn_blocking(move || logs(&logs_dir, &pods)).await.unwrap_or_default();
-        parts.metrics.logs_take(logs.iter().map(|log| (&log.owner, log.taken)));
+        shared.metrics.set_log_sizes(logs.iter().map(|log| (&log.owner, log.taken)));
         let outcomes = futures_util::stream::iter(logs)
-            .map(|log| keep(&*parts.runtime, log, limits))
+            .map(|log| keep(&*shared.runtime, log, limits))
             .buffer_unordered(PARALLEL_MAX)
             .collect::<Vec<_>>()
             .await;
         let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         let rotated =
             outcomes.iter().filter(|outcome| matches!(outcome, Ok(Kept::Rotated))).count();
-        count(&parts.metrics, rotated, failed.len());
+        count(&shared.metrics, rotated, failed.len());
         match failed.first() {
             None => page.done(format!("{rotated} logs rotated")),
             Some(first) => page.failed((*first).clone()),
         }
-        failed.iter().for_each(|error| tracing::warn!(%error, "a log is not rotated"));
+        failed.iter().for_each(|error| tracing::warn!(%error, "cannot rotate a container's log; retried at the next pass"));
     }
 }
 
@@ -91,16 +90,16 @@ fn count(metrics: &AgentMetrics, rotated: usize, failed: usize) {
     }
 }
 
-/// What became of a log.
+/// Outcome for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
-    /// It was within its bounds.
+    /// It was within its limits.
     Within,
-    /// It has a new file.
+    /// It was rotated.
     Rotated,
 }
 
-/// The logs of the containers that run.
+/// The logs of running containers.
 fn logs(logs_dir: &str, pods: &[Pod]) -> Vec<Log> {
     let running = pods.iter().flat_map(|pod| {
         let status = &pod.status;
@@ -135,30 +134,33 @@ fn look(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
 
 async fn keep(runtime: &dyn Runtime, log: Log, limits: Limits) -> Result<Kept, String> {
     if log.is_foreign {
-        // The runtime would open what it leads to.
+        // The runtime would open the target of a link.
         return Err(format!("{}/{} is not a regular file", log.path.display(), log.name));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let acts = plan(&log.name, &log.names, log.size, limits, i64::try_from(now).unwrap_or(0));
+    let steps = plan(&log.name, &log.names, log.size, limits, i64::try_from(now).unwrap_or(0));
     let mut kept = Kept::Within;
-    for act in acts {
-        let failed = |error: String| format!("{}: {act:?}: {error}", log.path.display());
+    for step in steps {
+        let failed = |error: String| format!("{}: {step:?}: {error}", log.path.display());
         let directory = log.directory.clone();
-        match act.clone() {
-            Act::Remove(name) => {
+        match step.clone() {
+            RotationStep::Remove(name) => {
                 off_thread(move || directory.remove(&name)).await.map_err(failed)?;
             }
-            Act::Compress(name) => {
-                // A full disk keeps nobody from rotating: the file stays as it is.
+            RotationStep::Compress(name) => {
+                // A full disk does not prevent rotation: the file stays uncompressed.
                 if let Err(error) = off_thread(move || compress(&directory, &name)).await {
-                    tracing::warn!(error = failed(error), "a rotated log stays uncompressed");
+                    tracing::warn!(
+                        error = failed(error),
+                        "cannot compress a rotated log; it stays uncompressed until the next pass"
+                    );
                 }
             }
-            Act::Rotate(name) => {
+            RotationStep::Rotate(name) => {
                 rotate(runtime, &log, name).await.map_err(failed)?;
                 kept = Kept::Rotated;
             }
-            Act::Reopen => reopen(runtime, &log.instance).await.map_err(failed)?,
+            RotationStep::Reopen => reopen(runtime, &log.instance).await.map_err(failed)?,
         }
     }
     Ok(kept)
@@ -171,29 +173,30 @@ async fn off_thread(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> R
 
 async fn reopen(runtime: &dyn Runtime, instance: &str) -> Result<(), String> {
     match runtime.reopen_log(instance).await {
-        // It has ended meanwhile: nobody writes.
+        // The container has ended, so nothing writes to the file.
         Err(error) if error.is_not_found() => Ok(()),
         other => other.map_err(|error| chain(&error)),
     }
 }
 
-/// Moves the file away and tells the runtime; a runtime that does not listen gets its file back, so that readers find it.
+/// Renames the file and asks the runtime to reopen its log. If that fails, the rename is undone, so
+/// that readers find the file.
 async fn rotate(runtime: &dyn Runtime, log: &Log, to: String) -> Result<(), String> {
     let moving = (log.directory.clone(), log.name.clone(), to.clone());
     off_thread(move || moving.0.rename(&moving.1, &moving.2)).await?;
     let told = reopen(runtime, &log.instance).await;
     if told.is_err() {
-        // To a free name only: when the runtime has made a new file all the same, both stay.
+        // To a free name only: if the runtime has created a new file nevertheless, both stay.
         let moving = (log.directory.clone(), to, log.name.clone());
         let back = off_thread(move || moving.0.rename(&moving.1, &moving.2)).await;
         if let Err(error) = back {
-            tracing::debug!(error, "a rotated log stays where it is");
+            tracing::debug!(error, "cannot move a rotated log back; it keeps its rotated name");
         }
     }
     told
 }
 
-/// Makes `<name>.gz`, whole or not at all, and removes `name`.
+/// Creates `<name>.gz` atomically and removes `name`.
 fn compress(directory: &LogDirectory, name: &str) -> io::Result<()> {
     let (cut, whole) = (format!("{name}.tmp"), format!("{name}.gz"));
     let plain = directory.read(name)?;
@@ -208,7 +211,7 @@ fn compress(directory: &LogDirectory, name: &str) -> io::Result<()> {
         directory.replace(&cut, &whole)
     })();
     if packed.is_err() {
-        // The next pass removes it if this does not.
+        // If this fails, the next pass removes it.
         let _ = directory.remove(&cut);
         return packed;
     }

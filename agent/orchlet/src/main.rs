@@ -68,9 +68,9 @@ fn run(flags: config::Flags) -> Result<(), Failure> {
     })
 }
 
-/// Waits for the node's first certificate; false when the program was told to stop before it came.
+/// Waits for the node's first certificate. Returns false if a signal came first.
 async fn bootstrapped(settings: &config::Settings) -> Result<bool, Failure> {
-    // Cancel safe: what was asked for is found again by the next start.
+    // Cancel safe: the next start continues with the same certificate request.
     tokio::select! {
         done = bootstrap::ensure(settings) => done.map(|()| true),
         _ = proto_daemon::drain::stop_signal() => Ok(false),

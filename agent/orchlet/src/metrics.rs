@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent_runtime::observe::Ended;
+use agent_runtime::observe::CallReport;
 use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 use proto_api::core::v1::{Pod, PodStatus};
 use proto_api::names::Names;
@@ -17,7 +17,7 @@ use proto_daemon::exit::chain;
 use proto_daemon::metrics::Metrics;
 
 pub use collect::{PodGauges, Registrations};
-pub(crate) use operations::{Acts, plugin};
+pub(crate) use operations::{OperationMetrics, plugin};
 use register::{BUCKETS, Register};
 
 /// For pods, whose images may have to be pulled.
@@ -59,7 +59,7 @@ pub struct AgentMetrics {
     pub log_rotations: IntCounterVec,
     log_bytes: IntGaugeVec,
     /// What is done to the node.
-    pub acts: Acts,
+    pub operations: OperationMetrics,
     /// When pods were first seen here, until they run.
     waiting: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
@@ -177,13 +177,13 @@ impl AgentMetrics {
                 "Bytes used by the container's logs on the filesystem.",
                 &["uid", "namespace", "pod", "container"],
             )?,
-            acts: Acts::register(&with, names)?,
+            operations: OperationMetrics::register(&with, names)?,
             waiting: Arc::default(),
         })
     }
 
     /// Counts a call of the runtime.
-    pub fn call(&self, ended: Ended) {
+    pub fn record_call(&self, ended: CallReport) {
         let name = operation(ended.call);
         self.runtime_operations.with_label_values(&[&name]).inc();
         self.runtime_seconds.with_label_values(&[&name]).observe(ended.took.as_secs_f64());
@@ -193,10 +193,10 @@ impl AgentMetrics {
     }
 
     /// Counts a step of a pod by what it begins with: `CreateSandbox { .. }` is `CreateSandbox`.
-    pub fn step(&self, what: &str, took: Duration, worked: bool) {
+    pub fn record_step(&self, what: &str, took: Duration, worked: bool) {
         let name = what.split([' ', '(', '{']).next().unwrap_or_default();
         if name == "RemoveCgroup" {
-            self.acts.cgroup("destroy", took);
+            self.operations.record_cgroup("destroy", took);
         }
         self.pod_worker_seconds.with_label_values(&[name]).observe(took.as_secs_f64());
         match (name, worked) {
@@ -219,12 +219,12 @@ impl AgentMetrics {
     }
 
     /// The task of a pod runs, so long after its source had said that the pod is wanted.
-    pub fn worker_started(&self, after: Duration) {
+    pub fn record_worker_start(&self, after: Duration) {
         self.pod_worker_start_seconds.observe(after.as_secs_f64());
     }
 
     /// What the logs of running containers take, by uid, namespace and name of the pod and name of the container.
-    pub fn logs_take<'a>(&self, logs: impl Iterator<Item = (&'a [String; 4], u64)>) {
+    pub fn set_log_sizes<'a>(&self, logs: impl Iterator<Item = (&'a [String; 4], u64)>) {
         self.log_bytes.reset();
         for (owner, bytes) in logs {
             let gauge = self.log_bytes.with_label_values(owner);
@@ -233,13 +233,13 @@ impl AgentMetrics {
     }
 
     /// A pod's task knows this now: how long it took to run is measured once.
-    pub fn know(&self, pod: &Pod, status: &PodStatus) {
+    pub fn observe_pod(&self, pod: &Pod, status: &PodStatus) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         match status.phase.as_str() {
             "Pending" | "" => {
                 if !waiting.contains_key(&pod.metadata.uid) {
                     waiting.insert(pod.metadata.uid.clone(), Instant::now());
-                    self.acts.new_pod(pod);
+                    self.operations.record_new_pod(pod);
                 }
             }
             phase => {
@@ -253,9 +253,9 @@ impl AgentMetrics {
     }
 
     /// Nothing is left of a pod.
-    pub fn gone(&self, uid: &str) {
+    pub fn forget_pod(&self, uid: &str) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        self.acts.unmounted(uid);
+        self.operations.record_unmounted(uid);
     }
 }
 
@@ -321,20 +321,21 @@ mod tests {
                 Metrics::new("x", BuildInfo { version: "1", commit: "c" }).expect("names");
             let metrics =
                 AgentMetrics::register(&registry, Names::new(profile), "n1").expect("names");
-            metrics.call(Ended {
+            metrics.record_call(CallReport {
                 call: "RunPodSandbox",
                 took: Duration::from_millis(20),
                 worked: false,
             });
-            metrics.step("CreateSandbox { attempt: 0 }", Duration::from_millis(20), true);
+            metrics.record_step("CreateSandbox { attempt: 0 }", Duration::from_millis(20), true);
             let mut pod = Pod::default();
             pod.metadata.uid = "u".into();
             for phase in ["Pending", "Pending", "Running", "Running"] {
-                metrics.know(&pod, &PodStatus { phase: phase.into(), ..PodStatus::default() });
+                metrics
+                    .observe_pod(&pod, &PodStatus { phase: phase.into(), ..PodStatus::default() });
             }
             let owner = ["u", "ns", "p", "c"].map(str::to_owned);
-            metrics.logs_take([(&["gone"; 4].map(str::to_owned), 1)].into_iter());
-            metrics.logs_take([(&owner, 4096)].into_iter());
+            metrics.set_log_sizes([(&["gone"; 4].map(str::to_owned), 1)].into_iter());
+            metrics.set_log_sizes([(&owner, 4096)].into_iter());
             let text = registry.text();
             assert!(!text.contains("gone"), "{text}");
             let log = r#"container="c",namespace="ns",pod="p",uid="u"} 4096"#;

@@ -1,4 +1,4 @@
-//! The pod network of this node: the configuration that the runtime's network plugins read, made from the Node's pod range.
+//! The pod network of this node: the CNI configuration made from the Node's pod CIDRs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -11,13 +11,14 @@ use proto_daemon::private_files;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// File name of the configuration; sorts before what others put there.
+/// File name of the configuration; sorts before other CNI configurations.
 const FILE_NAME: &str = "10-orch.conflist";
 /// Bridge of the node's pods.
 const BRIDGE: &str = "cni0";
 
-/// The configuration for a pod range: a bridge with addresses from the range, and host ports. What leaves the cluster is
-/// masqueraded by the proxy, whose tables have a place for it, not by an iptables process a pod. Pure.
+/// The configuration for pod CIDRs: a bridge with addresses from the range, and host ports. Traffic
+/// that leaves the cluster is masqueraded by kube-proxy's tables, not by an iptables process per
+/// pod. Pure.
 pub fn conflist(pod_cidrs: &[String], shaping: Shaping) -> Value {
     let ranges: Vec<Value> = pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr }])).collect();
     let routes: Vec<Value> = pod_cidrs
@@ -40,20 +41,20 @@ pub fn conflist(pod_cidrs: &[String], shaping: Shaping) -> Value {
     json!({ "cniVersion": "0.4.0", "name": "orch", "plugins": plugins })
 }
 
-/// Whether pods' traffic can be limited.
+/// Whether the bandwidth plugin is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shaping {
-    /// The plugin for it is there.
+    /// It is installed.
     Installed,
-    /// It is not: annotations that ask for a limit have no effect.
+    /// It is missing: bandwidth annotations have no effect.
     Missing,
 }
 
-/// Where runtimes look for plugins.
+/// Directories in which runtimes look for CNI plugins.
 const PLUGIN_DIRS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
 
-/// Whether every directory with the bridge's plugin has the one that shapes: which of them the runtime uses is its own secret,
-/// and a missing plugin would leave pods without any network.
+/// Whether every directory with the bridge plugin also has the bandwidth plugin. The directory that
+/// the runtime uses is not known, and a missing plugin would leave pods without a network.
 fn shaping(dirs: &[&str]) -> Shaping {
     let has = |dir: &&str, plugin: &str| Path::new(dir).join(plugin).exists();
     let mut with_bridge = dirs.iter().filter(|dir| has(dir, "bridge")).peekable();
@@ -61,7 +62,7 @@ fn shaping(dirs: &[&str]) -> Shaping {
     if found { Shaping::Installed } else { Shaping::Missing }
 }
 
-/// Writes the configuration unless it is there already; the runtime never reads half of it.
+/// Writes the configuration atomically unless it is already there.
 ///
 /// # Errors
 /// The directory cannot be written.
@@ -72,25 +73,28 @@ pub fn write(dir: &Path, pod_cidrs: &[String]) -> std::io::Result<()> {
         return Ok(());
     }
     private_files::create_trusted_dir(dir)?;
-    // The runtime reads files that end in .conflist and nothing else.
+    // The runtime reads only files that end in .conflist.
     private_files::write_atomically(&path, text.as_bytes(), 0o644)
 }
 
-/// Writes the configuration once the Node's pod range is known, and again should it change.
+/// Writes the configuration once the Node's pod CIDRs are known, and whenever they change.
 pub async fn follow(dir: PathBuf, mut node: watch::Receiver<Option<Arc<Node>>>) {
     let mut written: Vec<String> = Vec::new();
     loop {
         let known = node.borrow_and_update().clone();
         let cidrs = known.map(|node| pod_cidrs(&node)).unwrap_or_default();
         if !cidrs.is_empty() && cidrs != written {
-            // The bridge first: runtimes start pods as soon as they see the configuration.
-            if let Err(error) = bridge::ensure(BRIDGE, &gateways(&cidrs)).await {
-                tracing::warn!(error = chain(&error), "pods' bridge is left to the plugin");
+            // The bridge first: the runtime starts pods as soon as the configuration exists.
+            if let Err(error) = bridge::ensure_bridge(BRIDGE, &gateways(&cidrs)).await {
+                tracing::warn!(
+                    error = chain(&error),
+                    "cannot create the pods' bridge; the CNI plugin will create it"
+                );
             }
             match write(&dir, &cidrs) {
                 Ok(()) => written = cidrs,
                 Err(error) => {
-                    tracing::warn!(dir = %dir.display(), %error, "pod network is not configured");
+                    tracing::warn!(dir = %dir.display(), %error, "cannot write the CNI configuration; pods have no network until the Node changes");
                 }
             }
         }
@@ -100,7 +104,8 @@ pub async fn follow(dir: PathBuf, mut node: watch::Receiver<Option<Arc<Node>>>) 
     }
 }
 
-/// The address that the plugin gives to the bridge: the first of each range after the network's own.
+/// The bridge's addresses as assigned by the plugin: the first of each range after the network
+/// address.
 fn gateways(cidrs: &[String]) -> Vec<(IpAddr, u8)> {
     let gateway = |cidr: &String| {
         let (address, prefix_len) = cidr.split_once('/')?;

@@ -1,11 +1,12 @@
-//! The Node object: registered once, its status written when it changes and every few minutes otherwise, its lease renewed by a
-//! task of its own over a connection of its own, so that nothing that hangs here delays the heartbeat.
+//! The Node object: registered once, its status written when it changes and otherwise periodically.
+//! The lease is renewed by a separate task over a separate connection, so that a hanging call does
+//! not delay the heartbeat.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_node::pressure::Pressure;
-use agent_node::status::{self, Health, Image, Listed, Machine};
+use agent_node::status::{self, ListedImages, MachineInfo, NodeHealth, NodeImage};
 use agent_runtime::Runtime;
 use proto_api::Time;
 use proto_api::core::v1::Node;
@@ -21,57 +22,55 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::node_events::NodeEvents;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 
-/// Pause between failed attempts.
 const RETRY: Duration = Duration::from_secs(1);
-/// The same when somebody else wrote meanwhile.
+/// Pause after a conflicting write of another client.
 const REREAD: Duration = Duration::from_millis(100);
-/// Between two looks at a node that is not ready.
-const NOT_READY_LOOK: Duration = Duration::from_millis(200);
+/// Interval between status passes while the node is not ready.
+const NOT_READY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the node's task works with.
+/// The task that registers the node and writes its status.
 pub struct NodeTask {
-    /// The API server.
     pub client: Client,
-    /// Facts of the machine.
-    pub machine: Machine,
-    /// Shared with the pods' tasks, which read the Node from it.
-    pub parts: Arc<Parts>,
-    /// Whether to make the object when it does not exist.
+    /// Properties of the machine.
+    pub machine: MachineInfo,
+    /// Shared with pod tasks, which read the Node from it.
+    pub shared: Arc<PodContext>,
+    /// Whether to create the Node object if it does not exist.
     pub register: bool,
-    /// How often the state is looked at.
-    pub look_every: Duration,
-    /// How often it is written when nothing has changed.
+    /// Interval between status passes.
+    pub check_every: Duration,
+    /// How often an unchanged status is written.
     pub report_every: Duration,
-    /// Most images that are listed.
+    /// Most images listed in the status.
     pub images_max: usize,
-    /// What is told of the node.
+    /// Recorder of Node events.
     pub events: NodeEvents,
-    /// Told of the Node object whenever it was written or read.
+    /// Receives the Node object when it is first read or written.
     pub node: watch::Sender<Option<Arc<Node>>>,
 }
 
 impl NodeTask {
     /// Registers the node and keeps its status until drained.
     pub async fn run(self, page: TaskStatus, drain: DrainWatch) {
-        // Cancel safe: the server has a write or it has not, and the next start looks.
+        // Cancel safe: the next start reads the object again.
         tokio::select! {
             () = drain.asked() => {}
-            () = self.keep(page) => {}
+            () = self.keep_status(page) => {}
         }
     }
 
-    async fn keep(&self, page: TaskStatus) {
+    async fn keep_status(&self, page: TaskStatus) {
         let mut written = Instant::now();
-        let mut strain = self.parts.strain.subscribe();
-        let mut devices = self.parts.provision.devices();
+        let mut node_pressure = self.shared.node_pressure.subscribe();
+        let mut devices = self.shared.environment.devices();
         loop {
-            strain.mark_unchanged();
+            node_pressure.mark_unchanged();
             page.started("period");
             let known = self.node.borrow().clone();
             let result = match known.as_deref() {
-                None => self.begin().await.map(Some),
+                None => self.register_node().await.map(Some),
                 Some(known) => {
                     let due = written.elapsed() >= self.report_every;
                     self.update(known, due).await
@@ -81,7 +80,7 @@ impl NodeTask {
                 Ok(Some(now)) => {
                     written = Instant::now();
                     page.done("written");
-                    self.first(now);
+                    self.publish_first(now);
                     self.pause()
                 }
                 Ok(None) => {
@@ -90,26 +89,29 @@ impl NodeTask {
                 }
                 Err(error) => {
                     page.failed(chain(&error));
-                    tracing::warn!(error = chain(&error), "node status is not written");
-                    // Somebody else wrote, or the object is gone: read it again.
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot write the Node's status; retried"
+                    );
+                    // Another client wrote the object or deleted it: read it again.
                     if error.is_conflict() || error.is_not_found() {
                         self.node.send_replace(None);
                     }
                     if error.is_conflict() { REREAD } else { RETRY }
                 }
             };
-            // All arms are cancel safe: they only say that it is time to look.
+            // All arms are cancel safe: they only time the next pass.
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                _ = strain.changed() => {}
+                _ = node_pressure.changed() => {}
                 () = self.deleted() => {}
-                () = self.overruled() => {}
-                () = self.parts.provision.devices_changed(&mut devices) => {}
+                () = self.shown_not_ready() => {}
+                () = self.shared.environment.devices_changed(&mut devices) => {}
             }
         }
     }
 
-    /// Waits until somebody has deleted the object, which is then made again.
+    /// Waits until the Node object is deleted, after which it is registered again.
     async fn deleted(&self) {
         let mut node = self.node.subscribe();
         let known = node.borrow_and_update().is_some();
@@ -118,37 +120,39 @@ impl NodeTask {
         }
     }
 
-    /// Waits until a node that was shown as ready is not any more: the node controller has not heard of it for a while. A look every
-    /// `NOT_READY_LOOK` at most follows, also from who keeps writing that.
-    async fn overruled(&self) {
+    /// Waits until a node that was ready is shown as not ready, because the node controller missed
+    /// its heartbeats. Wakes at most once per `NOT_READY_INTERVAL`, even if a client keeps writing
+    /// that.
+    async fn shown_not_ready(&self) {
         let mut node = self.node.subscribe();
         let unready = |node: &Option<Arc<Node>>| node.as_deref().is_some_and(|n| !is_ready(n));
         let already = unready(&node.borrow_and_update());
         if already || node.wait_for(unready).await.is_err() {
-            // One that is not ready is looked at often as it is.
+            // A node that is not ready has frequent passes already.
             std::future::pending().await
         }
-        tokio::time::sleep(NOT_READY_LOOK).await;
+        tokio::time::sleep(NOT_READY_INTERVAL).await;
     }
 
-    /// What was read or written is news only while nothing is known: the watch shows every later version in order, and an
-    /// answer to a write may be older than what it has shown already.
-    fn first(&self, node: Node) {
+    /// Publishes the Node only while none is known: the watch delivers later versions in order, and
+    /// the response to a write may be older.
+    fn publish_first(&self, node: Node) {
         if self.node.borrow().is_none() {
-            publish(&self.parts, &self.node, Some(node));
+            publish(&self.shared, &self.node, Some(node));
         }
     }
 
-    /// A node that is not ready yet, mostly for want of its network, is looked at often.
+    /// The pause until the next pass; short while the node is not ready, usually for lack of its
+    /// network.
     fn pause(&self) -> Duration {
         match self.node.borrow().as_deref() {
-            Some(node) if is_ready(node) => self.look_every,
-            _ => NOT_READY_LOOK.min(self.look_every),
+            Some(node) if is_ready(node) => self.check_every,
+            _ => NOT_READY_INTERVAL.min(self.check_every),
         }
     }
 
-    /// Finds the node, or makes it, and brings labels and status up to date.
-    async fn begin(&self) -> Result<Node, ClientError> {
+    /// Reads or creates the Node object, and updates its labels and status.
+    async fn register_node(&self) -> Result<Node, ClientError> {
         let api = self.client.all::<Node>();
         let names = self.client.names();
         let mut node = match api.get(&self.machine.name).await {
@@ -170,7 +174,7 @@ impl NodeTask {
         let labelled =
             labels.iter().all(|(key, value)| node.metadata.labels.get(key) == Some(value));
         let id = &self.machine.provider_id;
-        // The object keeps the identity that it was given first.
+        // A provider id is never changed once set.
         let unnamed = node.spec.provider_id.is_empty() && !id.is_empty();
         if !labelled || unnamed {
             node.metadata.labels.extend(labels);
@@ -182,13 +186,13 @@ impl NodeTask {
         Ok(self.update(&node, false).await?.unwrap_or(node))
     }
 
-    /// Writes the status if it changed or is due.
+    /// Writes the status if it has changed or is due.
     async fn update(&self, known: &Node, due: bool) -> Result<Option<Node>, ClientError> {
         let status = self.status(known).await;
         if !due && !status::differs(&known.status, &status) {
             return Ok(None);
         }
-        let turns = status::turns(&known.status, &status);
+        let turns = status::condition_events(&known.status, &status);
         let node = Node { status, ..known.clone() };
         let api = self.client.all::<Node>();
         let written = api.update_status(&node, &WriteParams::default()).await?;
@@ -200,19 +204,19 @@ impl NodeTask {
     }
 
     async fn status(&self, known: &Node) -> proto_api::core::v1::NodeStatus {
-        let mut health = health(&*self.parts.runtime).await;
-        let strain = *self.parts.strain.borrow();
-        let Pressure { memory, disk, pid } = strain.pressure;
+        let mut health = health(&*self.shared.runtime).await;
+        let node_pressure = *self.shared.node_pressure.borrow();
+        let Pressure { memory, disk, pid } = node_pressure.pressure;
         (health.memory_pressure, health.disk_pressure, health.pid_pressure) = (memory, disk, pid);
-        if strain.shutting_down {
+        if node_pressure.shutting_down {
             health.not_ready.push("node is shutting down".to_owned());
         }
-        let images = images(&*self.parts.runtime).await;
-        let images = Listed { all: &images, max: self.images_max };
+        let images = images(&*self.shared.runtime).await;
+        let images = ListedImages { all: &images, max: self.images_max };
         let now = Time::from_unix(clock::now().unix_seconds);
         let mut status = status::status(&self.machine, &health, images, &known.status, now);
-        self.parts.provision.show_devices(&mut status, &known.status);
-        status.volumes_in_use = self.parts.volumes.in_use();
+        self.shared.environment.show_devices(&mut status, &known.status);
+        status.volumes_in_use = self.shared.volumes.in_use();
         status
     }
 }
@@ -221,11 +225,11 @@ fn is_ready(node: &Node) -> bool {
     node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Follows the Node object as others change it: its pod ranges, labels and taints.
+/// Watches the Node object for changes of pod CIDRs, labels and taints.
 pub async fn observe(
     client: Client,
     name: String,
-    parts: Arc<Parts>,
+    shared: Arc<PodContext>,
     sender: watch::Sender<Option<Arc<Node>>>,
     events: NodeEvents,
     drain: DrainWatch,
@@ -238,19 +242,19 @@ pub async fn observe(
                 let message = format!("Node {name} status is now: {reason}");
                 events.tell(EventKind::Normal, reason, message);
             }
-            publish(&parts, &sender, Some(node));
+            publish(&shared, &sender, Some(node));
         }
-        Observed::Deleted(_) => publish(&parts, &sender, None),
+        Observed::Deleted(_) => publish(&shared, &sender, None),
         Observed::ListBegan | Observed::ListEnded => {}
     });
-    // Cancel safe: only observes.
     tokio::select! {
         () = drain.asked() => {}
         () = follow => {}
     }
 }
 
-/// Whether somebody has closed the node to new pods, or opened it again; nothing is news while nothing is known.
+/// The event reason if the node was cordoned or uncordoned; `None` while no earlier version is
+/// known.
 fn cordoned(before: Option<&Node>, now: &Node) -> Option<&'static str> {
     match (before?.spec.unschedulable, now.spec.unschedulable) {
         (false, true) => Some("NodeNotSchedulable"),
@@ -259,17 +263,17 @@ fn cordoned(before: Option<&Node>, now: &Node) -> Option<&'static str> {
     }
 }
 
-fn publish(parts: &Parts, sender: &watch::Sender<Option<Arc<Node>>>, node: Option<Node>) {
+fn publish(shared: &PodContext, sender: &watch::Sender<Option<Arc<Node>>>, node: Option<Node>) {
     if let Some(node) = &node {
-        let mut shared = parts.node.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = shared.node.write().unwrap_or_else(PoisonError::into_inner);
         shared.clone_from(node);
     }
     sender.send_replace(node.map(Arc::new));
 }
 
-/// Whether the runtime can run pods.
-async fn health(runtime: &dyn Runtime) -> Health {
-    let mut health = Health::default();
+/// Health of the runtime.
+async fn health(runtime: &dyn Runtime) -> NodeHealth {
+    let mut health = NodeHealth::default();
     match runtime.health().await {
         Ok(told) => {
             if let Err(why) = told.runtime {
@@ -286,19 +290,19 @@ async fn health(runtime: &dyn Runtime) -> Health {
     health
 }
 
-/// The runtime's images; none while it cannot be asked.
-async fn images(runtime: &dyn Runtime) -> Vec<Image> {
+/// The runtime's images; none if the call fails.
+async fn images(runtime: &dyn Runtime) -> Vec<NodeImage> {
     let images = runtime.images().await.unwrap_or_default();
     images
         .into_iter()
-        .map(|image| Image {
+        .map(|image| NodeImage {
             names: image.digests.into_iter().chain(image.tags).collect(),
             size_bytes: i64::try_from(image.size).unwrap_or(i64::MAX),
         })
         .collect()
 }
 
-/// Renews the node's lease until drained, once the Node object is known. The lease has the node's name and lasts so many seconds.
+/// Renews the node's Lease until drained, once the Node object is known.
 pub async fn renew(
     client: Client,
     (name, duration_secs): (String, u16),

@@ -1,9 +1,9 @@
-//! What the agent tells about its Node.
+//! Events about the Node object.
 
 use proto_api::core::v1::ObjectReference;
 use proto_client::events::{EventKind, Recorder};
 
-/// Tells events of the node. Cheap to clone. Without an API server they go to the log.
+/// Records events of the node. Cheap to clone. Without an API server they are logged.
 #[derive(Clone, Debug)]
 pub struct NodeEvents {
     recorder: Option<Recorder>,
@@ -11,9 +11,8 @@ pub struct NodeEvents {
 }
 
 impl NodeEvents {
-    /// Events of the node of this name.
     pub fn new(recorder: Option<Recorder>, node: &str) -> Self {
-        // The uid is the name: that is what tools look such events up by.
+        // The uid is the node's name: clients look up node events by it.
         let about = ObjectReference {
             kind: "Node".to_owned(),
             name: node.to_owned(),
@@ -23,7 +22,7 @@ impl NodeEvents {
         Self { recorder, about }
     }
 
-    /// Tells an event; never waits.
+    /// Records an event; never blocks.
     pub fn tell(&self, kind: EventKind, reason: &'static str, message: impl Into<String>) {
         let message = message.into();
         match &self.recorder {

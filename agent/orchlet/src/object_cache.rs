@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use agent_csi::Drivers;
 use agent_pod::desired::ephemeral_container;
-use agent_pod::env::{Needs, ServiceEnv, linked_services, needs};
+use agent_pod::env::{EnvRequirements, ServiceEnv, env_requirements, linked_services};
 use proto_api::Resource;
 use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
 use proto_api::names::Names;
@@ -18,12 +18,12 @@ use proto_client::{Client, ListParams, Store};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::pods::ports::Sources;
+use crate::pods::ports::PodObjects;
 
 use persistent::{Followed, PersistentObjects};
 
 /// Gives pods the objects that they refer to.
-pub trait Subscribe: Send + Sync {
+pub trait ObjectCache: Send + Sync {
     /// Follows what `pod` refers to; `poke` is notified of each change.
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription>;
 }
@@ -31,7 +31,7 @@ pub trait Subscribe: Send + Sync {
 /// What one pod refers to.
 pub trait Subscription: Send + Sync {
     /// The objects as they are now, for that pod; one that has not been looked up yet is not there.
-    fn sources(&self, pod: &Pod) -> Sources;
+    fn objects(&self, pod: &Pod) -> PodObjects;
     /// Whether everything has been looked up.
     fn is_complete(&self) -> bool;
     /// The first required object or key that a container's environment misses, as users are told.
@@ -39,20 +39,20 @@ pub trait Subscription: Send + Sync {
 }
 
 /// Names of the config maps and secrets that a pod refers to, in environments and volumes.
-pub fn needs_of(pod: &Pod) -> Needs {
-    let mut all = Needs::default();
+pub fn needs_of(pod: &Pod) -> EnvRequirements {
+    let mut all = EnvRequirements::default();
     let spec = &pod.spec;
     let ephemeral: Vec<Container> =
         spec.ephemeral_containers.iter().map(ephemeral_container).collect();
     for container in spec.init_containers.iter().chain(&spec.containers).chain(&ephemeral) {
-        let Needs { config_maps, secrets } = needs(container);
+        let EnvRequirements { config_maps, secrets } = env_requirements(container);
         all.config_maps.extend(config_maps);
         all.secrets.extend(secrets);
     }
     all.secrets.extend(pod.spec.image_pull_secrets.iter().map(|secret| secret.name.clone()));
     // A volume that cannot be set up here fails when it is tried, not when its objects are looked for.
     for volume in agent_volume::volumes(pod).unwrap_or_default() {
-        let mut needs = agent_volume::Needs::default();
+        let mut needs = agent_volume::VolumeRequirements::default();
         volume.add_needs(&mut needs);
         all.config_maps.extend(needs.config_maps);
         all.secrets.extend(needs.secrets);
@@ -64,12 +64,12 @@ pub fn needs_of(pod: &Pod) -> Needs {
 pub fn missing(
     pod: &Pod,
     container: &Container,
-    sources: impl FnOnce() -> Sources,
+    sources: impl FnOnce() -> PodObjects,
 ) -> Option<String> {
     if container.env.is_empty() && container.env_from.is_empty() {
         return None;
     }
-    let inputs = agent_pod::env::Inputs {
+    let inputs = agent_pod::env::EnvInputs {
         pod,
         host_ips: &[],
         pod_ips: &[],
@@ -77,7 +77,7 @@ pub fn missing(
         services: &[],
         allocatable: &BTreeMap::new(),
     };
-    agent_pod::env::check(container, &inputs).err().map(|error| error.to_string())
+    agent_pod::env::check_environment(container, &inputs).err().map(|error| error.to_string())
 }
 
 /// Watched objects by namespace and name, for as long as a pod holds one.
@@ -210,10 +210,10 @@ impl ClusterObjects {
     }
 }
 
-impl Subscribe for ClusterObjects {
+impl ObjectCache for ClusterObjects {
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
         let namespace = &pod.metadata.namespace;
-        let Needs { config_maps, secrets } = needs_of(pod);
+        let EnvRequirements { config_maps, secrets } = needs_of(pod);
         let maps = config_maps.into_iter().map(|name| {
             let watched = self.config_maps.watch(namespace, &name, &poke);
             (name, watched)
@@ -253,12 +253,12 @@ struct ClusterSubscription {
 }
 
 impl Subscription for ClusterSubscription {
-    fn sources(&self, pod: &Pod) -> Sources {
+    fn objects(&self, pod: &Pod) -> PodObjects {
         let services = self.services.list();
         let services = services
             .iter()
             .filter_map(|(key, service)| Some((key.namespace.as_str(), (**service).as_ref()?)));
-        Sources {
+        PodObjects {
             config_maps: known(&self.maps),
             secrets: known(&self.secrets),
             persistent: self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default(),
@@ -274,7 +274,7 @@ impl Subscription for ClusterSubscription {
     }
 
     fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
-        missing(pod, container, || self.sources(pod))
+        missing(pod, container, || self.objects(pod))
     }
 }
 
@@ -287,22 +287,22 @@ fn known<K: Ord + Clone, T>(watched: &BTreeMap<K, Arc<Watched<T>>>) -> BTreeMap<
 #[derive(Debug, Default)]
 pub struct NoObjects;
 
-impl Subscribe for NoObjects {
+impl ObjectCache for NoObjects {
     fn subscribe(&self, pod: &Pod, _: Arc<Notify>) -> Box<dyn Subscription> {
-        let Needs { config_maps, secrets } = needs_of(pod);
+        let EnvRequirements { config_maps, secrets } = needs_of(pod);
         let absent = |names: BTreeSet<String>| names.into_iter().map(|name| (name, None));
         let config_maps = absent(config_maps).collect();
         let secrets = secrets.into_iter().map(|name| (name, None)).collect();
-        let sources = Sources { config_maps, secrets, ..Sources::default() };
+        let sources = PodObjects { config_maps, secrets, ..PodObjects::default() };
         Box::new(Fixed(sources))
     }
 }
 
 /// Objects that never change.
-struct Fixed(Sources);
+struct Fixed(PodObjects);
 
 impl Subscription for Fixed {
-    fn sources(&self, _: &Pod) -> Sources {
+    fn objects(&self, _: &Pod) -> PodObjects {
         self.0.clone()
     }
 

@@ -1,21 +1,21 @@
-//! Tells users of the node when the kernel has killed something because the whole machine was out of memory. Containers at their own
-//! bound show it in their pods.
+//! Reports OOM kills of the whole machine as Node events. Containers that exceed their own limit
+//! show it in their pods.
 
 use std::path::Path;
 
 use agent_host::kernel_log::{KERNEL_LOG, KernelLog};
-use agent_node::oom::victim;
+use agent_node::oom::parse_victim;
 use proto_client::events::EventKind;
 use proto_daemon::statusz::TaskStatus;
 
 use crate::node_events::NodeEvents;
 
-/// Follows the kernel's log for as long as it can be read.
+/// Follows the kernel log until it cannot be read.
 pub async fn run(events: NodeEvents, page: TaskStatus) {
     let mut log = match KernelLog::open(Path::new(KERNEL_LOG)) {
         Ok(log) => log,
         Err(error) => {
-            tracing::info!(%error, "{KERNEL_LOG} is not read: the machine's want of memory is not told");
+            tracing::info!(%error, "cannot open {KERNEL_LOG}; OOM kills of the machine are not reported");
             return page.failed(format!("{KERNEL_LOG}: {error}"));
         }
     };
@@ -23,7 +23,7 @@ pub async fn run(events: NodeEvents, page: TaskStatus) {
     loop {
         match log.next().await {
             Ok(record) => {
-                if let Some(found) = victim(&record) {
+                if let Some(found) = parse_victim(&record) {
                     let (process, pid) = (found.process, found.pid);
                     let message =
                         format!("System OOM encountered, victim process: {process}, pid: {pid}");
@@ -31,7 +31,7 @@ pub async fn run(events: NodeEvents, page: TaskStatus) {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "{KERNEL_LOG} cannot be read any more");
+                tracing::warn!(%error, "cannot read {KERNEL_LOG} any more; OOM kills of the machine are no longer reported");
                 return page.failed(format!("{KERNEL_LOG}: {error}"));
             }
         }

@@ -10,8 +10,8 @@ use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
 use agent_host::logind::SYSTEM_BUS;
 use agent_host::systemd::Systemd;
 use agent_node::cgroup::{
-    CgroupLimits, CgroupName, CpuBound, Driver, class_limits, cpu_asked, node_limits, pod_limits,
-    reserved_limits,
+    CgroupLimits, CgroupManager, CgroupName, CpuBound, class_limits, cpu_request, node_limits,
+    pod_limits, reserved_limits,
 };
 use agent_node::qos::{QosClass, qos_class};
 use agent_node::resources::Amounts;
@@ -22,7 +22,7 @@ use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
 
-use crate::pods::ports::{Line, PodPlace};
+use crate::pods::ports::{ErrorText, PodCgroups};
 
 /// Tries to remove a cgroup whose killed processes still have to end, before the pod's task is told.
 const REMOVE_TRIES_MAX: usize = 20;
@@ -55,10 +55,10 @@ pub enum Bounded {
 
 /// The tree of this node's pods. Cheap to clone; all clones are one tree.
 #[derive(Clone)]
-pub struct NodePlace {
+pub struct NodeCgroups {
     cgroups: Cgroups,
     root: String,
-    driver: Driver,
+    driver: CgroupManager,
     /// Asked only where it is the driver.
     systemd: Arc<Systemd>,
     /// Bound on the processes of a pod.
@@ -71,13 +71,13 @@ pub struct NodePlace {
     weighed: Arc<AtomicBool>,
 }
 
-impl NodePlace {
+impl NodeCgroups {
     /// The tree below `root` of every hierarchy. `pids` bounds the processes of each pod, `cpu` says how its CPU
     /// limit is enforced.
     pub fn new(
         cgroups: Cgroups,
         root: &str,
-        driver: Driver,
+        driver: CgroupManager,
         pids: Option<u64>,
         cpu: CpuBound,
     ) -> Self {
@@ -91,7 +91,7 @@ impl NodePlace {
     ///
     /// # Errors
     /// The tree cannot be made.
-    pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), Line> {
+    pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), ErrorText> {
         self.ensure(&CgroupName::pods(&self.root), &self.pods_limits(capacity, enforced))?;
         for class in [QosClass::Burstable, QosClass::BestEffort] {
             let name = CgroupName::class(&self.root, class);
@@ -113,8 +113,8 @@ impl NodePlace {
     ///
     /// # Errors
     /// It cannot be asked, or refuses.
-    pub async fn settle(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), Line> {
-        if self.driver == Driver::Cgroupfs {
+    pub async fn settle(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), ErrorText> {
+        if self.driver == CgroupManager::Cgroupfs {
             return Ok(());
         }
         self.bound(&CgroupName::pods(&self.root), &self.pods_limits(capacity, enforced)).await?;
@@ -123,8 +123,8 @@ impl NodePlace {
         self.bound(&CgroupName::class(&self.root, class), &limits).await
     }
 
-    async fn bound(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), Line> {
-        self.systemd.bound(&name.parent(self.driver), limits).await.map_err(|e| chain(&e))
+    async fn bound(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), ErrorText> {
+        self.systemd.set_limits(&name.parent(self.driver), limits).await.map_err(|e| chain(&e))
     }
 
     fn pods_limits(&self, capacity: &Amounts, enforced: &Enforced) -> CgroupLimits {
@@ -144,7 +144,7 @@ impl NodePlace {
         class_limits(QosClass::Burstable, members.map(|(_, asked)| *asked))
     }
 
-    fn ensure(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), Line> {
+    fn ensure(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), ErrorText> {
         self.cgroups.make(&name.path(self.driver), limits).map_err(|e| chain(&e))
     }
 
@@ -163,7 +163,7 @@ impl NodePlace {
         CLASSES.into_iter().filter(has)
     }
 
-    async fn remove(&self, name: &CgroupName) -> Result<(), Line> {
+    async fn remove(&self, name: &CgroupName) -> Result<(), ErrorText> {
         let path = name.path(self.driver);
         for _ in 0..REMOVE_TRIES_MAX {
             let (cgroups, path) = (self.cgroups.clone(), path.clone());
@@ -177,8 +177,8 @@ impl NodePlace {
         if self.cgroups.exists(&path) {
             return Err(format!("processes in cgroup {path} do not end"));
         }
-        if self.driver == Driver::Systemd
-            && let Err(error) = self.systemd.forget(&name.parent(self.driver)).await
+        if self.driver == CgroupManager::Systemd
+            && let Err(error) = self.systemd.remove_slice(&name.parent(self.driver)).await
         {
             // The cgroup is gone; an empty slice of no use is all that is left.
             tracing::warn!(path, error = chain(&error), "slice is left");
@@ -187,7 +187,7 @@ impl NodePlace {
     }
 
     /// Brings the weight of a class up to date with the pods in it.
-    fn weigh(&self, of: QosClass) -> Result<(), Line> {
+    fn weigh(&self, of: QosClass) -> Result<(), ErrorText> {
         match of {
             QosClass::Guaranteed | QosClass::BestEffort => Ok(()),
             QosClass::Burstable => {
@@ -198,10 +198,12 @@ impl NodePlace {
     }
 
     /// Has systemd know the weight of a class, where it manages them.
-    async fn settle_class(&self, of: QosClass) -> Result<(), Line> {
+    async fn settle_class(&self, of: QosClass) -> Result<(), ErrorText> {
         match (self.driver, of) {
-            (Driver::Cgroupfs, _) | (_, QosClass::Guaranteed | QosClass::BestEffort) => Ok(()),
-            (Driver::Systemd, QosClass::Burstable) => {
+            (CgroupManager::Cgroupfs, _) | (_, QosClass::Guaranteed | QosClass::BestEffort) => {
+                Ok(())
+            }
+            (CgroupManager::Systemd, QosClass::Burstable) => {
                 self.bound(&CgroupName::class(&self.root, of), &self.burstable()).await
             }
         }
@@ -209,7 +211,7 @@ impl NodePlace {
 
     /// Whether nothing was known of its cgroup before.
     fn place(&self, pod: &Pod) -> bool {
-        let member = (class(pod), cpu_asked(pod));
+        let member = (class(pod), cpu_request(pod));
         self.placed().insert(pod.metadata.uid.clone(), member).is_none()
     }
 
@@ -228,23 +230,23 @@ fn class(pod: &Pod) -> QosClass {
     }
 }
 
-impl PodPlace for NodePlace {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
+impl PodCgroups for NodeCgroups {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText> {
         if self.place(pod) {
             self.weigh(class(pod))?;
         }
         let name = self.name(pod);
-        self.ensure(&name, &pod_limits(pod, self.pids).bound_by(self.cpu))?;
+        self.ensure(&name, &pod_limits(pod, self.pids).with_cpu_bound(self.cpu))?;
         Ok(name.parent(self.driver))
     }
 
-    fn settle_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+    fn settle_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
         async move {
-            if self.driver == Driver::Cgroupfs {
+            if self.driver == CgroupManager::Cgroupfs {
                 return Ok(());
             }
             self.settle_class(class(pod)).await?;
-            let limits = pod_limits(pod, self.pids).bound_by(self.cpu);
+            let limits = pod_limits(pod, self.pids).with_cpu_bound(self.cpu);
             self.bound(&self.name(pod), &limits).await
         }
         .boxed()
@@ -289,7 +291,7 @@ impl PodPlace for NodePlace {
         self.cgroups.usage(&pods).map(|usage| usage.working_set_bytes)
     }
 
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
         async move {
             let uid = &pod.metadata.uid;
             let classes: Vec<QosClass> = self.classes_of(uid).collect();
@@ -344,9 +346,9 @@ mod tests {
         }
 
         /// What an agent that begins makes of it.
-        fn place(&self) -> NodePlace {
-            let (driver, cpu) = (Driver::Cgroupfs, CpuBound::default());
-            let place = NodePlace::new(self.cgroups.clone(), &self.top, driver, None, cpu);
+        fn place(&self) -> NodeCgroups {
+            let (driver, cpu) = (CgroupManager::Cgroupfs, CpuBound::default());
+            let place = NodeCgroups::new(self.cgroups.clone(), &self.top, driver, None, cpu);
             place.prepare(&Amounts::new(), &Enforced::default()).expect("prepare");
             place
         }

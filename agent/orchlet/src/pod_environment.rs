@@ -5,13 +5,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agent_node::admission::Refusal;
+use agent_node::admission::AdmissionRefusal;
 use agent_node::managers::devices;
-use agent_node::unsupported_fields::Abilities;
+use agent_node::unsupported_fields::NodeFeatures;
 use agent_pod::hosts;
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::spec::{DnsConfig, Mount};
-use agent_pod::translate::Granted;
+use agent_pod::translate::GrantedResources;
 use agent_volume::private;
 use proto_api::core::v1::{Container, NodeStatus, Pod};
 use proto_api::node::v1::RuntimeClass;
@@ -21,7 +21,7 @@ use proto_daemon::private_files;
 use tokio::sync::watch;
 
 use crate::allocator::Allocator;
-use crate::pods::ports::Line;
+use crate::pods::ports::ErrorText;
 use crate::resolver;
 
 /// Largest file of the node that is taken over into pods, in bytes.
@@ -31,9 +31,9 @@ pub const HOSTS_FILE: &str = "etc-hosts";
 
 /// What the node provides.
 #[derive(Default)]
-pub struct Provision {
+pub struct PodEnvironment {
     /// What it can honour at all.
-    pub abilities: Abilities,
+    pub abilities: NodeFeatures,
     /// The resolver configuration that pods inherit; `None` for none.
     pub resolv_conf: Option<PathBuf>,
     /// Runtime classes of the cluster.
@@ -42,7 +42,7 @@ pub struct Provision {
     pub allocator: Option<Arc<Allocator>>,
 }
 
-impl Provision {
+impl PodEnvironment {
     /// The facts with the node's resolver as it is now: it changes with the networks that the node joins.
     pub fn facts(&self, facts: &NodeFacts) -> NodeFacts {
         let resolver = self.resolv_conf.as_deref().map_or_else(DnsConfig::default, read_resolver);
@@ -51,12 +51,12 @@ impl Provision {
 }
 
 /// A pod's own share of processors, memory and devices.
-impl Provision {
+impl PodEnvironment {
     /// Gives the pod its share.
     ///
     /// # Errors
     /// It cannot be had: the pod does not run here.
-    pub async fn give(&self, pod: &Pod) -> Result<(), Refusal> {
+    pub async fn give(&self, pod: &Pod) -> Result<(), AdmissionRefusal> {
         match &self.allocator {
             Some(allocator) => allocator.admit(pod).await,
             None => Ok(()),
@@ -67,15 +67,15 @@ impl Provision {
     ///
     /// # Errors
     /// A plugin refuses to prepare a device.
-    pub async fn granted(&self, pod: &Pod, container: &str) -> Result<Granted, Line> {
-        let Some(allocator) = &self.allocator else { return Ok(Granted::default()) };
+    pub async fn granted(&self, pod: &Pod, container: &str) -> Result<GrantedResources, ErrorText> {
+        let Some(allocator) = &self.allocator else { return Ok(GrantedResources::default()) };
         allocator.prepare(pod, container).await.map_err(|e| chain(&e))?;
         Ok(allocator.granted(pod, container))
     }
 
     /// Where to hear of changes of the node's devices.
     pub fn devices(&self) -> Option<watch::Receiver<u64>> {
-        self.allocator.as_ref().map(|allocator| allocator.plugins().changed())
+        self.allocator.as_ref().map(|allocator| allocator.plugins().subscribe())
     }
 
     /// Waits for the next change; for ever where there are no devices. Cancel safe.
@@ -91,7 +91,7 @@ impl Provision {
     /// Shows the devices in the Node's status.
     pub fn show_devices(&self, status: &mut NodeStatus, before: &NodeStatus) {
         let inventory = self.allocator.as_ref().map(|allocator| allocator.plugins().inventory());
-        devices::show(status, before, &inventory.unwrap_or_default());
+        devices::add_to_status(status, before, &inventory.unwrap_or_default());
     }
 
     /// Takes back what a pod had.
@@ -139,7 +139,7 @@ pub fn hosts_mount(
     container: &Container,
     facts: &NodeFacts,
     pod_ips: &[String],
-) -> Result<Option<Mount>, Line> {
+) -> Result<Option<Mount>, ErrorText> {
     if container.volume_mounts.iter().any(|mount| mount.mount_path == hosts::PATH) {
         return Ok(None);
     }
@@ -149,7 +149,7 @@ pub fn hosts_mount(
         String::new()
     };
     let path = dir.join(HOSTS_FILE);
-    let text = hosts::file(pod, facts, pod_ips, &of_node);
+    let text = hosts::hosts_file(pod, facts, pod_ips, &of_node);
     write_in_place(&path, &text).map_err(|e| format!("write {}: {e}", path.display()))?;
     Ok(Some(Mount {
         container_path: hosts::PATH.to_owned(),
@@ -192,7 +192,7 @@ impl RuntimeClasses {
     ///
     /// # Errors
     /// There is no such class, or it was never seen and cannot be asked for.
-    pub async fn handler(&self, pod: &Pod) -> Result<String, Line> {
+    pub async fn handler(&self, pod: &Pod) -> Result<String, ErrorText> {
         let Some(name) = pod.spec.runtime_class_name.as_ref().filter(|name| !name.is_empty())
         else {
             return Ok(String::new());

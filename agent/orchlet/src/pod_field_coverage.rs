@@ -10,13 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::OnceLock;
 
-use agent_node::admission::{Load, admit};
+use agent_node::admission::{NodeLoad, admit};
 use agent_node::cgroup::pod_limits;
 use agent_node::qos::qos_class;
 use agent_node::resources::{limits, requests};
-use agent_node::unsupported_fields::{self, Abilities};
-use agent_pod::desired::{Config, PodWant, Source, container_of};
-use agent_pod::env::{Inputs, ServiceEnv, environment, linked_services};
+use agent_node::unsupported_fields::{self, NodeFeatures};
+use agent_pod::desired::{ConfigState, DesiredPod, PodSource, find_container};
+use agent_pod::env::{EnvInputs, ServiceEnv, environment, linked_services};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::security::ImageUser;
 use agent_pod::translate::{self, ContainerInputs};
@@ -171,7 +171,7 @@ fn place<'a>(
 
 struct Everything;
 
-impl agent_pod::env::Objects for Everything {
+impl agent_pod::env::EnvObjects for Everything {
     fn config_map(&self, name: &str) -> Option<&ConfigMap> {
         static MAP: OnceLock<ConfigMap> = OnceLock::new();
         let made =
@@ -227,14 +227,14 @@ fn answer(pod: &Value) -> String {
     let mut say = |what: &str, value: &dyn std::fmt::Debug| {
         all.push_str(&format!("{what}: {value:?}\n"));
     };
-    say("can", &unsupported_fields::check(&pod, &Abilities::default()));
-    say("may", &admit(&pod, &node(), &Load::default(), false));
+    say("can", &unsupported_fields::check_supported(&pod, &NodeFeatures::default()));
+    say("may", &admit(&pod, &node(), &NodeLoad::default(), false));
     say("class", &qos_class(&pod));
     say("asks", &(requests(&pod), limits(&pod), pod_limits(&pod, None)));
-    let config = |_: &_| Config::Ready;
-    say("wants", &PodWant::from_pod(&pod, Source::Api, "", &["192.0.2.1".into()], config));
-    say("sandbox", &translate::sandbox(&pod, &facts, "/pods", 0));
-    say("hosts", &hosts::file(&pod, &facts, &["10.0.0.7".into()], ""));
+    let config = |_: &_| ConfigState::Ready;
+    say("wants", &DesiredPod::from_pod(&pod, PodSource::Api, "", &["192.0.2.1".into()], config));
+    say("sandbox", &translate::sandbox_config(&pod, &facts, "/pods", 0));
+    say("hosts", &hosts::hosts_file(&pod, &facts, &["10.0.0.7".into()], ""));
     say("resolver", &dns::resolver(&pod, &facts));
     let classes = RuntimeClasses::default();
     say("handler", &classes.handler(&pod).now_or_never());
@@ -244,10 +244,10 @@ fn answer(pod: &Value) -> String {
     let looking = pod.spec.ephemeral_containers.iter();
     let names = names.chain(looking.map(|c| c.ephemeral_container_common.name.clone()));
     for name in names.collect::<Vec<_>>() {
-        let container = container_of(&pod, &name).expect("container");
+        let container = find_container(&pod, &name).expect("container");
         let services =
             ServiceEnv { name: "shop".into(), cluster_ip: "10.96.0.9".into(), ports: vec![] };
-        let inputs = Inputs {
+        let inputs = EnvInputs {
             pod: &pod,
             host_ips: &["192.0.2.1".into()],
             pod_ips: &["10.0.0.7".into()],
@@ -270,7 +270,7 @@ fn answer(pod: &Value) -> String {
             sub_paths: [(0, "/bound/0".to_owned())].into(),
             ..ContainerInputs::default()
         };
-        say("container", &translate::container(&pod, &container, &facts, inputs));
+        say("container", &translate::container_config(&pod, &container, &facts, inputs));
     }
     all
 }
@@ -279,13 +279,16 @@ fn answer(pod: &Value) -> String {
 fn figures(pod: &Pod) {
     use agent_node::{preempt, qos, resources};
 
-    let (node, mut load) = (node(), Load::default());
+    let (node, mut load) = (node(), NodeLoad::default());
     (0..3).for_each(|_| load.add(pod));
     let _ = admit(pod, &node, &load, true);
     let victims: Vec<_> = (0..3)
-        .map(|_| preempt::Victim { pod: std::sync::Arc::new(pod.clone()), is_static: false })
+        .map(|_| preempt::PreemptionVictim {
+            pod: std::sync::Arc::new(pod.clone()),
+            is_static: false,
+        })
         .collect();
-    let _ = preempt::victims(pod, true, &victims, &node.status.allocatable);
+    let _ = preempt::choose_victims(pod, true, &victims, &node.status.allocatable);
     let class = qos_class(pod);
     for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
         for memory in [0, 1, u64::MAX] {
@@ -294,11 +297,11 @@ fn figures(pod: &Pod) {
         let _ = agent_node::cgroup::container_limits(container).cpu_weight();
     }
     let _ = agent_node::cgroup::pod_limits(pod, Some(u64::MAX)).cpu_weight();
-    let asked = [agent_node::cgroup::cpu_asked(pod); 3];
+    let asked = [agent_node::cgroup::cpu_request(pod); 3];
     let _ = agent_node::cgroup::class_limits(class, asked.into_iter());
     let _ = resources::limits(pod);
     ranks(pod);
-    let groups = agent_node::shutdown::Groups::new(
+    let groups = agent_node::shutdown::ShutdownGroups::new(
         &[],
         std::time::Duration::from_secs(u64::MAX),
         std::time::Duration::ZERO,
@@ -306,7 +309,7 @@ fn figures(pod: &Pod) {
     let _ = groups.plan([pod].into_iter());
     for volume in agent_volume::volumes(pod).unwrap_or_default() {
         if let agent_volume::sources::VolumeKind::Projected(projected) = &volume.kind {
-            let inputs = agent_volume::Inputs {
+            let inputs = agent_volume::PayloadInputs {
                 pod,
                 objects: &Everything,
                 tokens: &BTreeMap::new(),
@@ -316,8 +319,8 @@ fn figures(pod: &Pod) {
             let _ = (projected.payload(&inputs), projected.ownership(pod));
         }
     }
-    let memory = agent_pod::record::Memory::recall(None, &pod.status, &[]);
-    let want = PodWant::from_pod(pod, Source::Api, "", &[], |_| Config::Ready);
+    let memory = agent_pod::record::PodRecord::recover(None, &pod.status, &[]);
+    let want = DesiredPod::from_pod(pod, PodSource::Api, "", &[], |_| ConfigState::Ready);
     for boot in [0, 1, u64::from(u32::MAX)] {
         for unix_seconds in [i64::MIN, -1, 0, i64::MAX] {
             let boot = std::time::Duration::from_secs(boot);
@@ -348,11 +351,11 @@ fn ranks(pod: &Pod) {
         let candidate = || rank::Candidate { pod, is_static: false, uses: Some(uses.clone()) };
         let candidates = [candidate(), candidate()];
         for signal in agent_node::eviction::Signal::ALL {
-            if let Some(first) = rank::order(&candidates, signal).first() {
-                let _ = rank::message(first, signal);
+            if let Some(first) = rank::eviction_order(&candidates, signal).first() {
+                let _ = rank::eviction_message(first, signal);
             }
         }
-        let _ = storage::exceeded(pod, &uses, &volumes);
+        let _ = storage::exceeded_limit(pod, &uses, &volumes);
     }
 }
 

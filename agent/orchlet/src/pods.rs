@@ -1,15 +1,16 @@
-//! Which pods this node has, one task each: brings what sources and the runtime say to the right task, makes tasks for new pods
-//! and for remains that nobody wants any more.
+//! The dispatcher of the node's pods: one task per pod. It delivers updates of pod sources and
+//! events of the container runtime to the right task, and starts tasks for new pods and for
+//! orphaned pods that no source wants.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod act;
 pub mod action_context;
 pub mod action_result;
+pub mod active_pods;
 mod admit;
 pub mod hooks;
 pub mod in_flight;
-pub mod in_hand;
 mod inbox;
 pub mod pod_context;
 pub mod ports;
@@ -29,9 +30,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use agent_pod::desired::{Source, grace_of};
+use agent_pod::desired::{PodSource, grace_period};
 use agent_pod::events::{PodEvent, Severity};
-use agent_pod::record::Memory;
+use agent_pod::record::PodRecord;
 use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod};
@@ -44,73 +45,77 @@ use tokio::task::JoinSet;
 use crate::clock;
 use crate::journal::Record;
 use crate::timeline::Outcome;
-use in_hand::Hand;
+use active_pods::ActivityMark;
 use inbox::{Full, Inbox};
-use pod_context::Parts;
+use pod_context::PodContext;
 use quarantine::Suspects;
-use static_pod_queue::{Overdue, Waiting};
-use worker::{Held, Order, Start, Worker};
+use static_pod_queue::{Overdue, StaticPodQueue};
+use worker::{InitialState, PodUpdate, Presence, Worker};
 
-/// News of one pod's runtime objects that wait for its task. More than a pod has containers; a full queue becomes one look.
-const NEWS_LEN: usize = 64;
+/// Runtime events queued for one pod. More than a pod has containers; a full queue is replaced by
+/// one relist.
+const EVENTS_LEN: usize = 64;
 
-/// When the whole runtime is looked at after the start, beside the usual: a call that an earlier agent left under way may make
-/// something of a pod that is gone by then.
-const EARLY_LOOKS: [Duration; 4] = [
+/// Extra relists after the start: a CRI call that an earlier agent left in flight may still create
+/// an object of a deleted pod.
+const EARLY_RELISTS: [Duration; 4] = [
     Duration::from_secs(2),
     Duration::from_secs(10),
     Duration::from_secs(40),
     Duration::from_secs(125),
 ];
 
-/// What a source says of its pods.
+/// A change reported by a pod source.
 #[derive(Clone, Debug)]
 pub enum PodSourceEvent {
-    /// The pod is wanted as it is now, or marked for deletion.
-    Wants(Source, Arc<Pod>),
-    /// The pod of this uid is not wanted any more.
+    /// The pod exists in this form; it may be marked for deletion.
+    Wants(PodSource, Arc<Pod>),
+    /// The source no longer has the pod of this uid.
     Dropped(String),
-    /// Everything that the source has has been said once.
-    Synced(Source),
+    /// The source has reported all of its pods once.
+    Synced(PodSource),
 }
 
 /// All pods of the node.
 pub struct Pods {
-    parts: Arc<Parts>,
+    shared: Arc<PodContext>,
     board: StatusBoard,
     tasks: BTreeMap<String, Task>,
     ended: JoinSet<(String, Result<(), Panicked>)>,
-    /// Pods found in the runtime at the start that no source has asked for yet.
-    unclaimed: BTreeMap<String, PodOnNode>,
-    /// Pods without a task that news came of: what was found of them is old. At most those of the runtime.
-    overheard: BTreeSet<String>,
-    /// Those of them that the look under way will show as they are, if it works.
-    looked_for: BTreeSet<String>,
-    /// Journal records that no source has asked for yet.
+    /// Pods found in the runtime that no source has reported yet, by uid.
+    orphaned: BTreeMap<String, PodOnNode>,
+    /// Uids of pods without a task whose recorded state is outdated. Bounded by the pods of the
+    /// runtime.
+    stale: BTreeSet<String>,
+    /// Those of them that the relist in flight refreshes if it succeeds.
+    refreshing: BTreeSet<String>,
+    /// Journal records of pods that no source has reported yet.
     records: BTreeMap<String, Record>,
-    /// Sources that have not said everything yet.
-    silent: Vec<Source>,
-    /// Held until all of them have.
+    /// Sources that have not reported all their pods yet.
+    unsynced: Vec<PodSource>,
+    /// Keeps the readiness check failing until all of them have.
     unready: Option<ReadyGuard>,
-    /// Static pods that begin once another of their name, or themselves from before, has ended.
-    waiting: Waiting,
-    /// Pods that are new to a source's first word, by uid: they begin when all that were here before take of the node again.
-    early: BTreeMap<String, (Instant, Order)>,
-    /// A look at the whole runtime, for pods that have no task.
-    looks: JoinSet<Option<Vec<PodOnNode>>>,
-    /// Whether something was missed since that look began.
-    look_again: bool,
-    /// Pods that are kept from being handled.
+    /// Static pods that start after another pod of the same name, or their own previous instance,
+    /// has ended.
+    waiting: StaticPodQueue,
+    /// New pods of a source that is not synced, by uid: they are admitted after the pods that were
+    /// on the node before.
+    deferred: BTreeMap<String, (Instant, PodUpdate)>,
+    /// The relist in flight: lists pods that have no task.
+    relists: JoinSet<Option<Vec<PodOnNode>>>,
+    /// Whether events were lost since that relist started.
+    relist_again: bool,
+    /// Pods that are quarantined, on trial or waiting for a retry.
     suspects: Suspects,
 }
 
 struct Task {
     name: FullName,
-    order: watch::Sender<Order>,
+    update: watch::Sender<PodUpdate>,
     news: Arc<Inbox<RuntimeEvent>>,
-    hand: Hand,
-    /// What it last gave the journal.
-    last: Arc<Mutex<Option<Memory>>>,
+    mark: ActivityMark,
+    /// The record that the task last put into the journal.
+    last: Arc<Mutex<Option<PodRecord>>>,
 }
 
 /// Namespace and name of a pod.
@@ -120,17 +125,18 @@ fn full_name(pod: &Pod) -> FullName {
     (pod.metadata.namespace.clone(), pod.metadata.name.clone())
 }
 
-/// What is there when the agent starts.
+/// What the agent finds at its start.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// What the runtime, the disk and the cgroups have.
+    /// Pods of the runtime, and pods of which only directories or cgroups are left.
     pub pods: Vec<PodOnNode>,
-    /// What the journal has.
+    /// Journal records by uid.
     pub records: BTreeMap<String, Record>,
 }
 
 impl Found {
-    /// What the runtime lists and the journal has, and pods of which only what is in `left` is there.
+    /// Combines the runtime's list, the journal's records, and the uids in `left`, of which only
+    /// directories or cgroups exist.
     pub fn new(
         listed: Vec<PodOnNode>,
         records: BTreeMap<String, Record>,
@@ -146,201 +152,211 @@ impl Found {
 }
 
 impl Pods {
-    /// `sources` are those to hear before remains are removed; `unready` is dropped when all of them have said everything.
+    /// `sources` must have synced before orphaned pods are removed; `unready` is dropped when all
+    /// of them have.
     pub fn new(
-        parts: Arc<Parts>,
+        shared: Arc<PodContext>,
         board: StatusBoard,
         found: Found,
-        sources: Vec<Source>,
+        sources: Vec<PodSource>,
         unready: ReadyGuard,
     ) -> Self {
-        let unclaimed = found.pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        let orphaned = found.pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
         Self {
-            parts,
+            shared,
             board,
             tasks: BTreeMap::new(),
             ended: JoinSet::new(),
-            unclaimed,
-            overheard: BTreeSet::new(),
-            looked_for: BTreeSet::new(),
+            orphaned,
+            stale: BTreeSet::new(),
+            refreshing: BTreeSet::new(),
             records: found.records,
             unready: Some(unready).filter(|_| !sources.is_empty()),
-            silent: sources,
-            waiting: Waiting::default(),
-            early: BTreeMap::new(),
-            looks: JoinSet::new(),
-            look_again: false,
+            unsynced: sources,
+            waiting: StaticPodQueue::default(),
+            deferred: BTreeMap::new(),
+            relists: JoinSet::new(),
+            relist_again: false,
             suspects: Suspects::new(),
         }
     }
 
-    /// Takes what sources say and what happens until both are gone.
+    /// Handles source events and runtime events until both channels are closed.
     pub async fn run(
         mut self,
         mut said: mpsc::Receiver<PodSourceEvent>,
         mut happened: mpsc::Receiver<RuntimeEvent>,
     ) {
         let began = tokio::time::Instant::now();
-        let mut early = EARLY_LOOKS.map(clock::after).into_iter().peekable();
+        let mut early = EARLY_RELISTS.map(clock::after).into_iter().peekable();
         loop {
-            let (due, overdue) = (early.peek().copied(), self.waiting.next());
-            let suspects = self.suspects.due();
-            // All arms are cancel safe: a message not taken now is taken in the next turn. In one order, so that one schedule
-            // of a test is one history.
+            let (due, overdue) = (early.peek().copied(), self.waiting.next_overdue());
+            let suspects = self.suspects.next_due();
+            // All arms are cancel safe: a message not received now is received in the next turn.
+            // The order is fixed so that a test's schedule determines its history.
             tokio::select! {
                 biased;
                 Some(ended) = self.ended.join_next(), if !self.ended.is_empty() => {
                     if let Ok((uid, outcome)) = ended {
                         match outcome {
                             Ok(()) => drop(self.tasks.remove(&uid)),
-                            Err(panicked) => self.broke_off(&uid, &panicked),
+                            Err(panicked) => self.task_panicked(&uid, &panicked),
                         }
-                        self.begin_waiting();
+                        self.start_waiting();
                     }
                 }
-                Some(looked) = self.looks.join_next(), if !self.looks.is_empty() => {
-                    let before = std::mem::take(&mut self.looked_for);
+                Some(looked) = self.relists.join_next(), if !self.relists.is_empty() => {
+                    let before = std::mem::take(&mut self.refreshing);
                     match looked {
-                        Ok(Some(found)) => self.looked(found),
-                        Ok(None) | Err(_) => self.overheard.extend(before),
+                        Ok(Some(found)) => self.apply_relist(found),
+                        Ok(None) | Err(_) => self.stale.extend(before),
                     }
-                    if std::mem::take(&mut self.look_again) {
-                        self.look();
+                    if std::mem::take(&mut self.relist_again) {
+                        self.start_relist();
                     }
                 }
-                Some(said) = said.recv() => self.hear(said),
-                Some(happened) = happened.recv() => self.pass_on(happened),
+                Some(said) = said.recv() => self.apply_source_event(said),
+                Some(happened) = happened.recv() => self.dispatch(happened),
                 () = tokio::time::sleep_until(due.unwrap_or(began)), if due.is_some() => {
                     early.next();
-                    self.look();
+                    self.start_relist();
                 }
                 () = tokio::time::sleep_until(overdue.unwrap_or(began)), if overdue.is_some() => {
-                    self.tell_overdue();
+                    self.report_overdue();
                 }
-                () = tokio::time::sleep_until(suspects) => self.judge_suspects(),
+                () = tokio::time::sleep_until(suspects) => self.process_suspects(),
                 else => return,
             }
         }
     }
 
-    fn hear(&mut self, said: PodSourceEvent) {
+    fn apply_source_event(&mut self, said: PodSourceEvent) {
         match said {
             PodSourceEvent::Wants(source, pod) => {
-                self.wants(Order { pod, source, held: Held::Yes }, Instant::now());
+                self.update_pod(
+                    PodUpdate { pod, source, presence: Presence::Present },
+                    Instant::now(),
+                );
             }
             PodSourceEvent::Dropped(uid) => {
                 self.waiting.remove(&uid);
-                self.early.remove(&uid);
+                self.deferred.remove(&uid);
                 self.drop_suspect(&uid);
                 if let Some(task) = self.tasks.get(&uid) {
-                    task.order.send_modify(|order| order.held = Held::No);
+                    task.update.send_modify(|update| update.presence = Presence::Dropped);
                 }
-                if self.silent.is_empty() {
-                    // What it may have left before it had to wait is nobody's now.
-                    self.remove_remains();
+                if self.unsynced.is_empty() {
+                    // Anything that an earlier instance left is orphaned now.
+                    self.remove_orphans();
                 }
             }
             PodSourceEvent::Synced(source) => {
-                self.silent.retain(|s| *s != source);
-                self.begin_early(source);
-                if self.silent.is_empty() {
+                self.unsynced.retain(|s| *s != source);
+                self.start_deferred(source);
+                if self.unsynced.is_empty() {
                     self.unready = None;
-                    self.remove_remains();
+                    self.remove_orphans();
                 }
             }
         }
     }
 
-    fn wants(&mut self, order: Order, asked: Instant) {
-        let uid = order.pod.metadata.uid.clone();
-        let order = self.as_handled(order);
-        if self.is_early(&order) {
-            self.early.insert(uid, (asked, order));
+    fn update_pod(&mut self, update: PodUpdate, asked: Instant) {
+        let uid = update.pod.metadata.uid.clone();
+        let update = self.restrict_quarantined(update);
+        if self.is_deferred(&update) {
+            self.deferred.insert(uid, (asked, update));
             return;
         }
-        if order.source == Source::Static {
-            self.retire_namesakes(&order.pod);
+        if update.source == PodSource::Static {
+            self.remove_namesakes(&update.pod);
         }
-        if let Some((before, grace)) = self.waits_for(&order) {
-            self.waiting.insert(order, asked, before, grace);
+        if let Some((before, grace)) = self.predecessor_of(&update) {
+            self.waiting.insert(update, asked, before, grace);
             return;
         }
         match self.tasks.get(&uid) {
             Some(task) => {
-                task.order.send_if_modified(|known| {
-                    let news = *known.pod != *order.pod || known.held != order.held;
+                task.update.send_if_modified(|known| {
+                    let news = *known.pod != *update.pod || known.presence != update.presence;
                     if news {
-                        *known = order;
+                        *known = update;
                     }
                     news
                 });
             }
             None => {
-                if !self.keeps_back(&order, asked) {
-                    self.begin(order, asked);
+                if !self.hold_back(&update, asked) {
+                    self.start_task(update, asked);
                 }
             }
         }
     }
 
-    /// Whether a pod is new while its source still tells those that were here before: if it were admitted now, what they take would not
-    /// count. A list is in no order of age.
-    fn is_early(&self, order: &Order) -> bool {
-        let uid = &order.pod.metadata.uid;
+    /// Whether a pod is new while its source is not synced. If it were admitted now, resources held
+    /// by pods that the source reports later would not count; a list is not ordered by age.
+    fn is_deferred(&self, update: &PodUpdate) -> bool {
+        let uid = &update.pod.metadata.uid;
         let is_new = !self.records.contains_key(uid)
-            && !self.unclaimed.contains_key(uid)
+            && !self.orphaned.contains_key(uid)
             && !self.tasks.contains_key(uid);
-        is_new && self.silent.contains(&order.source)
+        is_new && self.unsynced.contains(&update.source)
     }
 
-    fn begin_early(&mut self, source: Source) {
-        let (of_it, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.early)
+    fn start_deferred(&mut self, source: PodSource) {
+        let (of_it, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.deferred)
             .into_iter()
-            .partition(|(_, (_, order))| order.source == source);
-        self.early = others;
-        of_it.into_values().for_each(|(asked, order)| self.wants(order, asked));
+            .partition(|(_, (_, update))| update.source == source);
+        self.deferred = others;
+        of_it.into_values().for_each(|(asked, update)| self.update_pod(update, asked));
     }
 
-    /// The pod that a static pod has to wait for, by uid, and how long that may take to end: one of its name still runs, or it was
-    /// dropped and comes again before its end. A pod of the API has a uid of its own each time, and does not wait for what another of
-    /// its name takes to end.
-    fn waits_for(&self, order: &Order) -> Option<(String, Duration)> {
-        if order.source != Source::Static {
+    /// The pod that must end before a static pod may start, by uid, and its grace period: one of
+    /// the same name, or its own previous instance after the manifest was dropped and restored. A
+    /// pod of the API has a new uid each time and does not wait for its namesakes.
+    fn predecessor_of(&self, update: &PodUpdate) -> Option<(String, Duration)> {
+        if update.source != PodSource::Static {
             return None;
         }
-        let (uid, name) = (&order.pod.metadata.uid, full_name(&order.pod));
+        let (uid, name) = (&update.pod.metadata.uid, full_name(&update.pod));
         let is_before = |(known, task): &(&String, &Task)| match *known == uid {
-            true => task.order.borrow().held == Held::No,
+            true => task.update.borrow().presence == Presence::Dropped,
             false => task.name == name,
         };
         let (before, task) = self.tasks.iter().find(is_before)?;
-        Some((before.clone(), grace_of(&task.order.borrow().pod)))
+        Some((before.clone(), grace_period(&task.update.borrow().pod)))
     }
 
-    /// Says of static pods that wait for too long what they wait for.
-    fn tell_overdue(&mut self) {
-        for Overdue { order, before, waited } in self.waiting.overdue() {
+    /// Reports static pods that have waited too long, and what they wait for.
+    fn report_overdue(&mut self) {
+        for Overdue { update, before, waited } in self.waiting.take_overdue() {
             let secs = waited.as_secs();
-            let why = self.parts.timelines.trouble(&before);
+            let why = self.shared.timelines.trouble(&before);
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             let message = format!(
-                "the pod {before} that was here under this name has not ended within {secs} s{why}"
+                "waiting for pod {before} of the same name, which has not ended within {secs} s{why}"
             );
-            let meta = &order.pod.metadata;
-            tracing::warn!(pod = meta.name, namespace = meta.namespace, message, "waits");
+            let meta = &update.pod.metadata;
+            tracing::warn!(
+                pod = meta.name,
+                namespace = meta.namespace,
+                message,
+                "static pod is not started yet"
+            );
             let outcome = Outcome::Failed(message.clone());
-            self.parts.timelines.step(&order.pod, "WaitForPredecessor".into(), waited, outcome);
+            self.shared.timelines.step(&update.pod, "WaitForPredecessor".into(), waited, outcome);
             let event = PodEvent::new(Severity::Warning, "FailedSync", message);
-            self.parts.reports.event(&order.pod, event);
+            self.shared.reports.event(&update.pod, event);
         }
     }
 
-    /// What was found of another pod of a static pod's name is that pod before its manifest was edited: no source will claim it.
-    fn retire_namesakes(&mut self, pod: &Pod) {
+    /// Removes orphaned pods with the name of a static pod: they are its versions before the
+    /// manifest was edited, and no source will report them.
+    fn remove_namesakes(&mut self, pod: &Pod) {
         let name = full_name(pod);
         let other = |uid: &String| *uid != pod.metadata.uid;
         let of_runtime = self
-            .unclaimed
+            .orphaned
             .iter()
             .filter(|(uid, found)| other(uid) && found.namespace == name.0 && found.name == name.1);
         let of_journal = self.records.iter().filter(|(uid, record)| {
@@ -348,128 +364,139 @@ impl Pods {
         });
         let uids: BTreeSet<String> =
             of_runtime.map(|(uid, _)| uid).chain(of_journal.map(|(uid, _)| uid)).cloned().collect();
-        uids.iter().for_each(|uid| self.remove_remains_of(uid));
+        uids.iter().for_each(|uid| self.remove_orphan(uid));
     }
 
-    fn begin_waiting(&mut self) {
-        for (asked, order) in self.waiting.take() {
-            self.wants(order, asked);
+    fn start_waiting(&mut self) {
+        for (asked, update) in self.waiting.drain() {
+            self.update_pod(update, asked);
         }
     }
 
-    fn begin(&mut self, order: Order, asked: Instant) {
-        let uid = order.pod.metadata.uid.clone();
-        // A look that is under way will not tell a pod that has a task by then.
-        let is_old = self.overheard.remove(&uid) || !self.looks.is_empty();
-        let start = Start {
-            on_node: self.unclaimed.remove(&uid).unwrap_or_default(),
+    fn start_task(&mut self, update: PodUpdate, asked: Instant) {
+        let uid = update.pod.metadata.uid.clone();
+        // A relist in flight skips pods that have a task by the time it ends.
+        let is_old = self.stale.remove(&uid) || !self.relists.is_empty();
+        let start = InitialState {
+            on_node: self.orphaned.remove(&uid).unwrap_or_default(),
             memory: self.records.remove(&uid).map(|record| record.memory),
         };
-        if start.memory.as_ref().is_some_and(Memory::takes_of_the_node) {
-            self.parts.promise(&order.pod);
+        if start.memory.as_ref().is_some_and(PodRecord::holds_resources) {
+            self.shared.reserve(&update.pod);
         }
-        let name = full_name(&order.pod);
-        let meta = &order.pod.metadata;
+        let name = full_name(&update.pod);
+        let meta = &update.pod.metadata;
         let page = self.board.task(format!("pod {}/{}", meta.namespace, meta.name));
         page.started("order");
-        let (order, orders) = watch::channel(order);
+        let (update, updates) = watch::channel(update);
         let news = Arc::new(Inbox::default());
-        let hand = self.parts.in_hand.hand(&uid, in_hand::content(&order.borrow().pod));
-        let (parts, heard, memory) = (self.parts.clone(), news.clone(), start.memory.clone());
+        let mark =
+            self.shared.active_pods.mark(&uid, active_pods::content_hash(&update.borrow().pod));
+        let (shared, heard, memory) = (self.shared.clone(), news.clone(), start.memory.clone());
         let made = panics::isolate_sync(|| {
-            let _mark = hand.mark();
-            Box::new(Worker::new(parts, orders, heard, page, start))
+            let _guard = mark.set();
+            Box::new(Worker::new(shared, updates, heard, page, start))
         });
         let worker = match made {
             Ok(worker) => worker,
-            Err(panicked) => return self.put_off(order.borrow().clone(), memory, &panicked),
+            Err(panicked) => return self.retry_later(update.borrow().clone(), memory, &panicked),
         };
-        let (done, metrics, last) = (uid.clone(), self.parts.metrics.clone(), worker.last());
-        self.ended.spawn(hand.clone().around(async move {
-            metrics.worker_started(asked.elapsed());
-            // Panics of its operations come back as errors.
+        let (done, metrics, last) =
+            (uid.clone(), self.shared.metrics.clone(), worker.last_record());
+        self.ended.spawn(mark.clone().wrap(async move {
+            metrics.record_worker_start(asked.elapsed());
+            // Panics of its operations are returned as errors.
             let outcome = panics::isolate(worker.run()).await.and_then(|outcome| outcome);
             (done, outcome)
         }));
-        let task = Task { name, order, news, hand, last };
+        let task = Task { name, update, news, mark, last };
         if is_old {
-            tell(&task, RuntimeEvent::Missed);
+            deliver(&task, RuntimeEvent::Missed);
         }
         self.tasks.insert(uid, task);
     }
 
-    /// What the runtime or the journal has of pods that no source wants is taken down like a pod that was dropped. A pod that
-    /// waits for another of its name is wanted: it may run already, begun by the agent before this one.
-    fn remove_remains(&mut self) {
-        let known = self.records.keys().chain(self.unclaimed.keys());
-        let unwanted = known.filter(|uid| !self.waiting.contains(uid) && !self.suspects.keep(uid));
+    /// Terminates and removes pods of the runtime and the journal that no source wants. A static
+    /// pod that waits for a namesake is kept: an earlier agent may already have started it.
+    fn remove_orphans(&mut self) {
+        let known = self.records.keys().chain(self.orphaned.keys());
+        let unwanted =
+            known.filter(|uid| !self.waiting.contains(uid) && !self.suspects.holds_back(uid));
         let uids: BTreeSet<String> = unwanted.cloned().collect();
-        uids.iter().for_each(|uid| self.remove_remains_of(uid));
+        uids.iter().for_each(|uid| self.remove_orphan(uid));
     }
 
-    fn remove_remains_of(&mut self, uid: &str) {
-        let pod = match (self.unclaimed.get(uid), self.records.get(uid)) {
+    fn remove_orphan(&mut self, uid: &str) {
+        let pod = match (self.orphaned.get(uid), self.records.get(uid)) {
             (Some(found), _) if !found.name.is_empty() => {
-                remains_of(uid, &found.namespace, &found.name, &container_names(found))
+                pod_from_remains(uid, &found.namespace, &found.name, &container_names(found))
             }
-            (_, Some(record)) => remains_of(uid, &record.namespace, &record.name, &[]),
-            _ => remains_of(uid, "", "", &[]),
+            (_, Some(record)) => pod_from_remains(uid, &record.namespace, &record.name, &[]),
+            _ => pod_from_remains(uid, "", "", &[]),
         };
-        tracing::info!(uid, name = pod.metadata.name, "nobody wants this pod any more");
-        let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::No };
-        self.begin(order, Instant::now());
+        tracing::info!(
+            uid,
+            name = pod.metadata.name,
+            "pod is in no source; its containers are stopped and removed"
+        );
+        let update =
+            PodUpdate { pod: Arc::new(pod), source: PodSource::Api, presence: Presence::Dropped };
+        self.start_task(update, Instant::now());
     }
 
-    /// Looks at the whole runtime: what was missed may be about a pod that has no task.
-    fn look(&mut self) {
-        if !self.looks.is_empty() {
-            self.look_again = true;
+    /// Lists the pods of the runtime that have no task, since a lost event may concern one.
+    fn start_relist(&mut self) {
+        if !self.relists.is_empty() {
+            self.relist_again = true;
             return;
         }
-        self.looked_for = std::mem::take(&mut self.overheard);
-        let (runtime, metrics) = (self.parts.runtime.clone(), self.parts.metrics.clone());
+        self.refreshing = std::mem::take(&mut self.stale);
+        let (runtime, metrics) = (self.shared.runtime.clone(), self.shared.metrics.clone());
         let known: BTreeSet<String> = self.tasks.keys().cloned().collect();
-        self.looks.spawn(async move {
+        self.relists.spawn(async move {
             let began = Instant::now();
-            match runtime.strangers(&known).await {
+            match runtime.list_unmanaged(&known).await {
                 Ok(found) => {
-                    metrics.acts.looked(began.elapsed());
+                    metrics.operations.record_relist(began.elapsed());
                     Some(found)
                 }
                 Err(error) => {
-                    tracing::warn!(error = proto_daemon::exit::chain(&error), "cannot list pods");
+                    tracing::warn!(
+                        error = proto_daemon::exit::chain(&error),
+                        "cannot list pods of the container runtime; retried at the next relist"
+                    );
                     None
                 }
             }
         });
     }
 
-    /// Pods without a task are kept for their sources to claim, or taken down when those have said everything. A pod that has
-    /// ended since the look began is taken down once more, which finds nothing.
-    fn looked(&mut self, found: Vec<PodOnNode>) {
-        for pod in self.unclaimed.values_mut() {
+    /// Records the pods without a task, and removes them once all sources have synced. A pod that
+    /// ended since the relist started is removed again, which finds nothing.
+    fn apply_relist(&mut self, found: Vec<PodOnNode>) {
+        for pod in self.orphaned.values_mut() {
             (pod.sandboxes, pod.containers) = (Vec::new(), Vec::new());
         }
         for pod in found.into_iter().filter(|pod| !self.tasks.contains_key(&pod.uid)) {
-            self.unclaimed.insert(pod.uid.clone(), pod);
+            self.orphaned.insert(pod.uid.clone(), pod);
         }
-        if self.silent.is_empty() {
-            self.remove_remains();
+        if self.unsynced.is_empty() {
+            self.remove_orphans();
             let is_known = |uid: &str| {
                 self.tasks.contains_key(uid)
                     || self.waiting.contains(uid)
-                    || self.suspects.keep(uid)
+                    || self.suspects.holds_back(uid)
             };
-            self.parts.provision.retain(is_known);
+            self.shared.environment.retain(is_known);
         }
     }
 
-    fn pass_on(&mut self, happened: RuntimeEvent) {
+    fn dispatch(&mut self, happened: RuntimeEvent) {
         let uid = match &happened {
             RuntimeEvent::Missed => {
-                self.tasks.values().for_each(|task| _ = tell(task, RuntimeEvent::Missed));
-                self.overheard.extend(self.unclaimed.keys().cloned());
-                self.look();
+                self.tasks.values().for_each(|task| _ = deliver(task, RuntimeEvent::Missed));
+                self.stale.extend(self.orphaned.keys().cloned());
+                self.start_relist();
                 return;
             }
             RuntimeEvent::Container { pod_uid, .. } | RuntimeEvent::Sandbox { pod_uid, .. } => {
@@ -477,20 +504,21 @@ impl Pods {
             }
         };
         if let Some(task) = self.tasks.get(uid) {
-            self.parts.metrics.acts.heard();
-            if tell(task, happened) == Full::Yes {
-                self.parts.metrics.acts.lost_event();
+            self.shared.metrics.operations.record_event();
+            if deliver(task, happened) == Full::Yes {
+                self.shared.metrics.operations.record_dropped_event();
             }
-        } else if !self.silent.is_empty() || self.unclaimed.contains_key(uid) {
-            // Its source may still ask for it.
-            self.overheard.insert(uid.clone());
+        } else if !self.unsynced.is_empty() || self.orphaned.contains_key(uid) {
+            // Its source may still report it.
+            self.stale.insert(uid.clone());
         }
     }
 }
 
-/// News for which there is no room are lost, and what waits with them: the task looks at everything instead.
-fn tell(task: &Task, news: RuntimeEvent) -> Full {
-    task.news.add(news, NEWS_LEN, || RuntimeEvent::Missed)
+/// Queues an event; if the queue is full, its events are replaced by one that makes the task
+/// relist.
+fn deliver(task: &Task, news: RuntimeEvent) -> Full {
+    task.news.add(news, EVENTS_LEN, || RuntimeEvent::Missed)
 }
 
 fn container_names(found: &PodOnNode) -> Vec<String> {
@@ -500,8 +528,8 @@ fn container_names(found: &PodOnNode) -> Vec<String> {
     names
 }
 
-/// What is known of a pod whose object is gone.
-fn remains_of(uid: &str, namespace: &str, name: &str, containers: &[String]) -> Pod {
+/// A pod whose API object no longer exists, from what the runtime or the journal recorded.
+fn pod_from_remains(uid: &str, namespace: &str, name: &str, containers: &[String]) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.uid = uid.to_owned();
     pod.metadata.namespace = namespace.to_owned();

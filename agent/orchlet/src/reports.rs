@@ -11,7 +11,7 @@ use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, W
 use proto_daemon::exit::chain;
 
 use crate::pods::ports::{ReportError, Reported, Reports, StatusChange};
-use crate::pods::shown::Answer;
+use crate::pods::shown::ServerStatus;
 use crate::pods::status_patch;
 use crate::sources::mirrors::is_mirror_of;
 
@@ -45,7 +45,7 @@ impl ClusterReports {
         let Some((uid, mirror)) = self.object(pod) else {
             return Err(ReportError("the static pod has no mirror yet".to_owned()));
         };
-        if mirror.as_ref().is_some_and(|m| status_patch::takes_back(from, &m.status, to)) {
+        if mirror.as_ref().is_some_and(|m| status_patch::would_regress(from, &m.status, to)) {
             return Err(ReportError("what its mirror shows has not been heard yet".to_owned()));
         }
         let from = mirror.as_ref().map_or(from, |m| &m.status);
@@ -77,7 +77,7 @@ impl ClusterReports {
 
 fn shown(object: Pod) -> Reported {
     let version = object.metadata.resource_version;
-    Reported::Shown(Answer { status: object.status, version }.into())
+    Reported::Shown(ServerStatus { status: object.status, version }.into())
 }
 
 /// Whether the server refused because the object of that name has another uid.
@@ -122,7 +122,7 @@ impl Reports for NoReports {
         _: &'a Pod,
         change: StatusChange<'a>,
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
-        let answer = Answer { status: change.to.clone(), version: String::new() };
+        let answer = ServerStatus { status: change.to.clone(), version: String::new() };
         std::future::ready(Ok(Reported::Shown(answer.into()))).boxed()
     }
 

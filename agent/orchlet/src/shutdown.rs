@@ -1,13 +1,15 @@
-//! The machine shuts down: pods end in the order of their importance before it does.
+//! Graceful node shutdown: terminates pods in the order of their priority before the machine shuts
+//! down.
 //!
 //! ```text
-//!   session service ─ "a shutdown comes" ─┐                     ┌─► node not ready, no pod is admitted
+//!   logind ─ "a shutdown comes" ─┐                     ┌─► node not ready, no pod is admitted
 //!   (asked to wait while a lock is held)  ├─► end pods, group ──┤
 //!   SIGTERM where there is no service ────┘   after group       └─► the lock is let go: the shutdown goes on
 //! ```
 //!
-//! With a session service SIGTERM only ends the agent, and pods run on. Where there is none (containers as nodes, other init systems)
-//! SIGTERM is all the word there is, and it ends pods too, if a grace period is configured.
+//! With logind, SIGTERM only ends the agent, and containers keep running. Without it (containers as
+//! nodes, other init systems) SIGTERM is the only sign of a shutdown, and terminates pods too if a
+//! grace period is configured.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -18,49 +20,50 @@ use std::time::Duration;
 
 use agent_host::dbus::BusError;
 use agent_host::logind::{Inhibitor, Logind};
-use agent_node::shutdown::{Groups, TERMINATED_MESSAGE, TERMINATED_REASON};
-use agent_pod::desired::Verdict;
+use agent_node::shutdown::{ShutdownGroups, TERMINATED_MESSAGE, TERMINATED_REASON};
+use agent_pod::desired::Disruption;
 use proto_client::events::EventKind;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
 use crate::node_events::NodeEvents;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 
-/// Between two tries to reach the session service.
+/// Pause between attempts to reach logind.
 const RETRY: Duration = Duration::from_secs(30);
-/// How long the last statuses may take to reach the API server after the last pod has ended.
+/// How long the last statuses may take to reach the API server.
 const TELL_WITHIN: Duration = Duration::from_secs(1);
-/// What the service is told of us.
+/// The inhibitor lock's holder and reason, shown by `systemd-inhibit`.
 const WHO: &str = "orchlet";
-const WHY: &str = "pods are ended before the machine shuts down";
+const WHY: &str = "pods are terminated before the machine shuts down";
 
-/// Ends pods before the machine does.
+/// Terminates pods before the machine shuts down.
 pub struct Shutdown {
-    parts: Arc<Parts>,
-    groups: Groups,
+    shared: Arc<PodContext>,
+    groups: ShutdownGroups,
     events: NodeEvents,
-    /// Socket of the machine's bus.
+    /// Socket of the system bus.
     bus: PathBuf,
-    /// Where the service is told to wait long enough.
+    /// Drop-in that raises logind's `InhibitDelayMaxSec`.
     drop_in: PathBuf,
-    /// Whether it is known that no service tells us of shutdowns.
+    /// Whether logind is known to be absent.
     alone: AtomicBool,
 }
 
 impl Shutdown {
-    /// For pods in `groups`; `bus` is the machine's bus, `drop_in` a file of the session service's configuration.
+    /// Terminates pods by `groups`; `bus` is the system bus socket, `drop_in` a file of logind's
+    /// configuration.
     pub fn new(
-        parts: Arc<Parts>,
-        groups: Groups,
+        shared: Arc<PodContext>,
+        groups: ShutdownGroups,
         events: NodeEvents,
         (bus, drop_in): (&Path, &Path),
     ) -> Self {
         let (bus, drop_in) = (bus.to_owned(), drop_in.to_owned());
-        Self { parts, groups, events, bus, drop_in, alone: AtomicBool::new(false) }
+        Self { shared, groups, events, bus, drop_in, alone: AtomicBool::new(false) }
     }
 
-    /// Follows the session service for as long as the agent runs.
+    /// Follows logind for as long as the agent runs.
     pub async fn follow(&self, page: TaskStatus) {
         let mut warned = false;
         loop {
@@ -69,7 +72,10 @@ impl Shutdown {
             self.alone.store(true, Ordering::Relaxed);
             let line = chain(&error);
             if !warned {
-                tracing::warn!(error = line, "no session service: SIGTERM is taken for a shutdown");
+                tracing::warn!(
+                    error = line,
+                    "cannot reach logind; SIGTERM is handled as a shutdown of the machine"
+                );
                 warned = true;
             }
             page.failed(line);
@@ -83,23 +89,23 @@ impl Shutdown {
         loop {
             let lock = logind.inhibit(WHO, WHY).await?;
             self.alone.store(false, Ordering::Relaxed);
-            page.done("waiting for the word");
+            page.done("waiting for a shutdown");
             self.turn(&mut logind, lock).await?;
         }
     }
 
-    /// One shutdown, until it was called off.
+    /// Handles one shutdown until it is cancelled.
     async fn turn(&self, logind: &mut Logind, lock: Inhibitor) -> Result<(), BusError> {
         while !logind.shutdown().await? {}
         self.end_pods().await;
         drop(lock);
         while logind.shutdown().await? {}
-        tracing::info!("the shutdown was called off");
-        self.parts.strain.send_modify(|strain| strain.shutting_down = false);
+        tracing::info!("the machine's shutdown was cancelled; pods are admitted again");
+        self.shared.node_pressure.send_modify(|node_pressure| node_pressure.shutting_down = false);
         Ok(())
     }
 
-    /// Sees to it that the service waits for as long as pods may take.
+    /// Raises logind's delay to the time that terminating all pods may take.
     async fn wait_long_enough(&self, logind: &mut Logind) -> Result<(), BusError> {
         let wanted = self.groups.total();
         if logind.delay_max().await? >= wanted {
@@ -112,47 +118,53 @@ impl Shutdown {
             });
         match written {
             Ok(()) => logind.reload().await?,
-            Err(error) => tracing::warn!(path = %self.drop_in.display(), %error, "not written"),
+            Err(error) => {
+                tracing::warn!(path = %self.drop_in.display(), %error, "cannot write the logind drop-in; the shutdown may not wait for all pods")
+            }
         }
         let granted = logind.delay_max().await?;
         if granted < wanted {
-            tracing::warn!(?granted, ?wanted, "the session service waits less than pods may take");
+            tracing::warn!(
+                ?granted,
+                ?wanted,
+                "logind delays the shutdown for less than the configured grace periods"
+            );
         }
         Ok(())
     }
 
-    /// Ends pods on SIGTERM where nobody else tells of a shutdown.
+    /// Terminates pods on SIGTERM if logind is absent.
     pub async fn on_sigterm(&self) {
         if !self.groups.is_empty() && self.alone.load(Ordering::Relaxed) {
             self.end_pods().await;
         }
     }
 
-    /// Ends all pods, group after group, each group for as long as it may take.
+    /// Terminates all pods, one priority group after the other, each within its grace period.
     pub async fn end_pods(&self) {
-        tracing::info!("the machine shuts down: pods are ended");
+        tracing::info!("the machine shuts down; pods are terminated by priority");
         let message = "Shutdown manager detected shutdown event";
         self.events.tell(EventKind::Normal, "Shutdown", message);
-        self.parts.strain.send_modify(|strain| strain.shutting_down = true);
-        self.parts.metrics.acts.shutdown_began();
-        let pods = self.parts.current_pods();
+        self.shared.node_pressure.send_modify(|node_pressure| node_pressure.shutting_down = true);
+        self.shared.metrics.operations.record_shutdown_start();
+        let pods = self.shared.current_pods();
         for round in self.groups.plan(pods.iter().map(|known| &*known.pod)) {
             let mut uids = Vec::new();
             for (uid, grace) in round.pods {
-                let verdict = Verdict {
+                let verdict = Disruption {
                     reason: TERMINATED_REASON.to_owned(),
                     message: TERMINATED_MESSAGE.to_owned(),
                     grace: Some(grace),
                 };
-                self.parts.end(&uid, verdict);
+                self.shared.end_pod(&uid, verdict);
                 uids.push(uid);
             }
             let deadline = crate::clock::after(round.within);
-            if !self.parts.ended(&uids, deadline).await {
-                tracing::warn!(within = ?round.within, "not all pods of a group have ended in time");
+            if !self.shared.wait_until_ended(&uids, deadline).await {
+                tracing::warn!(within = ?round.within, "not all pods of a priority group have ended within its grace period; the next group follows");
             }
         }
-        self.parts.metrics.acts.shutdown_ended();
+        self.shared.metrics.operations.record_shutdown_end();
         tokio::time::sleep(TELL_WITHIN).await;
     }
 }

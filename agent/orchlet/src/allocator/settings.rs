@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use agent_node::managers::topology::{Machine, NODES_MAX, Policy, Scope};
-use agent_node::managers::{IdSet, Rules, cpus, memory};
+use agent_node::managers::topology::{MachineTopology, NODES_MAX, TopologyPolicy, TopologyScope};
+use agent_node::managers::{IdSet, ManagerRules, cpus, memory};
 use agent_node::resources::{self, Amounts, CPU, MEMORY};
 
 use crate::config::FileConfig;
@@ -17,17 +17,21 @@ const FULL_CORES: &str = "full-pcpus-only";
 ///
 /// # Errors
 /// What does not fit the machine, with the field's name.
-pub fn rules(file: &FileConfig, machine: &Machine, evicted_below: u64) -> Result<Rules, String> {
+pub fn rules(
+    file: &FileConfig,
+    machine: &MachineTopology,
+    evicted_below: u64,
+) -> Result<ManagerRules, String> {
     let mut reserved = Amounts::new();
     resources::add(&mut reserved, &file.system_reserved);
     resources::add(&mut reserved, &file.kube_reserved);
-    let policy = Policy::parse(&file.topology_manager_policy)
+    let policy = TopologyPolicy::parse(&file.topology_manager_policy)
         .ok_or_else(|| format!("topologyManagerPolicy: {:?}", file.topology_manager_policy))?;
-    if policy != Policy::None && machine.nodes().len() > NODES_MAX {
+    if policy != TopologyPolicy::None && machine.nodes().len() > NODES_MAX {
         return Err(format!("topologyManagerPolicy: more than {NODES_MAX} NUMA nodes"));
     }
     let is_static = |policy: &str| policy.eq_ignore_ascii_case("static");
-    Ok(Rules {
+    Ok(ManagerRules {
         cpus: match is_static(&file.cpu_manager_policy) {
             true => Some(cpu_rules(file, machine, &reserved)?),
             false => None,
@@ -37,19 +41,23 @@ pub fn rules(file: &FileConfig, machine: &Machine, evicted_below: u64) -> Result
             false => None,
         },
         policy,
-        scope: if file.topology_manager_scope == "pod" { Scope::Pod } else { Scope::Container },
+        scope: if file.topology_manager_scope == "pod" {
+            TopologyScope::Pod
+        } else {
+            TopologyScope::Container
+        },
     })
 }
 
 fn cpu_rules(
     file: &FileConfig,
-    machine: &Machine,
+    machine: &MachineTopology,
     reserved: &Amounts,
-) -> Result<cpus::Rules, String> {
-    let mut unit = cpus::Unit::Thread;
+) -> Result<cpus::CpuRules, String> {
+    let mut unit = cpus::CpuUnit::Thread;
     for (option, value) in &file.cpu_manager_policy_options {
         match (option.as_str(), value.as_str()) {
-            (FULL_CORES, "true") => unit = cpus::Unit::Core,
+            (FULL_CORES, "true") => unit = cpus::CpuUnit::Core,
             (FULL_CORES, "false") => {}
             _ => return Err(format!("cpuManagerPolicyOptions.{option}: {value:?} is not known")),
         }
@@ -57,7 +65,7 @@ fn cpu_rules(
     let given = || {
         let milli = reserved.get(CPU).map_or(0, |q| q.as_milli());
         let number = usize::try_from(milli).unwrap_or(0).div_ceil(1000);
-        (number > 0).then(|| cpus::reserve(machine, number)).flatten()
+        (number > 0).then(|| cpus::choose_reserved(machine, number)).flatten()
     };
     let set = match file.reserved_system_cpus.as_str() {
         "" => given(),
@@ -65,7 +73,7 @@ fn cpu_rules(
     };
     let all: IdSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
     match set.filter(|set| !set.is_empty()) {
-        Some(reserved) if reserved.is_within(&all) => Ok(cpus::Rules { reserved, unit }),
+        Some(reserved) if reserved.is_within(&all) => Ok(cpus::CpuRules { reserved, unit }),
         Some(reserved) => {
             Err(format!("reservedSystemCPUs: {reserved} is not within the machine's {all}"))
         }
@@ -80,7 +88,7 @@ fn memory_rules(
     file: &FileConfig,
     reserved: &Amounts,
     evicted_below: u64,
-) -> Result<memory::Rules, String> {
+) -> Result<memory::MemoryRules, String> {
     let mut by_node: BTreeMap<u32, memory::Sizes> = BTreeMap::new();
     let mut sums = memory::Sizes::new();
     for part in &file.reserved_memory {
@@ -100,7 +108,7 @@ fn memory_rules(
              {memory} determined by Node Allocatable feature"
         ));
     }
-    Ok(memory::Rules { reserved: by_node })
+    Ok(memory::MemoryRules { reserved: by_node })
 }
 
 #[cfg(test)]
@@ -110,9 +118,9 @@ mod tests {
     use super::*;
     use crate::config::file::ReservedMemory;
 
-    fn machine() -> Machine {
+    fn machine() -> MachineTopology {
         let cpu = |id| Cpu { id, core: id % 2, socket: 0, node: 0 };
-        Machine { cpus: (0..4).map(cpu).collect(), memory: BTreeMap::new() }
+        MachineTopology { cpus: (0..4).map(cpu).collect(), memory: BTreeMap::new() }
     }
 
     fn file() -> FileConfig {
@@ -121,7 +129,7 @@ mod tests {
 
     #[test]
     fn nothing_is_managed_by_default() {
-        assert_eq!(rules(&FileConfig::default(), &machine(), 0), Ok(Rules::default()));
+        assert_eq!(rules(&FileConfig::default(), &machine(), 0), Ok(ManagerRules::default()));
     }
 
     #[test]
@@ -134,7 +142,7 @@ mod tests {
         let mut by_name = FileConfig { reserved_system_cpus: "3".into(), ..file() };
         by_name.cpu_manager_policy_options.insert(FULL_CORES.into(), "true".into());
         let got = rules(&by_name, &machine(), 0).expect("rules").cpus.expect("managed");
-        assert_eq!((got.reserved.to_string(), got.unit), ("3".into(), cpus::Unit::Core));
+        assert_eq!((got.reserved.to_string(), got.unit), ("3".into(), cpus::CpuUnit::Core));
         for wrong in ["9", "x"] {
             let file = FileConfig { reserved_system_cpus: wrong.into(), ..file() };
             assert!(

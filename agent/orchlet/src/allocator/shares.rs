@@ -3,27 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_devices::resources::{PodShare, Shares};
+use agent_devices::resources::{AllocationSource, PodAllocation};
 use agent_node::managers::IdSet;
 use agent_node::managers::devices::Inventory;
 use agent_node::managers::grant::containers;
 
 use super::Allocator;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 
 /// The pods of the node with what their containers have.
 pub struct Shown {
     /// Who has what.
     pub allocator: Arc<Allocator>,
     /// The pods.
-    pub parts: Arc<Parts>,
+    pub shared: Arc<PodContext>,
 }
 
-impl Shares for Shown {
-    fn pods(&self) -> Vec<PodShare> {
-        self.parts.metrics.acts.monitor_asked();
-        let pods = self.parts.shown_pods();
-        let share = |pod: proto_api::core::v1::Pod| PodShare {
+impl AllocationSource for Shown {
+    fn pods(&self) -> Vec<PodAllocation> {
+        self.shared.metrics.operations.record_pod_resources_request();
+        let pods = self.shared.shown_pods();
+        let share = |pod: proto_api::core::v1::Pod| PodAllocation {
             name: pod.metadata.name.clone(),
             namespace: pod.metadata.namespace.clone(),
             containers: containers(&pod)

@@ -30,11 +30,11 @@ fn journal(path: &std::path::Path) -> Journal {
 
 fn allocator(journal: Journal) -> Arc<Allocator> {
     let cpu = |id| Cpu { id, core: id, socket: 0, node: 0 };
-    let machine = Machine { cpus: (0..4).map(cpu).collect(), memory: BTreeMap::new() };
+    let machine = MachineTopology { cpus: (0..4).map(cpu).collect(), memory: BTreeMap::new() };
     let reserved = "0".parse().expect("set");
-    let rules = Rules {
-        cpus: Some(cpus::Rules { reserved, unit: cpus::Unit::Thread }),
-        ..Rules::default()
+    let rules = ManagerRules {
+        cpus: Some(cpus::CpuRules { reserved, unit: cpus::CpuUnit::Thread }),
+        ..ManagerRules::default()
     };
     let plugins = Plugins::new("/nonexistent".into(), <&Names>::default(), []);
     Arc::new(Allocator::new(
@@ -42,7 +42,7 @@ fn allocator(journal: Journal) -> Arc<Allocator> {
         machine,
         plugins,
         journal,
-        crate::metrics::AgentMetrics::default().acts,
+        crate::metrics::AgentMetrics::default().operations,
     ))
 }
 

@@ -1,52 +1,53 @@
-//! What containers have for themselves: the allocator and the sockets of plugins and monitors.
+//! Exclusive resources of containers: the allocator, and the sockets of device plugins and of the
+//! pod resources API.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use agent_devices::{Plugins, registration, resources};
 use agent_host::topology;
-use agent_node::status::Machine;
+use agent_node::status::MachineInfo;
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 
-use super::{Bound, until};
+use super::{Agent, until};
 use crate::allocator::{Allocator, pool, settings, shares};
 use crate::config::Settings;
 use crate::journal::Journal;
-use crate::metrics::Acts;
-use crate::pods::pod_context::Parts;
+use crate::metrics::OperationMetrics;
+use crate::pods::pod_context::PodContext;
 
-/// Directory of the plugins' sockets below the agent's.
+/// Directory of device plugin sockets below the root directory.
 const PLUGINS_DIR: &str = "device-plugins";
-/// Directory of the monitors' socket below the agent's.
+/// Directory of the pod resources socket below the root directory.
 const MONITORS_DIR: &str = "pod-resources";
 
-/// The allocator, with what the journal remembers.
+/// Creates the allocator with the allocations of the journal.
 pub(super) fn allocator(
     settings: &Settings,
-    machine: &Machine,
+    machine: &MachineInfo,
     journal: &Journal,
-    acts: Acts,
+    operations: OperationMetrics,
 ) -> Result<Arc<Allocator>, Failure> {
-    let topology = topology::machine(machine.capacity.memory_bytes);
+    let topology = topology::read_machine(machine.capacity.memory_bytes);
     let evicted_below = machine.reserved.eviction_memory_bytes;
     let rules =
         settings::rules(&settings.file, &topology, evicted_below).map_err(Failure::usage)?;
     let known = Allocator::known_resources(journal);
     let directory = settings.flags.root_dir.join(PLUGINS_DIR);
     let plugins = Plugins::new(directory, settings.names, known);
-    Ok(Arc::new(Allocator::new(rules, topology, plugins, journal.clone(), acts)))
+    Ok(Arc::new(Allocator::new(rules, topology, plugins, journal.clone(), operations)))
 }
 
-impl Bound {
-    /// Starts what keeps and shows the shares.
-    pub(super) fn start_allocation(&self, parts: &Arc<Parts>, drain: &Drain) {
+impl Agent {
+    /// Starts the tasks that apply and publish allocations.
+    pub(super) fn start_allocation(&self, shared: &Arc<PodContext>, drain: &Drain) {
         let allocator = self.allocator.clone();
         let remembering = allocator.clone();
         let remember = async move { remembering.remember_resources().await };
         tokio::spawn(until(drain.watch(), remember));
         let period = self.settings.file.cpu_manager_reconcile_period;
-        let pool = pool::keep(allocator.clone(), parts.runtime.clone(), period);
+        let pool = pool::keep(allocator.clone(), shared.runtime.clone(), period);
         tokio::spawn(until(drain.watch(), pool));
 
         let root = &self.settings.flags.root_dir;
@@ -57,17 +58,19 @@ impl Bound {
         let directory = root.join(PLUGINS_DIR);
         spawn(&directory, registration::serve(allocator.plugins().clone(), &directory, stop()));
         let directory = root.join(MONITORS_DIR);
-        let shown = Arc::new(shares::Shown { allocator, parts: parts.clone() });
+        let shown = Arc::new(shares::Shown { allocator, shared: shared.clone() });
         spawn(&directory, resources::serve(shown, &directory, stop()));
     }
 }
 
-/// A node without devices runs as well without these sockets.
+/// Serves a socket; a failure is not fatal, since nodes without devices do not need it.
 fn spawn<F: Future<Output = ()> + Send + 'static>(directory: &Path, served: std::io::Result<F>) {
     match served {
         Ok(server) => {
             tokio::spawn(server);
         }
-        Err(error) => tracing::warn!(directory = %directory.display(), %error, "no socket"),
+        Err(error) => {
+            tracing::warn!(directory = %directory.display(), %error, "cannot serve the socket; device plugins or monitors in this directory are not served")
+        }
     }
 }

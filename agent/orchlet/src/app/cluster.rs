@@ -1,8 +1,8 @@
-//! What the API server has for this node, followed, and the sources of pods.
+//! Watches of the API server for this node, and the pod sources.
 
 use std::sync::Arc;
 
-use agent_pod::desired::Source;
+use agent_pod::desired::PodSource;
 use agent_pod::env::ServiceEnv;
 use proto_api::core::v1::{self, Pod};
 use proto_client::events::recorder;
@@ -10,22 +10,22 @@ use proto_client::{Client, ListParams, Reflector, Store};
 use proto_daemon::drain::Drain;
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::Bound;
+use super::Agent;
 use crate::config::node::event_rate;
 use crate::node_events::NodeEvents;
 use crate::object_cache::ClusterObjects;
 use crate::pods::PodSourceEvent;
 use crate::reports::ClusterReports;
-use crate::sources::manifests::{Directory, Known, ManifestPublisher, Origin};
+use crate::sources::manifests::{Directory, ManifestPods, ManifestPublisher, Origin};
 use crate::sources::{api, mirrors};
 
-impl Bound {
-    /// Follows what the API server has for this node.
+impl Agent {
+    /// Starts the watches of the API server.
     pub(super) fn follow_cluster(&self, client: &Client, drain: &Drain) -> Cluster {
         let pods = api::reflector(client, &self.machine.name);
         let services =
             Reflector::projected(client.all::<v1::Service>(), ListParams::default(), service_env);
-        // Who asks for the agent's events asks by the name that its profile gives it.
+        // Clients select events by the component's name in the naming profile.
         let component = self.settings.names.component("let");
         let (events, writer) = recorder(client.clone(), &component, &self.machine.name);
         let (pods_store, changed) = (pods.store(), Arc::<api::Changed>::default());
@@ -46,10 +46,10 @@ impl Bound {
             &self.machine.name,
         ));
         tokio::spawn(services.run(drain.watch(), |_| {}));
-        // Pods that are to be made come before what is told of those that are.
-        let turns = self.turns.clone();
+        // Creating pods takes precedence over events of existing ones.
+        let limiter = self.runtime_limiter.clone();
         let rate = event_rate(&self.settings.file);
-        let writer = writer.yielding(Box::new(move || turns.is_wanted())).paced(rate);
+        let writer = writer.yielding(Box::new(move || limiter.has_waiters())).paced(rate);
         tokio::spawn(writer.run(drain.watch()));
         let reports = ClusterReports::new(client.clone(), events.clone(), pods_store.clone());
         Cluster {
@@ -64,21 +64,21 @@ impl Bound {
         }
     }
 
-    /// Starts the sources of pods; which there are.
+    /// Starts the pod sources. Returns which were started.
     pub(super) fn start_sources(
         &self,
         cluster: Option<&Cluster>,
         say: &mpsc::Sender<PodSourceEvent>,
-    ) -> Vec<Source> {
+    ) -> Vec<PodSource> {
         let names = self.settings.names;
         let mut sources = Vec::new();
         if let Some(cluster) = cluster {
-            sources.push(Source::Api);
+            sources.push(PodSource::Api);
             let (store, changed) = (cluster.pods.clone(), cluster.changed.clone());
             tokio::spawn(api::run(store, changed, say.clone(), names));
         }
         if let Some(pods) = self.start_manifests(cluster) {
-            sources.push(Source::Static);
+            sources.push(PodSource::Static);
             let store = cluster.map(|cluster| cluster.pods.clone());
             let changed = cluster.map_or_else(Arc::default, |c| c.mirrors_changed.clone());
             tokio::spawn(mirrors::tell(pods.clone(), store, changed, names, say.clone()));
@@ -90,11 +90,11 @@ impl Bound {
         sources
     }
 
-    /// Starts the sources of static pods; what they say, if there are any.
-    fn start_manifests(&self, cluster: Option<&Cluster>) -> Option<watch::Receiver<Known>> {
+    /// Starts the sources of static pods. Returns their pods, if a source is configured.
+    fn start_manifests(&self, cluster: Option<&Cluster>) -> Option<watch::Receiver<ManifestPods>> {
         let file = &self.settings.file;
         let directory = file.static_pod_path.clone().map(|path| (path, file.file_check_frequency));
-        // Checked when the settings were read.
+        // Validated when the settings were read.
         let page = file.static_pods_page().and_then(Result::ok);
         let origins =
             [directory.as_ref().map(|_| Origin::File), page.as_ref().map(|_| Origin::Http)];
@@ -102,7 +102,7 @@ impl Bound {
         if origins.is_empty() {
             return None;
         }
-        let (known, heard) = watch::channel(Known::nothing_of(origins));
+        let (known, heard) = watch::channel(ManifestPods::nothing_of(origins));
         let events = cluster.map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         let (names, node) = (self.settings.names, &self.machine.name);
@@ -118,7 +118,7 @@ impl Bound {
     }
 }
 
-/// What the API server gives to the other parts.
+/// Objects of the API server for other parts of the agent.
 pub(super) struct Cluster {
     pub(super) client: Client,
     pods: Store<Pod>,
@@ -130,7 +130,7 @@ pub(super) struct Cluster {
     pub(super) events: NodeEvents,
 }
 
-/// A service as it shows in environments; one without an address of its own does not.
+/// A Service for the environment variables of containers; `None` without a cluster IP.
 fn service_env(service: v1::Service) -> Option<ServiceEnv> {
     let ip = &service.spec.cluster_ip;
     if ip.is_empty() || ip == "None" {

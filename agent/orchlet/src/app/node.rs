@@ -1,4 +1,4 @@
-//! The Node object: what the machine is, and the tasks that keep status, lease and network.
+//! The Node object: the machine's properties, and the tasks for status, lease and pod network.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use agent_host::address;
 use agent_host::machine::{self, Identity};
 use agent_node::node_labels;
 use agent_node::resources::{self, Amounts};
-use agent_node::status::{Machine, Reserved};
+use agent_node::status::{MachineInfo, Reserved};
 use proto_api::core::v1::{Node, NodeSystemInfo};
 use proto_client::Client;
 use proto_client::events::EventKind;
@@ -15,7 +15,7 @@ use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 use tokio::sync::watch;
 
-use super::{Bound, until};
+use super::{Agent, until};
 use crate::bootstrap;
 use crate::certificates::Keeper;
 use crate::certificates::wanted::{Purpose, Wanted};
@@ -24,11 +24,11 @@ use crate::network;
 use crate::node::{self, NodeTask};
 use crate::node_events::NodeEvents;
 use crate::pod_cgroups::Bounded;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 use crate::volumes_in_use::InUse;
 
-/// What the node is, from the machine and the settings.
-pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machine, Failure> {
+/// Describes the node from the machine and the settings.
+pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<MachineInfo, Failure> {
     let found = machine::capacity(&settings.flags.root_dir, settings.file.max_pods);
     let found = found.map_err(Failure::run)?;
     let (flags, file) = (&settings.flags, &settings.file);
@@ -44,16 +44,16 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
     resources::add(&mut amounts, &file.system_reserved);
     resources::add(&mut amounts, &file.kube_reserved);
     let labels = flags.node_labels.iter().cloned().collect();
-    let forbidden = node_labels::forbidden(settings.names, &labels);
+    let forbidden = node_labels::forbidden_labels(settings.names, &labels);
     if !forbidden.is_empty() {
         return Err(Failure::usage(format!(
-            "unknown labels of the cluster's domains specified with --node-labels: {}",
+            "--node-labels: unknown labels in Kubernetes' domains: {}",
             forbidden.join(", ")
         )));
     }
     let (memory, disk) = config::node::kept_by_eviction(file, found.memory_bytes, found.disk_bytes);
     let version = format!("v1.25.0-orchlet-{}", env!("CARGO_PKG_VERSION"));
-    Ok(Machine {
+    Ok(MachineInfo {
         hostname: name.clone(),
         name,
         ips: ips.iter().map(ToString::to_string).collect(),
@@ -79,23 +79,23 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
     })
 }
 
-impl Bound {
-    /// Starts the tasks of the Node object: status, lease, network.
+impl Agent {
+    /// Starts the tasks for status, lease and pod network.
     pub(super) fn start_node(
         &self,
         client: &Client,
-        parts: Arc<Parts>,
+        shared: Arc<PodContext>,
         events: NodeEvents,
         sender: watch::Sender<Option<Arc<Node>>>,
         node: watch::Receiver<Option<Arc<Node>>>,
         drain: &Drain,
     ) -> Result<(), Failure> {
-        self.tell_start(&events);
+        self.record_start_events(&events);
         let heartbeat = client.separate().map_err(Failure::run)?;
         let observed = node::observe(
             client.clone(),
             self.machine.name.clone(),
-            parts.clone(),
+            shared.clone(),
             sender.clone(),
             events.clone(),
             drain.watch(),
@@ -104,16 +104,16 @@ impl Bound {
         let in_use = InUse {
             client: client.clone(),
             name: self.machine.name.clone(),
-            volumes: parts.volumes.clone(),
+            volumes: shared.volumes.clone(),
             node: node.clone(),
         };
         tokio::spawn(in_use.run(self.board.task("volumes in use"), drain.watch()));
         let task = NodeTask {
             client: heartbeat.clone(),
             machine: self.machine.clone(),
-            parts,
+            shared,
             register: self.settings.file.register_node,
-            look_every: self.settings.file.node_status_update_frequency,
+            check_every: self.settings.file.node_status_update_frequency,
             report_every: self.settings.file.node_status_report_frequency,
             images_max: config::node::images_listed_max(&self.settings.file),
             events,
@@ -130,8 +130,8 @@ impl Bound {
         Ok(())
     }
 
-    /// What users of the node are told of a start. Bounds that could not be set would have ended it.
-    fn tell_start(&self, events: &NodeEvents) {
+    /// Records the events of a start. Limits that could not be set would have aborted it.
+    fn record_start_events(&self, events: &NodeEvents) {
         let component = self.settings.names.component("let");
         events.tell(EventKind::Normal, "Starting", format!("Starting {component}."));
         let enforced = super::enforced(&self.settings, &self.machine);

@@ -1,4 +1,5 @@
-//! The container runtime at the start: waited for, given the sandbox image, asked what it has, listened to.
+//! The container runtime at the start: waits for it, imports the sandbox image, subscribes to its
+//! events and lists its pods.
 
 use std::time::Duration;
 
@@ -9,29 +10,32 @@ use agent_runtime::{Runtime, events, import, pause};
 use proto_daemon::exit::chain;
 use tokio::sync::mpsc;
 
-use super::{Bound, SAID_LEN};
+use super::{Agent, SOURCE_EVENTS_LEN};
 
 /// Pause between attempts to reach the runtime at the start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(250);
-/// Longest wait for its events before it is asked what it has.
-const LISTENING_MAX: Duration = Duration::from_secs(1);
-/// How often the runtime is looked at as a whole, to repair what no event told of.
-const LOOK_PERIOD: Duration = Duration::from_secs(300);
+/// Longest wait for the event subscription before the first list.
+const SUBSCRIBE_MAX: Duration = Duration::from_secs(1);
+/// Interval of relists, which repair lost events.
+const RELIST_PERIOD: Duration = Duration::from_secs(300);
 
-impl Bound {
-    /// Waits for the runtime, and sees to it that it has the sandbox image.
-    pub(super) async fn runtime_ready(&mut self) {
+impl Agent {
+    /// Waits for the runtime, and imports the sandbox image if it is missing.
+    pub(super) async fn wait_for_runtime(&mut self) {
         let name = &self.settings.flags.pod_infra_container_image;
-        let mut told = false;
+        let mut reported = false;
         loop {
             match self.prepare_runtime(name).await {
                 Ok(version) => {
                     self.machine.info.container_runtime_version = version;
                     return;
                 }
-                Err(line) if !told => {
-                    told = true;
-                    tracing::warn!(error = line, "waiting for the container runtime");
+                Err(line) if !reported => {
+                    reported = true;
+                    tracing::warn!(
+                        error = line,
+                        "the container runtime is not ready; retried until it is"
+                    );
                 }
                 Err(_) => {}
             }
@@ -45,23 +49,33 @@ impl Bound {
         let there = runtime.image(sandbox_image).await.map_err(|e| chain(&e))?.is_some();
         if !there && version.name == "containerd" {
             let image = pause::image(sandbox_image).map_err(|e| e.to_string())?;
-            import::tar(runtime.channel(), CRI_NAMESPACE, &image, import::Keep::Pinned)
-                .await
-                .map_err(|e| chain(&e))?;
-            import::shown(runtime, sandbox_image).await.map_err(|e| chain(&e))?;
+            import::import_tar(
+                runtime.channel(),
+                CRI_NAMESPACE,
+                &image,
+                import::ImageRetention::Pinned,
+            )
+            .await
+            .map_err(|e| chain(&e))?;
+            import::wait_until_listed(runtime, sandbox_image).await.map_err(|e| chain(&e))?;
         }
         Ok(format!("{}://{}", version.name, version.version))
     }
 
-    /// What the runtime has, and its news from before that was asked: nothing happens between the two, and nobody has to ask again.
-    pub(super) async fn runtime_from_now(&self) -> (Vec<PodOnNode>, mpsc::Receiver<RuntimeEvent>) {
+    /// The runtime's pods, and its events from before they were listed, so that no change falls
+    /// between the two.
+    pub(super) async fn subscribe_and_list(
+        &self,
+    ) -> (Vec<PodOnNode>, mpsc::Receiver<RuntimeEvent>) {
         let mut news = events::watch(self.runtime.clone(), CRI_NAMESPACE);
-        // The first word is to ask for everything, as is done next. One that comes late is passed on.
-        if tokio::time::timeout(LISTENING_MAX, news.recv()).await.is_err() {
-            tracing::warn!("the runtime's events are not heard yet");
+        // The first event requests a relist, which follows. One that comes late is passed on.
+        if tokio::time::timeout(SUBSCRIBE_MAX, news.recv()).await.is_err() {
+            tracing::warn!(
+                "the runtime's event subscription is not established yet; relists replace it meanwhile"
+            );
         }
         let listed = self.listed_pods().await;
-        (listed, with_reminders(news))
+        (listed, with_periodic_relists(news))
     }
 
     async fn listed_pods(&self) -> Vec<PodOnNode> {
@@ -69,7 +83,10 @@ impl Bound {
             match self.runtime.list().await {
                 Ok(listed) => return listed,
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "cannot list pods");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot list the runtime's pods; retried"
+                    );
                     tokio::time::sleep(RUNTIME_RETRY).await;
                 }
             }
@@ -77,11 +94,11 @@ impl Bound {
     }
 }
 
-/// The runtime's news, and every few minutes a reminder to look.
-fn with_reminders(mut news: mpsc::Receiver<RuntimeEvent>) -> mpsc::Receiver<RuntimeEvent> {
-    let (send, receive) = mpsc::channel(SAID_LEN);
+/// The runtime's events, with a relist request every few minutes.
+fn with_periodic_relists(mut news: mpsc::Receiver<RuntimeEvent>) -> mpsc::Receiver<RuntimeEvent> {
+    let (send, receive) = mpsc::channel(SOURCE_EVENTS_LEN);
     tokio::spawn(async move {
-        let mut reminder = tokio::time::interval(LOOK_PERIOD);
+        let mut reminder = tokio::time::interval(RELIST_PERIOD);
         reminder.tick().await;
         loop {
             // Both arms are cancel safe.

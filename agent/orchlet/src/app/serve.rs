@@ -1,4 +1,4 @@
-//! What the agent serves: the HTTPS endpoint, and health and metrics on a port of their own.
+//! Servers of the agent: the HTTPS endpoint, and health and metrics on a separate port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use proto_daemon::health::Health;
 use proto_daemon::ready::Readiness;
 use serde_json::{Value, json};
 
-use super::Bound;
+use super::Agent;
 use crate::bootstrap;
 use crate::metrics::PodGauges;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 use crate::server::agent::AgentView;
 use crate::server::measure::{Measure, Sites};
 use crate::server::open::{self, Opening};
 use crate::server::tls::{Serving, Terms, TlsFiles};
 use crate::server::{Server, Switches};
 
-impl Bound {
+impl Agent {
     /// Starts the HTTPS endpoint, and health and metrics on a loopback port.
     pub(super) async fn start_servers(
         &self,
         client: Option<&Client>,
-        parts: &Arc<Parts>,
+        shared: &Arc<PodContext>,
         readiness: Readiness,
         drain: &Drain,
     ) -> Result<(), Failure> {
-        let shown = parts.clone();
+        let shown = shared.clone();
         let gauges = PodGauges::new(
             self.settings.names,
-            self.metrics.acts.clone(),
+            self.metrics.operations.clone(),
             Arc::new(move || shown.shown_pods()),
         );
         gauges.and_then(|gauges| self.registry.register(gauges)).map_err(Failure::run)?;
@@ -47,13 +47,13 @@ impl Bound {
         if !self.settings.file.enable_server {
             return Ok(());
         }
-        let server = self.endpoint(client, parts, pages).await?;
-        tracing::info!(address = %server.address(), "serving");
+        let server = self.endpoint(client, shared, pages).await?;
+        tracing::info!(address = %server.address(), "serving the HTTPS endpoint");
         tokio::spawn(server.run(drain.watch()));
         Ok(())
     }
 
-    /// Health and metrics without TLS, on loopback unless told otherwise.
+    /// Health and metrics without TLS, by default on loopback.
     async fn serve_health(&self, pages: &AdminPages, drain: &Drain) {
         let file = &self.settings.file;
         let ip = file.healthz_bind_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
@@ -66,29 +66,31 @@ impl Bound {
             Ok(server) => {
                 tokio::spawn(server.run(pages.clone(), drain.watch()));
             }
-            Err(error) => tracing::warn!(%address, %error, "no health endpoint"),
+            Err(error) => {
+                tracing::warn!(%address, %error, "cannot serve health and metrics; the agent runs without them")
+            }
         }
     }
 
     async fn endpoint(
         &self,
         client: Option<&Client>,
-        parts: &Arc<Parts>,
+        shared: &Arc<PodContext>,
         pages: AdminPages,
     ) -> Result<Server, Failure> {
         let (flags, file) = (&self.settings.flags, &self.settings.file);
         let mut hosts = self.machine.ips.clone();
         hosts.push(self.machine.hostname.clone());
-        let shown = parts.clone();
-        let (told, counted) = (parts.clone(), parts.clone());
+        let shown = shared.clone();
+        let (told, counted) = (shared.clone(), shared.clone());
         let view = AgentView {
-            runtime: parts.runtime.clone(),
+            runtime: shared.runtime.clone(),
             pods: Box::new(move || shown.shown_pods()),
             pod_logs_dir: flags.pod_logs_dir.clone(),
             checkpoints_dir: flags.root_dir.join("checkpoints"),
             configuration: self.settings.shown(),
             measure: Arc::new(Measure::new(self.sites())),
-            volumes: Some(parts.volumes.clone()),
+            volumes: Some(shared.volumes.clone()),
             machine: self.spec(),
             timeline: Box::new(move |namespace, name| told.timelines.of(namespace, name)),
         };
@@ -123,7 +125,8 @@ impl Bound {
         opening.open().await.map_err(Failure::run)
     }
 
-    /// The files with the endpoint's certificate and key: those that are named, or the pair that the agent asks for.
+    /// The endpoint's certificate and key: configured files, or the pair requested from the
+    /// cluster.
     fn serving_identity(&self) -> Serving {
         let file = &self.settings.file;
         match file.tls_cert_file.clone().zip(file.tls_private_key_file.clone()) {
@@ -135,7 +138,7 @@ impl Bound {
         }
     }
 
-    /// Where things are that are measured.
+    /// The paths and cgroups that are measured.
     fn sites(&self) -> Sites {
         let (flags, file) = (&self.settings.flags, &self.settings.file);
         Sites {
@@ -150,7 +153,7 @@ impl Bound {
         }
     }
 
-    /// The machine in the words of `/spec/`.
+    /// The machine's description for `/spec/`.
     fn spec(&self) -> Value {
         let (info, capacity) = (&self.machine.info, &self.machine.capacity);
         json!({

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_node::cgroup::{CpuBound, Driver};
+use agent_node::cgroup::{CgroupManager, CpuBound};
 use agent_pod::backoff::CRASH_DELAY_MAX;
 use proto_api::Quantity;
 use proto_api::core::v1::Taint;
@@ -278,7 +278,7 @@ pub enum CgroupDriver {
     Systemd,
 }
 
-impl From<CgroupDriver> for Driver {
+impl From<CgroupDriver> for CgroupManager {
     fn from(driver: CgroupDriver) -> Self {
         match driver {
             CgroupDriver::Cgroupfs => Self::Cgroupfs,

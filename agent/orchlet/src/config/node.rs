@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_node::eviction::Signal;
-use agent_node::eviction::thresholds::{Amount, Fault, Texts, Threshold, thresholds};
-use agent_node::image_gc::Limits;
-use agent_node::shutdown::{Groups, PriorityGrace};
+use agent_node::eviction::thresholds::{
+    Amount, Threshold, ThresholdError, ThresholdTexts, thresholds,
+};
+use agent_node::image_gc::ImageGcLimits;
+use agent_node::shutdown::{PriorityGrace, ShutdownGroups};
 use clap::Args;
 use proto_daemon::rate::Rate;
 
@@ -55,9 +57,9 @@ pub fn event_rate(file: &FileConfig) -> Rate {
 }
 
 /// When images are removed.
-pub fn image_limits(file: &FileConfig) -> Limits {
+pub fn image_limits(file: &FileConfig) -> ImageGcLimits {
     let percent = |value: i32| u8::try_from(value).unwrap_or(100);
-    Limits {
+    ImageGcLimits {
         high_percent: percent(file.image_gc_high_threshold_percent),
         low_percent: percent(file.image_gc_low_threshold_percent),
         min_age: file.image_minimum_gc_age,
@@ -68,8 +70,8 @@ pub fn image_limits(file: &FileConfig) -> Limits {
 ///
 /// # Errors
 /// Every fault.
-pub fn eviction_thresholds(file: &FileConfig) -> Result<Vec<Threshold>, Vec<Fault>> {
-    thresholds(&Texts {
+pub fn eviction_thresholds(file: &FileConfig) -> Result<Vec<Threshold>, Vec<ThresholdError>> {
+    thresholds(&ThresholdTexts {
         hard: &file.eviction_hard,
         soft: &file.eviction_soft,
         soft_grace: &file.eviction_soft_grace_period,
@@ -82,7 +84,7 @@ pub fn kept_by_eviction(file: &FileConfig, memory: u64, disk: u64) -> (u64, u64)
     let all = eviction_thresholds(file).unwrap_or_default();
     let of = |signal: Signal, capacity: u64| {
         let hard = all.iter().find(|t| t.signal == signal && t.grace.is_none());
-        hard.map_or(0, |threshold: &Threshold| Amount::of(threshold.below, capacity))
+        hard.map_or(0, |threshold: &Threshold| Amount::resolve(threshold.below, capacity))
     };
     (of(Signal::MemoryAvailable, memory), of(Signal::NodefsAvailable, disk))
 }
@@ -93,7 +95,7 @@ pub fn soft_grace(file: &FileConfig) -> Duration {
 }
 
 /// How pods are ended when the node shuts down.
-pub fn shutdown_groups(file: &FileConfig) -> Groups {
+pub fn shutdown_groups(file: &FileConfig) -> ShutdownGroups {
     let by_priority: Vec<PriorityGrace> = file
         .shutdown_grace_period_by_pod_priority
         .iter()
@@ -103,7 +105,11 @@ pub fn shutdown_groups(file: &FileConfig) -> Groups {
                 .unwrap_or(0),
         })
         .collect();
-    Groups::new(&by_priority, file.shutdown_grace_period, file.shutdown_grace_period_critical_pods)
+    ShutdownGroups::new(
+        &by_priority,
+        file.shutdown_grace_period,
+        file.shutdown_grace_period_critical_pods,
+    )
 }
 
 /// Images that the Node object lists.
@@ -124,7 +130,7 @@ mod tests {
     fn the_ecosystems_defaults_hold() {
         let file = FileConfig::default();
         assert_eq!(eviction_thresholds(&file).expect("valid").len(), 5);
-        assert_eq!(image_limits(&file), Limits::default());
+        assert_eq!(image_limits(&file), ImageGcLimits::default());
         assert_eq!(kept_by_eviction(&file, 1 << 30, 1000), (100 << 20, 100));
         assert!(shutdown_groups(&file).is_empty());
         assert_eq!((images_listed_max(&file), lease_secs(&file)), (50, 40));

@@ -1,4 +1,5 @@
-//! Measures what pods use: memory and processes from their cgroups, writable layers from the runtime, volumes and logs from the disk.
+//! Measures the usage of pods: memory and processes from cgroups, writable layers from the runtime,
+//! volumes and logs from the disk.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -13,26 +14,26 @@ use agent_node::eviction::rank::{ContainerUse, PodUse};
 use agent_pod::translate::log_directory;
 use agent_runtime::runtime::ContainerUsage;
 use agent_volume::open_volume;
-use agent_volume::sources::Plugin;
+use agent_volume::sources::VolumePlugin;
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
 
-use crate::pods::pod_context::{Known, Parts};
+use crate::pods::pod_context::{PodContext, PodSnapshot};
 
-/// How long the runtime may take to say what containers use: a node that runs short does not wait for one that hangs.
+/// Timeout of the runtime's usage: a node under pressure does not wait for a hanging runtime.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is measured: walking directories is not free.
+/// What to measure; walking directories is expensive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Memory and processes.
     Memory,
-    /// Disk as well.
+    /// Memory, processes and disk.
     Disk,
 }
 
 impl Extent {
-    /// What the ranking for a signal looks at.
+    /// What ranking for a signal needs.
     pub fn of(signal: Signal) -> Self {
         match signal {
             Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => {
@@ -46,31 +47,34 @@ impl Extent {
     }
 }
 
-/// What a pod uses.
+/// Usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// In all.
+    /// The pod's total.
     pub uses: PodUse,
-    /// Bytes in each volume of kind `emptyDir`, those in memory included.
+    /// Bytes in each `emptyDir` volume, including those in memory.
     pub volumes: BTreeMap<String, u64>,
 }
 
-/// Measures pods; by uid. A pod of which nothing could be read is left out.
+/// Measures pods, by uid. A pod that cannot be measured is left out.
 pub async fn measure(
-    parts: &Arc<Parts>,
-    pods: &[Known],
+    shared: &Arc<PodContext>,
+    pods: &[PodSnapshot],
     extent: Extent,
 ) -> BTreeMap<String, Measured> {
-    let asked = tokio::time::timeout(ANSWER_WITHIN, parts.runtime.usage()).await;
+    let asked = tokio::time::timeout(ANSWER_WITHIN, shared.runtime.usage()).await;
     let usages = asked.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_else(|error| {
-        tracing::warn!(error = chain(&error), "use of containers is not known");
+        tracing::warn!(
+            error = chain(&error),
+            "cannot get usage of writable layers from the runtime; pods are ranked without it"
+        );
         Vec::new()
     });
-    let (parts, pods) = (parts.clone(), pods.to_vec());
+    let (shared, pods) = (shared.clone(), pods.to_vec());
     let measured = spawn_blocking(move || {
-        let one = |known: &Known| {
+        let one = |known: &PodSnapshot| {
             let uid = known.pod.metadata.uid.clone();
-            Some((uid, of_pod(&parts, known, &usages, extent)?))
+            Some((uid, of_pod(&shared, known, &usages, extent)?))
         };
         pods.iter().filter_map(one).collect()
     });
@@ -78,15 +82,15 @@ pub async fn measure(
 }
 
 fn of_pod(
-    parts: &Parts,
-    known: &Known,
+    shared: &PodContext,
+    known: &PodSnapshot,
     usages: &[ContainerUsage],
     extent: Extent,
 ) -> Option<Measured> {
     let pod = &known.pod;
     let own: Vec<&ContainerUsage> =
         usages.iter().filter(|usage| usage.pod_uid == pod.metadata.uid).collect();
-    let cgroup = parts.place.usage(pod);
+    let cgroup = shared.cgroups.usage(pod);
     if extent == Extent::Memory && cgroup.is_none() && own.is_empty() {
         return None;
     }
@@ -95,10 +99,10 @@ fn of_pod(
     let sum = own.iter().map(|usage| usage.working_set_bytes).fold(0, u64::saturating_add);
     uses.memory = cgroup.map_or(sum, |usage| usage.working_set_bytes);
     uses.tasks = cgroup.map_or(0, |usage| usage.tasks);
-    let logs = PathBuf::from(log_directory(&parts.facts.pod_logs_dir, pod));
+    let logs = PathBuf::from(log_directory(&shared.facts.pod_logs_dir, pod));
     let size = |path: PathBuf| match extent {
         Extent::Memory => DiskUsage::default(),
-        Extent::Disk => disk_usage::of(&path).unwrap_or_default(),
+        Extent::Disk => disk_usage::measure(&path).unwrap_or_default(),
     };
     let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers).map(|c| &c.name);
     let ephemeral = pod.spec.ephemeral_containers.iter();
@@ -120,7 +124,7 @@ fn of_pod(
         let Some(source) = &volume.volume_source.empty_dir else { continue };
         let used = match extent {
             Extent::Memory => DiskUsage::default(),
-            Extent::Disk => in_empty_dir(parts, &pod.metadata.uid, &volume.name),
+            Extent::Disk => in_empty_dir(shared, &pod.metadata.uid, &volume.name),
         };
         measured.volumes.insert(volume.name.clone(), used.bytes);
         if source.medium.is_empty() {
@@ -131,9 +135,9 @@ fn of_pod(
     Some(measured)
 }
 
-/// What an empty directory holds. One that is not there yet holds nothing.
-fn in_empty_dir(parts: &Parts, uid: &str, volume: &str) -> DiskUsage {
-    let top = open_volume::top(&parts.root_dir, uid, volume, Some(Plugin::EmptyDir));
-    let found = top.ok().flatten().map(|top| disk_usage::of_open(top.directory));
+/// Usage of an `emptyDir`; zero if it does not exist yet.
+fn in_empty_dir(shared: &PodContext, uid: &str, volume: &str) -> DiskUsage {
+    let top = open_volume::open_volume(&shared.root_dir, uid, volume, Some(VolumePlugin::EmptyDir));
+    let found = top.ok().flatten().map(|top| disk_usage::measure_open(top.directory));
     found.and_then(Result::ok).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Reads the signals of the node from the kernel. One that cannot be read is left out.
+//! Reads the node's eviction signals from the kernel. A signal that cannot be read is left out.
 
 use std::path::{Path, PathBuf};
 
@@ -8,23 +8,23 @@ use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
 
 use crate::clock;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 
-/// The disks of the node.
+/// The file systems that eviction observes.
 #[derive(Clone, Debug)]
 pub struct Disks {
-    /// Where the agent keeps pods.
+    /// The agent's root directory.
     pub node: PathBuf,
-    /// Where the runtime keeps images and writable layers, if it says.
+    /// The runtime's directory of images and writable layers, if it reports one.
     pub images: Option<PathBuf>,
-    /// Whether both are one file system.
+    /// Whether both are on one file system.
     pub is_one: bool,
 }
 
-/// Which disks there are.
-pub async fn disks(parts: &Parts) -> Disks {
-    let node = parts.root_dir.clone();
-    let images = parts.images.filesystem().await.ok();
+/// Finds the file systems.
+pub async fn disks(shared: &PodContext) -> Disks {
+    let node = shared.root_dir.clone();
+    let images = shared.images.filesystem().await.ok();
     let (a, b) = (node.clone(), images.clone());
     let is_one = spawn_blocking(move || b.is_none_or(|b| device(&a) == device(&b))).await;
     Disks { node, images, is_one: is_one.unwrap_or(true) }
@@ -35,9 +35,9 @@ fn device(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|meta| meta.dev())
 }
 
-/// Reads all signals now; `pods_memory` is what pods together may use.
-pub async fn read(parts: &Parts, disks: &Disks, pods_memory: u64) -> Readings {
-    let (disks, place) = (disks.clone(), parts.place.clone());
+/// Reads all signals; `pods_memory` is the memory that all pods together may use.
+pub async fn read(shared: &PodContext, disks: &Disks, pods_memory: u64) -> Readings {
+    let (disks, place) = (disks.clone(), shared.cgroups.clone());
     let at = clock::boot();
     let read = spawn_blocking(move || {
         let mut readings = Readings::new();
@@ -54,7 +54,10 @@ pub async fn read(parts: &Parts, disks: &Disks, pods_memory: u64) -> Readings {
                 let left = usage.tasks_max.saturating_sub(usage.tasks);
                 put(Signal::PidAvailable, left, usage.tasks_max);
             }
-            Err(error) => tracing::warn!(error = chain(&error), "signals are missing"),
+            Err(error) => tracing::warn!(
+                error = chain(&error),
+                "cannot read eviction signals; they are ignored in this pass"
+            ),
         }
         if let Some(used) = place.pods_memory() {
             let left = pods_memory.saturating_sub(used);
@@ -67,12 +70,15 @@ pub async fn read(parts: &Parts, disks: &Disks, pods_memory: u64) -> Readings {
             match machine::disk(path) {
                 Ok(disk) => {
                     put(space, disk.available_bytes, disk.total_bytes);
-                    // A file system without a table of inodes never runs out of them.
+                    // A file system without an inode table never runs out of inodes.
                     if disk.inodes > 0 {
                         put(inodes, disk.inodes_free, disk.inodes);
                     }
                 }
-                Err(error) => tracing::warn!(error = chain(&error), "signals are missing"),
+                Err(error) => tracing::warn!(
+                    error = chain(&error),
+                    "cannot read eviction signals; they are ignored in this pass"
+                ),
             }
         }
         readings

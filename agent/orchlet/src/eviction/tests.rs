@@ -7,12 +7,12 @@ use agent_runtime::fake::FakeRuntime;
 use proto_api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
 
 use super::*;
-use crate::pods::pod_context::Counts;
+use crate::pods::pod_context::HoldsResources;
 use crate::pods::test_support;
 
 struct World {
     evictor: Evictor,
-    parts: Arc<Parts>,
+    shared: Arc<PodContext>,
     _dir: tempfile::TempDir,
 }
 
@@ -21,7 +21,7 @@ const NEVER: Amount = Amount::Absolute(0);
 
 fn world(runtime: &Arc<FakeRuntime>, thresholds: &[(Signal, Amount)]) -> World {
     let dir = tempfile::tempdir().expect("tempdir");
-    let parts = test_support::plain(runtime.clone(), dir.path());
+    let shared = test_support::plain_context(runtime.clone(), dir.path());
     let threshold = |(signal, below): &(Signal, Amount)| Threshold {
         signal: *signal,
         below: *below,
@@ -29,40 +29,44 @@ fn world(runtime: &Arc<FakeRuntime>, thresholds: &[(Signal, Amount)]) -> World {
         min_reclaim: None,
     };
     let evictor = Evictor {
-        parts: parts.clone(),
+        shared: shared.clone(),
         thresholds: thresholds.iter().map(threshold).collect(),
         transition: Duration::from_secs(300),
         soft_grace: Duration::ZERO,
-        image_limits: Limits { min_age: Duration::ZERO, ..Limits::default() },
+        image_limits: ImageGcLimits { min_age: Duration::ZERO, ..ImageGcLimits::default() },
         pods_memory: 1 << 30,
         limits_storage: true,
         events: NodeEvents::new(None, "n"),
-        state: State::default(),
+        state: EvictionState::default(),
     };
-    World { evictor, parts, _dir: dir }
+    World { evictor, shared, _dir: dir }
 }
 
 /// A pod that runs, and whose task ends it as soon as it is told.
-fn run(parts: &Arc<Parts>, name: &str, change: impl Fn(&mut Pod)) {
-    run_from(Source::Api, parts, name, change);
+fn run(shared: &Arc<PodContext>, name: &str, change: impl Fn(&mut Pod)) {
+    run_from(PodSource::Api, shared, name, change);
 }
 
-fn run_from(source: Source, parts: &Arc<Parts>, name: &str, change: impl Fn(&mut Pod)) {
+fn run_from(source: PodSource, shared: &Arc<PodContext>, name: &str, change: impl Fn(&mut Pod)) {
     let mut pod = Pod::default();
     pod.metadata.uid = name.into();
     pod.metadata.name = name.into();
     pod.spec.containers =
         vec![Container { name: "c".into(), image: "app:1".into(), ..Container::default() }];
     change(&mut pod);
-    let known =
-        Known { pod: Arc::new(pod), status: Default::default(), counts: Counts::Yes, source };
-    parts.know(known.clone());
-    let (poke, parts) = (parts.poke(name), parts.clone());
+    let known = PodSnapshot {
+        pod: Arc::new(pod),
+        status: Default::default(),
+        holds_resources: HoldsResources::Yes,
+        source,
+    };
+    shared.update_snapshot(known.clone());
+    let (poke, shared) = (shared.waker(name), shared.clone());
     tokio::spawn(async move {
-        while parts.verdict(&known.pod.metadata.uid).is_none() {
+        while shared.decision(&known.pod.metadata.uid).is_none() {
             poke.notified().await;
         }
-        parts.know(Known { counts: Counts::No, ..known });
+        shared.update_snapshot(PodSnapshot { holds_resources: HoldsResources::No, ..known });
     });
 }
 
@@ -73,19 +77,19 @@ fn runtime() -> Arc<FakeRuntime> {
 #[tokio::test]
 async fn one_pod_at_a_time_and_the_node_says_what_is_short() {
     let mut world = world(&runtime(), &[(Signal::MemoryAvailable, ALWAYS)]);
-    run(&world.parts, "important", |pod| pod.spec.priority = Some(10));
-    run(&world.parts, "other", |pod| pod.spec.priority = Some(1));
-    run(&world.parts, "critical", |pod| pod.spec.priority = Some(2_000_000_000));
-    let (did, _) = world.evictor.look().await;
-    assert_eq!(did, Did::Evicted(1));
-    let verdict = world.parts.verdict("other").expect("evicted");
+    run(&world.shared, "important", |pod| pod.spec.priority = Some(10));
+    run(&world.shared, "other", |pod| pod.spec.priority = Some(1));
+    run(&world.shared, "critical", |pod| pod.spec.priority = Some(2_000_000_000));
+    let (did, _) = world.evictor.run_pass().await;
+    assert_eq!(did, PassOutcome::Evicted(1));
+    let verdict = world.shared.decision("other").expect("evicted");
     assert_eq!((verdict.reason.as_str(), verdict.grace), ("Evicted", Some(Duration::ZERO)));
-    assert_eq!(world.parts.verdict("important"), None);
-    assert!(world.parts.strain.borrow().pressure.memory);
-    assert_eq!(world.evictor.look().await.0, Did::Evicted(1));
-    assert!(world.parts.verdict("important").is_some());
-    assert_eq!(world.evictor.look().await.0, Did::Helpless);
-    assert_eq!(world.parts.verdict("critical"), None);
+    assert_eq!(world.shared.decision("important"), None);
+    assert!(world.shared.node_pressure.borrow().pressure.memory);
+    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
+    assert!(world.shared.decision("important").is_some());
+    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Helpless);
+    assert_eq!(world.shared.decision("critical"), None);
 }
 
 #[tokio::test]
@@ -95,12 +99,12 @@ async fn images_go_before_pods() {
     runtime.add_image("unused:1");
     runtime.add_image("pause:1");
     let mut world = world(&runtime, &[(Signal::NodefsInodesFree, ALWAYS)]);
-    run(&world.parts, "p", |_| {});
-    world.parts.images.look(&world.parts).await.expect("look");
-    let (did, _) = world.evictor.look().await;
-    assert_eq!(did, Did::Evicted(1), "it was not enough");
-    assert!(world.parts.strain.borrow().pressure.disk);
-    assert_eq!(world.parts.dead_kept(), 0);
+    run(&world.shared, "p", |_| {});
+    world.shared.images.look(&world.shared).await.expect("look");
+    let (did, _) = world.evictor.run_pass().await;
+    assert_eq!(did, PassOutcome::Evicted(1), "it was not enough");
+    assert!(world.shared.node_pressure.borrow().pressure.disk);
+    assert_eq!(world.shared.dead_kept(), 0);
     let removed: Vec<String> = runtime
         .changes()
         .into_iter()
@@ -114,9 +118,9 @@ async fn images_go_before_pods() {
 async fn a_calm_node_does_nothing() {
     let all: Vec<(Signal, Amount)> = Signal::ALL.into_iter().map(|s| (s, NEVER)).collect();
     let mut world = world(&runtime(), &all);
-    run(&world.parts, "p", |_| {});
-    assert_eq!(world.evictor.look().await, (Did::Nothing, None));
-    assert!(!world.parts.strain.borrow().pressure.any());
+    run(&world.shared, "p", |_| {});
+    assert_eq!(world.evictor.run_pass().await, (PassOutcome::Nothing, None));
+    assert!(!world.shared.node_pressure.borrow().pressure.is_any());
 }
 
 #[tokio::test]
@@ -133,15 +137,15 @@ async fn a_volume_over_its_limit_ends_its_pod_alone() {
         }
     };
     for (name, limit) in [("small", "4Ki"), ("large", "1Gi")] {
-        run(&world.parts, name, limited(limit));
-        let volume = empty_dirs(&world.parts, name).join("v");
+        run(&world.shared, name, limited(limit));
+        let volume = empty_dirs(&world.shared, name).join("v");
         std::fs::create_dir_all(&volume).expect("mkdir");
         std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
     }
-    assert_eq!(world.evictor.look().await.0, Did::Evicted(1));
-    let verdict = world.parts.verdict("small").expect("evicted");
+    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
+    let verdict = world.shared.decision("small").expect("evicted");
     assert_eq!(verdict.message, "Usage of EmptyDir volume \"v\" exceeds the limit \"4Ki\". ");
-    assert_eq!(world.parts.verdict("large"), None);
+    assert_eq!(world.shared.decision("large"), None);
 }
 
 #[tokio::test]
@@ -156,16 +160,16 @@ async fn critical_pods_are_not_ended_for_a_limit_of_their_own() {
             (pod.spec.volumes, pod.spec.priority) = (vec![volume], priority);
         }
     };
-    run_from(Source::Static, &world.parts, "static", over(None));
-    run(&world.parts, "system", over(Some(2_000_000_000)));
-    run(&world.parts, "other", over(Some(0)));
+    run_from(PodSource::Static, &world.shared, "static", over(None));
+    run(&world.shared, "system", over(Some(2_000_000_000)));
+    run(&world.shared, "other", over(Some(0)));
     for name in ["static", "system", "other"] {
-        let volume = empty_dirs(&world.parts, name).join("v");
+        let volume = empty_dirs(&world.shared, name).join("v");
         std::fs::create_dir_all(&volume).expect("mkdir");
         std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
     }
-    assert_eq!(world.evictor.look().await.0, Did::Evicted(1));
-    let ended = ["static", "system", "other"].map(|name| world.parts.verdict(name).is_some());
+    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
+    let ended = ["static", "system", "other"].map(|name| world.shared.decision(name).is_some());
     assert_eq!(ended, [false, false, true]);
 }
 
@@ -173,7 +177,7 @@ async fn critical_pods_are_not_ended_for_a_limit_of_their_own() {
 async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_too_large() {
     let runtime = runtime();
     let world = world(&runtime, &[]);
-    run(&world.parts, "p", |pod| {
+    run(&world.shared, "p", |pod| {
         let mut debugger = proto_api::core::v1::EphemeralContainer::default();
         debugger.ephemeral_container_common.name = "debugger".into();
         pod.spec.ephemeral_containers = vec![debugger];
@@ -189,7 +193,7 @@ async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_
     };
     runtime.set_usage(vec![usage("c"), usage("debugger")]);
     for extent in [Extent::Memory, Extent::Disk] {
-        let measured = measure(&world.parts, &world.parts.current_pods(), extent).await;
+        let measured = measure(&world.shared, &world.shared.current_pods(), extent).await;
         let uses = &measured["p"].uses;
         assert_eq!((uses.memory, uses.disk(), uses.inodes), (u64::MAX, u64::MAX, u64::MAX));
         let names: Vec<&str> = uses.containers.iter().map(|c| c.name.as_str()).collect();
@@ -198,7 +202,7 @@ async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_
 }
 
 /// The directory of a pod's volumes of one kind.
-fn empty_dirs(parts: &Parts, uid: &str) -> PathBuf {
-    let plugin = format!("{}~empty-dir", parts.names.label_domain());
-    parts.pod_dir(uid).join("volumes").join(plugin)
+fn empty_dirs(shared: &PodContext, uid: &str) -> PathBuf {
+    let plugin = format!("{}~empty-dir", shared.names.label_domain());
+    shared.pod_dir(uid).join("volumes").join(plugin)
 }

@@ -11,7 +11,7 @@ use proto_api::core::v1::{Pod, Secret};
 use tokio::sync::Mutex;
 
 use super::provider::Providers;
-use crate::pods::ports::Sources;
+use crate::pods::ports::PodObjects;
 
 /// A larger file is not one of credentials.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -45,8 +45,8 @@ impl Logins {
     }
 
     /// Credentials for a repository, in the order in which they are tried; none of it twice.
-    pub async fn find(&self, repository: &str, pod: &Pod, sources: &Sources) -> Vec<Login> {
-        let mut logins = of_secrets(repository, pod, sources);
+    pub async fn find(&self, repository: &str, pod: &Pod, objects: &PodObjects) -> Vec<Login> {
+        let mut logins = of_secrets(repository, pod, objects);
         logins.extend(self.of_files(repository).await);
         logins.extend(self.providers.find(repository).await);
         let mut seen = BTreeSet::new();
@@ -90,10 +90,10 @@ fn read_file(path: &Path) -> Result<Keyring, String> {
 }
 
 /// Secrets that do not exist or are not understood are passed over: the image may be had without them.
-fn of_secrets(repository: &str, pod: &Pod, sources: &Sources) -> Vec<Login> {
+fn of_secrets(repository: &str, pod: &Pod, objects: &PodObjects) -> Vec<Login> {
     let mut logins = Vec::new();
     for reference in &pod.spec.image_pull_secrets {
-        let Some(Some(secret)) = sources.secrets.get(&reference.name) else { continue };
+        let Some(Some(secret)) = objects.secrets.get(&reference.name) else { continue };
         match keyring(secret) {
             Ok(keyring) => logins.extend(keyring.lookup(repository)),
             Err(error) => {
@@ -116,8 +116,8 @@ fn keyring(secret: &Secret) -> Result<Keyring, KeyringError> {
 }
 
 /// The pull secrets that a pod names and that do not exist.
-pub fn missing_secrets(pod: &Pod, sources: &Sources) -> Vec<String> {
+pub fn missing_secrets(pod: &Pod, objects: &PodObjects) -> Vec<String> {
     let named = pod.spec.image_pull_secrets.iter().map(|secret| &secret.name);
-    let missing = named.filter(|name| !matches!(sources.secrets.get(*name), Some(Some(_))));
+    let missing = named.filter(|name| !matches!(objects.secrets.get(*name), Some(Some(_))));
     missing.cloned().collect()
 }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_host::machine;
-use agent_node::image_gc::{Found, Limits, Needed, Room, bytes_to_free};
+use agent_node::image_gc::{
+    ImageDiskRoom, ImageGcLimits, PresentImage, RequiredImages, bytes_to_free,
+};
 use agent_node::image_name::ImageName;
 use proto_client::events::EventKind;
 use proto_daemon::exit::chain;
@@ -16,8 +18,8 @@ use tokio::task::spawn_blocking;
 use super::{Images, LOOK_PERIOD, lock};
 use crate::clock;
 use crate::node_events::NodeEvents;
-use crate::pods::pod_context::Parts;
-use crate::pods::ports::Line;
+use crate::pods::pod_context::PodContext;
+use crate::pods::ports::ErrorText;
 
 /// How much is to be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +40,16 @@ pub struct Freed {
 }
 
 /// Looks at the disk every few minutes for as long as the agent runs.
-pub async fn run(parts: Arc<Parts>, limits: Limits, events: NodeEvents, page: TaskStatus) {
+pub async fn run(
+    shared: Arc<PodContext>,
+    limits: ImageGcLimits,
+    events: NodeEvents,
+    page: TaskStatus,
+) {
     let mut failed_before = false;
     loop {
         page.started("period");
-        match keep_free(&parts, limits, &events).await {
+        match keep_free(&shared, limits, &events).await {
             Ok(freed) => {
                 failed_before = false;
                 page.done(format!("{} images removed", freed.images));
@@ -60,9 +67,13 @@ pub async fn run(parts: Arc<Parts>, limits: Limits, events: NodeEvents, page: Ta
     }
 }
 
-async fn keep_free(parts: &Parts, limits: Limits, events: &NodeEvents) -> Result<Freed, Line> {
-    let images = &parts.images;
-    images.look(parts).await?;
+async fn keep_free(
+    shared: &PodContext,
+    limits: ImageGcLimits,
+    events: &NodeEvents,
+) -> Result<Freed, ErrorText> {
+    let images = &shared.images;
+    images.look(shared).await?;
     let room = images.room().await?;
     if room.capacity == 0 {
         events.tell(
@@ -73,7 +84,7 @@ async fn keep_free(parts: &Parts, limits: Limits, events: &NodeEvents) -> Result
         return Ok(Freed::default());
     }
     let Some(wanted) = bytes_to_free(room, limits) else { return Ok(Freed::default()) };
-    let freed = images.collect(parts, Goal::Bytes(wanted), limits).await?;
+    let freed = images.collect(shared, Goal::Bytes(wanted), limits).await?;
     if freed.bytes < wanted {
         let message = format!(
             "failed to garbage collect required amount of images. Wanted to free {wanted} bytes, but freed {} bytes",
@@ -89,18 +100,18 @@ impl Images {
     ///
     /// # Errors
     /// The runtime or the kernel cannot be asked.
-    pub async fn room(&self) -> Result<Room, Line> {
+    pub async fn room(&self) -> Result<ImageDiskRoom, ErrorText> {
         let path = self.filesystem().await?;
         let disk = spawn_blocking(move || machine::disk(&path)).await;
         let disk = disk.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?;
-        Ok(Room { capacity: disk.total_bytes, available: disk.available_bytes })
+        Ok(ImageDiskRoom { capacity: disk.total_bytes, available: disk.available_bytes })
     }
 
     /// A directory on the disk that holds images.
     ///
     /// # Errors
     /// The runtime cannot be asked, or does not know.
-    pub async fn filesystem(&self) -> Result<PathBuf, Line> {
+    pub async fn filesystem(&self) -> Result<PathBuf, ErrorText> {
         if let Some(known) = lock(&self.filesystem).clone() {
             return Ok(known);
         }
@@ -115,11 +126,14 @@ impl Images {
     ///
     /// # Errors
     /// The runtime cannot be asked.
-    pub async fn look(&self, parts: &Parts) -> Result<(Vec<Found>, Needed), Line> {
+    pub async fn look(
+        &self,
+        shared: &PodContext,
+    ) -> Result<(Vec<PresentImage>, RequiredImages), ErrorText> {
         let found = self.runtime.images().await.map_err(|e| chain(&e))?;
-        let found: Vec<Found> = found
+        let found: Vec<PresentImage> = found
             .into_iter()
-            .map(|image| Found {
+            .map(|image| PresentImage {
                 id: image.id,
                 names: image.tags.into_iter().chain(image.digests).map(completed).collect(),
                 size: image.size,
@@ -129,7 +143,7 @@ impl Images {
         let pods = self.runtime.list().await.map_err(|e| chain(&e))?;
         let containers = pods.iter().flat_map(|pod| &pod.containers);
         let ids = containers.flat_map(|c| [c.image_id.clone(), c.image.clone()]).collect();
-        let needed = Needed { ids, names: self.needed_names(parts) };
+        let needed = RequiredImages { ids, names: self.needed_names(shared) };
         lock(&self.uses).observe(&found, &needed, clock::boot());
         Ok((found, needed))
     }
@@ -138,10 +152,15 @@ impl Images {
     ///
     /// # Errors
     /// The runtime cannot be asked. An image that cannot be removed is passed over.
-    pub async fn collect(&self, parts: &Parts, goal: Goal, limits: Limits) -> Result<Freed, Line> {
-        let (found, needed) = self.look(parts).await?;
+    pub async fn collect(
+        &self,
+        shared: &PodContext,
+        goal: Goal,
+        limits: ImageGcLimits,
+    ) -> Result<Freed, ErrorText> {
+        let (found, needed) = self.look(shared).await?;
         let before = self.room().await?.available;
-        let candidates: Vec<Found> = {
+        let candidates: Vec<PresentImage> = {
             let uses = lock(&self.uses);
             let candidates = uses.candidates(&found, &needed, limits.min_age, clock::boot());
             candidates.into_iter().cloned().collect()
@@ -152,7 +171,7 @@ impl Images {
                 break;
             }
             // A pod that came meanwhile may want it.
-            let names = self.needed_names(parts);
+            let names = self.needed_names(shared);
             if image.names.iter().any(|name| names.contains(name)) {
                 continue;
             }
@@ -171,9 +190,9 @@ impl Images {
     }
 
     /// Names, completed, that pods, pulls and imports stand for, and the sandbox image.
-    fn needed_names(&self, parts: &Parts) -> BTreeSet<String> {
+    fn needed_names(&self, shared: &PodContext) -> BTreeSet<String> {
         let mut names = self.held();
-        let pods = parts.image_names().into_iter().chain([parts.sandbox_image.clone()]);
+        let pods = shared.image_names().into_iter().chain([shared.sandbox_image.clone()]);
         names.extend(pods.map(completed));
         names
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use agent_node::image_name::ImageName;
 use agent_runtime::Runtime as _;
 use agent_runtime::cri::CriRuntime;
-use agent_runtime::import::{self, Keep};
+use agent_runtime::import::{self, ImageRetention};
 use notify::{RecursiveMode, Watcher as _};
 use proto_daemon::exit::chain;
 use proto_daemon::private_files;
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 use super::lock;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 
 /// How often the directory is read though nothing was told, and failed archives are tried again.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ pub struct ImportDir {
     /// Namespace of containerd in which its CRI plugin keeps everything.
     pub namespace: &'static str,
     /// Pods, which are told of new images.
-    pub parts: Arc<Parts>,
+    pub shared: Arc<PodContext>,
 }
 
 /// What a file is, as long as nobody writes it.
@@ -146,11 +146,13 @@ impl ImportDir {
             }
             let path = self.dir.join(&file);
             let channel = self.runtime.channel();
-            match import::file(channel, self.namespace, &path, Keep::WhileUsed).await {
+            match import::import_file(channel, self.namespace, &path, ImageRetention::WhileUsed)
+                .await
+            {
                 Ok(images) => {
                     for image in &images {
                         // A runtime that shows it late is no failure.
-                        let _ = import::shown(&self.runtime, image).await;
+                        let _ = import::wait_until_listed(&self.runtime, image).await;
                     }
                     tracing::info!(archive = file, ?images, "images imported");
                     done.insert(file, Imported { identity, images });
@@ -169,11 +171,11 @@ impl ImportDir {
     fn publish(&self, done: &Done) {
         let images = done.values().flat_map(|imported| &imported.images);
         let names = images.filter_map(|image| Some(ImageName::parse(image).ok()?.full())).collect();
-        let mut imported = lock(&self.parts.images.imported);
+        let mut imported = lock(&self.shared.images.imported);
         if *imported != names {
             *imported = names;
             drop(imported);
-            self.parts.poke_all();
+            self.shared.wake_all();
         }
     }
 }

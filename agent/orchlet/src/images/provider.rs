@@ -18,7 +18,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::clock;
-use crate::metrics::Acts;
+use crate::metrics::OperationMetrics;
 
 /// Group of the configuration file.
 const CREDENTIAL_PLUGINS_CONFIG: &str = "kubelet.config.k8s.io";
@@ -109,7 +109,7 @@ struct Plugin {
     program: PathBuf,
     config: Provider,
     lasts: Duration,
-    acts: Acts,
+    operations: OperationMetrics,
     answers: Mutex<BTreeMap<String, Answer>>,
     /// One question at a time: pods that start together want the same answer.
     asking: AsyncMutex<()>,
@@ -127,7 +127,11 @@ impl Providers {
     ///
     /// # Errors
     /// What is wrong with the file, or a program that does not exist.
-    pub fn load(path: &Path, bin_dir: &Path, acts: &Acts) -> Result<Self, ProviderError> {
+    pub fn load(
+        path: &Path,
+        bin_dir: &Path,
+        operations: &OperationMetrics,
+    ) -> Result<Self, ProviderError> {
         let read = |source| ProviderError::Read { path: path.to_owned(), source };
         let invalid = |fault: String| ProviderError::Invalid { path: path.to_owned(), fault };
         if std::fs::metadata(path).map_err(read)?.len() > CONFIG_LEN_MAX {
@@ -136,7 +140,7 @@ impl Providers {
         let text = std::fs::read_to_string(path).map_err(read)?;
         let tree = proto_api::yaml::parse(&text).map_err(|e| invalid(e.to_string()))?;
         let config: Config = serde_json::from_value(tree).map_err(|e| invalid(e.to_string()))?;
-        plugins(config, bin_dir, acts).map(Self).map_err(invalid)
+        plugins(config, bin_dir, operations).map(Self).map_err(invalid)
     }
 
     /// Credentials of all plugins for a repository, named in full.
@@ -157,7 +161,11 @@ impl Providers {
     }
 }
 
-fn plugins(config: Config, bin_dir: &Path, acts: &Acts) -> Result<Vec<Arc<Plugin>>, String> {
+fn plugins(
+    config: Config,
+    bin_dir: &Path,
+    operations: &OperationMetrics,
+) -> Result<Vec<Arc<Plugin>>, String> {
     let of_group = |version: &str, group: &str| {
         VERSIONS.iter().any(|known| version == format!("{group}/{known}"))
     };
@@ -191,8 +199,15 @@ fn plugins(config: Config, bin_dir: &Path, acts: &Acts) -> Result<Vec<Arc<Plugin
             return Err(format!("{at}.name: {} does not exist", program.display()));
         }
         let (answers, asking) = (Mutex::default(), AsyncMutex::default());
-        let acts = acts.clone();
-        plugins.push(Arc::new(Plugin { program, config: provider, lasts, acts, answers, asking }));
+        let operations = operations.clone();
+        plugins.push(Arc::new(Plugin {
+            program,
+            config: provider,
+            lasts,
+            operations,
+            answers,
+            asking,
+        }));
     }
     Ok(plugins)
 }
@@ -208,7 +223,7 @@ impl Plugin {
         }
         let began = Instant::now();
         let asked = self.ask(repository).await;
-        self.acts.credentials(&self.config.name, began.elapsed(), asked.is_ok());
+        self.operations.record_credentials(&self.config.name, began.elapsed(), asked.is_ok());
         let response = asked?;
         let lasts = match response.cache_duration.as_deref() {
             None => self.lasts,

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use agent_runtime::runtime::Arrivals;
+use agent_runtime::runtime::ArrivingParts;
 
 /// How long nothing may move.
 pub const STANDSTILL: Duration = Duration::from_secs(300);
@@ -19,15 +19,15 @@ const LOOKS: u32 = 10;
 pub struct Watch {
     after: Duration,
     /// What lay there before the pull: parts that earlier ones left.
-    left: Arrivals,
+    left: ArrivingParts,
     /// What is on its way, of how many pulls, and when that was first seen: time since the pull began.
-    last: (Arrivals, usize),
+    last: (ArrivingParts, usize),
     since: Duration,
 }
 
 impl Watch {
     /// For a pull that begins: `left` is on its way already. Nothing may move for `after`.
-    pub fn new(after: Duration, left: Arrivals) -> Self {
+    pub fn new(after: Duration, left: ArrivingParts) -> Self {
         Self { after, left, last: (left, 0), since: Duration::ZERO }
     }
 
@@ -37,7 +37,7 @@ impl Watch {
     }
 
     /// Takes in what is on its way of `pulls` pulls when this one has gone on for `waited`; whether nothing has moved for too long.
-    pub fn stands(&mut self, arrivals: Arrivals, pulls: usize, waited: Duration) -> bool {
+    pub fn stands(&mut self, arrivals: ArrivingParts, pulls: usize, waited: Duration) -> bool {
         if self.last != (arrivals, pulls) {
             (self.last, self.since) = ((arrivals, pulls), waited);
         }
@@ -52,14 +52,14 @@ mod tests {
     use super::*;
 
     /// What is on its way, of how many pulls, when.
-    type Look = (Arrivals, usize, u64);
+    type Look = (ArrivingParts, usize, u64);
 
     #[test]
     fn what_stands_still_for_long_stands() {
-        let arrivals = |parts, bytes| Arrivals { parts, bytes, total: 100 };
+        let arrivals = |parts, bytes| ArrivingParts { parts, bytes, total: 100 };
         let nothing = arrivals(0, 0);
         let moves = [(nothing, 1, 10), (arrivals(2, 5), 1, 20), (arrivals(2, 6), 1, 30)];
-        let table: &[(&str, Arrivals, &[Look], bool)] = &[
+        let table: &[(&str, ArrivingParts, &[Look], bool)] = &[
             ("something came last", nothing, &[(arrivals(2, 7), 1, 500)], false),
             ("a while", nothing, &[(arrivals(2, 6), 1, 329)], false),
             ("long", nothing, &[(arrivals(2, 6), 1, 329), (arrivals(2, 6), 1, 330)], true),

@@ -18,8 +18,8 @@ async fn pods_that_want_the_same_share_a_pull() {
     // No pull can begin until all three want one.
     let rank = || Rank::new(0);
     let slots = (images.slots.take("a", rank()).await, images.slots.take("b", rank()).await);
-    let (pod, sources) = (Pod::default(), Sources::default());
-    let pull = || images.pull("reg.io/app:1", &pod, &sources);
+    let (pod, objects) = (Pod::default(), PodObjects::default());
+    let pull = || images.pull("reg.io/app:1", &pod, &objects);
     let all_wait = async {
         let waiting = || {
             let under_way = lock(&images.under_way);
@@ -42,10 +42,10 @@ async fn pods_that_want_the_same_share_a_pull() {
 async fn failures_say_what_they_are() {
     let (runtime, _) = FakeRuntime::new();
     let images = images(&Arc::new(runtime));
-    let (pod, sources) = (Pod::default(), Sources::default());
-    let invalid = images.pull("Up/Case", &pod, &sources).await.expect_err("invalid");
+    let (pod, objects) = (Pod::default(), PodObjects::default());
+    let invalid = images.pull("Up/Case", &pod, &objects).await.expect_err("invalid");
     assert_eq!(invalid.reason, "InvalidImageName");
-    let absent = images.pull("reg.io/none:1", &pod, &sources).await.expect_err("absent");
+    let absent = images.pull("reg.io/none:1", &pod, &objects).await.expect_err("absent");
     assert_eq!(absent.reason, "ErrImagePull");
     assert!(lock(&images.under_way).is_empty(), "a failed pull can be tried again");
 }
@@ -56,11 +56,11 @@ async fn a_pull_that_panicked_can_be_tried_again() {
     runtime.offer_image("reg.io/app:1");
     runtime.panic_next("PullImage");
     let images = images(&Arc::new(runtime));
-    let (pod, sources) = (Pod::default(), Sources::default());
-    let broken = images.pull("reg.io/app:1", &pod, &sources).await.expect_err("it panicked");
+    let (pod, objects) = (Pod::default(), PodObjects::default());
+    let broken = images.pull("reg.io/app:1", &pod, &objects).await.expect_err("it panicked");
     assert!(broken.message.starts_with("the pull broke off: "), "{}", broken.message);
     assert!(images.held().is_empty());
-    images.pull("reg.io/app:1", &pod, &sources).await.expect("pulled");
+    images.pull("reg.io/app:1", &pod, &objects).await.expect("pulled");
 }
 
 #[tokio::test]
@@ -86,9 +86,9 @@ async fn what_a_registry_says_and_how_often_it_is_asked_is_bounded() {
     secret.data.insert(".dockerconfigjson".into(), json.into_bytes());
     let mut pod = Pod::default();
     pod.spec.image_pull_secrets = vec![LocalObjectReference { name: "s".into() }];
-    let mut sources = Sources::default();
-    sources.secrets.insert("s".into(), Some(Arc::new(secret)));
-    let failed = images.pull("long.io/app:1", &pod, &sources).await.expect_err("refused");
+    let mut objects = PodObjects::default();
+    objects.secrets.insert("s".into(), Some(Arc::new(secret)));
+    let failed = images.pull("long.io/app:1", &pod, &objects).await.expect_err("refused");
     assert!((4000..=4096).contains(&failed.message.len()), "{}", failed.message.len());
     let asked = runtime.changes().iter().filter(|change| change.call == "PullImage").count();
     assert_eq!(asked, LOGINS_MAX);
@@ -96,9 +96,9 @@ async fn what_a_registry_says_and_how_often_it_is_asked_is_bounded() {
 
 mod registry;
 
-use agent_node::image_gc::Limits;
+use agent_node::image_gc::ImageGcLimits;
 use agent_runtime::image::{ImageFile, ImageTar};
-use agent_runtime::import::{self, Keep};
+use agent_runtime::import::{self, ImageRetention};
 use agent_runtime::test_containerd::Containerd;
 use proto_api::core::v1::{LocalObjectReference, Secret};
 use registry::{PASSWORD, PRIVATE, PUBLIC, Registry, USER};
@@ -113,7 +113,7 @@ fn tar(name: &str, content: u8) -> ImageTar {
 }
 
 /// A pod with a pull secret, and what it refers to.
-fn with_secret(address: &str, password: &str) -> (Pod, Sources) {
+fn with_secret(address: &str, password: &str) -> (Pod, PodObjects) {
     use base64::Engine as _;
     let auth = base64::engine::general_purpose::STANDARD.encode(format!("{USER}:{password}"));
     let json = format!(r#"{{"auths": {{"http://{address}/v2/": {{"auth": "{auth}"}}}}}}"#);
@@ -121,9 +121,9 @@ fn with_secret(address: &str, password: &str) -> (Pod, Sources) {
     secret.data.insert(".dockerconfigjson".into(), json.into_bytes());
     let mut pod = Pod::default();
     pod.spec.image_pull_secrets = vec![LocalObjectReference { name: "s".into() }];
-    let mut sources = Sources::default();
-    sources.secrets.insert("s".into(), Some(Arc::new(secret)));
-    (pod, sources)
+    let mut objects = PodObjects::default();
+    objects.secrets.insert("s".into(), Some(Arc::new(secret)));
+    (pod, objects)
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn a_registry_is_shown_the_right_credentials() {
     std::fs::create_dir_all(&root).expect("mkdir");
     let bounds = PullBounds { parallel: 4, ..test_support::pull_bounds() };
     let plain = Images::new(runtime.clone(), Logins::default(), bounds);
-    let (nobody, nothing) = (Pod::default(), Sources::default());
+    let (nobody, nothing) = (Pod::default(), PodObjects::default());
     let public = format!("{}/{PUBLIC}:1", registry.address);
     let private = format!("{}/{PRIVATE}:1", registry.address);
 
@@ -202,7 +202,7 @@ fn plugin(root: &std::path::Path, address: &str) -> Providers {
     );
     let path = root.join("providers.yaml");
     std::fs::write(&path, config).expect("write");
-    Providers::load(&path, &bin, &AgentMetrics::default().acts).expect("providers")
+    Providers::load(&path, &bin, &AgentMetrics::default().operations).expect("providers")
 }
 
 #[tokio::test]
@@ -216,20 +216,21 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
     let image = format!("{}/{PUBLIC}:1", registry.address);
     let runtime = Arc::new(containerd.runtime.clone());
     std::fs::create_dir_all(containerd.dir().join("agent")).expect("mkdir");
-    let mut parts = test_support::plain(runtime.clone(), &containerd.dir().join("agent"));
+    let mut shared = test_support::plain_context(runtime.clone(), &containerd.dir().join("agent"));
     let api = Arc::new(test_support::Api::default());
     let standstill = Duration::from_secs(2);
     let bounds = PullBounds { standstill, ..test_support::pull_bounds() };
     {
-        let parts = Arc::get_mut(&mut parts).expect("nobody else's");
-        parts.reports = api.clone();
-        parts.images = Images::new(runtime.clone(), Logins::default(), bounds);
+        let shared = Arc::get_mut(&mut shared).expect("nobody else's");
+        shared.reports = api.clone();
+        shared.images = Images::new(runtime.clone(), Logins::default(), bounds);
     }
     let pod = Pod::default();
-    let sources = Sources::default();
-    let pull = || parts.images.pull(&image, &pod, &sources);
+    let objects = PodObjects::default();
+    let pull = || shared.images.pull(&image, &pod, &objects);
     let said_after = Duration::from_millis(500);
-    let given_up = pulling::watched(&parts, &pod, (&image, "c"), said_after, pull()).await;
+    let given_up =
+        pulling::with_progress_events(&shared, &pod, (&image, "c"), said_after, pull()).await;
     let message = given_up.expect_err("the registry has stopped").message;
     assert!(message.ends_with("was given up: nothing has come for 2s"), "{message}");
     let told = api.events.lock().expect("lock").clone();
@@ -251,15 +252,17 @@ async fn what_nobody_needs_is_collected() {
     let runtime = Arc::new(containerd.runtime.clone());
     let dir = containerd.dir().join("agent");
     std::fs::create_dir_all(&dir).expect("mkdir");
-    let parts = test_support::plain(runtime.clone(), &dir);
+    let shared = test_support::plain_context(runtime.clone(), &dir);
     let archives = dir.join("archives");
     std::fs::create_dir_all(&archives).expect("mkdir");
     // The sandbox image, one that is imported for the node, one that nobody wants.
     for (name, content) in [("pause:1", 1), ("unused.test/a:1", 2)] {
         let full = ImageName::parse(name).expect("name").full();
         let tar = tar(&full, content);
-        import::tar(runtime.channel(), "k8s.io", &tar, Keep::WhileUsed).await.expect("import");
-        assert!(import::shown(&*runtime, &full).await.expect("shown"));
+        import::import_tar(runtime.channel(), "k8s.io", &tar, ImageRetention::WhileUsed)
+            .await
+            .expect("import");
+        assert!(import::wait_until_listed(&*runtime, &full).await.expect("shown"));
     }
     let importing = tokio::spawn(
         import_dir::ImportDir {
@@ -267,7 +270,7 @@ async fn what_nobody_needs_is_collected() {
             state: dir.join("imported.json"),
             runtime: containerd.runtime.clone(),
             namespace: "k8s.io",
-            parts: parts.clone(),
+            shared: shared.clone(),
         }
         .run(),
     );
@@ -280,15 +283,15 @@ async fn what_nobody_needs_is_collected() {
     std::fs::rename(archives.join(".new"), archives.join("b.tar.gz")).expect("rename");
     let is_there = || async { runtime.image(kept).await.expect("image").is_some() };
     for _ in 0..600 {
-        if parts.images.is_imported(kept) && is_there().await {
+        if shared.images.is_imported(kept) && is_there().await {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(is_there().await && parts.images.is_imported(kept));
+    assert!(is_there().await && shared.images.is_imported(kept));
 
-    let limits = Limits { min_age: Duration::ZERO, ..Limits::default() };
-    let freed = parts.images.collect(&parts, Goal::Everything, limits).await.expect("collect");
+    let limits = ImageGcLimits { min_age: Duration::ZERO, ..ImageGcLimits::default() };
+    let freed = shared.images.collect(&shared, Goal::Everything, limits).await.expect("collect");
     assert_eq!(freed.images, 1);
     let left = |name: &'static str| async { runtime.image(name).await.expect("image").is_some() };
     assert!(left("docker.io/library/pause:1").await && left("kept.test/b:1").await);
@@ -297,12 +300,12 @@ async fn what_nobody_needs_is_collected() {
     // Without its archive it is an image like any other.
     std::fs::remove_file(archives.join("b.tar.gz")).expect("remove");
     for _ in 0..600 {
-        if !parts.images.is_imported(kept) {
+        if !shared.images.is_imported(kept) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let freed = parts.images.collect(&parts, Goal::Everything, limits).await.expect("collect");
+    let freed = shared.images.collect(&shared, Goal::Everything, limits).await.expect("collect");
     assert_eq!(freed.images, 1);
     assert!(!left("kept.test/b:1").await);
     importing.abort();

@@ -1,4 +1,4 @@
-//! What is to be done to the files of one log. Pure.
+//! Plans the rotation of one log. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,87 +6,88 @@ use proto_api::Time;
 
 use crate::server::logs::rotated_files::{Stamp, stamp_of};
 
-/// How far logs may grow.
+/// Limits of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Size at which a file is rotated, in bytes.
     pub size: u64,
-    /// Files of one log, the one that is written included; at least 2.
+    /// Files per log with the current one; at least 2.
     pub files: usize,
 }
 
-/// One thing to be done, by names in the log's directory.
+/// One step, by names in the log's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Removes what is left of a compression that was cut off, or what is too much.
+pub enum RotationStep {
+    /// Removes a partial compressed file, or an excess file.
     Remove(String),
-    /// Makes `<name>.gz` of it.
+    /// Compresses it to `<name>.gz`.
     Compress(String),
-    /// Moves the file that is written there and has the runtime open a new one.
+    /// Renames the current file to this name and asks the runtime to reopen its log.
     Rotate(String),
-    /// Has the runtime open the file again: it was moved away and the agent died before it told.
+    /// Asks the runtime to reopen its log: the agent died between the rename and the request.
     Reopen,
 }
 
-/// A rotated file in the forms in which it is there.
+/// The forms in which a rotated file exists.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forms {
     plain: bool,
     packed: bool,
 }
 
-/// What is to be done, in this order. `names` are the files of the directory, `size` that of the one that is written, if it is there.
+/// The steps in order. `names` are the files of the directory, `size` is that of the current file
+/// if it exists.
 pub fn plan(
     log: &str,
     names: &[String],
     size: Option<u64>,
     limits: Limits,
     now_unix: i64,
-) -> Vec<Act> {
+) -> Vec<RotationStep> {
     let mut rotated: BTreeMap<Stamp, Forms> = BTreeMap::new();
-    let mut acts = Vec::new();
+    let mut steps = Vec::new();
     for name in names {
         if name
             .strip_prefix(log)
             .is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".tmp"))
         {
-            acts.push(Act::Remove(name.clone()));
+            steps.push(RotationStep::Remove(name.clone()));
         } else if let Some(stamp) = stamp_of(log, name) {
             let forms = rotated.entry(stamp).or_default();
             if name.ends_with(".gz") { forms.packed = true } else { forms.plain = true }
         }
     }
     let Some(size) = size else {
-        // Without a file of any name the container has not logged yet.
+        // Without any file the container has not logged yet.
         if !rotated.is_empty() {
-            acts.push(Act::Reopen);
+            steps.push(RotationStep::Reopen);
         }
-        return acts;
+        return steps;
     };
     if size <= limits.size {
-        return acts;
+        return steps;
     }
-    // The one that is written stays one, and becomes another.
+    // The current file stays, and the rotation adds one.
     let keep = limits.files.saturating_sub(2);
     let over = rotated.len().saturating_sub(keep);
     for (at, (stamp, forms)) in rotated.iter().enumerate() {
         let (plain, packed) = (format!("{log}.{stamp}"), format!("{log}.{stamp}.gz"));
         if at < over {
-            acts.extend(forms.plain.then_some(Act::Remove(plain)));
-            acts.extend(forms.packed.then_some(Act::Remove(packed)));
+            steps.extend(forms.plain.then_some(RotationStep::Remove(plain)));
+            steps.extend(forms.packed.then_some(RotationStep::Remove(packed)));
         } else if forms.packed && forms.plain {
-            // A compressed file has its name only when it is whole.
-            acts.push(Act::Remove(plain));
+            // A compressed file gets its name only when complete.
+            steps.push(RotationStep::Remove(plain));
         } else if forms.plain {
-            acts.push(Act::Compress(plain));
+            steps.push(RotationStep::Compress(plain));
         }
     }
     let newest = rotated.last_key_value().map(|(stamp, _)| stamp.as_str());
-    acts.push(Act::Rotate(format!("{log}.{}", next_stamp(newest, now_unix))));
-    acts
+    steps.push(RotationStep::Rotate(format!("{log}.{}", next_stamp(newest, now_unix))));
+    steps
 }
 
-/// A stamp of now that is later than the newest there is, also when the clock was set back.
+/// A timestamp of now, but later than the newest existing one even if the clock was set back.
 fn next_stamp(newest: Option<&str>, now_unix: i64) -> Stamp {
     let now = stamp(now_unix);
     match newest {
@@ -118,39 +119,45 @@ mod tests {
     const NOW: i64 = 1_704_207_845; // 2024-01-02T15:04:05Z
     const LIMITS: Limits = Limits { size: 100, files: 3 };
 
-    fn acts(names: &[&str], size: Option<u64>) -> Vec<Act> {
+    fn steps(names: &[&str], size: Option<u64>) -> Vec<RotationStep> {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         plan("0.log", &names, size, LIMITS, NOW)
     }
 
     #[test]
     fn a_log_is_rotated_compressed_and_bounded() {
-        let rotate = |stamp: &str| Act::Rotate(format!("0.log.{stamp}"));
-        assert_eq!(acts(&["0.log"], Some(100)), []);
-        assert_eq!(acts(&["0.log"], Some(101)), [rotate("20240102-150405")]);
+        let rotate = |stamp: &str| RotationStep::Rotate(format!("0.log.{stamp}"));
+        assert_eq!(steps(&["0.log"], Some(100)), []);
+        assert_eq!(steps(&["0.log"], Some(101)), [rotate("20240102-150405")]);
         let one = "0.log.20240101-000000";
         assert_eq!(
-            acts(&["0.log", one], Some(101)),
-            [Act::Compress(one.into()), rotate("20240102-150405")]
+            steps(&["0.log", one], Some(101)),
+            [RotationStep::Compress(one.into()), rotate("20240102-150405")]
         );
         let two = "0.log.20240102-000000";
         let packed = "0.log.20240101-000000.gz";
         assert_eq!(
-            acts(&["0.log", two, packed], Some(101)),
-            [Act::Remove(packed.into()), Act::Compress(two.into()), rotate("20240102-150405")]
+            steps(&["0.log", two, packed], Some(101)),
+            [
+                RotationStep::Remove(packed.into()),
+                RotationStep::Compress(two.into()),
+                rotate("20240102-150405")
+            ]
         );
     }
 
     #[test]
     fn what_a_crash_left_is_put_right() {
         let one = "0.log.20240101-000000";
-        assert_eq!(acts(&[one], None), [Act::Reopen]);
-        assert_eq!(acts(&[], None), []);
+        assert_eq!(steps(&[one], None), [RotationStep::Reopen]);
+        assert_eq!(steps(&[], None), []);
         let cut = "0.log.20240101-000000.tmp";
-        assert_eq!(acts(&["0.log", one, cut], Some(1)), [Act::Remove(cut.into())]);
+        assert_eq!(steps(&["0.log", one, cut], Some(1)), [RotationStep::Remove(cut.into())]);
         let packed = "0.log.20240101-000000.gz";
-        assert!(acts(&["0.log", one, packed], Some(101)).contains(&Act::Remove(one.into())));
-        assert_eq!(acts(&["0.log", "1.log.tmp", "10.log.20240101-000000"], Some(1)), []);
+        assert!(
+            steps(&["0.log", one, packed], Some(101)).contains(&RotationStep::Remove(one.into()))
+        );
+        assert_eq!(steps(&["0.log", "1.log.tmp", "10.log.20240101-000000"], Some(1)), []);
     }
 
     #[test]
@@ -166,18 +173,18 @@ mod tests {
             let limits = Limits { size: 1, files };
             let mut names: Vec<String> = vec!["0.log".into()];
             for _ in 0..rotations {
-                for act in plan("0.log", &names, Some(2), limits, NOW) {
-                    match act {
-                        Act::Remove(name) => names.retain(|other| *other != name),
-                        Act::Compress(name) => {
+                for step in plan("0.log", &names, Some(2), limits, NOW) {
+                    match step {
+                        RotationStep::Remove(name) => names.retain(|other| *other != name),
+                        RotationStep::Compress(name) => {
                             names.retain(|other| *other != name);
                             names.push(format!("{name}.gz"));
                         }
-                        Act::Rotate(name) => {
+                        RotationStep::Rotate(name) => {
                             prop_assert!(!names.contains(&name));
                             names.push(name);
                         }
-                        Act::Reopen => prop_assert!(false, "the file is there"),
+                        RotationStep::Reopen => prop_assert!(false, "the file is there"),
                     }
                 }
                 prop_assert!(names.len() <= files);

@@ -9,7 +9,7 @@ use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use proto_api::core::v1::{ContainerStatus, Pod};
 use proto_api::names::Names;
 
-use super::Acts;
+use super::OperationMetrics;
 
 /// Gives the pods as they are shown now.
 pub type Shown = Arc<dyn Fn() -> Vec<Pod> + Send + Sync>;
@@ -23,7 +23,7 @@ pub struct PodGauges {
     ephemeral: IntGauge,
     volumes: IntGaugeVec,
     token_age: Gauge,
-    acts: Acts,
+    operations: OperationMetrics,
 }
 
 impl PodGauges {
@@ -31,7 +31,11 @@ impl PodGauges {
     ///
     /// # Errors
     /// A name is not one.
-    pub fn new(names: &Names, acts: Acts, shown: Shown) -> Result<Self, prometheus::Error> {
+    pub fn new(
+        names: &Names,
+        operations: OperationMetrics,
+        shown: Shown,
+    ) -> Result<Self, prometheus::Error> {
         let named = |name: &str| format!("{}_{name}", names.component("let"));
         let containers =
             Opts::new(named("running_containers"), "Number of containers currently running");
@@ -54,7 +58,7 @@ impl PodGauges {
                 named("volume_token_oldest_age_seconds"),
                 "Age in seconds of the oldest service account token in pods' volumes, 0 without any.",
             )?,
-            acts,
+            operations,
         })
     }
 }
@@ -75,16 +79,16 @@ impl Collector for PodGauges {
         }
         self.ephemeral.set(count(pods.iter().map(|pod| pod.spec.ephemeral_containers.len()).sum()));
         self.volumes.reset();
-        let wanted = self.acts.wanted_count(pods.iter().filter(|pod| !is_over(pod)));
+        let wanted = self.operations.wanted_count(pods.iter().filter(|pod| !is_over(pod)));
         for (state, counts) in [
             ("desired_state_of_world", wanted),
-            ("actual_state_of_world", self.acts.mounted_count()),
+            ("actual_state_of_world", self.operations.mounted_count()),
         ] {
             for (plugin, count) in counts {
                 self.volumes.with_label_values(&[plugin.as_str(), state]).set(count);
             }
         }
-        self.token_age.set(self.acts.token_age().unwrap_or(0.0));
+        self.token_age.set(self.operations.token_age().unwrap_or(0.0));
         let own = [self.pods.collect(), self.containers.collect(), self.ephemeral.collect()];
         [own.concat(), self.volumes.collect(), self.token_age.collect()].concat()
     }
@@ -176,14 +180,14 @@ mod tests {
         pod.status.container_statuses = vec![status(running.clone()), status(running)];
         pod.status.init_container_statuses = vec![status(ended)];
         pod.spec.volumes = vec![Default::default(), Default::default()];
-        let acts = crate::metrics::AgentMetrics::default().acts;
-        acts.mounted(&pod);
-        acts.tokens("u", 0);
-        assert!(acts.token_age() > Some(1_000_000_000.0), "it was issued in 1970");
-        acts.unmounted("u");
+        let operations = crate::metrics::AgentMetrics::default().operations;
+        operations.record_mounted(&pod);
+        operations.record_tokens("u", 0);
+        assert!(operations.token_age() > Some(1_000_000_000.0), "it was issued in 1970");
+        operations.record_unmounted("u");
         let gauges = PodGauges::new(
             Names::new(Profile::Kubernetes),
-            acts,
+            operations,
             Arc::new(move || vec![pod.clone(), Pod::default()]),
         )
         .expect("names");

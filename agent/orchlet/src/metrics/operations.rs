@@ -19,7 +19,7 @@ const INTERVALS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 600.0, 1800.
 
 /// Counts what is done. Cheap to clone; all clones count together.
 #[derive(Clone, Debug)]
-pub struct Acts {
+pub struct OperationMetrics {
     cgroup_seconds: HistogramVec,
     look_seconds: Histogram,
     look_interval_seconds: Histogram,
@@ -45,7 +45,7 @@ pub struct Acts {
     issued: Arc<Mutex<BTreeMap<String, i64>>>,
 }
 
-impl Acts {
+impl OperationMetrics {
     #[expect(clippy::too_many_lines, reason = "a flat table of names")]
     pub(super) fn register(
         with: &Register<'_>,
@@ -141,32 +141,32 @@ impl Acts {
     }
 
     /// A pod's cgroup was made (`create`), changed (`update`) or removed (`destroy`).
-    pub fn cgroup(&self, operation: &str, took: Duration) {
+    pub fn record_cgroup(&self, operation: &str, took: Duration) {
         self.cgroup_seconds.with_label_values(&[operation]).observe(took.as_secs_f64());
     }
 
     /// All pods of the runtime were looked at.
-    pub fn looked(&self, took: Duration) {
+    pub fn record_relist(&self, took: Duration) {
         self.look_seconds.observe(took.as_secs_f64());
         let last = lock(&self.last_look).replace(Instant::now());
         if let Some(last) = last {
             self.look_interval_seconds.observe(last.elapsed().as_secs_f64());
         }
-        self.heard();
+        self.record_event();
     }
 
     /// The runtime told something.
-    pub fn heard(&self) {
+    pub fn record_event(&self) {
         self.last_seen.set(unix_secs());
     }
 
     /// An event found a full queue.
-    pub fn lost_event(&self) {
+    pub fn record_dropped_event(&self) {
         self.lost_events.inc();
     }
 
     /// A sandbox was asked for; the empty handler is the runtime's own choice.
-    pub fn sandbox(&self, handler: &str, took: Duration, worked: bool) {
+    pub fn record_sandbox(&self, handler: &str, took: Duration, worked: bool) {
         self.sandbox_seconds.with_label_values(&[handler]).observe(took.as_secs_f64());
         if !worked {
             self.sandbox_errors.with_label_values(&[handler]).inc();
@@ -174,30 +174,30 @@ impl Acts {
     }
 
     /// A pod has to go for a critical one, for want of a resource.
-    pub fn preempted(&self, resource: &str) {
+    pub fn record_preemption(&self, resource: &str) {
         self.preemptions.with_label_values(&[resource]).inc();
     }
 
     /// A pod is evicted for a signal that was read so long ago.
-    pub fn acted_on_readings(&self, signal: &str, age: Duration) {
+    pub fn record_eviction_age(&self, signal: &str, age: Duration) {
         self.readings_age.with_label_values(&[signal]).observe(age.as_secs_f64());
     }
 
     /// A volume was set up (`volume_mount`) or taken down (`volume_unmount`).
-    pub fn volume(&self, operation: &str, plugin: &str, took: Duration, worked: bool) {
+    pub fn record_volume(&self, operation: &str, plugin: &str, took: Duration, worked: bool) {
         let status = if worked { "success" } else { "fail-unknown" };
         let labels = ["false", operation, status, plugin];
         self.volume_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
     /// The volumes of a pod were taken down, all of them in that time.
-    pub fn taken_down(&self, pod: &Pod, took: Duration, worked: bool) {
+    pub fn record_teardown(&self, pod: &Pod, took: Duration, worked: bool) {
         self.plugins_of(pod)
-            .for_each(|plugin| self.volume("volume_unmount", &plugin, took, worked));
+            .for_each(|plugin| self.record_volume("volume_unmount", &plugin, took, worked));
     }
 
     /// A credential plugin was asked.
-    pub fn credentials(&self, plugin: &str, took: Duration, worked: bool) {
+    pub fn record_credentials(&self, plugin: &str, took: Duration, worked: bool) {
         self.credential_seconds.with_label_values(&[plugin]).observe(took.as_secs_f64());
         if !worked {
             self.credential_errors.with_label_values(&[plugin]).inc();
@@ -210,13 +210,13 @@ impl Acts {
     }
 
     /// The volumes of a pod are set up.
-    pub fn mounted(&self, pod: &Pod) {
+    pub fn record_mounted(&self, pod: &Pod) {
         let plugins = self.plugins_of(pod).collect();
         lock(&self.mounted).insert(pod.metadata.uid.clone(), plugins);
     }
 
     /// The oldest of the tokens that a pod has now was issued then, in seconds since 1970.
-    pub fn tokens(&self, uid: &str, oldest: i64) {
+    pub fn record_tokens(&self, uid: &str, oldest: i64) {
         lock(&self.issued).insert(uid.to_owned(), oldest);
     }
 
@@ -228,7 +228,7 @@ impl Acts {
     }
 
     /// The volumes of a pod are taken down.
-    pub fn unmounted(&self, uid: &str) {
+    pub fn record_unmounted(&self, uid: &str) {
         lock(&self.issued).remove(uid);
         lock(&self.mounted).remove(uid);
     }
@@ -252,28 +252,28 @@ impl Acts {
     }
 
     /// Devices were asked of a plugin.
-    pub fn devices(&self, resource: &str, took: Duration) {
+    pub fn record_allocation(&self, resource: &str, took: Duration) {
         self.device_seconds.with_label_values(&[resource]).observe(took.as_secs_f64());
     }
 
     /// A monitor asked who has which devices.
-    pub fn monitor_asked(&self) {
+    pub fn record_pod_resources_request(&self) {
         self.device_asks.with_label_values(&["v1"]).inc();
     }
 
     /// The machine shuts down, and pods are ended from now on.
-    pub fn shutdown_began(&self) {
+    pub fn record_shutdown_start(&self) {
         self.shutdown_start.set(unix_secs());
         self.shutdown_end.set(0.0);
     }
 
     /// All pods have been ended.
-    pub fn shutdown_ended(&self) {
+    pub fn record_shutdown_end(&self) {
         self.shutdown_end.set(unix_secs());
     }
 
     /// A pod was heard of for the first time.
-    pub fn new_pod(&self, pod: &Pod) {
+    pub fn record_new_pod(&self, pod: &Pod) {
         // A count of containers is exact in a double.
         self.containers.observe(pod.spec.containers.len() as f64);
     }

@@ -47,14 +47,14 @@ async fn answer(
     peer: SocketAddr,
     tell: mpsc::UnboundedSender<Asked>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (parts, body) = request.into_parts();
-    let path = parts.uri.path().to_owned();
-    let _ = tell.send((parts.method.clone(), path.clone(), peer));
+    let (shared, body) = request.into_parts();
+    let path = shared.uri.path().to_owned();
+    let _ = tell.send((shared.method.clone(), path.clone(), peer));
     if !path.contains("/leases") {
         std::future::pending::<()>().await;
     }
     let sent = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let mut response = match parts.method {
+    let mut response = match shared.method {
         Method::GET => {
             let missing = serde_json::json!({
                 "kind": "Status", "apiVersion": "v1", "status": "Failure",
@@ -64,12 +64,12 @@ async fn answer(
         }
         _ => Response::new(Full::new(sent)),
     };
-    *response.status_mut() = match parts.method {
+    *response.status_mut() = match shared.method {
         Method::GET => StatusCode::NOT_FOUND,
         Method::POST => StatusCode::CREATED,
         _ => StatusCode::OK,
     };
-    let kind = parts.headers.get("content-type").cloned();
+    let kind = shared.headers.get("content-type").cloned();
     let kind = kind.unwrap_or(http::HeaderValue::from_static("application/json"));
     response.headers_mut().insert("content-type", kind);
     Ok(response)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_csi::Drivers;
-use agent_volume::persistent::{self, Backing, Known, Wanted};
+use agent_volume::persistent::{self, Backing, KnownObjects, ObjectNames};
 use proto_api::Resource;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use proto_api::storage::v1::{CSIDriver, VolumeAttachment};
@@ -56,7 +56,9 @@ impl PersistentObjects {
 
     /// Follows what the persistent volumes of a pod lead to; `None` for a pod without any.
     pub(super) fn follow(self: &Arc<Self>, pod: &Pod, poke: &Arc<Notify>) -> Option<Followed> {
-        if persistent::wanted(pod, &self.node, &Known::default()) == Wanted::default() {
+        if persistent::required_objects(pod, &self.node, &KnownObjects::default())
+            == ObjectNames::default()
+        {
             return None;
         }
         let (weak, mut changes) = (Arc::downgrade(poke), self.registered.changes());
@@ -116,14 +118,14 @@ struct Held {
 
 impl Followed {
     /// What is known now, and whether setting the volumes up is worth a try.
-    pub(super) fn known(&self) -> (Known, bool) {
+    pub(super) fn known(&self) -> (KnownObjects, bool) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = held.known();
-        let mut wanted = persistent::wanted(&self.pod, &self.objects.node, &known);
+        let mut wanted = persistent::required_objects(&self.pod, &self.objects.node, &known);
         for _ in 0..STEPS_MAX {
             self.hold(&mut held, &wanted);
             known = held.known();
-            let next = persistent::wanted(&self.pod, &self.objects.node, &known);
+            let next = persistent::required_objects(&self.pod, &self.objects.node, &known);
             if next == wanted {
                 break;
             }
@@ -134,7 +136,7 @@ impl Followed {
         (known, worth)
     }
 
-    fn hold(&self, held: &mut Held, wanted: &Wanted) {
+    fn hold(&self, held: &mut Held, wanted: &ObjectNames) {
         let (objects, poke) = (&self.objects, &self.poke);
         let own = self.pod.metadata.namespace.as_str();
         let plain = |name: &String| (String::new(), name.clone());
@@ -147,7 +149,7 @@ impl Followed {
         keep(&mut held.secrets, &wanted.secrets, &objects.secrets, poke, Clone::clone);
     }
 
-    fn is_ready(&self, known: &Known) -> bool {
+    fn is_ready(&self, known: &KnownObjects) -> bool {
         self.pod.spec.volumes.iter().all(|volume| {
             match persistent::resolve(&self.pod, volume, &self.objects.node, known) {
                 Ok(Some(found)) => match &found.backing {
@@ -179,8 +181,8 @@ fn keep<T: Resource, K: Ord + Clone>(
 }
 
 impl Held {
-    fn known(&self) -> Known {
-        Known {
+    fn known(&self) -> KnownObjects {
+        KnownObjects {
             claims: super::known(&self.claims),
             volumes: super::known(&self.volumes),
             drivers: super::known(&self.drivers),

@@ -1,36 +1,35 @@
-//! What an action is done with.
+//! The input of an action.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::desired::Source;
+use agent_pod::desired::PodSource;
 use proto_api::core::v1::Pod;
 use tokio::sync::watch;
 
-use super::ports::{MountedVolumes, Sources};
+use super::ports::{MountedVolumes, PodObjects};
 
-/// The state of the pod when the action begins.
+/// The state of the pod when the action starts.
 #[derive(Clone)]
-pub struct Scene {
-    /// The pod.
+pub struct ActionContext {
     pub pod: Arc<Pod>,
-    /// Where it comes from.
-    pub source: Source,
-    /// Objects that it refers to.
-    pub sources: Arc<Sources>,
-    /// Its volumes.
+    pub source: PodSource,
+    /// API objects that the pod refers to.
+    pub objects: Arc<PodObjects>,
+    /// Its volumes that are set up.
     pub mounted: Arc<MountedVolumes>,
     /// Addresses of its sandbox.
     pub pod_ips: Vec<String>,
-    /// The runtime's ids of the instances that run, by container.
+    /// CRI ids of running containers, by container name.
     pub running: BTreeMap<String, String>,
-    /// When what runs is killed, since boot, if the pod ends; it may be decided, or brought forward, while the action is under way.
+    /// The time since boot at which running containers are killed, if the pod terminates. It may be
+    /// set or brought forward while the action runs.
     pub ending: watch::Receiver<Option<Duration>>,
 }
 
-impl Scene {
-    /// The instance whose processes an ephemeral container is to see, if it names one that runs.
+impl ActionContext {
+    /// The running container whose processes an ephemeral container shares (`targetContainerName`).
     pub fn target_of(&self, container: &str) -> Option<String> {
         let mut ephemeral = self.pod.spec.ephemeral_containers.iter();
         let own = ephemeral.find(|c| c.ephemeral_container_common.name == container)?;

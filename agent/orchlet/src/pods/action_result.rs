@@ -1,50 +1,52 @@
-//! What an operation or an event changes in what is seen and remembered of a pod. Pure.
+//! Applies results of actions and runtime events to the observed and remembered state of a pod.
+//! Pure.
 
-use agent_pod::backoff::Step;
+use agent_pod::backoff::RetryStep;
 use agent_pod::observed::{
-    ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
+    InstanceState, ObservedContainer, ObservedImage, ObservedPod, ObservedSandbox, ObservedVolumes,
 };
 use agent_pod::plan::Action;
-use agent_pod::record::{Admission, Memory};
+use agent_pod::record::{Admission, PodRecord};
 
-/// What a finished action brought, beside having worked.
+/// The result of a successful action.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Nothing more.
+pub enum ActionResult {
+    /// No further state.
     Nothing,
-    /// The node's answer.
-    Answer(Admission),
-    /// A sandbox.
-    Sandbox(SandboxSeen),
-    /// What became of an image.
-    Image(ImageSeen),
-    /// An instance as it is now.
-    Instance(Box<ContainerSeen>),
-    /// The instance was started at that time, nanoseconds since 1970; how it is now could not be seen.
+    /// The node's admission decision.
+    Admission(Admission),
+    /// The sandbox that was created.
+    Sandbox(ObservedSandbox),
+    /// Whether the image is present.
+    Image(ObservedImage),
+    /// The container's present state.
+    Instance(Box<ObservedContainer>),
+    /// The container was started at that time (nanoseconds since 1970); its state could not be read
+    /// afterwards.
     Started(i64),
-    /// The instance is not there any more.
+    /// The container no longer exists.
     Vanished,
 }
 
-impl Effect {
-    /// Whether it says how what was acted on is now.
-    pub fn tells(&self) -> bool {
+impl ActionResult {
+    /// Whether the result includes the object's present state.
+    pub fn shows_state(&self) -> bool {
         !matches!(self, Self::Nothing | Self::Started(_))
     }
 }
 
-/// The step that an action belongs to, for its back-off.
-pub fn step(action: &Action) -> Step {
+/// The step that an action belongs to for back-off.
+pub fn step(action: &Action) -> RetryStep {
     match action {
-        Action::MountVolumes => Step::Volumes,
-        Action::CreateSandbox { .. } => Step::Sandbox,
+        Action::MountVolumes => RetryStep::Volumes,
+        Action::CreateSandbox { .. } => RetryStep::Sandbox,
         Action::InspectImage { image } | Action::PullImage { image, .. } => {
-            Step::Image(image.clone())
+            RetryStep::Image(image.clone())
         }
         Action::CreateContainer { container, .. }
         | Action::StartContainer { container, .. }
-        | Action::RunPostStart { container, .. } => Step::Container(container.clone()),
-        Action::ReportDeleted => Step::Report,
+        | Action::RunPostStart { container, .. } => RetryStep::Container(container.clone()),
+        Action::ReportDeleted => RetryStep::Report,
         Action::Admit
         | Action::StopContainer { .. }
         | Action::RemoveContainer { .. }
@@ -52,29 +54,34 @@ pub fn step(action: &Action) -> Step {
         | Action::RemoveSandbox { .. }
         | Action::UnmountVolumes
         | Action::RemoveCgroup
-        | Action::Forget => Step::Cleanup,
+        | Action::Forget => RetryStep::Cleanup,
     }
 }
 
-/// Takes in an action that worked.
-pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Effect) {
-    memory.forget_trouble(&step(action));
+/// Applies a successful action.
+pub fn apply(
+    seen: &mut ObservedPod,
+    memory: &mut PodRecord,
+    action: &Action,
+    result: ActionResult,
+) {
+    memory.clear_failure(&step(action));
     match action {
-        Action::MountVolumes => seen.volumes = VolumesSeen::Mounted,
-        Action::UnmountVolumes => seen.volumes = VolumesSeen::Absent,
+        Action::MountVolumes => seen.volumes = ObservedVolumes::Mounted,
+        Action::UnmountVolumes => seen.volumes = ObservedVolumes::Absent,
         Action::RemoveCgroup => seen.cgroup = false,
         Action::CreateSandbox { .. } => {
             seen.cgroup = true;
-            memory.sandbox_made();
+            memory.record_new_sandbox();
         }
-        Action::PullImage { container, image } => memory.pulled(container, image),
-        Action::RunPostStart { container, id } => memory.post_started(container, id, true),
+        Action::PullImage { container, image } => memory.record_pull(container, image),
+        Action::RunPostStart { container, id } => memory.record_post_start(container, id, true),
         Action::RemoveContainer { id, .. } => seen.containers.retain(|c| c.id != *id),
         Action::StopSandbox { id, attempt } => {
             for sandbox in seen.sandboxes.iter_mut().filter(|s| s.id == *id) {
                 sandbox.ready = false;
             }
-            memory.sandbox_stopped(*attempt);
+            memory.record_stopped_sandbox(*attempt);
         }
         Action::RemoveSandbox { id } => {
             seen.sandboxes.retain(|s| s.id != *id);
@@ -88,42 +95,49 @@ pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Ef
         | Action::StopContainer { .. }
         | Action::Forget => {}
     }
-    match (effect, action) {
-        (Effect::Answer(answer), _) => memory.admission = Some(answer),
-        (Effect::Sandbox(sandbox), _) => sandbox_changed(seen, sandbox),
-        (Effect::Instance(instance), _) => instance_changed(seen, *instance),
+    match (result, action) {
+        (ActionResult::Admission(answer), _) => memory.admission = Some(answer),
+        (ActionResult::Sandbox(sandbox), _) => update_sandbox(seen, sandbox),
+        (ActionResult::Instance(instance), _) => update_instance(seen, *instance),
         (
-            Effect::Image(image),
+            ActionResult::Image(image),
             Action::InspectImage { image: name } | Action::PullImage { image: name, .. },
         ) => {
             seen.images.insert(name.clone(), image);
         }
-        (Effect::Started(started_at), Action::StartContainer { id, .. }) => {
+        (ActionResult::Started(started_at), Action::StartContainer { id, .. }) => {
             let known = seen.containers.iter_mut().find(|c| c.id == *id);
             if let Some(known) = known.filter(|c| c.state == InstanceState::Created) {
                 known.state = InstanceState::Running { started_at };
             }
         }
-        (Effect::Vanished, Action::StopContainer { id, .. }) => {
+        (ActionResult::Vanished, Action::StopContainer { id, .. }) => {
             seen.containers.retain(|c| c.id != *id);
         }
-        (Effect::Image(_) | Effect::Started(_) | Effect::Vanished | Effect::Nothing, _) => {}
+        (
+            ActionResult::Image(_)
+            | ActionResult::Started(_)
+            | ActionResult::Vanished
+            | ActionResult::Nothing,
+            _,
+        ) => {}
     }
 }
 
-/// Takes in a sandbox as it is now. One that is not ready never becomes ready again.
-pub fn sandbox_changed(seen: &mut PodSeen, sandbox: SandboxSeen) {
+/// Applies a sandbox's present state. A sandbox that is not ready never becomes ready again.
+pub fn update_sandbox(seen: &mut ObservedPod, sandbox: ObservedSandbox) {
     match seen.sandboxes.iter_mut().find(|s| s.id == sandbox.id) {
         Some(known) => {
             let ready = known.ready && sandbox.ready;
-            *known = SandboxSeen { ready, ..sandbox };
+            *known = ObservedSandbox { ready, ..sandbox };
         }
         None => seen.sandboxes.push(sandbox),
     }
 }
 
-/// Takes in an instance as it is now. News that overtook older news is not taken back: an ended instance stays ended.
-pub fn instance_changed(seen: &mut PodSeen, instance: ContainerSeen) {
+/// Applies a container's present state. Events may arrive out of order: an exited container stays
+/// exited.
+pub fn update_instance(seen: &mut ObservedPod, instance: ObservedContainer) {
     let age = |state: &InstanceState| match state {
         InstanceState::Created => 0,
         InstanceState::Unknown => 1,
@@ -147,8 +161,8 @@ mod tests {
 
     use super::*;
 
-    fn instance(state: InstanceState) -> ContainerSeen {
-        ContainerSeen {
+    fn instance(state: InstanceState) -> ObservedContainer {
+        ObservedContainer {
             id: "x".into(),
             name: "c".into(),
             attempt: 0,
@@ -163,27 +177,27 @@ mod tests {
 
     #[test]
     fn an_exit_that_overtakes_the_start_stays() {
-        let mut seen = PodSeen::default();
-        instance_changed(&mut seen, instance(InstanceState::Created));
+        let mut seen = ObservedPod::default();
+        update_instance(&mut seen, instance(InstanceState::Created));
         let exit = Exit { code: 3, ..Exit::default() };
-        instance_changed(&mut seen, instance(InstanceState::Exited(exit.clone())));
-        instance_changed(&mut seen, instance(InstanceState::Running { started_at: 1 }));
+        update_instance(&mut seen, instance(InstanceState::Exited(exit.clone())));
+        update_instance(&mut seen, instance(InstanceState::Running { started_at: 1 }));
         assert_eq!(seen.containers.len(), 1);
         assert_eq!(seen.containers[0].exit(), Some(&exit));
     }
 
     #[test]
     fn an_instance_that_is_not_there_is_not_stopped_again() {
-        let mut seen = PodSeen::default();
-        instance_changed(&mut seen, instance(InstanceState::Running { started_at: 1 }));
+        let mut seen = ObservedPod::default();
+        update_instance(&mut seen, instance(InstanceState::Running { started_at: 1 }));
         let stop = Action::StopContainer {
             container: "c".into(),
             id: "x".into(),
             deadline: Duration::ZERO,
-            why: agent_pod::plan::StopWhy::PodEnds,
+            why: agent_pod::plan::StopReason::PodEnds,
             hook: false,
         };
-        done(&mut seen, &mut Memory::default(), &stop, Effect::Vanished);
+        apply(&mut seen, &mut PodRecord::default(), &stop, ActionResult::Vanished);
         assert!(seen.containers.is_empty());
     }
 
@@ -197,20 +211,20 @@ mod tests {
             (exited.clone(), exited),
         ];
         for (known, expect) in table {
-            let mut seen = PodSeen::default();
-            instance_changed(&mut seen, instance(known));
-            done(&mut seen, &mut Memory::default(), &start, Effect::Started(7));
+            let mut seen = ObservedPod::default();
+            update_instance(&mut seen, instance(known));
+            apply(&mut seen, &mut PodRecord::default(), &start, ActionResult::Started(7));
             assert_eq!(seen.containers[0].state, expect);
         }
-        assert!(!Effect::Started(7).tells(), "it is looked at");
+        assert!(!ActionResult::Started(7).shows_state(), "it is looked at");
     }
 
     #[test]
     fn what_could_not_be_made_in_a_sandbox_is_tried_at_once_in_the_next() {
-        let mut memory = Memory::default();
-        let (container, image) = (Step::Container("c".into()), Step::Image("i".into()));
+        let mut memory = PodRecord::default();
+        let (container, image) = (RetryStep::Container("c".into()), RetryStep::Image("i".into()));
         for step in [&container, &image] {
-            memory.failed(
+            memory.record_failure(
                 step.clone(),
                 "CreateContainerError",
                 "sandbox is not ready",
@@ -218,20 +232,20 @@ mod tests {
             );
         }
         let make = Action::CreateSandbox { attempt: 1 };
-        done(&mut PodSeen::default(), &mut memory, &make, Effect::Nothing);
-        assert!(memory.trouble(&container).is_none());
-        assert!(memory.trouble(&image).is_some(), "another sandbox makes no image");
+        apply(&mut ObservedPod::default(), &mut memory, &make, ActionResult::Nothing);
+        assert!(memory.last_failure(&container).is_none());
+        assert!(memory.last_failure(&image).is_some(), "another sandbox makes no image");
     }
 
     #[test]
     fn a_removed_sandbox_takes_its_instances_along() {
-        let mut seen = PodSeen::default();
-        let mut memory = Memory::default();
-        let sandbox = SandboxSeen { id: "s".into(), ..SandboxSeen::default() };
-        sandbox_changed(&mut seen, sandbox);
-        instance_changed(&mut seen, instance(InstanceState::Created));
+        let mut seen = ObservedPod::default();
+        let mut memory = PodRecord::default();
+        let sandbox = ObservedSandbox { id: "s".into(), ..ObservedSandbox::default() };
+        update_sandbox(&mut seen, sandbox);
+        update_instance(&mut seen, instance(InstanceState::Created));
         let remove = Action::RemoveSandbox { id: "s".into() };
-        done(&mut seen, &mut memory, &remove, Effect::Nothing);
+        apply(&mut seen, &mut memory, &remove, ActionResult::Nothing);
         assert!(seen.sandboxes.is_empty() && seen.containers.is_empty());
     }
 }

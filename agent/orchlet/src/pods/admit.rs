@@ -1,94 +1,103 @@
-//! The node's answer to a pod: what keeps it out, and what makes room for it.
+//! Admission of a pod by the node, and preemption for critical pods.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use std::time::Duration;
 
-use agent_node::admission::{Refusal, admit};
-use agent_node::preempt::{Victim, victims};
+use agent_node::admission::{AdmissionRefusal, admit};
+use agent_node::preempt::{PreemptionVictim, choose_victims};
 use agent_node::priority::is_critical;
 use agent_node::{pressure, shutdown, unsupported_fields};
-use agent_pod::desired::{Source, Verdict, grace_of};
+use agent_pod::desired::{Disruption, PodSource, grace_period};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::record::Admission;
 
-use super::action_context::Scene;
-use super::pod_context::Parts;
+use super::action_context::ActionContext;
+use super::pod_context::PodContext;
 
-/// Reason of pods that end for a critical one.
+/// Reason of pods that are preempted by a critical pod.
 const PREEMPTED: &str = "Preempting";
 const PREEMPTED_MESSAGE: &str = "Preempted in order to admit critical pod";
-/// Longest wait for them, beyond the grace of the slowest.
+/// How long their termination may exceed the longest grace period.
 const PREEMPTION_EXTRA: Duration = Duration::from_secs(60);
-/// Longest wait for them at all.
+/// Longest wait for preempted pods.
 const PREEMPTION_MAX: Duration = Duration::from_secs(900);
 
-/// Decides about a pod; tells its refusal as an event.
-pub async fn answer(parts: &Parts, scene: &Scene) -> Admission {
-    match decide(parts, scene).await {
+/// Decides whether to admit a pod; a refusal is reported as an event.
+pub async fn admit_pod(shared: &PodContext, context: &ActionContext) -> Admission {
+    match decide(shared, context).await {
         Ok(()) => Admission::Admitted,
-        Err(Refusal { reason, message }) => {
-            parts.take_back(&scene.pod.metadata.uid);
+        Err(AdmissionRefusal { reason, message }) => {
+            shared.release_reservation(&context.pod.metadata.uid);
             let event = PodEvent::new(Severity::Warning, reason.clone(), message.clone());
-            parts.reports.event(&scene.pod, event);
+            shared.reports.event(&context.pod, event);
             Admission::Refused { reason, message }
         }
     }
 }
 
-async fn decide(parts: &Parts, scene: &Scene) -> Result<(), Refusal> {
-    let is_static = scene.source == Source::Static;
-    let strain = *parts.strain.borrow();
-    if strain.shutting_down {
+async fn decide(shared: &PodContext, context: &ActionContext) -> Result<(), AdmissionRefusal> {
+    let is_static = context.source == PodSource::Static;
+    let node_pressure = *shared.node_pressure.borrow();
+    if node_pressure.shutting_down {
         let (reason, message) = (shutdown::REFUSED_REASON, shutdown::REFUSED_MESSAGE);
-        return Err(Refusal { reason: reason.to_owned(), message: message.to_owned() });
+        return Err(AdmissionRefusal { reason: reason.to_owned(), message: message.to_owned() });
     }
-    pressure::admit(&scene.pod, strain.pressure, parts.names, is_static)?;
-    unsupported_fields::check(&scene.pod, &parts.provision.abilities)?;
+    pressure::admit(&context.pod, node_pressure.pressure, shared.names, is_static)?;
+    unsupported_fields::check_supported(&context.pod, &shared.environment.abilities)?;
     let fits = || {
-        let (node, load) = parts.node_and_load(&scene.pod.metadata.uid);
-        admit(&scene.pod, &node, &load, is_static).inspect(|()| parts.promise(&scene.pod))
+        let (node, load) = shared.node_and_load(&context.pod.metadata.uid);
+        admit(&context.pod, &node, &load, is_static).inspect(|()| shared.reserve(&context.pod))
     };
     match fits() {
         Err(refusal)
-            if refusal.reason.starts_with("OutOf") && is_critical(&scene.pod, is_static) =>
+            if refusal.reason.starts_with("OutOf") && is_critical(&context.pod, is_static) =>
         {
-            if !make_room(parts, scene, is_static, &refusal).await {
+            if !preempt_pods(shared, context, is_static, &refusal).await {
                 return Err(refusal);
             }
             fits()?;
         }
         answer => answer?,
     }
-    // Last: what is given is given to a pod that runs.
-    parts.provision.give(&scene.pod).await
+    // Last, so that devices are allocated only to pods that run.
+    shared.environment.give(&context.pod).await
 }
 
-/// Ends pods so that a critical one fits; whether they have ended.
-async fn make_room(parts: &Parts, scene: &Scene, is_static: bool, short: &Refusal) -> bool {
-    let own = &scene.pod.metadata.uid;
-    let others = parts.current_pods().into_iter().filter(|known| known.pod.metadata.uid != *own);
-    let running: Vec<Victim> = others
-        .map(|known| Victim { is_static: known.source == Source::Static, pod: known.pod })
+/// Ends pods so that a critical one fits. Returns whether they have ended.
+async fn preempt_pods(
+    shared: &PodContext,
+    context: &ActionContext,
+    is_static: bool,
+    short: &AdmissionRefusal,
+) -> bool {
+    let own = &context.pod.metadata.uid;
+    let others = shared.current_pods().into_iter().filter(|known| known.pod.metadata.uid != *own);
+    let running: Vec<PreemptionVictim> = others
+        .map(|known| PreemptionVictim {
+            is_static: known.source == PodSource::Static,
+            pod: known.pod,
+        })
         .collect();
-    let Some(chosen) = victims(&scene.pod, is_static, &running, &parts.allocatable()) else {
+    let Some(chosen) = choose_victims(&context.pod, is_static, &running, &shared.allocatable())
+    else {
         return false;
     };
     let mut slowest = Duration::ZERO;
     for victim in running.iter().filter(|v| chosen.contains(&v.pod.metadata.uid)) {
-        slowest = slowest.max(grace_of(&victim.pod));
+        slowest = slowest.max(grace_period(&victim.pod));
         let event = PodEvent::new(Severity::Warning, PREEMPTED, PREEMPTED_MESSAGE);
-        parts.reports.event(&victim.pod, event);
-        let verdict = Verdict {
+        shared.reports.event(&victim.pod, event);
+        let verdict = Disruption {
             reason: PREEMPTED.to_owned(),
             message: PREEMPTED_MESSAGE.to_owned(),
             grace: None,
         };
-        parts.end(&victim.pod.metadata.uid, verdict);
-        parts.metrics.acts.preempted(short.reason.trim_start_matches("OutOf"));
+        shared.end_pod(&victim.pod.metadata.uid, verdict);
+        shared.metrics.operations.record_preemption(short.reason.trim_start_matches("OutOf"));
     }
     let wait = slowest.saturating_add(PREEMPTION_EXTRA).min(PREEMPTION_MAX);
-    parts.ended(&chosen, crate::clock::after(wait)).await
+    shared.wait_until_ended(&chosen, crate::clock::after(wait)).await
 }
 
 #[cfg(test)]
@@ -102,20 +111,20 @@ mod tests {
 
     use super::*;
     use crate::metrics::AgentMetrics;
-    use crate::pods::pod_context::{Counts, Known};
+    use crate::pods::pod_context::{HoldsResources, PodSnapshot};
     use crate::pods::test_support::{self, Api};
 
-    fn scene(name: &str, cpu: &str, priority: i32) -> Scene {
+    fn context(name: &str, cpu: &str, priority: i32) -> ActionContext {
         let mut pod = Pod::default();
         pod.metadata.uid = name.into();
         pod.spec.priority = Some(priority);
         let mut container = Container::default();
         container.resources.requests.insert("cpu".into(), cpu.parse().expect("quantity"));
         pod.spec.containers = vec![container];
-        Scene {
+        ActionContext {
             pod: Arc::new(pod),
-            source: Source::Api,
-            sources: Arc::default(),
+            source: PodSource::Api,
+            objects: Arc::default(),
             mounted: Arc::default(),
             pod_ips: Vec::new(),
             running: Default::default(),
@@ -126,52 +135,52 @@ mod tests {
     #[tokio::test]
     async fn what_was_promised_is_taken_at_once() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
-        let (first, second) = (scene("a", "600m", 0), scene("b", "600m", 0));
-        assert_eq!(answer(&parts, &first).await, Admission::Admitted);
-        let refused = answer(&parts, &second).await;
+        let shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
+        let (first, second) = (context("a", "600m", 0), context("b", "600m", 0));
+        assert_eq!(admit_pod(&shared, &first).await, Admission::Admitted);
+        let refused = admit_pod(&shared, &second).await;
         assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "OutOfcpu"));
-        assert_eq!(answer(&parts, &first).await, Admission::Admitted, "not against itself");
-        parts.forget("a");
-        assert_eq!(answer(&parts, &second).await, Admission::Admitted);
+        assert_eq!(admit_pod(&shared, &first).await, Admission::Admitted, "not against itself");
+        shared.forget("a");
+        assert_eq!(admit_pod(&shared, &second).await, Admission::Admitted);
     }
 
     #[tokio::test]
     async fn a_node_that_is_short_or_shuts_down_lets_only_few_in() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
-        parts.strain.send_modify(|strain| strain.pressure.disk = true);
-        let refused = answer(&parts, &scene("a", "1m", 0)).await;
+        let shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
+        shared.node_pressure.send_modify(|node_pressure| node_pressure.pressure.disk = true);
+        let refused = admit_pod(&shared, &context("a", "1m", 0)).await;
         assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "Evicted"));
-        let critical = scene("c", "1m", 2_000_000_000);
-        assert_eq!(answer(&parts, &critical).await, Admission::Admitted);
-        parts.strain.send_modify(|strain| strain.shutting_down = true);
-        let refused = answer(&parts, &critical).await;
+        let critical = context("c", "1m", 2_000_000_000);
+        assert_eq!(admit_pod(&shared, &critical).await, Admission::Admitted);
+        shared.node_pressure.send_modify(|node_pressure| node_pressure.shutting_down = true);
+        let refused = admit_pod(&shared, &critical).await;
         assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "NodeShutdown"));
     }
 
     #[tokio::test]
     async fn a_critical_pod_ends_others_and_each_is_told_and_counted() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let mut parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let mut shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
         let registry = Metrics::new("x", BuildInfo { version: "1", commit: "c" }).expect("names");
         let metrics = AgentMetrics::register(&registry, Names::new(Profile::Kubernetes), "n");
-        Arc::get_mut(&mut parts).expect("nobody else's").metrics = metrics.expect("names");
-        let known = |name: &str, counts| Known {
-            pod: scene(name, "500m", 0).pod,
+        Arc::get_mut(&mut shared).expect("nobody else's").metrics = metrics.expect("names");
+        let known = |name: &str, holds_resources| PodSnapshot {
+            pod: context(name, "500m", 0).pod,
             status: Arc::default(),
-            counts,
-            source: Source::Api,
+            holds_resources,
+            source: PodSource::Api,
         };
         let others = ["a", "b"];
-        others.iter().for_each(|name| parts.know(known(name, Counts::Yes)));
-        let critical = scene("c", "1", 2_000_000_000);
-        let (asked, ()) = tokio::join!(answer(&parts, &critical), async {
+        others.iter().for_each(|name| shared.update_snapshot(known(name, HoldsResources::Yes)));
+        let critical = context("c", "1", 2_000_000_000);
+        let (asked, ()) = tokio::join!(admit_pod(&shared, &critical), async {
             for name in others {
-                let poke = parts.poke(name);
+                let poke = shared.waker(name);
                 poke.notified().await;
-                assert_eq!(parts.verdict(name).map(|v| v.reason), Some(PREEMPTED.to_owned()));
-                parts.know(known(name, Counts::No));
+                assert_eq!(shared.decision(name).map(|v| v.reason), Some(PREEMPTED.to_owned()));
+                shared.update_snapshot(known(name, HoldsResources::No));
             }
         });
         assert_eq!(asked, Admission::Admitted);
@@ -182,16 +191,16 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_told_in_its_own_words() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let mut parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let mut shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
         let api = Arc::new(Api::default());
-        Arc::get_mut(&mut parts).expect("nobody else's").reports = api.clone();
+        Arc::get_mut(&mut shared).expect("nobody else's").reports = api.clone();
         let resource = "example.com/dongle";
         let has = (resource.to_owned(), "1".parse().expect("quantity"));
-        parts.node.write().expect("lock").status.allocatable.extend([has]);
-        let mut asks = scene("a", "0", 0);
+        shared.node.write().expect("lock").status.allocatable.extend([has]);
+        let mut asks = context("a", "0", 0);
         let requests = &mut Arc::make_mut(&mut asks.pod).spec.containers[0].resources.requests;
         requests.insert(resource.into(), "2".parse().expect("quantity"));
-        let refused = answer(&parts, &asks).await;
+        let refused = admit_pod(&shared, &asks).await;
         let expect = "OutOfexample.com/dongle";
         assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == expect));
         assert_eq!(api.reasons(), [expect]);

@@ -1,12 +1,12 @@
-//! What waits for the task of one pod. There are several a pod, nearly always empty, so an empty one holds no room: a channel of the
-//! async runtime keeps that of 32 messages.
+//! Message queue of a pod's task. Each pod has several, nearly always empty, so an empty one
+//! allocates nothing; a tokio channel reserves room for 32 messages.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Messages of any number of senders to one receiver, in the order in which they came.
+/// A queue with many senders and one receiver, in order of arrival.
 #[derive(Debug)]
 pub struct Inbox<T> {
     waiting: Mutex<VecDeque<T>>,
@@ -20,7 +20,8 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Adds a message. If `max` wait already they and it give way to `instead`; whether that was so.
+    /// Adds a message. If `max` messages are queued, all of them are replaced by `instead`. Returns
+    /// whether that happened.
     pub fn add(&self, message: T, max: usize, instead: impl FnOnce() -> T) -> Full {
         let mut waiting = self.waiting();
         let full = if waiting.len() < max { Full::No } else { Full::Yes };
@@ -32,7 +33,8 @@ impl<T> Inbox<T> {
         full
     }
 
-    /// Adds a message, in the place of the one that is about the `same`: as many wait as there are things to tell of.
+    /// Adds a message and removes queued ones about the `same` subject, which bounds the queue by
+    /// the number of subjects.
     pub fn renew(&self, message: T, same: impl Fn(&T) -> bool) {
         let mut waiting = self.waiting();
         waiting.retain(|older| !same(older));
@@ -40,13 +42,13 @@ impl<T> Inbox<T> {
         self.came.notify_one();
     }
 
-    /// The next message. Cancel safe; for one receiver at a time.
+    /// The next message. Cancel safe; for a single receiver.
     pub async fn next(&self) -> T {
         loop {
             if let Some(message) = self.take() {
                 return message;
             }
-            // Remembers a message that came since the look.
+            // `Notify` keeps the permit of a message added since `take`.
             self.came.notified().await;
         }
     }
@@ -65,12 +67,12 @@ impl<T> Inbox<T> {
     }
 }
 
-/// Whether an inbox had no room.
+/// Whether an inbox was full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// It had: what waited is gone.
+    /// It was: the queued messages were replaced.
     Yes,
-    /// It had not.
+    /// It was not.
     No,
 }
 

@@ -1,14 +1,14 @@
-//! What all pod tasks share.
+//! State and interfaces that all pod tasks share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use agent_node::admission::Load;
+use agent_node::admission::NodeLoad;
 use agent_node::pressure::Pressure;
 use agent_node::qos::qos_class;
-use agent_pod::desired::{Source, Verdict};
+use agent_pod::desired::{Disruption, PodSource};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::plan::Action;
 use agent_pod::translate::log_directory;
@@ -18,106 +18,104 @@ use proto_api::core::v1::{Node, Pod, PodStatus};
 use proto_api::names::Names;
 use tokio::sync::{Notify, watch};
 
-use super::in_hand::InHand;
-use super::ports::{Line, PodPlace, PodVolumes, Reports};
+use super::active_pods::ActivePods;
+use super::ports::{ErrorText, PodCgroups, PodVolumes, Reports};
 use super::probes::NodeProbes;
-use super::restart_limiter::Restarts;
-use super::runtime_limiter::Turns;
+use super::restart_limiter::RestartLimiter;
+use super::runtime_limiter::RuntimeLimiter;
 use crate::images::Images;
 use crate::journal::Journal;
 use crate::log_links;
 use crate::metrics::AgentMetrics;
-use crate::object_cache::Subscribe;
-use crate::pod_environment::Provision;
+use crate::object_cache::ObjectCache;
+use crate::pod_environment::PodEnvironment;
 use crate::timeline::{Outcome, Timelines};
 
-/// The node as pods see it, and the seams through which tasks act.
-pub struct Parts {
-    /// The container runtime.
+/// The node as seen by pod tasks, and the interfaces through which they act.
+pub struct PodContext {
     pub runtime: Arc<dyn Runtime>,
-    /// The API server.
     pub reports: Arc<dyn Reports>,
-    /// Cgroups.
-    pub place: Arc<dyn PodPlace>,
-    /// Volumes.
+    pub cgroups: Arc<dyn PodCgroups>,
     pub volumes: Arc<dyn PodVolumes>,
-    /// Config maps, secrets and services.
-    pub objects: Arc<dyn Subscribe>,
-    /// The journal.
+    /// ConfigMaps, Secrets, Services and objects of persistent volumes.
+    pub object_cache: Arc<dyn ObjectCache>,
     pub journal: Journal,
-    /// What translation needs of the node.
+    /// Facts of the node for the translation of specs to CRI configurations.
     pub facts: NodeFacts,
-    /// What pods are given of the node beside these.
-    pub provision: Provision,
-    /// Addresses of the node, the primary first.
+    /// Devices, DNS configuration and runtime classes for pods.
+    pub environment: PodEnvironment,
     pub host_ips: Vec<String>,
-    /// Directory below which the agent keeps pods.
+    /// The agent's root directory.
     pub root_dir: PathBuf,
-    /// The Node object as far as it is known.
+    /// The latest known Node object.
     pub node: RwLock<Node>,
-    /// The pods of the node by uid, as their tasks know them.
-    pub pods: Mutex<BTreeMap<String, Known>>,
-    /// What the node decided about its pods.
-    pub verdicts: Verdicts,
-    /// Images: pulls, and what removes them.
+    /// Snapshots of the node's pods, published by their tasks, by uid.
+    pub pods: Mutex<BTreeMap<String, PodSnapshot>>,
+    /// Decisions of the node to end pods.
+    pub decisions: PodDecisions,
+    /// Image pulls and image garbage collection.
     pub images: Arc<Images>,
-    /// Dead instances kept for each container beside its newest.
+    /// Dead instances kept per container in addition to the newest.
     pub dead_kept: u32,
     /// Longest delay between restarts of a container that crashes.
     pub crash_delay_max: Duration,
-    /// Sandbox image, as the runtime knows it.
+    /// Name of the sandbox image.
     pub sandbox_image: String,
     /// Names of the naming profile.
     pub names: &'static Names,
-    /// What is short on the node, and whether it is shutting down.
-    pub strain: watch::Sender<NodePressure>,
-    /// What was done for each pod.
+    /// Pressure on the node's resources, and whether it is shutting down.
+    pub node_pressure: watch::Sender<NodePressure>,
+    /// Recent steps of each pod.
     pub timelines: Timelines,
-    /// What is counted.
+    /// Metrics.
     pub metrics: AgentMetrics,
-    /// What probes share.
+    /// State that all probes share.
     pub probes: NodeProbes,
-    /// Turns at the runtime.
-    pub turns: Arc<Turns>,
-    /// The share of restarts in them.
-    pub restarts: Restarts,
-    /// Which pods are in hand at this moment.
-    pub in_hand: InHand,
+    /// Bounds concurrent runtime calls.
+    pub runtime_limiter: Arc<RuntimeLimiter>,
+    /// Bounds the share of restarts in them.
+    pub restart_limiter: RestartLimiter,
+    /// Pods whose tasks are running code at this moment.
+    pub active_pods: ActivePods,
 }
 
-/// What keeps pods from beginning on the node.
+/// Conditions of the node that keep pods from starting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodePressure {
-    /// What is short.
+    /// Resources that are short.
     pub pressure: Pressure,
     /// Whether the node is shutting down.
     pub shutting_down: bool,
 }
 
-/// What the node decided about pods, by uid: reaches each pod's task as a poke, and holds until nothing of the pod is left.
+/// Decisions of the node to end pods, by uid. A decision wakes the pod's task, and holds until
+/// nothing of the pod is left.
 #[derive(Debug, Default)]
-pub struct Verdicts(Mutex<BTreeMap<String, PodDecision>>);
+pub struct PodDecisions(Mutex<BTreeMap<String, PodDecision>>);
 
 #[derive(Debug, Default)]
 struct PodDecision {
-    verdict: Option<Verdict>,
-    /// The pod, from its admission until its task counts it itself.
-    promised: Option<Arc<Pod>>,
+    verdict: Option<Disruption>,
+    /// The pod from its admission until its task publishes a snapshot that counts it.
+    reserved: Option<Arc<Pod>>,
     poke: Arc<Notify>,
 }
 
-impl Parts {
-    /// The Node, and what pods other than `uid` take of it.
-    pub fn node_and_load(&self, uid: &str) -> (Node, Load) {
+impl PodContext {
+    /// The Node, and the resources that pods other than `uid` hold of it.
+    pub fn node_and_load(&self, uid: &str) -> (Node, NodeLoad) {
         let node = self.node.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut load = Load::default();
+        let mut load = NodeLoad::default();
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let others =
-            pods.iter().filter(|(other, known)| *other != uid && known.counts == Counts::Yes);
+        let others = pods
+            .iter()
+            .filter(|(other, known)| *other != uid && known.holds_resources == HoldsResources::Yes);
         others.for_each(|(_, known)| load.add(&known.pod));
-        let is_counted = |uid: &str| pods.get(uid).is_some_and(|known| known.counts == Counts::Yes);
-        for (other, sentence) in &*self.verdicts.lock() {
-            if let Some(pod) = sentence.promised.as_ref().filter(|_| other != uid)
+        let is_counted = |uid: &str| {
+            pods.get(uid).is_some_and(|known| known.holds_resources == HoldsResources::Yes)
+        };
+        for (other, decision) in &*self.decisions.lock() {
+            if let Some(pod) = decision.reserved.as_ref().filter(|_| other != uid)
                 && !is_counted(other)
             {
                 load.add(pod);
@@ -126,50 +124,50 @@ impl Parts {
         (node, load)
     }
 
-    /// Takes back what was promised to a pod that was refused after all.
-    pub fn take_back(&self, uid: &str) {
-        if let Some(sentence) = self.verdicts.lock().get_mut(uid) {
-            sentence.promised = None;
+    /// Releases the reservation of a pod that was refused after all.
+    pub fn release_reservation(&self, uid: &str) {
+        if let Some(decision) = self.decisions.lock().get_mut(uid) {
+            decision.reserved = None;
         }
     }
 
-    /// Notes that a pod was admitted: it takes of the node before its own task has heard of it.
-    pub fn promise(&self, pod: &Arc<Pod>) {
-        let mut sentences = self.verdicts.lock();
-        sentences.entry(pod.metadata.uid.clone()).or_default().promised = Some(pod.clone());
+    /// Reserves resources for an admitted pod until its task publishes a snapshot.
+    pub fn reserve(&self, pod: &Arc<Pod>) {
+        let mut decisions = self.decisions.lock();
+        decisions.entry(pod.metadata.uid.clone()).or_default().reserved = Some(pod.clone());
     }
 
-    /// Takes in what a pod's task knows now.
-    pub fn know(&self, known: Known) {
-        self.metrics.know(&known.pod, &known.status);
+    /// Publishes a pod's snapshot.
+    pub fn update_snapshot(&self, known: PodSnapshot) {
+        self.metrics.observe_pod(&known.pod, &known.status);
         if matches!(known.status.phase.as_str(), "Succeeded" | "Failed") {
-            self.provision.release(&known.pod.metadata.uid);
+            self.environment.release(&known.pod.metadata.uid);
         }
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.counts == Counts::Yes
-            && let Some(sentence) = self.verdicts.lock().get_mut(&known.pod.metadata.uid)
+        if known.holds_resources == HoldsResources::Yes
+            && let Some(decision) = self.decisions.lock().get_mut(&known.pod.metadata.uid)
         {
-            sentence.promised = None;
+            decision.reserved = None;
         }
         pods.insert(known.pod.metadata.uid.clone(), known);
     }
 
-    /// Where the task of a pod hears that something about it has changed.
-    pub fn poke(&self, uid: &str) -> Arc<Notify> {
-        self.verdicts.lock().entry(uid.to_owned()).or_default().poke.clone()
+    /// The handle that wakes the pod's task.
+    pub fn waker(&self, uid: &str) -> Arc<Notify> {
+        self.decisions.lock().entry(uid.to_owned()).or_default().poke.clone()
     }
 
-    /// The node's decision about a pod.
-    pub fn verdict(&self, uid: &str) -> Option<Verdict> {
-        self.verdicts.lock().get(uid)?.verdict.clone()
+    /// The node's decision to end a pod, if any.
+    pub fn decision(&self, uid: &str) -> Option<Disruption> {
+        self.decisions.lock().get(uid)?.verdict.clone()
     }
 
-    /// Ends a pod. The first decision stays; a later one can only shorten its grace.
-    pub fn end(&self, uid: &str, verdict: Verdict) {
-        let mut sentences = self.verdicts.lock();
-        let sentence = sentences.entry(uid.to_owned()).or_default();
-        match &mut sentence.verdict {
-            None => sentence.verdict = Some(verdict),
+    /// Ends a pod. The first decision stays; a later one can only shorten its grace period.
+    pub fn end_pod(&self, uid: &str, verdict: Disruption) {
+        let mut decisions = self.decisions.lock();
+        let decision = decisions.entry(uid.to_owned()).or_default();
+        match &mut decision.verdict {
+            None => decision.verdict = Some(verdict),
             Some(known) => {
                 known.grace = match (known.grace, verdict.grace) {
                     (Some(a), Some(b)) => Some(a.min(b)),
@@ -177,18 +175,18 @@ impl Parts {
                 };
             }
         }
-        sentence.poke.notify_one();
+        decision.poke.notify_one();
     }
 
-    /// Tells all pods' tasks that something which they share has changed.
-    pub fn poke_all(&self) {
-        self.verdicts.lock().values().for_each(|sentence| sentence.poke.notify_one());
+    /// Wakes all pod tasks after a change of shared state.
+    pub fn wake_all(&self) {
+        self.decisions.lock().values().for_each(|decision| decision.poke.notify_one());
     }
 
-    /// Images that pods of the node are made of, as they name them.
+    /// Images of the node's active pods, as named in their specs.
     pub fn image_names(&self) -> Vec<String> {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = pods.values().filter(|known| known.counts == Counts::Yes);
+        let current = pods.values().filter(|known| known.holds_resources == HoldsResources::Yes);
         let images = current.flat_map(|known| {
             let spec = &known.pod.spec;
             let own = spec.init_containers.iter().chain(&spec.containers).map(|c| &c.image);
@@ -198,102 +196,108 @@ impl Parts {
         images.cloned().collect()
     }
 
-    /// The pods that have a task.
+    /// Uids of pods that have a task.
     pub fn known_uids(&self) -> BTreeSet<String> {
-        self.verdicts.lock().keys().cloned().collect()
+        self.decisions.lock().keys().cloned().collect()
     }
 
-    /// The pods that take of the node: with status, and whether they come from a manifest.
-    pub fn current_pods(&self) -> Vec<Known> {
+    /// Snapshots of pods that hold resources of the node.
+    pub fn current_pods(&self) -> Vec<PodSnapshot> {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.values().filter(|known| known.counts == Counts::Yes).cloned().collect()
+        pods.values()
+            .filter(|known| known.holds_resources == HoldsResources::Yes)
+            .cloned()
+            .collect()
     }
 
-    /// Dead instances kept for each container beside its newest now: none while the disk is short.
+    /// Dead instances to keep now: none while the disk is short.
     pub fn dead_kept(&self) -> u32 {
-        if self.strain.borrow().pressure.disk { 0 } else { self.dead_kept }
+        if self.node_pressure.borrow().pressure.disk { 0 } else { self.dead_kept }
     }
 
-    /// Waits until nothing of these pods runs any more, or until `deadline`; whether that is so. Cancel safe.
-    pub async fn ended(&self, uids: &[String], deadline: tokio::time::Instant) -> bool {
+    /// Waits until none of these pods holds resources, or until `deadline`. Returns whether they
+    /// all ended. Cancel safe.
+    pub async fn wait_until_ended(&self, uids: &[String], deadline: tokio::time::Instant) -> bool {
         let over = || {
             let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-            uids.iter().all(|uid| pods.get(uid).is_none_or(|known| known.counts == Counts::No))
+            uids.iter().all(|uid| {
+                pods.get(uid).is_none_or(|known| known.holds_resources == HoldsResources::No)
+            })
         };
         while !over() {
             if tokio::time::Instant::now() >= deadline {
                 return false;
             }
-            tokio::time::sleep(ENDED_LOOK).await;
+            tokio::time::sleep(END_POLL).await;
         }
         true
     }
 
-    /// Forgets a pod of which nothing is left.
     pub fn forget(&self, uid: &str) {
-        self.provision.release(uid);
-        self.verdicts.lock().remove(uid);
-        self.metrics.gone(uid);
+        self.environment.release(uid);
+        self.decisions.lock().remove(uid);
+        self.metrics.forget_pod(uid);
         self.timelines.gone(uid);
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.probes.forget(uid);
-        self.in_hand.forget(uid);
+        self.active_pods.forget(uid);
     }
 
-    /// Writes down a step that has worked.
+    /// Records a successful step.
     pub fn step_done(&self, pod: &Pod, action: &Action, took: Duration) {
         self.step(pod, format!("{action:?}"), took, Outcome::Done);
     }
 
-    /// Writes down a step that has failed, and why.
+    /// Records a failed step with its error.
     pub fn step_failed(&self, pod: &Pod, action: &Action, took: Duration, why: &str) {
         self.step(pod, format!("{action:?}"), took, Outcome::Failed(why.to_owned()));
     }
 
     fn step(&self, pod: &Pod, what: String, took: Duration, outcome: Outcome) {
-        self.metrics.step(&what, took, outcome == Outcome::Done);
+        self.metrics.record_step(&what, took, outcome == Outcome::Done);
         self.timelines.step(pod, what, took, outcome);
     }
 
-    /// The pods of the node with the status that their tasks give them.
+    /// The node's pods with the status that the agent computed.
     pub fn shown_pods(&self) -> Vec<Pod> {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = |known: &Known| Pod { status: (*known.status).clone(), ..(*known.pod).clone() };
+        let shown =
+            |known: &PodSnapshot| Pod { status: (*known.status).clone(), ..(*known.pod).clone() };
         pods.values().map(shown).collect()
     }
 
-    /// What the node can give to pods.
+    /// The node's allocatable resources.
     pub fn allocatable(&self) -> BTreeMap<String, Quantity> {
         let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
         node.status.allocatable.clone()
     }
 
-    /// Uids of pods that have a directory or a cgroup. Blocks.
-    pub fn left(&self) -> BTreeSet<String> {
+    /// Uids of pods that have a directory or a cgroup. Does blocking IO.
+    pub fn leftover_uids(&self) -> BTreeSet<String> {
         let entries = std::fs::read_dir(self.root_dir.join("pods"));
         let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
         let on_disk = names.map(|name| name.to_string_lossy().into_owned());
-        on_disk.chain(self.place.uids()).collect()
+        on_disk.chain(self.cgroups.uids()).collect()
     }
 
-    /// The directory of a pod.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root_dir.join("pods").join(uid)
     }
 
-    /// The file for the last words of an instance, in the pod's own directory: one more for each instance would cost more than the
-    /// file does.
+    /// The termination message file of an instance. It lies in the pod's own directory: a directory
+    /// for each instance would cost more than the file.
     pub fn termination_file(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
         self.pod_dir(uid).join(format!("{container}-{attempt}.last-words"))
     }
 
-    /// Parent cgroup of the pod's sandbox, as the runtime is told.
-    pub fn place_of(&self, pod: &Pod) -> String {
-        self.place.cgroup_parent(pod)
+    /// Parent cgroup of the pod's sandbox, for the runtime.
+    pub fn cgroup_parent(&self, pod: &Pod) -> String {
+        self.cgroups.cgroup_parent(pod)
     }
 
-    /// Removes the pod's own directory, its logs and the links to them; volumes have been taken down before.
-    pub fn remove_directories(&self, pod: &Pod) -> Result<(), Line> {
+    /// Removes the pod's directory, its logs and the links to them. Its volumes must have been torn
+    /// down.
+    pub fn remove_directories(&self, pod: &Pod) -> Result<(), ErrorText> {
         let uid = &pod.metadata.uid;
         let logs = PathBuf::from(log_directory(&self.facts.pod_logs_dir, pod));
         gone(std::fs::remove_dir_all(&logs), &logs)?;
@@ -301,17 +305,18 @@ impl Parts {
         let names = [&*meta.namespace, &meta.name, uid];
         log_links::remove_all(Path::new(&self.facts.pod_logs_dir), names);
         let own = self.pod_dir(uid);
-        // Where an agent before this one had the last words.
+        // An earlier version kept termination messages here.
         let containers = own.join("containers");
         gone(std::fs::remove_dir_all(&containers), &containers)?;
         for file in files(&own) {
             gone(std::fs::remove_file(&file), &file)?;
         }
-        // `volumes` is the volume crate's, which removes it only when it is empty of mounts: what is left of it fails here.
+        // `volumes` belongs to agent-volume, which removes it once no mount is left below;
+        // otherwise this fails.
         gone(std::fs::remove_dir(&own), &own)
     }
 
-    /// Quality-of-service class of a pod: as the API says, else as computed.
+    /// QoS class of a pod: from its status, else computed.
     pub fn qos(&self, pod: &Pod) -> String {
         match pod.status.qos_class.as_str() {
             "" => qos_class(pod).as_str().to_owned(),
@@ -320,15 +325,15 @@ impl Parts {
     }
 }
 
-/// The files that lie in a directory itself; none of one that is not there or cannot be read.
+/// The regular files directly in a directory; none if it cannot be read.
 fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_file = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
     entries.filter(is_file).map(|entry| entry.path())
 }
 
-/// What is not there has been removed.
-fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), Line> {
+/// Treats a path that does not exist as removed.
+fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), ErrorText> {
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("remove {}: {error}", path.display()))
@@ -337,33 +342,31 @@ fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), Line> {
     }
 }
 
-/// Between two looks at pods that are ending.
-const ENDED_LOOK: Duration = Duration::from_millis(50);
+/// Poll interval while waiting for pods to end.
+const END_POLL: Duration = Duration::from_millis(50);
 
-impl Verdicts {
+impl PodDecisions {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PodDecision>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A pod as its task knows it.
+/// A pod as last published by its task.
 #[derive(Clone, Debug)]
-pub struct Known {
-    /// The pod.
+pub struct PodSnapshot {
     pub pod: Arc<Pod>,
-    /// Its status now.
+    /// Its status as the agent computed it.
     pub status: Arc<PodStatus>,
-    /// Whether it takes of the node.
-    pub counts: Counts,
-    /// Where it comes from.
-    pub source: Source,
+    /// Whether it holds resources of the node.
+    pub holds_resources: HoldsResources,
+    pub source: PodSource,
 }
 
-/// Whether a pod takes of the node.
+/// Whether a pod holds resources of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counts {
-    /// Admitted and not over.
+pub enum HoldsResources {
+    /// Admitted and not terminated.
     Yes,
-    /// Refused or over.
+    /// Refused or terminated.
     No,
 }

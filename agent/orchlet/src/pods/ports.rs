@@ -1,4 +1,5 @@
-//! What a pod's task needs from the outside, each as narrow as it uses it. The runtime's own seam is `agent_runtime::Runtime`.
+//! Interfaces through which a pod's task acts, except the container runtime
+//! (`agent_runtime::Runtime`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,179 +9,178 @@ use agent_host::cgroups::CgroupUsage;
 use agent_pod::env::ServiceEnv;
 use agent_pod::events::PodEvent;
 use agent_pod::volume_mounts::{AllReadOnly, VolumeOnHost};
-use agent_volume::persistent::Known;
+use agent_volume::persistent::KnownObjects;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{ConfigMap, Pod, PodStatus, Secret};
 use tokio::sync::watch;
 
-use super::shown::Answer;
+use super::shown::ServerStatus;
 
-/// An error that goes to users and into the log as one line.
-pub type Line = String;
+/// An error message of one line, for events and the log.
+pub type ErrorText = String;
 
-/// The API server, as far as a pod's task talks to it.
+/// The API server as seen by a pod's task.
 pub trait Reports: Send + Sync {
-    /// Changes the status that the API shows of a pod; what it shows then.
+    /// Changes the pod's status in the API. Returns the status that the server shows then.
     fn status<'a>(
         &'a self,
         pod: &'a Pod,
         change: StatusChange<'a>,
     ) -> BoxFuture<'a, Result<Reported, ReportError>>;
 
-    /// Lets the object go: only this uid.
+    /// Deletes the pod object, if it still has this uid.
     fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>>;
 
-    /// Tells an event; never waits.
+    /// Records an event; never blocks.
     fn event(&self, pod: &Pod, event: PodEvent);
 }
 
 /// A change of the status that the API shows of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusChange<'a> {
-    /// What is known to be shown.
+    /// The status that the API is known to show.
     pub from: &'a PodStatus,
-    /// What is to be shown.
+    /// The status that it is to show.
     pub to: &'a PodStatus,
-    /// Whether all fields are stated, since what is known may not be true.
+    /// Whether the patch states all fields, since `from` may be wrong.
     pub whole: bool,
 }
 
-/// What became of a status.
+/// Outcome of a status write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reported {
-    /// The object shows this now.
-    Shown(Box<Answer>),
-    /// There is no such object any more.
+    /// The server shows this status now.
+    Shown(Box<ServerStatus>),
+    /// The object no longer exists.
     NoObject,
 }
 
-/// Why something could not be reported.
+/// A write to the API server failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ReportError(pub Line);
+pub struct ReportError(pub ErrorText);
 
-/// The node's share of a pod: cgroup and directories.
-pub trait PodPlace: Send + Sync {
-    /// Makes the pod's cgroup, or brings its values up to date; what the runtime is given as the parent.
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line>;
-    /// Has whoever manages the host's cgroups know the pod's bounds. Safe to repeat.
-    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+/// The cgroups of pods.
+pub trait PodCgroups: Send + Sync {
+    /// Creates the pod's cgroup or updates its values. Returns the cgroup parent for the runtime.
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText>;
+    /// Passes the pod's limits to systemd if it manages the cgroups. Idempotent.
+    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
         Box::pin(std::future::ready(Ok(())))
     }
-    /// Where the pod's cgroup is or would be, as the runtime is told.
+    /// The cgroup parent for the runtime, whether or not it exists.
     fn cgroup_parent(&self, pod: &Pod) -> String;
-    /// Takes in the cgroup that an earlier agent may have made for the pod, whatever is known of the pod beside its uid; whether there
-    /// is one.
+    /// Adopts the cgroup that an earlier agent created for this uid. Returns whether there is one.
     fn adopt_cgroup(&self, pod: &Pod) -> bool;
-    /// Uids of all pods that have one.
+    /// Uids of all pods that have a cgroup.
     fn uids(&self) -> Vec<String>;
-    /// What the pod uses, where that can be told.
+    /// Resource usage of the pod, where it can be measured.
     fn usage(&self, _pod: &Pod) -> Option<CgroupUsage> {
         None
     }
-    /// Memory in use by all pods together, where that can be told, in bytes.
+    /// Memory used by all pods together in bytes, where it can be measured.
     fn pods_memory(&self) -> Option<u64> {
         None
     }
-    /// Removes the pod's cgroup with what is left in it.
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>>;
+    /// Kills what is left in the pod's cgroup and removes it.
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
 }
 
-/// The pod's volumes.
+/// The volumes of pods.
 pub trait PodVolumes: Send + Sync {
-    /// Sets all volumes up, or brings those that follow a source up to date. Safe to repeat; a live volume is never taken down
-    /// by a failure.
+    /// Sets up all volumes, or refreshes those that follow API objects. Idempotent; a failure never
+    /// tears down a mounted volume.
     fn set_up<'a>(
         &'a self,
         pod: &'a Arc<Pod>,
-        sources: &'a Sources,
-    ) -> BoxFuture<'a, Result<MountedVolumes, Line>>;
-    /// Gives up what hangs while volumes are being set up for a pod that ends; the set-up then fails soon. Nothing else is touched.
+        sources: &'a PodObjects,
+    ) -> BoxFuture<'a, Result<MountedVolumes, ErrorText>>;
+    /// Cancels hanging driver calls of a set-up for a terminating pod; the set-up then fails.
+    /// Affects nothing else.
     fn give_up(&self, _: &Pod) {}
-    /// Binds what a container is given through bindings of the agent's; where each is, by number of its mount.
+    /// Bind-mounts the parts of volumes that a container mounts. Returns the host path of each, by
+    /// index of the container's mount.
     fn bind_parts<'a>(
         &'a self,
         pod: &'a Pod,
         container: &'a str,
         parts: Vec<WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>>;
-    /// How full the volumes of a pod are whose drivers tell.
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>>;
+    /// Usage of the pod's volumes whose drivers report it.
     fn fill<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
         Box::pin(std::future::ready(Vec::new()))
     }
-    /// A container has started with the parts that were bound for it.
+    /// Notes that a container has started with the parts that were bound for it.
     fn started<'a>(&'a self, _: &'a Pod, _: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
-    /// Names of attached volumes that pods of the node have, as the Node object lists them.
+    /// Names of attached volumes in use, for `volumesInUse` of the Node.
     fn in_use(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Tells when those may have changed.
+    /// Notified when they may have changed.
     fn in_use_changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
-    /// Takes in what the Node object lists.
+    /// Notes which volumes the Node object lists as in use.
     fn listed(&self, _: &[String]) {}
-    /// Whether anything of the pod's volumes is on disk.
+    /// Whether the pod has any volume directory on disk.
     fn exist(&self, pod: &Pod) -> bool;
-    /// Takes all volumes down.
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>>;
+    /// Tears down all volumes of the pod.
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
 }
 
-/// A volume, or a part of one, that a container is given through a binding of the agent's.
+/// A volume, or a part of one, that a container gets through a bind mount of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedPart {
-    /// Number of the mount among the container's.
+    /// Index of the mount in the container's `volumeMounts`.
     pub index: usize,
-    /// Name of the volume.
     pub name: String,
-    /// The volume.
     pub volume: VolumeOnHost,
-    /// Path below its root; empty for all of it.
+    /// Path below the volume's root; empty for the whole volume.
     pub path: String,
-    /// Whether what is mounted below is read-only too.
+    /// Whether mounts below it are read-only too.
     pub all_read_only: Option<AllReadOnly>,
-    /// Whether it is brought up to date while containers have it.
+    /// Whether it is refreshed while containers use it.
     pub follows: bool,
 }
 
-/// How full a volume is, as its driver tells.
+/// Usage of a volume as reported by its driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeFill {
     /// Name of the volume in the pod.
     pub name: String,
-    /// The claim that it comes from.
+    /// The PersistentVolumeClaim that it comes from.
     pub claim: Option<String>,
-    /// Bytes: all, used, available.
+    /// Bytes: capacity, used, available.
     pub bytes: (u64, u64, u64),
-    /// Inodes: all, used, free; zeros when the driver does not say.
+    /// Inodes: total, used, free; zero if the driver does not report them.
     pub inodes: (u64, u64, u64),
 }
 
 /// Volumes that are set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountedVolumes {
-    /// Each on the host, by name.
+    /// The volumes on the host, by name.
     pub on_host: BTreeMap<String, VolumeOnHost>,
-    /// When one has to be made anew (a token before it expires), since boot.
+    /// When one must be refreshed (a token before it expires), since boot.
     pub refresh_at: Option<Duration>,
 }
 
-/// Objects of the API that a pod refers to, as they are now.
+/// API objects that a pod refers to, in their latest version.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
-    /// Config maps by name; `None` is known not to exist.
+pub struct PodObjects {
+    /// ConfigMaps by name; `None` is known not to exist.
     pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
     /// Secrets by name; `None` is known not to exist.
     pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
-    /// What persistent volumes lead to.
-    pub persistent: Known,
-    /// Services that show in environments.
+    /// Claims, volumes, drivers and attachments of persistent volumes.
+    pub persistent: KnownObjects,
+    /// Services for the environment variables of containers.
     pub services: Vec<ServiceEnv>,
 }
 
-impl agent_pod::env::Objects for Sources {
+impl agent_pod::env::EnvObjects for PodObjects {
     fn config_map(&self, name: &str) -> Option<&ConfigMap> {
         self.config_maps.get(name)?.as_deref()
     }

@@ -1,68 +1,65 @@
-//! Asks the instances of a pod how they are: one task a probe, as long as the plan wants it. Only a verdict that changes reaches
-//! the pod's task; how many ask at a time is bounded for the node ([`super::probes`]).
+//! Runs the probes of a pod's containers: one task per probe while the plan wants it. Only changed
+//! results reach the pod's task; concurrency is bounded per node ([`super::probes`]).
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_pod::desired::PodWant;
+use agent_pod::desired::DesiredPod;
 use agent_pod::events;
 use agent_pod::handler::Handler;
-use agent_pod::probe::{Outcome, ProbeKind, ProbeOrder, Tally, is_last};
-use agent_probe::{ANSWER_BYTES, Asker, ask};
+use agent_pod::probe::{ProbeCounter, ProbeKind, ProbeOrder, ProbeOutcome, ends_probe};
+use agent_probe::{ANSWER_BYTES, Prober, run_probe};
 use agent_runtime::runtime::ExecOutput;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::panics::{self, Panicked};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::in_hand::Hand;
+use super::active_pods::ActivityMark;
 use super::inbox::Inbox;
-use super::pod_context::Parts;
+use super::pod_context::PodContext;
 use crate::clock;
 
-/// A verdict that changed.
+/// A changed probe result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Name of the container.
+pub struct ProbeChange {
     pub container: String,
-    /// The runtime's id of the instance.
+    /// CRI id of the container.
     pub id: String,
-    /// Which probe.
     pub kind: ProbeKind,
-    /// What it is now.
+    /// Whether the container is healthy, ready or started now.
     pub good: bool,
 }
 
-/// The probes of one pod.
-pub struct Probing {
-    parts: Arc<Parts>,
-    report: Arc<Inbox<Verdict>>,
+pub struct ProbeWorkers {
+    shared: Arc<PodContext>,
+    report: Arc<Inbox<ProbeChange>>,
     running: BTreeMap<(String, ProbeKind), AbortHandle>,
-    /// Ends all of them with the pod's task.
+    /// Aborts all probes when the pod's task ends.
     tasks: JoinSet<Result<(), Panicked>>,
-    /// Whether the first orders are still to come: what they are about ran before this process did.
+    /// Whether no orders came yet: containers of the first orders were started before this process.
     first: bool,
 }
 
-impl Probing {
-    /// Probes that tell changed verdicts to `report`.
-    pub fn new(parts: Arc<Parts>, report: Arc<Inbox<Verdict>>) -> Self {
+impl ProbeWorkers {
+    /// Probes that send changed results to `report`.
+    pub fn new(shared: Arc<PodContext>, report: Arc<Inbox<ProbeChange>>) -> Self {
         let (running, tasks) = (BTreeMap::new(), JoinSet::new());
-        Self { parts, report, running, tasks, first: true }
+        Self { shared, report, running, tasks, first: true }
     }
 
-    /// Sees to it that the probes that run are those that are ordered. One that has come to its last verdict stays until it is
-    /// not ordered any more.
+    /// Starts and aborts probes to match `orders`. A probe with a final result stays until it is no
+    /// longer ordered.
     ///
     /// # Errors
-    /// One of them has panicked since.
-    pub fn follow(
+    /// One of the probes panicked.
+    pub fn sync(
         &mut self,
         orders: &[ProbeOrder],
         pod: &Arc<Pod>,
-        want: &PodWant,
+        want: &DesiredPod,
     ) -> Result<(), Panicked> {
         while let Some(ended) = self.tasks.try_join_next() {
             ended.unwrap_or(Ok(()))?;
@@ -84,13 +81,13 @@ impl Probing {
                 continue;
             }
             let probe = Probe {
-                parts: self.parts.clone(),
+                shared: self.shared.clone(),
                 pod: pod.clone(),
                 want: want.clone(),
                 order: order.clone(),
                 report: self.report.clone(),
             };
-            let run = Hand::current().around(panics::isolate(probe.run(adopted)));
+            let run = ActivityMark::current().wrap(panics::isolate(probe.run(adopted)));
             self.running.insert(key, self.tasks.spawn(run));
         }
         Ok(())
@@ -98,67 +95,68 @@ impl Probing {
 }
 
 struct Probe {
-    parts: Arc<Parts>,
+    shared: Arc<PodContext>,
     pod: Arc<Pod>,
-    want: PodWant,
+    want: DesiredPod,
     order: ProbeOrder,
-    report: Arc<Inbox<Verdict>>,
+    report: Arc<Inbox<ProbeChange>>,
 }
 
 impl Probe {
     async fn run(self, adopted: bool) {
         let order = &self.order;
-        let mut tally = Tally::new(order.kind, order.verdict);
-        let mut due = order.first_at(clock::boot(), adopted);
+        let mut tally = ProbeCounter::new(order.kind, order.verdict);
+        let mut due = order.first_run(clock::boot(), adopted);
         loop {
             tokio::time::sleep_until(clock::instant(due)).await;
-            let outcome = self.ask().await;
-            self.parts.probes.count(&self.want, order, &outcome);
-            if let Some(event) = events::probed(&self.want, &order.container, order.kind, &outcome)
+            let outcome = self.probe().await;
+            self.shared.probes.count_result(&self.want, order, &outcome);
+            if let Some(event) =
+                events::probe_result(&self.want, &order.container, order.kind, &outcome)
             {
-                self.parts.reports.event(&self.pod, event);
+                self.shared.reports.event(&self.pod, event);
             }
             let good = outcome.is_good();
             if let Some(good) = good.and_then(|good| tally.count(&order.probe, good)) {
                 let (container, id, kind) = (order.container.clone(), order.id.clone(), order.kind);
-                self.report.renew(Verdict { container, id, kind, good }, |older| {
+                self.report.renew(ProbeChange { container, id, kind, good }, |older| {
                     older.id == order.id && older.kind == kind
                 });
-                if is_last(kind, good) {
+                if ends_probe(kind, good) {
                     return;
                 }
             }
-            // What was missed while an answer took long is not made up for.
+            // Periods missed during a slow probe are skipped.
             due = due.saturating_add(order.probe.period).max(clock::boot());
         }
     }
 
-    async fn ask(&self) -> Outcome {
-        let (order, probes) = (&self.order, &self.parts.probes);
-        let _turn = probes.turn(&order.probe.handler).await;
+    async fn probe(&self) -> ProbeOutcome {
+        let (order, probes) = (&self.order, &self.shared.probes);
+        let _turn = probes.acquire(&order.probe.handler).await;
         match &order.probe.handler {
             Handler::Exec(command) => {
-                let runtime = &self.parts.runtime;
+                let runtime = &self.shared.runtime;
                 let ran = runtime.exec(&order.id, command, order.probe.timeout, ANSWER_BYTES).await;
                 match ran {
-                    Ok(ran) if ran.code == 0 => Outcome::Success,
-                    Ok(ran) => Outcome::Failure(output(&ran)),
+                    Ok(ran) if ran.code == 0 => ProbeOutcome::Success,
+                    Ok(ran) => ProbeOutcome::Failure(command_output(&ran)),
                     Err(error) if error.is_timeout() => {
-                        Outcome::Failure(format!("command {:?} timed out", command.join(" ")))
+                        ProbeOutcome::Failure(format!("command {:?} timed out", command.join(" ")))
                     }
-                    Err(error) => Outcome::Error(chain(&error)),
+                    Err(error) => ProbeOutcome::Error(chain(&error)),
                 }
             }
             handler => {
                 let (ip, user_agent) = (order.ip.as_str(), probes.user_agent.as_str());
-                ask(handler, Asker { ip, user_agent, timeout: order.probe.timeout }).await
+                run_probe(handler, Prober { ip, user_agent, timeout: order.probe.timeout }).await
             }
         }
     }
 }
 
-/// What a command said, both streams, the beginning of it.
-pub fn output(ran: &ExecOutput) -> String {
+/// The beginning of a command's stdout and stderr.
+pub fn command_output(ran: &ExecOutput) -> String {
     let bytes: Vec<u8> = ran.stdout.iter().chain(&ran.stderr).copied().take(ANSWER_BYTES).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }

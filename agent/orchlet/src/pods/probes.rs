@@ -1,32 +1,32 @@
-//! What the probes of all pods of a node share: turns to ask, and the counts of the answers.
+//! State that the node's probes share: concurrency limits and result counters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-use agent_pod::desired::PodWant;
+use agent_pod::desired::DesiredPod;
 use agent_pod::handler::Handler;
-use agent_pod::probe::{Outcome, ProbeKind, ProbeOrder};
+use agent_pod::probe::{ProbeKind, ProbeOrder, ProbeOutcome};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Questions over the network at a time on the node.
+/// Network probes at a time on the node.
 const ASKED_MAX: usize = 64;
-/// Commands at a time on the node; each costs processes and milliseconds of CPU.
+/// Exec probes at a time on the node; each costs processes and milliseconds of CPU.
 const COMMANDS_MAX: usize = 8;
 
-/// What they share.
+/// Limits and counters of all probes.
 #[derive(Debug)]
 pub struct NodeProbes {
-    /// How the agent calls itself to servers.
+    /// `User-Agent` of HTTP probes.
     pub user_agent: String,
     asked: Semaphore,
     commands: Semaphore,
-    counts: Mutex<BTreeMap<CountOf, [u64; 3]>>,
+    counts: Mutex<BTreeMap<ProbeCounterKey, [u64; 3]>>,
 }
 
-/// Whose answers are counted. The uid comes first: the counts of a pod stand together.
+/// Key of a counter. The uid comes first, so that the counters of a pod are adjacent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct CountOf {
+struct ProbeCounterKey {
     uid: String,
     namespace: String,
     pod: String,
@@ -37,7 +37,7 @@ struct CountOf {
 const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
 
 impl NodeProbes {
-    /// `user_agent` is how the agent calls itself to the servers that it asks.
+    /// `user_agent` is the `User-Agent` of HTTP probes.
     pub fn new(user_agent: String) -> Self {
         Self {
             user_agent,
@@ -47,19 +47,19 @@ impl NodeProbes {
         }
     }
 
-    /// Waits for a turn to ask that; over when what is given back is dropped.
-    pub async fn turn(&self, handler: &Handler) -> Option<SemaphorePermit<'_>> {
+    /// Waits for a permit to run this handler.
+    pub async fn acquire(&self, handler: &Handler) -> Option<SemaphorePermit<'_>> {
         let turns = match handler {
             Handler::Exec(_) => &self.commands,
             _ => &self.asked,
         };
-        // They are never closed.
+        // The semaphores are never closed.
         turns.acquire().await.ok()
     }
 
-    /// Counts an answer.
-    pub fn count(&self, want: &PodWant, order: &ProbeOrder, outcome: &Outcome) {
-        let of = CountOf {
+    /// Counts a probe result.
+    pub fn count_result(&self, want: &DesiredPod, order: &ProbeOrder, outcome: &ProbeOutcome) {
+        let of = ProbeCounterKey {
             uid: want.uid.clone(),
             namespace: want.namespace.clone(),
             pod: want.name.clone(),
@@ -73,12 +73,12 @@ impl NodeProbes {
         }
     }
 
-    /// Drops the counts of a pod that is gone.
+    /// Drops the counters of a deleted pod.
     pub fn forget(&self, uid: &str) {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).retain(|of, _| of.uid != uid);
     }
 
-    /// The counts as metrics, in the text format.
+    /// The counters in the Prometheus text format.
     pub fn metrics(&self) -> String {
         let mut text = "# HELP prober_probe_total [ALPHA] Cumulative number of a liveness, readiness or startup probe for a \
                         container by result.\n# TYPE prober_probe_total counter\n"
@@ -107,7 +107,7 @@ impl NodeProbes {
 mod tests {
     use std::time::Duration;
 
-    use agent_pod::desired::{Config, Source};
+    use agent_pod::desired::{ConfigState, PodSource};
     use proto_api::core::v1::Pod;
 
     use super::*;
@@ -118,19 +118,19 @@ mod tests {
         let mut pod = Pod::default();
         (pod.metadata.uid, pod.metadata.name) = ("u".into(), "p".into());
         pod.metadata.namespace = "ns".into();
-        let want = PodWant::from_pod(&pod, Source::Api, "", &[], |_| Config::Ready);
+        let want = DesiredPod::from_pod(&pod, PodSource::Api, "", &[], |_| ConfigState::Ready);
         let order = ProbeOrder {
             container: "c".into(),
             id: "i".into(),
             kind: ProbeKind::Liveness,
-            probe: agent_pod::probe::ProbeWant::of(&Default::default(), &Default::default()),
+            probe: agent_pod::probe::DesiredProbe::of(&Default::default(), &Default::default()),
             since: Duration::ZERO,
             verdict: None,
             ip: String::new(),
         };
-        probes.count(&want, &order, &Outcome::Success);
-        probes.count(&want, &order, &Outcome::Warning("w".into()));
-        probes.count(&want, &order, &Outcome::Failure("f".into()));
+        probes.count_result(&want, &order, &ProbeOutcome::Success);
+        probes.count_result(&want, &order, &ProbeOutcome::Warning("w".into()));
+        probes.count_result(&want, &order, &ProbeOutcome::Failure("f".into()));
         let expect = "prober_probe_total{container=\"c\",namespace=\"ns\",pod=\"p\",pod_uid=\"u\",\
                       probe_type=\"Liveness\",result=\"successful\"} 2\n";
         assert!(probes.metrics().contains(expect), "{}", probes.metrics());

@@ -1,9 +1,10 @@
-//! Pods whose handling ended the agent, or their own task, are tried alone and then not at all: no pod ends the agent for others.
+//! Quarantine: pods whose handling crashed the agent, or panicked in their own task, are retried
+//! alone and then left alone, so that no pod takes the agent down for others.
 //!
 //! ```text
-//!  in hand when the agent ended ──► counted ──again──► tried alone ──again──► quarantined ──changed──► handled
-//!  its task panicked ─────────────► tried again after a pause ──again──────────►   │
-//!                                                                    deleted ──────┴──► taken down by what its name says alone
+//!  active at a crash ──► counted ──again──► tried alone ──again──► quarantined ──changed──► handled
+//!  its task panicked ──► retried with back-off ──again──────────►    │
+//!                                                         deleted ──┴──► stopped and removed, without its volumes' spec
 //! ```
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
@@ -22,35 +23,36 @@ use tokio::time::Instant;
 
 use super::active_pods::{CRASHES_MAX, content_hash};
 use super::ports::StatusChange;
-use super::worker::{Presence, PodUpdate};
+use super::worker::{PodUpdate, Presence};
 use super::{Pods, pod_from_remains};
 use crate::clock;
 use crate::journal::Record;
 use crate::timeline::Outcome;
 
-/// Condition of a pod that is not handled.
+/// Condition of a quarantined pod.
 pub const CONDITION: &str = "Quarantined";
-/// Its reason, and that of the event.
+/// Reason of the condition and the event.
 pub const REASON: &str = "AgentCrashed";
 
-/// How long a suspect is handled before the next one is.
+/// How long a suspect is tried before the next one is.
 const TRIAL: Duration = Duration::from_secs(10);
-/// How long the agent runs before it forgets whom it suspected.
+/// How long the agent must run before crash counts are cleared.
 const SETTLED: Duration = Duration::from_secs(600);
-/// Before a pod whose task broke off is tried again, doubled with each time.
+/// Back-off before a pod whose task panicked is retried.
 const RETRY: Backoff =
     Backoff { first: Duration::from_secs(10), longest: Duration::from_secs(300) };
-/// Between tries to show a pod's condition.
-const TELL_AGAIN: [u64; 6] = [0, 1, 4, 15, 60, 300];
+/// Seconds before each try to write the condition.
+const WRITE_DELAYS_SECS: [u64; 6] = [0, 1, 4, 15, 60, 300];
 
-/// Pods that are kept from being handled, by uid.
+/// Pods that are not handled now, by uid.
 pub(super) struct Suspects {
-    /// The one that is tried, and until when.
+    /// The suspect on trial, and the end of its trial.
     trial: Option<(String, Instant)>,
-    /// Those that are tried after it.
+    /// Suspects that wait for their trial.
     next: BTreeMap<String, (std::time::Instant, PodUpdate)>,
     quarantined: BTreeMap<String, PodUpdate>,
-    /// Pods that are begun again at a time: their tasks broke off, or they are to be taken down and ended the agent before.
+    /// Pods that are retried at a given time: their task panicked, or their termination crashed an
+    /// earlier agent.
     later: BTreeMap<String, (Instant, PodUpdate)>,
     began: Instant,
     settle_at: Instant,
@@ -68,14 +70,14 @@ impl Suspects {
         }
     }
 
-    /// Whether a pod is kept, so that what is there of it is not remains.
+    /// Whether a pod is held back, so that its containers are not orphaned.
     pub(super) fn holds_back(&self, uid: &str) -> bool {
         self.next.contains_key(uid)
             || self.quarantined.contains_key(uid)
             || self.later.contains_key(uid)
     }
 
-    /// When something has to be done next.
+    /// When [`Pods::process_suspects`] is due next.
     pub(super) fn next_due(&self) -> Instant {
         let trial = self.trial.iter().map(|(_, until)| *until);
         let later = self.later.values().map(|(at, _)| *at);
@@ -87,7 +89,8 @@ fn retry_delay(crashes: u32) -> Duration {
     RETRY.delay(crashes.max(1), 1.0)
 }
 
-/// The pod as far as it takes to stop and remove what runs of it: no volumes, hooks, probes, environment.
+/// The pod reduced to what stopping and removing its containers needs: no volumes, hooks, probes or
+/// environment.
 fn minimal_pod(pod: &Pod) -> Pod {
     let spec = &pod.spec;
     let ephemeral = spec.ephemeral_containers.iter().map(|c| &c.ephemeral_container_common.name);
@@ -113,11 +116,13 @@ fn is_leaving(update: &PodUpdate) -> bool {
 }
 
 impl Pods {
-    /// What is handled of a pod: of one that is quarantined only its end, and of that as little as it takes. Lifts the quarantine of one
-    /// that was changed.
+    /// Restricts a quarantined pod to its termination, in a minimal form. Lifts the quarantine if
+    /// its spec was changed.
     pub(super) fn restrict_quarantined(&mut self, update: PodUpdate) -> PodUpdate {
         let uid = &update.pod.metadata.uid;
-        let Some(record) = self.shared.active_pods.record(uid).filter(|record| record.is_quarantined) else {
+        let Some(record) =
+            self.shared.active_pods.record(uid).filter(|record| record.is_quarantined)
+        else {
             return update;
         };
         if is_leaving(&update) {
@@ -125,14 +130,16 @@ impl Pods {
             return PodUpdate { pod: Arc::new(minimal_pod(&update.pod)), ..update };
         }
         if record.content != content_hash(&update.pod) {
-            self.shared.active_pods.update(uid, |record| (record.crashes, record.is_quarantined) = (0, false));
+            self.shared
+                .active_pods
+                .update(uid, |record| (record.crashes, record.is_quarantined) = (0, false));
             self.suspects.quarantined.remove(uid);
             self.show_quarantine(&update, None);
         }
         update
     }
 
-    /// Keeps a pod that has no task and must not have one now; whether it did.
+    /// Holds back a pod that must not have a task now. Returns whether it did.
     pub(super) fn hold_back(&mut self, update: &PodUpdate, asked: std::time::Instant) -> bool {
         let uid = update.pod.metadata.uid.clone();
         if let Some((_, later)) = self.suspects.later.get_mut(&uid) {
@@ -155,7 +162,7 @@ impl Pods {
                 tracing::warn!(
                     uid,
                     crashes = record.crashes,
-                    "the agent ended with this pod in mark, it is tried alone"
+                    "the agent crashed while it processed this pod; the pod is tried alone"
                 );
                 self.suspects.trial = Some((uid, clock::after(TRIAL)));
                 false
@@ -165,8 +172,8 @@ impl Pods {
 
     fn keep_quarantined(&mut self, uid: String, update: &PodUpdate, crashes: u32) -> bool {
         if !is_leaving(update) {
-            // What runs of it takes of the node.
-            if self.records.get(&uid).is_some_and(|record| record.memory.takes_of_the_node()) {
+            // Its running containers hold resources of the node.
+            if self.records.get(&uid).is_some_and(|record| record.memory.holds_resources()) {
                 self.shared.reserve(&update.pod);
             }
             if self.suspects.quarantined.insert(uid, update.clone()).is_none() {
@@ -174,7 +181,7 @@ impl Pods {
             }
             return true;
         }
-        // Its end may have ended the agent as well: the pause counts from the start.
+        // Its termination may have crashed the agent as well: the back-off counts from the start.
         let more = crashes.saturating_sub(CRASHES_MAX);
         let since = self.suspects.began;
         let at = since.checked_add(retry_delay(more)).filter(|at| more > 0 && *at > Instant::now());
@@ -185,7 +192,7 @@ impl Pods {
         waits
     }
 
-    /// A pod's source has it no more; what is there of it is remains now.
+    /// Drops a pod that left its source; its containers are orphaned now.
     pub(super) fn drop_suspect(&mut self, uid: &str) {
         self.suspects.next.remove(uid);
         self.suspects.quarantined.remove(uid);
@@ -194,7 +201,8 @@ impl Pods {
         }
     }
 
-    /// The task of a pod panicked. The others go on; it is begun again after a pause, or quarantined.
+    /// Handles a panic in a pod's task: the pod is retried with back-off or quarantined; other pods
+    /// are not affected.
     pub(super) fn task_panicked(&mut self, uid: &str, panicked: &Panicked) {
         let Some(task) = self.tasks.remove(uid) else { return };
         let memory = task.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
@@ -203,8 +211,13 @@ impl Pods {
         self.start_relist();
     }
 
-    /// The same where it is not begun.
-    pub(super) fn retry_later(&mut self, update: PodUpdate, memory: Option<PodRecord>, panicked: &Panicked) {
+    /// The same for a pod whose task could not be created.
+    pub(super) fn retry_later(
+        &mut self,
+        update: PodUpdate,
+        memory: Option<PodRecord>,
+        panicked: &Panicked,
+    ) {
         let uid = update.pod.metadata.uid.clone();
         let record = self.shared.active_pods.update(&uid, |record| {
             record.crashes = record.crashes.saturating_add(1);
@@ -213,7 +226,7 @@ impl Pods {
             }
             record.is_quarantined |= record.crashes >= CRASHES_MAX;
         });
-        tracing::error!(uid, crashes = record.crashes, error = %panicked, "the task of a pod broke off");
+        tracing::error!(uid, crashes = record.crashes, error = %panicked, "the task of the pod panicked; retried with back-off, quarantined if it happens again");
         if let Some(memory) = memory {
             let (namespace, name) = super::full_name(&update.pod);
             self.records.insert(uid.clone(), Record { namespace, name, memory });
@@ -221,7 +234,7 @@ impl Pods {
         self.suspects.later.insert(uid, (clock::after(retry_delay(record.crashes)), update));
     }
 
-    /// Does what is due.
+    /// Ends trials, starts retries and clears old crash counts that are due.
     pub(super) fn process_suspects(&mut self) {
         let now = Instant::now();
         if self.suspects.settle_at <= now {
@@ -233,7 +246,7 @@ impl Pods {
         let due: Vec<String> = due.map(|(uid, _)| uid.clone()).collect();
         for uid in due {
             if !self.relists.is_empty() {
-                // What the runtime has of it is being asked for.
+                // A relist that covers the pod is in flight.
                 if let Some((at, _)) = self.suspects.later.get_mut(&uid) {
                     *at = clock::after(Duration::from_secs(1));
                 }
@@ -241,7 +254,9 @@ impl Pods {
             }
             let Some((_, update)) = self.suspects.later.remove(&uid) else { continue };
             match update.presence {
-                Presence::Present if !is_leaving(&update) => self.update_pod(update, std::time::Instant::now()),
+                Presence::Present if !is_leaving(&update) => {
+                    self.update_pod(update, std::time::Instant::now())
+                }
                 Presence::Present => {
                     let update = self.restrict_quarantined(update);
                     self.start_task(update, std::time::Instant::now());
@@ -256,7 +271,7 @@ impl Pods {
             return;
         };
         if self.tasks.get(&uid).is_some_and(|task| task.mark.is_marked()) {
-            // It is being worked on.
+            // Its task is running code.
             self.suspects.trial = Some((uid, clock::after(Duration::from_secs(1))));
             return;
         }
@@ -269,19 +284,20 @@ impl Pods {
         next.into_values().for_each(|(asked, update)| self.update_pod(update, asked));
     }
 
-    /// Shows that a pod is quarantined, after so many ends, or that it is no more. What else is shown of it stays as it was.
+    /// Shows in the pod's conditions that it is quarantined after `ends` crashes, or no longer is.
+    /// The rest of its status stays.
     fn show_quarantine(&self, update: &PodUpdate, crashes: Option<u32>) {
         let pod = update.pod.clone();
         let (status, message) = match crashes {
             Some(crashes) => {
                 let message = format!(
-                    "the node agent ended {crashes} times while it handled this pod: its containers are left as they are, and nothing is \
-                     done for it until it is changed or deleted"
+                    "the node agent crashed {crashes} times while it handled this pod: its containers keep running, and \
+                     it is not handled until it is changed or deleted"
                 );
                 let (outcome, reports) = (Outcome::Failed(message.clone()), &self.shared.reports);
                 self.shared.timelines.step(&pod, "Quarantine".into(), Duration::ZERO, outcome);
                 reports.event(&pod, PodEvent::new(Severity::Warning, REASON, message.clone()));
-                tracing::error!(uid = pod.metadata.uid, message, "quarantined");
+                tracing::error!(uid = pod.metadata.uid, message, "pod is quarantined");
                 ("True", message)
             }
             None => ("False", String::new()),
@@ -298,12 +314,14 @@ impl Pods {
         });
         let reports = self.shared.reports.clone();
         tokio::spawn(async move {
-            for secs in TELL_AGAIN {
+            for secs in WRITE_DELAYS_SECS {
                 tokio::time::sleep(Duration::from_secs(secs)).await;
                 let change = StatusChange { from: &pod.status, to: &after, whole: false };
                 match reports.status(&pod, change).await {
                     Ok(_) => return,
-                    Err(error) => tracing::debug!(%error, "a quarantine is not shown"),
+                    Err(error) => {
+                        tracing::debug!(%error, "cannot write the condition Quarantined; retried")
+                    }
                 }
             }
         });

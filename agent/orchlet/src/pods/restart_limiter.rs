@@ -1,33 +1,33 @@
-//! The share of restarts in what the runtime does: containers that crash again and again, however many and however fast, leave room for
-//! those that start for the first time.
+//! Bounds restarts among concurrent runtime calls, so that crash-looping containers leave room for
+//! containers that start for the first time.
 
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// How long a call keeps its place. One that takes longer waits for something, and others go on without it.
+/// How long a call holds its permit. A slower call waits for something else, and others proceed.
 const KEPT_MAX: Duration = Duration::from_secs(5);
 
-/// Places for restarts of one node: as many as it has processors, a fraction of what is in flight in all.
+/// Permits for restarts on one node: one per processor, a fraction of all concurrent calls.
 #[derive(Debug)]
-pub struct Restarts(Semaphore);
+pub struct RestartLimiter(Semaphore);
 
-impl Restarts {
-    /// For a machine with so many processors.
+impl RestartLimiter {
+    /// A limiter for a machine with this number of processors.
     pub fn new(processors: usize) -> Self {
         Self(Semaphore::new(processors.max(1)))
     }
 
-    /// Does `work`, which makes this attempt at a container: the first one at once, others when there is a place. Cancel safe as
-    /// `work` is.
-    pub async fn take<T>(&self, attempt: u32, work: impl Future<Output = T>) -> T {
+    /// Runs `work`, which creates this attempt of a container: the first attempt at once, later
+    /// ones with a permit. Cancel safe if `work` is.
+    pub async fn run<T>(&self, attempt: u32, work: impl Future<Output = T>) -> T {
         if attempt == 0 {
             return work.await;
         }
-        // Never closed: an error would be one that cannot happen.
+        // The semaphore is never closed.
         let place = self.0.acquire().await;
         tokio::pin!(work);
-        // Cancel safe: a place that is dropped is given back, and the work goes on below.
+        // Cancel safe: dropping the permit releases it, and the work continues below.
         tokio::select! {
             biased;
             done = &mut work => return done,
@@ -49,18 +49,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_storm_of_restarts_leaves_room_for_first_starts() {
-        let restarts = Arc::new(Restarts::new(2));
+        let restarts = Arc::new(RestartLimiter::new(2));
         let storm: Vec<_> = (1..=2)
             .map(|attempt| {
                 let restarts = restarts.clone();
-                tokio::spawn(async move { restarts.take(attempt, pending::<()>()).await })
+                tokio::spawn(async move { restarts.run(attempt, pending::<()>()).await })
             })
             .collect();
         tokio::task::yield_now().await;
-        assert!(restarts.take(1, ready(())).now_or_never().is_none(), "no place for a third");
-        assert!(restarts.take(0, ready(())).now_or_never().is_some(), "a first start needs none");
+        assert!(restarts.run(1, ready(())).now_or_never().is_none(), "no place for a third");
+        assert!(restarts.run(0, ready(())).now_or_never().is_some(), "a first start needs none");
         tokio::time::sleep(KEPT_MAX * 2).await;
-        assert!(restarts.take(1, ready(())).now_or_never().is_some(), "what hangs is passed by");
+        assert!(restarts.run(1, ready(())).now_or_never().is_some(), "what hangs is passed by");
         storm.iter().for_each(|task| task.abort());
     }
 }

@@ -1,53 +1,54 @@
-//! Turns at the runtime: bounds how many calls that make pods are in flight, and says who is next. How many is decided by
-//! `agent_node::adaptive_limit`.
+//! Bounds concurrent runtime calls that create pods, and orders the waiting ones. The bound is
+//! computed by `agent_node::adaptive_limit`.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_node::adaptive_limit::{Turn, Width};
+use agent_node::adaptive_limit::{AdaptiveLimit, CallKind};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How long a call keeps its turn. One that takes longer waits for something, and others go on without it.
+/// How long a call holds its permit. A slower call waits for something else, and others proceed.
 const KEPT_MAX: Duration = Duration::from_secs(5);
 
-/// Turns of one node.
+/// The limiter of one node.
 #[derive(Debug)]
-pub struct Turns(Mutex<State>);
+pub struct RuntimeLimiter(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    width: Width,
+    width: AdaptiveLimit,
     in_flight: usize,
-    /// Who waits, by kind of call.
-    waiting: [VecDeque<oneshot::Sender<()>>; Turn::ALL.len()],
+    /// Waiting calls by kind.
+    waiting: [VecDeque<oneshot::Sender<()>>; CallKind::ALL.len()],
 }
 
-impl Turns {
-    /// For a machine with so many processors.
+impl RuntimeLimiter {
+    /// A limiter for a machine with this number of processors.
     pub fn new(processors: usize) -> Self {
         let waiting = Default::default();
-        Self(Mutex::new(State { width: Width::new(processors), in_flight: 0, waiting }))
+        Self(Mutex::new(State { width: AdaptiveLimit::new(processors), in_flight: 0, waiting }))
     }
 
-    /// Does `work` when it is its turn; the longer a pod has been under way, the sooner that is. Cancel safe as `work` is.
-    pub async fn take<T, E>(
+    /// Runs `work` once it has a permit; later steps of a pod come before earlier ones of others.
+    /// Cancel safe if `work` is.
+    pub async fn run<T, E>(
         &self,
-        turn: Turn,
+        turn: CallKind,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let kept = self.turn(turn).await;
+        let kept = self.acquire(turn).await;
         let began = Instant::now();
         tokio::pin!(work);
-        // Cancel safe: a turn that is dropped is given back, and the work goes on below.
+        // Cancel safe: dropping the permit releases it, and the work continues below.
         tokio::select! {
             biased;
             done = &mut work => {
                 if done.is_ok() {
                     let mut state = self.lock();
                     let in_flight = state.in_flight;
-                    state.width.ended(turn, began.elapsed(), in_flight);
+                    state.width.record_call(turn, began.elapsed(), in_flight);
                 }
                 return done;
             }
@@ -57,40 +58,40 @@ impl Turns {
         work.await
     }
 
-    /// Whether somebody waits for a turn: more is to be done than can be done at once.
-    pub fn is_wanted(&self) -> bool {
+    /// Whether calls are waiting for a permit.
+    pub fn has_waiters(&self) -> bool {
         self.lock().waiting.iter().flatten().any(|call| !call.is_closed())
     }
 
-    async fn turn(&self, turn: Turn) -> Kept<'_> {
+    async fn acquire(&self, turn: CallKind) -> Permit<'_> {
         let wait = {
             let mut state = self.lock();
-            if state.in_flight < state.width.now() {
+            if state.in_flight < state.width.current() {
                 state.in_flight = state.in_flight.saturating_add(1);
                 None
             } else {
-                state.width.wanted();
+                state.width.record_demand();
                 let (call, called) = oneshot::channel();
                 if let Some(queue) = state.waiting.get_mut(turn as usize) {
                     queue.push_back(call);
                 }
-                Some(Waiting { turns: self, called })
+                Some(Waiter { limiter: self, called })
             }
         };
         match wait {
-            None => Kept { turns: self },
-            Some(waiting) => waiting.end().await,
+            None => Permit { limiter: self },
+            Some(waiting) => waiting.wait().await,
         }
     }
 
-    /// Gives a turn back, and to as many of those who wait as there is room for.
-    fn give_back(&self) {
+    /// Releases a permit, and passes permits to waiting calls while there is room.
+    fn release(&self) {
         let mut state = self.lock();
         state.in_flight = state.in_flight.saturating_sub(1);
-        while state.in_flight < state.width.now() {
+        while state.in_flight < state.width.current() {
             let next = state.waiting.iter_mut().find_map(VecDeque::pop_front);
             let Some(next) = next else { return };
-            // Who has gone away meanwhile takes none.
+            // A cancelled waiter takes no permit.
             if next.send(()).is_ok() {
                 state.in_flight = state.in_flight.saturating_add(1);
             }
@@ -102,36 +103,36 @@ impl Turns {
     }
 }
 
-/// A turn.
-struct Kept<'a> {
-    turns: &'a Turns,
+/// Permission for one call.
+struct Permit<'a> {
+    limiter: &'a RuntimeLimiter,
 }
 
-impl Drop for Kept<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.turns.give_back();
+        self.limiter.release();
     }
 }
 
-/// Somebody who waits for a turn.
-struct Waiting<'a> {
-    turns: &'a Turns,
+/// A call that waits for a permit.
+struct Waiter<'a> {
+    limiter: &'a RuntimeLimiter,
     called: oneshot::Receiver<()>,
 }
 
-impl<'a> Waiting<'a> {
-    async fn end(mut self) -> Kept<'a> {
-        // The caller is in the queue until it calls.
+impl<'a> Waiter<'a> {
+    async fn wait(mut self) -> Permit<'a> {
+        // The sender stays in the queue until it sends.
         let _called = (&mut self.called).await;
-        Kept { turns: self.turns }
+        Permit { limiter: self.limiter }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        // Called and gone before it heard: the turn is another's. After it has heard there is nothing to receive.
+        // A permit that was sent but not received is passed on; afterwards the channel is empty.
         if self.called.try_recv().is_ok() {
-            self.turns.give_back();
+            self.limiter.release();
         }
     }
 }
@@ -145,47 +146,50 @@ mod tests {
 
     use super::*;
 
-    async fn hold(turns: Arc<Turns>, turn: Turn) {
-        turns.take(turn, pending::<Result<(), ()>>()).await.unwrap();
+    async fn hold(limiter: Arc<RuntimeLimiter>, turn: CallKind) {
+        limiter.run(turn, pending::<Result<(), ()>>()).await.unwrap();
     }
 
     /// Whether a turn is to be had at once.
-    fn is_free(turns: &Turns) -> bool {
-        turns.take(Turn::Sandbox, std::future::ready(Ok::<(), ()>(()))).now_or_never().is_some()
+    fn is_free(limiter: &RuntimeLimiter) -> bool {
+        limiter
+            .run(CallKind::Sandbox, std::future::ready(Ok::<(), ()>(())))
+            .now_or_never()
+            .is_some()
     }
 
     #[tokio::test(start_paused = true)]
     async fn turns_are_bounded_and_one_that_hangs_is_passed_by() {
-        let turns = Arc::new(Turns::new(1));
-        let hang: Vec<_> = (0..turns.lock().width.now())
-            .map(|_| tokio::spawn(hold(turns.clone(), Turn::Create)))
+        let limiter = Arc::new(RuntimeLimiter::new(1));
+        let hang: Vec<_> = (0..limiter.lock().width.current())
+            .map(|_| tokio::spawn(hold(limiter.clone(), CallKind::Create)))
             .collect();
         tokio::task::yield_now().await;
-        assert!(!is_free(&turns));
+        assert!(!is_free(&limiter));
         tokio::time::sleep(KEPT_MAX * 2).await;
-        assert!(is_free(&turns), "calls that hang keep no turn");
+        assert!(is_free(&limiter), "calls that hang keep no turn");
         hang.iter().for_each(|call| call.abort());
         tokio::task::yield_now().await;
-        assert_eq!(turns.lock().in_flight, 0);
+        assert_eq!(limiter.lock().in_flight, 0);
     }
 
     #[tokio::test]
     async fn what_is_nearly_done_is_next_and_who_goes_away_takes_no_turn() {
-        let turns = Arc::new(Turns::new(1));
-        let first: Vec<_> = (0..turns.lock().width.now())
-            .map(|_| tokio::spawn(hold(turns.clone(), Turn::Create)))
+        let limiter = Arc::new(RuntimeLimiter::new(1));
+        let first: Vec<_> = (0..limiter.lock().width.current())
+            .map(|_| tokio::spawn(hold(limiter.clone(), CallKind::Create)))
             .collect();
         tokio::task::yield_now().await;
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
-        for turn in [Turn::Sandbox, Turn::Create, Turn::Start, Turn::Start] {
-            let (turns, order) = (turns.clone(), order.clone());
+        for turn in [CallKind::Sandbox, CallKind::Create, CallKind::Start, CallKind::Start] {
+            let (limiter, order) = (limiter.clone(), order.clone());
             waiting.push(tokio::spawn(async move {
                 let work = async {
                     order.lock().unwrap().push(turn);
                     Ok::<(), ()>(())
                 };
-                turns.take(turn, work).await
+                limiter.run(turn, work).await
             }));
             tokio::task::yield_now().await;
         }
@@ -195,9 +199,9 @@ mod tests {
         for done in waiting {
             done.await.unwrap().unwrap();
         }
-        assert_eq!(*order.lock().unwrap(), [Turn::Start, Turn::Create, Turn::Sandbox]);
+        assert_eq!(*order.lock().unwrap(), [CallKind::Start, CallKind::Create, CallKind::Sandbox]);
         first.iter().for_each(|call| call.abort());
         tokio::task::yield_now().await;
-        assert_eq!(turns.lock().in_flight, 0);
+        assert_eq!(limiter.lock().in_flight, 0);
     }
 }

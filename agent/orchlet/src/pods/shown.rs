@@ -1,7 +1,8 @@
-//! What the API shows of a pod's status, as far as is known, and whether that is to be changed. Pure.
+//! Tracks the status that the API shows of a pod, and decides when to write it. Pure.
 //!
-//! The watch and the answers to the agent's own writes both tell it. Whatever of the fields that the agent owns differs from what it
-//! wants shown is written again, whoever changed it: the node controller while the node was silent, a user, another agent.
+//! The watch and the responses to the agent's writes both show it. Any field owned by the agent
+//! that differs from the agent's status is written again, whoever changed it: the node controller
+//! while the node was unreachable, a user, another agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,49 +12,51 @@ use proto_daemon::backoff::Backoff;
 
 use super::status_patch;
 
-/// Between failures to write a status.
+/// Back-off after failed writes.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(10) };
-/// Between corrections of what others keep changing; the first is made at once. Kubernetes' kubelet looks every ten seconds.
+/// Back-off between corrections of fields that other clients keep changing; the first is immediate.
+/// Kubernetes' kubelet compares every ten seconds.
 const CORRECTIONS: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(10) };
-/// Corrections are counted anew when there was none for so long.
+/// Time without a correction after which the count restarts.
 const CALM: Duration = Duration::from_secs(60);
-/// For how long a watch may be behind the answer to a write. What it shows after that counts, though its version is lower: a server
-/// that was restored from a backup begins with lower ones.
+/// How long the watch may lag behind the response to a write. Later events count even with a lower
+/// version: a server restored from a backup starts with lower ones.
 const LAG_MAX: Duration = Duration::from_secs(30);
 
-/// A status as the server has it.
+/// A status as stored by the server.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
-    /// All of it, with what others wrote.
+pub struct ServerStatus {
+    /// The whole status, with the fields of other clients.
     pub status: PodStatus,
     /// `metadata.resourceVersion` of the object; empty without an API server.
     pub version: String,
 }
 
-/// Where the newest that is known comes from.
+/// The source of the newest known status.
 #[derive(Debug)]
 enum Base {
     Watched(Arc<Pod>),
-    /// The answer to the agent's own write, and when it came, since boot. The watch has not shown it yet.
-    Answered(Box<Answer>, Duration),
-    /// There was no object to write to; the version that the watch showed then.
+    /// The response to the agent's own write, and its time since boot. The watch has not shown it
+    /// yet.
+    Answered(Box<ServerStatus>, Duration),
+    /// The object did not exist; the version that the watch showed at that time.
     Absent(String),
 }
 
-/// What was wanted, and what the server made of it.
+/// A status that the server changed when it was written.
 #[derive(Debug)]
 struct Denied {
     wanted: PodStatus,
     answered: PodStatus,
 }
 
-/// What is known of the status that the API shows of a pod.
+/// The status that the API is known to show of a pod.
 #[derive(Debug)]
-pub struct Shown {
+pub struct ShownStatus {
     base: Base,
-    /// Whether the last write may or may not have been done: then everything is stated.
+    /// Whether the outcome of the last write is unknown; the next one states all fields.
     unsure: bool,
     failures: u32,
     not_before: Duration,
@@ -63,17 +66,18 @@ pub struct Shown {
     correct_not_before: Duration,
 }
 
-/// What the watch has shown that was not known.
+/// A change that the watch has shown.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Whether nothing was known before.
+pub struct WatchChange {
+    /// Whether no status was known before.
     pub first: bool,
-    /// Conditions of the agent that others have given another status: type, status, and seconds since 1970 of the transition.
+    /// Conditions owned by the agent that another client changed: type, status, and transition time
+    /// (seconds since 1970).
     pub overruled: Vec<(String, String, i64)>,
 }
 
-impl Shown {
-    /// As the object was when the agent got it.
+impl ShownStatus {
+    /// Starts from the object as first received.
     pub fn new(pod: Arc<Pod>) -> Self {
         Self {
             base: Base::Watched(pod),
@@ -87,7 +91,7 @@ impl Shown {
         }
     }
 
-    /// The newest that is known; `None` when there is no object.
+    /// The newest known status; `None` if the object does not exist.
     pub fn status(&self) -> Option<&PodStatus> {
         match &self.base {
             Base::Watched(pod) => Some(&pod.status),
@@ -96,13 +100,13 @@ impl Shown {
         }
     }
 
-    /// Whether all fields have to be stated in the next write.
+    /// Whether the next write must state all fields.
     pub fn is_unsure(&self) -> bool {
         self.unsure
     }
 
-    /// Whether the API shows `wanted`, or all of it that the server takes.
-    pub fn is(&self, wanted: &PodStatus) -> bool {
+    /// Whether the API shows `wanted`, or as much of it as the server accepts.
+    pub fn matches(&self, wanted: &PodStatus) -> bool {
         let Some(status) = self.status() else { return true };
         let denied = |denied: &Denied| {
             denied.wanted == *wanted && !status_patch::differs(status, &denied.answered)
@@ -111,13 +115,13 @@ impl Shown {
         same || self.denied.as_deref().is_some_and(denied)
     }
 
-    /// When a write may be begun, since boot.
+    /// The earliest time of the next write, since boot.
     pub fn not_before(&self) -> Duration {
         self.not_before.max(self.correct_not_before)
     }
 
-    /// When what the watch shows counts though it is older than the last answer, since boot.
-    pub fn believes_watch_at(&self) -> Option<Duration> {
+    /// From when events of the watch count even if older than the last response, since boot.
+    pub fn watch_trusted_at(&self) -> Option<Duration> {
         match &self.base {
             Base::Answered(answer, at) if !answer.version.is_empty() => {
                 Some(at.saturating_add(LAG_MAX))
@@ -126,18 +130,19 @@ impl Shown {
         }
     }
 
-    /// Takes in the object as the watch shows it at `now` (since boot), when the agent wants `wanted` shown. `None` when it tells
-    /// nothing that was not known. Not to be called while a write is under way, whose answer may be older or newer.
-    pub fn watch(
+    /// Applies the object from the watch at `now` (since boot) while the agent wants `wanted`
+    /// shown. `None` if nothing is new. Must not be called while a write is in flight, whose
+    /// response may be older or newer.
+    pub fn observe(
         &mut self,
         pod: &Arc<Pod>,
         wanted: Option<&PodStatus>,
         now: Duration,
-    ) -> Option<Seen> {
+    ) -> Option<WatchChange> {
         if !self.is_news(pod, now) {
             return None;
         }
-        let mut seen = Seen::default();
+        let mut seen = WatchChange::default();
         if let Some(before) = self.status() {
             seen.first = before.phase.is_empty();
             if let Some(wanted) = wanted {
@@ -159,7 +164,7 @@ impl Shown {
             Base::Absent(known) => known != version,
             Base::Answered(answer, _) if answer.version == *version => {
                 if !version.is_empty() {
-                    // The same, and kept once only from now on.
+                    // The same version: shares the watch's object from now on.
                     self.base = Base::Watched(pod.clone());
                 }
                 false
@@ -167,7 +172,8 @@ impl Shown {
             Base::Answered(answer, at) => {
                 let late = now >= at.saturating_add(LAG_MAX);
                 if late && version.is_empty() {
-                    // The mirror is gone; there is something to compare when the watch shows another.
+                    // The mirror pod was deleted; the comparison resumes when the watch shows a new
+                    // one.
                     self.base = Base::Absent(String::new());
                     return false;
                 }
@@ -189,12 +195,12 @@ impl Shown {
         self.correct_not_before = now.saturating_add(pause);
     }
 
-    /// Takes in what the server answered at `now` (since boot) to a write of `wanted`.
-    pub fn written(&mut self, wanted: &PodStatus, answer: Box<Answer>, now: Duration) {
+    /// Applies the server's response at `now` (since boot) to a write of `wanted`.
+    pub fn record_written(&mut self, wanted: &PodStatus, answer: Box<ServerStatus>, now: Duration) {
         let stated_all = self.unsure;
         self.failures = 0;
         self.denied = None;
-        // What was not stated may have been changed by another meanwhile.
+        // Fields that were not stated may have been changed by another client.
         self.unsure = status_patch::differs(&answer.status, wanted) && !stated_all;
         if stated_all && status_patch::differs(&answer.status, wanted) {
             let (wanted, answered) = (wanted.clone(), answer.status.clone());
@@ -203,22 +209,22 @@ impl Shown {
         self.base = Base::Answered(answer, now);
     }
 
-    /// Takes in that there was no object to write to, when the watch showed `pod`.
-    pub fn absent(&mut self, pod: &Pod) {
+    /// Notes that the object did not exist at a write, when the watch showed `pod`.
+    pub fn record_absent(&mut self, pod: &Pod) {
         self.failures = 0;
         self.unsure = false;
         self.base = Base::Absent(pod.metadata.resource_version.clone());
     }
 
-    /// Takes in that a write failed at `now` (since boot), which the server may have done all the same.
-    pub fn failed(&mut self, now: Duration) {
+    /// Notes a failed write at `now` (since boot), which may have taken effect.
+    pub fn record_failed(&mut self, now: Duration) {
         self.failures = self.failures.saturating_add(1);
         self.unsure = true;
         self.not_before = now.saturating_add(RETRY.delay(self.failures, 0.5));
     }
 }
 
-/// The conditions that showed what is wanted and do not any more.
+/// Conditions that matched `wanted` and no longer do.
 fn overruled(
     before: &PodStatus,
     now: &PodStatus,
@@ -237,7 +243,8 @@ fn overruled(
     changed.collect()
 }
 
-/// Whether a resource version is older than another. Kubernetes' are decimal numbers that grow; others are never called older.
+/// Whether a resource version is older than another. Kubernetes' versions are increasing decimal
+/// numbers; other versions are never considered older.
 fn is_older(version: &str, other: &str) -> bool {
     match (version.parse::<u64>(), other.parse::<u64>()) {
         (Ok(version), Ok(other)) => version < other,

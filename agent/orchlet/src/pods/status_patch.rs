@@ -1,34 +1,37 @@
-//! The change of a shown status: a patch of the fields that the agent owns, nothing when they are as they should be. Pure.
+//! The patch of a pod's status: changes only fields that the agent owns, and is empty if they are
+//! right. Pure.
 
 use agent_pod::record::Phase;
 use proto_api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
 
-/// Whether the agent has something to change in what is shown. Conditions of others do not count.
+/// Whether a field owned by the agent differs. Conditions of other clients do not count.
 pub fn differs(shown: &PodStatus, status: &PodStatus) -> bool {
-    // Most often there is nothing, and that is seen soonest; else mostly one of a few fields. Only then are both written out.
+    // Cheap comparisons first: usually nothing differs, or one of a few fields; only otherwise are
+    // both serialized.
     shown != status
-        && (heads(shown).ne(heads(status))
+        && (key_fields(shown).ne(key_fields(status))
             || fields(shown) != fields(status)
             || status.conditions.iter().any(|c| is_changed(&shown.conditions, c)))
 }
 
-/// What changes most often, of the pod and of each container.
-fn heads(status: &PodStatus) -> impl Iterator<Item = (&str, &str, i32, bool)> {
+/// The fields that change most often, of the pod and of each container.
+fn key_fields(status: &PodStatus) -> impl Iterator<Item = (&str, &str, i32, bool)> {
     let of_containers = containers(status)
         .map(|c| (c.name.as_str(), c.container_id.as_str(), c.restart_count, c.ready));
     std::iter::once((status.phase.as_str(), status.reason.as_str(), 0, false)).chain(of_containers)
 }
 
-/// Whether who does not know yet what is shown of a pod (`known`) would take the pod back from that to `status`.
-pub fn takes_back(known: &PodStatus, shown: &PodStatus, status: &PodStatus) -> bool {
+/// Whether an agent that does not know the shown status yet (`known`) would move the phase
+/// backwards with `status`.
+pub fn would_regress(known: &PodStatus, shown: &PodStatus, status: &PodStatus) -> bool {
     let (shown, next) = (Phase::parse(&shown.phase), Phase::parse(&status.phase));
     known.phase.is_empty() && shown.advance(next) != next
 }
 
-/// Whether all that `status` tells beyond what is shown is that the agent has the pod: nothing was shown of its containers yet, none of
-/// them has been begun, and nothing has gone wrong.
-pub fn only_begins(shown: &PodStatus, status: &PodStatus) -> bool {
+/// Whether `status` only adds that the agent has accepted the pod: no container status was shown,
+/// none has started, and no error occurred.
+pub fn shows_no_progress(shown: &PodStatus, status: &PodStatus) -> bool {
     let waits_its_turn = |c: &ContainerStatus| {
         let reason = c.state.waiting.as_ref().map(|waiting| waiting.reason.as_str());
         c.restart_count == 0 && matches!(reason, Some("ContainerCreating" | "PodInitializing"))
@@ -39,12 +42,12 @@ pub fn only_begins(shown: &PodStatus, status: &PodStatus) -> bool {
         && containers(status).all(waits_its_turn)
 }
 
-/// Init containers and containers; ephemeral ones come when these run.
+/// Init containers and containers; ephemeral ones start later than these.
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     status.init_container_statuses.iter().chain(&status.container_statuses)
 }
 
-/// The fields of a status that the agent may take away again.
+/// Fields that the agent may remove from a status.
 const PASSING: [&str; 10] = [
     "containerStatuses",
     "ephemeralContainerStatuses",
@@ -58,13 +61,13 @@ const PASSING: [&str; 10] = [
     "startTime",
 ];
 
-/// A strategic merge patch from `shown` to `status` for the pod of this uid only; conditions of others stay. What is shown without a
-/// phase is not known: then all is stated.
+/// A strategic merge patch from `shown` to `status`, for the pod with this uid only; conditions of
+/// other clients stay. A shown status without a phase is unknown: then all fields are stated.
 pub fn patch(uid: &str, shown: &PodStatus, status: &PodStatus) -> Value {
     json!({ "metadata": { "uid": uid }, "status": changes(shown, status) })
 }
 
-/// The fields to change; `null` removes.
+/// The fields to change; `null` removes a field.
 fn changes(shown: &PodStatus, status: &PodStatus) -> Map<String, Value> {
     let (before, after) = (fields(shown), fields(status));
     let mut changes = Map::new();
@@ -80,7 +83,8 @@ fn changes(shown: &PodStatus, status: &PodStatus) -> Map<String, Value> {
     for name in known.into_iter().filter(|name| !after.contains_key(*name)) {
         changes.insert(name.to_owned(), Value::Null);
     }
-    // Merged by address, so that one that is gone would stay: the list is replaced as a whole.
+    // The list is merged by address, which would keep removed addresses, so it is replaced as a
+    // whole.
     if let Some(Value::Array(ips)) = changes.get_mut("podIPs") {
         ips.insert(0, json!({ "$patch": "replace" }));
     }
@@ -91,7 +95,7 @@ fn changes(shown: &PodStatus, status: &PodStatus) -> Map<String, Value> {
     changes
 }
 
-/// The fields of a status that the agent owns, conditions apart.
+/// The fields owned by the agent, without conditions.
 fn fields(status: &PodStatus) -> Map<String, Value> {
     let own =
         PodStatus { conditions: Vec::new(), nominated_node_name: String::new(), ..status.clone() };
@@ -102,7 +106,7 @@ fn fields(status: &PodStatus) -> Map<String, Value> {
 }
 
 fn is_changed(shown: &[PodCondition], wanted: &PodCondition) -> bool {
-    // The probe time is nobody's; servers and other agents leave it empty.
+    // `lastProbeTime` has no owner; servers and other agents leave it empty.
     let same = |shown: &PodCondition| {
         PodCondition { last_probe_time: wanted.last_probe_time, ..shown.clone() } == *wanted
     };
@@ -115,7 +119,7 @@ fn changed_conditions(shown: &[PodCondition], wanted: &[PodCondition]) -> Vec<Va
         .filter(|c| is_changed(shown, c))
         .filter_map(|c| {
             let mut value = serde_json::to_value(c).ok()?;
-            // Merged by type: what a condition no longer says has to be taken away.
+            // Conditions are merged by type, so fields that are now empty are removed explicitly.
             let fields = value.as_object_mut()?;
             for name in ["reason", "message"] {
                 fields.entry(name).or_insert(Value::Null);
@@ -155,7 +159,7 @@ mod tests {
         ];
         for (known, shown, next, expect) in table {
             let case = (known, shown, next);
-            assert_eq!(takes_back(&of(known), &of(shown), &of(next)), expect, "{case:?}");
+            assert_eq!(would_regress(&of(known), &of(shown), &of(next)), expect, "{case:?}");
         }
     }
 
@@ -190,7 +194,7 @@ mod tests {
             ("for a reason", &unknown, of("Pending", "Odd", vec![creating()]), false),
         ];
         for (case, shown, status, expect) in table {
-            assert_eq!(only_begins(shown, &status), expect, "{case}");
+            assert_eq!(shows_no_progress(shown, &status), expect, "{case}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What tests put around pods' tasks: an API server, a node's share, and the parts made of them.
+//! Test doubles around pod tasks: an API server, a host, and the context made of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,32 +11,32 @@ use futures_util::future::BoxFuture;
 use proto_api::core::v1::{Node, Pod, PodStatus};
 use tokio::sync::watch;
 
-use super::pod_context::Parts;
+use super::pod_context::PodContext;
 use super::ports::{
-    Line, MountedVolumes, PodPlace, PodVolumes, ReportError, Reported, Reports, Sources,
+    ErrorText, MountedVolumes, PodCgroups, PodObjects, PodVolumes, ReportError, Reported, Reports,
     StatusChange,
 };
-use super::shown::Answer;
+use super::shown::ServerStatus;
 use crate::images::{PullBounds, STANDSTILL};
 use crate::journal::Journal;
 use crate::metrics::AgentMetrics;
 use crate::object_cache::NoObjects;
 
-/// An API server that takes everything.
+/// An API server that accepts every write.
 #[derive(Default)]
 pub struct Api {
-    /// Statuses, oldest first.
+    /// Written statuses, oldest first.
     pub statuses: watch::Sender<Vec<PodStatus>>,
-    /// Uids of objects that were let go.
+    /// Uids of deleted objects.
     pub deleted: Mutex<Vec<String>>,
-    /// Reasons of events.
+    /// Recorded events.
     pub events: Mutex<Vec<PodEvent>>,
-    /// The resource version that the next write answers with.
+    /// The resource version of the next response.
     pub version: Mutex<String>,
 }
 
 impl Api {
-    /// The reasons of the events that were told.
+    /// The reasons of the recorded events.
     pub fn reasons(&self) -> Vec<String> {
         self.events.lock().expect("lock").iter().map(|event| event.reason.to_string()).collect()
     }
@@ -50,7 +50,7 @@ impl Reports for Api {
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
         self.statuses.send_modify(|all| all.push(change.to.clone()));
         let version = self.version.lock().expect("lock").clone();
-        let answer = Answer { status: change.to.clone(), version };
+        let answer = ServerStatus { status: change.to.clone(), version };
         std::future::ready(Ok(Reported::Shown(answer.into()))).boxed()
     }
 
@@ -65,14 +65,14 @@ impl Reports for Api {
     }
 }
 
-/// Cgroups and volumes of pods, by uid.
+/// A host in memory: the cgroups and volumes of pods, by uid.
 #[derive(Default)]
-pub struct Place {
+pub struct FakeHost {
     cgroups: Mutex<BTreeSet<String>>,
     volumes: Mutex<BTreeSet<String>>,
 }
 
-impl Place {
+impl FakeHost {
     /// Whether nothing of any pod is left.
     pub fn is_bare(&self) -> bool {
         self.cgroups.lock().expect("lock").is_empty()
@@ -80,8 +80,8 @@ impl Place {
     }
 }
 
-impl PodPlace for Place {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
+impl PodCgroups for FakeHost {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText> {
         self.cgroups.lock().expect("lock").insert(pod.metadata.uid.clone());
         Ok(self.cgroup_parent(pod))
     }
@@ -98,18 +98,18 @@ impl PodPlace for Place {
         self.cgroups.lock().expect("lock").iter().cloned().collect()
     }
 
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
         self.cgroups.lock().expect("lock").remove(&pod.metadata.uid);
         std::future::ready(Ok(())).boxed()
     }
 }
 
-impl PodVolumes for Place {
+impl PodVolumes for FakeHost {
     fn set_up<'a>(
         &'a self,
         pod: &'a Arc<Pod>,
-        _: &'a Sources,
-    ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
+        _: &'a PodObjects,
+    ) -> BoxFuture<'a, Result<MountedVolumes, ErrorText>> {
         self.volumes.lock().expect("lock").insert(pod.metadata.uid.clone());
         std::future::ready(Ok(MountedVolumes::default())).boxed()
     }
@@ -119,7 +119,7 @@ impl PodVolumes for Place {
         _: &'a Pod,
         _: &'a str,
         _: Vec<crate::pods::ports::WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>> {
         std::future::ready(Ok(BTreeMap::new())).boxed()
     }
 
@@ -127,77 +127,72 @@ impl PodVolumes for Place {
         self.volumes.lock().expect("lock").contains(&pod.metadata.uid)
     }
 
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
         self.volumes.lock().expect("lock").remove(&pod.metadata.uid);
         std::future::ready(Ok(())).boxed()
     }
 }
 
-/// What the parts are made of.
+/// The parts that a test chooses of a context.
 pub struct Outside<'a> {
-    /// Directory of the agent.
     pub dir: &'a Path,
-    /// The runtime.
     pub runtime: Arc<dyn Runtime>,
-    /// The API server.
     pub reports: Arc<dyn Reports>,
-    /// The node's share.
-    pub place: Arc<Place>,
-    /// The journal.
+    /// Cgroups and volumes.
+    pub host: Arc<FakeHost>,
     pub journal: Journal,
 }
 
-/// Counters that all nodes of a test share: nobody reads them, and making them takes its time.
+/// Metrics shared by all nodes of a test, since registering them is slow and they are not read.
 pub fn metrics() -> AgentMetrics {
     static METRICS: OnceLock<AgentMetrics> = OnceLock::new();
     METRICS.get_or_init(AgentMetrics::default).clone()
 }
 
-/// Bounds on pulls of a small node.
 pub fn pull_bounds() -> PullBounds {
     PullBounds { parallel: 2, qps: 0, burst: 0, standstill: STANDSTILL }
 }
 
-/// The parts of a small node.
-pub fn parts(outside: Outside<'_>) -> Parts {
+/// The context of a small node.
+pub fn pod_context(outside: Outside<'_>) -> PodContext {
     let mut node = Node::default();
     for (name, amount) in [("cpu", "1"), ("pods", "10")] {
         node.status.allocatable.insert(name.into(), amount.parse().expect("quantity"));
     }
     let logs = outside.dir.join("logs").to_string_lossy().into_owned();
-    Parts {
+    PodContext {
         runtime: outside.runtime.clone(),
         reports: outside.reports,
-        place: outside.place.clone(),
-        volumes: outside.place,
-        objects: Arc::new(NoObjects),
+        cgroups: outside.host.clone(),
+        volumes: outside.host,
+        object_cache: Arc::new(NoObjects),
         journal: outside.journal,
         facts: agent_pod::node_facts::NodeFacts { pod_logs_dir: logs, ..Default::default() },
-        provision: crate::pod_environment::Provision::default(),
+        environment: crate::pod_environment::PodEnvironment::default(),
         host_ips: vec!["10.0.0.1".into()],
         root_dir: outside.dir.join("root"),
         node: node.into(),
         pods: Mutex::default(),
-        verdicts: Default::default(),
+        decisions: Default::default(),
         images: crate::images::Images::new(outside.runtime, Default::default(), pull_bounds()),
         dead_kept: 1,
         crash_delay_max: agent_pod::backoff::CRASH_DELAY_MAX,
         sandbox_image: "pause:1".into(),
         names: proto_api::names::Names::new(Default::default()),
-        strain: watch::Sender::default(),
+        node_pressure: watch::Sender::default(),
         timelines: crate::timeline::Timelines::default(),
         metrics: metrics(),
         probes: crate::pods::probes::NodeProbes::new("agent/1".into()),
-        turns: crate::pods::runtime_limiter::Turns::new(2).into(),
-        restarts: crate::pods::restart_limiter::Restarts::new(2),
-        in_hand: crate::pods::in_hand::InHand::default(),
+        runtime_limiter: crate::pods::runtime_limiter::RuntimeLimiter::new(2).into(),
+        restart_limiter: crate::pods::restart_limiter::RestartLimiter::new(2),
+        active_pods: crate::pods::active_pods::ActivePods::default(),
     }
 }
 
-/// The parts of a small node whose API server takes everything, with a journal of their own.
-pub fn plain(runtime: Arc<dyn Runtime>, dir: &Path) -> Arc<Parts> {
+/// The context of a small node with an accepting API server and its own journal.
+pub fn plain_context(runtime: Arc<dyn Runtime>, dir: &Path) -> Arc<PodContext> {
     std::fs::create_dir_all(dir.join("root")).expect("mkdir");
     let (journal, _) = Journal::open(&dir.join("journal.redb"), "boot").expect("journal");
-    let (reports, place) = (Arc::<Api>::default(), Arc::default());
-    Arc::new(parts(Outside { dir, runtime, reports, place, journal }))
+    let (reports, host) = (Arc::<Api>::default(), Arc::default());
+    Arc::new(pod_context(Outside { dir, runtime, reports, host, journal }))
 }

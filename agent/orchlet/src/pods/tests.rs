@@ -10,8 +10,8 @@ use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_daemon::ready::Readiness;
 
-use super::ports::PodPlace as _;
-use super::test_support::{Api, Outside, Place, parts};
+use super::ports::PodCgroups as _;
+use super::test_support::{Api, FakeHost, Outside, pod_context};
 use super::*;
 use crate::journal::Journal;
 
@@ -22,7 +22,7 @@ struct Node {
     _dir: tempfile::TempDir,
     runtime: Arc<FakeRuntime>,
     api: Arc<Api>,
-    place: Arc<Place>,
+    host: Arc<FakeHost>,
     readiness: Readiness,
     say: mpsc::Sender<PodSourceEvent>,
     happen: mpsc::Sender<RuntimeEvent>,
@@ -30,21 +30,21 @@ struct Node {
 }
 
 impl Node {
-    async fn start(runtime: FakeRuntime, sources: Vec<Source>) -> Self {
+    async fn start(runtime: FakeRuntime, sources: Vec<PodSource>) -> Self {
         Self::start_in(Arc::default(), runtime, sources).await
     }
 
     /// Starts where there is something already.
-    async fn start_in(place: Arc<Place>, runtime: FakeRuntime, sources: Vec<Source>) -> Self {
-        Self::start_with(place, Arc::new(runtime), sources, |_| {}).await
+    async fn start_in(host: Arc<FakeHost>, runtime: FakeRuntime, sources: Vec<PodSource>) -> Self {
+        Self::start_with(host, Arc::new(runtime), sources, |_| {}).await
     }
 
     /// Starts with other parts than usual.
     async fn start_with(
-        place: Arc<Place>,
+        host: Arc<FakeHost>,
         runtime: Arc<FakeRuntime>,
-        sources: Vec<Source>,
-        change: impl FnOnce(&mut Parts),
+        sources: Vec<PodSource>,
+        change: impl FnOnce(&mut PodContext),
     ) -> Self {
         let dir = tempfile::tempdir().expect("tempdir");
         let (journal, records) =
@@ -55,21 +55,21 @@ impl Node {
             dir: dir.path(),
             runtime: runtime.clone(),
             reports: api.clone(),
-            place: place.clone(),
+            host: host.clone(),
             journal,
         };
-        let mut parts = parts(outside);
-        change(&mut parts);
-        let parts = Arc::new(parts);
+        let mut shared = pod_context(outside);
+        change(&mut shared);
+        let shared = Arc::new(shared);
         let listed = runtime.list().await.expect("list");
-        let found = Found::new(listed, records, parts.left());
+        let found = Found::new(listed, records, shared.leftover_uids());
         let readiness = Readiness::default();
         let unready = readiness.guard("sources");
-        let pods = Pods::new(parts, StatusBoard::default(), found, sources, unready);
+        let pods = Pods::new(shared, StatusBoard::default(), found, sources, unready);
         let (say, said) = mpsc::channel(16);
         let (happen, happened) = mpsc::channel(16);
         let task = tokio::spawn(pods.run(said, happened));
-        Self { _dir: dir, runtime, api, place, readiness, say, happen, task }
+        Self { _dir: dir, runtime, api, host, readiness, say, happen, task }
     }
 
     async fn say(&self, said: PodSourceEvent) {
@@ -114,25 +114,25 @@ fn sandbox_of(uid: &str) -> SandboxConfig {
 #[tokio::test]
 async fn an_edited_static_pod_begins_when_the_old_one_has_ended() {
     let (runtime, _happened) = FakeRuntime::new();
-    let node = Node::start(runtime, vec![Source::Static]).await;
+    let node = Node::start(runtime, vec![PodSource::Static]).await;
     assert!(!node.readiness.is_ready());
-    node.say(PodSourceEvent::Wants(Source::Static, pod("old", "web-node"))).await;
-    node.say(PodSourceEvent::Synced(Source::Static)).await;
+    node.say(PodSourceEvent::Wants(PodSource::Static, pod("old", "web-node"))).await;
+    node.say(PodSourceEvent::Synced(PodSource::Static)).await;
     node.runs("the first", &[("old", 1)]).await;
     assert!(node.readiness.is_ready());
     // Both orders of saying it; nothing of the new one is made before the old one is gone.
-    node.say(PodSourceEvent::Wants(Source::Static, pod("new", "web-node"))).await;
+    node.say(PodSourceEvent::Wants(PodSource::Static, pod("new", "web-node"))).await;
     node.say(PodSourceEvent::Dropped("old".into())).await;
     node.runs("the second", &[("old", 0), ("new", 1)]).await;
     let calls = node.runtime.changes();
-    let place = |call: &str, nth: usize| {
+    let position = |call: &str, nth: usize| {
         calls.iter().enumerate().filter(|(_, c)| c.call == call).nth(nth).map(|(at, _)| at)
     };
-    assert!(place("RemovePodSandbox", 0) < place("RunPodSandbox", 1), "{calls:?}");
+    assert!(position("RemovePodSandbox", 0) < position("RunPodSandbox", 1), "{calls:?}");
 
     // Dropped and wanted again with the same content before its end: another life, not the rest of the old one.
     node.say(PodSourceEvent::Dropped("new".into())).await;
-    node.say(PodSourceEvent::Wants(Source::Static, pod("new", "web-node"))).await;
+    node.say(PodSourceEvent::Wants(PodSource::Static, pod("new", "web-node"))).await;
     for _ in 0..PATIENCE.as_millis() / 10 {
         if node.runtime.changes().iter().filter(|c| c.call == "RunPodSandbox").count() == 3 {
             break;
@@ -145,16 +145,16 @@ async fn an_edited_static_pod_begins_when_the_old_one_has_ended() {
 #[tokio::test]
 async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken() {
     let (runtime, _happened) = FakeRuntime::new();
-    let node = Node::start(runtime, vec![Source::Api, Source::Static]).await;
+    let node = Node::start(runtime, vec![PodSource::Api, PodSource::Static]).await;
     // Somebody's remains appear in the runtime behind the agent's back.
     node.runtime.run_sandbox(&sandbox_of("ghost")).await.expect("sandbox");
     node.happen.send(RuntimeEvent::Missed).await.expect("pods");
-    node.say(PodSourceEvent::Wants(Source::Api, pod("wanted", "q"))).await;
-    node.say(PodSourceEvent::Synced(Source::Api)).await;
+    node.say(PodSourceEvent::Wants(PodSource::Api, pod("wanted", "q"))).await;
+    node.say(PodSourceEvent::Synced(PodSource::Api)).await;
     node.runs("the wanted one", &[("wanted", 1)]).await;
     let has = async |uid: &str| !node.runtime.pod(uid).await.expect("pod").sandboxes.is_empty();
     assert!(has("ghost").await, "removed before all sources have spoken");
-    node.say(PodSourceEvent::Synced(Source::Static)).await;
+    node.say(PodSourceEvent::Synced(PodSource::Static)).await;
     node.happen.send(RuntimeEvent::Missed).await.expect("pods");
     for _ in 0..PATIENCE.as_millis() / 10 {
         if !has("ghost").await {
@@ -163,13 +163,13 @@ async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken(
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(!has("ghost").await && has("wanted").await);
-    assert!(!node.place.is_bare());
+    assert!(!node.host.is_bare());
 }
 
 /// An edited manifest of which the agent before had begun the new pod already, and could not write down that the old one is gone.
 fn both_found(dir: &tempfile::TempDir) -> Pods {
     let (runtime, _happened) = FakeRuntime::new();
-    let parts = super::test_support::plain(Arc::new(runtime), dir.path());
+    let shared = super::test_support::plain_context(Arc::new(runtime), dir.path());
     let found = |uid: &str| PodOnNode {
         uid: uid.into(),
         namespace: "ns".into(),
@@ -181,31 +181,32 @@ fn both_found(dir: &tempfile::TempDir) -> Pods {
     let found =
         Found { pods: vec![found("new")], records: BTreeMap::from([("old".to_owned(), record)]) };
     let unready = Readiness::default().guard("sources");
-    let mut pods = Pods::new(parts, StatusBoard::default(), found, vec![Source::Static], unready);
-    pods.hear(PodSourceEvent::Wants(Source::Static, pod("new", "web-node")));
-    pods.hear(PodSourceEvent::Synced(Source::Static));
+    let mut pods =
+        Pods::new(shared, StatusBoard::default(), found, vec![PodSource::Static], unready);
+    pods.apply_source_event(PodSourceEvent::Wants(PodSource::Static, pod("new", "web-node")));
+    pods.apply_source_event(PodSourceEvent::Synced(PodSource::Static));
     pods
 }
 
-fn held(pods: &Pods) -> Vec<(&str, Held)> {
-    pods.tasks.iter().map(|(uid, task)| (uid.as_str(), task.order.borrow().held)).collect()
+fn presence(pods: &Pods) -> Vec<(&str, Presence)> {
+    pods.tasks.iter().map(|(uid, task)| (uid.as_str(), task.update.borrow().presence)).collect()
 }
 
 #[tokio::test]
 async fn a_pod_that_runs_already_is_not_taken_down_while_it_waits_for_what_is_left_of_another() {
     let dir = tempfile::tempdir().expect("tempdir");
     let mut pods = both_found(&dir);
-    assert_eq!(held(&pods), [("old", Held::No)]);
-    pods.looked(vec![]);
-    assert_eq!(held(&pods), [("old", Held::No)]);
+    assert_eq!(presence(&pods), [("old", Presence::Dropped)]);
+    pods.apply_relist(vec![]);
+    assert_eq!(presence(&pods), [("old", Presence::Dropped)]);
     pods.tasks.remove("old");
-    pods.begin_waiting();
-    assert_eq!(held(&pods), [("new", Held::Yes)]);
+    pods.start_waiting();
+    assert_eq!(presence(&pods), [("new", Presence::Present)]);
 
     let dir = tempfile::tempdir().expect("tempdir");
     let mut pods = both_found(&dir);
-    pods.hear(PodSourceEvent::Dropped("new".into()));
-    assert_eq!(held(&pods), [("new", Held::No), ("old", Held::No)]);
+    pods.apply_source_event(PodSourceEvent::Dropped("new".into()));
+    assert_eq!(presence(&pods), [("new", Presence::Dropped), ("old", Presence::Dropped)]);
 }
 
 #[tokio::test]
@@ -218,7 +219,7 @@ async fn what_happened_before_a_source_spoke_is_known_to_the_task() {
     let made = runtime.create_container(&sandbox.id, &config, &sandbox_of("kept")).await;
     let id = made.expect("container");
     runtime.start_container(&id).await.expect("start");
-    let node = Node::start(runtime, vec![Source::Api]).await;
+    let node = Node::start(runtime, vec![PodSource::Api]).await;
     // Found, not asked for yet, and it crashes.
     while happened.try_recv().is_ok() {}
     node.runtime.end(&id, 1);
@@ -227,50 +228,50 @@ async fn what_happened_before_a_source_spoke_is_known_to_the_task() {
     while node.happen.capacity() < node.happen.max_capacity() {
         tokio::task::yield_now().await;
     }
-    node.say(PodSourceEvent::Wants(Source::Api, pod("kept", "p"))).await;
+    node.say(PodSourceEvent::Wants(PodSource::Api, pod("kept", "p"))).await;
     node.runs("the next instance", &[("kept", 1)]).await;
 }
 
 #[tokio::test]
 async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoken() {
-    let place = Arc::new(Place::default());
-    place.make_cgroup(&pod("gone", "p")).expect("cgroup");
+    let host = Arc::new(FakeHost::default());
+    host.make_cgroup(&pod("gone", "p")).expect("cgroup");
     let (runtime, _happened) = FakeRuntime::new();
-    let node = Node::start_in(place, runtime, vec![Source::Api]).await;
-    assert!(!node.place.is_bare());
-    node.say(PodSourceEvent::Synced(Source::Api)).await;
+    let node = Node::start_in(host, runtime, vec![PodSource::Api]).await;
+    assert!(!node.host.is_bare());
+    node.say(PodSourceEvent::Synced(PodSource::Api)).await;
     for _ in 0..PATIENCE.as_millis() / 10 {
-        if node.place.is_bare() {
+        if node.host.is_bare() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(node.place.is_bare());
+    assert!(node.host.is_bare());
 }
 
 #[tokio::test]
 async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
     let dir = tempfile::tempdir().expect("tempdir");
     let (runtime, _happened) = FakeRuntime::new();
-    let parts = super::test_support::plain(Arc::new(runtime), dir.path());
-    let memory = Memory {
+    let shared = super::test_support::plain_context(Arc::new(runtime), dir.path());
+    let memory = PodRecord {
         admission: Some(agent_pod::record::Admission::Admitted),
         accepted_at: 1,
-        ..Memory::default()
+        ..PodRecord::default()
     };
     let record = Record { namespace: "ns".into(), name: "old".into(), memory };
     let found = Found { records: BTreeMap::from([("old".to_owned(), record)]), ..Found::default() };
     let unready = Readiness::default().guard("sources");
-    let sources = vec![Source::Api];
-    let mut pods = Pods::new(parts.clone(), StatusBoard::default(), found, sources, unready);
-    pods.hear(PodSourceEvent::Wants(Source::Api, pod("new", "a")));
-    pods.hear(PodSourceEvent::Wants(Source::Api, pod("dropped", "b")));
-    pods.hear(PodSourceEvent::Wants(Source::Api, pod("old", "old")));
-    pods.hear(PodSourceEvent::Dropped("dropped".into()));
-    assert_eq!(held(&pods), [("old", Held::Yes)]);
-    assert_eq!(parts.node_and_load("new").1.pods, 1, "before its task has done anything");
-    pods.hear(PodSourceEvent::Synced(Source::Api));
-    assert_eq!(held(&pods), [("new", Held::Yes), ("old", Held::Yes)]);
+    let sources = vec![PodSource::Api];
+    let mut pods = Pods::new(shared.clone(), StatusBoard::default(), found, sources, unready);
+    pods.apply_source_event(PodSourceEvent::Wants(PodSource::Api, pod("new", "a")));
+    pods.apply_source_event(PodSourceEvent::Wants(PodSource::Api, pod("dropped", "b")));
+    pods.apply_source_event(PodSourceEvent::Wants(PodSource::Api, pod("old", "old")));
+    pods.apply_source_event(PodSourceEvent::Dropped("dropped".into()));
+    assert_eq!(presence(&pods), [("old", Presence::Present)]);
+    assert_eq!(shared.node_and_load("new").1.pods, 1, "before its task has done anything");
+    pods.apply_source_event(PodSourceEvent::Synced(PodSource::Api));
+    assert_eq!(presence(&pods), [("new", Presence::Present), ("old", Presence::Present)]);
 }
 
 #[tokio::test]
@@ -290,19 +291,19 @@ async fn processors_are_not_given_away_before_all_sources_have_spoken() {
         dir: dir.path(),
         runtime: Arc::new(runtime),
         reports: Arc::new(Api::default()),
-        place: Arc::default(),
+        host: Arc::default(),
         journal,
     };
-    let mut parts = parts(outside);
-    parts.provision.allocator = Some(allocator.clone());
+    let mut shared = pod_context(outside);
+    shared.environment.allocator = Some(allocator.clone());
     let found = Found { pods: Vec::new(), records };
     let unready = Readiness::default().guard("sources");
-    let sources = vec![Source::Api];
-    let mut pods = Pods::new(Arc::new(parts), StatusBoard::default(), found, sources, unready);
+    let sources = vec![PodSource::Api];
+    let mut pods = Pods::new(Arc::new(shared), StatusBoard::default(), found, sources, unready);
     let has = || allocator.granted(&pinned, "c").cpus;
-    pods.looked(Vec::new());
+    pods.apply_relist(Vec::new());
     assert_eq!(has(), "1", "nobody has said that the pod is gone");
-    pods.hear(PodSourceEvent::Synced(Source::Api));
-    pods.looked(Vec::new());
+    pods.apply_source_event(PodSourceEvent::Synced(PodSource::Api));
+    pods.apply_relist(Vec::new());
     assert_eq!(has(), "0-7", "nobody wants it: everybody may use them");
 }

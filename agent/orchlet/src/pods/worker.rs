@@ -1,15 +1,16 @@
-//! The task of one pod. It alone acts on the pod.
+//! The task of one pod, the only one that acts on the pod.
 //!
 //! ```text
-//!   source ── order ──┐
-//!   runtime ─ event ──┤                       ┌─ journal
-//!   objects ─ poke ───┼─► look ─► plan ─► do ─┼─ runtime, node, volumes  (each in its own task, one per object)
-//!   done ─────────────┤                       └─ status, events
+//!   source ── update ─┐
+//!   runtime ─ event ──┤                         ┌─ journal
+//!   objects ─ wake ───┼─► state ─► plan ─► act ─┼─ runtime, node, volumes  (each in its own task, one per object)
+//!   results ──────────┤                         └─ status, events
 //!   time ─────────────┘
 //! ```
 //!
-//! Every turn of the loop takes in what has happened, plans from the whole state, begins what the plan admits and nothing is
-//! being done to already, and waits. What an operation brings comes back as a message; no operation touches the state.
+//! Each turn applies what has happened, plans from the whole state, starts the actions that the
+//! plan admits and that are not already in flight, and waits. Results of operations arrive as
+//! messages; no operation modifies the state itself.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -21,13 +22,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_pod::backoff::Step;
-use agent_pod::desired::{PodWant, Source, grace_of};
+use agent_pod::backoff::RetryStep;
+use agent_pod::desired::{DesiredPod, PodSource, grace_period};
 use agent_pod::events;
 use agent_pod::lifecycle::plan;
-use agent_pod::observed::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
-use agent_pod::plan::{Action, Plan, Stage};
-use agent_pod::record::Memory;
+use agent_pod::observed::{InstanceState, ObservedContainer, ObservedPod, ObservedVolumes};
+use agent_pod::plan::{Action, Plan, PodStage};
+use agent_pod::record::PodRecord;
 use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
@@ -37,202 +38,204 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::act::{Failure, act};
-use super::action_context::Scene;
-use super::action_result::{self, Effect, step};
-use super::in_flight::{Busy, Key, key};
-use super::in_hand::Hand;
+use super::act::{ActionFailure, act};
+use super::action_context::ActionContext;
+use super::action_result::{self, ActionResult, step};
+use super::active_pods::ActivityMark;
+use super::in_flight::{OperationKey, OperationsInFlight, operation_key};
 use super::inbox::Inbox;
-use super::pod_context::{Counts, Known, Parts};
-use super::ports::{Line, MountedVolumes, ReportError, Reported};
-use super::probe_worker::{Probing, Verdict};
-use super::shown::Shown;
+use super::pod_context::{HoldsResources, PodContext, PodSnapshot};
+use super::ports::{ErrorText, MountedVolumes, ReportError, Reported};
+use super::probe_worker::{ProbeChange, ProbeWorkers};
+use super::shown::ShownStatus;
 use super::termination_message::with_message;
 use crate::clock;
 use crate::journal::{CommitHandle, Record};
 use crate::object_cache::Subscription;
 
-/// What a pod's source says of it now.
+/// The latest state of a pod in its source.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Order {
-    /// The pod.
+pub struct PodUpdate {
     pub pod: Arc<Pod>,
-    /// Where it comes from.
-    pub source: Source,
-    /// Whether its source still has it.
-    pub held: Held,
+    pub source: PodSource,
+    pub presence: Presence,
 }
 
 /// Whether a source still has a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// It has.
-    Yes,
-    /// It has not.
-    No,
-}
-
-/// What is known of the pod when its task begins.
-#[derive(Debug, Default)]
-pub struct Start {
-    /// What the runtime has of it.
-    pub on_node: PodOnNode,
-    /// What the journal has of it.
-    pub memory: Option<Memory>,
-}
-
-/// An operation that ended.
-struct Finished {
-    key: Key,
-    /// Of a stop, as it began.
-    deadline: Option<Duration>,
-    outcome: Outcome,
-}
-
-enum Outcome {
-    Did(Action, Result<Effect, Failure>, Duration),
-    /// It was not begun, since the pod ends.
+pub enum Presence {
+    /// The source has it.
+    Present,
+    /// The source no longer has it.
     Dropped,
-    Mounted(Result<MountedVolumes, Line>),
-    Unmounted(Result<(), Line>),
-    Shown(Box<PodStatus>, Result<Reported, ReportError>),
-    Looked(u64, Result<PodOnNode, Line>),
 }
 
-/// The task's state.
+/// What is known of the pod when its task starts.
+#[derive(Debug, Default)]
+pub struct InitialState {
+    /// Its sandboxes and containers in the runtime.
+    pub on_node: PodOnNode,
+    /// Its record in the journal.
+    pub memory: Option<PodRecord>,
+}
+
+struct FinishedOperation {
+    key: OperationKey,
+    /// The deadline of a stop, as it was when the stop started.
+    deadline: Option<Duration>,
+    outcome: OperationResult,
+}
+
+enum OperationResult {
+    ActionDone(Action, Result<ActionResult, ActionFailure>, Duration),
+    /// Not started, because the pod is terminating.
+    Skipped,
+    Mounted(Result<MountedVolumes, ErrorText>),
+    Unmounted(Result<(), ErrorText>),
+    StatusWritten(Box<PodStatus>, Result<Reported, ReportError>),
+    Relisted(u64, Result<PodOnNode, ErrorText>),
+}
+
+/// The state of a pod's task.
 pub struct Worker {
-    parts: Arc<Parts>,
-    order: watch::Receiver<Order>,
+    shared: Arc<PodContext>,
+    update: watch::Receiver<PodUpdate>,
     news: Arc<Inbox<RuntimeEvent>>,
     status_page: TaskStatus,
 
-    seen: PodSeen,
-    memory: Memory,
+    seen: ObservedPod,
+    memory: PodRecord,
     subscription: Box<dyn Subscription>,
-    poke: Arc<Notify>,
+    wake: Arc<Notify>,
     mounted: Arc<MountedVolumes>,
-    /// How many ephemeral containers the subscription knows of.
+    /// Number of ephemeral containers that the subscription covers.
     ephemeral: usize,
-    probing: Probing,
-    verdicts: Arc<Inbox<Verdict>>,
-    /// What the journal was given last, and its receipt.
-    recorded: Arc<Mutex<Option<Memory>>>,
-    ticket: Option<CommitHandle>,
-    /// The receipt of the newest record that says what probes or hooks found.
-    findings: Option<CommitHandle>,
+    probing: ProbeWorkers,
+    probe_changes: Arc<Inbox<ProbeChange>>,
+    /// The record last put into the journal, and the handle to await its commit.
+    recorded: Arc<Mutex<Option<PodRecord>>>,
+    commit: Option<CommitHandle>,
+    /// The commit of the newest record with results of probes or hooks.
+    findings_commit: Option<CommitHandle>,
 
-    busy: Busy,
-    under_way: JoinSet<Result<Finished, Panicked>>,
+    in_flight: OperationsInFlight,
+    under_way: JoinSet<Result<FinishedOperation, Panicked>>,
     panicked: Option<Panicked>,
-    /// Counts what was done to the runtime, so that a look from before is not believed.
+    /// Counts changes of the runtime's state, so that an older relist is discarded.
     epoch: u64,
-    look_again: bool,
-    look_not_before: Duration,
-    /// Whether the runtime may have made or started what it said it had not.
-    unsure: bool,
-    /// When what still runs is killed, since boot, once nothing of the pod may begin any more: for what is under way.
+    relist_again: bool,
+    relist_not_before: Duration,
+    /// Whether a failed call may nevertheless have created or started something.
+    is_uncertain: bool,
+    /// The time since boot at which running containers are killed, set once the pod terminates;
+    /// operations in flight read it.
     ending: watch::Sender<Option<Duration>>,
-    /// Labels and annotations that the volumes were made from.
+    /// Labels and annotations that the volumes were built from.
     fields: (BTreeMap<String, String>, BTreeMap<String, String>),
     volumes_stale: bool,
     refresh_not_before: Duration,
-    /// Refreshes that failed since the last that did not.
+    /// Consecutive failed refreshes.
     refresh_failures: u32,
 
-    /// What the node's other parts were told last.
-    known: Option<Known>,
-    /// What is known of the status that the API shows.
-    shown: Shown,
-    /// Until when the status is held back while it tells only that the pod begins.
+    /// The snapshot last published to the rest of the node.
+    snapshot: Option<PodSnapshot>,
+    /// The status that the API is known to show.
+    shown: ShownStatus,
+    /// Until when a status without progress is held back.
     beginning_held_until: Option<Duration>,
-    /// Waiting reasons that users were told.
-    told: BTreeMap<String, String>,
+    /// Waiting reasons that were reported as events, by container.
+    reported_waiting: BTreeMap<String, String>,
     forgotten: bool,
 }
 
 impl Worker {
-    /// The task of a pod; `order` tells what its source says, `news` what happens in the runtime.
+    /// The task of a pod; `update` carries the pod's state in its source, `news` its runtime
+    /// events.
     pub fn new(
-        parts: Arc<Parts>,
-        order: watch::Receiver<Order>,
+        shared: Arc<PodContext>,
+        update: watch::Receiver<PodUpdate>,
         news: Arc<Inbox<RuntimeEvent>>,
         status_page: TaskStatus,
-        start: Start,
+        start: InitialState,
     ) -> Self {
-        let pod = order.borrow().pod.clone();
-        let poke = parts.poke(&pod.metadata.uid);
-        let subscription = parts.objects.subscribe(&pod, poke.clone());
+        let pod = update.borrow().pod.clone();
+        let wake = shared.waker(&pod.metadata.uid);
+        let subscription = shared.object_cache.subscribe(&pod, wake.clone());
         let recorded = start.memory.clone();
         let (status, instances) = (&pod.status, &start.on_node.containers);
-        let memory = match order.borrow().source {
-            Source::Api => {
-                let end = (grace_of(&pod), clock::boot());
-                Memory::recall_of_api(start.memory, status, instances, end)
+        let memory = match update.borrow().source {
+            PodSource::Api => {
+                let end = (grace_period(&pod), clock::boot());
+                PodRecord::recover_api_pod(start.memory, status, instances, end)
             }
-            Source::Static => Memory::recall(start.memory, status, instances),
+            PodSource::Static => PodRecord::recover(start.memory, status, instances),
         };
-        let volumes =
-            if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };
-        // The agent has looked at the tree when it began: what nothing was found of has nothing there.
+        let volumes = if shared.volumes.exist(&pod) {
+            ObservedVolumes::Unverified
+        } else {
+            ObservedVolumes::Absent
+        };
+        // The agent lists the cgroups at its start: a pod of which nothing was found has none.
         let known_before = recorded.is_some() || !start.on_node.uid.is_empty();
         let on_node = start.on_node.containers.into_iter();
-        let containers = on_node.map(|c| with_message(&parts, &pod, c)).collect();
-        let seen = PodSeen {
+        let containers = on_node.map(|c| with_message(&shared, &pod, c)).collect();
+        let seen = ObservedPod {
             sandboxes: start.on_node.sandboxes,
             containers,
             volumes,
-            cgroup: known_before && parts.place.adopt_cgroup(&pod),
-            ..PodSeen::default()
+            cgroup: known_before && shared.cgroups.adopt_cgroup(&pod),
+            ..ObservedPod::default()
         };
-        let verdicts = Arc::new(Inbox::default());
+        let probe_changes = Arc::new(Inbox::default());
         Self {
-            known: None,
-            shown: Shown::new(pod.clone()),
+            snapshot: None,
+            shown: ShownStatus::new(pod.clone()),
             ephemeral: pod.spec.ephemeral_containers.len(),
-            probing: Probing::new(parts.clone(), verdicts.clone()),
-            verdicts,
-            parts,
-            order,
+            probing: ProbeWorkers::new(shared.clone(), probe_changes.clone()),
+            probe_changes,
+            shared,
+            update,
             news,
             status_page,
             seen,
             memory,
             subscription,
-            poke,
+            wake,
             mounted: Arc::default(),
             recorded: Arc::new(Mutex::new(recorded)),
-            ticket: None,
-            findings: None,
-            busy: Busy::default(),
+            commit: None,
+            findings_commit: None,
+            in_flight: OperationsInFlight::default(),
             under_way: JoinSet::new(),
             panicked: None,
             epoch: 0,
-            look_again: false,
-            look_not_before: Duration::ZERO,
-            unsure: false,
+            relist_again: false,
+            relist_not_before: Duration::ZERO,
+            is_uncertain: false,
             ending: watch::Sender::new(None),
             fields: (pod.metadata.labels.clone(), pod.metadata.annotations.clone()),
             volumes_stale: false,
             refresh_not_before: Duration::ZERO,
             refresh_failures: 0,
             beginning_held_until: None,
-            told: BTreeMap::new(),
+            reported_waiting: BTreeMap::new(),
             forgotten: false,
         }
     }
 
-    /// What the journal was given last, also when the task is gone.
-    pub fn last(&self) -> Arc<Mutex<Option<Memory>>> {
+    /// The record last put into the journal, readable also after the task has ended.
+    pub fn last_record(&self) -> Arc<Mutex<Option<PodRecord>>> {
         self.recorded.clone()
     }
 
-    /// Runs until nothing of the pod is left. Boxed: a future holds what it is given once more for each one around it.
+    /// Runs until nothing of the pod is left. Boxed, since each wrapping future would hold another
+    /// copy of it.
     ///
     /// # Errors
     /// An operation or a probe of the pod panicked.
     pub async fn run(mut self: Box<Self>) -> Result<(), Panicked> {
         while !self.forgotten {
-            let wake_at = self.turn();
+            let wake_at = self.reconcile();
             if let Some(panicked) = self.panicked.take() {
                 return Err(panicked);
             }
@@ -241,36 +244,38 @@ impl Worker {
             }
         }
         let uid = self.pod().metadata.uid.clone();
-        self.parts.journal.put(&uid, None);
-        self.parts.forget(&uid);
+        self.shared.journal.put(&uid, None);
+        self.shared.forget(&uid);
         Ok(())
     }
 
-    /// One turn: plan, remember, show, begin. Returns when time alone calls for the next.
-    fn turn(&mut self) -> Option<Duration> {
-        self.compare_shown();
-        let want = self.want();
-        self.seen.unsure = self.unsure || self.busy.starts();
+    /// One turn: plans, records the memory, writes the status and starts actions. Returns when the
+    /// next turn is due without an event.
+    fn reconcile(&mut self) -> Option<Duration> {
+        self.observe_shown();
+        let want = self.desired();
+        self.seen.unsure = self.is_uncertain || self.in_flight.starts();
         let mut next = plan(&want, &self.seen, &self.memory, clock::now());
-        self.tell_deadline(&next);
-        self.remember(std::mem::take(&mut next.memory));
-        self.tell_waiting(&want, &next.status);
-        self.count(&next);
+        self.report_deadline(&next);
+        self.record_memory(std::mem::take(&mut next.record));
+        self.report_waiting(&want, &next.status);
+        self.publish_snapshot(&next);
         let mut wake_at = next.wake_at;
         let mut wake = |at: Option<Duration>| wake_at = [wake_at, at].into_iter().flatten().min();
-        wake(self.show(&next));
+        wake(self.write_status(&next));
         for action in &next.actions {
-            self.begin(&want, action, &next);
+            self.start_action(&want, action, &next);
         }
-        let probed = self.probing.follow(&next.probes, &self.pod(), &want);
+        let probed = self.probing.sync(&next.probes, &self.pod(), &want);
         self.panicked = self.panicked.take().or(probed.err());
-        wake(self.refresh(&next));
-        wake(self.look());
+        wake(self.refresh_volumes(&next));
+        wake(self.start_relist());
         self.status_page.done(format!("{:?}", next.stage));
         wake_at
     }
 
-    /// Waits until something happens. Every arm is cancel safe: what is not taken now is taken in the next turn.
+    /// Waits for the next event or for `wake_at`. Every arm is cancel safe: what is not received
+    /// now is received in the next turn.
     async fn wait(&mut self, wake_at: Option<Duration>) {
         let timer = async {
             match wake_at {
@@ -278,32 +283,34 @@ impl Worker {
                 None => std::future::pending().await,
             }
         };
-        // In the order of urgency: what the source says comes first, and one schedule of events is one history.
+        // In the order of urgency. The order is fixed so that a test's schedule determines its
+        // history.
         tokio::select! {
             biased;
-            changed = self.order.changed() => {
+            changed = self.update.changed() => {
                 if changed.is_err() {
-                    // The sources are gone: the agent stops, the pod runs on.
+                    // The dispatcher has ended because the agent stops; the containers keep
+                    // running.
                     std::future::pending::<()>().await;
                 }
-                self.reordered();
+                self.apply_update();
             }
             Some(finished) = self.under_way.join_next(), if !self.under_way.is_empty() => {
                 match finished {
-                    Ok(Ok(finished)) => self.finish(finished),
+                    Ok(Ok(finished)) => self.finish_operation(finished),
                     Ok(Err(panicked)) => self.panicked = Some(panicked),
-                    Err(error) => tracing::error!(%error, "an operation of a pod broke off"),
+                    Err(error) => tracing::error!(%error, "an operation of the pod was cancelled; the next plan repeats it"),
                 }
             }
-            news = self.news.next() => self.hear(news),
-            Verdict { container, id, kind, good } = self.verdicts.next() => {
-                // One about an instance that is not the newest any more changes nothing.
-                self.memory.probed(&container, &id, kind, good);
+            news = self.news.next() => self.apply_runtime_event(news),
+            ProbeChange { container, id, kind, good } = self.probe_changes.next() => {
+                // A result for an older instance changes nothing.
+                self.memory.record_probe_result(&container, &id, kind, good);
             }
-            () = self.poke.notified() => {
+            () = self.wake.notified() => {
                 self.sources_changed();
-                // What was missing may be there now.
-                self.memory.forget_trouble(&Step::Volumes);
+                // Objects that were missing may exist now.
+                self.memory.clear_failure(&RetryStep::Volumes);
                 self.forget_imported();
             }
             () = timer => {}
@@ -311,43 +318,42 @@ impl Worker {
     }
 
     fn pod(&self) -> Arc<Pod> {
-        self.order.borrow().pod.clone()
+        self.update.borrow().pod.clone()
     }
 
-    fn want(&self) -> PodWant {
-        let order = self.order.borrow().clone();
-        let config = |container: &Container| self.config(container);
-        let mut want = PodWant::from_pod(
-            &order.pod,
-            order.source,
-            &self.parts.qos(&order.pod),
-            &self.parts.host_ips,
+    fn desired(&self) -> DesiredPod {
+        let update = self.update.borrow().clone();
+        let config = |container: &Container| self.environment_state(container);
+        let mut want = DesiredPod::from_pod(
+            &update.pod,
+            update.source,
+            &self.shared.qos(&update.pod),
+            &self.shared.host_ips,
             config,
         );
-        want.verdict = self.parts.verdict(&order.pod.metadata.uid);
-        want.dead_kept = self.parts.dead_kept();
-        want.crash_delay_max = self.parts.crash_delay_max;
-        if order.held == Held::No { want.gone() } else { want }
+        want.verdict = self.shared.decision(&update.pod.metadata.uid);
+        want.dead_kept = self.shared.dead_kept();
+        want.crash_delay_max = self.shared.crash_delay_max;
+        if update.presence == Presence::Dropped { want.into_gone() } else { want }
     }
 
-    /// Takes in what the source says now.
-    fn reordered(&mut self) {
-        let order = self.order.borrow().clone();
-        let meta = &order.pod.metadata;
+    /// Applies the pod's new state in its source.
+    fn apply_update(&mut self) {
+        let update = self.update.borrow().clone();
+        let meta = &update.pod.metadata;
         let fields = (meta.labels.clone(), meta.annotations.clone());
-        // Labels and annotations may be files of a volume.
         self.volumes_stale |= fields != self.fields;
         self.fields = fields;
-        let ephemeral = order.pod.spec.ephemeral_containers.len();
+        let ephemeral = update.pod.spec.ephemeral_containers.len();
         if ephemeral != self.ephemeral {
-            // The new ones may refer to objects that nothing of the pod has referred to.
+            // New ephemeral containers may refer to further objects.
             self.ephemeral = ephemeral;
-            self.subscription = self.parts.objects.subscribe(&order.pod, self.poke.clone());
+            self.subscription = self.shared.object_cache.subscribe(&update.pod, self.wake.clone());
         }
     }
 
-    /// Keeps the plan's memory, and hands it to the journal when it says something new.
-    fn remember(&mut self, memory: Memory) {
+    /// Stores the plan's memory, and puts it into the journal if it has changed.
+    fn record_memory(&mut self, memory: PodRecord) {
         self.memory = memory;
         self.ending.send_replace(self.memory.ending.as_ref().map(|ending| ending.deadline));
         let before = {
@@ -363,83 +369,86 @@ impl Worker {
             name: pod.metadata.name.clone(),
             memory: self.memory.clone(),
         };
-        let ticket = self.parts.journal.put(&pod.metadata.uid, Some(record));
-        if self.memory.has_found_more_than(&before) {
-            self.findings = Some(ticket.clone());
+        let commit = self.shared.journal.put(&pod.metadata.uid, Some(record));
+        if self.memory.has_newer_results(&before) {
+            self.findings_commit = Some(commit.clone());
         }
-        self.ticket = Some(ticket);
+        self.commit = Some(commit);
     }
 
-    /// Tells the node's other parts what is known of the pod, when that is news.
-    fn count(&mut self, next: &Plan) {
-        let takes = self.memory.takes_of_the_node() && next.stage != Stage::Gone;
-        let counts = if takes { Counts::Yes } else { Counts::No };
-        let Order { pod, source, .. } = self.order.borrow().clone();
-        let is_told = |known: &Known| {
+    /// Publishes the pod's snapshot to the rest of the node if it has changed.
+    fn publish_snapshot(&mut self, next: &Plan) {
+        let takes = self.memory.holds_resources() && next.stage != PodStage::Gone;
+        let holds_resources = if takes { HoldsResources::Yes } else { HoldsResources::No };
+        let PodUpdate { pod, source, .. } = self.update.borrow().clone();
+        let is_told = |known: &PodSnapshot| {
             Arc::ptr_eq(&known.pod, &pod)
-                && (known.counts, known.source) == (counts, source)
+                && (known.holds_resources, known.source) == (holds_resources, source)
                 && *known.status == next.status
         };
-        if !self.known.as_ref().is_some_and(is_told) {
-            let known = Known { pod, status: Arc::new(next.status.clone()), counts, source };
-            self.known = Some(known.clone());
-            self.parts.know(known);
+        if !self.snapshot.as_ref().is_some_and(is_told) {
+            let known =
+                PodSnapshot { pod, status: Arc::new(next.status.clone()), holds_resources, source };
+            self.snapshot = Some(known.clone());
+            self.shared.update_snapshot(known);
         }
     }
 
     // === operations ===
 
-    fn begin(&mut self, want: &PodWant, action: &Action, next: &Plan) {
-        if !self.busy.admits(action) || self.is_held_back(action, next) {
+    fn start_action(&mut self, want: &DesiredPod, action: &Action, next: &Plan) {
+        if !self.in_flight.admits(action) || self.is_held_back(action, next) {
             return;
         }
         let pod = self.pod();
-        if let Some(event) = events::begun(want, &self.memory, action) {
-            self.parts.reports.event(&pod, event);
+        if let Some(event) = events::action_started(want, &self.memory, action) {
+            self.shared.reports.event(&pod, event);
         }
         let deadline = match action {
             Action::StopContainer { deadline, .. } => Some(*deadline),
             _ => None,
         };
-        // What fails half-way leaves something to take down as well.
+        // An action that fails half-way leaves something to clean up as well.
         match action {
-            Action::MountVolumes if self.seen.volumes == VolumesSeen::Absent => {
-                self.seen.volumes = VolumesSeen::Unverified;
+            Action::MountVolumes if self.seen.volumes == ObservedVolumes::Absent => {
+                self.seen.volumes = ObservedVolumes::Unverified;
             }
             Action::CreateSandbox { .. } => self.seen.cgroup = true,
             _ => {}
         }
-        let key = key(action);
-        let before = self.ticket.clone().filter(|_| action.needs_durable_memory());
-        let (parts, scene, mut action) = (self.parts.clone(), self.scene(), action.clone());
+        let key = operation_key(action);
+        let before = self.commit.clone().filter(|_| action.needs_durable_memory());
+        let (shared, context, mut action) =
+            (self.shared.clone(), self.action_context(), action.clone());
         if let Action::StopContainer { hook, .. } = &mut action {
-            // A stop that overtakes another does not run the hook again.
-            *hook &= !self.busy.has(&key);
+            // A stop with an earlier deadline does not run the hook again.
+            *hook &= !self.in_flight.has(&key);
         }
         self.spawn(key, deadline, async move {
-            if let Some(ticket) = before {
-                ticket.durable().await;
+            if let Some(commit) = before {
+                commit.durable().await;
             }
-            if action.begins() && scene.ending.borrow().is_some() {
-                return Outcome::Dropped;
+            if action.begins() && context.ending.borrow().is_some() {
+                return OperationResult::Skipped;
             }
             let began = Instant::now();
             match action {
-                Action::MountVolumes => {
-                    Outcome::Mounted(parts.volumes.set_up(&scene.pod, &scene.sources).await)
-                }
+                Action::MountVolumes => OperationResult::Mounted(
+                    shared.volumes.set_up(&context.pod, &context.objects).await,
+                ),
                 Action::UnmountVolumes => {
-                    Outcome::Unmounted(parts.volumes.tear_down(&scene.pod).await)
+                    OperationResult::Unmounted(shared.volumes.tear_down(&context.pod).await)
                 }
                 action => {
-                    let result = act(&parts, &scene, &action).await;
-                    Outcome::Did(action, result, began.elapsed())
+                    let result = act(&shared, &context, &action).await;
+                    OperationResult::ActionDone(action, result, began.elapsed())
                 }
             }
         });
     }
 
-    /// Volumes wait until everything they are made from was looked up, the last word until the last status is shown.
+    /// Volumes wait for the objects that they are built from; the final report waits until the last
+    /// status is shown.
     fn is_held_back(&self, action: &Action, next: &Plan) -> bool {
         match action {
             Action::MountVolumes => !self.subscription.is_complete(),
@@ -450,21 +459,21 @@ impl Worker {
 
     fn spawn(
         &mut self,
-        key: Key,
+        key: OperationKey,
         deadline: Option<Duration>,
-        operation: impl Future<Output = Outcome> + Send + 'static,
+        operation: impl Future<Output = OperationResult> + Send + 'static,
     ) {
-        self.busy.begin(key.clone(), deadline);
-        let finished = async move { Finished { key, deadline, outcome: operation.await } };
-        self.under_way.spawn(Hand::current().around(panics::isolate(finished)));
+        self.in_flight.begin(key.clone(), deadline);
+        let finished = async move { FinishedOperation { key, deadline, outcome: operation.await } };
+        self.under_way.spawn(ActivityMark::current().wrap(panics::isolate(finished)));
     }
 
-    fn scene(&self) -> Scene {
+    fn action_context(&self) -> ActionContext {
         let sandbox = self.seen.ready_sandbox();
-        Scene {
+        ActionContext {
             pod: self.pod(),
-            source: self.order.borrow().source,
-            sources: Arc::new(self.subscription.sources(&self.pod())),
+            source: self.update.borrow().source,
+            objects: Arc::new(self.subscription.objects(&self.pod())),
             mounted: self.mounted.clone(),
             pod_ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
             ending: self.ending.subscribe(),
@@ -478,107 +487,128 @@ impl Worker {
         }
     }
 
-    // === what comes back ===
+    // === results and runtime events ===
 
-    fn hear(&mut self, news: RuntimeEvent) {
+    fn apply_runtime_event(&mut self, news: RuntimeEvent) {
         match news {
             RuntimeEvent::Container { container, .. } => {
-                let container = with_message(&self.parts, &self.pod(), container);
-                action_result::instance_changed(&mut self.seen, container);
+                let container = with_message(&self.shared, &self.pod(), container);
+                action_result::update_instance(&mut self.seen, container);
             }
             RuntimeEvent::Sandbox { sandbox, .. } => {
-                action_result::sandbox_changed(&mut self.seen, sandbox);
+                action_result::update_sandbox(&mut self.seen, sandbox);
             }
-            RuntimeEvent::Missed => self.look_again = true,
+            RuntimeEvent::Missed => self.relist_again = true,
         }
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    fn finish(&mut self, finished: Finished) {
-        if matches!(finished.key, Key::Sandbox | Key::Container(_) | Key::Remains(_)) {
+    fn finish_operation(&mut self, finished: FinishedOperation) {
+        if matches!(
+            finished.key,
+            OperationKey::Sandbox | OperationKey::Container(_) | OperationKey::DeadContainer(_)
+        ) {
             self.epoch = self.epoch.wrapping_add(1);
         }
-        self.busy.end(&finished.key, finished.deadline);
-        let want = self.want();
+        self.in_flight.end(&finished.key, finished.deadline);
+        let want = self.desired();
         match finished.outcome {
-            Outcome::Did(action, result, took) => self.did(&want, &action, result, took),
-            Outcome::Dropped => {}
-            Outcome::Mounted(result) => self.mounted(&want, result),
-            Outcome::Unmounted(Ok(())) => {
-                self.worked(&want, &Action::UnmountVolumes, Effect::Nothing, Duration::ZERO);
+            OperationResult::ActionDone(action, result, took) => {
+                self.action_done(&want, &action, result, took)
             }
-            Outcome::Unmounted(Err(line)) => {
-                self.failed(&want, &Action::UnmountVolumes, "", &line);
+            OperationResult::Skipped => {}
+            OperationResult::Mounted(result) => self.volumes_set_up(&want, result),
+            OperationResult::Unmounted(Ok(())) => {
+                self.action_succeeded(
+                    &want,
+                    &Action::UnmountVolumes,
+                    ActionResult::Nothing,
+                    Duration::ZERO,
+                );
             }
-            Outcome::Shown(status, result) => self.status_written(*status, result),
-            Outcome::Looked(epoch, result) => self.looked(epoch, result),
+            OperationResult::Unmounted(Err(line)) => {
+                self.action_failed(&want, &Action::UnmountVolumes, "", &line);
+            }
+            OperationResult::StatusWritten(status, result) => self.status_written(*status, result),
+            OperationResult::Relisted(epoch, result) => self.apply_relist(epoch, result),
         }
     }
 
-    fn did(
+    fn action_done(
         &mut self,
-        want: &PodWant,
+        want: &DesiredPod,
         action: &Action,
-        result: Result<Effect, Failure>,
+        result: Result<ActionResult, ActionFailure>,
         took: Duration,
     ) {
         match result {
-            Ok(effect) => {
-                self.doubt(action, effect.tells());
-                self.worked(want, action, effect, took);
+            Ok(result) => {
+                self.mark_uncertain(action, result.shows_state());
+                self.action_succeeded(want, action, result, took);
             }
             Err(failure) => {
-                self.parts.step_failed(&self.pod(), action, took, &failure.message);
-                let told = failure.effect.tells();
-                if let Effect::Instance(instance) = failure.effect {
-                    action_result::instance_changed(&mut self.seen, *instance);
+                self.shared.step_failed(&self.pod(), action, took, &failure.message);
+                let told = failure.result.shows_state();
+                if let ActionResult::Instance(instance) = failure.result {
+                    action_result::update_instance(&mut self.seen, *instance);
                 }
                 if let Action::RunPostStart { container, id } = action {
-                    // Told as an event already; the instance is stopped for it.
-                    self.memory.post_started(container, id, false);
+                    // Already reported as an event; the instance is stopped because of it.
+                    self.memory.record_post_start(container, id, false);
                     return;
                 }
                 if let Action::CreateContainer { container, .. } = action {
-                    // The image may have been removed behind our back: look it up again.
+                    // The image may have been removed meanwhile: it is inspected again.
                     if let Some(c) = want.container(container) {
                         self.seen.images.remove(&c.image);
                     }
                 }
-                self.doubt(action, told);
-                self.failed(want, action, failure.reason, &failure.message);
+                self.mark_uncertain(action, told);
+                self.action_failed(want, action, failure.reason, &failure.message);
             }
         }
     }
 
-    fn worked(&mut self, want: &PodWant, action: &Action, effect: Effect, took: Duration) {
+    fn action_succeeded(
+        &mut self,
+        want: &DesiredPod,
+        action: &Action,
+        result: ActionResult,
+        took: Duration,
+    ) {
         let pod = self.pod();
         if let Action::CreateContainer { container, .. } = action {
-            self.tell_present_image(want, container);
+            self.report_present_image(want, container);
         }
-        if let Some(event) = events::done(want, action, &proto_daemon::go_duration::format(took)) {
-            self.parts.reports.event(&pod, event);
+        if let Some(event) =
+            events::action_succeeded(want, action, &proto_daemon::go_duration::format(took))
+        {
+            self.shared.reports.event(&pod, event);
         }
-        action_result::done(&mut self.seen, &mut self.memory, action, effect);
-        self.parts.step_done(&pod, action, took);
+        action_result::apply(&mut self.seen, &mut self.memory, action, result);
+        self.shared.step_done(&pod, action, took);
         tracing::debug!(pod = %name(&pod), ?action, ?took, "done");
         self.forgotten |= *action == Action::Forget;
     }
 
-    fn failed(&mut self, want: &PodWant, action: &Action, reason: &str, message: &str) {
+    fn action_failed(&mut self, want: &DesiredPod, action: &Action, reason: &str, message: &str) {
         let pod = self.pod();
         tracing::warn!(pod = %name(&pod), ?action, error = message, "failed");
-        if let Some(event) = events::failed(want, action, message) {
-            self.parts.reports.event(&pod, event);
+        if let Some(event) = events::action_failed(want, action, message) {
+            self.shared.reports.event(&pod, event);
         }
-        self.memory.failed(step(action), reason, message, clock::boot());
+        self.memory.record_failure(step(action), reason, message, clock::boot());
         if let Action::CreateSandbox { attempt } = action {
-            self.memory.sandbox_spoilt(*attempt);
+            self.memory.record_spoilt_sandbox(*attempt);
         }
     }
 
-    fn with_messages(&self, containers: Vec<ContainerSeen>) -> Vec<ContainerSeen> {
+    fn with_termination_messages(
+        &self,
+        containers: Vec<ObservedContainer>,
+    ) -> Vec<ObservedContainer> {
         let pod = self.pod();
-        containers.into_iter().map(|c| with_message(&self.parts, &pod, c)).collect()
+        containers.into_iter().map(|c| with_message(&self.shared, &pod, c)).collect()
     }
 }
 

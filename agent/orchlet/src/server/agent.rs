@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::observed::{ContainerSeen, InstanceState};
+use agent_pod::observed::{InstanceState, ObservedContainer};
 use agent_pod::translate::log_directory;
 use agent_runtime::runtime::{ExecOutput, OUTPUT_LEN_MAX, PodOnNode, StreamRequest};
 use agent_runtime::{Runtime, RuntimeError};
@@ -200,7 +200,11 @@ impl AgentView {
     }
 
     /// The runs of a container that the runtime still knows, oldest first.
-    async fn instances(&self, pod: &Pod, container: &str) -> Result<Vec<ContainerSeen>, ViewError> {
+    async fn instances(
+        &self,
+        pod: &Pod,
+        container: &str,
+    ) -> Result<Vec<ObservedContainer>, ViewError> {
         let found = self.on_node(pod).await?;
         let mut instances = found.containers;
         instances.retain(|seen| seen.name == container);
@@ -284,7 +288,7 @@ fn running(found: &PodOnNode) -> Pod {
     pod
 }
 
-fn is_running(seen: &ContainerSeen) -> bool {
+fn is_running(seen: &ObservedContainer) -> bool {
     matches!(seen.state, InstanceState::Running { .. } | InstanceState::Unknown)
 }
 

@@ -10,12 +10,12 @@ use agent_host::cgroup_stats::{self, CgroupStats};
 use agent_host::cgroups::Cgroups;
 use agent_host::disk_usage::{self, DiskUsage};
 use agent_host::{machine, net_counters, process};
-use agent_node::cgroup::{CgroupName, Driver};
+use agent_node::cgroup::{CgroupManager, CgroupName};
 use agent_node::qos::{QosClass, qos_class};
 use agent_pod::translate::log_directory;
 use agent_runtime::Runtime;
 use agent_runtime::runtime::ContainerUsage;
-use agent_volume::open_volume::{self, Top};
+use agent_volume::open_volume::{self, OpenVolume};
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::{mountinfo, panics};
@@ -42,7 +42,7 @@ pub struct Sites {
     /// Cgroup below which the pods' tree is.
     pub cgroup_root: String,
     /// Who manages it.
-    pub driver: Driver,
+    pub driver: CgroupManager,
     /// How long the use of a directory is good.
     pub disk_period: Duration,
 }
@@ -125,7 +125,7 @@ impl Measure {
             cgroup: root,
             fs,
             image_fs: None,
-            network: net_counters::of_process(None),
+            network: net_counters::read_process(None),
             tasks: Some((machine.tasks, machine.tasks_max)),
             machine: (processors(), machine.memory_total_bytes),
             system: self.system(now),
@@ -147,7 +147,7 @@ impl Measure {
             usage: self.usage("pods", &counted.stats, now),
             cgroup: Some(counted),
         });
-        let own = process::own().map(|own| SystemStats {
+        let own = process::own_usage().map(|own| SystemStats {
             name: self.sites.agent.clone(),
             started: 0,
             usage: Usage {
@@ -293,7 +293,7 @@ impl Looked<'_> {
         };
         let logs = PathBuf::from(log_directory(&sites.pod_logs_dir.to_string_lossy(), pod))
             .join(&layer.name);
-        let logs = self.disk(logs.clone(), || disk_usage::of(&logs));
+        let logs = self.disk(logs.clone(), || disk_usage::measure(&logs));
         let of_node = self.fs.unwrap_or_default();
         let statuses =
             pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
@@ -319,7 +319,11 @@ impl Looked<'_> {
     }
 
     /// Seen by a process of the pod: of the sandbox, whose cgroup is the one that is no container's, or of any container.
-    fn network(&self, place: &str, containers: &[ContainerStats]) -> Vec<net_counters::Interface> {
+    fn network(
+        &self,
+        place: &str,
+        containers: &[ContainerStats],
+    ) -> Vec<net_counters::InterfaceCounters> {
         let Some(cgroups) = &self.measure.sites.cgroups else { return Vec::new() };
         let children = cgroups.children(place);
         let (of_containers, others): (Vec<_>, Vec<_>) = children
@@ -329,11 +333,11 @@ impl Looked<'_> {
             .into_iter()
             .chain(of_containers)
             .filter_map(|child| cgroup_stats::any_process(cgroups, &format!("{place}/{child}")));
-        processes.next().map(|pid| net_counters::of_process(Some(pid))).unwrap_or_default()
+        processes.next().map(|pid| net_counters::read_process(Some(pid))).unwrap_or_default()
     }
 
     /// The top of a volume, open, and its file system. What others have mounted there is given little time.
-    fn top(&self, uid: &str, volume: &str) -> Option<(Top, FsUsage)> {
+    fn top(&self, uid: &str, volume: &str) -> Option<(OpenVolume, FsUsage)> {
         let is_there = |point: &&PathBuf| {
             point.starts_with(uid) && point.iter().nth(3) == Some(volume.as_ref())
         };
@@ -341,7 +345,7 @@ impl Looked<'_> {
         let (root, uid, volume) =
             (self.measure.sites.root_dir.clone(), uid.to_owned(), volume.to_owned());
         let look = move || {
-            let top = open_volume::top(&root, &uid, &volume, None).ok()??;
+            let top = open_volume::open_volume(&root, &uid, &volume, None).ok()??;
             let fs = machine::disk_of_open(&top.directory).map(usage_of).ok()?;
             Some((top, fs))
         };
@@ -356,14 +360,14 @@ impl Looked<'_> {
         let uid = &pod.metadata.uid;
         let mut stats = Vec::new();
         for volume in &pod.spec.volumes {
-            let Some((Top { directory, own_fs }, fs)) = self.top(uid, &volume.name) else {
+            let Some((OpenVolume { directory, own_fs }, fs)) = self.top(uid, &volume.name) else {
                 continue;
             };
             let used = if own_fs {
                 DiskUsage { bytes: fs.used_bytes, inodes: fs.inodes_used }
             } else {
                 let remembered_as = root.join("pods").join(uid).join(&volume.name);
-                self.disk(remembered_as, || disk_usage::of_open(directory))
+                self.disk(remembered_as, || disk_usage::measure_open(directory))
             };
             let claim = volume
                 .volume_source
@@ -447,7 +451,7 @@ fn file_system(path: &Path) -> Option<FsUsage> {
     machine::disk(path).ok().map(usage_of)
 }
 
-fn usage_of(disk: machine::Disk) -> FsUsage {
+fn usage_of(disk: machine::DiskRoom) -> FsUsage {
     FsUsage {
         capacity_bytes: disk.total_bytes,
         available_bytes: disk.available_bytes,
@@ -496,7 +500,7 @@ mod tests {
             pod_logs_dir: root.join("logs"),
             cgroups: None,
             cgroup_root: "/".into(),
-            driver: Driver::Cgroupfs,
+            driver: CgroupManager::Cgroupfs,
             disk_period: Duration::from_secs(60),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::pods::ports::VolumeFill;
 use agent_host::cgroup_stats::CgroupStats;
-use agent_host::net_counters::Interface;
+use agent_host::net_counters::InterfaceCounters;
 use proto_api::Time;
 use serde_json::{Map, Value, json};
 
@@ -119,7 +119,7 @@ pub struct PodStats {
     /// Its containers.
     pub containers: Vec<ContainerStats>,
     /// Interfaces of its own network.
-    pub network: Vec<Interface>,
+    pub network: Vec<InterfaceCounters>,
     /// Its volumes.
     pub volumes: Vec<VolumeStats>,
     /// What it takes of the node's own disk.
@@ -157,7 +157,7 @@ pub struct NodeStats {
     /// The file system with the images.
     pub image_fs: Option<FsUsage>,
     /// The node's own interfaces.
-    pub network: Vec<Interface>,
+    pub network: Vec<InterfaceCounters>,
     /// Processes and threads of the machine, and their largest number.
     pub tasks: Option<(u64, u64)>,
     /// Processors, and bytes of memory.
@@ -277,8 +277,8 @@ fn put_usage(into: &mut Map<String, Value>, usage: &Usage) {
 }
 
 /// The first interface stands for the whole: `eth0` where there is one.
-fn put_network(into: &mut Map<String, Value>, interfaces: &[Interface], at: i64) {
-    let fields = |interface: &Interface| {
+fn put_network(into: &mut Map<String, Value>, interfaces: &[InterfaceCounters], at: i64) {
+    let fields = |interface: &InterfaceCounters| {
         let ([rx, _, rx_errors, _], [tx, _, tx_errors, _]) = (interface.received, interface.sent);
         object([
             ("name", json!(interface.name)),
@@ -360,7 +360,8 @@ pub(super) mod tests {
             logs: Some(FsUsage { used_bytes: 6, ..FsUsage::default() }),
             cgroup: counted("/kubepods/podu/id1"),
         };
-        let eth0 = Interface { name: "eth0".into(), received: [1, 2, 3, 4], sent: [5, 6, 7, 8] };
+        let eth0 =
+            InterfaceCounters { name: "eth0".into(), received: [1, 2, 3, 4], sent: [5, 6, 7, 8] };
         let volume = |name: &str, claim: Option<&str>| VolumeStats {
             name: name.into(),
             claim: claim.map(str::to_owned),

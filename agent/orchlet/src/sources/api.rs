@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_pod::desired::Source;
+use agent_pod::desired::PodSource;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 use proto_client::{Change, Client, ListParams, ObjectKey, Reflector, Store};
@@ -71,7 +71,7 @@ pub async fn run(
         }
         if complete && !synced {
             synced = true;
-            if said.send(PodSourceEvent::Synced(Source::Api)).await.is_err() {
+            if said.send(PodSourceEvent::Synced(PodSource::Api)).await.is_err() {
                 return;
             }
         }
@@ -93,7 +93,7 @@ pub fn news(
     let changed = now
         .iter()
         .filter(|(uid, pod)| known.get(*uid).is_none_or(|before| !Arc::ptr_eq(before, pod)))
-        .map(|(_, pod)| PodSourceEvent::Wants(Source::Api, pod.clone()));
+        .map(|(_, pod)| PodSourceEvent::Wants(PodSource::Api, pod.clone()));
     dropped.chain(changed).collect()
 }
 

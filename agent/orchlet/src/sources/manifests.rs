@@ -41,9 +41,9 @@ impl Origin {
 
 /// What the sources of manifests have said so far; one that has said nothing yet has `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known(BTreeMap<Origin, Option<StaticPods>>);
+pub struct ManifestPods(BTreeMap<Origin, Option<StaticPods>>);
 
-impl Known {
+impl ManifestPods {
     /// Nothing yet, of these sources.
     pub fn nothing_of(origins: impl IntoIterator<Item = Origin>) -> Self {
         Self(origins.into_iter().map(|origin| (origin, None)).collect())
@@ -71,7 +71,7 @@ pub struct ManifestPublisher {
     /// Which source.
     pub origin: Origin,
     /// What all of them say.
-    pub known: watch::Sender<Known>,
+    pub known: watch::Sender<ManifestPods>,
     /// Where users of the node read of faults.
     pub events: NodeEvents,
     /// Names of the naming profile.
@@ -85,7 +85,7 @@ impl ManifestPublisher {
     /// One that has said nothing.
     pub fn new(
         origin: Origin,
-        known: watch::Sender<Known>,
+        known: watch::Sender<ManifestPods>,
         events: NodeEvents,
         names: &'static Names,
         node: &str,
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn the_pods_of_one_source_do_not_wait_for_another() {
         let pods = |uid: &str| StaticPods::from([(uid.to_owned(), Arc::default())]);
-        let mut known = Known::nothing_of([Origin::File, Origin::Http]);
+        let mut known = ManifestPods::nothing_of([Origin::File, Origin::Http]);
         assert!(known.hear(Origin::File, pods("a")));
         assert_eq!((known.pods(), known.is_whole()), (pods("a"), false));
         assert!(!known.hear(Origin::File, pods("a")), "no news");

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::desired::Source;
+use agent_pod::desired::PodSource;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 use proto_client::{Change, Client, DeleteParams, ObjectKey, Store, WriteParams};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::pods::PodSourceEvent;
-use crate::sources::manifests::{Known, StaticPods};
+use crate::sources::manifests::{ManifestPods, StaticPods};
 
 /// Between attempts to bring mirrors up to date.
 const RETRY: Duration = Duration::from_secs(5);
@@ -69,7 +69,7 @@ pub fn mirror_of(names: &Names, pod: &Pod) -> Pod {
 
 /// Tells the pods' tasks about static pods, each with the status that its mirror shows, so that a task knows what users see.
 pub async fn tell(
-    mut pods: watch::Receiver<Known>,
+    mut pods: watch::Receiver<ManifestPods>,
     mirrors: Option<Store<Pod>>,
     changed: Arc<Notify>,
     names: &'static Names,
@@ -89,13 +89,13 @@ pub async fn tell(
         }
         for (uid, pod) in &now {
             if known.get(uid) != Some(pod) {
-                let _ = said.send(PodSourceEvent::Wants(Source::Static, pod.clone())).await;
+                let _ = said.send(PodSourceEvent::Wants(PodSource::Static, pod.clone())).await;
             }
         }
         known = now;
         if !synced && current.is_whole() {
             synced = true;
-            let _ = said.send(PodSourceEvent::Synced(Source::Static)).await;
+            let _ = said.send(PodSourceEvent::Synced(PodSource::Static)).await;
         }
         // Cancel safe: both only say that it is time to compare.
         tokio::select! {
@@ -123,7 +123,7 @@ fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod
 pub async fn keep(
     client: Client,
     store: Store<Pod>,
-    mut pods: watch::Receiver<Known>,
+    mut pods: watch::Receiver<ManifestPods>,
     changed: Arc<Notify>,
 ) {
     store.synced().await;

@@ -28,14 +28,14 @@ fn pod(version: &str, status: PodStatus) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-fn answer(version: &str, status: PodStatus) -> Box<Answer> {
-    Answer { status, version: version.into() }.into()
+fn answer(version: &str, status: PodStatus) -> Box<ServerStatus> {
+    ServerStatus { status, version: version.into() }.into()
 }
 
 /// The agent has written that a pod is ready, as version 5, at one second.
-fn written() -> Shown {
-    let mut shown = Shown::new(pod("3", PodStatus::default()));
-    shown.written(&status("True"), answer("5", status("True")), SECOND);
+fn written() -> ShownStatus {
+    let mut shown = ShownStatus::new(pod("3", PodStatus::default()));
+    shown.record_written(&status("True"), answer("5", status("True")), SECOND);
     shown
 }
 
@@ -54,8 +54,8 @@ fn what_another_has_changed_is_written_again_and_what_the_watch_is_late_with_is_
     ];
     for (case, seen, corrected) in table {
         let mut shown = written();
-        shown.watch(&seen, Some(&wanted), SECOND);
-        assert_eq!(!shown.is(&wanted), corrected, "{case}");
+        shown.observe(&seen, Some(&wanted), SECOND);
+        assert_eq!(!shown.matches(&wanted), corrected, "{case}");
         assert!(shown.not_before() <= SECOND, "{case}: the first correction waits for nothing");
     }
 }
@@ -67,9 +67,9 @@ fn what_others_own_is_no_reason_to_write() {
     theirs.conditions.push(condition("DisruptionTarget", "True", 9));
     theirs.nominated_node_name = "n".into();
     let mut shown = written();
-    let seen = shown.watch(&pod("6", theirs), Some(&status("True")), SECOND);
-    assert_eq!(seen, Some(Seen::default()));
-    assert!(shown.is(&status("True")));
+    let seen = shown.observe(&pod("6", theirs), Some(&status("True")), SECOND);
+    assert_eq!(seen, Some(WatchChange::default()));
+    assert!(shown.matches(&status("True")));
     assert_eq!(shown.corrections, 0);
 }
 
@@ -77,17 +77,17 @@ fn what_others_own_is_no_reason_to_write() {
 fn a_version_that_went_back_counts_once_the_watch_cannot_be_late_any_more() {
     let (wanted, mut shown) = (status("True"), written());
     let restored = pod("2", status("False"));
-    let at = shown.believes_watch_at().expect("the watch is behind");
-    assert_eq!(shown.watch(&restored, Some(&wanted), at - SECOND), None);
-    assert!(shown.is(&wanted));
-    shown.watch(&restored, Some(&wanted), at).expect("news");
-    assert!(!shown.is(&wanted));
-    assert_eq!(shown.believes_watch_at(), None, "nobody is woken again and again");
+    let at = shown.watch_trusted_at().expect("the watch is behind");
+    assert_eq!(shown.observe(&restored, Some(&wanted), at - SECOND), None);
+    assert!(shown.matches(&wanted));
+    shown.observe(&restored, Some(&wanted), at).expect("news");
+    assert!(!shown.matches(&wanted));
+    assert_eq!(shown.watch_trusted_at(), None, "nobody is woken again and again");
     // The same where there is no object any more.
     let mut shown = written();
-    assert_eq!(shown.watch(&pod("", PodStatus::default()), Some(&wanted), at), None);
-    assert!(shown.is(&wanted));
-    assert_eq!(shown.believes_watch_at(), None);
+    assert_eq!(shown.observe(&pod("", PodStatus::default()), Some(&wanted), at), None);
+    assert!(shown.matches(&wanted));
+    assert_eq!(shown.watch_trusted_at(), None);
 }
 
 #[test]
@@ -95,14 +95,14 @@ fn a_condition_that_was_overruled_is_told_once() {
     let (wanted, mut shown) = (status("True"), written());
     let mut theirs = status("False");
     theirs.conditions[0].last_transition_time = Time::from_unix(60);
-    let seen = shown.watch(&pod("6", theirs.clone()), Some(&wanted), SECOND).expect("news");
+    let seen = shown.observe(&pod("6", theirs.clone()), Some(&wanted), SECOND).expect("news");
     assert_eq!(seen.overruled, [("Ready".to_owned(), "False".to_owned(), 60)]);
     theirs.message = "more".into();
-    let seen = shown.watch(&pod("7", theirs), Some(&wanted), SECOND).expect("news");
+    let seen = shown.observe(&pod("7", theirs), Some(&wanted), SECOND).expect("news");
     assert_eq!(seen.overruled, []);
     // What was never shown as wanted was not overruled.
-    let mut shown = Shown::new(pod("3", status("False")));
-    let seen = shown.watch(&pod("4", status("False")), Some(&wanted), SECOND).expect("news");
+    let mut shown = ShownStatus::new(pod("3", status("False")));
+    let seen = shown.observe(&pod("4", status("False")), Some(&wanted), SECOND).expect("news");
     assert_eq!(seen.overruled, []);
 }
 
@@ -112,53 +112,53 @@ fn a_fight_is_no_storm_and_ends_with_the_first_correction_that_stays() {
     let mut pauses = Vec::new();
     for round in 0..12_u64 {
         let theirs = pod(&(6 + 2 * round).to_string(), status("False"));
-        shown.watch(&theirs, Some(&wanted), now);
+        shown.observe(&theirs, Some(&wanted), now);
         pauses.push(shown.not_before().saturating_sub(now));
         now = now.max(shown.not_before());
-        shown.written(&wanted, answer(&(7 + 2 * round).to_string(), wanted.clone()), now);
+        shown.record_written(&wanted, answer(&(7 + 2 * round).to_string(), wanted.clone()), now);
     }
     assert_eq!(pauses[0], Duration::ZERO);
     assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]), "{pauses:?}");
     assert!(pauses[11] <= CORRECTIONS.longest && pauses[11] > SECOND, "{pauses:?}");
     now += CALM + SECOND;
-    shown.watch(&pod("100", status("False")), Some(&wanted), now);
+    shown.observe(&pod("100", status("False")), Some(&wanted), now);
     assert!(shown.not_before() <= now, "after a calm a correction is made at once");
 }
 
 #[test]
 fn what_a_server_does_not_take_is_stated_once_more_and_not_again() {
-    let (wanted, mut shown) = (status("True"), Shown::new(pod("3", PodStatus::default())));
-    shown.written(&wanted, answer("5", status("False")), SECOND);
-    assert!(shown.is_unsure() && !shown.is(&wanted), "another may have written meanwhile");
-    shown.written(&wanted, answer("6", status("False")), SECOND);
-    assert!(shown.is(&wanted));
-    shown.watch(&pod("6", status("False")), Some(&wanted), SECOND);
-    assert!(shown.is(&wanted));
+    let (wanted, mut shown) = (status("True"), ShownStatus::new(pod("3", PodStatus::default())));
+    shown.record_written(&wanted, answer("5", status("False")), SECOND);
+    assert!(shown.is_unsure() && !shown.matches(&wanted), "another may have written meanwhile");
+    shown.record_written(&wanted, answer("6", status("False")), SECOND);
+    assert!(shown.matches(&wanted));
+    shown.observe(&pod("6", status("False")), Some(&wanted), SECOND);
+    assert!(shown.matches(&wanted));
     // Something else is wanted, or something else is shown.
     let more = PodStatus { message: "m".into(), ..wanted.clone() };
-    assert!(!shown.is(&more));
-    shown.watch(&pod("7", PodStatus::default()), Some(&wanted), SECOND);
-    assert!(!shown.is(&wanted));
+    assert!(!shown.matches(&more));
+    shown.observe(&pod("7", PodStatus::default()), Some(&wanted), SECOND);
+    assert!(!shown.matches(&wanted));
 }
 
 #[test]
 fn after_a_write_that_failed_all_is_stated_after_a_pause() {
     let (wanted, mut shown) = (status("True"), written());
-    shown.failed(SECOND);
-    assert!(shown.is_unsure() && !shown.is(&wanted));
+    shown.record_failed(SECOND);
+    assert!(shown.is_unsure() && !shown.matches(&wanted));
     assert!(shown.not_before() > SECOND);
-    shown.written(&wanted, answer("6", wanted.clone()), SECOND);
-    assert!(!shown.is_unsure() && shown.is(&wanted));
+    shown.record_written(&wanted, answer("6", wanted.clone()), SECOND);
+    assert!(!shown.is_unsure() && shown.matches(&wanted));
 }
 
 #[test]
 fn where_there_is_no_object_nothing_is_written_until_there_is_one() {
-    let (wanted, mut shown) = (status("True"), Shown::new(pod("3", status("False"))));
-    shown.absent(&pod("3", status("False")));
-    assert!(shown.is(&wanted));
-    assert_eq!(shown.watch(&pod("3", status("False")), Some(&wanted), SECOND), None);
-    shown.watch(&pod("4", status("False")), Some(&wanted), SECOND).expect("news");
-    assert!(!shown.is(&wanted));
+    let (wanted, mut shown) = (status("True"), ShownStatus::new(pod("3", status("False"))));
+    shown.record_absent(&pod("3", status("False")));
+    assert!(shown.matches(&wanted));
+    assert_eq!(shown.observe(&pod("3", status("False")), Some(&wanted), SECOND), None);
+    shown.observe(&pod("4", status("False")), Some(&wanted), SECOND).expect("news");
+    assert!(!shown.matches(&wanted));
 }
 
 #[test]

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use agent_pod::env::Objects as _;
+use agent_pod::env::EnvObjects as _;
 use proto_api::Time;
 use proto_api::core::v1::{EnvVar, PodStatus};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::object_cache::{NoObjects, Subscribe, Subscription};
-use crate::pods::in_hand::InHand;
-use crate::pods::ports::{Line, MountedVolumes, PodVolumes, Sources, WantedPart};
+use crate::object_cache::{NoObjects, ObjectCache, Subscription};
+use crate::pods::active_pods::ActivePods;
+use crate::pods::ports::{ErrorText, MountedVolumes, PodObjects, PodVolumes, WantedPart};
 use futures_util::future::BoxFuture;
 
 /// Where the handling of a pod with an environment panics.
@@ -28,7 +28,7 @@ enum Where {
 struct Poison {
     at: Where,
     on: Arc<AtomicBool>,
-    place: Arc<Place>,
+    host: Arc<FakeHost>,
 }
 
 impl Poison {
@@ -41,13 +41,13 @@ fn has_env(pod: &Pod) -> bool {
     pod.spec.containers.iter().any(|c| !c.env.is_empty())
 }
 
-impl Subscribe for Poison {
+impl ObjectCache for Poison {
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
         self.act(Where::Begin, has_env(pod));
         let inner = NoObjects.subscribe(pod, poke);
         Box::new(Looked {
             inner,
-            poison: Self { at: self.at, on: self.on.clone(), place: self.place.clone() },
+            poison: Self { at: self.at, on: self.on.clone(), host: self.host.clone() },
         })
     }
 }
@@ -58,8 +58,8 @@ struct Looked {
 }
 
 impl Subscription for Looked {
-    fn sources(&self, pod: &Pod) -> Sources {
-        self.inner.sources(pod)
+    fn objects(&self, pod: &Pod) -> PodObjects {
+        self.inner.objects(pod)
     }
 
     fn is_complete(&self) -> bool {
@@ -76,12 +76,12 @@ impl PodVolumes for Poison {
     fn set_up<'a>(
         &'a self,
         pod: &'a Arc<Pod>,
-        sources: &'a Sources,
-    ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
+        sources: &'a PodObjects,
+    ) -> BoxFuture<'a, Result<MountedVolumes, ErrorText>> {
         Box::pin(async move {
             self.act(Where::Operation, has_env(pod));
             assert!(sources.config_map("none").is_none());
-            self.place.set_up(pod, sources).await
+            self.host.set_up(pod, sources).await
         })
     }
 
@@ -90,16 +90,16 @@ impl PodVolumes for Poison {
         pod: &'a Pod,
         container: &'a str,
         parts: Vec<WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
-        self.place.bind_parts(pod, container, parts)
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>> {
+        self.host.bind_parts(pod, container, parts)
     }
 
     fn exist(&self, pod: &Pod) -> bool {
-        self.place.exist(pod)
+        self.host.exist(pod)
     }
 
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
-        self.place.tear_down(pod)
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+        self.host.tear_down(pod)
     }
 }
 
@@ -113,21 +113,21 @@ fn with_env(uid: &str) -> Arc<Pod> {
 impl Node {
     async fn poisoned(at: Where, on: &Arc<AtomicBool>) -> Self {
         let (runtime, _happened) = FakeRuntime::new();
-        let place = Arc::<Place>::default();
-        let poison = Poison { at, on: on.clone(), place: place.clone() };
-        let also = Poison { at, on: on.clone(), place: place.clone() };
-        Self::start_with(place, Arc::new(runtime), vec![Source::Api], |parts| {
-            parts.objects = Arc::new(poison);
-            parts.volumes = Arc::new(also);
+        let host = Arc::<FakeHost>::default();
+        let poison = Poison { at, on: on.clone(), host: host.clone() };
+        let also = Poison { at, on: on.clone(), host: host.clone() };
+        Self::start_with(host, Arc::new(runtime), vec![PodSource::Api], |shared| {
+            shared.object_cache = Arc::new(poison);
+            shared.volumes = Arc::new(also);
         })
         .await
     }
 
     /// Starts over what an agent before has left in the file at `path` and in the runtime.
-    async fn after(path: &Path, runtime: &Arc<FakeRuntime>, place: &Arc<Place>) -> Self {
-        let in_hand = InHand::open(path).expect("open");
-        Self::start_with(place.clone(), runtime.clone(), vec![Source::Api], |parts| {
-            parts.in_hand = in_hand;
+    async fn after(path: &Path, runtime: &Arc<FakeRuntime>, host: &Arc<FakeHost>) -> Self {
+        let active_pods = ActivePods::open(path).expect("open");
+        Self::start_with(host.clone(), runtime.clone(), vec![PodSource::Api], |shared| {
+            shared.active_pods = active_pods;
         })
         .await
     }
@@ -164,9 +164,9 @@ async fn a_panic_in_the_handling_of_one_pod_is_that_pods_alone() {
     for at in [Where::Begin, Where::Turn, Where::Operation] {
         let on = Arc::new(AtomicBool::new(true));
         let node = Node::poisoned(at, &on).await;
-        node.say(PodSourceEvent::Wants(Source::Api, with_env("bad"))).await;
-        node.say(PodSourceEvent::Wants(Source::Api, pod("well", "well"))).await;
-        node.say(PodSourceEvent::Synced(Source::Api)).await;
+        node.say(PodSourceEvent::Wants(PodSource::Api, with_env("bad"))).await;
+        node.say(PodSourceEvent::Wants(PodSource::Api, pod("well", "well"))).await;
+        node.say(PodSourceEvent::Synced(PodSource::Api)).await;
         node.until("the other runs", pass_on).await;
         // Once is tried again, twice is not.
         node.until("quarantine", |node| !node.conditions().is_empty()).await;
@@ -179,12 +179,12 @@ async fn a_panic_in_the_handling_of_one_pod_is_that_pods_alone() {
 
         // What is told of it again changes nothing, what is changed in it does.
         on.store(false, Ordering::SeqCst);
-        node.say(PodSourceEvent::Wants(Source::Api, with_env("bad"))).await;
+        node.say(PodSourceEvent::Wants(PodSource::Api, with_env("bad"))).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!node.runtime.is_live("bad"));
         let mut changed = (*with_env("bad")).clone();
         changed.metadata.labels.insert("fixed".into(), "yes".into());
-        node.say(PodSourceEvent::Wants(Source::Api, Arc::new(changed))).await;
+        node.say(PodSourceEvent::Wants(PodSource::Api, Arc::new(changed))).await;
         node.until("the changed pod runs", |node| node.runtime.is_live("bad")).await;
         assert_eq!(node.conditions(), ["True AgentCrashed", "False AgentCrashed"], "{at:?}");
         assert!(!node.task.is_finished() && pass_on(&node));
@@ -195,8 +195,8 @@ async fn a_panic_in_the_handling_of_one_pod_is_that_pods_alone() {
 async fn what_runs_of_a_pod_that_panics_runs_on_and_ends_with_its_deletion() {
     let on = Arc::new(AtomicBool::new(false));
     let node = Node::poisoned(Where::Turn, &on).await;
-    node.say(PodSourceEvent::Wants(Source::Api, with_env("bad"))).await;
-    node.say(PodSourceEvent::Synced(Source::Api)).await;
+    node.say(PodSourceEvent::Wants(PodSource::Api, with_env("bad"))).await;
+    node.say(PodSourceEvent::Synced(PodSource::Api)).await;
     node.until("it runs", |node| node.runtime.is_live("bad")).await;
     let made = node.runtime.live();
     on.store(true, Ordering::SeqCst);
@@ -206,14 +206,14 @@ async fn what_runs_of_a_pod_that_panics_runs_on_and_ends_with_its_deletion() {
     let mut deleted = (*with_env("bad")).clone();
     deleted.metadata.deletion_timestamp = Some(Time::from_unix(1));
     deleted.metadata.deletion_grace_period_seconds = Some(1);
-    node.say(PodSourceEvent::Wants(Source::Api, Arc::new(deleted))).await;
+    node.say(PodSourceEvent::Wants(PodSource::Api, Arc::new(deleted))).await;
     let gone = |node: &Node| !node.api.deleted.lock().expect("lock").is_empty();
     node.until("deleted", gone).await;
-    assert!(node.runtime.is_bare() && node.place.is_bare());
+    assert!(node.runtime.is_bare() && node.host.is_bare());
     node.say(PodSourceEvent::Dropped("bad".into())).await;
     // Another of its name is another pod.
     on.store(false, Ordering::SeqCst);
-    node.say(PodSourceEvent::Wants(Source::Api, with_env("next"))).await;
+    node.say(PodSourceEvent::Wants(PodSource::Api, with_env("next"))).await;
     node.until("the next runs", |node| node.runtime.is_live("next")).await;
 }
 
@@ -236,24 +236,24 @@ async fn a_pod_that_ends_the_agent_twice_is_not_handled_by_the_third() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("in-hand");
     let (runtime, _happened) = FakeRuntime::new();
-    let (runtime, place) = (Arc::new(runtime), Arc::<Place>::default());
+    let (runtime, host) = (Arc::new(runtime), Arc::<FakeHost>::default());
     let pods = |node: &Node| {
         let say = node.say.clone();
         async move {
             for uid in ["bad", "well"] {
-                say.send(PodSourceEvent::Wants(Source::Api, pod(uid, uid))).await.expect("pods");
+                say.send(PodSourceEvent::Wants(PodSource::Api, pod(uid, uid))).await.expect("pods");
             }
-            say.send(PodSourceEvent::Synced(Source::Api)).await.expect("pods");
+            say.send(PodSourceEvent::Synced(PodSource::Api)).await.expect("pods");
         }
     };
     for _ in 0..2 {
-        let node = Node::after(&path, &runtime, &place).await;
+        let node = Node::after(&path, &runtime, &host).await;
         pods(&node).await;
         node.until("both run", |node| pass_on(node) && node.runtime.is_live("bad")).await;
         kill(node, &path, &["bad"]).await;
     }
     let before = runtime.changes().len();
-    let node = Node::after(&path, &runtime, &place).await;
+    let node = Node::after(&path, &runtime, &host).await;
     pods(&node).await;
     node.until("quarantine", |node| !node.conditions().is_empty()).await;
     assert_eq!(runtime.live().len(), 2, "what runs runs on");
@@ -270,13 +270,13 @@ async fn of_two_suspects_one_is_tried_after_the_other() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("in-hand");
     let (runtime, _happened) = FakeRuntime::new();
-    let (runtime, place) = (Arc::new(runtime), Arc::<Place>::default());
+    let (runtime, host) = (Arc::new(runtime), Arc::<FakeHost>::default());
     let start = async || {
-        let node = Node::after(&path, &runtime, &place).await;
+        let node = Node::after(&path, &runtime, &host).await;
         for uid in ["a", "b", "well"] {
-            node.say(PodSourceEvent::Wants(Source::Api, pod(uid, uid))).await;
+            node.say(PodSourceEvent::Wants(PodSource::Api, pod(uid, uid))).await;
         }
-        node.say(PodSourceEvent::Synced(Source::Api)).await;
+        node.say(PodSourceEvent::Synced(PodSource::Api)).await;
         node
     };
     for _ in 0..2 {

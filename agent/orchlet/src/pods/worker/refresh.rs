@@ -1,42 +1,47 @@
-//! The pod's volumes while it lives: brought up to date when what they are made from changes.
+//! Refreshes the volumes of a running pod when the objects that they are built from change.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::backoff::Step;
-use agent_pod::desired::{Config, PodWant};
+use agent_pod::backoff::RetryStep;
+use agent_pod::desired::{ConfigState, DesiredPod};
 use agent_pod::events;
-use agent_pod::observed::{ImageSeen, VolumesSeen};
-use agent_pod::plan::{Action, Plan, Stage};
+use agent_pod::observed::{ObservedImage, ObservedVolumes};
+use agent_pod::plan::{Action, Plan, PodStage};
 use proto_api::core::v1::Container;
 
-use super::{Outcome, Worker, name};
+use super::{OperationResult, Worker, name};
 use crate::clock;
-use crate::pods::action_result::Effect;
-use crate::pods::in_flight::Key;
-use crate::pods::ports::{Line, MountedVolumes};
+use crate::pods::action_result::ActionResult;
+use crate::pods::in_flight::OperationKey;
+use crate::pods::ports::{ErrorText, MountedVolumes};
 
-/// A failed refresh of volumes is tried again after this, and after twice as long each time it fails again.
+/// Pause before a failed refresh is repeated, doubled with each further failure.
 const REFRESH_RETRY: Duration = Duration::from_secs(2);
-/// The longest wait for another try.
 const REFRESH_RETRY_MAX: Duration = Duration::from_secs(60);
 
 impl Worker {
-    /// What volumes are made from may have changed: a failure of before says nothing about what is there now.
+    /// Marks the volumes stale after a change of their objects; an earlier failure does not delay
+    /// the next refresh.
     pub(super) fn sources_changed(&mut self) {
         self.volumes_stale = true;
         let soon = clock::boot().saturating_add(REFRESH_RETRY);
         self.refresh_not_before = self.refresh_not_before.min(soon);
     }
 
-    /// Brings volumes up to date whose sources have changed, or whose token has aged.
-    pub(super) fn refresh(&mut self, next: &Plan) -> Option<Duration> {
-        let alive = matches!(next.stage, Stage::Preparing | Stage::Initializing | Stage::Running);
-        if !alive && self.seen.volumes == VolumesSeen::Unverified {
-            // Whoever is asked for a volume may never answer, and nobody wants it any more.
-            self.parts.volumes.give_up(&self.pod());
+    /// Refreshes volumes whose objects have changed or whose token is due. Returns when the next
+    /// refresh is due.
+    pub(super) fn refresh_volumes(&mut self, next: &Plan) -> Option<Duration> {
+        let alive =
+            matches!(next.stage, PodStage::Preparing | PodStage::Initializing | PodStage::Running);
+        if !alive && self.seen.volumes == ObservedVolumes::Unverified {
+            // A driver may never answer, and the pod no longer needs the volume.
+            self.shared.volumes.give_up(&self.pod());
         }
-        if !alive || self.seen.volumes != VolumesSeen::Mounted || self.busy.has(&Key::Volumes) {
+        if !alive
+            || self.seen.volumes != ObservedVolumes::Mounted
+            || self.in_flight.has(&OperationKey::Volumes)
+        {
             return None;
         }
         let now = clock::boot();
@@ -48,24 +53,33 @@ impl Worker {
             return Some(self.refresh_not_before);
         }
         self.volumes_stale = false;
-        let (parts, scene) = (self.parts.clone(), self.scene());
-        self.spawn(Key::Volumes, None, async move {
-            Outcome::Mounted(parts.volumes.set_up(&scene.pod, &scene.sources).await)
+        let (shared, context) = (self.shared.clone(), self.action_context());
+        self.spawn(OperationKey::Volumes, None, async move {
+            OperationResult::Mounted(shared.volumes.set_up(&context.pod, &context.objects).await)
         });
         None
     }
 
-    pub(super) fn mounted(&mut self, want: &PodWant, result: Result<MountedVolumes, Line>) {
+    pub(super) fn volumes_set_up(
+        &mut self,
+        want: &DesiredPod,
+        result: Result<MountedVolumes, ErrorText>,
+    ) {
         match result {
             Ok(mounted) => {
                 self.refresh_failures = 0;
                 self.mounted = Arc::new(mounted);
-                self.worked(want, &Action::MountVolumes, Effect::Nothing, Duration::ZERO);
+                self.action_succeeded(
+                    want,
+                    &Action::MountVolumes,
+                    ActionResult::Nothing,
+                    Duration::ZERO,
+                );
             }
-            Err(line) if self.seen.volumes == VolumesSeen::Mounted => {
-                // A refresh that failed leaves the volumes as they are.
-                tracing::warn!(pod = %name(&self.pod()), error = line, "volumes are not up to date");
-                self.parts.reports.event(&self.pod(), events::mount_failed(&line));
+            Err(line) if self.seen.volumes == ObservedVolumes::Mounted => {
+                // The volumes stay as they are after a failed refresh.
+                tracing::warn!(pod = %name(&self.pod()), error = line, "cannot refresh volumes; containers keep the previous content until a retry succeeds");
+                self.shared.reports.event(&self.pod(), events::mount_failed(&line));
                 self.volumes_stale = true;
                 let wait = REFRESH_RETRY
                     .saturating_mul(2_u32.saturating_pow(self.refresh_failures.min(8)));
@@ -74,31 +88,31 @@ impl Worker {
             }
             Err(line) => {
                 let action = Action::MountVolumes;
-                self.parts.step_failed(&self.pod(), &action, Duration::ZERO, &line);
-                self.failed(want, &Action::MountVolumes, "", &line);
+                self.shared.step_failed(&self.pod(), &action, Duration::ZERO, &line);
+                self.action_failed(want, &Action::MountVolumes, "", &line);
             }
         }
     }
 
-    /// An image that was imported is there, whatever a registry said.
+    /// Forgets pull failures of images that have been imported meanwhile.
     pub(super) fn forget_imported(&mut self) {
-        let images = &self.parts.images;
+        let images = &self.shared.images;
         self.memory
             .troubles
-            .retain(|t| !matches!(&t.step, Step::Image(image) if images.is_imported(image)));
+            .retain(|t| !matches!(&t.step, RetryStep::Image(image) if images.is_imported(image)));
         self.seen.images.retain(|image, seen| {
-            !(matches!(seen, ImageSeen::Absent { .. }) && images.is_imported(image))
+            !(matches!(seen, ObservedImage::Absent { .. }) && images.is_imported(image))
         });
     }
 
-    /// Whether the environment of a container can be made from what is known.
-    pub(super) fn config(&self, container: &Container) -> Config {
+    /// Whether all objects for a container's environment are known.
+    pub(super) fn environment_state(&self, container: &Container) -> ConfigState {
         if !self.subscription.is_complete() {
-            return Config::Unknown;
+            return ConfigState::Unknown;
         }
         match self.subscription.missing(&self.pod(), container) {
-            None => Config::Ready,
-            Some(text) => Config::Missing(text),
+            None => ConfigState::Ready,
+            Some(text) => ConfigState::Missing(text),
         }
     }
 }

@@ -1,63 +1,65 @@
-//! What users see of a pod: its status in the API, and events about waiting.
+//! Writes a pod's status to the API, and reports waiting containers as events.
 
 use std::time::Duration;
 
-use agent_pod::desired::{PodWant, Source, grace_of};
+use agent_pod::desired::{DesiredPod, PodSource, grace_period};
 use agent_pod::events;
 use agent_pod::plan::Plan;
-use agent_pod::record::{Memory, Why};
+use agent_pod::record::{PodRecord, TerminationReason};
 use proto_api::core::v1::PodStatus;
 
-use super::{Held, Outcome, Worker, name};
+use super::{OperationResult, Presence, Worker, name};
 use crate::clock;
-use crate::pods::in_flight::Key;
+use crate::pods::in_flight::OperationKey;
 use crate::pods::ports::{ReportError, Reported, StatusChange};
 use crate::pods::status_patch;
 
-/// The longest that a status that tells of no progress waits while more pods begin than can at once. Most of them run before it is
-/// over, and what they show first is that.
+/// How long a status without progress is held back while the runtime limiter has waiters. Most of
+/// these pods run before that, and their first status shows it.
 const BEGINNING_HELD: Duration = Duration::from_secs(10);
 
-/// The longest that a status waits for the record of what probes and hooks found. An agent that is killed between the two would begin
-/// with what the API shows and not know why; a disk that takes no record keeps no status back for longer.
+/// How long a status waits for the journal to commit results of probes and hooks. An agent that is
+/// killed between the two would start with the API's status and without its reasons; a failing disk
+/// does not delay the status longer than this.
 const RECORD_WAIT: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Takes in what the API shows now, whoever wrote it, unless a write is under way, whose answer may be newer.
-    pub(super) fn compare_shown(&mut self) {
-        if self.busy.has(&Key::Status) {
+    /// Applies the status that the API shows now, unless a write is in flight, whose answer may be
+    /// newer.
+    pub(super) fn observe_shown(&mut self) {
+        if self.in_flight.has(&OperationKey::Status) {
             return;
         }
-        let order = self.order.borrow().clone();
-        let (now, status) = (clock::boot(), &order.pod.status);
-        let wanted = self.known.as_ref().map(|known| known.status.clone());
-        let Some(seen) = self.shown.watch(&order.pod, wanted.as_deref(), now) else { return };
-        match order.source {
-            Source::Api => self.memory.heed_end(status, grace_of(&order.pod), now),
-            // Heard for the first time: users have seen as much already.
-            Source::Static if seen.first => self.memory.heed_progress(status),
-            // A mirror ends nothing.
-            Source::Static => {}
+        let update = self.update.borrow().clone();
+        let (now, status) = (clock::boot(), &update.pod.status);
+        let wanted = self.snapshot.as_ref().map(|known| known.status.clone());
+        let Some(seen) = self.shown.observe(&update.pod, wanted.as_deref(), now) else { return };
+        match update.source {
+            PodSource::Api => self.memory.apply_end(status, grace_period(&update.pod), now),
+            // The mirror pod is seen for the first time: its progress has been visible to users.
+            PodSource::Static if seen.first => self.memory.apply_progress(status),
+            // A mirror pod never ends its static pod.
+            PodSource::Static => {}
         }
         for (kind, status, since) in seen.overruled {
-            tracing::debug!(pod = %name(&order.pod), kind, status, "another has changed a condition");
-            self.memory.heed_condition(kind, status, since);
+            tracing::debug!(pod = %name(&update.pod), kind, status, "another client has changed a pod condition; it is written again");
+            self.memory.apply_condition(kind, status, since);
         }
     }
 
-    /// Begins to write the status if the API shows another. Returns when to try again.
-    pub(super) fn show(&mut self, next: &Plan) -> Option<Duration> {
-        if self.busy.has(&Key::Status) {
+    /// Starts to write the status if the API shows another one. Returns when to try again.
+    pub(super) fn write_status(&mut self, next: &Plan) -> Option<Duration> {
+        if self.in_flight.has(&OperationKey::Status) {
             return None;
         }
         if self.is_shown(&next.status) {
-            return self.shown.believes_watch_at();
+            return self.shown.watch_trusted_at();
         }
         let now = clock::boot();
         let from = self.shown.status().cloned().unwrap_or_default();
-        if status_patch::only_begins(&from, &next.status) {
+        if status_patch::shows_no_progress(&from, &next.status) {
             let held_until = &mut self.beginning_held_until;
-            if held_until.is_none() && self.parts.turns.is_wanted() {
+            if held_until.is_none() && self.shared.runtime_limiter.has_waiters() {
                 *held_until = Some(now.saturating_add(BEGINNING_HELD));
             }
             if let Some(until) = held_until.filter(|until| now < *until) {
@@ -67,22 +69,22 @@ impl Worker {
         if now < self.shown.not_before() {
             return Some(self.shown.not_before());
         }
-        let (reports, pod) = (self.parts.reports.clone(), self.pod());
+        let (reports, pod) = (self.shared.reports.clone(), self.pod());
         let (to, whole) = (next.status.clone(), self.shown.is_unsure());
-        let findings = self.findings.clone();
-        self.spawn(Key::Status, None, async move {
-            if let Some(record) = findings {
+        let findings_commit = self.findings_commit.clone();
+        self.spawn(OperationKey::Status, None, async move {
+            if let Some(record) = findings_commit {
                 let _late = tokio::time::timeout(RECORD_WAIT, record.durable()).await;
             }
             let change = StatusChange { from: &from, to: &to, whole };
             let result = reports.status(&pod, change).await;
-            Outcome::Shown(Box::new(to), result)
+            OperationResult::StatusWritten(Box::new(to), result)
         });
         None
     }
 
     pub(super) fn is_shown(&self, status: &PodStatus) -> bool {
-        self.order.borrow().held == Held::No || self.shown.is(status)
+        self.update.borrow().presence == Presence::Dropped || self.shown.matches(status)
     }
 
     pub(super) fn status_written(
@@ -91,51 +93,54 @@ impl Worker {
         result: Result<Reported, ReportError>,
     ) {
         match result {
-            Ok(Reported::Shown(answer)) => self.shown.written(&status, answer, clock::boot()),
-            Ok(Reported::NoObject) => self.shown.absent(&self.pod()),
+            Ok(Reported::Shown(answer)) => {
+                self.shown.record_written(&status, answer, clock::boot())
+            }
+            Ok(Reported::NoObject) => self.shown.record_absent(&self.pod()),
             Err(error) => {
-                self.shown.failed(clock::boot());
-                tracing::debug!(pod = %name(&self.pod()), %error, "status is not written");
+                self.shown.record_failed(clock::boot());
+                tracing::debug!(pod = %name(&self.pod()), %error, "cannot write the pod's status; retried with back-off");
             }
         }
     }
 
-    pub(super) fn tell_present_image(&self, want: &PodWant, container: &str) {
+    pub(super) fn report_present_image(&self, want: &DesiredPod, container: &str) {
         let Some(container) = want.container(container) else { return };
         let known = self.memory.containers.get(&container.name);
         let pulled = known.is_some_and(|m| m.has_pulled(&container.image));
         if !pulled {
             let event = events::image_present(want, &container.name, &container.image);
-            self.parts.reports.event(&self.pod(), event);
+            self.shared.reports.event(&self.pod(), event);
         }
     }
 
-    /// Tells that the pod was active for too long, once: when that is decided.
-    pub(super) fn tell_deadline(&self, next: &Plan) {
-        let exceeded = |memory: &Memory| {
-            memory.ending.as_ref().is_some_and(|e| e.why == Why::DeadlineExceeded)
+    /// Reports the exceeded `activeDeadlineSeconds` once, when the pod is ended for it.
+    pub(super) fn report_deadline(&self, next: &Plan) {
+        let exceeded = |memory: &PodRecord| {
+            memory.ending.as_ref().is_some_and(|e| e.why == TerminationReason::DeadlineExceeded)
         };
-        if exceeded(&next.memory) && !exceeded(&self.memory) {
-            self.parts.reports.event(&self.pod(), events::deadline_exceeded());
+        if exceeded(&next.record) && !exceeded(&self.memory) {
+            self.shared.reports.event(&self.pod(), events::deadline_exceeded());
         }
     }
 
-    /// Tells the waiting reasons that are new.
-    pub(super) fn tell_waiting(&mut self, want: &PodWant, status: &PodStatus) {
+    /// Reports new reasons of waiting containers as events.
+    pub(super) fn report_waiting(&mut self, want: &DesiredPod, status: &PodStatus) {
         let pod = self.pod();
         let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
         for container in statuses.chain(&status.ephemeral_container_statuses) {
             let Some(waiting) = &container.state.waiting else {
-                self.told.remove(&container.name);
+                self.reported_waiting.remove(&container.name);
                 continue;
             };
-            let before = self.told.insert(container.name.clone(), waiting.reason.clone());
+            let before =
+                self.reported_waiting.insert(container.name.clone(), waiting.reason.clone());
             if before.as_ref() == Some(&waiting.reason) {
                 continue;
             }
             let (reason, message) = (&waiting.reason, &waiting.message);
-            for event in events::waiting(want, &container.name, reason, message) {
-                self.parts.reports.event(&pod, event);
+            for event in events::container_waiting(want, &container.name, reason, message) {
+                self.shared.reports.event(&pod, event);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A pod's task on the runtime in memory, which keeps the real one's rules.
 
-use agent_node::adaptive_limit::Turn;
+use agent_node::adaptive_limit::CallKind;
 use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::Time;
@@ -11,7 +11,7 @@ mod numbers;
 
 use super::*;
 use crate::journal::Journal;
-use crate::pods::test_support::{Api, Outside, Place, parts};
+use crate::pods::test_support::{Api, FakeHost, Outside, pod_context};
 
 /// A node that lives on when the agent does not.
 struct World {
@@ -19,14 +19,14 @@ struct World {
     runtime: Arc<FakeRuntime>,
     happened: tokio::sync::mpsc::UnboundedReceiver<RuntimeEvent>,
     api: Arc<Api>,
-    place: Arc<Place>,
+    host: Arc<FakeHost>,
     /// How many calls that hang take their turns before the pod comes.
     hanging: usize,
 }
 
 /// The agent, as far as one pod goes.
 struct Agent {
-    order: watch::Sender<Order>,
+    update: watch::Sender<PodUpdate>,
     news: Arc<Inbox<RuntimeEvent>>,
     journal: Journal,
     task: JoinHandle<Result<(), Panicked>>,
@@ -41,7 +41,7 @@ impl World {
             runtime: Arc::new(runtime),
             happened,
             api: Arc::default(),
-            place: Arc::default(),
+            host: Arc::default(),
             hanging: 0,
         }
     }
@@ -52,7 +52,7 @@ impl World {
         // The process before lets go of the journal when it ends.
         let (journal, mut records) = Journal::open(&path, "boot").expect("journal");
         let uid = pod.metadata.uid.clone();
-        let start = Start {
+        let start = InitialState {
             on_node: self.runtime.pod(&uid).await.expect("pod"),
             memory: records.remove(&uid).map(|record| record.memory),
         };
@@ -60,22 +60,23 @@ impl World {
             dir: self.dir.path(),
             runtime: self.runtime.clone(),
             reports: self.api.clone(),
-            place: self.place.clone(),
+            host: self.host.clone(),
             journal: journal.clone(),
         };
-        let parts = parts(outside);
+        let shared = pod_context(outside);
         for _ in 0..self.hanging {
-            let turns = parts.turns.clone();
+            let limiter = shared.runtime_limiter.clone();
             let hang = std::future::pending::<Result<(), ()>>();
-            tokio::spawn(async move { turns.take(Turn::Start, hang).await });
+            tokio::spawn(async move { limiter.run(CallKind::Start, hang).await });
         }
         tokio::task::yield_now().await;
-        let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
-        let (order, orders) = watch::channel(order);
+        let update =
+            PodUpdate { pod: Arc::new(pod), source: PodSource::Api, presence: Presence::Present };
+        let (update, updates) = watch::channel(update);
         let news = Arc::new(Inbox::default());
         let page = StatusBoard::default().task("pod");
-        let worker = Worker::new(Arc::new(parts), orders, news.clone(), page, start);
-        Agent { order, news, journal, task: tokio::spawn(Box::new(worker).run()) }
+        let worker = Worker::new(Arc::new(shared), updates, news.clone(), page, start);
+        Agent { update, news, journal, task: tokio::spawn(Box::new(worker).run()) }
     }
 
     /// Brings the runtime's news to the task.
@@ -162,7 +163,7 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
     let mut deleted = same;
     deleted.metadata.deletion_timestamp = Some(Time::from_unix(1));
     deleted.metadata.deletion_grace_period_seconds = Some(0);
-    agent.order.send_modify(|order| order.pod = Arc::new(deleted));
+    agent.update.send_modify(|update| update.pod = Arc::new(deleted));
     let over = world.shown("the end", |s| s.phase == "Failed").await;
     assert_eq!(restarts(&over), 1);
     let mut changes = world.api.statuses.subscribe();
@@ -173,8 +174,8 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
         .expect("api");
     let on_node = world.runtime.pod("u").await.expect("pod");
     assert!(on_node.sandboxes.is_empty() && on_node.containers.is_empty());
-    assert!(world.place.is_bare());
-    agent.order.send_modify(|order| order.held = Held::No);
+    assert!(world.host.is_bare());
+    agent.update.send_modify(|update| update.presence = Presence::Dropped);
     agent.task.await.expect("ends by itself").expect("without a panic");
 }
 
@@ -195,7 +196,7 @@ async fn what_the_node_controller_has_written_is_set_right_at_once_and_what_is_o
     let before = written();
     let show = |version: &str, status: &PodStatus| {
         let pod = Arc::new(shown_as(version, status));
-        agent.order.send_modify(|order| order.pod = pod);
+        agent.update.send_modify(|update| update.pod = pod);
     };
     let pause = || tokio::time::sleep(Duration::from_secs(1));
     // The watch is behind, and then shows what the agent wrote.
@@ -231,7 +232,7 @@ async fn a_pod_that_another_shows_as_over_is_stopped_and_stays_over() {
     let mut over = Pod { status: ours, ..wants };
     (over.status.phase, over.status.reason) = ("Failed".into(), "NodeLost".into());
     over.metadata.resource_version = "9".into();
-    agent.order.send_modify(|order| order.pod = Arc::new(over));
+    agent.update.send_modify(|update| update.pod = Arc::new(over));
     let stopped =
         |status: &PodStatus| status.container_statuses.iter().all(|c| c.state.terminated.is_some());
     let shown = world.shown("an end", stopped).await;

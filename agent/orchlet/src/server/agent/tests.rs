@@ -61,7 +61,7 @@ impl Bench {
                 pod_logs_dir: logs.path().to_owned(),
                 cgroups: None,
                 cgroup_root: "/".into(),
-                driver: agent_node::cgroup::Driver::Cgroupfs,
+                driver: agent_node::cgroup::CgroupManager::Cgroupfs,
                 disk_period: Duration::ZERO,
             })),
             machine: Value::Null,

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::node_events::NodeEvents;
     use crate::sources::manifests::text::tests::{POD, names};
-    use crate::sources::manifests::{Known, StaticPods};
+    use crate::sources::manifests::{ManifestPods, StaticPods};
 
     /// A server that gives the answer that it has at the moment; what it was asked is kept.
     async fn serve(answer: Arc<Mutex<String>>, asked: Arc<Mutex<String>>) -> String {
@@ -191,7 +191,7 @@ mod tests {
         format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     }
 
-    async fn until(known: &mut watch::Receiver<Known>, holds: impl Fn(&StaticPods) -> bool) {
+    async fn until(known: &mut watch::Receiver<ManifestPods>, holds: impl Fn(&StaticPods) -> bool) {
         let wait = known.wait_for(|known| known.is_whole() && holds(&known.pods()));
         let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
         waited.expect("in time").expect("told");
@@ -203,7 +203,7 @@ mod tests {
         let url = serve(Arc::clone(&answer), Arc::clone(&asked)).await;
         let headers = BTreeMap::from([("X-Token".to_owned(), vec!["t".to_owned()])]);
         let page = Page::new(&url, &headers, Duration::from_millis(10)).expect("a page");
-        let (send, mut known) = watch::channel(Known::nothing_of([Origin::Http]));
+        let (send, mut known) = watch::channel(ManifestPods::nothing_of([Origin::Http]));
         let teller =
             ManifestPublisher::new(Origin::Http, send, NodeEvents::new(None, "n"), names(), "n");
         let running = tokio::spawn(page.run(teller));

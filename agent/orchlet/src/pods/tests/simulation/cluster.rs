@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use agent_pod::env::Needs;
+use agent_pod::env::EnvRequirements;
 use agent_pod::events::PodEvent;
 use agent_pod::observed::InstanceState;
 use agent_pod::record::Phase;
 use agent_runtime::runtime::PodOnNode;
-use agent_volume::persistent::Known;
+use agent_volume::persistent::KnownObjects;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{ConfigMap, Container, ContainerStatus, Pod, PodStatus, Secret};
@@ -17,9 +17,11 @@ use tokio::sync::Notify;
 
 use super::runtime::SharedRuntime;
 use super::world::{Book, SECRET, Shared, Waits, World, lock, passes};
-use crate::object_cache::{Subscribe, Subscription, missing, needs_of};
-use crate::pods::ports::{Line, PodPlace, ReportError, Reported, Reports, Sources, StatusChange};
-use crate::pods::shown::Answer;
+use crate::object_cache::{ObjectCache, Subscription, missing, needs_of};
+use crate::pods::ports::{
+    ErrorText, PodCgroups, PodObjects, ReportError, Reported, Reports, StatusChange,
+};
+use crate::pods::shown::ServerStatus;
 use crate::pods::status_patch;
 
 /// What ids of containers begin with in a status.
@@ -69,7 +71,8 @@ impl Reports for Clerk {
                 let mirror = mirror.map(|book| book.shown.clone());
                 let is_static = mirror.is_some();
                 if let Some(mirror) = mirror {
-                    let heard = world.mirrors_heard && !status_patch::takes_back(from, &mirror, to);
+                    let heard =
+                        world.mirrors_heard && !status_patch::would_regress(from, &mirror, to);
                     if !heard {
                         return Err(ReportError("the mirror is not known yet".into()));
                     }
@@ -184,11 +187,11 @@ impl World {
         self.api_changed.notify_one();
     }
 
-    fn answer(&self, uid: &str) -> Answer {
+    fn answer(&self, uid: &str) -> ServerStatus {
         let book = self.books.get(uid);
         let pod = self.api.pods.get(uid).map(|pod| pod.metadata.resource_version.clone());
         let version = pod.or(book.map(|book| book.version.clone())).unwrap_or_default();
-        Answer { status: book.map(|book| book.shown.clone()).unwrap_or_default(), version }
+        ServerStatus { status: book.map(|book| book.shown.clone()).unwrap_or_default(), version }
     }
 
     /// Phases and restarts never go back, what is over stays as it ended, what is ready has said so.
@@ -266,13 +269,13 @@ impl World {
 }
 
 /// Cgroups.
-pub struct SimPlace {
+pub struct SimCgroups {
     pub world: Shared,
     pub runtime: SharedRuntime,
 }
 
-impl PodPlace for SimPlace {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
+impl PodCgroups for SimCgroups {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText> {
         let mut world = lock(&self.world);
         if world.fault(40) {
             return Err("no space for a cgroup".to_owned());
@@ -282,7 +285,7 @@ impl PodPlace for SimPlace {
         Ok(self.cgroup_parent(pod))
     }
 
-    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
         async move {
             passes(&self.world, Duration::from_millis(1)).await;
             Ok(())
@@ -302,7 +305,7 @@ impl PodPlace for SimPlace {
         lock(&self.world).cgroups.iter().cloned().collect()
     }
 
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
         async move {
             let _waits = Waits::new(&self.world);
             let (pause, fails) = {
@@ -329,7 +332,7 @@ impl PodPlace for SimPlace {
 /// What the agent has seen of the config maps: nothing before its first list.
 pub struct View {
     state: Mutex<Seen>,
-    known: Known,
+    known: KnownObjects,
 }
 
 #[derive(Default)]
@@ -340,7 +343,7 @@ struct Seen {
 }
 
 impl View {
-    pub fn new(known: Known) -> Self {
+    pub fn new(known: KnownObjects) -> Self {
         Self { state: Mutex::default(), known }
     }
 
@@ -362,7 +365,7 @@ impl View {
 /// The objects that pods refer to.
 pub struct SimObjects(pub Arc<View>);
 
-impl Subscribe for SimObjects {
+impl ObjectCache for SimObjects {
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
         self.0.state.lock().expect("lock").pokes.push(Arc::downgrade(&poke));
         Box::new(SimSubscription { needs: needs_of(pod), view: self.0.clone() })
@@ -370,26 +373,26 @@ impl Subscribe for SimObjects {
 }
 
 struct SimSubscription {
-    needs: Needs,
+    needs: EnvRequirements,
     view: Arc<View>,
 }
 
 impl SimSubscription {
     /// What containers' environments are made from.
-    fn objects(&self) -> Sources {
+    fn read_objects(&self) -> PodObjects {
         let seen = self.view.state.lock().expect("lock");
-        let Some(maps) = &seen.maps else { return Sources::default() };
+        let Some(maps) = &seen.maps else { return PodObjects::default() };
         let known = |name: &String| (name.clone(), maps.get(name).cloned());
         let config_maps = self.needs.config_maps.iter().map(known).collect();
         let secret = |name: &String| (name.clone(), Some(seen.secret.clone()));
         let secrets = self.needs.secrets.iter().map(secret).collect();
-        Sources { config_maps, secrets, ..Sources::default() }
+        PodObjects { config_maps, secrets, ..PodObjects::default() }
     }
 }
 
 impl Subscription for SimSubscription {
-    fn sources(&self, _: &Pod) -> Sources {
-        Sources { persistent: self.view.known.clone(), ..self.objects() }
+    fn objects(&self, _: &Pod) -> PodObjects {
+        PodObjects { persistent: self.view.known.clone(), ..self.read_objects() }
     }
 
     fn is_complete(&self) -> bool {
@@ -398,6 +401,6 @@ impl Subscription for SimSubscription {
     }
 
     fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
-        missing(pod, container, || self.objects())
+        missing(pod, container, || self.read_objects())
     }
 }

@@ -11,7 +11,7 @@ use proto_api::authentication::v1::TokenRequest;
 
 use super::world::{SECRET, Shared, lock, passes_in};
 use crate::clock;
-use crate::pods::ports::Line;
+use crate::pods::ports::ErrorText;
 use crate::volumes::Issuer;
 
 /// Asked by one process of the agent.
@@ -26,7 +26,7 @@ impl Issuer for SimIssuer {
         _: &'a str,
         _: &'a str,
         request: &'a TokenRequest,
-    ) -> BoxFuture<'a, Result<TokenRequest, Line>> {
+    ) -> BoxFuture<'a, Result<TokenRequest, ErrorText>> {
         async move {
             let (pause, fails, lost) = {
                 let mut world = lock(&self.world);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_volume::token::Life;
+use agent_volume::token::TokenLifetime;
 use proto_api::core::v1::Volume;
 
 use super::world::World;
@@ -118,7 +118,7 @@ impl Readers {
 /// A token has to be good by the clock of the server, whatever the node's says. Nobody is away here for as long as a fifth of the
 /// shortest life, so that there is no excuse.
 fn judge_token(token: &str) -> Result<(), String> {
-    let life = Life::of(token).ok_or_else(|| format!("no token: {token:?}"))?;
+    let life = TokenLifetime::of(token).ok_or_else(|| format!("no token: {token:?}"))?;
     let now = clock::server_unix();
     match now < life.expires_at {
         true => Ok(()),

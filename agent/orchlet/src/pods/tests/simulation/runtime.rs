@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_pod::backoff::{CRASH_DELAY_FIRST, CRASH_RESET};
-use agent_pod::observed::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ObservedContainer, ObservedSandbox};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
 use agent_runtime::Runtime;
 use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::{
-    Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, Refusal, RefusalKind,
-    RegistryLogin, RuntimeError, RuntimeHealth, RuntimeVersion, StreamRequest,
+    CallFuture, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RefusalKind,
+    RegistryLogin, RuntimeError, RuntimeHealth, RuntimeRefusal, RuntimeVersion, StreamRequest,
 };
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
@@ -75,7 +75,7 @@ impl Troubled {
     }
 
     fn refuse<T>(call: &'static str, kind: RefusalKind) -> Result<T, RuntimeError> {
-        let source = Refusal { kind, message: "trouble".into() };
+        let source = RuntimeRefusal { kind, message: "trouble".into() };
         Err(RuntimeError::Refused { call, object: "sim".into(), source })
     }
 
@@ -83,7 +83,7 @@ impl Troubled {
         &'a self,
         call: &'static str,
         object: String,
-        work: impl FnOnce() -> Answer<'a, T> + Send + 'a,
+        work: impl FnOnce() -> CallFuture<'a, T> + Send + 'a,
     ) -> Result<T, RuntimeError> {
         // What still runs of an agent that is gone asks for nothing.
         if lock(&self.world).incarnation != self.incarnation {
@@ -131,7 +131,7 @@ impl Troubled {
     }
 
     /// Everything that runs, with the uid of its pod.
-    pub fn running(&self) -> Vec<(String, ContainerSeen)> {
+    pub fn running(&self) -> Vec<(String, ObservedContainer)> {
         self.inner.live()
     }
 
@@ -232,11 +232,11 @@ impl Troubled {
                 world.broken(format!("{name} starts beside {}", running.name));
             }
         }
-        let succeeded = |c: &ContainerSeen| c.exit().is_some_and(|exit| exit.code == 0);
+        let succeeded = |c: &ObservedContainer| c.exit().is_some_and(|exit| exit.code == 0);
         let sandbox = all.iter().find(|c| c.id == id).map(|c| &c.sandbox_id);
         // Of the same instance it is refused: the answer to its start was lost.
         let before =
-            |c: &&ContainerSeen| c.name == name && c.id != id && Some(&c.sandbox_id) == sandbox;
+            |c: &&ObservedContainer| c.name == name && c.id != id && Some(&c.sandbox_id) == sandbox;
         if name.starts_with("init") && all.iter().filter(before).any(succeeded) {
             world.broken(format!("{name} of {uid} starts again and has succeeded"));
         }
@@ -333,7 +333,7 @@ impl Troubled {
         let in_time = ending.is_some_and(|ending| now < ending);
         if in_time && name.starts_with("side") {
             let live = pod.containers.iter().filter(|c| c.is_live());
-            let after = |c: &&ContainerSeen| !c.name.starts_with("side") || c.name > name;
+            let after = |c: &&ObservedContainer| !c.name.starts_with("side") || c.name > name;
             if let Some(other) = live.clone().find(after) {
                 world.broken(format!("{name} of {uid} is stopped before {}", other.name));
             }
@@ -513,7 +513,7 @@ impl World {
 
 macro_rules! through {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
-        $(fn $name<'a>(&'a self, $($arg: $type),*) -> Answer<'a, $out> {
+        $(fn $name<'a>(&'a self, $($arg: $type),*) -> CallFuture<'a, $out> {
             let object = String::new() $(+ &format!("{:?}", $arg).chars().take(40).collect::<String>())*;
             self.through(stringify!($name), object, move || self.inner.$name($($arg),*))
                 .boxed()
@@ -530,7 +530,7 @@ impl Runtime for Troubled {
         stop_sandbox(id: &'a str) -> ();
         remove_sandbox(id: &'a str) -> ();
         remove_container(id: &'a str) -> ();
-        container(id: &'a str) -> Option<ContainerSeen>;
+        container(id: &'a str) -> Option<ObservedContainer>;
         update_resources(id: &'a str, resources: &'a ContainerResources) -> ();
         reopen_log(id: &'a str) -> ();
         checkpoint(id: &'a str, archive: &'a str, timeout: Duration) -> ();
@@ -546,7 +546,7 @@ impl Runtime for Troubled {
         &'a self,
         name: &'a str,
         login: Option<&'a RegistryLogin>,
-    ) -> Answer<'a, String> {
+    ) -> CallFuture<'a, String> {
         let pull = move || self.inner.pull_image(name, login);
         async move {
             let pulled = self.through("pull_image", name.to_owned(), pull).await;
@@ -559,7 +559,7 @@ impl Runtime for Troubled {
         .boxed()
     }
 
-    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox> {
         self.judge_sandbox(config);
         let object = format!("{} {}", config.uid, config.attempt);
         async move {
@@ -589,7 +589,7 @@ impl Runtime for Troubled {
         sandbox_id: &'a str,
         config: &'a ContainerConfig,
         sandbox: &'a SandboxConfig,
-    ) -> Answer<'a, String> {
+    ) -> CallFuture<'a, String> {
         lock(&self.world).judge_begin(&sandbox.uid, &config.name);
         let object = format!("{} {}/{}", sandbox.uid, config.name, config.attempt);
         async move {
@@ -616,7 +616,7 @@ impl Runtime for Troubled {
         .boxed()
     }
 
-    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+    fn start_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.judge_start(id);
         async move {
             if self.is_late("start_container", || Late::Start(id.to_owned())).await {
@@ -638,7 +638,7 @@ impl Runtime for Troubled {
         .boxed()
     }
 
-    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> CallFuture<'a, ()> {
         self.judge_stop(id, grace);
         async move {
             if self.is_late("stop_container", || Late::Stop(id.to_owned())).await {
@@ -662,7 +662,7 @@ impl Runtime for Troubled {
         command: &'a [String],
         timeout: Duration,
         keep: usize,
-    ) -> Answer<'a, ExecOutput> {
+    ) -> CallFuture<'a, ExecOutput> {
         let word = command.first().cloned().unwrap_or_default();
         let object = format!("{id} {word}");
         if word == "pre"

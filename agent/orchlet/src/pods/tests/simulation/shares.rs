@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_devices::Plugins;
-use agent_node::managers::topology::{Cpu, Machine};
-use agent_node::managers::{IdSet, Rules, cpus};
+use agent_node::managers::topology::{Cpu, MachineTopology};
+use agent_node::managers::{IdSet, ManagerRules, cpus};
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 
@@ -13,7 +13,7 @@ use super::runtime::Troubled;
 use super::world::{World, lock};
 use crate::allocator::Allocator;
 use crate::journal::Journal;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 use crate::pods::test_support::metrics;
 
 /// Processors of the machine, the first of which nobody gets for itself.
@@ -23,9 +23,9 @@ const CPUS: u32 = 8;
 const ALLOCATABLE: i64 = 4000;
 
 /// Has the agent give processors to its pods.
-pub fn give_to(parts: &mut Parts, journal: Journal) -> Arc<Allocator> {
+pub fn give_to(parts: &mut PodContext, journal: Journal) -> Arc<Allocator> {
     let allocator = allocator(journal);
-    parts.provision.allocator = Some(allocator.clone());
+    parts.environment.allocator = Some(allocator.clone());
     let node = parts.node.get_mut().expect("lock");
     for (name, amount) in [("cpu", format!("{ALLOCATABLE}m")), ("memory", "8Gi".into())] {
         node.status.allocatable.insert(name.into(), amount.parse().expect("quantity"));
@@ -36,14 +36,14 @@ pub fn give_to(parts: &mut Parts, journal: Journal) -> Arc<Allocator> {
 /// The agent's managers, with what the journal remembers.
 pub fn allocator(journal: Journal) -> Arc<Allocator> {
     let cpu = |id| Cpu { id, core: id, socket: 0, node: 0 };
-    let machine = Machine { cpus: (0..CPUS).map(cpu).collect(), memory: BTreeMap::new() };
+    let machine = MachineTopology { cpus: (0..CPUS).map(cpu).collect(), memory: BTreeMap::new() };
     let reserved = "0".parse().expect("set");
-    let rules = Rules {
-        cpus: Some(cpus::Rules { reserved, unit: cpus::Unit::Thread }),
-        ..Rules::default()
+    let rules = ManagerRules {
+        cpus: Some(cpus::CpuRules { reserved, unit: cpus::CpuUnit::Thread }),
+        ..ManagerRules::default()
     };
     let plugins = Plugins::new("/nonexistent".into(), <&Names>::default(), []);
-    Arc::new(Allocator::new(rules, machine, plugins, journal, metrics().acts))
+    Arc::new(Allocator::new(rules, machine, plugins, journal, metrics().operations))
 }
 
 /// Processors that a container of the pod is to have for itself. The pods here ask for one or for none.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_csi::Drivers;
-use agent_pod::desired::Source;
+use agent_pod::desired::PodSource;
 use agent_runtime::events::RuntimeEvent;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::core::v1::Pod;
@@ -31,7 +31,7 @@ use crate::clock;
 use crate::journal::GATHER;
 use crate::journal::simulated::Disk;
 use crate::pods::PodSourceEvent;
-use crate::pods::pod_context::Parts;
+use crate::pods::pod_context::PodContext;
 use crate::sources::api::news;
 
 type Pods_ = BTreeMap<String, Arc<Pod>>;
@@ -64,7 +64,7 @@ struct Agent {
     synced: BTreeSet<bool>,
     view: Arc<View>,
     drivers: Drivers,
-    parts: Arc<Parts>,
+    parts: Arc<PodContext>,
     heals: JoinSet<()>,
 }
 
@@ -302,13 +302,13 @@ impl Sim {
         let statics = mirrored(&self.statics, &agent.told_static, &mut lock(&self.world));
         for said in news(&agent.told_static, &statics) {
             say(match said {
-                PodSourceEvent::Wants(_, pod) => PodSourceEvent::Wants(Source::Static, pod),
+                PodSourceEvent::Wants(_, pod) => PodSourceEvent::Wants(PodSource::Static, pod),
                 said => said,
             });
         }
         agent.told_static = statics;
         if agent.synced.insert(true) {
-            say(PodSourceEvent::Synced(Source::Static));
+            say(PodSourceEvent::Synced(PodSource::Static));
         }
         let world = &mut *lock(&self.world);
         if world.api.away {
@@ -318,7 +318,7 @@ impl Sim {
         news(&agent.told, &world.api.pods).into_iter().for_each(say);
         agent.told.clone_from(&world.api.pods);
         if agent.synced.insert(false) {
-            say(PodSourceEvent::Synced(Source::Api));
+            say(PodSourceEvent::Synced(PodSource::Api));
         }
         agent.view.hear(&world.api.maps, &world.api.secret);
     }

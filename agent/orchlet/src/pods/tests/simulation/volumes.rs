@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_csi::driver::{Answer, Capabilities, Driver, NodeService};
+use agent_csi::driver::{Capabilities, Driver, DriverFuture, NodeService};
 use agent_csi::{mounts, offload};
 use agent_volume::mount;
-use agent_volume::persistent::Known;
+use agent_volume::persistent::KnownObjects;
 use futures_util::FutureExt as _;
 use proto_api::core::v1::{
     CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
@@ -57,7 +57,7 @@ impl SimDriver {
         &self,
         what: String,
         work: impl FnOnce(&mut World, &Troubled) -> Result<(), Status> + Send + 'static,
-    ) -> Answer<A> {
+    ) -> DriverFuture<A> {
         let (world, runtime) = (self.world.clone(), self.runtime.clone());
         let incarnation = self.incarnation;
         async move {
@@ -110,7 +110,7 @@ impl NodeService for SimDriver {
     fn stage(
         &self,
         asked: Request<wire::NodeStageVolumeRequest>,
-    ) -> Answer<wire::NodeStageVolumeResponse> {
+    ) -> DriverFuture<wire::NodeStageVolumeResponse> {
         let asked = asked.into_inner();
         let (handle, path) = (asked.volume_id, PathBuf::from(asked.staging_target_path));
         self.call(format!("stage {handle}"), move |world, _| {
@@ -126,7 +126,7 @@ impl NodeService for SimDriver {
     fn unstage(
         &self,
         asked: Request<wire::NodeUnstageVolumeRequest>,
-    ) -> Answer<wire::NodeUnstageVolumeResponse> {
+    ) -> DriverFuture<wire::NodeUnstageVolumeResponse> {
         let asked = asked.into_inner();
         let (handle, path) = (asked.volume_id, PathBuf::from(asked.staging_target_path));
         self.call(format!("unstage {handle}"), move |world, _| {
@@ -143,7 +143,7 @@ impl NodeService for SimDriver {
     fn publish(
         &self,
         asked: Request<wire::NodePublishVolumeRequest>,
-    ) -> Answer<wire::NodePublishVolumeResponse> {
+    ) -> DriverFuture<wire::NodePublishVolumeResponse> {
         let asked = asked.into_inner();
         let (handle, target) = (asked.volume_id, PathBuf::from(asked.target_path));
         let stage = PathBuf::from(asked.staging_target_path);
@@ -167,7 +167,7 @@ impl NodeService for SimDriver {
     fn unpublish(
         &self,
         asked: Request<wire::NodeUnpublishVolumeRequest>,
-    ) -> Answer<wire::NodeUnpublishVolumeResponse> {
+    ) -> DriverFuture<wire::NodeUnpublishVolumeResponse> {
         let asked = asked.into_inner();
         let (handle, target) = (asked.volume_id, PathBuf::from(asked.target_path));
         self.call(format!("unpublish {handle}"), move |world, runtime| {
@@ -185,14 +185,14 @@ impl NodeService for SimDriver {
     fn expand(
         &self,
         _: Request<wire::NodeExpandVolumeRequest>,
-    ) -> Answer<wire::NodeExpandVolumeResponse> {
+    ) -> DriverFuture<wire::NodeExpandVolumeResponse> {
         self.call("expand".into(), |_, _| Ok(()))
     }
 
     fn stats(
         &self,
         _: Request<wire::NodeGetVolumeStatsRequest>,
-    ) -> Answer<wire::NodeGetVolumeStatsResponse> {
+    ) -> DriverFuture<wire::NodeGetVolumeStatsResponse> {
         self.call("stats".into(), |_, _| Ok(()))
     }
 }
@@ -326,8 +326,8 @@ pub fn judge_use(world: &mut World, uid: &str, id: &str) {
 }
 
 /// The cluster's persistent volumes, which are there from the beginning.
-pub fn known(republish: bool) -> Known {
-    let mut known = Known::default();
+pub fn known(republish: bool) -> KnownObjects {
+    let mut known = KnownObjects::default();
     for n in 0..CLAIMS {
         let mut claim = PersistentVolumeClaim::default();
         claim.metadata.name = format!("claim{n}");

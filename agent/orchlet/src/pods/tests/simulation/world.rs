@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_pod::observed::Now;
-use agent_pod::record::Memory;
+use agent_pod::record::PodRecord;
 use proto_api::core::v1::{ConfigMap, Container, Pod, PodStatus, Secret};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -254,7 +254,7 @@ impl World {
 
     pub fn container(&self, uid: &str, name: &str) -> Option<Container> {
         let book = self.books.get(uid)?;
-        agent_pod::desired::container_of(&book.pod, name)
+        agent_pod::desired::find_container(&book.pod, name)
     }
 
     /// The agent hears now how long what is deleted has: from then on, or less if it was told so before.
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// What the journal has on disk now.
-    pub fn on_disk(&mut self, uid: &str, memory: &Memory) {
+    pub fn on_disk(&mut self, uid: &str, memory: &PodRecord) {
         let Some(book) = self.books.get_mut(uid) else { return };
         book.ahead.remove(&self.incarnation);
         if let Some(ending) = &memory.ending {

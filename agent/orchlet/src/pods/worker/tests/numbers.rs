@@ -87,18 +87,23 @@ async fn no_number_of_a_pod_ends_its_task() {
         let runtime = Arc::new(runtime);
         runtime.add_image("image:1");
         let dir = tempfile::tempdir().expect("tempdir");
-        let parts = crate::pods::test_support::plain(runtime.clone(), dir.path());
-        parts.node.write().expect("lock").status.allocatable.clear();
+        let shared = crate::pods::test_support::plain_context(runtime.clone(), dir.path());
+        shared.node.write().expect("lock").status.allocatable.clear();
         let mut tasks = Vec::new();
         for (n, (what, pod)) in few.iter().enumerate() {
             let mut pod = pod.clone();
             pod.metadata.uid = format!("u{n}");
-            let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
-            let (order, orders) = watch::channel(order);
+            let update = PodUpdate {
+                pod: Arc::new(pod),
+                source: PodSource::Api,
+                presence: Presence::Present,
+            };
+            let (update, updates) = watch::channel(update);
             let news = Arc::new(Inbox::default());
             let page = StatusBoard::default().task("pod");
-            let worker = Worker::new(parts.clone(), orders, news.clone(), page, Start::default());
-            tasks.push((what, order, news, tokio::spawn(Box::new(worker).run())));
+            let worker =
+                Worker::new(shared.clone(), updates, news.clone(), page, InitialState::default());
+            tasks.push((what, update, news, tokio::spawn(Box::new(worker).run())));
         }
         let mut pass = async |secs: u64| {
             for _ in 0..secs {
@@ -122,16 +127,16 @@ async fn no_number_of_a_pod_ends_its_task() {
             runtime.end(&container.id, i32::MIN);
         }
         pass(20).await;
-        for (_, order, ..) in &tasks {
-            order.send_modify(|order| {
-                let mut pod = (*order.pod).clone();
+        for (_, update, ..) in &tasks {
+            update.send_modify(|update| {
+                let mut pod = (*update.pod).clone();
                 pod.metadata.deletion_timestamp = Some(Time::from_unix(1));
-                order.pod = Arc::new(pod);
+                update.pod = Arc::new(pod);
             });
         }
         pass(20).await;
-        for (_, order, ..) in &tasks {
-            order.send_modify(|order| order.held = Held::No);
+        for (_, update, ..) in &tasks {
+            update.send_modify(|update| update.presence = Presence::Dropped);
         }
         for _ in 0..60 {
             if tasks.iter().all(|(.., task)| task.is_finished()) {
@@ -139,14 +144,14 @@ async fn no_number_of_a_pod_ends_its_task() {
             }
             pass(10).await;
         }
-        for (what, order, _news, task) in tasks {
-            let uid = order.borrow().pod.metadata.uid.clone();
+        for (what, update, _news, task) in tasks {
+            let uid = update.borrow().pod.metadata.uid.clone();
             let left = runtime.pod(&uid).await.expect("pod");
-            let trouble = parts.timelines.trouble(&uid);
+            let trouble = shared.timelines.trouble(&uid);
             assert!(task.is_finished(), "{what}: has not ended: {left:?}, {trouble:?}");
             let ended = task.await.unwrap_or_else(|error| panic!("{what}: {error}"));
             ended.unwrap_or_else(|error| panic!("{what}: {error}"));
         }
-        parts.journal.close();
+        shared.journal.close();
     }
 }

@@ -10,9 +10,11 @@ use super::Sim;
 use crate::clock;
 use crate::pods::status_patch;
 
-/// How long somebody fights with the agent over a status, and how often the agent may write meanwhile.
+/// How long another client fights with the agent over a status, and how often one agent may write meanwhile.
 const FIGHT: Duration = Duration::from_secs(30);
 const WRITES_MAX: u64 = 20;
+/// How often each agent that starts meanwhile may write: its back-off begins again.
+const WRITES_OF_NEXT_MAX: u64 = 12;
 
 fn now() -> Time {
     Time::from_unix(clock::now().unix_seconds)
@@ -115,14 +117,18 @@ impl Sim {
         let wants_to = lock(&self.world).chance.one_in(4);
         let Some(uid) = self.shown().into_iter().next().filter(|_| wants_to) else { return };
         let writes = |sim: &Self| lock(&sim.world).books.get(&uid).map_or(0, |book| book.writes);
-        let (before, until) = (writes(self), clock::since_began() + FIGHT);
+        let agents = |sim: &Self| lock(&sim.world).incarnation;
+        let (before, first, until) = (writes(self), agents(self), clock::since_began() + FIGHT);
         while clock::since_began() < until && !self.failed() {
             self.write_over(&uid, |status| status.message = "by somebody else".into());
             self.pass(Duration::from_millis(20)).await;
         }
-        let written = writes(self) - before;
-        if written > WRITES_MAX {
-            let what = format!("{written} statuses of {uid} are written in {FIGHT:?}");
+        let (written, next) = (writes(self) - before, agents(self) - first);
+        if written > WRITES_MAX + next * WRITES_OF_NEXT_MAX {
+            let what = format!(
+                "{written} statuses of {uid} are written in {FIGHT:?} by {} agents",
+                next + 1
+            );
             lock(&self.world).broken(what);
         }
         self.settle().await;

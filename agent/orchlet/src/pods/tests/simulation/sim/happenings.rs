@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::observed::ContainerSeen;
+use agent_pod::observed::ObservedContainer;
 use proto_api::core::v1::{ConfigMap, Pod, PodCondition, Secret};
 use proto_api::names::Names;
 
@@ -163,7 +163,7 @@ impl Sim {
         world.api_changed.notify_one();
     }
 
-    fn some_running(&mut self) -> Option<(String, ContainerSeen)> {
+    fn some_running(&mut self) -> Option<(String, ObservedContainer)> {
         let running = self.runtime.running();
         let at = lock(&self.world).chance.below(running.len().max(1) as u64);
         running.into_iter().nth(usize::try_from(at).expect("small"))
@@ -384,7 +384,7 @@ impl Sim {
     /// The node is short of room, or is not any more: whoever is here stays.
     fn press(&mut self) {
         if let Some(agent) = &self.agent {
-            agent.parts.strain.send_modify(|strain| {
+            agent.parts.node_pressure.send_modify(|strain| {
                 strain.pressure.disk = !strain.pressure.disk;
             });
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_csi::{CsiNode, Drivers};
-use agent_pod::desired::Source;
+use agent_pod::desired::PodSource;
 use agent_volume::shared_mounts::SharedMounts;
 use proto_api::names::Names;
 use proto_daemon::ready::Readiness;
@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::super::cluster::{Clerk, SimObjects, SimPlace, View};
+use super::super::cluster::{Clerk, SimCgroups, SimObjects, View};
 use super::super::issuer::SimIssuer;
 use super::super::runtime::Troubled;
 use super::super::world::{SECRET, lock};
@@ -23,11 +23,11 @@ use super::{Agent, Due, Sim};
 use crate::allocator::pool;
 use crate::journal::Journal;
 use crate::journal::simulated::Disk;
-use crate::persistent_volumes::NodePersistent;
+use crate::persistent_volumes::PersistentVolumes;
 use crate::persistent_volumes::block::Disks;
-use crate::persistent_volumes::helpers::{Helpers, OnNode};
-use crate::pods::pod_context::Parts;
-use crate::pods::test_support::{Outside, Place, metrics, parts};
+use crate::persistent_volumes::helpers::{Helpers, NodeHelpers};
+use crate::pods::pod_context::PodContext;
+use crate::pods::test_support::{FakeHost, Outside, metrics, pod_context};
 use crate::pods::{Found, Pods};
 use crate::volumes::NodeVolumes;
 
@@ -63,9 +63,9 @@ impl Sim {
             heals.spawn(pool::keep(allocator, self.runtime.clone(), POOL_PERIOD));
         }
         let parts = Arc::new(parts);
-        let found = Found::new(self.runtime.all(), records, parts.left());
+        let found = Found::new(self.runtime.all(), records, parts.leftover_uids());
         let unready = Readiness::default().guard("sources");
-        let sources = vec![Source::Static, Source::Api];
+        let sources = vec![PodSource::Static, PodSource::Api];
         let (said, hear_said) = mpsc::channel(1024);
         let (news, hear_news) = mpsc::channel(1024);
         let pods = Pods::new(parts.clone(), StatusBoard::default(), found, sources, unready);
@@ -92,17 +92,17 @@ impl Sim {
     }
 
     /// What its pods' tasks share.
-    fn parts(&self, journal: Journal, csi: Arc<CsiNode>, view: Arc<View>) -> Parts {
+    fn parts(&self, journal: Journal, csi: Arc<CsiNode>, view: Arc<View>) -> PodContext {
         let names = Names::new(Default::default());
         let reports = Arc::new(Clerk { world: self.world.clone(), runtime: self.runtime.clone() });
         let on_disk = agent_volume::PodVolumes::new(&self.root, names);
-        let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
+        let helpers: Arc<dyn Helpers> = Arc::new(NodeHelpers::default());
         let shared = SharedMounts::new(&self.root, names);
-        let persistent = NodePersistent {
+        let persistent = PersistentVolumes {
             disks: Arc::new(Disks::new(shared, helpers.clone(), csi.changes().clone())),
             helpers,
-            labels: false,
-            acts: metrics().acts.clone(),
+            selinux: false,
+            operations: metrics().operations.clone(),
             csi,
             volumes: on_disk.clone(),
             node: "node".into(),
@@ -114,18 +114,18 @@ impl Sim {
             dir: &self.root,
             runtime: self.runtime.clone(),
             reports,
-            place: Arc::new(Place::default()),
+            host: Arc::new(FakeHost::default()),
             journal,
         };
-        let mut parts = parts(outside);
+        let mut parts = pod_context(outside);
         parts.root_dir.clone_from(&self.root);
         let (world, runtime) = (self.world.clone(), self.runtime.clone());
-        parts.place = Arc::new(SimPlace { world, runtime });
+        parts.cgroups = Arc::new(SimCgroups { world, runtime });
         let incarnation = lock(&self.world).incarnation;
         let issuer = Arc::new(SimIssuer { world: self.world.clone(), incarnation });
         let boot = format!("boot {}", self.boots);
         parts.volumes = Arc::new(NodeVolumes::new(on_disk, persistent, Some(issuer), node, boot));
-        parts.objects = Arc::new(SimObjects(view));
+        parts.object_cache = Arc::new(SimObjects(view));
         parts
     }
 
@@ -137,7 +137,7 @@ impl Sim {
         {
             lock(&self.world).broken(format!("the agent panics: {error}"));
         }
-        for uid in agent.parts.in_hand.suspects() {
+        for uid in agent.parts.active_pods.suspects() {
             lock(&self.world).broken(format!("the task of {uid} panics"));
         }
         drop(agent.heals);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::observed::ContainerSeen;
+use agent_pod::observed::ObservedContainer;
 use agent_pod::record::Phase;
 use proto_api::core::v1::{ContainerStatus, Pod};
 
@@ -51,7 +51,7 @@ impl Sim {
         };
         gated.iter().for_each(|uid| self.write_gate(uid, true));
         if let Some(agent) = &self.agent {
-            agent.parts.strain.send_modify(|strain| strain.pressure.disk = false);
+            agent.parts.node_pressure.send_modify(|strain| strain.pressure.disk = false);
         }
         self.write_maps();
         // Otherwise it is still registered.
@@ -287,7 +287,7 @@ impl Sim {
 
     /// One of those that run and are asked how they are falls sick: it is stopped for it, or shown as not ready, and is well again.
     pub(super) async fn check_up(&mut self) {
-        let asked = |container: &ContainerSeen, uid: &str| {
+        let asked = |container: &ObservedContainer, uid: &str| {
             let known = lock(&self.world).container(uid, &container.name);
             let probes = known.map(|c| (c.liveness_probe.is_some(), c.readiness_probe.is_some()));
             probes.filter(|probes| *probes != (false, false))

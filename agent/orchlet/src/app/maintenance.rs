@@ -1,0 +1,116 @@
+//! Maintenance tasks: image garbage collection, orphaned logs, log rotation, eviction, shutdown.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_host::logind;
+use agent_node::eviction::decide::EvictionState;
+use agent_node::resources::MEMORY;
+use agent_runtime::cri::CRI_NAMESPACE;
+use proto_daemon::drain::Drain;
+use proto_daemon::exit::Failure;
+
+use super::{Agent, until};
+use crate::config::{self, Settings, log_size};
+use crate::eviction::Evictor;
+use crate::garbage;
+use crate::images::import_dir::ImportDir;
+use crate::images::{Images, Logins, Providers, image_gc};
+use crate::logs_rotation;
+use crate::metrics::OperationMetrics;
+use crate::node_events::NodeEvents;
+use crate::oom;
+use crate::pods::pod_context::PodContext;
+use crate::shutdown::Shutdown;
+
+/// Drop-in that raises logind's `InhibitDelayMaxSec`.
+const LOGIND_DROP_IN: &str = "/etc/systemd/logind.conf.d/99-orchlet.conf";
+
+/// The sources of registry credentials.
+pub(super) fn logins(
+    settings: &Settings,
+    operations: &OperationMetrics,
+) -> Result<Logins, Failure> {
+    let flags = &settings.flags.node;
+    let config = flags.image_credential_provider_config.as_ref();
+    let providers = match config.zip(flags.image_credential_provider_bin_dir.as_ref()) {
+        Some((config, dir)) => Providers::load(config, dir, operations).map_err(Failure::usage)?,
+        None => Providers::default(),
+    };
+    Ok(Logins::new(&settings.flags.root_dir, providers))
+}
+
+impl Agent {
+    pub(super) fn images(&mut self) -> Arc<Images> {
+        let logins = std::mem::take(&mut self.logins);
+        let bounds = config::node::pull_bounds(&self.settings.file);
+        Images::new(Arc::new(self.runtime.clone()), logins, bounds)
+    }
+
+    /// Starts the maintenance tasks. Returns the handler of the machine's shutdown.
+    pub(super) fn start_maintenance(
+        &self,
+        shared: &Arc<PodContext>,
+        events: &NodeEvents,
+        drain: &Drain,
+    ) -> Arc<Shutdown> {
+        let (flags, file) = (&self.settings.flags, &self.settings.file);
+        let collecting = image_gc::run(
+            shared.clone(),
+            config::node::image_limits(file),
+            events.clone(),
+            self.board.task("images"),
+        );
+        tokio::spawn(until(drain.watch(), collecting));
+        let sweeping = garbage::run(shared.clone(), self.board.task("garbage"));
+        tokio::spawn(until(drain.watch(), sweeping));
+        let evicting = self.evictor(shared, events).run(self.board.task("eviction"));
+        tokio::spawn(until(drain.watch(), evicting));
+        let killed = oom::run(events.clone(), self.board.task("kernel log"));
+        tokio::spawn(until(drain.watch(), killed));
+        let limits = logs_rotation::Limits {
+            // Validated when the settings were read.
+            size: log_size(file).unwrap_or(u64::MAX),
+            files: usize::try_from(file.container_log_max_files).unwrap_or(usize::MAX),
+        };
+        let rotating = logs_rotation::run(shared.clone(), limits, self.board.task("log rotation"));
+        tokio::spawn(until(drain.watch(), rotating));
+        if let Some(dir) = &flags.node.image_import_dir {
+            let import = ImportDir {
+                dir: dir.clone(),
+                state: flags.root_dir.join("imported-images.json"),
+                runtime: self.runtime.clone(),
+                namespace: CRI_NAMESPACE,
+                shared: shared.clone(),
+            };
+            tokio::spawn(until(drain.watch(), import.run()));
+        }
+        let groups = config::node::shutdown_groups(file);
+        let waits = !groups.is_empty();
+        let places = (Path::new(logind::SYSTEM_BUS), Path::new(LOGIND_DROP_IN));
+        let shutdown = Arc::new(Shutdown::new(shared.clone(), groups, events.clone(), places));
+        if waits {
+            let (follower, page) = (shutdown.clone(), self.board.task("shutdown"));
+            let following = async move { follower.follow(page).await };
+            tokio::spawn(until(drain.watch(), following));
+        }
+        shutdown
+    }
+
+    fn evictor(&self, shared: &Arc<PodContext>, events: &NodeEvents) -> Evictor {
+        let (file, machine) = (&self.settings.file, &self.machine);
+        let reserved = machine.reserved.amounts.get(MEMORY).map_or(0, |q| q.as_bytes());
+        Evictor {
+            shared: shared.clone(),
+            // Validated when the settings were read.
+            thresholds: config::node::eviction_thresholds(file).unwrap_or_default(),
+            transition: file.eviction_pressure_transition_period,
+            soft_grace: config::node::soft_grace(file),
+            image_limits: config::node::image_limits(file),
+            pods_memory: machine.capacity.memory_bytes.saturating_sub(reserved),
+            limits_storage: file.local_storage_capacity_isolation,
+            events: events.clone(),
+            state: EvictionState::default(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Builds the [`PodContext`] from the settings.
+
+use std::sync::{Arc, Mutex, RwLock};
+
+use agent_node::status;
+use agent_node::unsupported_fields::NodeFeatures;
+use agent_pod::node_facts::NodeFacts;
+use proto_api::core::v1::Node;
+use tokio::sync::watch;
+
+use super::cluster::Cluster;
+use super::{Agent, processors};
+use crate::images::Images;
+use crate::object_cache::{NoObjects, ObjectCache};
+use crate::persistent_volumes::PersistentVolumes;
+use crate::persistent_volumes::helpers::{Helpers, NodeHelpers};
+use crate::pod_environment::{PodEnvironment, RuntimeClasses};
+use crate::pods::pod_context::{PodContext, PodDecisions};
+use crate::pods::ports::Reports;
+use crate::pods::probes::NodeProbes;
+use crate::pods::restart_limiter::RestartLimiter;
+use crate::reports::NoReports;
+use crate::timeline::Timelines;
+use crate::volumes::{self, NodeVolumes};
+
+impl Agent {
+    /// The Node object as assumed before the API server has answered.
+    fn unregistered(&self) -> Node {
+        let machine = &self.machine;
+        let mut own = Node::default();
+        own.metadata.name.clone_from(&machine.name);
+        own.metadata.labels = status::labels(self.settings.names, machine);
+        own.spec.taints.clone_from(&machine.taints);
+        (_, own.status.allocatable) = status::capacity(&machine.capacity, &machine.reserved);
+        own
+    }
+
+    pub(super) fn pod_context(
+        &self,
+        cluster: Option<&Cluster>,
+        node: watch::Receiver<Option<Arc<Node>>>,
+        images: Arc<Images>,
+    ) -> PodContext {
+        let (settings, machine) = (&self.settings, &self.machine);
+        let (flags, file) = (&settings.flags, &settings.file);
+        let client = cluster.map(|cluster| cluster.client.clone());
+        let on_disk = agent_volume::PodVolumes::new(&self.root_dir, settings.names);
+        let reports =
+            cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
+        let helpers: Arc<dyn Helpers> = Arc::new(NodeHelpers::default());
+        let persistent = PersistentVolumes {
+            csi: self.csi.clone(),
+            volumes: on_disk.clone(),
+            node: machine.name.clone(),
+            client: client.clone(),
+            reports: reports.clone(),
+            disks: self.disks.clone(),
+            helpers,
+            operations: self.metrics.operations.clone(),
+            selinux: agent_host::machine::has_selinux(),
+        };
+        let (issuer, boot) = (client.map(volumes::issuer), self.boot_id.clone());
+        let volumes = NodeVolumes::new(on_disk, persistent, issuer, node, boot);
+        PodContext {
+            runtime: Arc::new(self.runtime.clone()),
+            reports,
+            cgroups: Arc::new(self.cgroups.clone()),
+            volumes: Arc::new(volumes),
+            object_cache: cluster
+                .map_or_else(|| Arc::new(NoObjects) as Arc<dyn ObjectCache>, |c| c.objects.clone()),
+            journal: self.journal.clone(),
+            facts: NodeFacts {
+                pod_logs_dir: flags.pod_logs_dir.to_string_lossy().into_owned(),
+                seccomp_dir: flags.root_dir.join("seccomp").to_string_lossy().into_owned(),
+                cluster_dns: file.cluster_dns.iter().map(ToString::to_string).collect(),
+                cluster_domain: file.cluster_domain.clone(),
+                memory_bytes: machine.capacity.memory_bytes,
+                names: settings.names,
+                seccomp_default: file.seccomp_default,
+                huge_page_sizes: machine.capacity.huge_pages.keys().copied().collect(),
+                cpu_bound: file.cpu_bound(),
+                ..NodeFacts::default()
+            },
+            environment: PodEnvironment {
+                abilities: NodeFeatures {
+                    names: settings.names,
+                    apparmor: agent_host::machine::has_apparmor(),
+                    allowed_sysctls: file.allowed_unsafe_sysctls.clone(),
+                },
+                resolv_conf: Some(file.resolv_conf.clone()),
+                classes: RuntimeClasses::new(cluster.map(|c| c.client.clone())),
+                allocator: Some(self.allocator.clone()),
+            },
+            host_ips: machine.ips.clone(),
+            root_dir: flags.root_dir.clone(),
+            node: RwLock::new(self.unregistered()),
+            pods: Mutex::default(),
+            decisions: PodDecisions::default(),
+            images,
+            dead_kept: flags.node.maximum_dead_containers_per_container,
+            crash_delay_max: file.crash_loop_back_off.max_container_restart_period,
+            sandbox_image: flags.pod_infra_container_image.clone(),
+            names: settings.names,
+            node_pressure: watch::Sender::default(),
+            timelines: Timelines::default(),
+            metrics: self.metrics.clone(),
+            probes: NodeProbes::new(format!("{}/1.25", settings.names.component("probe"))),
+            runtime_limiter: self.runtime_limiter.clone(),
+            restart_limiter: RestartLimiter::new(processors()),
+            active_pods: self.active_pods.clone(),
+        }
+    }
+}

@@ -22,7 +22,7 @@ use orch_apiserver::config::Storage;
 use proto_api::names::{Names, Profile};
 use proto_daemon::drain::Drain;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -71,22 +71,21 @@ struct Target {
 }
 
 impl Target {
+    /// The server at `address`, as the administrator of `kubeconfig`.
     fn new(address: SocketAddr, kubeconfig: &str) -> Self {
-        let line = kubeconfig
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("certificate-authority-data: "));
-        let ca =
-            base64::engine::general_purpose::STANDARD.decode(line.expect("CA")).expect("base64");
         let mut roots = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&ca) {
-            roots.add(certificate.expect("PEM")).expect("CA");
+        for certificate in certificates(&field(kubeconfig, "certificate-authority-data")) {
+            roots.add(certificate).expect("CA");
         }
+        let chain = certificates(&field(kubeconfig, "client-certificate-data"));
+        let key = PrivateKeyDer::from_pem_slice(&field(kubeconfig, "client-key-data"));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
             .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_client_auth_cert(chain, key.expect("key"))
+            .expect("client certificate");
         Self { address, tls: TlsConnector::from(Arc::new(config)) }
     }
 
@@ -100,6 +99,17 @@ impl Target {
         tokio::spawn(connection);
         sender
     }
+}
+
+/// The decoded field of a kubeconfig.
+fn field(kubeconfig: &str, name: &str) -> Vec<u8> {
+    let prefix = format!("{name}: ");
+    let line = kubeconfig.lines().find_map(|line| line.trim().strip_prefix(prefix.as_str()));
+    base64::engine::general_purpose::STANDARD.decode(line.expect("field")).expect("base64")
+}
+
+fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem).map(|certificate| certificate.expect("PEM")).collect()
 }
 
 fn request(method: Method, path: &str, body: String) -> Request<Full<Bytes>> {

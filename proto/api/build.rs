@@ -1,13 +1,12 @@
-//! Turns `schema/*.tsv` into Rust: typed messages for the groups that our programs handle in code,
-//! and descriptor tables for every group. Standard library only, so that nothing is built for it.
+//! Generates Rust from `schema/*.tsv`: typed messages for the groups that the programs handle in code, and descriptor tables for every group. Uses the
+//! standard library only.
 //!
-//! Nothing generated is checked in: the tables under `schema/` are the one source, and what is made
-//! from them cannot be stale.
+//! No generated code is checked in, so it cannot differ from the tables in `schema/`.
 
 #![allow(
     clippy::panic,
     clippy::expect_used,
-    reason = "a table that makes no sense stops the build, with the row in the message"
+    reason = "an invalid table stops the build, with the row in the message"
 )]
 
 #[path = "build/schema.rs"]
@@ -21,7 +20,7 @@ use std::path::Path;
 use std::{env, fs};
 
 /// The group versions whose messages become Rust structs, in the order of `src/lib.rs`.
-/// The others are known by descriptors only.
+/// The others have descriptors only.
 const TYPED: &[&str] = &[
     "meta_v1",
     "core_v1",

@@ -11,10 +11,10 @@ fn main() -> std::io::Result<()> {
         .build_transport(false)
         .compile_protos(&["cri/v1.proto"], &["cri"])?;
     tonic_prost_build::configure().build_transport(false).compile_protos(&SERVED, &["."])?;
-    // The servers are for the driver that tests use.
+    // The servers are for the CSI driver of tests.
     tonic_prost_build::configure()
         .build_transport(false)
-        // they carry secrets, which no log may show
+        // they have secrets, which must not be logged
         .skip_debug([
             "csi.v1.NodeStageVolumeRequest",
             "csi.v1.NodePublishVolumeRequest",

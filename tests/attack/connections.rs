@@ -1,4 +1,4 @@
-//! Connections that say nothing, too little or nonsense, to the API server and to the node's endpoint.
+//! Connections that send nothing, too little or garbage, to the API server and to the node's endpoint.
 
 use std::net::SocketAddr;
 use std::time::Duration;

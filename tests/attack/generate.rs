@@ -1,4 +1,4 @@
-//! pure: what is sent, made from a seed and the API's own descriptors.
+//! pure: requests made from a seed and the API's own descriptors.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use proto_api::schema::{Field, Message, Resource, Shape, Value};

@@ -1,4 +1,4 @@
-//! What the cluster must do while it is attacked: run on, stay small, serve a canary, and show nothing of the node's root.
+//! Requirements on a cluster under attack: programs run on within their memory limits, a canary is served, and no file of the node's root is exposed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! Attacks a running cluster within bounds of its own, and judges what the cluster did (`hack/attack`).
+//! Attacks a running cluster within limits, and judges the cluster's behaviour (`hack/attack`).
 //!
-//! [`generate`] makes what is sent (pure, by seed); [`requests`], [`connections`], [`stalled`] and [`pods`] send it; [`judge`] watches the programs, a canary and
-//! a file that no answer may quote.
+//! [`generate`] makes requests (pure, by seed); [`requests`], [`connections`], [`stalled`] and [`pods`] send them; [`judge`] watches the programs, a canary
+//! and a file whose content no response may have.
 
 mod connections;
 mod generate;

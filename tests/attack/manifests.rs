@@ -1,4 +1,4 @@
-//! Valid objects to start from: a field that is wrong in a valid object gets further than one in a random one.
+//! Valid objects to mutate: one invalid field in a valid object reaches more code than a random object.
 
 use anyhow::Result;
 use cluster::apply::apply;

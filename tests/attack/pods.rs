@@ -1,4 +1,4 @@
-//! Pods that mean harm to their node: numbers that overflow, environments that explode, links and FIFOs where the kubelet reads and writes.
+//! Pods that attack their node: numbers that overflow, environments that explode, links and FIFOs where orchlet reads and writes.
 
 use std::time::Duration;
 

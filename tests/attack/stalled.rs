@@ -1,4 +1,5 @@
-//! HTTP/2 connections of a stranger who asks for the version and has no room for the answer: its flow-control window is 0 (RFC 9113, section 6.9).
+//! HTTP/2 connections of an unauthenticated client that requests the version and never reads the response: its flow-control window is 0 (RFC 9113, section
+//! 6.9).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

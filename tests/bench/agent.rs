@@ -1,4 +1,4 @@
-//! The node agent under load: bursts of pods against the best direct use of the runtime, a restart with many pods, probes, memory.
+//! The node agent under load: bursts of pods compared with the best direct use of the runtime, a restart with many pods, probes, memory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -82,7 +82,7 @@ async fn memory(spec: &Spec, what: &str, report: &mut Report) -> Result<()> {
     footprint::each(&agent, report).await
 }
 
-/// Kills the agent of a full node, and times its successor from its start until it is ready and every pod's task knows what it has.
+/// Kills the agent of a full node, and measures the next one from its start until it is ready and every pod's task has its state.
 async fn restarts(
     spec: &Spec,
     client: &Client,

@@ -1,5 +1,4 @@
-//! The agent by itself: pods from a directory of manifests, and no API server that would have to be told of them. What is left is the
-//! agent's own share of a burst.
+//! The agent alone: pods from a directory of manifests, without an API server. This measures the agent's own share of a burst.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -16,9 +15,9 @@ use crate::runtime_floor::RuntimeFloor;
 use crate::workload::{self, Network, PATIENCE, SCRIPT};
 
 const NAMESPACE: &str = "alone";
-/// Between two looks at how far the agent is. A look costs it a millisecond.
+/// Poll interval. A poll costs the agent a millisecond.
 const LOOK: Duration = Duration::from_millis(250);
-/// When all containers are about to be made, the last of them runs after so long.
+/// Time from the last creation of a container until it runs.
 const LAST: Duration = Duration::from_secs(2);
 
 /// Directories of an agent without an API server.
@@ -37,13 +36,13 @@ impl<'a> AgentOnly<'a> {
         Ok(AgentOnly { spec, dir })
     }
 
-    /// What an agent is told instead of what the cluster tells it.
+    /// Flags that replace those of the cluster.
     pub fn flags(&self) -> Vec<String> {
         let flag = |name: &str, part: &str| format!("--{name}={}", self.dir.join(part).display());
         vec![flag("root-dir", "orchlet"), flag("pod-manifest-path", "manifests")]
     }
 
-    /// Has the agent make so many pods; how long it took until the last container ran, by the runtime's clock.
+    /// Lets the agent create the pods; the time until the last container ran, by the runtime's clock.
     pub async fn fill(
         &self,
         numbers: Range<usize>,
@@ -84,7 +83,7 @@ impl<'a> AgentOnly<'a> {
         self.dir.join(part).join(format!("{number}.json"))
     }
 
-    /// Waits until the tasks of our pods are as they should be.
+    /// Waits until the tasks of these pods meet a condition.
     async fn until(
         &self,
         agent: &Agent<'_>,

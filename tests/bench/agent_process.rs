@@ -1,4 +1,4 @@
-//! The agent of the first node as a process of this program: ended and started again without a supervisor's pauses.
+//! The agent of the first node as a child process of this program: stopped and started without a supervisor's pauses.
 
 use std::net::SocketAddr;
 use std::process::Child;
@@ -15,9 +15,9 @@ use crate::workload::PATIENCE;
 
 /// Its name among the programs of a cluster.
 const NAME: &str = "orchlet-node-1";
-/// Where it says how it is.
+/// Its health port.
 const HEALTH_PORT: u16 = 10248;
-/// Between two looks at whether it is ready.
+/// Poll interval of readiness.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The agent, while the cluster has no supervisor.
@@ -70,7 +70,7 @@ impl<'a> Agent<'a> {
         self.ready().await
     }
 
-    /// What its tasks whose names begin so say of themselves.
+    /// The statuses of its tasks with this prefix.
     pub async fn tasks(&self, prefix: &str) -> Result<Vec<Value>> {
         let page: Value = serde_json::from_str(&self.page("/statusz?format=json").await?)?;
         let tasks = page.get("tasks").unwrap_or(&page).as_object().context("no tasks")?;
@@ -78,7 +78,7 @@ impl<'a> Agent<'a> {
         Ok(own.map(|(_, task)| task.clone()).collect())
     }
 
-    /// Waits until it has heard everything.
+    /// Waits until it is ready.
     pub async fn ready(&self) -> Result<()> {
         let began = Instant::now();
         while !self.page("/readyz").await.is_ok_and(|text| !text.is_empty()) {
@@ -95,7 +95,7 @@ impl<'a> Agent<'a> {
     }
 }
 
-/// Whether a pod's task has found that its containers run or are to.
+/// Whether a pod's task has found its containers running or has started them.
 pub fn is_at_work(task: &Value) -> bool {
     task["outcome"]["done"] == "Running"
 }
@@ -106,7 +106,7 @@ pub fn pid(spec: &Spec) -> Result<i32> {
     Ok(handle.identity.pid)
 }
 
-/// Does `work` while the first node has no agent, which would remove pods that nobody has told it of.
+/// Runs `work` while the first node has no agent, which would remove unknown pods.
 pub async fn without<T>(spec: &Spec, work: impl Future<Output = Result<T>>) -> Result<T> {
     let mut agent = Agent::take_over(spec).await?;
     agent.kill().await?;

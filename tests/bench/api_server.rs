@@ -1,4 +1,4 @@
-//! The API server alone: how fast it is there.
+//! The API server alone: time from its start until it is ready.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Bursts of pods: by the runtime's calls alone, by the agent alone and by the whole system, in turn on the same node, so that whatever
-//! else the machine does meets all of them.
+//! Bursts of pods: by the runtime's calls alone, by the agent alone and by the whole system, in turns on the same node, so that other load of the machine
+//! affects all of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,7 +32,7 @@ const WIDTHS: [usize; 6] = [2, 4, 6, 8, 12, 16];
 const FINALISTS: usize = 2;
 /// Requests of this program in flight when it makes or removes pods.
 const CLIENTS: usize = 8;
-/// Pods that are made and removed by somebody who has all the time.
+/// Pods that are created and removed sequentially.
 const CALM: usize = 4;
 const NAMESPACE: &str = "burst";
 

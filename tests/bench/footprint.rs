@@ -128,7 +128,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// CPU time that was spent: by each of our programs, this one included, and by the whole machine.
+/// CPU time of each program of the cluster, of this program, and of the whole machine.
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
     machine: Duration,
@@ -165,12 +165,12 @@ impl Spent {
         }
     }
 
-    /// Milliseconds of the whole machine for each of so many.
+    /// Milliseconds of the whole machine for each of `count`.
     pub fn machine_ms(&self, count: usize) -> f64 {
         self.machine.as_secs_f64() * 1e3 / count as f64
     }
 
-    /// For each of so many, in one line.
+    /// For each of `count`, in one line.
     pub fn row(&self, count: usize) -> String {
         let ms = |spent: &Duration| spent.as_secs_f64() * 1e3 / count as f64;
         let programs = self.programs.iter().map(|(name, spent)| format!("{name} {:.2}", ms(spent)));
@@ -193,7 +193,7 @@ fn busy() -> Result<Duration> {
 
 /// Time on a CPU that a process has had.
 pub fn cpu(pid: i32) -> Result<Duration> {
-    // Nanoseconds on a CPU, from the scheduler: finer than the ticks of stat. Threads that end take theirs along.
+    // Nanoseconds on a CPU, from the scheduler: finer than the ticks of stat. The time of ended threads is lost.
     let mut nanos = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;

@@ -1,4 +1,4 @@
-//! Prints the budgets' figures with their floor from the same run. `hack/bench` builds and runs it; nothing here is a test.
+//! Prints the figures of the design budgets with their floor from the same run. `hack/bench` builds and runs it; it is not a test.
 
 mod agent;
 mod agent_only;

@@ -1,4 +1,4 @@
-//! A pod's life on a node: the whole system, and the same runtime calls made directly.
+//! The lifecycle of a pod on a node: the whole system, and the same runtime calls made directly.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -182,7 +182,7 @@ pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Ends at once when told to, and leaves a stamp when it starts.
+/// Ends at once on SIGTERM, and writes a timestamp when it starts.
 fn script(stamp: &str) -> String {
     format!("touch {stamp}; {SCRIPT}")
 }

@@ -1,4 +1,4 @@
-//! A cluster that is there for one measurement.
+//! A cluster for one measurement.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub async fn with(
     measured.and(removed)
 }
 
-/// The right to have such a cluster, for as long as the file is open: whoever comes second says so and waits.
+/// A lock on such clusters, for as long as the file is open: a second bench waits.
 fn alone(lock: &Path) -> Result<File> {
     let file = File::create(lock).with_context(|| format!("making {}", lock.display()))?;
     if let Err(TryLockError::WouldBlock) = file.try_lock() {

@@ -1,4 +1,4 @@
-//! The same questions asked of a cluster that somebody else's programs make up.
+//! The same measurements of a cluster of other programs.
 
 use std::path::PathBuf;
 use std::time::Duration;

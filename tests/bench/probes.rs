@@ -1,4 +1,4 @@
-//! A thousand questions a second: what they cost the agent.
+//! The agent's cost of a thousand probes a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest head of a request that is read.
 const HEAD_MAX: usize = 4096;
 
-/// Counts what a server of this program is asked by the probes of many containers, and what that costs.
+/// Counts the requests of many containers' probes at a server of this program, and their cost.
 pub async fn measure(spec: &Spec, client: &Client, report: &mut Report) -> Result<()> {
     let listener = TcpListener::bind((spec.host_address(), 0)).await?;
     let address = listener.local_addr()?;
@@ -68,7 +68,7 @@ async fn serve(listener: TcpListener, asked: Arc<AtomicU64>) {
     loop {
         if let Ok((stream, _)) = listener.accept().await {
             let asked = asked.clone();
-            // Whoever asks and goes away before the answer is no concern of the measurement.
+            // Clients that disconnect before the response do not matter to the measurement.
             tokio::spawn(async move { answer(stream, &asked).await.ok() });
         }
     }

@@ -1,4 +1,4 @@
-//! The table that is printed.
+//! The printed table.
 
 use std::fmt;
 use std::time::Duration;

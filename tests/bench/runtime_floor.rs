@@ -1,6 +1,5 @@
-//! The least that anybody has to ask of the runtime for a pod of one container: the floor under what a whole cluster takes. It is asked
-//! for what an agent asks for, with the same mounts, masks and names and a cgroup of each pod's own; what an agent does beside its
-//! calls is not done.
+//! The minimum of runtime calls for a pod of one container: the floor below the time of a whole cluster. The calls are those of an agent, with the same
+//! mounts, masks and names and a cgroup for each pod; the agent's other work is left out.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,18 +18,18 @@ use proto_api::core::v1::Pod;
 
 use crate::workload::{self, Network};
 
-/// What an agent mounts into a container of its own accord.
+/// Mounts that an agent adds to each container.
 const OWN_MOUNTS: [&str; 2] = ["/etc/hosts", "/dev/termination-log"];
 const NAMESPACE: &str = "floor";
 
-/// The runtime of the first node, without an agent before it.
+/// The runtime of the first node, without an agent.
 pub struct RuntimeFloor {
     runtime: CriRuntime,
     cgroups: Cgroups,
-    /// Above the pods' own, as deep as an agent has them.
+    /// Parent of the pods' cgroups, at the same depth as with an agent.
     cgroup: String,
     facts: NodeFacts,
-    /// A file that all containers share where an agent makes one for each.
+    /// A file that all containers share; an agent would create one for each.
     file: PathBuf,
 }
 
@@ -75,7 +74,7 @@ impl RuntimeFloor {
     /// Makes and starts a pod of one container.
     pub async fn start(&self, pod: &Pod) -> Result<Made> {
         let name = &pod.metadata.name;
-        // The runtime makes it.
+        // The runtime creates it.
         let cgroup = format!("{}/pod{}", self.cgroup, pod.metadata.uid);
         let config = translate::sandbox_config(pod, &self.facts, &cgroup, 0)?;
         let container = pod.spec.containers.first().context("no container")?;

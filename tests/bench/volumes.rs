@@ -1,5 +1,5 @@
-//! From a write of the API to files in pods: one volume beside the floor, a watch of its own and a rename, both fed by the same writes;
-//! and many volumes of one secret.
+//! From a write of the API to files in pods: one volume, compared with a floor of a separate watch and a rename for the same writes; and many volumes of one
+//! Secret.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ fn both_have(files: &[PathBuf; 2], value: &str, began: Instant) -> Result<[Durat
     }
 }
 
-/// The least that anybody has to do: hear of the object, put a file in the place of another.
+/// The minimum of work: receive the object's event, replace a file by another.
 struct Floor {
     file: PathBuf,
     task: tokio::task::JoinHandle<()>,

@@ -1,4 +1,4 @@
-//! The pods that are measured, and what a watch shows of them.
+//! The measured pods, and how a watch reports them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync;
 use tokio::task::JoinHandle;
 
-/// A container that ends at once when it is told to.
+/// A container that ends at once on SIGTERM.
 pub const SCRIPT: &str = "trap 'exit 0' TERM; while true; do sleep 1000 & wait; done";
 /// Other agents take more than a minute for a config map.
 pub const PATIENCE: Duration = Duration::from_secs(200);

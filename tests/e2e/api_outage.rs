@@ -1,4 +1,4 @@
-//! Somebody is away for a while: the API server, the runtime. What can be done without them is done, and the rest when they are back.
+//! Outages of the API server and of the runtime: work that does not need them continues, the rest is done when they return.
 
 use std::path::Path;
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub async fn pods_live_without_the_api_server(c: &Context) -> Result<()> {
     let beside = c.pod_ready(&ns, "beside").await?;
     let manifest = c.spec.node_dir("node-1").join("manifests/alone.yaml");
     let server = supervisor::find(&c.spec, "orch-apiserver").context("no API server")?;
-    // It hangs: connections stay open and nobody answers.
+    // It hangs: connections stay open without a response.
     server.signal(Signal::SIGSTOP)?;
     let tried = async {
         kill_main(c, &crashes)?;

@@ -1,7 +1,7 @@
-//! The agent is killed again and again while pods come, change and go: nobody notices.
+//! The agent is killed repeatedly while pods are created, changed and deleted, without any effect on them.
 //!
-//! What the containers did is told by themselves: each adds a line to a file of its pod when it starts. A second line is a restart or
-//! a second instance, whatever anybody's status says.
+//! The containers themselves are the evidence: each adds a line to a file of its pod when it starts. A second line is a restart or a second instance, whatever
+//! the pod's status says.
 
 mod kinds;
 mod watched;

@@ -1,4 +1,4 @@
-//! Claims and volumes as users see them: bound, protected, reclaimed, made where a pod goes, and larger where that is allowed.
+//! PersistentVolumeClaims and PersistentVolumes: binding, protection, reclaiming, provisioning where a pod is scheduled, expansion.
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;
@@ -73,7 +73,7 @@ pub async fn a_claim_gets_the_volume_that_fits_and_keeps_it(c: &Context) -> Resu
     let none = "no persistent volumes available for this claim and no storage class is set";
     event(c, &ns, "FailedBinding", none).await?;
 
-    // of three that come, the smallest that fits; whoever binds dies meanwhile
+    // of three volumes the smallest that fits; the binding controller is killed meanwhile
     for (name, size) in [("claims-small", "1Mi"), ("claims-large", "5Gi"), ("claims-right", "2Gi")]
     {
         volume(c, name, size, "Retain").await?;

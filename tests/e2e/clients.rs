@@ -1,4 +1,4 @@
-//! Other people's clients.
+//! Clients of other projects.
 
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -1,6 +1,6 @@
-//! The clock is set a day forward and back. Nothing that runs takes notice.
+//! The clock is set a day forward and back, without an effect on anything that runs.
 //!
-//! This sets the clock of the machine, so it runs only where that is nobody else's: `ORCH_OWN_MACHINE=1`, as in a virtual machine.
+//! This changes the clock of the machine, so it runs only with `ORCH_OWN_MACHINE=1`, as in a virtual machine.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The cluster that the cases share, and what they do to it again and again.
+//! The cluster that the cases share, and operations that several of them use.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Stands between the agent and its runtime, and keeps the answers of one call to itself.
+//! A proxy between the agent and its runtime that withholds the responses of one call.
 //!
-//! The runtime's socket is renamed and this one listens in its place: whoever connects from then on talks through it.
+//! The runtime's socket is renamed and this one listens in its place, for all later connections.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Volumes of drivers: the driver of `tests/csi-driver` on a node of the cluster.
+//! CSI volumes: the driver of `tests/csi-driver` on a node of the cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -414,7 +414,7 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     c.discard(&ns).await
 }
 
-/// What is mounted is lost, as after a reboot of which nobody told: it is brought back.
+/// Mounts are lost, as after an unnoticed reboot: they are restored.
 async fn lost_mounts_come_back(c: &Context, ns: &str) -> Result<()> {
     let root = c.spec.node_dir("node-1").join("orchlet");
     let table = c.on_node(&["cat", "/proc/self/mounts"]).await?;
@@ -459,7 +459,7 @@ pub async fn every_fault_of_a_driver_ends_well(c: &Context) -> Result<()> {
     driver.fault("")?;
     c.pod_ready(&ns, "stage").await?;
 
-    // one call that never ends holds up nobody else; the driver's end ends it
+    // a call that never ends does not delay others; it ends with the driver
     driver.fault("NodePublishVolume hang")?;
     c.apply(&claiming(&ns, "hang", "hang")).await?;
     until("the call hangs", PATIENCE, async || {
@@ -541,7 +541,7 @@ pub async fn what_is_not_attached_is_waited_for(c: &Context) -> Result<()> {
     let unique = format!("{}^{handle}", c.names.label(&format!("csi/{name}")));
     node_shows(c, &unique, true).await?;
 
-    // whoever decides dies: what is attached stays so, what is not needed any more goes
+    // the controller is killed: volumes stay attached, unneeded ones are detached
     c.kill("orch-controller-manager").await?;
     deleted(c, &ns, "waits").await?;
     node_shows(c, &unique, false).await?;

@@ -1,4 +1,4 @@
-//! What a driver does wrong while a pod has its volume, and a node that has lost its mounts.
+//! Faults of a CSI driver while a pod has its volume, and a node that has lost its mounts.
 
 use std::path::Path;
 
@@ -78,7 +78,7 @@ pub async fn a_driver_that_fails_later_harms_nothing_else(c: &Context) -> Result
     let p = c.pod_ready(&ns, "p").await?;
     shows(c, &p, "1").await?;
 
-    // publishing again fails: told, tried again, and the rest of the pod goes on
+    // republishing fails: it is reported and retried, and the rest of the pod is not affected
     driver.fault("NodePublishVolume fail no more")?;
     settings(c, &ns, "2").await?;
     shows(c, &p, "2").await?;
@@ -232,7 +232,7 @@ pub async fn a_driver_that_cannot_unstage_holds_no_pod(c: &Context) -> Result<()
     let unique = format!("{}^{volume}", c.names.label(&format!("csi/{name}")));
     node_shows(c, &unique, true).await?;
 
-    // the pod goes, the node says that it still has the volume, and nobody takes it away
+    // the pod is deleted, the node lists the volume as in use, and it is not detached
     driver.fault("NodeUnstageVolume fail busy")?;
     deleted(c, &ns, "p").await?;
     let text = format!(
@@ -242,7 +242,7 @@ pub async fn a_driver_that_cannot_unstage_holds_no_pod(c: &Context) -> Result<()
     let tried = driver.count("NodeUnstageVolume");
     called(&driver, "NodeUnstageVolume", tried + 2).await?;
     node_shows(c, &unique, true).await?;
-    // a process that knows of it only by its record does the same
+    // a restarted agent, which has only the record, does the same
     c.kill("orchlet-node-1").await?;
     let tried = driver.count("NodeUnstageVolume");
     called(&driver, "NodeUnstageVolume", tried + 1).await?;

@@ -1,4 +1,4 @@
-//! What becomes of dependents when their owner is deleted, and how a node is emptied.
+//! Garbage collection of dependents when their owner is deleted, and draining of a node.
 
 use std::path::PathBuf;
 use std::process::Stdio;

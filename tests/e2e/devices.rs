@@ -1,4 +1,4 @@
-//! Devices that a vendor's plugin offers: on the Node, in containers, and in the list that monitors read.
+//! Devices of a device plugin: in the Node object, in containers, and in the pod resources API.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

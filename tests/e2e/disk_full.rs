@@ -1,4 +1,4 @@
-//! Nothing is left: no room on the disk, no descriptors. What runs runs on, what cannot be done is told, and is done once there is some.
+//! A full disk and exhausted file descriptors: running pods are not affected, failures are reported, and work continues once there is room.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -99,7 +99,7 @@ async fn the_agents(root: &Path) -> Result<()> {
     tried
 }
 
-/// Takes what is left of a disk, to the last byte, and what somebody's last writes give back: until none comes for a while.
+/// Fills a disk to the last byte, and again what other writes free, until nothing is freed for a while.
 async fn fill(root: &Path) -> Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(root.join("filler"))?;
     let mut calm = 0;

@@ -1,4 +1,4 @@
-//! The disk that everything of a node lies on runs short: what nobody uses goes first, then who took the room, and nobody else.
+//! Disk pressure on a node: unused data is removed first, then the pods that used the space are evicted, and no others.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ const DISK: u64 = 900 * MIB;
 const FREE: u64 = 256 * MIB;
 /// How far below that it is brought.
 const SHORT: u64 = 40 * MIB;
-/// What is in the image that nobody uses. The runtime keeps it twice: as it came, and unpacked.
+/// Content of the unused image. The runtime stores it twice: packed and unpacked.
 const IDLE: usize = 48 << 20;
 const IDLE_IMAGE: &str = "orch.local/idle:1";
 /// Where the disk is mounted; a file beside it holds its content.
@@ -104,7 +104,7 @@ async fn run_short(c: &Context, disk: &Disk) -> Result<()> {
     let before = containers(c, &ns).await?;
     import_idle(c).await?;
 
-    // What nobody uses is enough: it goes, and no pod does.
+    // Removing unused data is enough: no pod is evicted.
     write(c, &greedy, "/v/x", (disk.free()? + SHORT).saturating_sub(FREE)).await?;
     node_event(c, "EvictionThresholdMet", "Attempting to reclaim ephemeral-storage").await?;
     until("the unused image is gone", PATIENCE, async || {

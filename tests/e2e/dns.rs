@@ -1,4 +1,4 @@
-//! Names as pods use them: every node answers for itself at the address of the cluster's DNS service.
+//! Names as pods use them: every node answers at the address of the cluster's DNS Service.
 
 use anyhow::{Result, ensure};
 use cluster::spec::Spec;

@@ -1,4 +1,4 @@
-//! The proxy explains itself: what happens to a connection, and whether the kernel has what it should.
+//! `orch-proxy trace` and `diff`: what happens to a connection, and whether the kernel's ruleset is as expected.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster::programs::programs;

@@ -1,4 +1,4 @@
-//! What is killed comes back, and nobody notices.
+//! Killed programs come back, without an effect on users.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -93,7 +93,7 @@ pub async fn a_killed_agent_restarts_no_container(c: &Context) -> Result<()> {
     c.discard(&ns).await
 }
 
-/// Pods of all classes go from the API while the agent stands still, which is then killed: the next one knows little of them.
+/// Pods of all QoS classes are deleted while the agent is stopped; it is then killed, and the next agent has only its journal.
 pub async fn what_is_dropped_behind_the_agents_back_leaves_nothing(c: &Context) -> Result<()> {
     let ns = c.namespace("dropped").await?;
     let before = Inventory::take(c).await?;

@@ -1,4 +1,4 @@
-//! What a new user types first: `hack/up` in a pipe, whose cluster is closed to everybody else.
+//! A new user's first commands: `hack/up` in a pipe, whose cluster is not accessible to other users.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Something never answers: one pod waits for it, the others do not.
+//! A dependency of one pod hangs: that pod waits, the others do not.
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};

@@ -1,4 +1,4 @@
-//! How a node comes to certificates of its own, and keeps them.
+//! A node's certificates: bootstrap and renewal.
 
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ async fn joined(c: &Context, own: &Path) -> Result<()> {
     until("the client configuration is there", PATIENCE, async || there(&own.join("joined.conf")))
         .await?;
 
-    // Its names and addresses nobody but an operator can vouch for.
+    // Only an operator can approve its names and addresses.
     let asked = pending(c, &c.names.node_serving_signer()).await?;
     ensure!(asked.spec.username == "system:node:node-1", "asked by {}", asked.spec.username);
     approve(c, asked).await?;
@@ -120,7 +120,7 @@ async fn requests(c: &Context, signer: &str) -> Result<Vec<CertificateSigningReq
     Ok(all.into_iter().filter(|request| request.spec.signer_name == signer).collect())
 }
 
-/// Waits until somebody has asked that signer for a certificate and has got it.
+/// Waits for an issued certificate request of that signer.
 async fn requested(c: &Context, user: &str, signer: &str) -> Result<()> {
     until(&format!("{user} gets a certificate"), PATIENCE, async || {
         let all = requests(c, signer).await?;
@@ -135,7 +135,7 @@ async fn requested(c: &Context, user: &str, signer: &str) -> Result<()> {
     .await
 }
 
-/// Waits for a request that nobody has decided about.
+/// Waits for a pending certificate request.
 async fn pending(c: &Context, signer: &str) -> Result<CertificateSigningRequest> {
     until("a request waits for approval", PATIENCE, async || {
         let mut all = requests(c, signer).await?;

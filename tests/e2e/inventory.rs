@@ -1,4 +1,4 @@
-//! What a node has, by name, so that what is left behind can be told from what was there.
+//! Everything that a node has, by name, to find what is left over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

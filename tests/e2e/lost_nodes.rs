@@ -1,4 +1,4 @@
-//! Nodes that nobody hears from any more, with volumes that only one node may have: when another gets them, and when not.
+//! Lost nodes with volumes that only one node may have: when another node gets them, and when not.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn on(c: &Context, ns: &str, node: &str, name: &str) -> String {
     user(ns, name, "data").replacen("spec:\n", &spec, 1)
 }
 
-/// The agent of the second node, which does nothing until it is let go on, as one that is cut off for all that others see.
+/// The stopped agent of the second node: for all others the node is cut off until it is resumed.
 struct Silent<'a>(&'a Context);
 
 impl<'a> Silent<'a> {
@@ -106,7 +106,7 @@ async fn gone(c: &Context, ns: &str, name: &str) -> Result<()> {
     .await
 }
 
-/// Waits until the second node has come back to itself: it has let go of everything.
+/// Waits until the second node has recovered and released all volumes.
 async fn recovered(c: &Context, there: &Driver, unstaged: usize) -> Result<()> {
     let nodes = c.client.all::<Node>();
     until("the node lets go of the volume", PATIENCE, async || {

@@ -1,4 +1,4 @@
-//! Whole clusters on real containerd and kernel: what a user does, and what goes wrong for users.
+//! Whole clusters on real containerd and kernel: operations of users, and faults.
 //!
 //! `cargo test -p orch-tests --test e2e -- [FILTER]`; needs root, containerd and the built programs (`ORCH_BIN_DIR`).
 

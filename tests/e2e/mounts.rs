@@ -1,4 +1,4 @@
-//! Mounts of containers: read-only all the way down, travelling both ways, disks of the node.
+//! Mounts of containers: recursively read-only, with mount propagation in both directions, block devices of the node.
 
 use std::process::Command;
 

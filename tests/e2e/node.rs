@@ -1,5 +1,4 @@
-//! What the node does about its pods by itself, and what its users are told: limits, images that are none, room for what it cannot do
-//! without.
+//! Decisions of the node about its pods, and what their users see: limits, invalid images, preemption for critical pods.
 
 use anyhow::{Context as _, Result, ensure};
 use proto_api::core::v1::{Node, Pod};

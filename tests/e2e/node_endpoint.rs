@@ -1,4 +1,4 @@
-//! The node's HTTPS endpoint, as its users reach it: through the API server.
+//! The node's HTTPS endpoint, as users reach it: through the API server.
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;

@@ -1,4 +1,4 @@
-//! Nodes that are not heard of for a while and return, and statuses that others write over, as the users of a Service see them.
+//! Nodes that are silent for a while and return, and statuses that other clients overwrite, as users of a Service see them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -68,7 +68,7 @@ async fn try_all(c: &Context) -> Result<()> {
     c.discard(&ns).await
 }
 
-/// The API server runs in the first node's network and hears nothing of the second any more.
+/// The API server runs in the first node's network, to which the second node loses its connection.
 async fn cut(c: &Context) -> Result<()> {
     let nodes = c.spec.node_list();
     let node = nodes.iter().find(|node| node.name == NODE).context("no second node")?;

@@ -1,4 +1,4 @@
-//! A pod with what its specification can say, looked at from inside its container; and pods that ask for what no node can give.
+//! A pod with the fields of its specification, observed from inside its container; and pods that request what no node can provide.
 
 use anyhow::{Result, ensure};
 

@@ -1,4 +1,4 @@
-//! The life of a pod.
+//! The lifecycle of a pod.
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;
@@ -27,7 +27,7 @@ spec:
     )
 }
 
-/// A script that runs until it is told to end, and then ends at once.
+/// A script that ends at once on SIGTERM.
 pub const WAIT: &str = "trap 'exit 0' TERM; while true; do sleep 1000 & wait; done";
 
 pub async fn a_static_pod_runs_and_its_mirror_shows_it(c: &Context) -> Result<()> {

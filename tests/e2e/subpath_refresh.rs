@@ -1,5 +1,5 @@
-//! A file of a config map that a container mounts alone (`subPath`) and whose pod asked for it to follow: new while the container runs,
-//! after a restart of the agent, and in the container's next instance.
+//! A file of a ConfigMap that a container mounts by `subPath`, in a pod that opted in to updates: it is current while the container runs, after a restart of
+//! the agent, and in the container's next instance.
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;
@@ -19,7 +19,7 @@ pub async fn a_part_of_a_config_map_follows_where_its_pod_asks(c: &Context) -> R
     .await?;
     let volume = "    volumeMounts: [{name: v, mountPath: /etc/key, subPath: key}]\n  \
                   volumes: [{name: v, configMap: {name: settings}}]\n";
-    // Ends when it is told to, so that there is another instance.
+    // Ends on a signal, so that there is another instance.
     let script = "until [ -e /end ]; do sleep 0.1; done";
     let asks = "metadata:\n  annotations: {orch.io/sub-paths-follow: \"true\"}\n";
     let follows = pod(&ns, "follows", script).replacen("metadata:\n", asks, 1) + volume;

@@ -1,5 +1,5 @@
-//! A projected volume under everything at once: updates as fast as the API takes them, the agent killed again and again, no room on its
-//! file system for a while. A reader in the container's own view never misses a file and never sees a mix.
+//! A projected volume under several loads at once: updates as fast as the API server accepts them, repeated kills of the agent, a full file system for a
+//! while. A reader in the container never misses a file and never sees a mix of versions.
 //!
 //! `AGENT_VOLUME_UPDATES` and `AGENT_VOLUME_KILLS` make it longer.
 
@@ -51,7 +51,7 @@ fn number_of(text: &str) -> Result<u64> {
     Ok(first.parse()?)
 }
 
-/// Reads without a pause until told to stop; the first thing that is wrong ends it.
+/// Reads without a pause until it is stopped; the first error ends it.
 fn read_for_ever(volume: &Path, seen: &Seen) -> Result<()> {
     while !seen.stop.load(Relaxed) {
         let text = std::fs::read_to_string(volume.join("always")).context("a plain read")?;

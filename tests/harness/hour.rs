@@ -1,7 +1,7 @@
-//! A new user's first hour: everyday kubectl commands, with the answers of Kubernetes' own API server, kubelet and controllers beside ours.
+//! A new user's first hour: everyday kubectl commands, compared with the answers of Kubernetes' own API server, kubelet and controllers.
 //!
-//! `tests/hour/kubernetes.transcript` was recorded from Kubernetes (`hack/hour --record`); `tests/hour/differences.transcript` holds what ours answers
-//! instead, each with its reason.
+//! `tests/hour/kubernetes.transcript` was recorded from Kubernetes (`hack/hour --record`); `tests/hour/differences.transcript` has the answers that differ,
+//! each with its reason.
 
 use std::path::{Path, PathBuf};
 

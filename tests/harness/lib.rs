@@ -1,4 +1,4 @@
-//! What the whole-system tests share: a runner that counts what ran, failed and could not run, and waiting by condition.
+//! Shared by the tests of whole systems: a runner that counts cases that ran, failed and could not run, and waiting for conditions.
 
 pub mod hour;
 pub mod runner;

@@ -1,4 +1,4 @@
-//! Runs cases in order, says how each ended, and never lets a case that could not run look like one that passed.
+//! Runs cases in order and reports the result of each. A case that could not run is never reported as passed.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What the runtime was asked, by its own count: the page of metrics that the clusters' containerd serves.
+//! Counts of CRI calls, from the metrics of the clusters' containerd.
 
 use std::collections::BTreeMap;
 

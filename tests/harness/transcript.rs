@@ -1,8 +1,8 @@
-//! Transcripts: shell commands with what they answered, to be run again and compared.
+//! Transcripts: shell commands with their output, to be run again and compared.
 //!
-//! A line `$ command` is an action; the lines below it that begin with two blanks are what it printed, and `  [N]` is its exit code where that is not 0.
-//! `@ command` is run and not compared (what has to be there first, or waited for). Lines that begin with `#` belong to the action that follows.
-//! What differs from run to run (addresses, ages, ids, generated names) is replaced by [`normalize`] on both sides.
+//! A line `$ command` is an action; the following lines with two leading blanks are its output, and `  [N]` is its exit code if that is not 0. `@ command` is
+//! run and not compared (preparation and waiting). Lines that begin with `#` belong to the next action. [`normalize`] replaces on both sides what differs
+//! between runs (addresses, ages, ids, generated names).
 
 use std::path::Path;
 use std::process::Stdio;

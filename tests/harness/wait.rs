@@ -1,4 +1,4 @@
-//! Waiting for a condition, never for a time: the last state seen is in the error.
+//! Waiting for a condition, never for a fixed time: the error has the last observed state.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Files and directories are made in one place, [`proto_daemon::private_files`]: closed to others from birth, whole or not at all, under
-//! names of their own. Whatever makes one otherwise is listed here with its reason.
+//! Files and directories are created in one place, [`proto_daemon::private_files`]: with private modes from their creation on, atomically, with unique
+//! temporary names. Other places are listed here with their reasons.
 
 use crate::{check, is_generated, is_test, production, sources};
 

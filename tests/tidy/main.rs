@@ -1,5 +1,5 @@
-//! The rules of the tree, checked: who may import whom, what is pure, where `unsafe` and brand names may stand.
-//! Each rule is a sentence in ARCHITECTURE.md; a failure names the file and the rule.
+//! The rules of the tree: which crate may import which, which crates are pure, where `unsafe` and brand names are allowed. Each rule is a sentence in
+//! ARCHITECTURE.md; a failure names the file and the rule.
 
 #![allow(clippy::expect_used, reason = "this file is a test")]
 
@@ -254,7 +254,7 @@ const VOLUME_CODE: &[&str] = &[
     "agent/host/src/disk_usage.rs",
 ];
 
-/// Names that the code of volumes opens all the same, each with the reason why nobody but the agent can change what they lead to.
+/// Paths that volume code opens by name, each with the reason why only the agent can change where it leads.
 const NAMES_OPENED: &[(&str, &str, &str)] = &[
     (
         "agent/volume/src/beneath.rs",
@@ -340,7 +340,7 @@ fn nothing_below_a_volume_is_opened_by_name() {
     ];
     let mut offenders = Vec::new();
     for (path, source) in sources() {
-        // A simulation has no containers that could lead anybody astray.
+        // A simulation has no containers that could redirect paths.
         let simulated = path.ends_with("/simulated.rs");
         if simulated || is_test(&path) || !VOLUME_CODE.iter().any(|place| path.starts_with(place)) {
             continue;

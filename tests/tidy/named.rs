@@ -1,4 +1,4 @@
-//! Documents that say which test or judge shows something: each of them is there.
+//! Tests and judges that documents name exist.
 
 use std::collections::BTreeMap;
 use std::fs;

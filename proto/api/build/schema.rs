@@ -65,7 +65,7 @@ pub struct Resource {
     /// `pods`, or `pods/status` for a subresource.
     pub path: String,
     pub kind: String,
-    /// Where the kind lives when that is not the group version of the resource.
+    /// The group version of the kind, if it is not that of the resource.
     pub kind_group_version: Option<(String, String)>,
     pub singular: String,
     pub namespaced: bool,

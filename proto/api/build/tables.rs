@@ -4,7 +4,7 @@ use crate::schema::{Field, Message, Resource, Schema, Shape, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The number of each message: its place in the table, files in name order.
+/// The number of each message: its index in the table, files in name order.
 type Ids = BTreeMap<(String, String), usize>;
 
 pub fn generate(schema: &Schema) -> String {
@@ -47,7 +47,7 @@ fn messages(code: &mut String, schema: &Schema, ids: &Ids) {
     code.push_str("];\n\n");
 }
 
-/// A field as a struct literal that names only what differs from `Field::PLAIN`.
+/// A field as a struct literal with the members that differ from `Field::PLAIN`.
 fn field_literal(field: &Field, ids: &Ids) -> String {
     let mut out = format!("Field {{ json: {:?}, number: {}", field.json, field.number);
     let _ = write!(out, ", value: {}", value(&field.ty.value, ids));
@@ -81,7 +81,7 @@ fn field_literal(field: &Field, ids: &Ids) -> String {
     out
 }
 
-/// How server-side apply sees the field: `listType`, `listMapKey`, `mapType`, `structType`.
+/// How server-side apply handles the field: `listType`, `listMapKey`, `mapType`, `structType`.
 fn topology(out: &mut String, field: &Field) {
     let markers = &field.markers;
     let list = match markers.get("listType") {
@@ -165,8 +165,7 @@ fn kinds(code: &mut String, schema: &Schema, ids: &Ids) {
     code.push_str("];\n\n");
 }
 
-/// Of the kinds in `meta`, only the partial views and tables live in the group of that name; the
-/// others (options, `Status`, discovery) are `v1` on their own.
+/// Of the kinds in `meta`, only the partial views and tables are in the group of that name; the others (options, `Status`, discovery) are `v1`.
 fn kind_group(stem: &str, group: &str, message: &Message) -> String {
     let own = message.name.starts_with("PartialObject") || message.name.starts_with("Table");
     if stem == "meta_v1" && !own { String::new() } else { group.to_owned() }

@@ -3,8 +3,7 @@
 use crate::schema::{Field, Group, Message, Resource, Schema, Shape, Type, Value};
 use std::fmt::Write;
 
-/// Pointers that are boxed: volume drivers that no program here handles in code would otherwise make
-/// every volume, and so every pod, several times as large.
+/// Boxed fields: volume sources that no program handles in code would otherwise multiply the size of every volume and pod.
 const BOXED: &[&str] = &[
     "gcePersistentDisk",
     "awsElasticBlockStore",
@@ -29,7 +28,7 @@ const BOXED: &[&str] = &[
     "ephemeral",
 ];
 
-/// Fields that a log must not show: `Debug` prints them as hidden.
+/// Secret fields: `Debug` prints them as hidden.
 const HIDDEN: &[(&str, &str)] = &[
     ("Secret", "data"),
     ("Secret", "stringData"),
@@ -37,7 +36,7 @@ const HIDDEN: &[(&str, &str)] = &[
     ("TokenReviewSpec", "token"),
 ];
 
-/// Messages without a Protobuf form, which the typed path leaves to the generic engine.
+/// Messages without a Protobuf form, which only the generic engine handles.
 const UNTYPED: &[&str] = &["Table", "TableColumnDefinition", "TableRow", "TableRowCondition"];
 
 pub fn generate(schema: &Schema, stem: &str) -> String {
@@ -66,7 +65,7 @@ pub fn generate(schema: &Schema, stem: &str) -> String {
     code
 }
 
-/// A list of all typed kinds, for the test that goes through them.
+/// A list of all typed kinds, for tests.
 pub fn generate_index(schema: &Schema, stems: &[&str]) -> String {
     let mut code = String::from("[\n");
     for stem in stems {
@@ -127,7 +126,7 @@ impl std::fmt::Debug for {name} {{
     );
 }
 
-/// What the table says about a field: its name on the wire, its number, and what absence means.
+/// The doc comment of a field: its name on the wire, its number, and the meaning of absence.
 fn field_doc(field: &Field) -> String {
     if field.inline {
         return format!("Inlined in JSON; field {} in Protobuf.", field.number);
@@ -142,18 +141,18 @@ fn field_doc(field: &Field) -> String {
         let _ = write!(doc, "; one of the `{name}` values");
     }
     if let Some(key) = field.markers.get("patchMergeKey") {
-        let _ = write!(doc, "; entries are told apart by `{key}`");
+        let _ = write!(doc, "; entries are identified by `{key}`");
     }
     doc.push('.');
     doc
 }
 
-/// The JSON and Protobuf halves, both as one call a field; `crate::codec` holds the rules.
+/// The codecs of JSON and Protobuf, one call a field; `crate::codec` has the rules.
 fn codec(code: &mut String, message: &Message) {
     let name = &message.name;
     let mut write_json = String::new();
     let mut read_json = String::new();
-    // A key that the message does not have may be one of its inlined message.
+    // A key that is not a field of the message may be one of its inlined message.
     let mut rest = "Ok(false)".to_owned();
     for field in &message.fields {
         let (rust, json) = (rust_name(field), &field.json);
@@ -232,7 +231,7 @@ crate::codec::serde_by_object!({name});
 
 fn kind(code: &mut String, schema: &Schema, stem: &str, group: &Group, message: &Message) {
     let name = &message.name;
-    // The option and status kinds of `meta` belong to every group; on their own they are `v1`.
+    // The option and status kinds of `meta` belong to every group; without one they are `v1`.
     let partial = name.starts_with("PartialObject");
     let group_name = if stem == "meta_v1" && !partial { "" } else { &group.name };
     let version = &group.version;
@@ -338,7 +337,7 @@ fn snake_case(name: &str) -> String {
     let lower = |i: usize| chars.get(i).is_some_and(|c| c.is_ascii_lowercase());
     let mut out = String::new();
     for (i, c) in chars.iter().enumerate() {
-        // A plural `s` closes an acronym instead of opening a word.
+        // A plural `s` ends an acronym instead of starting a word.
         let plural = chars.get(i + 1) == Some(&'s') && !lower(i + 2);
         let opens_word = i > 0 && upper(i) && (!upper(i - 1) || (lower(i + 1) && !plural));
         if opens_word {

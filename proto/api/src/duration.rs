@@ -1,5 +1,4 @@
-//! Durations as flags, configuration files and messages of Kubernetes write them: `1h0m0s`, `15m`, `500ms`, `1.5s`, `0`. The one reader
-//! and writer of all programs.
+//! Durations in flags, configuration files and messages of Kubernetes: `1h0m0s`, `15m`, `500ms`, `1.5s`, `0`. All programs use this reader and writer.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -17,22 +16,21 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// No number where one must be.
-    #[error("{0:?} is no duration such as 1h30m, 15s or 500ms")]
+    /// A number is missing.
+    #[error("{0:?} is not a duration such as 1h30m, 15s or 500ms")]
     Malformed(String),
     /// A number without a unit after it.
     #[error("{0:?} lacks a unit (ns, us, ms, s, m or h)")]
     NoUnit(String),
-    /// Longer than 2^63 nanoseconds (about 292 years), the longest that Kubernetes' clients can
-    /// read.
-    #[error("{0:?} is too long a duration")]
+    /// Longer than 2^63 nanoseconds (about 292 years), the longest that Kubernetes' clients can read.
+    #[error("{0:?} is longer than 2^63 nanoseconds")]
     TooLong(String),
 }
 
-/// Reads a duration. Negative ones are refused: no setting of ours means anything by one.
+/// Reads a duration. Negative ones are refused: no setting has a use for them.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let malformed = || DurationError::Malformed(text.to_owned());
     if text == "0" {
@@ -67,8 +65,7 @@ fn unit_of(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// A decimal number times its unit, cut to whole nanoseconds. At most 19 digits on either side of
-/// the point.
+/// A decimal number times its unit, truncated to whole nanoseconds. At most 19 digits on either side of the point.
 fn scaled(number: &str, unit: u64) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || whole.len() > 19 || fraction.contains('.') {
@@ -125,7 +122,7 @@ pub mod text {
         out.serialize_str(&super::format(*value))
     }
 
-    /// Reads any form that [`super::parse`] takes.
+    /// Reads any form that [`super::parse`] accepts.
     pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
         super::parse(&String::deserialize(input)?).map_err(D::Error::custom)
     }

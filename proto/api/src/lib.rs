@@ -6,7 +6,7 @@
 //!   `apiVersion` and `kind` is written and read ([`object`]).
 //! - [`schema`]: every message of every group as static tables, for code that works on any kind.
 //! - [`Quantity`], [`IntOrString`], [`Time`], [`MicroTime`], [`RawJson`]: the API's own scalars.
-//! - [`selectors`], [`status`], [`yaml`], [`names`], [`duration`].
+//! - [`selectors`], [`status`], [`yaml`], [`names`], [`duration`], [`Cidr`], [`uri`], [`sha256_hex`].
 //!
 //! Names on the wire become `snake_case`: `hostIP` is `host_ip`, `podIPs` is `pod_ips`, `type` is
 //! `type_`. A field that is absent or present by meaning is an `Option`; inlined messages are fields

@@ -1,26 +1,26 @@
-//! Sources of clouds and vendors that drivers have taken the place of: the driver, and what it calls the volume. Attachments are named
-//! by both, so whoever attaches and whoever mounts has to agree on them.
+//! CSI migration of in-tree volume sources: the driver of a source, and the driver's handle of the volume. VolumeAttachments are named by both, so the
+//! attach controller and the node agent have to agree on them.
 
 use crate::core::v1::PersistentVolumeSource;
 
-/// Drives disks of Google's cloud.
+/// Disks of Google Cloud.
 pub const GCE: &str = "pd.csi.storage.gke.io";
-/// Drives disks of Amazon's cloud.
+/// Disks of AWS.
 pub const AWS: &str = "ebs.csi.aws.com";
-/// Drives disks of Microsoft's cloud.
+/// Disks of Azure.
 pub const AZURE_DISK: &str = "disk.csi.azure.com";
-/// Drives shares of Microsoft's cloud, which are not attached.
+/// File shares of Azure, which are not attached.
 pub const AZURE_FILE: &str = "file.csi.azure.com";
-/// Drives disks of OpenStack.
+/// Disks of OpenStack.
 pub const CINDER: &str = "cinder.csi.openstack.org";
-/// Drives disks of vSphere.
+/// Disks of vSphere.
 pub const VSPHERE: &str = "csi.vsphere.vmware.com";
-/// Drives disks of Portworx.
+/// Disks of Portworx.
 pub const PORTWORX: &str = "pxd.portworx.com";
-/// Drives images of Ceph; it needs to be told more than the source says.
+/// Images of Ceph; the driver needs more parameters than the source has.
 pub const RBD: &str = "rbd.csi.ceph.com";
 
-/// Drivers that took a source's place, by the names with which nodes announce it.
+/// Drivers that replace a source, by the names of the source in node annotations.
 pub const DRIVERS: [(&str, &str); 8] = [
     ("aws-ebs", AWS),
     ("azure-disk", AZURE_DISK),
@@ -32,10 +32,10 @@ pub const DRIVERS: [(&str, &str); 8] = [
     ("vsphere-volume", VSPHERE),
 ];
 
-/// A place in a cloud that only the driver's controller knows.
+/// A location that only the driver's controller knows.
 const UNSPECIFIED: &str = "UNSPECIFIED";
 
-/// Driver and handle of a disk whose source a driver took over; `None` for other sources, and for those that name no disk.
+/// Driver and handle of a disk whose source was migrated; `None` for other sources, and for those without a disk.
 #[must_use]
 pub fn disk(source: &PersistentVolumeSource) -> Option<(&'static str, String)> {
     if let Some(disk) = &source.gce_persistent_disk {

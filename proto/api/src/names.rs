@@ -1,9 +1,8 @@
-//! Names that follow the naming profile. The only file that knows the brand.
+//! Names of the naming profiles. Brand names stand in this file only.
 //!
-//! A process chooses its profile once, at start-up, and hands `&'static Names` to whatever needs a
-//! name. Names that other software owns are the same in both profiles and are not here: the Protobuf
-//! prefix `k8s\0`, `csi.storage.k8s.io/*` volume-context keys, `io.kubernetes.*` labels that container
-//! runtimes read, the `system:` prefix, the DNS domain `cluster.local`.
+//! A process selects its profile once at its start and passes `&'static Names` on. Names that belong to other software are the same in both profiles and
+//! are not here: the Protobuf prefix `k8s\0`, `csi.storage.k8s.io/*` volume-context keys, `io.kubernetes.*` labels that container runtimes read, the
+//! `system:` prefix, the DNS domain `cluster.local`.
 
 /// The domain of the `orch` profile when none is given.
 pub const DEFAULT_ORCH_DOMAIN: &str = "orch.io";
@@ -39,7 +38,7 @@ impl Default for Profile {
     }
 }
 
-/// Sandbox annotations from which container runtimes read a pod's traffic limits, in both profiles: into the pod, out of it.
+/// Sandbox annotations from which container runtimes read a pod's traffic limits, in both profiles: ingress, egress.
 pub const RUNTIME_BANDWIDTH: [&str; 2] =
     ["kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"];
 
@@ -56,7 +55,7 @@ pub struct Names {
 /// The parts that do not depend on the domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
-    /// In texts for people that tools compare.
+    /// The product's name in texts that tools compare.
     brand: &'static str,
     /// In namespaces, users, files and metrics: `kube-system`, `system:kube-proxy`.
     short: &'static str,
@@ -103,7 +102,7 @@ const KUBERNETES: Words = Words {
 };
 
 impl Names {
-    /// The names of a profile. They live as long as the process: call this once.
+    /// The names of a profile. They are never freed: call this once.
     pub fn new(profile: Profile) -> &'static Names {
         let (words, group_domain, label_domain) = match &profile {
             Profile::Orch { domain } => (ORCH, domain.clone(), domain.clone()),
@@ -119,8 +118,8 @@ impl Names {
         }))
     }
 
-    /// An annotation that no other node agent knows, and the same in both profiles: with the value `true` a pod has the parts of
-    /// projected volumes that its containers mount (`subPath`) brought up to date while they run.
+    /// An annotation of orchlet alone, the same in both profiles: with the value `true` files of projected volumes that containers mount by `subPath` are
+    /// updated while the pod runs.
     pub const PARTS_FOLLOW: &'static str = "orch.io/sub-paths-follow";
 
     /// The profile.
@@ -188,7 +187,7 @@ impl Names {
         self.words.system_namespace
     }
 
-    /// The namespace that everybody may read.
+    /// The namespace that is readable for all users.
     pub fn public_namespace(&self) -> &'static str {
         self.words.public_namespace
     }
@@ -204,18 +203,17 @@ impl Names {
         self.words.api_service_name
     }
 
-    /// What the environment variables of the API server's service start with: `ORCH` in
-    /// `ORCH_SERVICE_HOST`.
+    /// The prefix of the environment variables of the API server's Service: `ORCH` in `ORCH_SERVICE_HOST`.
     pub fn api_service_env_prefix(&self) -> &'static str {
         self.words.api_service_env_prefix
     }
 
-    /// The config map with the cluster's CA in every namespace.
+    /// The ConfigMap with the cluster's CA in every namespace.
     pub fn root_ca_config_map(&self) -> &'static str {
         self.words.root_ca_config_map
     }
 
-    /// What the name of the token volume of a pod starts with.
+    /// The prefix of the name of a pod's token volume.
     pub fn token_volume_prefix(&self) -> &'static str {
         self.words.token_volume_prefix
     }
@@ -240,12 +238,12 @@ impl Names {
         self.sub_label("container.seccomp.security.alpha", container)
     }
 
-    /// Who has issued a service account's token that lies in a secret.
+    /// The issuer of service account tokens in Secrets.
     pub fn lasting_token_issuer(&self) -> String {
         format!("{}/serviceaccount", self.words.api_service_name)
     }
 
-    /// Where containers find their service account's token.
+    /// The directory with the service account's token in containers.
     pub fn service_account_dir(&self) -> &str {
         &self.service_account_dir
     }
@@ -255,7 +253,7 @@ impl Names {
         format!("system:{}-{component}", self.words.short)
     }
 
-    /// A component's name as the profile writes it: `component("proxy")` is `orch-proxy` or
+    /// A component's name in the profile: `component("proxy")` is `orch-proxy` or
     /// `kube-proxy`; the node agent (`let`) and the tools (`ctl`, `adm`) are one word.
     pub fn component(&self, component: &str) -> String {
         match component {
@@ -264,29 +262,28 @@ impl Names {
         }
     }
 
-    /// What the names of a component's metrics start with: `metric_prefix("proxy")` is `orchproxy`
-    /// or `kubeproxy`, that of the node agent (`let`) `orchlet` or `kubelet`.
+    /// The prefix of a component's metrics: `metric_prefix("proxy")` is `orchproxy` or `kubeproxy`, that of the node agent (`let`) `orchlet` or `kubelet`.
     pub fn metric_prefix(&self, component: &str) -> String {
         self.component(component).replace('-', "")
     }
 
-    /// Who signs certificates that node agents show to the API server.
+    /// The signer of client certificates of node agents.
     pub fn node_client_signer(&self) -> String {
         let name = format!("{}-client-{}", self.component("apiserver"), self.component("let"));
         self.label(&name)
     }
 
-    /// Who signs certificates that node agents serve with.
+    /// The signer of serving certificates of node agents.
     pub fn node_serving_signer(&self) -> String {
         self.label(&format!("{}-serving", self.component("let")))
     }
 
-    /// Who signs client certificates of anybody else.
+    /// The signer of other client certificates.
     pub fn client_signer(&self) -> String {
         self.label(&format!("{}-client", self.component("apiserver")))
     }
 
-    /// Who signs certificates that nothing has to trust, from before signers had names.
+    /// The signer of certificates without any guarantee of trust (`legacy-unknown`).
     pub fn legacy_signer(&self) -> String {
         self.label("legacy-unknown")
     }

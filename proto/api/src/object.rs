@@ -1,5 +1,4 @@
-//! Whole objects: what kinds have in common, lists of them, and the two ways in which an object
-//! travels with its `apiVersion` and `kind`: as JSON, and in the Protobuf envelope.
+//! Whole objects: common traits of kinds, lists, and the two encodings of an object with its `apiVersion` and `kind`: JSON, and the Protobuf envelope.
 //!
 //! Typed objects do not carry `apiVersion` and `kind` as fields: both follow from the Rust type and
 //! the naming profile, and are added and checked here.
@@ -19,7 +18,7 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 
-/// A message that may stand on its own, with an `apiVersion` and a `kind`.
+/// A message with an `apiVersion` and a `kind`.
 ///
 /// The four codec functions at its end are the same for every kind; the generated kinds state them
 /// once more so that they are compiled in this crate and not in each crate that uses them.
@@ -32,12 +31,12 @@ pub trait Kind: Object + fmt::Debug + Clone + PartialEq + Send + Sync + 'static 
     /// For example `Pod`; for a [`List`], just `List`.
     const KIND: &'static str;
 
-    /// The kind as it is written: `Pod`, `PodList`.
+    /// The full kind: `Pod`, `PodList`.
     fn kind_name() -> Cow<'static, str> {
         Cow::Borrowed(Self::KIND)
     }
 
-    /// `apiVersion` and kind as they are written under these names.
+    /// `apiVersion` and kind in this naming profile.
     fn type_meta(names: &Names) -> TypeMeta {
         TypeMeta {
             api_version: names.api_version(Self::GROUP, Self::VERSION),
@@ -101,20 +100,20 @@ macro_rules! codec_of_kind {
 }
 pub(crate) use codec_of_kind;
 
-/// A kind that the API serves under a path of its own.
+/// A kind with a path in the API.
 pub trait Resource: Kind {
     /// The name in paths, for example `pods`.
     const PLURAL: &'static str;
-    /// Whether each object lies in a namespace.
+    /// Whether it is namespaced.
     const NAMESPACED: bool;
 
     /// The object's metadata.
     fn metadata(&self) -> &ObjectMeta;
-    /// The object's metadata, to change it.
+    /// The object's metadata, mutable.
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 }
 
-/// The metadata of objects of any kind: which one, the path that is asked says.
+/// The metadata of objects of any kind; the requested path decides which.
 impl Resource for PartialObjectMetadata {
     const PLURAL: &'static str = "";
     const NAMESPACED: bool = true;
@@ -128,22 +127,22 @@ impl Resource for PartialObjectMetadata {
     }
 }
 
-/// Objects of one kind, as a list or watch starts with them.
+/// A list of objects of one kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct List<T> {
-    /// The list's revision and where it continues.
+    /// The list's resource version and continue token.
     pub metadata: ListMeta,
     /// The objects; an empty list is `[]` in JSON, never `null`.
     pub items: Vec<T>,
 }
 
-/// Why a text or a message is not the object that was asked for.
+/// Why a text or a message is not an object of the expected kind.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeObjectError {
-    /// The JSON is malformed or does not fit the type.
+    /// The JSON is malformed or does not match the type.
     #[error("cannot decode {kind} from JSON")]
     Json {
-        /// The kind that was asked for.
+        /// The expected kind.
         kind: String,
         /// Where and why.
         #[source]
@@ -152,7 +151,7 @@ pub enum DecodeObjectError {
     /// The Protobuf is malformed.
     #[error("cannot decode {kind} from Protobuf")]
     Protobuf {
-        /// The kind that was asked for.
+        /// The expected kind.
         kind: String,
         /// Where and why.
         #[source]
@@ -161,15 +160,15 @@ pub enum DecodeObjectError {
     /// The Protobuf does not start with the four bytes of the envelope.
     #[error("cannot decode {kind}: the Protobuf envelope is missing")]
     NoEnvelope {
-        /// The kind that was asked for.
+        /// The expected kind.
         kind: String,
     },
     /// It is an object of another kind.
     #[error("expected {want}, got {got}")]
     WrongKind {
-        /// `apiVersion` and kind that were asked for.
+        /// The expected `apiVersion` and kind.
         want: String,
-        /// `apiVersion` and kind that came.
+        /// The received `apiVersion` and kind.
         got: String,
     },
 }
@@ -193,7 +192,7 @@ pub fn to_json_value<T: Kind>(
     serde_json::from_slice(&to_json(object, names)?)
 }
 
-/// Reads an object from JSON. `apiVersion` and `kind` may be absent; if there, they must fit.
+/// Reads an object from JSON. `apiVersion` and `kind` may be absent; if present, they must match.
 ///
 /// # Errors
 /// [`DecodeObjectError::Json`], whose source names the field, and [`DecodeObjectError::WrongKind`].
@@ -215,7 +214,7 @@ pub fn from_json_value<T: Kind>(
 /// The four bytes before every object in Protobuf.
 pub const ENVELOPE_PREFIX: &[u8; 4] = b"k8s\0";
 
-/// What follows the prefix: the object's type, and the object as bytes.
+/// The message after the prefix: the object's type, and the object as bytes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
     /// `apiVersion` and `kind`.
@@ -247,7 +246,7 @@ impl Envelope {
     /// Reads prefix and envelope; `None` without the prefix.
     ///
     /// # Errors
-    /// When what follows the prefix is malformed.
+    /// When the message after the prefix is malformed.
     pub fn read(bytes: &[u8]) -> Option<Result<Envelope, DecodeError>> {
         bytes.strip_prefix(ENVELOPE_PREFIX).map(Envelope::decode)
     }
@@ -267,8 +266,7 @@ pub fn to_protobuf_envelope<T: Kind>(object: &T, names: &Names) -> Vec<u8> {
     out
 }
 
-/// Reads an object from Protobuf in its envelope. `apiVersion` and `kind` may be empty; if not, they
-/// must fit.
+/// Reads an object from Protobuf in its envelope. `apiVersion` and `kind` may be empty; if not, they must match.
 ///
 /// # Errors
 /// All but [`DecodeObjectError::Json`].
@@ -288,7 +286,7 @@ fn json_error<T: Kind>(source: serde_json::Error) -> DecodeObjectError {
     DecodeObjectError::Json { kind: T::kind_name().into_owned(), source }
 }
 
-/// An object with its type, to be written.
+/// An object with its type, for writing.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Typed<'a, T> {
@@ -318,7 +316,7 @@ pub(crate) fn write_typed<T: Kind>(typed: &Typed<'_, T>) -> Result<Vec<u8>, serd
     Ok(out)
 }
 
-/// An object with the type that it said to have.
+/// An object with the type that it declares.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct TypedRead<T> {
@@ -381,8 +379,7 @@ impl<'de, T: Kind> Visitor<'de> for TypedVisitor<T> {
     }
 }
 
-/// Writes JSON so that it may stand in HTML, as the API does: `<`, `>`, `&` and the two line
-/// separators of JavaScript are escaped.
+/// Writes JSON that is safe in HTML, as the API does: `<`, `>`, `&` and the two line separators of JavaScript are escaped.
 struct HtmlSafe;
 
 impl serde_json::ser::Formatter for HtmlSafe {

@@ -1,8 +1,7 @@
 //! Descriptors of every message, kind and resource of the API, as static tables made from `schema/`.
 //!
-//! They are what code for *any* kind works on: decoding with the names of wrong fields, pruning,
-//! patches, field ownership, tables, discovery. The typed messages of this crate come from the same
-//! tables, so both agree on every name, number and order.
+//! Code for *any* kind uses them: decoding with errors that name fields, pruning, patches, field ownership, tables, discovery. The typed messages of this
+//! crate are made from the same tables, so both agree on every name, number and order.
 //!
 //! ```
 //! use proto_api::schema;
@@ -19,8 +18,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 
-/// The number of a message: its place in the table. Small, `Copy`, and the way in which recursive
-/// messages refer to each other.
+/// The number of a message: its index in the table. Recursive messages refer to each other by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(u16);
 
@@ -33,8 +31,8 @@ pub struct Message {
     pub version: &'static str,
     /// The name, for example `PodSpec`.
     pub name: &'static str,
-    /// Whether it may stand on its own: then `apiVersion` and `kind` come before its fields in JSON
-    /// (`kind` first when written) and in the envelope of Protobuf. Neither is in `fields`.
+    /// Whether it is a kind: then `apiVersion` and `kind` precede its fields in JSON (`kind` is written first) and are in the envelope of Protobuf. Neither is
+    /// in `fields`.
     pub is_kind: bool,
     /// Whether its JSON is not an object but the JSON of one of its fields; see [`Message::union`].
     pub union: bool,
@@ -52,14 +50,14 @@ pub struct Field {
     pub json: &'static str,
     /// The number in Protobuf; 0 in messages that have no Protobuf form (tables).
     pub number: u32,
-    /// What it holds, or what its elements or map values are.
+    /// The type of its value, or of its elements or map values.
     pub value: Value,
-    /// How many of them, and what absence means.
+    /// The number of values, and the meaning of absence.
     pub shape: Shape,
-    /// JSON leaves it out when empty: false, 0, an empty string, list, map or bytes, or absent. A
-    /// plain message, `Time`, `Quantity`, `IntOrString` or raw value is never empty.
+    /// JSON omits it when empty: false, 0, an empty string, list, map or bytes, or absent. A plain message, `Time`, `Quantity`, `IntOrString` or raw value is
+    /// never empty.
     pub omit_empty: bool,
-    /// Its fields stand in the JSON object of its owner. In Protobuf it is an ordinary field.
+    /// Its fields are in the JSON object of its owner. In Protobuf it is an ordinary field.
     pub inline: bool,
     /// An object without it is valid.
     pub optional: bool,
@@ -74,17 +72,17 @@ pub struct Field {
     pub patch_merge_key: Option<&'static str>,
     /// The default that the schema itself states.
     pub default: Option<&'static str>,
-    /// The name of the closed set of strings that it takes its value from.
+    /// The name of the closed set of strings of its values.
     pub enum_name: Option<&'static str>,
 }
 
-/// How many values a field holds.
+/// How many values a field has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Exactly one. Protobuf always writes it, even when empty (bytes: only when not); JSON leaves
     /// it out when empty only with `omit_empty`.
     Plain,
-    /// None or one; an empty value is not the same as none.
+    /// None or one; an empty value differs from none.
     Pointer,
     /// A list. Protobuf repeats the field and never packs. Empty without `omit_empty`: `null`.
     List,
@@ -93,7 +91,7 @@ pub enum Shape {
     Map,
 }
 
-/// What a value is.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string.
@@ -135,13 +133,13 @@ pub enum Topology {
     Default,
     /// As a whole.
     Atomic,
-    /// A list of scalars, each owned on its own.
+    /// A list of scalars, each owned separately.
     ListSet,
-    /// A list of messages, each owned on its own, told apart by these fields.
+    /// A list of messages, each owned separately, identified by these fields.
     ListMap(&'static [&'static str]),
 }
 
-/// A kind: a message that stands on its own.
+/// A kind: a message with `apiVersion` and `kind`.
 #[derive(Debug)]
 pub struct Kind {
     /// The group without the API domain.
@@ -150,11 +148,11 @@ pub struct Kind {
     pub version: &'static str,
     /// The kind, for example `Pod` or `PodList`.
     pub kind: &'static str,
-    /// The message. It may lie in another group: `v1 Status` is a message of `meta`.
+    /// The message. It may be in another group: `v1 Status` is a message of `meta`.
     pub message: MessageId,
 }
 
-/// What the API serves under a path of its own.
+/// A resource of the API.
 #[derive(Debug)]
 pub struct Resource {
     /// The group without the API domain.
@@ -169,21 +167,21 @@ pub struct Resource {
     pub kind: &'static str,
     /// The message of its objects.
     pub message: MessageId,
-    /// Whether each object lies in a namespace.
+    /// Whether it is namespaced.
     pub namespaced: bool,
-    /// Other names for people, for example `po`.
+    /// Short names, for example `po`.
     pub short_names: &'static [&'static str],
-    /// Groups of resources for people, for example `all`.
+    /// Categories, for example `all`.
     pub categories: &'static [&'static str],
-    /// What can be done with it, sorted.
+    /// Its verbs, sorted.
     pub verbs: &'static [&'static str],
-    /// What lies below each object.
+    /// Its subresources.
     pub subresources: &'static [Subresource],
-    /// The columns in which it is shown to people; empty for what cannot be listed.
+    /// The columns of its table; empty for resources that cannot be listed.
     pub columns: &'static [Column],
 }
 
-/// Something below each object of a resource.
+/// A subresource.
 #[derive(Debug)]
 pub struct Subresource {
     /// The last part of the path, for example `status`.
@@ -192,15 +190,15 @@ pub struct Subresource {
     pub group: &'static str,
     /// The version of its kind.
     pub version: &'static str,
-    /// The kind that it takes and gives.
+    /// The kind of its requests and responses.
     pub kind: &'static str,
     /// The message of that kind.
     pub message: MessageId,
-    /// What can be done with it, sorted.
+    /// Its verbs, sorted.
     pub verbs: &'static [&'static str],
 }
 
-/// A column in which a resource is shown.
+/// A column of a resource's table.
 #[derive(Debug)]
 pub struct Column {
     /// The heading.
@@ -236,7 +234,7 @@ impl Message {
         own.or_else(|| self.inlined().find_map(|message| message.field(json)))
     }
 
-    /// The messages whose fields stand in this message's JSON object.
+    /// The messages whose fields are in this message's JSON object.
     pub fn inlined(&self) -> impl Iterator<Item = &'static Message> {
         self.fields.iter().filter(|f| f.inline).filter_map(|f| f.value.message())
     }
@@ -268,7 +266,7 @@ impl Value {
 }
 
 impl Field {
-    /// What the generated tables leave out.
+    /// The default of a field in the generated tables.
     const PLAIN: Field = Field {
         json: "",
         number: 0,

@@ -9,28 +9,28 @@ pub use label::{Operator, Requirement, Selector};
 /// Why a text or an object is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// The text has something else where a part of a selector is expected; the words are Kubernetes'.
+    /// The text is not a selector; the message is Kubernetes'.
     #[error("found '{found}', expected: {expected}")]
     Syntax {
-        /// What is there; empty for the end.
+        /// The text found; empty for the end.
         found: String,
-        /// What could be there.
+        /// What is expected.
         expected: &'static str,
     },
-    /// A key that no label can have.
+    /// An invalid label key.
     #[error("{field}: invalid label key {key:?}: {why}")]
     Key {
-        /// Where it stands: `selector`, or a path into the object.
+        /// Its field: `selector`, or a path into the object.
         field: String,
         /// The key.
         key: String,
         /// The rule that it breaks.
         why: &'static str,
     },
-    /// A value that no label can have, or that does not fit the operator.
+    /// An invalid label value, or one that the operator does not allow.
     #[error("{field}: invalid label value {value:?}: {why}")]
     Value {
-        /// Where it stands.
+        /// Its field.
         field: String,
         /// The value.
         value: String,
@@ -40,7 +40,7 @@ pub enum SelectorError {
     /// An operator that does not exist.
     #[error("{field}: {operator:?} is not a valid label selector operator")]
     Operator {
-        /// Where it stands.
+        /// Its field.
         field: String,
         /// The operator.
         operator: String,
@@ -48,7 +48,7 @@ pub enum SelectorError {
     /// An operator with too few or too many values.
     #[error("{field}: {why}")]
     Count {
-        /// Where it stands.
+        /// Its field.
         field: String,
         /// The rule that it breaks.
         why: &'static str,
@@ -78,7 +78,7 @@ pub fn label_key_fault(key: &str) -> Option<&'static str> {
     name_fault(name)
 }
 
-/// The rule that a label's value breaks; an empty value is fine.
+/// The rule that a label's value breaks; an empty value is valid.
 pub fn label_value_fault(value: &str) -> Option<&'static str> {
     if value.is_empty() { None } else { name_fault(value) }
 }

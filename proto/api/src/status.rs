@@ -1,35 +1,34 @@
-//! Errors as the API reports them: a [`Status`] for each reason, with the code and the words that
-//! clients of Kubernetes match on.
+//! Errors of the API: a [`Status`] for each reason, with the code and message that clients of Kubernetes match.
 //!
 //! Groups are full names here (`coordination.orch.io`), as they appear in messages.
 
 use crate::meta::v1::{Status, StatusCause, StatusDetails};
 use std::fmt;
 
-/// Why a request failed, in one word; each has a code of HTTP.
+/// The reason of a failure; each has an HTTP status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// 401: who asks is not known.
+    /// 401: the client is not authenticated.
     Unauthorized,
-    /// 403: who asks may not.
+    /// 403: the client is not allowed.
     Forbidden,
     /// 404.
     NotFound,
-    /// 409: an object of this name is there.
+    /// 409: an object of this name exists.
     AlreadyExists,
     /// 409: the object has changed since it was read.
     Conflict,
-    /// 410: it was there and will not come back.
+    /// 410: it no longer exists.
     Gone,
     /// 422: the object breaks a rule; the causes name the fields.
     Invalid,
     /// 500: try again later.
     ServerTimeout,
-    /// 504: not done within the time asked for; it may still happen.
+    /// 504: not completed within the requested time; it may still complete.
     Timeout,
     /// 429: try again after the given time.
     TooManyRequests,
-    /// 400: the request makes no sense.
+    /// 400: the request is invalid.
     BadRequest,
     /// 405: the resource has no such verb.
     MethodNotAllowed,
@@ -39,11 +38,11 @@ pub enum Reason {
     RequestEntityTooLarge,
     /// 415: a body of an unknown media type.
     UnsupportedMediaType,
-    /// 500: a fault of the server.
+    /// 500: an internal error.
     InternalError,
-    /// 410: the revision asked for has been compacted; list again.
+    /// 410: the requested revision has been compacted; list again.
     Expired,
-    /// 503: not now.
+    /// 503: the server is not ready.
     ServiceUnavailable,
 }
 
@@ -69,7 +68,7 @@ impl Reason {
         Reason::ServiceUnavailable,
     ];
 
-    /// The code of HTTP.
+    /// The HTTP status code.
     pub fn code(self) -> u16 {
         match self {
             Reason::BadRequest => 400,
@@ -126,12 +125,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A resource as messages name it: `pods`, `deployments.apps`.
+/// A resource in messages: `pods`, `deployments.apps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupResource<'a> {
     /// The full name of the group; empty for core.
     pub group: &'a str,
-    /// The plural name, or the kind where the message speaks of kinds.
+    /// The plural name, or the kind in messages about kinds.
     pub resource: &'a str,
 }
 
@@ -145,7 +144,7 @@ impl fmt::Display for GroupResource<'_> {
 }
 
 impl Status {
-    /// A failure with no more than a message.
+    /// A failure with only a message.
     pub fn failure(reason: Reason, message: impl Into<String>) -> Status {
         Status {
             status: "Failure".to_owned(),
@@ -156,7 +155,7 @@ impl Status {
         }
     }
 
-    /// An answer that has nothing else to say than that it was done.
+    /// A success without an object.
     pub fn success() -> Status {
         Status { status: "Success".to_owned(), code: 200, ..Status::default() }
     }
@@ -173,7 +172,7 @@ impl Status {
         Status::failure(Reason::AlreadyExists, message).about(of, name)
     }
 
-    /// A generated name was taken; the client may try again at once.
+    /// A generated name exists; the client may retry at once.
     pub fn generate_name_conflict(of: GroupResource<'_>, name: &str) -> Status {
         let message = format!(
             "{of} {name:?} already exists, the server was not able to generate a unique name for \
@@ -224,7 +223,7 @@ impl Status {
         status
     }
 
-    /// The message as it is.
+    /// The given message.
     pub fn bad_request(message: impl Into<String>) -> Status {
         Status::failure(Reason::BadRequest, message)
     }
@@ -236,14 +235,14 @@ impl Status {
         Status::failure(Reason::MethodNotAllowed, message).about(of, "")
     }
 
-    /// Says which media types there are.
+    /// Lists the supported media types.
     pub fn not_acceptable(accepted: &[&str]) -> Status {
         let types = accepted.join(", ");
         let message = format!("only the following media types are accepted: {types}");
         Status::failure(Reason::NotAcceptable, message)
     }
 
-    /// Says which media types there are.
+    /// Lists the supported media types.
     pub fn unsupported_media_type(accepted: &[&str]) -> Status {
         let types = accepted.join(", ");
         let message = format!(
@@ -259,12 +258,12 @@ impl Status {
         Status::failure(Reason::RequestEntityTooLarge, message)
     }
 
-    /// The revision asked for has been compacted.
+    /// The requested revision has been compacted.
     pub fn expired(message: impl Into<String>) -> Status {
         Status::failure(Reason::Expired, message)
     }
 
-    /// The message as it is, and after how many seconds to try again.
+    /// The given message, and after how many seconds to retry.
     pub fn too_many_requests(message: impl Into<String>, retry_after_secs: i32) -> Status {
         Status::failure(Reason::TooManyRequests, message).retry_after(retry_after_secs)
     }
@@ -284,7 +283,7 @@ impl Status {
         Status::failure(Reason::ServerTimeout, message).about(of, "").retry_after(retry_after_secs)
     }
 
-    /// The message as it is; the server is not ready for this.
+    /// The given message; the server is not ready.
     pub fn service_unavailable(message: impl Into<String>) -> Status {
         Status::failure(Reason::ServiceUnavailable, message)
     }
@@ -298,7 +297,7 @@ impl Status {
         status
     }
 
-    /// The reason, if it is one of those that this crate knows.
+    /// The reason, if it is known.
     pub fn known_reason(&self) -> Option<Reason> {
         Reason::parse(&self.reason)
     }

@@ -1,12 +1,10 @@
 //! YAML as Kubernetes reads and writes it: JSON in another notation.
 //!
-//! Reading goes to a JSON value first, by the rules of YAML 1.1 that people's manifests rely on:
-//! `yes`, `no`, `on`, `off`, `y` and `n` are booleans unless quoted, `0644` is octal, `<<` merges.
-//! A key that stands twice is an error; depth, nodes and aliases are bounded.
+//! Reading follows the rules of YAML 1.1 that manifests rely on: `yes`, `no`, `on`, `off`, `y` and `n` are booleans unless quoted, `0644` is octal, `<<`
+//! merges. A duplicate key is an error; depth, nodes and aliases are bounded.
 //!
-//! Writing is block style with sorted keys; list items stand at the column of their key. A string is
-//! plain if it reads back as a string, in double quotes if it would read as something else, literal
-//! (`|`) if it has several lines. Lines are not folded.
+//! Writing is in block style with sorted keys; list items start at the column of their key. A string is plain if it reads back as a string, in double
+//! quotes if it would read as another type, literal (`|`) if it has several lines. Lines are not folded.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -26,7 +24,7 @@ pub struct ParseYamlError {
 /// Reads one document as a JSON value; an empty text is `null`.
 ///
 /// # Errors
-/// When the text is not YAML, has several documents, or has a key twice.
+/// When the text is not YAML, has several documents, or has a duplicate key.
 pub fn parse(text: &str) -> Result<Value, ParseYamlError> {
     from_str(text)
 }
@@ -39,10 +37,10 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, ParseYamlError> {
     serde_saphyr::from_str_with_options(text, options()).map_err(ParseYamlError::from)
 }
 
-/// Reads each document of a stream as a JSON value; empty documents are left out.
+/// Reads each document of a stream as a JSON value; empty documents are ignored.
 ///
 /// # Errors
-/// When the text is not YAML, or an object has a key twice.
+/// When the text is not YAML, or has a duplicate key.
 pub fn parse_all(text: &str) -> Result<Vec<Value>, ParseYamlError> {
     let all: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options())?;
     Ok(all.into_iter().filter(|value| !value.is_null()).collect())
@@ -68,8 +66,8 @@ impl From<serde_saphyr::Error> for ParseYamlError {
     }
 }
 
-/// How deep values may nest. The largest schemas of custom resources have some forty levels; a level
-/// takes the parser 25 KB of stack without optimization, and threads have 2 MiB.
+/// Deepest nesting of values. The largest schemas of custom resources have some forty levels; a level needs 25 KB of the parser's stack without
+/// optimization, and threads have 2 MiB.
 const MAX_DEPTH: usize = 64;
 
 fn options() -> serde_saphyr::Options {
@@ -81,7 +79,7 @@ fn options() -> serde_saphyr::Options {
     }
 }
 
-/// Writes `key: value` lines; the first one starts where the writer stands.
+/// Writes `key: value` lines; the first one starts at the current column.
 fn write_map(out: &mut String, map: &Map<String, Value>, indent: usize) {
     let mut keys: Vec<&String> = map.keys().collect();
     keys.sort_by(|a, b| natural_order(a, b));
@@ -89,14 +87,14 @@ fn write_map(out: &mut String, map: &Map<String, Value>, indent: usize) {
         if at > 0 {
             pad(out, indent);
         }
-        // A key stays on its line.
+        // A key has one line.
         if key.contains('\n') {
             write_double_quoted(out, key);
         } else {
             write_string(out, key, indent);
         }
         out.push(':');
-        // The items of a list stand at the column of its key.
+        // The items of a list start at the column of its key.
         match map.get(key).unwrap_or(&Value::Null) {
             Value::Object(map) if !map.is_empty() => {
                 out.push('\n');
@@ -117,7 +115,7 @@ fn write_map(out: &mut String, map: &Map<String, Value>, indent: usize) {
     }
 }
 
-/// Writes `- value` lines; the first one starts where the writer stands.
+/// Writes `- value` lines; the first one starts at the current column.
 fn write_list(out: &mut String, list: &[Value], indent: usize) {
     for (at, value) in list.iter().enumerate() {
         if at > 0 {
@@ -315,7 +313,7 @@ fn natural_order(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// The number at the head of the text and how long it is; `base` stands before its digits.
+/// The number at the start of the text and its length; `base` precedes its digits.
 fn number(base: i64, text: &mut Peekable<Chars>) -> (i64, usize) {
     let (mut value, mut len) = (base, 0);
     while let Some(digit) = text.peek().and_then(|c| c.to_digit(10)) {
@@ -332,7 +330,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    /// Found by fuzzing: a key of two lines was written as a block, which no key can be.
+    /// Found by fuzzing: a key of two lines was written as a block, which is invalid for a key.
     #[test]
     fn keys_stay_on_their_line() {
         let value = json!({"x\n- y": [1], "z\n": {"a\n\nb": "c"}});

@@ -198,7 +198,7 @@ fn server(path: &Path, field: &str, text: &str) -> Result<Uri, ConfigError> {
     };
     // A bare host:port is https, as other clients of such files read it.
     let full = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
-    let uri: Uri = full.parse().map_err(|_| wrong("is no URL"))?;
+    let uri: Uri = full.parse().map_err(|_| wrong("is not a URL"))?;
     match uri.scheme_str() {
         Some("http" | "https") => {}
         _ => return Err(wrong("must begin with https:// or http://")),

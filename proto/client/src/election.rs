@@ -39,7 +39,7 @@ pub enum TimesError {
     /// Others would begin before this one ends.
     #[error("--leader-elect-lease-duration must be greater than --leader-elect-renew-deadline")]
     Lease,
-    /// A single late answer would be a loss.
+    /// A single late response would lose the lease.
     #[error("--leader-elect-renew-deadline must be greater than --leader-elect-retry-period")]
     RenewDeadline,
     /// It would retry without a pause.

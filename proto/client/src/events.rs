@@ -190,7 +190,7 @@ impl Writer {
     }
 }
 
-/// Waits while the program is busy, `held` saying since when events have waited for that.
+/// Waits while the program is busy; `held` is the time since which events have waited for that.
 async fn hold(waiting: &mpsc::Receiver<QueuedEvent>, is_busy: &IsBusy, held: &mut Option<Instant>) {
     while is_busy() {
         let since = *held.get_or_insert_with(Instant::now);

@@ -154,7 +154,7 @@ pub async fn keep(
     held: watch::Sender<Held>,
     drain: DrainWatch,
 ) {
-    // Cancel safe: a renewal that was cut off is renewed by the next start.
+    // Cancel safe: an interrupted renewal is repeated by the next start.
     tokio::select! {
         () = drain.asked() => {}
         () = renew_forever(api, me, status, held) => {}
@@ -164,7 +164,7 @@ pub async fn keep(
 async fn renew_forever(api: Api<Lease>, me: Holder, status: TaskStatus, held: watch::Sender<Held>) {
     let every = Duration::from_secs(u64::from(me.duration_secs.max(4))) / 4;
     let backoff = Backoff { first: Duration::from_millis(200), longest: every };
-    // One late answer must not use up the time of the next renewal.
+    // One late response must not consume the time of the next renewal.
     let api = Api::new(api.client().with_deadline(every), api.collection().namespace.as_deref());
     let mut claimant = Claimant::default();
     let mut renewed = Instant::now();

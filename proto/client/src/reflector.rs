@@ -185,7 +185,7 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
                 let complete = matches!(change, Change::Synced);
                 changed(change);
                 if complete {
-                    // After everything was told, so that who waits finds its own state complete as
+                    // After all objects were reported, so that a waiting caller finds its own state complete as
                     // well.
                     synced.send_replace(true);
                 }

@@ -1,5 +1,5 @@
-//! io: the pages of a program over HTTPS, as Kubernetes' controller manager and scheduler serve theirs: health for everybody,
-//! metrics and task status for those whom the API server allows it.
+//! io: the pages of a program over HTTPS, as kube-controller-manager and kube-scheduler serve theirs: health without authorization, metrics and task status
+//! with the API server's authorization.
 
 pub mod access;
 pub mod flags;
@@ -32,7 +32,7 @@ use crate::{Client, ClientError};
 use access::{Access, Question, Refused, Reviews};
 use tls::{Agreed, Certified, ServerTls};
 
-/// What connections may take: probes and scrapers have one each.
+/// Limits of connections: probes and scrapers have one each.
 const LIMITS: Limits = Limits {
     bounds: Bounds { total: 128, unauthenticated: 64, unauthenticated_per_peer: 48 },
     handshake: HEAD_TIMEOUT,
@@ -45,14 +45,14 @@ const LIMITS: Limits = Limits {
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// A page, or all checks below one, and how it is asked for. What is not in the table is no page.
+/// A page or the checks below one. Paths that are not in the table do not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Page {
     verb: &'static str,
     path: &'static str,
 }
 
-/// The pages; one check of several is asked for by the path below.
+/// The pages; a single check has a path below its page.
 const PAGES: [(&str, &str); 5] = [
     ("/healthz", "/healthz/*"),
     ("/livez", "/livez/*"),
@@ -88,11 +88,11 @@ impl Question for Page {
     }
 }
 
-/// Two clients that ask the API server: about tokens, and about what is allowed.
+/// The clients for token reviews and for access reviews.
 pub struct Asked {
-    /// Asks whose a token is.
+    /// For token reviews.
     pub tokens: Client,
-    /// Asks what is allowed.
+    /// For subject access reviews.
     pub access: Client,
 }
 
@@ -120,18 +120,18 @@ pub struct SecureServer {
     guard: Guard,
 }
 
-/// Who may see what.
+/// Authentication and authorization.
 struct Guard {
     access: Access<Page>,
-    /// Paths that everybody may see; a `*` at the end stands for any rest.
+    /// Paths without authorization; a `*` at the end matches any rest.
     open: Vec<String>,
 }
 
 impl SecureServer {
-    /// Takes the address; port 0 takes a free one.
+    /// Binds the address; port 0 binds a free one.
     ///
     /// # Errors
-    /// The address cannot be taken.
+    /// The address cannot be bound.
     pub async fn bind(
         address: SocketAddr,
         tls: ServerTls,
@@ -144,13 +144,13 @@ impl SecureServer {
         Ok(Self { address: listener.local_addr()?, listener, tls, guard })
     }
 
-    /// The real address.
+    /// The bound address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves the pages until `until` is asked; answers on the way are finished.
+    /// Serves the pages until the drain `until` begins; requests in flight are completed.
     pub async fn run(self, pages: AdminPages, until: DrainWatch) {
         let service = Arc::new(Service { guard: self.guard, pages });
         let connections = Connections::new(LIMITS, None);
@@ -202,7 +202,7 @@ impl Service {
                 answer.unwrap_or_else(|panicked| page_of(500, TEXT, panicked.to_string()))
             }
         };
-        // A client that goes away is its own affair.
+        // A client may disconnect at any time.
         let _ = place.serve(stream, handler, until.asked()).await;
     }
 
@@ -230,7 +230,7 @@ impl Service {
     }
 }
 
-/// Whom a page is for.
+/// Who may read a page.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     ByAll,

@@ -83,7 +83,7 @@ pub(crate) struct Transport {
     idle: Arc<Mutex<Idle>>,
 }
 
-/// HTTP/1.1 connections that wait for a request, with the certificates that they were made with.
+/// Idle HTTP/1.1 connections, with the certificates that they were made with.
 type Idle = Vec<(Generation, http1::SendRequest<Body>)>;
 
 #[derive(Debug, Default)]

@@ -209,8 +209,7 @@ fn step_failure(error: &ClientError) -> StepFailure {
     if error.is_gone() {
         return StepFailure::Gone;
     }
-    // The server does not know our version yet or any more: it was restored, or is behind. What it
-    // has now is the truth.
+    // The server does not have the version yet or any more: it was restored, or is behind. Its current state counts.
     if error.code() == Some(504) || error.to_string().contains("Too large resource version") {
         return StepFailure::VersionUnknown;
     }

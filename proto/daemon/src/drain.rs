@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_to_wait_for() {
+    async fn a_drain_without_watches_ends_at_once() {
         assert_eq!(Drain::default().drain(Duration::from_secs(1)).await, Drained::Finished);
     }
 }

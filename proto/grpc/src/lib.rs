@@ -1,6 +1,4 @@
-//! gen: gRPC interfaces of the node's plugins, generated from `.proto` files that hold facts only; nothing by hand.
-//!
-//! An interface gets a module, beside its `.proto`, when something speaks it.
+//! gen: gRPC interfaces of the node's runtime and plugins, generated from `.proto` files with names, types and numbers only.
 
 /// Container runtime interface, version 1: package `runtime.v1`.
 pub mod cri {
@@ -28,7 +26,7 @@ pub mod csi {
     }
 }
 
-/// How plugins of the node make themselves known, version 1: package `pluginregistration`.
+/// Plugin registration, version 1: package `pluginregistration`.
 pub mod plugin_registration {
     #[allow(
         missing_docs,
@@ -41,7 +39,7 @@ pub mod plugin_registration {
     }
 }
 
-/// Devices of the node, version 1beta1: package `v1beta1`.
+/// Device plugins, version 1beta1: package `v1beta1`.
 pub mod device_plugin {
     #[allow(
         missing_docs,
@@ -54,7 +52,7 @@ pub mod device_plugin {
     }
 }
 
-/// What containers have for themselves, version 1: package `v1`.
+/// Pod resources, version 1: package `v1`.
 pub mod pod_resources {
     #[allow(
         missing_docs,

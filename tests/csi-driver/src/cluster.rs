@@ -1,5 +1,5 @@
-//! The driver's part in the cluster, which real drivers leave to programs beside them: it makes volumes for claims that name it, deletes
-//! those that are released, attaches, and makes larger. Each call can fail as those of the node can.
+//! The controller part of the driver, which real drivers leave to sidecars: it provisions volumes for claims, deletes released ones, attaches and expands.
+//! Each call can fail like those of the node part.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ struct Cluster {
 
 /// Why something was not done.
 enum Failure {
-    /// The driver has failed, as it was told to.
+    /// An injected failure.
     Driver(Status),
     /// The API server has refused; what has changed brings it back.
     Server(ClientError),
@@ -90,7 +90,7 @@ pub async fn serve(flags: &Flags, store: Arc<Store>) -> Result<()> {
     cluster.attachments.synced().await;
     loop {
         cluster.look().await;
-        // Cancel safe; changes that come while nobody waits are kept.
+        // Cancel safe; changes without a waiter are kept.
         let _ = tokio::time::timeout(RETRY, changed.notified()).await;
     }
 }

@@ -1,12 +1,11 @@
-//! A driver of volumes that are directories of the host, for tests: it stages, publishes, expands and counts, tells where it is, says in a
-//! file what it was asked, and fails in the ways that a file beside it names. With a client configuration it is its own provisioner,
-//! attacher and resizer too ([`cluster`]).
+//! A CSI driver for tests, whose volumes are directories of the host: it stages, publishes, expands and reports statistics and topology, records its calls
+//! in a file, and fails as a file of faults says. With a client configuration it is its own provisioner, attacher and resizer ([`cluster`]).
 //!
 //! ```text
 //! <dir>/csi.sock          its service           <dir>/volumes/<id>/   a volume
 //! <dir>/calls             one JSON line a call  <dir>/volumes/<id>.size
 //! <dir>/faults            lines of `<call> fail <text>`, `<call> hang` or `<call> exit`
-//! <registry>/<name>-reg.sock   where it makes itself known
+//! <registry>/<name>-reg.sock   plugin registration
 //! ```
 
 mod cluster;
@@ -49,7 +48,7 @@ pub struct Flags {
     /// Name of the driver.
     #[arg(long, default_value = "hostdir.csi.test")]
     pub name: String,
-    /// The node as the driver knows it.
+    /// The name of the node.
     #[arg(long, default_value = "node-1")]
     pub node_id: String,
     /// Leave staging out.

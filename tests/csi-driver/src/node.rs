@@ -1,4 +1,4 @@
-//! The driver's part on a node.
+//! The node part of the driver.
 
 use std::collections::HashMap;
 use std::fs;

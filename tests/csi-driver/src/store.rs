@@ -1,4 +1,4 @@
-//! The driver's directory: volumes, and what it was asked.
+//! The driver's directory: volumes, and the recorded calls.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! What the agent reads: logs of containers, its own records, names and credentials, messages of the system's bus.
+//! Inputs of the agent: container logs, its own records, names and credentials, D-Bus messages.
 
 // The agent is a program without a library; this file of it stands alone.
 #[allow(dead_code, missing_docs, reason = "the fuzzer uses a part of the file")]
@@ -33,7 +33,7 @@ pub mod cri_log {
         }
     }
 
-    /// Whole lines, parts of lines, both streams, somebody else's lines.
+    /// Whole lines, parts of lines, both streams, foreign lines.
     pub fn seeds() -> Vec<Vec<u8>> {
         let log = "2024-01-01T00:00:01.5Z stdout F one\n2024-01-01T00:00:02Z stderr P tw\n\
             2024-01-01T00:00:02.1Z stderr F o\nnot from a runtime\n2024-01-01T00:00:04Z stdout F:x four\n";

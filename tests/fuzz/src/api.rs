@@ -1,4 +1,4 @@
-//! The API's scalars, selectors and objects, and the two texts and one binary form that they travel in.
+//! The API's scalars, selectors and objects, in their two texts and one binary form.
 
 use std::str::FromStr;
 use std::sync::OnceLock;

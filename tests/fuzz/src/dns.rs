@@ -1,4 +1,4 @@
-//! What pods ask, what other servers answer, and who those are.
+//! DNS queries of pods, responses of other servers, and their configuration.
 
 use std::time::{Duration, Instant};
 

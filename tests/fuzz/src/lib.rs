@@ -1,8 +1,8 @@
-//! Every decoder on bytes that nobody should send, led by coverage (`hack/fuzz`).
+//! Every decoder on hostile bytes, led by coverage (`hack/fuzz`).
 //!
-//! A target is a function of bytes. It lets a decoder read them and then asks more than that nothing panics: what was
-//! read is written and read back alike, and is not larger than the bytes allow. [`TARGETS`] is all of them, each with
-//! the seeds that its search begins with, which the encoders make; `cargo test` lets every target read its own seeds.
+//! A target is a function of bytes. It runs a decoder and checks more than the absence of panics: a decoded value is encoded and decoded to the same value,
+//! and it is not larger than the bytes allow. [`TARGETS`] has all of them, each with the seeds of its search, which the encoders make; `cargo test` runs every
+//! target on its own seeds.
 
 pub mod agent;
 pub mod api;

@@ -1,4 +1,4 @@
-//! What the kernel and its fake say by netlink.
+//! Netlink messages of the kernel and of the fake kernel.
 
 #[path = "../../../proxy/netfilter/tests/samples/mod.rs"]
 mod samples;

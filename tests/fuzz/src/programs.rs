@@ -1,4 +1,4 @@
-//! What programs read from files: configuration, and the log of the store.
+//! Files that programs read: configuration, and the log of the store.
 
 /// The proxy's configuration.
 pub mod proxy_config {

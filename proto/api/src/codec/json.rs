@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Writes a field that is there even when empty.
+/// Writes a field, also when it is empty.
 pub(crate) fn write_always<T: Field, M: SerializeMap>(
     map: &mut M,
     name: &'static str,
@@ -21,7 +21,7 @@ pub(crate) fn write_always<T: Field, M: SerializeMap>(
     map.serialize_entry(name, &Written(value))
 }
 
-/// Writes a field that `omitempty` leaves out when empty.
+/// Writes a field with `omitempty`.
 pub(crate) fn write_non_empty<T: Field, M: SerializeMap>(
     map: &mut M,
     name: &'static str,
@@ -30,8 +30,7 @@ pub(crate) fn write_non_empty<T: Field, M: SerializeMap>(
     if value.is_empty() { Ok(()) } else { write_always(map, name, value) }
 }
 
-/// Reads the value of the key that was just read; `null` is the empty value. An error says where:
-/// `spec.ports[1].port: invalid type ...`.
+/// Reads the value of the key that was just read; `null` is the empty value. Errors have the path: `spec.ports[1].port: invalid type ...`.
 pub(crate) fn read<'de, T: Field, A: MapAccess<'de>>(
     map: &mut A,
     name: &str,
@@ -39,12 +38,12 @@ pub(crate) fn read<'de, T: Field, A: MapAccess<'de>>(
     map.next_value_seed(Nullable(PhantomData)).map_err(|error| within(error, name))
 }
 
-/// Reads one value for which nothing else is around; `null` is the empty value.
+/// Reads one value at the top level; `null` is the empty value.
 pub(crate) fn read_value<'de, T: Field, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     Nullable(PhantomData).deserialize(from).map_err(unmarked)
 }
 
-/// Reads one object that nothing else is around.
+/// Reads one object at the top level.
 pub(crate) fn read_whole<'de, T: Object, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     read_object(from).map_err(unmarked)
 }
@@ -117,9 +116,9 @@ pub(super) fn read_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, 
     BASE64.decode(&text).map_err(|error| D::Error::custom(format_args!("not base64: {error}")))
 }
 
-/// Says where an error happened: puts a step of the path before the steps that it has already.
+/// Prepends a step to the path of an error.
 ///
-/// `serde` has one kind of custom error, a text; the mark tells a path from a message.
+/// Custom errors of `serde` are texts; the mark separates the path from the message.
 fn within<E: serde::de::Error>(error: E, step: &str) -> E {
     let text = error.to_string();
     match text.strip_prefix(PATH) {
@@ -137,7 +136,7 @@ pub(crate) fn unmarked<E: serde::de::Error>(error: E) -> E {
     }
 }
 
-/// Stands before the path in the text of an error while it is on its way up.
+/// Precedes the path in the text of an error that is not finished.
 const PATH: char = '\u{1}';
 
 /// A key of a JSON object, borrowed where the reader allows.
@@ -165,7 +164,7 @@ impl<'de> Deserialize<'de> for Key<'de> {
     }
 }
 
-/// Hands a field to a serializer.
+/// Passes a field to a serializer.
 pub(crate) struct Written<'a, T>(pub(crate) &'a T);
 
 impl<T: Field> Serialize for Written<'_, T> {

@@ -1,5 +1,4 @@
-//! The parts of Protobuf that `prost` does otherwise than this API: maps always write key and value,
-//! and a packed list is read but never written.
+//! Where the API's Protobuf differs from `prost`'s: maps always write key and value, and packed lists are read but never written.
 
 use super::Field;
 use prost::DecodeError;
@@ -8,7 +7,7 @@ use prost::encoding::{DecodeContext, WireType, encode_key, encode_varint, key_le
 use prost::encoding::{encoded_len_varint, string};
 use std::collections::BTreeMap;
 
-/// Takes in one field of a message; an error names both.
+/// Merges one field of a message; an error names both.
 pub(crate) fn merge<T: Field>(
     field: &mut T,
     wire: WireType,
@@ -88,7 +87,7 @@ fn entry_len<T: Field>(key: &String, value: &T) -> usize {
     string::encoded_len(1, key) + value_len
 }
 
-/// Only bytes write nothing when empty; in a map they are there all the same.
+/// Empty bytes are not written, except in a map.
 fn empty_value(buf: &mut impl BufMut) {
     encode_key(2, WireType::LengthDelimited, buf);
     encode_varint(0, buf);

@@ -4,7 +4,7 @@ use super::SelectorError;
 use std::fmt;
 use std::str::FromStr;
 
-/// Requirements on fields that must all hold; without any, everything matches.
+/// Requirements on fields that must all hold; without any, all objects match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     requirements: Vec<FieldRequirement>,
@@ -33,11 +33,10 @@ impl FieldSelector {
         FieldSelector { requirements: vec![FieldRequirement { field, equal: true, value }] }
     }
 
-    /// Reads `field=value`, `field==value` and `field!=value`, joined by commas. In values, `\`
-    /// stands before a comma, an equals sign or a `\` that belongs to the value.
+    /// Reads `field=value`, `field==value` and `field!=value`, joined by commas. In values, `\` escapes a comma, an equals sign or a `\`.
     ///
     /// # Errors
-    /// When a part has no operator or no field, or a `\` stands before something else.
+    /// When a part has no operator or no field, or a `\` precedes another character.
     pub fn parse(text: &str) -> Result<FieldSelector, SelectorError> {
         let mut requirements = Vec::new();
         for part in split_unescaped(text) {
@@ -64,7 +63,7 @@ impl FieldSelector {
         &self.requirements
     }
 
-    /// The one value that `field` must have, if a requirement says so: what a lookup by name uses.
+    /// The value that `field` must have, if there is such a requirement; for lookups by name.
     pub fn exact(&self, field: &str) -> Option<&str> {
         let exact = |r: &&FieldRequirement| r.equal && r.field == field;
         self.requirements.iter().find(exact).map(|r| r.value.as_str())
@@ -130,7 +129,7 @@ fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=")
 }
 
-/// `None` where a bare comma or equals sign, or a `\` before something else, stands in the value.
+/// `None` if the value has an unescaped comma or equals sign, or a `\` before another character.
 fn unescape(value: &str) -> Option<String> {
     let mut out = String::with_capacity(value.len());
     let mut chars = value.chars();

@@ -7,7 +7,7 @@ use std::fmt;
 use std::iter::Peekable;
 use std::str::{CharIndices, FromStr};
 
-/// Requirements that must all hold; without any, everything matches.
+/// Requirements that must all hold; without any, all objects match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     requirements: Vec<Requirement>,
@@ -21,14 +21,14 @@ pub struct Requirement {
     values: BTreeSet<String>,
 }
 
-/// What a requirement asks of a label.
+/// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// The label has one of the values.
     In,
     /// The label is missing or has none of the values.
     NotIn,
-    /// The label is there.
+    /// The label exists.
     Exists,
     /// The label is missing.
     DoesNotExist,
@@ -57,16 +57,16 @@ impl Selector {
     /// Reads a text such as `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>3`.
     ///
     /// # Errors
-    /// When the text is malformed or names what no label can be.
+    /// When the text is malformed, or a key or value is not valid for a label.
     pub fn parse(text: &str) -> Result<Selector, SelectorError> {
         let mut parser = Parser { text, chars: text.char_indices().peekable() };
         parser.selector()
     }
 
-    /// The selector that a typed one stands for; `at` is its path in the object, for errors.
+    /// The selector of a typed one; `at` is its path in the object, for errors.
     ///
     /// # Errors
-    /// When an operator does not exist, or its values do not fit it.
+    /// When an operator does not exist, or its values are invalid for it.
     pub fn from_label_selector(
         selector: &LabelSelector,
         at: &str,
@@ -140,7 +140,7 @@ impl fmt::Display for Selector {
 }
 
 impl Requirement {
-    /// Checks key, number of values and values; `field` says where they stand, for errors.
+    /// Checks key, number of values and values; `field` is their path, for errors.
     fn new(
         key: &str,
         operator: Operator,
@@ -182,7 +182,7 @@ impl Requirement {
         &self.key
     }
 
-    /// What is asked of it.
+    /// The operator.
     pub fn operator(&self) -> Operator {
         self.operator
     }
@@ -291,7 +291,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One value; nothing is the empty value.
+    /// One value; an absent one is the empty value.
     fn value(&mut self) -> BTreeSet<String> {
         match self.peek() {
             Token::Word(value) => {
@@ -302,7 +302,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `(a,b)`; nothing between commas or parentheses is the empty value.
+    /// `(a,b)`; an absent value between commas or parentheses is the empty value.
     fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
         let opening = self.next();
         if opening != Token::Open {

@@ -69,7 +69,7 @@ fn unset_is_null_and_an_empty_message() {
     assert_eq!(Time::from(Wire::default()), Time::UNSET);
 }
 
-/// Found by fuzzing: the object was read, and written as JSON that nobody reads.
+/// Found by fuzzing: an object was read, and written as JSON that cannot be read again.
 #[test]
 fn a_message_of_a_year_that_has_no_text_is_refused() {
     let read = |seconds: i64| {

@@ -185,7 +185,7 @@ impl Reader<'_> {
     ) -> Result<Option<Pem>, ConfigError> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let text: String = data.split_ascii_whitespace().collect();
-            let pem = STANDARD.decode(text).map_err(|_| self.wrong(field, "is no base64"))?;
+            let pem = STANDARD.decode(text).map_err(|_| self.wrong(field, "is not base64"))?;
             return Ok(Some(Pem::Data(pem)));
         }
         Ok(file
@@ -310,7 +310,7 @@ preferences: {}
         check(
             &TWO.replace("Y2E=", "'%'"),
             None,
-            "clusters[c1].cluster.certificate-authority-data: is no base64",
+            "clusters[c1].cluster.certificate-authority-data: is not base64",
         );
         check(
             &TWO.replace("https://10.0.0.1:6443", "ftp://x"),

@@ -71,7 +71,7 @@ pub struct Correlator {
 
 type ObjectKey = (String, String, String, String);
 type SimilarKey = (ObjectKey, EventKind, Cow<'static, str>);
-/// What is similar, the field path of the object's part, the message.
+/// The similarity key, the field path of the object's part, the message.
 type EventKey = (SimilarKey, String, String);
 
 #[derive(Debug)]

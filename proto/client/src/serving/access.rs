@@ -1,6 +1,5 @@
-//! Who may do what at an HTTPS server. First who: a client certificate, a bearer token that the API server vouches for, or
-//! nobody in particular; then what: everything, or what the API server allows. Answers of the API server are remembered
-//! for a while.
+//! Authentication and authorization of an HTTPS server. Clients authenticate by a certificate, by a bearer token that the API server reviews, or are
+//! anonymous; they may do everything, or what the API server's subject access reviews allow. Reviews are cached.
 
 mod ttl_cache;
 
@@ -20,26 +19,26 @@ use super::tls::Certified;
 use crate::{Client, ClientError, WriteParams};
 use ttl_cache::TtlCache;
 
-/// How clients are recognised and who says what they may do.
+/// How clients are authenticated and authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessRules {
-    /// Whether unknown clients are let in as `system:anonymous`.
+    /// Whether unauthenticated clients are `system:anonymous`.
     pub anonymous: Anonymous,
-    /// Who says whose a bearer token is.
+    /// How bearer tokens are authenticated.
     pub tokens: Tokens,
-    /// Who says what is allowed.
+    /// How requests are authorized.
     pub authorization: Authorization,
 }
 
-/// What a client wants to do. Answers are remembered by it, so it is small.
+/// The attributes of a request. They are the key of cached reviews, so they are small.
 pub trait Question: Clone + Ord + Send {
-    /// The attributes of the review; the user is filled in.
+    /// The attributes of the review, for this user.
     fn attributes(&self) -> SubjectAccessReviewSpec;
-    /// What a client is told that may not.
+    /// The message for a client that is not allowed.
     fn denial(&self, user: &str) -> String;
 }
 
-/// Whether unknown clients are let in.
+/// How unauthenticated clients are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anonymous {
     /// As `system:anonymous`.
@@ -48,31 +47,31 @@ pub enum Anonymous {
     Refused,
 }
 
-/// Who says whose a bearer token is.
+/// How bearer tokens are authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
-    /// The API server, by token review; its answer is remembered that long.
+    /// By token reviews of the API server, which are cached for that long.
     Reviewed(Duration),
-    /// Nobody: tokens are not looked at.
+    /// Tokens are ignored.
     Ignored,
 }
 
-/// Who says what is allowed.
+/// How requests are authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authorization {
-    /// Nobody: all is.
+    /// Everything is allowed.
     AlwaysAllow,
-    /// The API server, by subject access review.
+    /// By subject access reviews of the API server.
     Webhook {
-        /// A yes is remembered that long.
+        /// How long an allowing review is cached.
         allowed_for: Duration,
-        /// A no is remembered that long.
+        /// How long a denying review is cached.
         denied_for: Duration,
     },
 }
 
 impl Authorization {
-    /// The webhook with Kubernetes' times: 5 minutes and 30 seconds.
+    /// The webhook with Kubernetes' cache times: 5 minutes and 30 seconds.
     pub const WEBHOOK: Self = Self::Webhook {
         allowed_for: Duration::from_secs(300),
         denied_for: Duration::from_secs(30),
@@ -80,16 +79,16 @@ impl Authorization {
 }
 
 impl Tokens {
-    /// Reviewed, remembered for Kubernetes' 2 minutes.
+    /// Reviewed, cached for Kubernetes' 2 minutes.
     pub const REVIEWED: Self = Self::Reviewed(Duration::from_secs(120));
 }
 
-/// The API server's two questions.
+/// The two reviews of the API server.
 pub trait Reviews: Send + Sync {
-    /// Whose is this token?
+    /// Reviews a token.
     fn token<'a>(&'a self, token: &'a str)
     -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>>;
-    /// May this be done?
+    /// Reviews access.
     fn access<'a>(
         &'a self,
         spec: SubjectAccessReviewSpec,
@@ -122,46 +121,45 @@ impl Reviews for Client {
     }
 }
 
-/// Why a request is not served.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Nobody knows who asks (401).
+    /// The client is not authenticated (401).
     #[error("Unauthorized")]
     Unknown,
-    /// It is known, and may not (403).
+    /// The client is not allowed (403).
     #[error("{0}")]
     Forbidden(String),
-    /// The API server could not be asked (500).
+    /// The review failed (500).
     #[error("{0}")]
     CannotTell(String),
 }
 
-/// SHA-256 of what is asked about: of a token, or of all that an authorizer may look at of a user. Nothing secret is kept, and
-/// long ones take no more room.
+/// SHA-256 of a token, or of the attributes of a user that an authorizer may use: no secret is kept, and every key has the same size.
 type Key = [u8; 32];
 
-/// A token that the API server does not know is not asked about again for this long: it may come to be known.
+/// How long the refusal of a token is cached: the token may become valid.
 const UNKNOWN_FOR: Duration = Duration::from_secs(10);
-/// Tokens that the API server is asked about at a time. More wait: made-up ones must not become its load.
+/// Most token reviews at a time; further ones wait. Invalid tokens must not become load of the API server.
 const REVIEWS_MAX: usize = 8;
-/// Longest wait for that.
+/// Longest wait for a review.
 const REVIEW_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Longest token that is asked about.
+/// Longest token that is reviewed.
 const TOKEN_LEN_MAX: usize = 16 << 10;
 
-/// Decides on requests, each a question of type `Q`.
+/// Authenticates clients and authorizes their requests; `Q` has the attributes of a request.
 pub struct Access<Q> {
     rules: AccessRules,
     reviews: Box<dyn Reviews>,
     tokens: Mutex<TtlCache<Key, UserInfo>>,
-    /// Tokens that are nobody's: apart, as there may be any number of them.
+    /// Refused tokens: separate, since there may be any number of them.
     unknown: Mutex<TtlCache<Key, ()>>,
     asking: Semaphore,
     decisions: Mutex<TtlCache<(Key, Q), bool>>,
 }
 
 impl<Q: Question> Access<Q> {
-    /// By these rules.
+    /// With this configuration.
     #[must_use]
     pub fn new(rules: AccessRules, reviews: Box<dyn Reviews>) -> Self {
         Self {
@@ -174,10 +172,10 @@ impl<Q: Question> Access<Q> {
         }
     }
 
-    /// Whether a client may. `certified` is what its certificate proves, `authorization` the header of that name.
+    /// Authorizes a request. `certified` is the user of the client certificate, `authorization` the header of that name.
     ///
     /// # Errors
-    /// Why not.
+    /// The request is refused.
     pub async fn check(
         &self,
         certified: &Certified,
@@ -188,7 +186,7 @@ impl<Q: Question> Access<Q> {
         self.authorize(&user, question).await
     }
 
-    /// Whether a request with this header that was let in had a token that the API server knows.
+    /// Whether an accepted request with this header had a valid token.
     #[must_use]
     pub fn knows_by_token(&self, authorization: Option<&str>) -> bool {
         self.rules.tokens != Tokens::Ignored && authorization.and_then(bearer).is_some()
@@ -205,11 +203,11 @@ impl<Q: Question> Access<Q> {
         if let (Tokens::Reviewed(time), Some(token)) =
             (self.rules.tokens, authorization.and_then(bearer))
         {
-            // A wrong token is refused and not taken for none.
+            // An invalid token is refused; the client does not become anonymous.
             return self.review_token(token, time).await;
         }
         match self.rules.anonymous {
-            // A certificate that is not valid is refused as well, and not taken for none.
+            // The same for an invalid certificate.
             _ if certified.is_some() => Err(Refused::Unknown),
             Anonymous::Refused => Err(Refused::Unknown),
             Anonymous::Allowed => Ok(UserInfo {
@@ -231,7 +229,7 @@ impl<Q: Question> Access<Q> {
         let Ok(Ok(_place)) = timeout(REVIEW_WAIT_MAX, self.asking.acquire()).await else {
             return Err(Refused::CannotTell("too many token reviews".to_owned()));
         };
-        // Another request with the same token may have been answered meanwhile.
+        // Another request with the same token may have been reviewed meanwhile.
         if let Some(known) = self.known(&key) {
             return known;
         }
@@ -247,7 +245,7 @@ impl<Q: Question> Access<Q> {
         Ok(user)
     }
 
-    /// What is remembered of a token.
+    /// The cached review of a token.
     fn known(&self, key: &Key) -> Option<Result<UserInfo, Refused>> {
         let now = Instant::now();
         let user = lock(&self.tokens).get(key, now).map(Ok);
@@ -279,7 +277,7 @@ impl<Q: Question> Access<Q> {
     }
 }
 
-/// The review of what `user` wants.
+/// The access review for a request of `user`.
 fn about(user: &UserInfo, attributes: SubjectAccessReviewSpec) -> SubjectAccessReviewSpec {
     SubjectAccessReviewSpec {
         user: user.username.clone(),
@@ -290,7 +288,7 @@ fn about(user: &UserInfo, attributes: SubjectAccessReviewSpec) -> SubjectAccessR
     }
 }
 
-/// Everybody who was recognised is in this group.
+/// Adds the group of all authenticated users.
 fn authenticated(mut user: UserInfo) -> UserInfo {
     const GROUP: &str = "system:authenticated";
     if !user.groups.iter().any(|group| group == GROUP) {

@@ -17,7 +17,7 @@ use crate::{Client, ClientConfig};
 /// Flatten this into a program's flags: `#[command(flatten)] serving: ServingFlags`.
 #[derive(Args, Clone, Debug)]
 pub struct ServingFlags {
-    /// Certificate of the HTTPS server with those that lead to its authority; without it one is made that signs itself.
+    /// Certificate chain of the HTTPS server; without it a self-signed certificate is made.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
 
@@ -29,23 +29,23 @@ pub struct ServingFlags {
     #[arg(long, value_name = "VERSION", default_value = "")]
     pub tls_min_version: String,
 
-    /// Cipher suites of TLS 1.2; all good ones by default.
+    /// Cipher suites of TLS 1.2; all secure ones by default.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub tls_cipher_suites: Vec<String>,
 
-    /// Authorities of client certificates; without it clients are known by their tokens only.
+    /// Authorities of client certificates; without it clients authenticate by tokens only.
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
 
-    /// Client configuration of the API server that is asked whose a token is; that of --kubeconfig.
+    /// Client configuration for token reviews; the default is that of --kubeconfig.
     #[arg(long, value_name = "FILE")]
     pub authentication_kubeconfig: Option<PathBuf>,
 
-    /// Client configuration of the API server that is asked who may see a page; that of --kubeconfig.
+    /// Client configuration for subject access reviews; the default is that of --kubeconfig.
     #[arg(long, value_name = "FILE")]
     pub authorization_kubeconfig: Option<PathBuf>,
 
-    /// Paths that everybody may see; a * at the end stands for any rest.
+    /// Paths without authorization; a * at the end matches any rest.
     #[arg(
         long,
         value_name = "LIST",
@@ -54,15 +54,15 @@ pub struct ServingFlags {
     )]
     pub authorization_always_allow_paths: Vec<String>,
 
-    /// How long the owner of a token is remembered.
+    /// How long token reviews are cached.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
     pub authentication_token_webhook_cache_ttl: Duration,
 
-    /// How long a yes is remembered.
+    /// How long allowing access reviews are cached.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
     pub authorization_webhook_cache_authorized_ttl: Duration,
 
-    /// How long a no is remembered.
+    /// How long denying access reviews are cached.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
 }
@@ -70,10 +70,10 @@ pub struct ServingFlags {
 /// Why there is no HTTPS server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
-    /// The certificates are no use.
+    /// The certificates cannot be used.
     #[error("cannot set up TLS of the health and metrics server")]
     Tls(#[source] TlsError),
-    /// A client configuration is no use.
+    /// A client configuration cannot be used.
     #[error("{flag}: cannot use {path}")]
     Kubeconfig {
         /// The flag.
@@ -84,7 +84,7 @@ pub enum ServingError {
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The address cannot be taken.
+    /// The address cannot be bound.
     #[error("cannot listen at {address}")]
     Listen {
         /// The address.
@@ -96,10 +96,10 @@ pub enum ServingError {
 }
 
 impl ServingFlags {
-    /// The server on `address`; `own` is the program's client, `agent` the name it goes by.
+    /// The server on `address`; `own` is the program's client, `agent` its user agent.
     ///
     /// # Errors
-    /// A file is no use, or the address cannot be taken.
+    /// A file cannot be used, or the address cannot be bound.
     pub async fn bind(
         &self,
         address: SocketAddr,
@@ -128,7 +128,7 @@ impl ServingFlags {
 
     fn rules(&self) -> AccessRules {
         AccessRules {
-            // The API server decides about them as about everybody.
+            // The API server authorizes anonymous requests as well.
             anonymous: Anonymous::Allowed,
             tokens: Tokens::Reviewed(self.authentication_token_webhook_cache_ttl),
             authorization: Authorization::Webhook {

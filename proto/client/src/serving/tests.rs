@@ -13,7 +13,7 @@ use super::access::{AccessRules, Anonymous, Authorization, Tokens};
 use super::tls::TlsFiles;
 use super::*;
 
-/// Knows the token `good` of a scraper, who may get metrics; nobody else may anything.
+/// Accepts the token `good` of a scraper, which may read metrics; nothing else is allowed.
 struct Script;
 
 impl Reviews for Script {
@@ -62,7 +62,7 @@ async fn serve() -> (SocketAddr, Drain) {
     (address, drain)
 }
 
-/// The answer to a request with these headers.
+/// The response to a request with these headers.
 async fn ask(address: SocketAddr, request: &str, headers: &str) -> String {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider.clone())
@@ -78,7 +78,7 @@ async fn ask(address: SocketAddr, request: &str, headers: &str) -> String {
     let text = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
     stream.write_all(text.as_bytes()).await.expect("sent");
     let mut answer = Vec::new();
-    // The other end may close without saying so.
+    // The server may close without close_notify.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }

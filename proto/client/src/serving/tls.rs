@@ -1,4 +1,4 @@
-//! The certificate of an HTTPS server, and who a client's certificate says it is.
+//! The certificate of an HTTPS server, and the user of a client certificate.
 
 use std::io::ErrorKind::NotFound;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::reloading_file::{Changed, ReloadingFile};
 
-/// Where the certificate comes from and whose clients are known.
+/// The server's certificate and the authorities of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// What is served with.
+    /// The server's certificate.
     pub identity: Serving,
-    /// Authorities of client certificates (`--client-ca-file`); none are asked for when not set.
+    /// Authorities of client certificates (`--client-ca-file`); certificates are not requested if not set.
     pub client_authority: Option<PathBuf>,
     /// Protocol versions and cipher suites.
     pub terms: Terms,
@@ -26,28 +26,28 @@ pub struct TlsFiles {
 /// The server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Serving {
-    /// One signed by itself.
+    /// A self-signed one.
     #[default]
     SelfSigned,
-    /// Chain and key that somebody else keeps (`--tls-cert-file`, `--tls-private-key-file`).
+    /// Chain and key that are managed elsewhere (`--tls-cert-file`, `--tls-private-key-file`).
     Named(PathBuf, PathBuf),
-    /// A file with both that comes when the API server has signed; one signed by itself until then.
+    /// A file with both that exists once the API server has signed; a self-signed one until then.
     AskedFor(PathBuf),
 }
 
-/// What is agreed to with clients.
+/// TLS versions and cipher suites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// The oldest version (`--tls-min-version`), as `VersionTLS12`; empty for the usual.
+    /// The oldest version (`--tls-min-version`), as `VersionTLS12`; empty for the default.
     pub min_version: String,
-    /// Cipher suites (`--tls-cipher-suites`); empty for all good ones. They bind TLS 1.2 only, as everywhere in Kubernetes.
+    /// Cipher suites (`--tls-cipher-suites`); empty for all secure ones. They apply to TLS 1.2 only, as in Kubernetes.
     pub suites: Vec<String>,
 }
 
 const TLS12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
-/// The versions from a name on. Older ones than 1.2 are safe to ask for: nothing older is spoken.
+/// The versions from a name on. Names before 1.2 are accepted as a minimum; these versions are never used.
 pub fn versions(min: &str) -> Result<&'static [&'static SupportedProtocolVersion], String> {
     match min {
         "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => Ok(TLS12),
@@ -58,13 +58,13 @@ pub fn versions(min: &str) -> Result<&'static [&'static SupportedProtocolVersion
     }
 }
 
-/// Suites by their names in the registry of IANA, with or without the suffix `_SHA256` of the ChaCha ones.
+/// Suites by their IANA names, with or without the suffix `_SHA256` of the ChaCha ones.
 pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
     let all = rustls::crypto::ring::ALL_CIPHER_SUITES;
     if names.is_empty() {
         return Ok(all.to_vec());
     }
-    // Those of TLS 1.3 cannot be chosen.
+    // The suites of TLS 1.3 are fixed.
     let mut chosen: Vec<_> = all.iter().copied().filter(|suite| suite.tls13().is_some()).collect();
     for name in names {
         let long = format!("{name}_SHA256");
@@ -72,8 +72,7 @@ pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
             let known = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
             known == *name || known == long
         });
-        let suite =
-            found.ok_or_else(|| format!("{name:?} is no cipher suite that is spoken here"))?;
+        let suite = found.ok_or_else(|| format!("{name:?} is not a supported cipher suite"))?;
         if suite.tls13().is_none() {
             chosen.push(*suite);
         }
@@ -81,34 +80,34 @@ pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
     Ok(chosen)
 }
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is of no use.
+    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] FileFault),
     /// The authorities of clients cannot be used.
     #[error("the client authority cannot be used")]
     Authority(#[source] rustls::server::VerifierBuilderError),
-    /// No certificate could be made.
+    /// The self-signed certificate could not be made.
     #[error("cannot make a certificate")]
     Make(#[source] rcgen::Error),
-    /// Versions or suites are not known; the configuration's validation finds it first.
+    /// Versions or suites are unknown; validation of the configuration finds this first.
     #[error("{0}")]
     Terms(String),
 }
 
-/// What a new connection is served by.
+/// The TLS settings of a new connection.
 #[derive(Debug)]
 pub struct Agreed {
     /// For the handshake.
     pub config: Arc<ServerConfig>,
-    /// For the client's certificate after it; none is asked for without authorities.
+    /// Verifies the client's certificate after it; without authorities none is requested.
     trust: Option<Arc<ClientTrust>>,
 }
 
 impl Agreed {
-    /// The user of the certificate that a client has shown, if it has shown one: what is wrong with it otherwise.
+    /// The user of the client's certificate, if there is one, or why the certificate is invalid.
     pub fn certified(&self, chain: Option<&[CertificateDer<'_>]>) -> Certified {
         let (trust, chain) = (self.trust.as_ref()?, chain.filter(|chain| !chain.is_empty())?);
         Some(match trust.check(chain) {
@@ -119,19 +118,19 @@ impl Agreed {
     }
 }
 
-/// Who a client's certificate says it is, or what is wrong with the certificate; `None` if none was shown.
+/// The user of a client certificate, or why the certificate is invalid; `None` without a certificate.
 pub type Certified = Option<Result<UserInfo, String>>;
 
-/// Makes the TLS settings, and makes them again when a file has changed.
+/// Builds the TLS settings, and rebuilds them when a file has changed.
 #[derive(Debug)]
 pub struct ServerTls(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     identity: Option<(ReloadingFile, ReloadingFile)>,
-    /// Chain and key of a certificate signed by itself, for as long as there is no other.
+    /// Chain and key of a self-signed certificate, while there is no other.
     own: (Vec<u8>, Vec<u8>),
-    /// Whether the files may come later.
+    /// Whether the files may not exist yet.
     awaited: bool,
     uses_own: bool,
     authority: Option<ReloadingFile>,
@@ -167,7 +166,7 @@ impl ServerTls {
         Ok(tls)
     }
 
-    /// The settings for a new connection. While new files are no use, the last good ones.
+    /// The settings for a new connection. While new files are invalid, the last valid ones.
     pub fn config(&self) -> Result<Arc<Agreed>, TlsError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state.remake(Instant::now()), &state.made) {
@@ -267,8 +266,7 @@ fn make(
     Ok(Arc::new(Agreed { config: Arc::new(config), trust }))
 }
 
-/// Who a verified client certificate says its owner is: the common name is the user, each
-/// organization a group.
+/// The user of a verified client certificate: the common name is the user, each organization a group.
 fn certified_user(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = parsed.subject();
@@ -301,7 +299,7 @@ mod tests {
         assert!(names(&[]).expect("all").len() > 4);
     }
 
-    /// What the endpoint takes a client for that shows a certificate of `issuer`, after a real handshake.
+    /// The user of a client with a certificate of `issuer`, after a real handshake.
     async fn shown(
         agreed: &Agreed,
         issuer: &rcgen::Issuer<'_, rcgen::KeyPair>,
@@ -365,7 +363,7 @@ mod tests {
         let names = vec!["n1".to_owned()];
         let files = |identity| TlsFiles { identity, ..TlsFiles::default() };
         let missing = Serving::Named(pair.clone(), pair.clone());
-        assert!(ServerTls::new(&files(missing), &names).is_err(), "somebody forgot it");
+        assert!(ServerTls::new(&files(missing), &names).is_err(), "no certificate");
         let tls =
             ServerTls::new(&files(Serving::AskedFor(pair.clone())), &names).expect("self-signed");
         let first = tls.config().expect("settings");

@@ -122,14 +122,14 @@ async fn a_dead_connection_is_noticed_and_replaced() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_with_its_causes() {
+async fn a_refused_connection_is_an_error_with_its_causes() {
     let client = {
         let server = Server::plain().await;
         let mut config = server.config();
         config.server = "http://127.0.0.1:1".parse().expect("valid");
         Client::new(&config, names(), "test/1").expect("valid")
     };
-    let error = client.call(get("/version")).await.expect_err("nobody listens");
+    let error = client.call(get("/version")).await.expect_err("no listener");
     assert!(error.is_retryable());
     let shown = proto_daemon::exit::chain(&error);
     assert!(

@@ -1,4 +1,4 @@
-//! A watch's body cut into events. Pure.
+//! The events of a watch's body. Pure.
 //!
 //! JSON: one object a line, `{"type": "ADDED", "object": {...}}`. Protobuf: four bytes of length,
 //! most significant first, then the message `WatchEvent {1: type, 2: RawExtension {1: bytes}}`
@@ -12,30 +12,30 @@ use serde_json::value::RawValue;
 use crate::content::Encoding;
 use crate::error::DecodeError;
 
-/// A longer event is no event of an object that a server would store.
+/// Longest event; objects that a server stores are smaller.
 const EVENT_LEN_MAX: usize = 16 << 20;
 
-/// What an event says of its object.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// It exists since.
+    /// The object was created.
     Added,
-    /// It has changed.
+    /// The object has changed.
     Modified,
-    /// It is gone; this is its last state.
+    /// The object was deleted; this is its last state.
     Deleted,
-    /// Only its version counts: everything up to it has been sent.
+    /// Only the version counts: all events up to it have been sent.
     Bookmark,
-    /// It is a `Status`, and the watch is over.
+    /// The object is a `Status`, and the watch ends.
     Error,
 }
 
-/// Collects bytes and hands out events.
+/// Collects bytes and returns events.
 #[derive(Debug)]
 pub struct FrameReader {
     encoding: Encoding,
     buffer: BytesMut,
-    /// Bytes in which no line end was found.
+    /// Number of bytes without a line end.
     searched: usize,
 }
 
@@ -44,8 +44,7 @@ impl FrameReader {
         Self { encoding, buffer: BytesMut::new(), searched: 0 }
     }
 
-    /// Adds what has come. Call [`FrameReader::event`] until it has nothing more, so that the
-    /// buffer stays below one event and one read.
+    /// Adds received bytes. Call [`FrameReader::event`] until it returns `None`, so that the buffer stays below one event and one read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
@@ -103,7 +102,7 @@ struct Line<'a> {
 
 fn parse_line(line: &Bytes) -> Result<(EventType, Bytes), DecodeError> {
     let parsed: Line<'_> = serde_json::from_slice(line)?;
-    // Part of the line itself: no copy of the object is made.
+    // A slice of the line: the object is not copied.
     Ok((event_type(&parsed.event_type)?, line.slice_ref(parsed.object.get().as_bytes())))
 }
 

@@ -1,16 +1,15 @@
-//! What a watcher does next. Pure.
+//! The next step of a watcher. Pure.
 //!
 //! ```text
 //!            first page          last page           events, bookmarks, ends, failures
 //!   Empty ------------> Listing ----------> Watching <--+
 //!     ^                   |                   |  |      |
-//!     |   page expired    |                   |  +------+  (goes on where it was)
+//!     |   page expired    |                   |  +------+  (resumes)
 //!     +-------------------+-------------------+
 //!                                version gone or unknown
 //! ```
 //!
-//! Every failure makes the next step wait longer; every page or event makes it wait no longer at
-//! all.
+//! Every failure lengthens the wait before the next step; a page or event resets it.
 
 use std::time::Duration;
 
@@ -29,32 +28,32 @@ pub struct Machine {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is known.
+    /// No page was received.
     Empty { from: Freshness, paging: Paging },
-    /// Pages have come, more are to come.
+    /// Some pages were received.
     Listing { continue_: String },
     /// Everything up to this version is known.
     Watching { resource_version: String, quiet: Quiet },
 }
 
-/// Whether a list may be what the server has at hand.
+/// Whether a list may come from the server's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Freshness {
-    /// At the first start: cheap for the server, and the watch brings the rest.
+    /// At the first start: cheap for the server, and the watch delivers later changes.
     AtHand,
-    /// After a version was gone: what is at hand may be older still.
+    /// After a version expired: the cache may be older still.
     MostRecent,
 }
 
-/// Whether a list is asked for in pages.
+/// Whether a list is requested in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Paging {
     Pages,
-    /// After a page has expired: this list cannot be read as fast as it ages.
+    /// After a continue token expired before the list was complete.
     AtOnce,
 }
 
-/// Whether this watch has brought anything yet.
+/// Whether this watch has delivered an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quiet {
     SoFar,
@@ -67,7 +66,7 @@ impl Default for Phase {
     }
 }
 
-/// What to do.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Read a page.
@@ -79,12 +78,12 @@ pub enum Step {
     },
 }
 
-/// Which page to read.
+/// The page to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// `0` for what is at hand; not set for the most recent, and for later pages.
+    /// `0` for the server's cache; not set for the most recent state, and for later pages.
     pub resource_version: Option<String>,
-    /// Objects at most.
+    /// Most objects.
     pub limit: Option<u32>,
     /// The token of a later page.
     pub continue_: Option<String>,
@@ -100,7 +99,7 @@ pub enum StepResult {
         /// The token of the next page; not set on the last.
         continue_: Option<String>,
     },
-    /// An event or a bookmark: everything up to this version is known.
+    /// An event or a bookmark: all changes up to this version are known.
     Event {
         /// That version.
         resource_version: String,
@@ -114,28 +113,28 @@ pub enum StepResult {
 /// How a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepFailure {
-    /// The version or the page is not kept any more (410).
+    /// The version or the page has expired (410).
     Gone,
-    /// The server does not know the version (yet).
+    /// The server does not have the version (yet).
     VersionUnknown,
-    /// Anything else: it may go better next time.
+    /// Any other error; the step is retried.
     Other {
-        /// How long the server asks to wait.
+        /// How long to wait (`Retry-After`).
         retry_after: Option<Duration>,
     },
 }
 
-/// Whether what happened made a list complete.
+/// Whether an outcome completed a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
-    /// It did: what did not come in it is gone.
+    /// It did: objects that it does not contain were deleted.
     Complete,
     /// It did not.
     No,
 }
 
 impl Machine {
-    /// What to do next.
+    /// The next step.
     pub fn step(&self) -> Step {
         match &self.phase {
             Phase::Empty { from, paging } => Step::List(Page {
@@ -159,12 +158,12 @@ impl Machine {
         self.failures
     }
 
-    /// How long to wait before it. `dice` in `0.0..1.0`.
+    /// The wait before it. `dice` in `0.0..=1.0` as in [`Backoff::delay`].
     pub fn wait(&self, backoff: Backoff, dice: f64) -> Duration {
         backoff.delay(self.failures, dice).max(self.retry_after.unwrap_or_default())
     }
 
-    /// Takes in what came of a step, or an event in the middle of a watch.
+    /// Applies the outcome of a step, or an event of a watch.
     pub fn finish_step(&mut self, result: StepResult) -> Listed {
         match result {
             StepResult::Page { resource_version, continue_ } => {
@@ -191,8 +190,7 @@ impl Machine {
         Listed::No
     }
 
-    /// A watch that brought something may be begun again at once; a server that ends each at its
-    /// beginning must not be asked in a tight loop.
+    /// A watch that delivered events is resumed at once; if the server ends each watch at its beginning, they must not be repeated in a tight loop.
     fn ended(&mut self) {
         if let Phase::Watching { quiet, .. } = &mut self.phase {
             match quiet {

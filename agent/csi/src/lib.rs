@@ -20,7 +20,7 @@ pub mod offload;
 pub mod record;
 pub mod registration;
 pub mod request;
-pub mod waits;
+pub mod retry_times;
 
 pub use driver::{CallError, Driver};
 pub use drivers::Drivers;

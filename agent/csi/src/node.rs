@@ -268,7 +268,7 @@ impl CsiNode {
         csi: &CsiVolume,
     ) -> Option<PathBuf> {
         SetUpTask { node: self, pod, volume, csi, material: CallMaterial::default() }
-            .published()
+            .published_path()
             .await
     }
 
@@ -286,7 +286,7 @@ impl CsiNode {
         let mut outcome = Ok(());
         for directory in self.paths.records_of(uid).map_err(node_error)? {
             let done = match read(&directory).map_err(node_error)? {
-                Some(record) => self.take_away(uid, &directory, &record).await,
+                Some(record) => self.unpublish(uid, &directory, &record).await,
                 None => self.forget(uid, &directory).await,
             };
             if let Err(error) = done {
@@ -304,12 +304,12 @@ impl CsiNode {
         let asked = records.filter_map(|directory| {
             let record = read(&directory).ok()??;
             let driver = self.drivers.get(&record.driver).filter(|driver| driver.able.stats)?;
-            Some(self.fill_of(uid, record, driver))
+            Some(self.stats_of(uid, record, driver))
         });
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    async fn fill_of(
+    async fn stats_of(
         &self,
         uid: &str,
         record: VolumeRecord,
@@ -329,7 +329,7 @@ impl CsiNode {
         }
     }
 
-    async fn take_away(
+    async fn unpublish(
         &self,
         uid: &str,
         directory: &Path,

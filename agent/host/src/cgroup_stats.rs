@@ -123,7 +123,7 @@ fn read_v1(trees: &V1Trees, at: &dyn Fn(&Path) -> PathBuf) -> Option<CgroupStats
     let one = |tree: &Option<PathBuf>, name: &str| number(&file(tree, name));
     let memory_bytes = number(&text(&memory.join("memory.usage_in_bytes")))?;
     let stat = text(&memory.join("memory.stat"));
-    let counted = |name: &str| named(&stat, name).unwrap_or(0);
+    let counted = |name: &str| number_after(&stat, name).unwrap_or(0);
     let acct = file(&trees.cpuacct, "cpuacct.stat");
     let quota = one(&trees.cpu, "cpu.cfs_quota_us").zip(one(&trees.cpu, "cpu.cfs_period_us"));
     let blkio = trees
@@ -138,8 +138,8 @@ fn read_v1(trees: &V1Trees, at: &dyn Fn(&Path) -> PathBuf) -> Option<CgroupStats
     );
     Some(CgroupStats {
         cpu_nanos: one(&trees.cpuacct, "cpuacct.usage").unwrap_or(0),
-        cpu_user_nanos: named(&acct, "user").unwrap_or(0).saturating_mul(TICK_NANOS),
-        cpu_system_nanos: named(&acct, "system").unwrap_or(0).saturating_mul(TICK_NANOS),
+        cpu_user_nanos: number_after(&acct, "user").unwrap_or(0).saturating_mul(TICK_NANOS),
+        cpu_system_nanos: number_after(&acct, "system").unwrap_or(0).saturating_mul(TICK_NANOS),
         throttling: throttling(&file(&trees.cpu, "cpu.stat"), "throttled_time", 1),
         cpu_shares: one(&trees.cpu, "cpu.shares"),
         cpu_quota: quota,
@@ -157,10 +157,10 @@ fn read_v1(trees: &V1Trees, at: &dyn Fn(&Path) -> PathBuf) -> Option<CgroupStats
         threads: one(&trees.pids, "pids.current").unwrap_or(0),
         threads_max: one(&trees.pids, "pids.max"),
         io: IoStats {
-            read_bytes: operations(&bytes, "Read"),
-            write_bytes: operations(&bytes, "Write"),
-            reads: operations(&count, "Read"),
-            writes: operations(&count, "Write"),
+            read_bytes: sum_of_operation(&bytes, "Read"),
+            write_bytes: sum_of_operation(&bytes, "Write"),
+            reads: sum_of_operation(&count, "Read"),
+            writes: sum_of_operation(&count, "Write"),
         },
         processes: processes(&memory, 0),
         made: created_at(&memory),
@@ -171,8 +171,8 @@ fn read_v2(directory: &Path) -> Option<CgroupStats> {
     let file = |name: &str| text(&directory.join(name));
     let memory_bytes = number(&file("memory.current"))?;
     let (cpu, stat, io) = (file("cpu.stat"), file("memory.stat"), file("io.stat"));
-    let micros = |name: &str| named(&cpu, name).unwrap_or(0).saturating_mul(1000);
-    let counted = |name: &str| named(&stat, name).unwrap_or(0);
+    let micros = |name: &str| number_after(&cpu, name).unwrap_or(0).saturating_mul(1000);
+    let counted = |name: &str| number_after(&stat, name).unwrap_or(0);
     let max = file("cpu.max");
     let mut quota = max.split_whitespace().map(|part| part.parse::<u64>().ok());
     Some(CgroupStats {
@@ -189,16 +189,16 @@ fn read_v2(directory: &Path) -> Option<CgroupStats> {
         mapped_bytes: counted("file_mapped"),
         swap_bytes: number(&file("memory.swap.current")).unwrap_or(0),
         memory_max_seen: number(&file("memory.peak")),
-        memory_failures: named(&file("memory.events"), "max").unwrap_or(0),
+        memory_failures: number_after(&file("memory.events"), "max").unwrap_or(0),
         memory_limit: number(&file("memory.max")),
         page_faults: (counted("pgfault"), counted("pgmajfault")),
         threads: number(&file("pids.current")).unwrap_or(0),
         threads_max: number(&file("pids.max")),
         io: IoStats {
-            read_bytes: keyed(&io, "rbytes="),
-            write_bytes: keyed(&io, "wbytes="),
-            reads: keyed(&io, "rios="),
-            writes: keyed(&io, "wios="),
+            read_bytes: sum_of_key(&io, "rbytes="),
+            write_bytes: sum_of_key(&io, "wbytes="),
+            reads: sum_of_key(&io, "rios="),
+            writes: sum_of_key(&io, "wios="),
         },
         processes: processes(directory, 0),
         made: created_at(directory),
@@ -207,9 +207,9 @@ fn read_v2(directory: &Path) -> Option<CgroupStats> {
 
 fn throttling(text: &str, waited: &str, nanos: u64) -> Option<Throttling> {
     Some(Throttling {
-        periods: named(text, "nr_periods")?,
-        throttled: named(text, "nr_throttled").unwrap_or(0),
-        nanos: named(text, waited).unwrap_or(0).saturating_mul(nanos),
+        periods: number_after(text, "nr_periods")?,
+        throttled: number_after(text, "nr_throttled").unwrap_or(0),
+        nanos: number_after(text, waited).unwrap_or(0).saturating_mul(nanos),
     })
 }
 
@@ -228,13 +228,13 @@ fn number(text: &str) -> Option<u64> {
 }
 
 /// The number after `name` in lines of `name number`.
-fn named(text: &str, name: &str) -> Option<u64> {
+fn number_after(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value?.trim().parse().ok()
 }
 
 /// Sum over devices in lines like `8:0 Read 123`.
-fn operations(text: &str, operation: &str) -> u64 {
+fn sum_of_operation(text: &str, operation: &str) -> u64 {
     let of_line = |line: &str| {
         let mut parts = line.split_whitespace();
         let (_, what, count) = (parts.next()?, parts.next()?, parts.next()?);
@@ -244,7 +244,7 @@ fn operations(text: &str, operation: &str) -> u64 {
 }
 
 /// Sum over devices in lines like `8:0 rbytes=1 wbytes=2`.
-fn keyed(text: &str, key: &str) -> u64 {
+fn sum_of_key(text: &str, key: &str) -> u64 {
     let values = text.split_whitespace().filter_map(|part| part.strip_prefix(key)?.parse().ok());
     values.fold(0, u64::saturating_add)
 }

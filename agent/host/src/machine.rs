@@ -91,7 +91,7 @@ pub fn capacity(root: &Path, pods: u32) -> Result<Capacity, MachineError> {
     Ok(Capacity {
         cpus: cpus(),
         memory_bytes: memory.mem_total,
-        disk_bytes: disk(root)?.total_bytes,
+        disk_bytes: disk_room(root)?.total_bytes,
         huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
         pods,
     })
@@ -167,7 +167,7 @@ pub fn usage() -> Result<Usage, MachineError> {
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn disk(path: &Path) -> Result<DiskRoom, MachineError> {
+pub fn disk_room(path: &Path) -> Result<DiskRoom, MachineError> {
     let stat = rustix::fs::statvfs(path);
     stat.map(room).map_err(|source| MachineError::Disk { path: path.into(), source })
 }
@@ -176,7 +176,7 @@ pub fn disk(path: &Path) -> Result<DiskRoom, MachineError> {
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn disk_of_open(directory: impl std::os::fd::AsFd) -> rustix::io::Result<DiskRoom> {
+pub fn open_disk_room(directory: impl std::os::fd::AsFd) -> rustix::io::Result<DiskRoom> {
     rustix::fs::fstatvfs(directory).map(room)
 }
 

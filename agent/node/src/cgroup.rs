@@ -192,7 +192,7 @@ pub fn pod_limits(pod: &Pod, pids: Option<u64>) -> CgroupLimits {
         let cpu_shares = Some(SHARES_MIN);
         return CgroupLimits { cpu_shares, pids, huge_pages, ..CgroupLimits::default() };
     }
-    let cpu = asked(&requests(pod), &limits, CPU);
+    let cpu = quantity_of(&requests(pod), &limits, CPU);
     CgroupLimits {
         cpu_shares: Some(cpu_shares(cpu)),
         cpu_quota_us: all_limited(pod, CPU).then(|| cpu_quota_us(amount(&limits, CPU))).flatten(),
@@ -224,7 +224,7 @@ pub fn huge_page_file_size(bytes: u64) -> String {
 
 /// CPU request of a pod, which is its share of its class's weight.
 pub fn cpu_request(pod: &Pod) -> Quantity {
-    asked(&requests(pod), &limits(pod), CPU)
+    quantity_of(&requests(pod), &limits(pod), CPU)
 }
 
 /// Limits of the cgroup of a QoS class, from the [CPU requests](cpu_asked) of its pods.
@@ -268,14 +268,14 @@ pub fn container_limits(container: &Container) -> CgroupLimits {
     let resources = &container.resources;
     let memory = amount(&resources.limits, MEMORY);
     CgroupLimits {
-        cpu_shares: Some(cpu_shares(asked(&resources.requests, &resources.limits, CPU))),
+        cpu_shares: Some(cpu_shares(quantity_of(&resources.requests, &resources.limits, CPU))),
         cpu_quota_us: cpu_quota_us(amount(&resources.limits, CPU)),
         memory_bytes: (!memory.is_zero()).then(|| memory.as_bytes()),
         ..CgroupLimits::default()
     }
 }
 
-fn asked(requests: &Amounts, limits: &Amounts, name: &str) -> Quantity {
+fn quantity_of(requests: &Amounts, limits: &Amounts, name: &str) -> Quantity {
     requests.get(name).or_else(|| limits.get(name)).copied().unwrap_or_default()
 }
 

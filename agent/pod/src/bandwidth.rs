@@ -4,7 +4,7 @@ use proto_api::Quantity;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 
-use crate::fault::TranslateError;
+use crate::translate_error::TranslateError;
 
 /// Lowest accepted rate; a shaper cannot keep to a lower one.
 const BITS_MIN: i64 = 1_000;

@@ -2,8 +2,8 @@
 
 use proto_api::core::v1::{HostAlias, Pod};
 
-use crate::fault::TranslateError;
 use crate::node_facts::NodeFacts;
+use crate::translate_error::TranslateError;
 
 /// Longest host name without its domain: one DNS label.
 const LABEL_CHARS_MAX: usize = 63;

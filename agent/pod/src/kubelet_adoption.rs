@@ -305,27 +305,27 @@ mod tests {
             ("Succeeded", Phase::Succeeded, Some(TerminationReason::Completed)),
         ];
         for (shown, phase, why) in table {
-            let mut memory = PodRecord { phase: Phase::Running, ..PodRecord::default() };
-            memory.apply_end(&over(shown), grace, now);
-            assert_eq!(memory.phase, phase, "{shown}");
+            let mut record = PodRecord { phase: Phase::Running, ..PodRecord::default() };
+            record.apply_end(&over(shown), grace, now);
+            assert_eq!(record.phase, phase, "{shown}");
             let ending = why.map(|why| Ending { why, deadline: now + grace });
-            assert_eq!(memory.ending, ending, "{shown}");
+            assert_eq!(record.ending, ending, "{shown}");
             // A restarted agent gives it the same time.
             for recorded in
                 [None, Some(PodRecord { phase: Phase::Running, ..PodRecord::default() })]
             {
-                let memory = PodRecord::recover_api_pod(recorded, &over(shown), &[], (grace, now));
-                let deadline = memory.ending.map(|ending| ending.deadline);
-                assert_eq!(deadline, memory.phase.is_terminal().then_some(now + grace), "{shown}");
+                let record = PodRecord::recover_api_pod(recorded, &over(shown), &[], (grace, now));
+                let deadline = record.ending.map(|ending| ending.deadline);
+                assert_eq!(deadline, record.phase.is_terminal().then_some(now + grace), "{shown}");
             }
         }
         // A pod that ended here keeps its result.
         let ending = Ending { why: TerminationReason::Completed, deadline: now };
         let ended =
             PodRecord { phase: Phase::Succeeded, ending: Some(ending), ..PodRecord::default() };
-        let mut memory = ended.clone();
-        memory.apply_end(&over("Failed"), grace, now);
-        assert_eq!(memory, ended);
+        let mut record = ended.clone();
+        record.apply_end(&over("Failed"), grace, now);
+        assert_eq!(record, ended);
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
             "4d9cf8c7",
         ),
         (
-            r#"{"name":"a","image":"docker.io/library/busybox:1.29","command":["sh","-c","trap 'echo bye > /dev/termination-log; exit 3' TERM; while true; do cat /cfg/key; sleep 1; done"],"args":["<&>","tab\there"],"ports":[{"name":"http","containerPort":80,"protocol":"TCP"},{"hostPort":5353,"containerPort":53,"protocol":"UDP"}],"envFrom":[{"prefix":"P_","configMapRef":{"name":"cfg"}}],"env":[{"name":"X","value":"a&b"},{"name":"POD","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}},{"name":"CPU","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"0"}}},{"name":"W","valueFrom":{"secretKeyRef":{"name":"sec","key":"word","optional":true}}}],"resources":{"limits":{"cpu":"1","record":"64Mi"},"requests":{"cpu":"100m","record":"32Mi"}},"volumeMounts":[{"name":"cfg","mountPath":"/cfg"},{"name":"sec","readOnly":true,"mountPath":"/sec"},{"name":"empty","mountPath":"/e","subPath":"sub"},{"name":"mem","mountPath":"/m"},{"name":"proj","mountPath":"/proj"},{"name":"down","mountPath":"/down"},{"name":"host","mountPath":"/h"},{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"exec":{"command":["true"]},"initialDelaySeconds":1,"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":5},"readinessProbe":{"exec":{"command":["cat","/cfg/key"]},"timeoutSeconds":1,"periodSeconds":2,"successThreshold":1,"failureThreshold":3},"startupProbe":{"exec":{"command":["true"]},"timeoutSeconds":1,"periodSeconds":1,"successThreshold":1,"failureThreshold":3},"lifecycle":{"postStart":{"exec":{"command":["true"]}},"preStop":{"exec":{"command":["true"]}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["MKNOD"]},"seLinuxOptions":{"level":"s0"},"runAsUser":0,"runAsNonRoot":false,"readOnlyRootFilesystem":false,"allowPrivilegeEscalation":true},"stdin":true}"#,
+            r#"{"name":"a","image":"docker.io/library/busybox:1.29","command":["sh","-c","trap 'echo bye > /dev/termination-log; exit 3' TERM; while true; do cat /cfg/key; sleep 1; done"],"args":["<&>","tab\there"],"ports":[{"name":"http","containerPort":80,"protocol":"TCP"},{"hostPort":5353,"containerPort":53,"protocol":"UDP"}],"envFrom":[{"prefix":"P_","configMapRef":{"name":"cfg"}}],"env":[{"name":"X","value":"a&b"},{"name":"POD","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}},{"name":"CPU","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"0"}}},{"name":"W","valueFrom":{"secretKeyRef":{"name":"sec","key":"word","optional":true}}}],"resources":{"limits":{"cpu":"1","memory":"64Mi"},"requests":{"cpu":"100m","memory":"32Mi"}},"volumeMounts":[{"name":"cfg","mountPath":"/cfg"},{"name":"sec","readOnly":true,"mountPath":"/sec"},{"name":"empty","mountPath":"/e","subPath":"sub"},{"name":"mem","mountPath":"/m"},{"name":"proj","mountPath":"/proj"},{"name":"down","mountPath":"/down"},{"name":"host","mountPath":"/h"},{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"exec":{"command":["true"]},"initialDelaySeconds":1,"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":5},"readinessProbe":{"exec":{"command":["cat","/cfg/key"]},"timeoutSeconds":1,"periodSeconds":2,"successThreshold":1,"failureThreshold":3},"startupProbe":{"exec":{"command":["true"]},"timeoutSeconds":1,"periodSeconds":1,"successThreshold":1,"failureThreshold":3},"lifecycle":{"postStart":{"exec":{"command":["true"]}},"preStop":{"exec":{"command":["true"]}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["MKNOD"]},"seLinuxOptions":{"level":"s0"},"runAsUser":0,"runAsNonRoot":false,"readOnlyRootFilesystem":false,"allowPrivilegeEscalation":true},"stdin":true}"#,
             "ede4579e",
         ),
         (

@@ -34,13 +34,13 @@ pub mod termination;
 
 pub mod env;
 pub mod expand;
-pub mod fault;
 pub mod hosts;
 pub mod kubelet_adoption;
 pub mod node_facts;
 pub mod security;
 pub mod spec;
 pub mod translate;
+pub mod translate_error;
 pub mod volume_mounts;
 
 pub mod events;

@@ -169,7 +169,7 @@ impl Action {
 
     /// Whether the record has to be durable before this action: it destroys what the record was derived from, or depends on a
     /// decision that must not be lost.
-    pub fn needs_durable_memory(&self) -> bool {
+    pub fn needs_durable_record(&self) -> bool {
         match self {
             Self::StopContainer { .. }
             | Self::RemoveContainer { .. }

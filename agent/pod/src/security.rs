@@ -5,10 +5,10 @@ use proto_api::core::v1::{
     Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
 };
 
-use crate::fault::TranslateError;
 use crate::hosts::pod_name;
 use crate::node_facts::NodeFacts;
 use crate::spec::{ContainerSecurity, Namespaces, SandboxSecurity, SeLinux, Seccomp};
+use crate::translate_error::TranslateError;
 
 /// Prefix of annotation values that name a profile on the node.
 const LOCALHOST: &str = "localhost/";

@@ -10,7 +10,6 @@ use proto_api::names;
 
 use crate::desired::instance_hash;
 use crate::expand::expand;
-use crate::fault::TranslateError;
 use crate::kubelet_adoption::kubelet_hash;
 use crate::node_facts::NodeFacts;
 use crate::security::ImageUser;
@@ -18,6 +17,7 @@ use crate::spec::{
     ContainerConfig, ContainerResources, Mount, NamespaceScope, Namespaces, PortMapping, Protocol,
     SandboxConfig, labels,
 };
+use crate::translate_error::TranslateError;
 use crate::volume_mounts::{self, VolumeOnHost};
 use crate::{bandwidth, dns, hosts, security};
 

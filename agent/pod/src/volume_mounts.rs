@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proto_api::core::v1::{Container, VolumeMount};
 
 use crate::expand::expand;
-use crate::fault::TranslateError;
 use crate::spec::{Device, Mount, Propagation};
+use crate::translate_error::TranslateError;
 
 /// A volume that is set up on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

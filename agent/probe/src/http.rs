@@ -74,7 +74,7 @@ pub async fn get(request: &HttpGet, asker: Prober<'_>) -> Result<Reply, GetError
         https: request.https,
         host: host.to_owned(),
         port: request.port,
-        path: rooted(&request.path),
+        path: absolute_path(&request.path),
     };
     let url = first.url();
     let headers = &request.headers;
@@ -105,14 +105,14 @@ impl Target {
     }
 
     /// Destination of a redirect; `Err` if it is on another host.
-    fn redirected(&self, location: &str) -> Result<Self, ()> {
+    fn resolve_redirect(&self, location: &str) -> Result<Self, ()> {
         if !location.contains("://") && !location.starts_with("//") {
             let path = match location.starts_with('/') {
-                true => rooted(location),
+                true => absolute_path(location),
                 // Relative to the directory of the request's path.
                 false => {
                     let (directory, _) = self.path.path().rsplit_once('/').unwrap_or_default();
-                    rooted(&format!("{directory}/{location}"))
+                    absolute_path(&format!("{directory}/{location}"))
                 }
             };
             return Ok(Self { path, ..self.clone() });
@@ -130,12 +130,12 @@ impl Target {
             _ => self.https,
         };
         let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
-        Ok(Self { https, host: self.host.clone(), port, path: rooted(path) })
+        Ok(Self { https, host: self.host.clone(), port, path: absolute_path(path) })
     }
 }
 
 /// Path and query with a leading slash; invalid characters are escaped.
-fn rooted(path: &str) -> PathAndQuery {
+fn absolute_path(path: &str) -> PathAndQuery {
     let rooted = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let escape = || utf8_percent_encode(&rooted, NOT_IN_PATHS).to_string();
     rooted.parse().or_else(|_| escape().parse()).unwrap_or_else(|_| PathAndQuery::from_static("/"))
@@ -152,7 +152,7 @@ async fn follow(
         let Some(location) = location.filter(|_| is_redirect(reply.status)) else {
             return Ok(reply);
         };
-        match target.redirected(&location) {
+        match target.resolve_redirect(&location) {
             Ok(next) => target = next,
             Err(()) => return Ok(Reply { leaves: true, ..reply }),
         }
@@ -222,7 +222,7 @@ async fn exchange(
         let status = response.status().as_u16();
         let location = response.headers().get(header::LOCATION);
         let location = location.and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-        let body = beginning(response.into_body()).await;
+        let body = read_beginning(response.into_body()).await;
         Ok((Reply { status, body, leaves: false }, location))
     };
     tokio::pin!(connection, answer);
@@ -235,7 +235,7 @@ async fn exchange(
 }
 
 /// The start of a body. A body that breaks off is treated like one that ends.
-async fn beginning(mut body: Incoming) -> String {
+async fn read_beginning(mut body: Incoming) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES {
         let Some(Ok(frame)) = body.frame().await else { break };
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     fn target(host: &str, path: &str) -> Target {
-        Target { https: false, host: host.into(), port: 8080, path: rooted(path) }
+        Target { https: false, host: host.into(), port: 8080, path: absolute_path(path) }
     }
 
     #[test]
@@ -268,12 +268,12 @@ mod tests {
             ("http://[bad", None),
         ];
         for (location, expect) in cases {
-            let got = from.redirected(location).ok().map(|target| target.url());
+            let got = from.resolve_redirect(location).ok().map(|target| target.url());
             assert_eq!(got.as_deref(), expect, "{location}");
         }
         let six = target("fd00::1", "/");
         assert_eq!(six.url(), "http://[fd00::1]:8080/");
-        let to = six.redirected("http://[fd00::1]:81/x").map(|target| target.url());
+        let to = six.resolve_redirect("http://[fd00::1]:81/x").map(|target| target.url());
         assert_eq!(to, Ok("http://[fd00::1]:81/x".to_owned()));
     }
 
@@ -287,7 +287,7 @@ mod tests {
             ("/ü", "/%C3%BC"),
         ];
         for (written, expect) in cases {
-            let got = rooted(written);
+            let got = absolute_path(written);
             assert!(got == expect || written == "/ü" && got == "/ü", "{written}: {got}");
         }
     }

@@ -108,14 +108,14 @@ pub async fn import_file(
 ) -> Result<Vec<String>, ImportError> {
     let path = path.to_owned();
     let open = move || {
-        let opened = std::fs::File::open(&path).and_then(|file| unpacked(file, &path));
+        let opened = std::fs::File::open(&path).and_then(|file| unpack(file, &path));
         opened.map_err(|source| ImportError::Open { path, source })
     };
     import(channel, namespace, open, keep).await
 }
 
 /// The archive itself, or for a gzip file its unpacked content in an unlinked file next to it.
-fn unpacked(mut file: std::fs::File, path: &Path) -> std::io::Result<std::fs::File> {
+fn unpack(mut file: std::fs::File, path: &Path) -> std::io::Result<std::fs::File> {
     let mut magic = [0; GZIP.len()];
     let len = file.read(&mut magic)?;
     file.seek(SeekFrom::Start(0))?;
@@ -411,7 +411,7 @@ mod tests {
             std::fs::write(&path, bytes).expect("written");
             let file = std::fs::File::open(&path).expect("there");
             let mut whole = Vec::new();
-            unpacked(file, &path).and_then(|mut file| file.read_to_end(&mut whole)).map(|_| whole)
+            unpack(file, &path).and_then(|mut file| file.read_to_end(&mut whole)).map(|_| whole)
         };
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(&content).expect("packed");

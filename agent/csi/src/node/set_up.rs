@@ -40,7 +40,7 @@ impl SetUpTask<'_> {
         let _turn = shared.lock().await;
         let directory = self.node.paths.record(&self.pod.uid, &record);
         let target = self.node.paths.target(&self.pod.uid, &record);
-        let known = self.known(&directory).await?;
+        let known = self.read_record(&directory).await?;
         let table = MountTable::read().map_err(|e| self.node_error(SET_UP, "read mounts", e))?;
         let mounted = table.has(&target);
         if let Some(known) = &known {
@@ -57,12 +57,12 @@ impl SetUpTask<'_> {
         if !mounted || self.csi.republish {
             self.publish(&driver, &record, &target).await?;
         }
-        if self.gives_group(driver.able) && !record.group_given {
-            self.give(&target).await?;
+        if self.applies_fs_group(driver.able) && !record.group_given {
+            self.apply_fs_group(&target).await?;
             record.group_given = true;
             self.write(&directory, &record).await?;
         }
-        let grown_to = self.grow(&driver, &record, &target).await?;
+        let grown_to = self.expand(&driver, &record, &target).await?;
         Ok(Published { path: target, grown_to })
     }
 
@@ -77,12 +77,13 @@ impl SetUpTask<'_> {
     }
 
     /// See [`CsiNode::published_volumes`].
-    pub(super) async fn published(&self) -> Option<PathBuf> {
+    pub(super) async fn published_path(&self) -> Option<PathBuf> {
         let record = self.record();
-        let known = self.known(&self.node.paths.record(&self.pod.uid, &record)).await.ok()??;
+        let known =
+            self.read_record(&self.node.paths.record(&self.pod.uid, &record)).await.ok()??;
         let able = self.node.drivers.get(&self.csi.driver).map(|driver| driver.able);
         let same = (&known.driver, &known.handle) == (&record.driver, &record.handle);
-        let whole = same && (known.group_given || !self.gives_group(able.unwrap_or_default()));
+        let whole = same && (known.group_given || !self.applies_fs_group(able.unwrap_or_default()));
         let target = self.node.paths.target(&self.pod.uid, &record);
         (whole && MountTable::read().ok()?.has(&target)).then_some(target)
     }
@@ -100,7 +101,7 @@ impl SetUpTask<'_> {
         }
     }
 
-    async fn known(&self, directory: &Path) -> Result<Option<VolumeRecord>, CsiError> {
+    async fn read_record(&self, directory: &Path) -> Result<Option<VolumeRecord>, CsiError> {
         let of = directory.to_owned();
         blocking(SET_UP, &self.volume.spec_name, "read the record", move || read(&of)).await
     }
@@ -192,7 +193,7 @@ impl SetUpTask<'_> {
     }
 
     /// Whether the agent applies `fsGroup` to the volume.
-    fn gives_group(&self, able: Capabilities) -> bool {
+    fn applies_fs_group(&self, able: Capabilities) -> bool {
         self.pod.group.is_some()
             && self.csi.takes_group()
             && !self.volume.block
@@ -200,7 +201,7 @@ impl SetUpTask<'_> {
             && !able.mount_group
     }
 
-    async fn give(&self, target: &Path) -> Result<(), CsiError> {
+    async fn apply_fs_group(&self, target: &Path) -> Result<(), CsiError> {
         let Some(gid) = self.pod.group else { return Ok(()) };
         let (pods, root) = (self.node.pods.clone(), target.to_owned());
         let change = self.pod.change;
@@ -208,7 +209,7 @@ impl SetUpTask<'_> {
         blocking(SET_UP, &self.volume.spec_name, "give to the group", give).await
     }
 
-    async fn grow(
+    async fn expand(
         &mut self,
         driver: &Driver,
         record: &VolumeRecord,

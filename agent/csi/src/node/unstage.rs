@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{CsiError, CsiNode, UNSTAGE, blocking};
 use crate::driver::Driver;
 use crate::record::{VolumeRecord, ignore_missing};
-use crate::waits::RetryTimes;
+use crate::retry_times::RetryTimes;
 
 impl CsiNode {
     /// Unstages unused volumes forever, each independently; `told` is called with each failure.

@@ -30,13 +30,13 @@ impl VolumeUsers {
     /// The volume of a driver by its handle.
     pub(super) fn get_by_name(&self, driver: &str, handle: &str) -> Arc<StagedVolume> {
         let key = (driver.to_owned(), handle.to_owned());
-        locked(&self.all).entry(key).or_default().clone()
+        lock_state(&self.all).entry(key).or_default().clone()
     }
 
     /// Drops a volume that is unused, not staged and not waited for, and notifies of the change.
     pub(super) fn forget(&self, record: &VolumeRecord) {
         let key = (record.driver.clone(), record.handle.clone());
-        let mut all = locked(&self.all);
+        let mut all = lock_state(&self.all);
         // One reference is the map's, one the caller's.
         if all.get(&key).is_some_and(|shared| shared.is_idle() && Arc::strong_count(shared) <= 2) {
             all.remove(&key);
@@ -57,9 +57,9 @@ impl VolumeUsers {
 
     /// Attached volumes that are used or staged, by driver and handle.
     pub(super) fn attached(&self) -> Vec<(String, String)> {
-        let all = locked(&self.all);
+        let all = lock_state(&self.all);
         let attached = |(_, shared): &(&(String, String), &Arc<StagedVolume>)| {
-            let state = locked(&shared.state);
+            let state = lock_state(&shared.state);
             state.attached && !state.is_idle()
         };
         all.iter().filter(attached).map(|(key, _)| key.clone()).collect()
@@ -67,8 +67,8 @@ impl VolumeUsers {
 
     /// Records of staged volumes without users.
     pub(super) fn unused_stages(&self) -> Vec<VolumeRecord> {
-        let all = locked(&self.all);
-        all.values().filter_map(|shared| locked(&shared.state).abandoned().cloned()).collect()
+        let all = lock_state(&self.all);
+        all.values().filter_map(|shared| lock_state(&shared.state).abandoned().cloned()).collect()
     }
 }
 
@@ -122,32 +122,32 @@ impl StagedVolume {
     }
 
     pub(super) fn add(&self, uid: &str, record: &VolumeRecord) {
-        let mut state = locked(&self.state);
+        let mut state = lock_state(&self.state);
         state.attached |= !record.attachment.is_empty();
         state.pods.insert((uid.to_owned(), record.spec_name.clone()));
     }
 
     pub(super) fn remove(&self, uid: &str, record: &VolumeRecord) {
-        locked(&self.state).pods.remove(&(uid.to_owned(), record.spec_name.clone()));
+        lock_state(&self.state).pods.remove(&(uid.to_owned(), record.spec_name.clone()));
     }
 
     /// Whether another pod uses it.
     pub(super) fn is_used_by_other(&self, uid: &str) -> bool {
-        locked(&self.state).pods.iter().any(|(other, _)| other != uid)
+        lock_state(&self.state).pods.iter().any(|(other, _)| other != uid)
     }
 
     fn is_idle(&self) -> bool {
-        locked(&self.state).is_idle()
+        lock_state(&self.state).is_idle()
     }
 
     /// Whether it is or may be staged without users.
     pub(super) fn is_unused_stage(&self) -> bool {
-        locked(&self.state).abandoned().is_some()
+        lock_state(&self.state).abandoned().is_some()
     }
 
     /// Whether it is certainly staged, given whether its staging path is a mount point: a stage whose mount was lost is not.
     pub(super) fn is_staged(&self, mounted: bool) -> bool {
-        let known = locked(&self.state).stage.as_ref().map(|stage| stage.known);
+        let known = lock_state(&self.state).stage.as_ref().map(|stage| stage.known);
         match known {
             None | Some(StageKnowledge::Nothing) => false,
             Some(StageKnowledge::Mounted) => mounted,
@@ -157,32 +157,32 @@ impl StagedVolume {
 
     /// Records that it may be staged.
     pub(super) fn may_be_staged(&self, record: &VolumeRecord) {
-        let mut state = locked(&self.state);
+        let mut state = lock_state(&self.state);
         state.attached |= !record.attachment.is_empty();
         state.stage = Some(StageRecord { record: record.clone(), known: StageKnowledge::Nothing });
     }
 
     /// Records that it is staged, and whether that created a mount.
     pub(super) fn set_staged(&self, mounted: bool) {
-        if let Some(stage) = &mut locked(&self.state).stage {
+        if let Some(stage) = &mut lock_state(&self.state).stage {
             stage.known = if mounted { StageKnowledge::Mounted } else { StageKnowledge::Made };
         }
     }
 
     /// Records that unstaging begins: its state is unknown from now on.
     pub(super) fn begin_unstage(&self) {
-        if let Some(stage) = &mut locked(&self.state).stage {
+        if let Some(stage) = &mut lock_state(&self.state).stage {
             stage.known = StageKnowledge::Nothing;
         }
     }
 
     /// Records that it is not staged and has no stage record.
     pub(super) fn set_unstaged(&self) {
-        locked(&self.state).stage = None;
+        lock_state(&self.state).stage = None;
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_state<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -219,7 +219,7 @@ mod tests {
         shared.set_unstaged();
         assert_eq!((in_use(), users.unused_stages().len()), (0, 0));
         users.forget(&record);
-        assert!(locked(&users.all).is_empty());
+        assert!(lock_state(&users.all).is_empty());
     }
 
     #[test]

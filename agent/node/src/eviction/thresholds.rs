@@ -26,7 +26,7 @@ impl Amount {
             Self::Percent(percent) => {
                 // Thousandths of a percent: precise enough, and exact on every machine.
                 let thousandths = (percent * 1000.0).clamp(0.0, 100_000.0);
-                let share = u128::from(capacity).saturating_mul(rounded(thousandths)) / 100_000;
+                let share = u128::from(capacity).saturating_mul(round(thousandths)) / 100_000;
                 u64::try_from(share).unwrap_or(u64::MAX)
             }
         }
@@ -38,7 +38,7 @@ impl Amount {
     clippy::cast_sign_loss,
     reason = "the caller has bounded it between 0 and 100,000"
 )]
-fn rounded(number: f64) -> u128 {
+fn round(number: f64) -> u128 {
     number.round() as u128
 }
 

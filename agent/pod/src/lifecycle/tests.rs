@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proto_api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 
+mod adopted;
 mod health;
 mod journal_lost;
 mod sidecars;
-mod taken_over;
 
 use super::*;
 use crate::backoff::CRASH_DELAY_MAX;
@@ -340,7 +340,7 @@ fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
     assert_eq!(condition(&over.status, "Ready").reason, "PodCompleted");
     let stop = Action::StopSandbox { id: "s".into(), attempt: 0 };
     assert_eq!(over.actions, [stop, Action::UnmountVolumes]);
-    assert!(over.actions.iter().all(Action::needs_durable_memory));
+    assert!(over.actions.iter().all(Action::needs_durable_record));
 
     let mut record = over.record;
     record.record_stopped_sandbox(0);

@@ -237,7 +237,7 @@ impl Iscsi {
             Run::new(ISCSI, &[&["-m", "iface", "-I", self.interface.as_str()], more].concat())
         };
         vec![
-            of(&["-o", "new"]).or(SESSION_EXISTS),
+            of(&["-o", "new"]).accept(SESSION_EXISTS),
             of(&["-o", "update", "-n", "iface.initiatorname", "-v", &self.initiator]),
         ]
     }
@@ -248,27 +248,31 @@ impl Iscsi {
             own.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
         };
         // iscsiadm mishandles a target that was both entered by hand and discovered, so it is always discovered.
-        let mut all = vec![self.find(portal, &["-o", "new"])];
+        let mut all = vec![self.discovery_command(portal, &["-o", "new"])];
         if self.chap_discovery {
             let method = "discovery.sendtargets.auth.authmethod";
-            all.push(self.find(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
+            all.push(self.discovery_command(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
             for (key, value) in set(passwords, "discovery.") {
-                all.push(self.find(portal, &["-o", "update", "-n", &key, "-v", &value]));
+                all.push(
+                    self.discovery_command(portal, &["-o", "update", "-n", &key, "-v", &value]),
+                );
             }
         }
-        all.push(self.find(portal, &["--discover"]));
+        all.push(self.discovery_command(portal, &["--discover"]));
         if self.chap_session {
             let method = "node.session.auth.authmethod";
-            all.push(self.node(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
+            all.push(self.node_command(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
             for (key, value) in set(passwords, "node.") {
-                all.push(self.node(portal, &["-o", "update", "-n", &key, "-v", &value]));
+                all.push(self.node_command(portal, &["-o", "update", "-n", &key, "-v", &value]));
             }
         }
         // The agent decides when a session starts, also after a reboot.
-        all.push(self.node(portal, &["-o", "update", "-n", "node.startup", "-v", "manual"]));
-        all.push(self.node(portal, &["--login"]).or(SESSION_EXISTS));
+        all.push(
+            self.node_command(portal, &["-o", "update", "-n", "node.startup", "-v", "manual"]),
+        );
+        all.push(self.node_command(portal, &["--login"]).accept(SESSION_EXISTS));
         // An existing session may not show the disk yet.
-        all.push(self.node(portal, &["--rescan"]));
+        all.push(self.node_command(portal, &["--rescan"]));
         all
     }
 
@@ -308,8 +312,8 @@ impl Iscsi {
     pub fn log_out(&self, portal: &str) -> Vec<Run> {
         // The portal's record is kept: deleting it would delete targets that others entered.
         vec![
-            self.node(portal, &["--logout"]).or(NO_OBJECTS),
-            self.node(portal, &["-o", "delete"]).or(NO_OBJECTS),
+            self.node_command(portal, &["--logout"]).accept(NO_OBJECTS),
+            self.node_command(portal, &["-o", "delete"]).accept(NO_OBJECTS),
         ]
     }
 
@@ -317,15 +321,15 @@ impl Iscsi {
     #[must_use]
     pub fn delete_interface(&self) -> Option<Run> {
         let of = ["-m", "iface", "-I", self.interface.as_str(), "-o", "delete"];
-        self.has_own_interface().then(|| Run::new(ISCSI, &of).or(NO_OBJECTS))
+        self.has_own_interface().then(|| Run::new(ISCSI, &of).accept(NO_OBJECTS))
     }
 
-    fn find(&self, portal: &str, more: &[&str]) -> Run {
+    fn discovery_command(&self, portal: &str, more: &[&str]) -> Run {
         let start = ["-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", &self.interface];
         Run::new(ISCSI, &[&start, more].concat())
     }
 
-    fn node(&self, portal: &str, more: &[&str]) -> Run {
+    fn node_command(&self, portal: &str, more: &[&str]) -> Run {
         let start = ["-m", "node", "-p", portal, "-T", &self.iqn, "-I", &self.interface];
         Run::new(ISCSI, &[&start, more].concat())
     }
@@ -375,7 +379,7 @@ mod tests {
             "-p [fd00::1]:99 -T IQN -I default --rescan",
         ];
         assert_eq!(shown(&runs[1]), expect);
-        assert_eq!(runs[1][3].fine, [15], "a session that is there");
+        assert_eq!(runs[1][3].accepted, [15], "a session that is there");
         let ends = [
             "-p 10.0.0.1:3260 -T IQN -I default --logout",
             "-p 10.0.0.1:3260 -T IQN -I default -o delete",

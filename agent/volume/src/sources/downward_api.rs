@@ -67,12 +67,12 @@ fn resource(
 /// A map as sorted lines `key="value"` without a final newline, the kubelet's format.
 fn lines(map: &BTreeMap<String, String>) -> String {
     let lines: Vec<String> =
-        map.iter().map(|(key, value)| format!("{key}={}", quoted(value))).collect();
+        map.iter().map(|(key, value)| format!("{key}={}", quote(value))).collect();
     lines.join("\n")
 }
 
 /// A string in double quotes with Go's escapes.
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len().saturating_add(2));
     quoted.push('"');
     for c in text.chars() {
@@ -109,7 +109,7 @@ mod tests {
             ("\u{1}\u{7f}\u{85}", r#""\x01\x7f\u0085""#),
             ("größe", "\"größe\""),
         ] {
-            assert_eq!(quoted(text), expect);
+            assert_eq!(quote(text), expect);
         }
     }
 }

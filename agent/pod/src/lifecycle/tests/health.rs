@@ -130,7 +130,7 @@ fn a_container_runs_once_its_first_hook_is_done() {
     let start = plan(&pod, &made, &admitted(), at(0));
     let expect = Action::StartContainer { container: "c".into(), id: "c-0".into(), hook: true };
     assert_eq!(start.actions, [expect]);
-    assert!(start.actions[0].needs_durable_memory());
+    assert!(start.actions[0].needs_durable_record());
 
     let observed = with(vec![instance("c", 0, running())]);
     let hook = plan(&pod, &observed, &start.record, at(0));

@@ -21,7 +21,7 @@ use proto_daemon::statusz::StatusBoard;
 use std::convert::Infallible;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-mod crowd;
+mod idle_clients;
 
 use super::access::{AccessRules, Anonymous, Authorization, Tokens};
 use super::open::Opening;

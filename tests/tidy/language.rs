@@ -12,7 +12,7 @@ const PHRASES: &[(&str, &str)] =
     &[(concat!("eco", "system"), "Kubernetes"), (concat!("last ", "words"), "termination message")];
 
 /// Components that still contain some of [`PHRASES`] and of the retired names.
-const NOT_YET: &[&str] = &["agent/", "apiserver-lite/"];
+const NOT_YET: &[&str] = &["apiserver-lite/"];
 
 /// Names of types that were replaced by Kubernetes', containerd's or Rust's words.
 const RETIRED_TYPES: &[&str] = &[
@@ -59,6 +59,24 @@ const RETIRED_TYPES: &[&str] = &[
     "Scribe",
     "Spoken",
     "Wish",
+    "PodWant",
+    "PodSeen",
+    "ContainerWant",
+    "ContainerSeen",
+    "SandboxSeen",
+    "ImageSeen",
+    "VolumesSeen",
+    "ContainerMemory",
+    "ToldExits",
+    "Abridged",
+    "Earlier",
+    "TakenOver",
+    "Announce",
+    "Abilities",
+    "NoPlace",
+    "NotASet",
+    "StopWhy",
+    "ProbeWant",
 ];
 
 /// Names of files that were replaced.

@@ -1,22 +1,26 @@
-//! A pod's persistent volumes on this node: whatever is behind each, it ends as a path that containers are given.
+//! Persistent volumes of the pods on this node. Each becomes a path on the host that containers mount.
 
 pub mod block;
 pub mod helpers;
+pub mod nfs_unmount;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_csi::node::{Material, Published, carried};
+use agent_csi::mounts::MountTable;
+use agent_csi::node::{CallMaterial, Published, secret_values};
 use agent_csi::request::{PodFacts, Token};
 use agent_csi::{CsiNode, offload};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::disk::Run;
-use agent_volume::fs_group::Change;
-use agent_volume::persistent::{self, Attached, Backing, CsiVolume, Known, Persistent, se_linux};
-use agent_volume::sources::{HostPathKind, Plugin, TokenWant, fs_group};
+use agent_volume::fs_group::FsGroupChangePolicy;
+use agent_volume::persistent::{
+    self, AttachedDisk, Backing, CsiVolume, KnownObjects, PersistentSource, se_linux,
+};
+use agent_volume::sources::{HostPathKind, TokenWant, VolumePlugin, fs_group};
 use agent_volume::{PodVolumes, host_path};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use proto_client::{Client, Patch, WriteParams};
@@ -25,158 +29,167 @@ use serde_json::json;
 
 use self::block::{Disks, OnDisk, Source};
 use self::helpers::Helpers;
-use crate::metrics::Acts;
-use crate::pods::ports::{Line, Reports};
+use crate::metrics::OperationMetrics;
+use crate::pods::ports::{ErrorText, Reports};
 
-/// How often a driver that asked for it is called again for a volume that it has published.
+/// Interval of repeated NodePublishVolume calls for drivers with `requiresRepublish`.
 pub const REPUBLISH_PERIOD: Duration = Duration::from_secs(60);
-/// The helper that mounts directories of other machines.
+/// The program that mounts NFS exports.
 const MOUNT_NFS: &str = "mount.nfs";
 
 /// Persistent volumes of this node's pods.
-pub struct NodePersistent {
-    /// Drivers' volumes.
+pub struct PersistentVolumes {
+    /// CSI volumes.
     pub csi: Arc<CsiNode>,
-    /// Where the pods' directories are.
+    /// The directories of the pods.
     pub volumes: PodVolumes,
     /// Name of the node.
     pub node: String,
     /// The API server.
     pub client: Option<Client>,
-    /// Where events go.
+    /// Receives events.
     pub reports: Arc<dyn Reports>,
-    /// Volumes that lie on disks.
+    /// Volumes on block devices.
     pub disks: Arc<Disks>,
     /// Programs of the node.
     pub helpers: Arc<dyn Helpers>,
-    /// What is done, counted.
-    pub acts: Acts,
+    /// Counts operations.
+    pub operations: OperationMetrics,
     /// Whether the node has SELinux.
-    pub labels: bool,
+    pub selinux: bool,
 }
 
-/// Tokens that were asked for, each with the time when it expires.
+/// Service account tokens with their expiry, by what was requested.
 pub type Tokens = BTreeMap<TokenWant, Token>;
 
-impl NodePersistent {
-    /// The persistent volumes of a pod, in order.
+impl PersistentVolumes {
+    /// Resolves the persistent volumes of a pod, in the pod's order.
     ///
     /// # Errors
-    /// The first that cannot be used, as users are told.
-    pub fn of(&self, pod: &Pod, known: &Known) -> Result<Vec<Persistent>, Line> {
+    /// Why the first unusable volume is unusable, worded as the kubelet's event.
+    pub fn resolve(
+        &self,
+        pod: &Pod,
+        known: &KnownObjects,
+    ) -> Result<Vec<PersistentSource>, ErrorText> {
         let all = pod.spec.volumes.iter();
         let found = all.map(|volume| persistent::resolve(pod, volume, &self.node, known));
         found.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(|error| {
             match &error {
-                // what the ecosystem's event begins with is the step that failed
+                // Its text begins with the failed step, which selects the reason of the event.
                 persistent::PersistentError::NotAttached { .. } => error.to_string(),
-                _ => unmounted(pod, &error.to_string()),
+                _ => unmounted_message(pod, &error.to_string()),
             }
         })
     }
 
-    /// Sets one volume up, or brings it up to date.
+    /// Sets up one volume, or updates it.
     ///
     /// # Errors
-    /// Why it cannot be used, as users are told.
+    /// Why it cannot be used, worded as the kubelet's event.
     pub async fn set_up(
         &self,
         pod: &Arc<Pod>,
-        volume: &Persistent,
-        known: &Known,
+        volume: &PersistentSource,
+        known: &KnownObjects,
         tokens: &Tokens,
-    ) -> Result<VolumeOnHost, Line> {
+    ) -> Result<VolumeOnHost, ErrorText> {
         let path = match &volume.backing {
-            Backing::HostPath { path, kind } => self.on_node(volume, path, *kind).await?,
+            Backing::HostPath { path, kind } => self.check_host_path(volume, path, *kind).await?,
             Backing::Local { path, fs_type } if !volume.block && is_device(path).await? => {
                 let source = Source::Device(path);
-                self.on_disk(pod, volume, source, fs_type, None).await?
+                self.set_up_disk(pod, volume, source, fs_type, None).await?
             }
-            Backing::Local { path, .. } => self.local(pod, volume, path).await?,
+            Backing::Local { path, .. } => self.bind_local(pod, volume, path).await?,
             Backing::Disk { disk, fs_type } => {
                 let secret = disk.secret().and_then(|key| known.secrets.get(key)?.as_deref());
                 let source = Source::Attached(disk);
-                self.on_disk(pod, volume, source, fs_type, secret).await?
+                self.set_up_disk(pod, volume, source, fs_type, secret).await?
             }
-            Backing::Nfs { server, path } => self.nfs(pod, volume, server, path).await?,
-            Backing::Csi(csi) => self.driven(pod, volume, csi, known, tokens).await?,
+            Backing::Nfs { server, path } => self.mount_nfs(pod, volume, server, path).await?,
+            Backing::Csi(csi) => self.set_up_csi(pod, volume, csi, known, tokens).await?,
         };
-        Ok(self.on_host(pod, volume, &path))
+        Ok(self.volume_on_host(pod, volume, &path))
     }
 
-    /// Drivers' volumes that a pod has had since before this process, by name in the pod. Nobody is asked who could hang.
-    pub async fn since_before(
+    /// The CSI volumes that an earlier process published for a pod, by name in the pod. No driver is called.
+    pub async fn list_published(
         &self,
         pod: &Pod,
-        volumes: &[Persistent],
+        volumes: &[PersistentSource],
     ) -> BTreeMap<String, VolumeOnHost> {
         let mut there = BTreeMap::new();
         for volume in volumes {
             let Backing::Csi(csi) = &volume.backing else { continue };
-            if let Some(path) = self.csi.published(&facts(pod), volume, csi).await {
-                there.insert(volume.name.clone(), self.on_host(pod, volume, &path));
+            if let Some(path) = self.csi.published_volumes(&pod_facts(pod), volume, csi).await {
+                there.insert(volume.name.clone(), self.volume_on_host(pod, volume, &path));
             }
         }
         there
     }
 
-    fn on_host(&self, pod: &Pod, volume: &Persistent, path: &Path) -> VolumeOnHost {
+    fn volume_on_host(&self, pod: &Pod, volume: &PersistentSource, path: &Path) -> VolumeOnHost {
         VolumeOnHost {
             path: path.to_string_lossy().into_owned(),
             read_only: volume.read_only,
             managed: !matches!(volume.backing, Backing::HostPath { .. } | Backing::Nfs { .. })
-                && self.label(pod, volume).is_none(),
+                && self.selinux_option(pod, volume).is_none(),
             block: volume.block,
             checked: false,
             follows: false,
         }
     }
 
-    async fn on_node(
+    async fn check_host_path(
         &self,
-        volume: &Persistent,
+        volume: &PersistentSource,
         path: &str,
         kind: HostPathKind,
-    ) -> Result<PathBuf, Line> {
+    ) -> Result<PathBuf, ErrorText> {
         let (at, name) = (path.to_owned(), volume.spec_name.clone());
         blocking(move || host_path::check(&at, kind).map_err(|e| failed(&name, &chain(&e))))
             .await?;
         Ok(path.into())
     }
 
-    /// A directory or device of this node. Given through a mount of its own, so that a directory that is replaced stays what it was.
-    async fn local(&self, pod: &Pod, volume: &Persistent, path: &str) -> Result<PathBuf, Line> {
+    /// Binds a directory of this node, so that the pod keeps it when another directory takes over its path. A device is only checked.
+    async fn bind_local(
+        &self,
+        pod: &Pod,
+        volume: &PersistentSource,
+        path: &str,
+    ) -> Result<PathBuf, ErrorText> {
         let kind = if volume.block { HostPathKind::BlockDevice } else { HostPathKind::Directory };
         let (at, name) = (path.to_owned(), volume.spec_name.clone());
         if volume.block {
-            return self.on_node(volume, &at, kind).await;
+            return self.check_host_path(volume, &at, kind).await;
         }
         let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
-        let (group, change, read_only) = (fs_group(pod), change_of(pod), volume.read_only);
+        let (group, change, read_only) = (fs_group(pod), change_policy(pod), volume.read_only);
         blocking(move || {
             let source = host_path::open(&at, kind).map_err(|e| failed(&name, &chain(&e)))?;
             let error = |e| failed(&name, &chain(&e));
             let (bound, fresh) =
-                volumes.bind(&uid, Plugin::Local, &name, &source).map_err(error)?;
+                volumes.bind(&uid, VolumePlugin::Local, &name, &source).map_err(error)?;
             if let Some(group) = group.filter(|_| fresh) {
-                let given = volumes.give(&bound, group, read_only, change);
-                given.map_err(|e| failed(&name, &format!("give to the group: {e}")))?;
+                let given = volumes.apply_fs_group(&bound, group, read_only, change);
+                given.map_err(|e| failed(&name, &format!("set fsGroup: {e}")))?;
             }
             Ok(bound)
         })
         .await
     }
 
-    /// What lies on a disk, or the disk itself.
-    async fn on_disk(
+    /// Sets up a volume on a block device: a bind mount of its file system, or the device itself.
+    async fn set_up_disk(
         &self,
         pod: &Pod,
-        volume: &Persistent,
+        volume: &PersistentSource,
         source: Source<'_>,
         fs_type: &str,
         secret: Option<&Secret>,
-    ) -> Result<PathBuf, Line> {
-        let told = |step: &str, why: Line| {
+    ) -> Result<PathBuf, ErrorText> {
+        let failure = |step: &str, why: ErrorText| {
             format!("{step} failed for volume {:?} : {why}", volume.spec_name)
         };
         let wanted = OnDisk {
@@ -190,37 +203,44 @@ impl NodePersistent {
         let uid = &pod.metadata.uid;
         if volume.block {
             let device = self.disks.device(&self.volumes, uid, wanted).await;
-            return device.map_err(|why| told("MapVolume.WaitForAttach", why));
+            return device.map_err(|why| failure("MapVolume.WaitForAttach", why));
         }
         let bound = self.disks.bind(&self.volumes, uid, wanted).await;
-        let (path, fresh) = bound.map_err(|why| told("MountVolume.MountDevice", why))?;
+        let (path, fresh) = bound.map_err(|why| failure("MountVolume.MountDevice", why))?;
         let given = fs_group(pod).filter(|_| fresh && !volume.read_only);
         if let Some(group) = given {
             let (volumes, at) = (self.volumes.clone(), path.clone());
-            let (name, change) = (volume.spec_name.clone(), change_of(pod));
+            let (name, change) = (volume.spec_name.clone(), change_policy(pod));
             blocking(move || {
-                let given = volumes.give(&at, group, false, change);
-                given.map_err(|e| failed(&name, &format!("give to the group: {e}")))
+                let given = volumes.apply_fs_group(&at, group, false, change);
+                given.map_err(|e| failed(&name, &format!("set fsGroup: {e}")))
             })
             .await?;
         }
         Ok(path)
     }
 
-    async fn nfs(
+    async fn mount_nfs(
         &self,
         pod: &Pod,
-        volume: &Persistent,
+        volume: &PersistentSource,
         server: &str,
         path: &str,
-    ) -> Result<PathBuf, Line> {
+    ) -> Result<PathBuf, ErrorText> {
         let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let name = volume.spec_name.clone();
-        let place = blocking(move || {
-            let place = volumes.place(&uid, Plugin::Nfs, &name);
-            place.map_err(|e| failed(&name, &chain(&e)))
+        let target = blocking(move || {
+            // By the mount table and not by stat(2), which would hold a thread of the pool for as long as the server is away.
+            let known = volumes.nfs_mount_points(&uid).map_err(|e| failed(&name, &chain(&e)))?;
+            let table = MountTable::read().map_err(|e| failed(&name, &chain(&e)))?;
+            let mounted = known.into_iter().find(|at| at.volume == name && table.has(&at.path));
+            if let Some(mounted) = mounted {
+                return Ok((mounted.path, true));
+            }
+            let made = volumes.mount_point(&uid, VolumePlugin::Nfs, &name);
+            made.map_err(|e| failed(&name, &chain(&e)))
         });
-        let (target, mounted) = place.await?;
+        let (target, mounted) = target.await?;
         if mounted {
             return Ok(target);
         }
@@ -239,33 +259,38 @@ impl NodePersistent {
         Ok(target)
     }
 
-    async fn driven(
+    async fn set_up_csi(
         &self,
         pod: &Arc<Pod>,
-        volume: &Persistent,
+        volume: &PersistentSource,
         csi: &CsiVolume,
-        known: &Known,
+        known: &KnownObjects,
         tokens: &Tokens,
-    ) -> Result<PathBuf, Line> {
-        let material = material(volume, csi, known, tokens)?;
+    ) -> Result<PathBuf, ErrorText> {
+        let material = call_material(volume, csi, known, tokens)?;
         let mut labelled = volume.clone();
-        labelled.mount_options.extend(self.label(pod, volume));
-        let done = self.csi.set_up(&facts(pod), &labelled, csi, material).await;
+        labelled.mount_options.extend(self.selinux_option(pod, volume));
+        let done = self.csi.set_up(&pod_facts(pod), &labelled, csi, material).await;
         let Published { path, grown_to } = done.map_err(|e| e.to_string())?;
         if grown_to.is_some() {
-            self.tell_growth(pod, volume, known).await?;
+            self.report_expansion(pod, volume, known).await?;
         }
         Ok(path)
     }
 
-    /// The option that labels a volume as a whole, on a node that labels.
-    fn label(&self, pod: &Pod, volume: &Persistent) -> Option<String> {
-        let option = self.labels.then(|| se_linux::mount_option(pod, volume));
+    /// The mount option that labels a whole volume, on a node with SELinux.
+    fn selinux_option(&self, pod: &Pod, volume: &PersistentSource) -> Option<String> {
+        let option = self.selinux.then(|| se_linux::mount_option(pod, volume));
         option.flatten()
     }
 
-    /// Shows in the claim that its file system has grown.
-    async fn tell_growth(&self, pod: &Pod, volume: &Persistent, known: &Known) -> Result<(), Line> {
+    /// Records the new size of an expanded file system in its claim.
+    async fn report_expansion(
+        &self,
+        pod: &Pod,
+        volume: &PersistentSource,
+        known: &KnownObjects,
+    ) -> Result<(), ErrorText> {
         let claim = volume.claim.as_ref().and_then(|name| known.claims.get(name)?.clone());
         let wanted = known.volumes.get(&volume.spec_name).and_then(Option::as_ref);
         let size = wanted.and_then(|found| found.spec.capacity.get("storage"));
@@ -280,7 +305,9 @@ impl NodePersistent {
         let patch = Patch::Merge(json!({"status": status}));
         let api = client.within::<PersistentVolumeClaim>(&pod.metadata.namespace);
         let written = api.patch_status(&claim.metadata.name, &patch, &WriteParams::default()).await;
-        written.map_err(|e| format!("show the size of {}: {}", claim.metadata.name, chain(&e)))?;
+        written.map_err(|e| {
+            format!("update the capacity of claim {}: {}", claim.metadata.name, chain(&e))
+        })?;
         let message =
             format!("MountVolume.NodeExpandVolume succeeded for volume {:?}", volume.spec_name);
         let event = PodEvent::new(Severity::Normal, "FileSystemResizeSuccessful", message);
@@ -289,21 +316,21 @@ impl NodePersistent {
     }
 }
 
-/// What the calls of a driver carry.
-fn material(
-    volume: &Persistent,
+/// Secrets and tokens for the calls of a driver.
+fn call_material(
+    volume: &PersistentSource,
     csi: &CsiVolume,
-    known: &Known,
+    known: &KnownObjects,
     tokens: &Tokens,
-) -> Result<Material, Line> {
-    let secret = |of: &Option<(String, String)>| -> Result<HashMap<String, String>, Line> {
+) -> Result<CallMaterial, ErrorText> {
+    let secret = |of: &Option<(String, String)>| -> Result<HashMap<String, String>, ErrorText> {
         let Some(key) = of else { return Ok(HashMap::new()) };
         let found = known.secrets.get(key).and_then(Option::as_ref);
         let missing =
             || failed(&volume.spec_name, &format!("secret \"{}/{}\" not found", key.0, key.1));
-        found.map(|secret| carried(secret)).ok_or_else(missing)
+        found.map(|secret| secret_values(secret)).ok_or_else(missing)
     };
-    Ok(Material {
+    Ok(CallMaterial {
         stage: secret(&csi.stage_secret)?,
         publish: secret(&csi.publish_secret)?,
         expand: secret(&csi.expand_secret)?,
@@ -311,41 +338,43 @@ fn material(
     })
 }
 
-/// The ecosystem's name of what makes a persistent volume.
-pub fn plugin(backing: &Backing, domain: &str) -> String {
+/// The volume plugin that serves a persistent volume, as Kubernetes names it in metrics.
+pub fn plugin_name(backing: &Backing, domain: &str) -> String {
     match backing {
         Backing::HostPath { .. } => format!("{domain}/host-path"),
         Backing::Local { .. } => format!("{domain}/local-volume"),
         Backing::Nfs { .. } => format!("{domain}/nfs"),
-        Backing::Disk { disk: Attached::Iscsi(_), .. } => format!("{domain}/iscsi"),
-        Backing::Disk { disk: Attached::FibreChannel(_), .. } => format!("{domain}/fc"),
+        Backing::Disk { disk: AttachedDisk::Iscsi(_), .. } => format!("{domain}/iscsi"),
+        Backing::Disk { disk: AttachedDisk::FibreChannel(_), .. } => format!("{domain}/fc"),
         Backing::Csi(csi) => format!("{domain}/csi:{}", csi.driver),
     }
 }
 
-/// What drivers are told of a pod.
-fn facts(pod: &Pod) -> PodFacts {
+/// What CSI calls carry of a pod.
+fn pod_facts(pod: &Pod) -> PodFacts {
     PodFacts {
         uid: pod.metadata.uid.clone(),
         name: pod.metadata.name.clone(),
         namespace: pod.metadata.namespace.clone(),
         account: pod.spec.service_account_name.clone(),
         group: fs_group(pod),
-        change: change_of(pod),
+        change: change_policy(pod),
     }
 }
 
-fn change_of(pod: &Pod) -> Change {
+fn change_policy(pod: &Pod) -> FsGroupChangePolicy {
     let context = pod.spec.security_context.as_ref();
-    Change::of(context.and_then(|context| context.fs_group_change_policy.as_deref()))
+    FsGroupChangePolicy::parse(
+        context.and_then(|context| context.fs_group_change_policy.as_deref()),
+    )
 }
 
-fn failed(volume: &str, why: &str) -> Line {
+fn failed(volume: &str, why: &str) -> ErrorText {
     format!("MountVolume.SetUp failed for volume {volume:?} : {why}")
 }
 
-/// The ecosystem's sentence about a pod whose volumes are not there.
-fn unmounted(pod: &Pod, why: &str) -> Line {
+/// The kubelet's message about a pod that waits for its volumes.
+fn unmounted_message(pod: &Pod, why: &str) -> ErrorText {
     let is_claimed =
         |volume: &&proto_api::core::v1::Volume| persistent::claim_name(pod, volume).is_some();
     let names = pod.spec.volumes.iter();
@@ -357,14 +386,14 @@ fn unmounted(pod: &Pod, why: &str) -> Line {
     )
 }
 
-/// Whether a path of the node is a block device; what is not there is none.
-async fn is_device(path: &str) -> Result<bool, Line> {
+/// Whether a path of the node is a block device; a missing path is not.
+async fn is_device(path: &str) -> Result<bool, ErrorText> {
     let at = path.to_owned();
     blocking(move || Ok(host_path::check(&at, HostPathKind::BlockDevice).is_ok())).await
 }
 
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Line> + Send + 'static,
-) -> Result<T, Line> {
-    offload(work).await.map_err(|e| format!("setting a volume up broke off: {e}"))?
+    work: impl FnOnce() -> Result<T, ErrorText> + Send + 'static,
+) -> Result<T, ErrorText> {
+    offload(work).await.map_err(|e| format!("set-up of a volume was interrupted: {e}"))?
 }

@@ -1,106 +1,121 @@
-//! Block devices that become file systems: which programs of the node are run for that, in which order, and what their answers mean.
-//! Pure: a program to run is a value, and whoever runs it brings back an [`Answer`].
+//! Commands that turn block devices into mounted file systems: which programs run, in which order, and what their output means.
+//! Pure: a command is a value; its executor returns a [`ProgramOutput`].
 //!
 //! ```text
-//! device ─► probe ─► nothing on it ─► format ─┐
-//!                └─► its file system ─► check ┴─► mount        anything else on it is somebody's data: never touched
+//! device ─► probe ─► empty ───────► format ─┐
+//!                └─► file system ─► check ─┴─► mount        any other content is left untouched
 //! ```
 
-/// A program of the node with what it is told. Never a shell.
+use std::time::Duration;
+
+/// A program of the node with its arguments. Never a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Its name; it is looked for in [`PROGRAM_DIRS`] only.
+    /// Its name; searched in [`PROGRAM_DIRS`] only.
     pub program: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Exits beside 0 that mean that all is well.
-    pub fine: &'static [i32],
+    /// Exit codes other than 0 that stand for success.
+    pub accepted: &'static [i32],
+    /// Deadline; a program that has not ended by then is killed.
+    pub timeout: Duration,
 }
 
-/// Where programs of the node are, by their absolute paths.
+/// Deadline of a program.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Deadline of a program that unmounts a network file system, as in the kubelet.
+const NFS_UNMOUNT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Directories of the node's programs.
 pub const PROGRAM_DIRS: [&str; 4] = ["/sbin", "/usr/sbin", "/bin", "/usr/bin"];
 
 impl Run {
-    /// A program that works when it exits with 0.
+    /// A command that succeeds with exit code 0.
     #[must_use]
     pub fn new(program: &str, args: &[&str]) -> Self {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        Self { program: program.to_owned(), args, fine: &[] }
+        Self { program: program.to_owned(), args, accepted: &[], timeout: TIMEOUT }
     }
 
-    /// The same, with more exits that are fine.
+    /// The same, with another deadline.
     #[must_use]
-    pub fn or(self, fine: &'static [i32]) -> Self {
-        Self { fine, ..self }
+    pub fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// The same, with additional exit codes for success.
+    #[must_use]
+    pub fn accept(self, accepted: &'static [i32]) -> Self {
+        Self { accepted, ..self }
     }
 }
 
-/// What a program said.
+/// The result of a program that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ProgramOutput {
     /// Its exit code; `None` when a signal ended it.
     pub exit: Option<i32>,
     /// Standard output.
-    pub out: String,
+    pub stdout: String,
 }
 
-/// File system that is made when nothing says which.
+/// The file system of an empty device whose volume does not name one.
 pub const FS_TYPE_DEFAULT: &str = "ext4";
 
-/// What is on a device.
+/// The content of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing that is known.
+    /// No known signature.
     Nothing,
     /// A file system of this type.
     FileSystem(String),
-    /// Something else: a table of partitions, a part of an array.
+    /// Something else: a partition table, a RAID member.
     Other(String),
 }
 
-/// Asks what is on a device. It exits with 2 when it finds nothing.
+/// Probes the content of a device. blkid exits with 2 if it finds none.
 #[must_use]
 pub fn probe(device: &str) -> Run {
-    Run::new("blkid", &["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device]).or(&[2])
+    Run::new("blkid", &["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device]).accept(&[2])
 }
 
-/// What the answer to [`probe`] says. One that finds several things on a device does not exit well, and is an error before this.
+/// Parses the output of [`probe`]. blkid fails on ambiguous content, so that does not reach this function.
 #[must_use]
-pub fn content(answer: &Answer) -> Content {
-    if answer.exit == Some(2) {
+pub fn parse_probe(output: &ProgramOutput) -> Content {
+    if output.exit == Some(2) {
         return Content::Nothing;
     }
-    let value = |key: &str| answer.out.lines().find_map(|line| line.strip_prefix(key));
+    let value = |key: &str| output.stdout.lines().find_map(|line| line.strip_prefix(key));
     match (value("PTTYPE="), value("TYPE=")) {
         (Some(table), _) => Content::Other(format!("partition table {table}")),
-        (None, Some(kind)) if is_part_of_more(kind) => Content::Other(kind.to_owned()),
+        (None, Some(kind)) if is_no_file_system(kind) => Content::Other(kind.to_owned()),
         (None, Some(kind)) => Content::FileSystem(kind.to_owned()),
         (None, None) => Content::Other("something unknown".to_owned()),
     }
 }
 
-/// Names that stand for a piece of something larger, for an encrypted device or for swap.
-fn is_part_of_more(kind: &str) -> bool {
+/// Whether blkid's type names a member of an array or volume group, an encrypted device or swap.
+fn is_no_file_system(kind: &str) -> bool {
     kind.ends_with("_member") || kind.starts_with("crypto_") || kind == "swap"
 }
 
-/// What is to be done with a device before it is mounted.
+/// The step before a device is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A file system is made on it.
+    /// Make a file system.
     Format(Run),
-    /// The file system that is there is checked.
+    /// Check the existing file system.
     Check(Run),
     /// Nothing.
     None,
 }
 
-/// What is to be done with a device that should bear a file system of type `wanted` (the default when empty), and the type that it has
-/// afterwards. Nothing but an empty device is ever written to.
+/// Plans the step before a device is mounted as file system type `wanted` (empty for the default), and the type to mount. Only an empty
+/// device is ever formatted.
 ///
 /// # Errors
-/// It has something else on it, or nothing and may not be written to.
-pub fn step(
+/// It has other content, or is empty and read-only. The texts are the kubelet's.
+pub fn plan_mount(
     device: &str,
     content: &Content,
     wanted: &str,
@@ -112,7 +127,7 @@ pub fn step(
             "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
         )),
         Content::Nothing => Ok((Step::Format(format(device, wanted)?), wanted.to_owned())),
-        Content::FileSystem(found) if is_served_by(found, wanted) => {
+        Content::FileSystem(found) if can_mount(found, wanted) => {
             let check = if read_only { None } else { check(device, found) };
             Ok((check.map_or(Step::None, Step::Check), wanted.to_owned()))
         }
@@ -125,8 +140,8 @@ pub fn step(
     }
 }
 
-/// The members of one family read those before them.
-fn is_served_by(found: &str, wanted: &str) -> bool {
+/// Whether the driver of type `wanted` can mount type `found`: later members of the ext family mount earlier ones.
+fn can_mount(found: &str, wanted: &str) -> bool {
     let rank = |kind: &str| ["ext2", "ext3", "ext4"].iter().position(|member| *member == kind);
     found == wanted
         || matches!((rank(found), rank(wanted)), (Some(had), Some(reads)) if had <= reads)
@@ -135,22 +150,24 @@ fn is_served_by(found: &str, wanted: &str) -> bool {
 fn format(device: &str, fs_type: &str) -> Result<Run, String> {
     let program = format!("mkfs.{fs_type}");
     match fs_type {
-        // -m0: nothing is kept back for root
+        // -m0: no blocks reserved for root
         "ext2" | "ext3" | "ext4" => Ok(Run::new(&program, &["-F", "-m0", device])),
         "xfs" => Ok(Run::new(&program, &["-f", device])),
         "btrfs" => Ok(Run::new(&program, &[device])),
-        other => Err(format!("file systems of type {other:?} are not made by this node agent")),
+        other => {
+            Err(format!("cannot format: expected ext2, ext3, ext4, xfs or btrfs, not {other:?}"))
+        }
     }
 }
 
-/// Exit 1: errors were found and put right.
+/// fsck exits with 1 if it corrected errors.
 fn check(device: &str, fs_type: &str) -> Option<Run> {
     let program = format!("fsck.{fs_type}");
     let known = matches!(fs_type, "ext2" | "ext3" | "ext4");
-    known.then(|| Run::new(&program, &["-a", device]).or(&[1]))
+    known.then(|| Run::new(&program, &["-a", device]).accept(&[1]))
 }
 
-/// Mounts what is on a device.
+/// Mounts the file system of a device.
 #[must_use]
 pub fn mount(device: &str, fs_type: &str, options: &[String], target: &str) -> Run {
     let mut all = vec!["defaults".to_owned()];
@@ -158,10 +175,23 @@ pub fn mount(device: &str, fs_type: &str, options: &[String], target: &str) -> R
     Run::new("mount", &["-t", fs_type, "-o", &all.join(","), device, target])
 }
 
-/// Unmounts it again. By a program, since nobody can kill whoever unmounts a disk that does not answer, and an agent has to be killed.
+/// Unmounts a file system. By a program: a thread that unmounts a device that does not answer cannot be killed, and the agent must be.
 #[must_use]
 pub fn unmount(target: &str) -> Run {
     Run::new("umount", &[target])
+}
+
+/// Unmounts an NFS file system without contacting its server: `-c` does not resolve the path, `-i` runs no `umount.nfs`. BusyBox has
+/// neither option and exits with 1.
+#[must_use]
+pub fn unmount_nfs(target: &str) -> Run {
+    Run::new("umount", &["-i", "-c", target]).within(NFS_UNMOUNT_TIMEOUT)
+}
+
+/// Unmounts an NFS file system and aborts the requests that wait for its server.
+#[must_use]
+pub fn force_unmount(target: &str) -> Run {
+    Run::new("umount", &["-f", target]).within(NFS_UNMOUNT_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -169,12 +199,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_empty_device_is_written_to() {
-        let answer = |exit, out: &str| Answer { exit: Some(exit), out: out.into() };
-        let found = |text: &str| content(&answer(0, text));
+    fn only_an_empty_device_is_formatted() {
+        let answer = |exit, out: &str| ProgramOutput { exit: Some(exit), stdout: out.into() };
+        let found = |text: &str| parse_probe(&answer(0, text));
         let fs = |kind: &str| Content::FileSystem(kind.into());
         let other = |kind: &str| Content::Other(kind.into());
-        assert_eq!(content(&answer(2, "")), Content::Nothing);
+        assert_eq!(parse_probe(&answer(2, "")), Content::Nothing);
         assert_eq!(found("DEVNAME=/dev/x\nTYPE=ext4\n"), fs("ext4"));
         assert_eq!(found("DEVNAME=/dev/x\nPTTYPE=gpt\n"), other("partition table gpt"));
         assert_eq!(found("TYPE=vfat\nPTTYPE=dos\n"), other("partition table dos"));
@@ -182,8 +212,9 @@ mod tests {
         for part in ["LVM2_member", "linux_raid_member", "crypto_LUKS", "swap", "zfs_member"] {
             assert_eq!(found(&format!("TYPE={part}")), other(part));
         }
-        let run =
-            |found: &Content, wanted: &str, read_only| step("/dev/x", found, wanted, read_only);
+        let run = |found: &Content, wanted: &str, read_only| {
+            plan_mount("/dev/x", found, wanted, read_only)
+        };
         let made = |program: &str, args: &[&str]| Step::Format(Run::new(program, args));
         let cases = [
             (Content::Nothing, "", made("mkfs.ext4", &["-F", "-m0", "/dev/x"]), "ext4"),
@@ -192,13 +223,13 @@ mod tests {
             (
                 fs("ext4"),
                 "",
-                Step::Check(Run::new("fsck.ext4", &["-a", "/dev/x"]).or(&[1])),
+                Step::Check(Run::new("fsck.ext4", &["-a", "/dev/x"]).accept(&[1])),
                 "ext4",
             ),
             (
                 fs("ext3"),
                 "ext4",
-                Step::Check(Run::new("fsck.ext3", &["-a", "/dev/x"]).or(&[1])),
+                Step::Check(Run::new("fsck.ext3", &["-a", "/dev/x"]).accept(&[1])),
                 "ext4",
             ),
         ];
@@ -208,14 +239,14 @@ mod tests {
         assert_eq!(run(&fs("ext4"), "", true), Ok((Step::None, "ext4".into())));
         for (found, wanted, read_only, why) in [
             (Content::Nothing, "", true, "read-only mode"),
-            (Content::Nothing, "tape", false, "are not made by this node agent"),
+            (Content::Nothing, "tape", false, "expected ext2"),
             (fs("ext4"), "xfs", false, "it already contains ext4"),
             (fs("ext4"), "ext3", false, "it already contains ext4"),
             (other("partition table gpt"), "", false, "probably partitions"),
             (other("LVM2_member"), "", false, "LVM2_member"),
         ] {
-            let told = run(&found, wanted, read_only).unwrap_err();
-            assert!(told.contains(why), "{told}");
+            let error = run(&found, wanted, read_only).unwrap_err();
+            assert!(error.contains(why), "{error}");
         }
         let mounted = mount("/dev/x", "ext4", &["ro".into(), "noatime".into()], "/t");
         assert_eq!(mounted.args, ["-t", "ext4", "-o", "defaults,ro,noatime", "/dev/x", "/t"]);

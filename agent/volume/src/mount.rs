@@ -1,8 +1,9 @@
-//! File systems in memory for what must not reach a disk, mounted by descriptor.
+//! Mounts by descriptor: file systems in memory for data that must not reach a disk, and bind mounts.
 //!
-//! A new file system is complete before anyone can see it: it is made detached, written to if need be, and then moved onto its
-//! directory, which is named by a descriptor and not by a path that could be something else by then.
+//! A new file system is complete before it is visible: it is created detached, filled if necessary, and then moved onto its directory, which
+//! is named by a descriptor and not by a path that could lead elsewhere by then.
 
+pub mod nfs;
 #[cfg(feature = "testing")]
 pub mod simulated;
 pub mod subpath_refresh;
@@ -21,8 +22,7 @@ use rustix::mount::{
 
 use crate::beneath;
 
-/// Bytes that a volume of secrets may take: three generations of the largest objects that the API takes, and then some.
-/// A bound, not a reservation.
+/// Size limit in bytes of a volume of secrets: more than three generations of the largest objects that the API accepts. Not a reservation.
 pub const SECRETS_BYTES_MAX: u64 = 64 << 20;
 
 /// Magic number of tmpfs in `statfs` (linux/magic.h).
@@ -32,36 +32,35 @@ const RAMFS_MAGIC: FsWord = 0x8584_58f6;
 /// Magic number of hugetlbfs in `statfs` (linux/magic.h).
 const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
-/// Whether memory of a file system may be written to swap.
+/// Whether pages of a file system may be swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
-    /// As the kernel likes.
+    /// The kernel decides.
     Allowed,
-    /// Never. Kernels before 6.4 cannot promise that of a bounded file system: there it is one that has no bound, which only the agent
-    /// writes to.
+    /// Never. Before Linux 6.4 only a file system without a size limit (ramfs) guarantees that; only the agent writes to it.
     Never,
 }
 
-/// Kind of file system whose pages stay where they are.
+/// File system whose pages are never swapped.
 const UNSWAPPABLE: &str = "ramfs";
 
-/// What a file system in memory is made with.
+/// Parameters of a file system in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tmpfs {
-    /// Largest size in bytes; the kernel's default, half of the memory, when `None`.
+    /// Size limit in bytes; `None` for the kernel's default, half of the memory.
     pub size_bytes: Option<u64>,
     /// Mode of its top directory.
     pub mode: u32,
-    /// Whether it may be swapped.
+    /// Whether its pages may be swapped.
     pub swap: Swap,
-    /// Whether programs in it may be run.
+    /// Whether programs in it may be executed.
     pub exec: bool,
 }
 
-/// A file system of huge pages that is mounted nowhere.
+/// Creates a detached file system of huge pages.
 ///
 /// # Errors
-/// `ENODEV` where the kernel has none, `EINVAL` for a page size that the machine has not.
+/// `ENODEV` if the kernel has no hugetlbfs, `EINVAL` if the machine does not have the page size.
 fn detached_huge_pages(page_bytes: u64, mode: u32) -> rustix::io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("hugetlbfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "mode", format!("{mode:o}"))?;
@@ -71,7 +70,7 @@ fn detached_huge_pages(page_bytes: u64, mode: u32) -> rustix::io::Result<OwnedFd
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// A file system in memory that is mounted nowhere.
+/// Creates a detached file system in memory.
 ///
 /// # Errors
 /// `ENOSYS` before Linux 5.2; otherwise what the kernel says, `EPERM` without privilege.
@@ -84,7 +83,7 @@ pub fn detached(tmpfs: Tmpfs) -> rustix::io::Result<OwnedFd> {
     if tmpfs.swap == Swap::Never {
         match rustix::mount::fsconfig_set_flag(&context, "noswap") {
             Ok(()) => {}
-            // EINVAL: an older kernel; EPERM: a user namespace may not say so
+            // EINVAL: an older kernel; EPERM: not allowed in a user namespace
             Err(Errno::INVAL | Errno::PERM) => return detached_unswappable(tmpfs),
             Err(error) => return Err(error),
         }
@@ -93,7 +92,7 @@ pub fn detached(tmpfs: Tmpfs) -> rustix::io::Result<OwnedFd> {
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(tmpfs))
 }
 
-/// A file system whose pages are never swapped, on any kernel. It has no bound of its own.
+/// Creates a detached file system whose pages are never swapped, on any kernel. It has no size limit.
 fn detached_unswappable(tmpfs: Tmpfs) -> rustix::io::Result<OwnedFd> {
     let context = rustix::mount::fsopen(UNSWAPPABLE, FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "mode", format!("{:o}", tmpfs.mode))?;
@@ -111,7 +110,7 @@ fn attributes(tmpfs: Tmpfs) -> MountAttrFlags {
 /// # Errors
 /// What the kernel says.
 pub fn top(detached: impl AsFd) -> rustix::io::Result<OwnedFd> {
-    beneath::directory(detached, ".")?.ok_or(Errno::NOENT)
+    beneath::open_existing(detached, ".")?.ok_or(Errno::NOENT)
 }
 
 /// Mounts a detached file system on `directory`.
@@ -123,11 +122,11 @@ pub fn attach(detached: impl AsFd, directory: impl AsFd) -> rustix::io::Result<(
     rustix::mount::move_mount(detached.as_fd(), "", directory.as_fd(), "", flags)
 }
 
-/// Mounts a file system in memory on the directory `name` of `parent`, unless one is there; its top directory. A new one is
-/// shown to `prepare` before anybody else can see it.
+/// Mounts a file system in memory on the directory `name` of `parent` unless one is mounted there; its top directory. `prepare` fills a new
+/// one before it is visible.
 ///
 /// # Errors
-/// What the kernel says, or `prepare`.
+/// What the kernel or `prepare` returns.
 pub fn tmpfs_on<E: From<Errno>>(
     parent: impl AsFd,
     name: &str,
@@ -147,20 +146,20 @@ pub fn tmpfs_on<E: From<Errno>>(
             prepare(&top(&new)?)?;
             attach(&new, &directory)?;
         }
-        // before Linux 5.2: mounted first, prepared after; no container uses it yet
+        // Before Linux 5.2: mounted, then prepared. No container uses it yet.
         Err(Errno::NOSYS) => {
             mount_by_path(&directory, tmpfs)?;
-            prepare(&mounted(parent.as_fd(), name)?)?;
+            prepare(&reopen(parent.as_fd(), name)?)?;
         }
         Err(error) => return Err(error.into()),
     }
-    Ok(mounted(parent, name)?)
+    Ok(reopen(parent, name)?)
 }
 
-/// Mounts a file system of huge pages on the directory `name` of `parent`, unless one is there; its top directory.
+/// Mounts a file system of huge pages on the directory `name` of `parent` unless one is mounted there; its top directory.
 ///
 /// # Errors
-/// What the kernel says, or `prepare`.
+/// What the kernel or `prepare` returns.
 pub fn huge_pages_on(
     parent: impl AsFd,
     name: &str,
@@ -174,16 +173,16 @@ pub fn huge_pages_on(
         prepare(&top(&new)?)?;
         attach(&new, &directory)?;
     }
-    mounted(parent, name)
+    reopen(parent, name)
 }
 
-/// Opens a directory anew, since what was opened before a mount lies under it.
-fn mounted(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
-    beneath::directory(parent, name)?.ok_or(Errno::NOENT)
+/// Opens a directory again: a descriptor from before the mount refers to the directory below it.
+fn reopen(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
+    beneath::open_existing(parent, name)?.ok_or(Errno::NOENT)
 }
 
-/// Binds what is open as `source` onto what is open as `target`, without what is mounted below it: a directory onto a directory, or
-/// anything else onto a file. What becomes visible is exactly the open object, whatever its name leads to by now.
+/// Bind-mounts the open `source` onto the open `target`, without the mounts below it: a directory onto a directory, or anything else onto a
+/// file. The open object itself becomes visible, whatever its name refers to by now.
 ///
 /// # Errors
 /// What the kernel says.
@@ -193,25 +192,25 @@ pub fn bind(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
         | OpenTreeFlags::AT_EMPTY_PATH;
     match rustix::mount::open_tree(source.as_fd(), "", flags) {
         Ok(tree) => attach(tree, target),
-        // before Linux 5.2: the same by the links that lead to our descriptors
+        // Before Linux 5.2: by the links to our descriptors.
         Err(Errno::NOSYS) => rustix::mount::mount_bind(by_number(&source), by_number(&target)),
         Err(error) => Err(error),
     }
 }
 
-/// How much of what lies below something is bound with it.
+/// Which mounts below a source are bound with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Its own file system.
+    /// None.
     One,
-    /// What is mounted below it too.
+    /// All.
     All,
-    /// The same, read-only all the way down. Nothing that is mounted there later shows.
+    /// All, recursively read-only. Later mounts below the source are not propagated.
     AllReadOnly,
 }
 
-/// Binds what is open as `source` onto `name` of `parent`, so that mounts made where it comes from show here too, and what is taken off
-/// here stays there. A plain binding would take the other's mounts along when it is taken off.
+/// Bind-mounts the open `source` onto `name` of `parent` as a slave: mounts made below the source propagate here, and unmounts here do not
+/// propagate back.
 ///
 /// # Errors
 /// What the kernel says.
@@ -221,7 +220,7 @@ pub fn bind_below(
     name: &str,
     extent: Extent,
 ) -> rustix::io::Result<()> {
-    let target = beneath::handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
+    let target = beneath::open_handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
     match extent {
         Extent::One => bind(source, target)?,
         Extent::All => bind_all(source, target)?,
@@ -245,7 +244,7 @@ fn bind_all(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
     }
 }
 
-/// Read-only before anybody can see it: there is no moment in which something below could be written to.
+/// The copy is made read-only before it is visible.
 fn bind_read_only(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -260,74 +259,76 @@ fn by_number(fd: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// Takes everything off `name` of `parent`, file or directory, that is mounted there, also while somebody still uses it: what they have
-/// open stays theirs. Nothing there, or no mount, is fine.
+/// Detaches everything that is mounted on `name` of `parent`, file or directory, even while it is in use: open files stay open. If `name`
+/// does not exist or nothing is mounted there, nothing is done.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn detach(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
-    while let Some(there) = beneath::handle(parent.as_fd(), name)? {
-        if !beneath::is_mount_point(&there)? {
-            break;
-        }
-        drop(there);
-        let path = format!("{}/{name}", by_number(&parent));
-        rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
-    }
-    Ok(())
+    unmount_all(parent, name, UnmountFlags::DETACH)
 }
 
-/// Unmounts what is mounted on the directory `name` of `parent`, however often. Nothing there, or no mount, is fine.
+/// Unmounts everything that is mounted on `name` of `parent`. If `name` does not exist or nothing is mounted there, nothing is done.
 ///
 /// # Errors
 /// `EBUSY` while a container uses it.
 pub fn unmount(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
-    while let Some(directory) = beneath::directory(parent.as_fd(), name)? {
-        if !beneath::is_mount_point(&directory)? {
-            break;
-        }
-        // Only a path can be unmounted; this one leads to our descriptor. The descriptor itself would keep the mount busy, hence the
-        // parent's descriptor and the name, which is a plain one.
-        drop(directory);
-        let path = format!("{}/{name}", by_number(&parent));
-        rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)?;
-    }
-    Ok(())
+    unmount_all(parent, name, UnmountFlags::empty())
 }
 
-/// Has mounts that are made below `directory` travel to whoever shares it, drivers in pods above all. Where it lies on a mount that is
-/// shared already, as under systemd, nothing is done; else it becomes a mount of its own, if nothing is mounted below it yet.
+/// Unmounts without open(2) or stat(2) of the mount: both wait for the server of a network file system. The path lookup of
+/// umount2(2) does not call the mounted file system.
+fn unmount_all(parent: impl AsFd, name: &str, flags: UnmountFlags) -> rustix::io::Result<()> {
+    // Only a path can be unmounted; this one leads to our descriptor.
+    let path = format!("{}/{name}", by_number(&parent));
+    loop {
+        match rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW | flags) {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(()), // not mounted
+            Err(Errno::PERM) if !is_mounted(&parent, name)? => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Without privilege umount2(2) does not say whether there is a mount at all.
+fn is_mounted(parent: impl AsFd, name: &str) -> rustix::io::Result<bool> {
+    beneath::open_handle(parent, name)?.map_or(Ok(false), beneath::is_mount_point)
+}
+
+/// Makes mount propagation of `directory` shared, for CSI drivers in pods. If it is on a shared mount already, as under systemd, nothing is
+/// done; otherwise it becomes a mount of its own, if nothing is mounted below it yet.
 ///
 /// # Errors
 /// `EBUSY` when something is mounted below it; otherwise what the kernel says.
 pub fn share(directory: &Path) -> rustix::io::Result<()> {
     let table = mountinfo::read();
     let table = table.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    match sharing(&table, directory) {
-        Sharing::Shared => return Ok(()),
-        Sharing::Own => {}
-        Sharing::Busy => return Err(Errno::BUSY),
-        Sharing::Not => rustix::mount::mount_bind(directory, directory)?,
+    match propagation(&table, directory) {
+        Propagation::Shared => return Ok(()),
+        Propagation::Own => {}
+        Propagation::Busy => return Err(Errno::BUSY),
+        Propagation::Not => rustix::mount::mount_bind(directory, directory)?,
     }
     let all = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     rustix::mount::mount_change(directory, all)
 }
 
-/// How a directory is mounted.
+/// Mount propagation of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sharing {
-    /// On a mount whose own mounts travel.
+enum Propagation {
+    /// It is on a shared mount.
     Shared,
-    /// On a mount of its own that is not shared.
+    /// It is a mount of its own that is not shared.
     Own,
-    /// On one that is not, and something is mounted below it.
+    /// It is on a mount that is not shared, and something is mounted below it.
     Busy,
-    /// On one that is not.
+    /// It is on a mount that is not shared.
     Not,
 }
 
-/// Reads that off the kernel's table. The last of several mounts on one place is the one that is seen.
-fn sharing(table: &[Mount], directory: &Path) -> Sharing {
+/// Finds it in the mount table. Of several mounts at one path the last one is visible.
+fn propagation(table: &[Mount], directory: &Path) -> Propagation {
     let mut above: Option<&Mount> = None;
     let mut busy = false;
     for mount in table {
@@ -340,14 +341,14 @@ fn sharing(table: &[Mount], directory: &Path) -> Sharing {
     }
     let is_shared = above.is_some_and(|above| above.is_shared);
     match (is_shared, above.is_some_and(|above| above.point == directory), busy) {
-        (true, ..) => Sharing::Shared,
-        (false, true, _) => Sharing::Own,
-        (false, false, true) => Sharing::Busy,
-        (false, false, false) => Sharing::Not,
+        (true, ..) => Propagation::Shared,
+        (false, true, _) => Propagation::Own,
+        (false, false, true) => Propagation::Busy,
+        (false, false, false) => Propagation::Not,
     }
 }
 
-/// Whether a directory lies on a file system in memory, huge pages included.
+/// Whether a directory is on a file system in memory, including huge pages.
 ///
 /// # Errors
 /// What the kernel says.
@@ -356,7 +357,7 @@ pub fn is_in_memory(directory: impl AsFd) -> rustix::io::Result<bool> {
     Ok(matches!(kind, TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC))
 }
 
-/// The older way, for kernels before 5.2.
+/// For kernels before 5.2.
 fn mount_by_path(directory: &OwnedFd, tmpfs: Tmpfs) -> rustix::io::Result<()> {
     let kind = if tmpfs.swap == Swap::Never { UNSWAPPABLE } else { "tmpfs" };
     let size = tmpfs.size_bytes.filter(|_| tmpfs.swap == Swap::Allowed);
@@ -378,31 +379,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_shared_as_the_mount_that_it_is_on() {
+    fn propagation_is_that_of_the_nearest_mount() {
         let row = |point: &str, shared: &str| format!("1 2 0:3 / {point} rw {shared}- ext4 x rw\n");
         let root = row("/", "");
         let cases = [
-            (row("/", "shared:1 "), Sharing::Shared),
-            (root.clone(), Sharing::Not),
-            (root.clone() + &row("/var", "shared:2 "), Sharing::Shared),
-            (row("/", "shared:1 ") + &row("/var", "master:2 "), Sharing::Not),
-            (root.clone() + &row("/var/lib/agent", ""), Sharing::Own),
+            (row("/", "shared:1 "), Propagation::Shared),
+            (root.clone(), Propagation::Not),
+            (root.clone() + &row("/var", "shared:2 "), Propagation::Shared),
+            (row("/", "shared:1 ") + &row("/var", "master:2 "), Propagation::Not),
+            (root.clone() + &row("/var/lib/agent", ""), Propagation::Own),
             (
                 root.clone() + &row("/var/lib/agent", "") + &row("/var/lib/agent", "shared:3 "),
-                Sharing::Shared,
+                Propagation::Shared,
             ),
-            (root.clone() + &row("/var/lib/agent/pods/x", ""), Sharing::Busy),
-            (root.clone() + &row("/var/lib/agents/x", "shared:1 "), Sharing::Not),
+            (root.clone() + &row("/var/lib/agent/pods/x", ""), Propagation::Busy),
+            (root.clone() + &row("/var/lib/agents/x", "shared:1 "), Propagation::Not),
         ];
         for (table, expect) in cases {
             let table = mountinfo::parse(table.as_bytes());
-            assert_eq!(sharing(&table, Path::new("/var/lib/agent")), expect, "{table:?}");
+            assert_eq!(propagation(&table, Path::new("/var/lib/agent")), expect, "{table:?}");
         }
-        // Names are bytes, and a blank in one is escaped.
+        // Names are bytes; a space in one is escaped.
         let other = [root.as_bytes(), b"5 6 0:7 / /mnt/\xff rw - ext4 x rw\n"].concat();
         let blank = [&other, row("/a\\040b", "shared:1 ").as_bytes()].concat();
-        assert_eq!(sharing(&mountinfo::parse(&other), Path::new("/a b")), Sharing::Not);
-        assert_eq!(sharing(&mountinfo::parse(&blank), Path::new("/a b")), Sharing::Shared);
+        assert_eq!(propagation(&mountinfo::parse(&other), Path::new("/a b")), Propagation::Not);
+        assert_eq!(propagation(&mountinfo::parse(&blank), Path::new("/a b")), Propagation::Shared);
     }
 
     #[test]
@@ -414,7 +415,7 @@ mod tests {
         }
         let tmpfs =
             Tmpfs { size_bytes: Some(1 << 20), mode: 0o750, swap: Swap::Never, exec: false };
-        // what newer kernels, what older ones, and what the oldest ones make
+        // For newer, older and the oldest kernels.
         let new = detached(tmpfs).unwrap();
         let old = detached_unswappable(tmpfs).unwrap();
         let directory = beneath::open_directory(dir.path()).unwrap();

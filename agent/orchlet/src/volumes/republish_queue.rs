@@ -1,5 +1,5 @@
-//! Brings persistent volumes that a pod has up to date beside everything else: a driver that hangs or fails holds up neither the pod's
-//! tokens nor its files, nor any other pod. One task a pod at a time, with the newest of what it was asked to do.
+//! Updates of persistent volumes that are already set up, in the background: a driver that hangs or fails delays neither the pod's tokens
+//! and files nor any other pod. One task per pod at a time; the newest request replaces a waiting one.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,13 +14,13 @@ use crate::pods::ports::ErrorText;
 /// After a call that failed.
 const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(60) };
 
-/// What is being done again, by uid of the pod.
+/// Background updates by pod uid.
 pub struct RepublishQueue<J> {
     slots: Arc<Mutex<BTreeMap<String, Slot<J>>>>,
 }
 
 struct Slot<J> {
-    /// What to do next, when the one under way has ended.
+    /// The next request, after the one in progress.
     next: Option<J>,
     task: JoinHandle<()>,
 }
@@ -31,7 +31,6 @@ impl<J> Default for RepublishQueue<J> {
     }
 }
 
-/// Nothing is done on behalf of an agent that is gone.
 impl<J> Drop for RepublishQueue<J> {
     fn drop(&mut self) {
         lock(&self.slots).values().for_each(|slot| slot.task.abort());
@@ -39,13 +38,13 @@ impl<J> Drop for RepublishQueue<J> {
 }
 
 impl<J: Clone + Send + 'static> RepublishQueue<J> {
-    /// Does `job`, after the one of this pod that is under way, and until it works; `told` hears of each failure.
-    pub fn ask<F>(
+    /// Runs `job` after the pod's job in progress, and retries it until it succeeds. `report` receives each failure.
+    pub fn push<F>(
         &self,
         uid: &str,
         job: J,
         act: impl Fn(J) -> F + Send + 'static,
-        told: impl Fn(&J, ErrorText) + Send + 'static,
+        report: impl Fn(&J, ErrorText) + Send + 'static,
     ) where
         F: Future<Output = Result<(), ErrorText>> + Send,
     {
@@ -64,7 +63,7 @@ impl<J: Clone + Send + 'static> RepublishQueue<J> {
                 match act(job.clone()).await {
                     Ok(()) => retries.reset(),
                     Err(line) => {
-                        told(&job, line);
+                        report(&job, line);
                         tokio::time::sleep(retries.next_delay(1.0)).await;
                         if let Some(slot) = lock(&all).get_mut(&of) {
                             slot.next.get_or_insert(job);
@@ -72,7 +71,7 @@ impl<J: Clone + Send + 'static> RepublishQueue<J> {
                     }
                 }
                 let mut slots = lock(&all);
-                // Decided under the lock: whoever asks now either finds the task at work or begins another.
+                // Decided under the lock: a later push finds either this task or none and spawns one.
                 if slots.get(&of).is_none_or(|slot| slot.next.is_none()) {
                     slots.remove(&of);
                     return;
@@ -82,12 +81,12 @@ impl<J: Clone + Send + 'static> RepublishQueue<J> {
         slots.insert(uid.to_owned(), Slot { next: Some(job), task });
     }
 
-    /// Ends what is done for a pod, and waits until it has let go of everything.
-    pub async fn end(&self, uid: &str) {
+    /// Cancels the updates of a pod and waits until their task has ended.
+    pub async fn cancel(&self, uid: &str) {
         let slot = lock(&self.slots).remove(uid);
         if let Some(slot) = slot {
             slot.task.abort();
-            // It was aborted, or had ended.
+            // The error only says that it was aborted.
             let _ = slot.task.await;
         }
     }
@@ -104,8 +103,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_newest_is_done_after_the_one_under_way_until_it_works() {
-        let again = RepublishQueue::default();
+    async fn the_newest_job_runs_after_the_current_one_until_it_succeeds() {
+        let queue = RepublishQueue::default();
         let done = Arc::new(Mutex::new(Vec::new()));
         let failures = Arc::new(AtomicUsize::new(0));
         let ask = |job: u32| {
@@ -123,7 +122,7 @@ mod tests {
                     }
                 }
             };
-            again.ask("u", job, act, move |_, _| {
+            queue.push("u", job, act, move |_, _| {
                 failures.fetch_add(1, Ordering::Relaxed);
             });
         };
@@ -132,18 +131,26 @@ mod tests {
         ask(2);
         ask(3);
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(*done.lock().expect("lock"), [1, 3, 3, 3], "2 was overtaken, 1 was replaced");
+        assert_eq!(
+            *done.lock().expect("lock"),
+            [1, 3, 3, 3],
+            "2 was replaced by 3, and so was the retry of 1"
+        );
         assert_eq!(failures.load(Ordering::Relaxed), 3);
-        assert!(lock(&again.slots).is_empty());
+        assert!(lock(&queue.slots).is_empty());
         ask(4);
         tokio::time::sleep(Duration::from_secs(6)).await;
-        again.end("u").await;
+        queue.cancel("u").await;
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(*done.lock().expect("lock"), [1, 3, 3, 3, 4], "nothing comes after the end");
+        assert_eq!(
+            *done.lock().expect("lock"),
+            [1, 3, 3, 3, 4],
+            "nothing runs after the cancellation"
+        );
         ask(5);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        drop(again);
+        drop(queue);
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(*done.lock().expect("lock"), [1, 3, 3, 3, 4], "nor after its owner");
+        assert_eq!(*done.lock().expect("lock"), [1, 3, 3, 3, 4], "nor after the drop of the queue");
     }
 }

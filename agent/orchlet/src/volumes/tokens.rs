@@ -1,4 +1,4 @@
-//! Tokens of pods' service accounts: asked for, renewed in time, gone on with after a restart.
+//! Service account tokens of pods: requested, renewed in time, and kept over a restart of the agent.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_csi::offload;
-use agent_volume::renewals::Held;
+use agent_volume::renewals::HeldToken;
 use agent_volume::sources::TokenWant;
-use agent_volume::token::{Life, Moment, RETRY, Renewal};
+use agent_volume::token::{Moment, RETRY, TokenLifetime, TokenRenewal};
 use agent_volume::{PodVolumes, Volume};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -22,46 +22,46 @@ use proto_client::Client;
 use proto_daemon::exit::chain;
 
 use crate::clock;
-use crate::pods::ports::Line;
+use crate::pods::ports::ErrorText;
 
-/// A token in use.
+/// A service account token.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The token.
+    /// The token itself.
     pub text: String,
     /// When it expires, RFC 3339.
     pub expires: String,
-    /// When it was issued, in seconds since 1970 by the server's clock; 0 when it does not say.
+    /// Unix time of issue by the server's clock; 0 if the token does not say.
     issued_at: i64,
-    renewal: Renewal,
-    /// Since boot: not asked for again before.
+    renewal: TokenRenewal,
+    /// Earliest time since boot of the next request.
     not_before: Duration,
 }
 
 impl Token {
-    /// When it was issued, in seconds since 1970 by the server's clock; 0 when it does not say.
+    /// Unix time of issue by the server's clock; 0 if the token does not say.
     pub fn issued_at(&self) -> i64 {
         self.issued_at
     }
 
-    /// When it is looked at next, since boot.
-    pub fn next_look(&self) -> Duration {
+    /// Time since boot when its renewal is checked next.
+    pub fn next_check(&self) -> Duration {
         self.renewal.boot.max(self.not_before)
     }
 }
 
-/// The tokens of a pod by what was asked for.
-pub type OfPod = BTreeMap<TokenWant, Token>;
+/// The tokens of a pod by what its volumes request.
+pub type PodTokens = BTreeMap<TokenWant, Token>;
 
-/// Who issues tokens.
+/// Issues service account tokens.
 pub trait Issuer: Send + Sync {
-    /// Asks for a token of a service account; what was issued.
+    /// Requests a token of a service account.
     fn issue<'a>(
         &'a self,
         namespace: &'a str,
         account: &'a str,
         request: &'a TokenRequest,
-    ) -> BoxFuture<'a, Result<TokenRequest, Line>>;
+    ) -> BoxFuture<'a, Result<TokenRequest, ErrorText>>;
 }
 
 impl Issuer for Client {
@@ -70,7 +70,7 @@ impl Issuer for Client {
         namespace: &'a str,
         account: &'a str,
         request: &'a TokenRequest,
-    ) -> BoxFuture<'a, Result<TokenRequest, Line>> {
+    ) -> BoxFuture<'a, Result<TokenRequest, ErrorText>> {
         async move {
             let api = self.within::<ServiceAccount>(namespace);
             api.create_sub(account, "token", request).await.map_err(|e| chain(&e))
@@ -79,7 +79,7 @@ impl Issuer for Client {
     }
 }
 
-/// The API server as one.
+/// Issues tokens by the TokenRequest API.
 pub fn issuer(client: Client) -> Arc<dyn Issuer> {
     Arc::new(client)
 }
@@ -88,33 +88,33 @@ pub fn issuer(client: Client) -> Arc<dyn Issuer> {
 pub struct Tokens {
     issuer: Option<Arc<dyn Issuer>>,
     on_disk: PodVolumes,
-    /// This boot of the machine.
+    /// Boot id of the machine.
     boot: String,
-    in_use: Mutex<BTreeMap<String, OfPod>>,
+    in_use: Mutex<BTreeMap<String, PodTokens>>,
 }
 
 impl Tokens {
-    /// None yet; without an issuer there never are any.
+    /// Without an issuer every request fails.
     pub fn new(issuer: Option<Arc<dyn Issuer>>, on_disk: PodVolumes, boot: String) -> Self {
         Self { issuer, on_disk, boot, in_use: Mutex::default() }
     }
 
-    /// The tokens that a pod's volumes want; asks for those that are missing or old. One that cannot be renewed is used on: it is still
-    /// good for a fifth of its life. Beside them why the first that is missing could not be had.
-    pub async fn of(
+    /// The tokens that a pod's volumes request. Missing and expiring tokens are requested; one that cannot be renewed stays in use, since a
+    /// fifth of its lifetime is left. Also returns the first error about a missing token.
+    pub async fn get(
         &self,
         pod: &Pod,
         volumes: &[Volume],
         wants: &BTreeSet<TokenWant>,
-    ) -> (OfPod, Result<(), Line>) {
+    ) -> (PodTokens, Result<(), ErrorText>) {
         if wants.is_empty() {
-            return (OfPod::new(), Ok(()));
+            return (PodTokens::new(), Ok(()));
         }
         let uid = &pod.metadata.uid;
         let known = self.all().get(uid).cloned();
         let mut known = match known {
             Some(known) => known,
-            None => self.held(uid, volumes).await,
+            None => self.find_on_disk(uid, volumes).await,
         };
         known.retain(|want, _| wants.contains(want));
         let mut outcome = Ok(());
@@ -129,7 +129,11 @@ impl Tokens {
                     known.insert(want.clone(), token);
                 }
                 (Err(line), Some(old)) => {
-                    tracing::warn!(pod = pod.metadata.name, error = line, "token is not renewed");
+                    tracing::warn!(
+                        pod = pod.metadata.name,
+                        error = line,
+                        "service account token not renewed; it stays in use and is requested again later"
+                    );
                     old.not_before = now.boot.saturating_add(RETRY);
                 }
                 (Err(line), None) => outcome = outcome.and(Err(line)),
@@ -141,42 +145,43 @@ impl Tokens {
         (known, outcome)
     }
 
-    /// Writes down when a pod's tokens are renewed. To be called when they are in their files.
-    pub async fn write_down(&self, uid: &str, tokens: &OfPod) {
+    /// Records when a pod's tokens are renewed. To be called after the tokens are in their files.
+    pub async fn record_renewals(&self, uid: &str, tokens: &PodTokens) {
         if tokens.is_empty() {
             return;
         }
-        let held =
-            |(want, token): (&TokenWant, &Token)| Held::of(want, token.issued_at, token.renewal);
+        let held = |(want, token): (&TokenWant, &Token)| {
+            HeldToken::new(want, token.issued_at, token.renewal)
+        };
         let held = tokens.iter().map(held).collect();
         let (on_disk, boot, of) = (self.on_disk.clone(), self.boot.clone(), uid.to_owned());
         let written = offload(move || on_disk.write_renewals(&of, &boot, held)).await;
-        // Without it a restart goes by what the tokens say themselves.
+        // Without the record a restart uses the times in the tokens.
         if let Ok(Err(error)) = written {
-            tracing::warn!(uid, %error, "when tokens are renewed is not written down");
+            tracing::warn!(uid, %error, "renewal times of service account tokens not recorded; a restart uses the times in the tokens");
         }
     }
 
-    /// Forgets a pod.
+    /// Drops the tokens of a pod.
     pub fn forget(&self, uid: &str) {
         self.all().remove(uid);
     }
 
-    /// The tokens that a pod held before this process started and that are still good.
-    async fn held(&self, uid: &str, volumes: &[Volume]) -> OfPod {
+    /// The valid tokens of a pod that an earlier process left in its volumes.
+    async fn find_on_disk(&self, uid: &str, volumes: &[Volume]) -> PodTokens {
         let (on_disk, boot) = (self.on_disk.clone(), self.boot.clone());
         let (of, volumes) = (uid.to_owned(), volumes.to_vec());
         let found = move || (on_disk.tokens(&of, &volumes), on_disk.renewals(&of, &boot));
         let (found, written) = offload(found).await.unwrap_or_default();
         let now = moment();
         let good = found.into_iter().filter_map(|(want, text)| {
-            let life = Life::of(&text)?;
-            let noted = |held: &&Held| held.is_for(&want) && held.issued_at == life.issued_at;
+            let life = TokenLifetime::of(&text)?;
+            let noted = |held: &&HeldToken| held.is_for(&want) && held.issued_at == life.issued_at;
             let renewal = match written.iter().find(noted) {
                 Some(held) => held.renewal,
-                // past its end by the only clock there is to go by
+                // Expired by the wall clock, the only one to compare with.
                 None if life.expires_at <= now.unix => return None,
-                None => Renewal::of_found(life, now),
+                None => TokenRenewal::for_found_token(life, now),
             };
             let expires = Time::from_unix(life.expires_at).to_string();
             let issued_at = life.issued_at;
@@ -185,8 +190,8 @@ impl Tokens {
         good.collect()
     }
 
-    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<Token, Line> {
-        let issuer = self.issuer.as_ref().ok_or("no API server to ask for a token")?;
+    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<Token, ErrorText> {
+        let issuer = self.issuer.as_ref().ok_or("no API server to request a token from")?;
         let mut request = TokenRequest::default();
         if !want.audience.is_empty() {
             request.spec.audiences.push(want.audience.clone());
@@ -202,15 +207,16 @@ impl Tokens {
             "" => "default",
             name => name,
         };
-        let asked = moment();
+        let requested_at = moment();
         let answer = issuer.issue(&pod.metadata.namespace, account, &request).await;
-        let answer = answer.map_err(|e| format!("ask for a token of {account}: {e}"))?;
+        let answer =
+            answer.map_err(|e| format!("request a token of service account {account}: {e}"))?;
         let (text, expires) = (answer.status.token, answer.status.expiration_timestamp);
-        // What the server gave, by its own clock from one end to the other, counted from before it was asked.
-        let own = Life::of(&text);
+        // The lifetime that the server granted, by its own clock, counted from the moment before the request.
+        let own = TokenLifetime::of(&text);
         let secs = match (own, expires.unix()) {
             (Some(life), _) => life.expires_at.saturating_sub(life.issued_at),
-            (None, Some(at)) => at.saturating_sub(asked.unix),
+            (None, Some(at)) => at.saturating_sub(requested_at.unix),
             (None, None) => want.expiration_secs,
         };
         let secs = if secs > 0 { secs } else { want.expiration_secs };
@@ -219,12 +225,16 @@ impl Tokens {
             text,
             expires: expires.to_string(),
             issued_at: own.map_or(0, |life| life.issued_at),
-            renewal: Renewal::of(life, asked, spread(&pod.metadata.uid, want)),
+            renewal: TokenRenewal::for_lifetime(
+                life,
+                requested_at,
+                jitter(&pod.metadata.uid, want),
+            ),
             not_before: Duration::ZERO,
         })
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, OfPod>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, PodTokens>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -234,8 +244,8 @@ fn moment() -> Moment {
     Moment { boot: now.boot, unix: now.unix_seconds }
 }
 
-/// A number of a token's own: the same each time, so that its renewals keep their distance from others'.
-fn spread(uid: &str, want: &TokenWant) -> u64 {
+/// A constant pseudo-random number of a token, which spreads renewals over time.
+fn jitter(uid: &str, want: &TokenWant) -> u64 {
     let mut hasher = DefaultHasher::new();
     (uid, want).hash(&mut hasher);
     hasher.finish()

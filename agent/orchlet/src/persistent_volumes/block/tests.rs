@@ -1,34 +1,34 @@
 use std::os::unix::fs::symlink;
 
-use agent_volume::disk::{Answer, Run};
+use agent_volume::disk::{ProgramOutput, Run};
 use agent_volume::persistent::attached::FibreChannel;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::names::{Names, Profile};
 
-use super::super::helpers::{HelperError, OnNode};
+use super::super::helpers::{HelperError, NodeHelpers};
 use super::*;
 
-/// Programs that are not run. What is asked of them is written down; one that is missing says so.
+/// Records commands instead of running them. `missing` names a program that is not installed.
 #[derive(Default)]
 struct Fake {
     said: Mutex<Vec<String>>,
     missing: &'static str,
-    /// What is told of this portal never ends.
+    /// Commands for this portal never end.
     silent: &'static str,
     /// A disk appears under this name when a session begins.
     appears: Mutex<Option<PathBuf>>,
 }
 
 impl Helpers for Fake {
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, HelperError>> {
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
         let line = format!("{} {}", run.program, run.args.join(" "));
         self.said.lock().expect("lock").push(line);
         let answer = match run.program.as_str() {
             missing if missing == self.missing => Err(HelperError::Missing(missing.to_owned())),
             // as if nothing were on the disk
-            "blkid" => Ok(Answer { exit: Some(2), out: String::new() }),
-            _ => Ok(Answer { exit: Some(0), out: String::new() }),
+            "blkid" => Ok(ProgramOutput { exit: Some(2), stdout: String::new() }),
+            _ => Ok(ProgramOutput { exit: Some(0), stdout: String::new() }),
         };
         if run.args.iter().any(|arg| arg == "--login")
             && let Some(link) = self.appears.lock().expect("lock").take()
@@ -61,15 +61,15 @@ impl World {
 
     fn disks(&self, helpers: Arc<dyn Helpers>) -> Disks {
         let changes = watch::channel(0).0;
-        Disks::new(self.mounts.clone(), helpers, changes).with_names_at(self.root.path())
+        Disks::new(self.mounts.clone(), helpers, changes).with_links_dir(self.root.path())
     }
 }
 
 impl Disks {
-    /// Undoes at once all that is to be undone.
-    async fn let_go(&self, pods: &PodVolumes) -> Result<(), Line> {
-        for (plugin, pending) in self.abandoned(pods).await? {
-            self.undo(pods, plugin, &pending.name).await?;
+    /// Detaches all unused devices at once.
+    async fn detach_all(&self, pods: &PodVolumes) -> Result<(), ErrorText> {
+        for (plugin, pending) in self.list_unused(pods).await? {
+            self.detach(pods, plugin, &pending.name).await?;
         }
         Ok(())
     }
@@ -79,13 +79,13 @@ fn on_disk(source: Source<'_>) -> OnDisk<'_> {
     OnDisk { name: "pv", source, fs_type: "", read_only: false, options: &[], secret: None }
 }
 
-fn iscsi() -> Attached {
+fn iscsi() -> AttachedDisk {
     numbered(0)
 }
 
 /// One of a target's disks.
-fn numbered(lun: i32) -> Attached {
-    Attached::Iscsi(Iscsi {
+fn numbered(lun: i32) -> AttachedDisk {
+    AttachedDisk::Iscsi(Iscsi {
         name: format!("10.0.0.1:iqn.2003-04.com.example:x:{lun}"),
         portals: vec!["10.0.0.1:3260".into()],
         iqn: "iqn.2003-04.com.example:x".into(),
@@ -96,7 +96,7 @@ fn numbered(lun: i32) -> Attached {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_lasts_as_long_as_a_pod_has_the_disk() {
+async fn a_session_lasts_while_a_pod_uses_the_device() {
     let world = World::new();
     let link = "by-path/ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-0";
     let fake = Arc::new(Fake {
@@ -117,16 +117,16 @@ async fn a_session_lasts_as_long_as_a_pod_has_the_disk() {
     let listed = ["kubernetes.io/iscsi/10.0.0.1:iqn.2003-04.com.example:x:0"];
     assert_eq!(disks.in_use(), listed);
     world.pods.tear_down("u1").expect("torn down");
-    disks.let_go(&world.pods).await.expect("let go");
+    disks.detach_all(&world.pods).await.expect("detached");
     assert_eq!(logins("--logout"), 0, "another pod has it");
     world.pods.tear_down("u2").expect("torn down");
     // what an agent began another one ends
     let disks = world.disks(fake.clone());
     assert_eq!(disks.in_use(), listed);
-    disks.let_go(&world.pods).await.expect("let go");
+    disks.detach_all(&world.pods).await.expect("detached");
     assert_eq!(logins("--logout"), 1);
     assert!(disks.in_use().is_empty());
-    assert_eq!(world.mounts.pending(Plugin::Iscsi), Ok(vec![]));
+    assert_eq!(world.mounts.pending_records(VolumePlugin::Iscsi), Ok(vec![]));
 }
 
 /// Two disks of one target share its session, also when they go at the same time.
@@ -153,20 +153,20 @@ async fn a_session_lasts_as_long_as_a_disk_of_its_target_is_needed() {
     }
     assert_eq!(disks.in_use().len(), 2);
     world.pods.tear_down("u1").expect("torn down");
-    disks.let_go(&world.pods).await.expect("let go");
+    disks.detach_all(&world.pods).await.expect("detached");
     assert_eq!((logouts(), disks.in_use().len()), (0, 1), "another disk of the target is in use");
     disks.device(&world.pods, "u3", on_disk(Source::Attached(&first))).await.expect("there");
     for uid in ["u2", "u3"] {
         world.pods.tear_down(uid).expect("torn down");
     }
-    let all = disks.abandoned(&world.pods).await.expect("known");
+    let all = disks.list_unused(&world.pods).await.expect("known");
     let [(one, this), (other, that)] = all.as_slice() else { panic!("not two: {all:?}") };
     let (one, other) = tokio::join!(
-        disks.undo(&world.pods, *one, &this.name),
-        disks.undo(&world.pods, *other, &that.name)
+        disks.detach(&world.pods, *one, &this.name),
+        disks.detach(&world.pods, *other, &that.name)
     );
     assert_eq!((one, other, logouts()), (Ok(()), Ok(()), 1));
-    assert!(disks.in_use().is_empty() && disks.turns.lock().expect("lock").is_empty());
+    assert!(disks.in_use().is_empty() && disks.locks.lock().expect("lock").is_empty());
 }
 
 /// One portal of two is enough, also when the first one does not answer.
@@ -180,27 +180,27 @@ async fn a_portal_that_does_not_answer_holds_nothing_up() {
         ..Fake::default()
     };
     let disks = world.disks(Arc::new(fake));
-    let Attached::Iscsi(mut disk) = iscsi() else { panic!("no iSCSI") };
+    let AttachedDisk::Iscsi(mut disk) = iscsi() else { panic!("no iSCSI") };
     disk.portals.insert(0, "10.0.0.9:3260".to_owned());
-    let disk = Attached::Iscsi(disk);
+    let disk = AttachedDisk::Iscsi(disk);
     let attached = disks.device(&world.pods, "u", on_disk(Source::Attached(&disk)));
     let device = tokio::time::timeout(Duration::from_secs(60), attached).await;
     assert_eq!(device.expect("held up"), Ok(PathBuf::from("/dev/null")));
 }
 
-/// What cannot be undone is tried again, and told each time.
+/// Each failure is reported and retried.
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_cannot_be_let_go_of_is_tried_again() {
+async fn a_failed_detach_is_retried() {
     struct Stubborn(Mutex<u32>);
     impl Helpers for Stubborn {
-        fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, HelperError>> {
+        fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
             let is_end = run.args.iter().any(|arg| arg == "--logout");
             let mut left = self.0.lock().expect("lock");
             let answer = if is_end && *left > 0 {
                 *left -= 1;
-                Err(HelperError::Failed("no".into()))
+                Err(HelperError::StillRunning(run.program.clone()))
             } else {
-                Ok(Answer { exit: Some(0), out: String::new() })
+                Ok(ProgramOutput { exit: Some(0), stdout: String::new() })
             };
             std::future::ready(answer).boxed()
         }
@@ -210,10 +210,10 @@ async fn a_disk_that_cannot_be_let_go_of_is_tried_again() {
     let disk = iscsi();
     disks.device(&world.pods, "u", on_disk(Source::Attached(&disk))).await.expect_err("no disk");
     let said = Mutex::new(Vec::new());
-    let told = |error: &str| said.lock().expect("lock").push(error.to_owned());
+    let report = |error: &str| said.lock().expect("lock").push(error.to_owned());
     let patience = Duration::from_secs(600);
-    let kept = disks.keep_let_go(&world.pods, told);
-    let gone = async {
+    let kept = disks.detach_unused(&world.pods, report);
+    let detached = async {
         world.pods.tear_down("u").expect("torn down");
         disks.pod_ended();
         while !disks.in_use().is_empty() {
@@ -222,33 +222,37 @@ async fn a_disk_that_cannot_be_let_go_of_is_tried_again() {
     };
     tokio::select! {
         () = kept => {}
-        () = gone => {}
+        () = detached => {}
         () = tokio::time::sleep(patience) => panic!("it is still there: {said:?}"),
     }
     let said = said.into_inner().expect("lock");
     assert_eq!(said.len(), 3, "{said:?}");
-    assert!(said.iter().all(|line| line.ends_with(": no")), "{said:?}");
+    assert!(said.iter().all(|line| line.contains("iscsiadm")), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_missing_is_told() {
+async fn missing_programs_and_devices_are_named() {
     let world = World::new();
     let disks = world.disks(Arc::new(Fake { missing: "iscsiadm", ..Fake::default() }));
     let disk = iscsi();
-    let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await;
-    assert_eq!(told, Err("iscsiadm is not on this node".to_owned()));
-    // and nothing is left to undo once the pod has gone
+    let error = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await;
+    assert_eq!(error, Err("iscsiadm is not on this node".to_owned()));
+    // Nothing is left to undo after the pod.
     world.pods.tear_down("u").expect("torn down");
-    disks.let_go(&world.pods).await.expect("let go");
-    assert_eq!(world.mounts.pending(Plugin::Iscsi), Ok(vec![]));
+    disks.detach_all(&world.pods).await.expect("detached");
+    assert_eq!(world.mounts.pending_records(VolumePlugin::Iscsi), Ok(vec![]));
     let disks = world.disks(Arc::new(Fake::default()));
-    let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await.unwrap_err();
-    assert!(told.starts_with("no disk has appeared as by-path/ip-10.0.0.1:3260"), "{told}");
-    let fc = Attached::FibreChannel(FibreChannel { ids: vec!["w".into()], ..Default::default() });
-    let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&fc))).await.unwrap_err();
-    assert!(told.contains("no disk has appeared") || told.contains("No such device"), "{told}");
-    let told = disks.bind(&world.pods, "u", on_disk(Source::Device("/dev/null"))).await;
-    assert!(told.unwrap_err().contains("is not a block device"));
+    let error = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await.unwrap_err();
+    assert!(error.starts_with("no device has appeared as by-path/ip-10.0.0.1:3260"), "{error}");
+    let fc =
+        AttachedDisk::FibreChannel(FibreChannel { ids: vec!["w".into()], ..Default::default() });
+    let error = disks.bind(&world.pods, "u", on_disk(Source::Attached(&fc))).await.unwrap_err();
+    assert!(
+        error.contains("no device has appeared") || error.contains("No such device"),
+        "{error}"
+    );
+    let error = disks.bind(&world.pods, "u", on_disk(Source::Device("/dev/null"))).await;
+    assert!(error.unwrap_err().contains("is not a block device"));
 }
 
 /// A file that is a disk, for as long as this lives.
@@ -283,7 +287,7 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
         return;
     };
     let world = World::new();
-    let disks = world.disks(Arc::new(OnNode));
+    let disks = world.disks(Arc::new(NodeHelpers::default()));
     let wanted = on_disk(Source::Device(&device.0));
     let (one, fresh) = disks.bind(&world.pods, "u1", wanted).await.expect("bound");
     let again = disks.bind(&world.pods, "u1", wanted).await.expect("there");
@@ -291,15 +295,15 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
     let written = std::fs::write(one.join("f"), "kept");
     let read = std::fs::read_to_string(two.join("f"));
     world.pods.tear_down("u1").expect("torn down");
-    disks.let_go(&world.pods).await.expect("let go");
+    disks.detach_all(&world.pods).await.expect("detached");
     let still = std::fs::read_to_string(two.join("f"));
     world.pods.tear_down("u2").expect("torn down");
     // a new agent finds what is to be undone
-    let disks = world.disks(Arc::new(OnNode));
-    disks.let_go(&world.pods).await.expect("let go");
+    let disks = world.disks(Arc::new(NodeHelpers::default()));
+    disks.detach_all(&world.pods).await.expect("detached");
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("table");
     let left = table.contains(world.root.path().to_str().expect("a path"));
-    // what is on it is never made anew, nor read as something else
+    // Existing content is neither formatted nor mounted as another type.
     let other = disks.bind(&world.pods, "u3", OnDisk { fs_type: "xfs", ..wanted }).await;
     let (three, _) =
         disks.bind(&world.pods, "u3", OnDisk { read_only: true, ..wanted }).await.expect("bound");
@@ -307,12 +311,12 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
     let refused = std::fs::write(three.join("g"), "");
     let writer = disks.bind(&world.pods, "u5", wanted).await;
     world.pods.tear_down("u3").expect("torn down");
-    disks.let_go(&world.pods).await.expect("nothing to let go of");
+    disks.detach_all(&world.pods).await.expect("nothing to detach");
     let (five, _) = disks.bind(&world.pods, "u5", wanted).await.expect("bound");
     let at_last = std::fs::write(five.join("g"), "");
     world.pods.tear_down("u5").expect("torn down");
-    disks.let_go(&world.pods).await.expect("let go");
-    // a table of partitions is somebody's
+    disks.detach_all(&world.pods).await.expect("detached");
+    // A partition table is data.
     let partitioned = {
         use std::os::unix::fs::FileExt as _;
         let blank = vec![0; 1 << 20];
@@ -327,7 +331,7 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
         disks.bind(&world.pods, "u4", wanted).await
     };
     world.pods.tear_down("u4").expect("torn down");
-    disks.let_go(&world.pods).await.expect("let go");
+    disks.detach_all(&world.pods).await.expect("detached");
     assert!(fresh && !again.1 && again.0 == one);
     assert!(written.is_ok());
     assert_eq!((read.ok().as_deref(), still.ok().as_deref()), (Some("kept"), Some("kept")));
@@ -335,7 +339,7 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
     assert!(other.unwrap_err().contains("it already contains ext4"));
     assert_eq!(kept.ok().as_deref(), Some("kept"));
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    assert!(at_last.is_ok(), "whoever waits for readers gets it after them");
+    assert!(at_last.is_ok(), "a writer gets the device after the readers");
     assert!(writer.unwrap_err().contains("mounted read-only for another pod"));
     assert!(partitioned.unwrap_err().contains("probably partitions"));
 }

@@ -19,6 +19,7 @@ pub mod plan;
 
 pub mod desired;
 pub mod observed;
+pub mod phase;
 pub mod record;
 
 pub mod backoff;

@@ -83,13 +83,13 @@ pub(crate) fn open(root: impl AsFd, path: &str) -> rustix::io::Result<OwnedFd> {
     }
     let root = root.as_fd();
     match beneath::open_inside(root, if path.is_empty() { "." } else { path }, OFlags::PATH) {
-        Err(Errno::NOENT) => create_directories(root, path),
+        Err(Errno::NOENT) => make_missing(root, path),
         opened => opened,
     }
 }
 
 /// Walks along `path` and creates what is missing. A name created concurrently is used if it stays inside.
-fn create_directories(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+fn make_missing(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(root)?.st_mode & 0o7777);
     let mut so_far = String::new();
     let mut inner = beneath::open_inside(root, ".", OFlags::PATH)?;
@@ -97,7 +97,7 @@ fn create_directories(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<Ow
         so_far.push_str(name);
         inner = match beneath::open_inside(root, &so_far, OFlags::PATH) {
             Err(Errno::NOENT) => {
-                create_directory(&inner, name, mode)?;
+                make_one(&inner, name, mode)?;
                 beneath::open_inside(root, &so_far, OFlags::PATH)?
             }
             opened => opened?,
@@ -107,7 +107,7 @@ fn create_directories(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<Ow
     Ok(inner)
 }
 
-fn create_directory(parent: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<()> {
+fn make_one(parent: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<()> {
     match rustix::fs::mkdirat(parent, name, mode) {
         // Overrides the umask.
         Ok(()) => {

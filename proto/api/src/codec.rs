@@ -31,10 +31,10 @@ pub trait Object: Message + Default {
     /// The message's name, for errors.
     const NAME: &'static str;
 
-    /// Writes the fields that JSON shows, in the order of declaration.
+    /// Writes the fields of JSON, in the order of declaration.
     fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error>;
 
-    /// Reads the value of `key` out of `map`; `false`, with nothing read, if there is no such field.
+    /// Reads the value of `key` from `map`; `false` if there is no such field.
     fn read_field<'de, A: MapAccess<'de>>(
         &mut self,
         key: &str,
@@ -42,7 +42,7 @@ pub trait Object: Message + Default {
     ) -> Result<bool, A::Error>;
 }
 
-/// A value that can stand in a field.
+/// A value of a field.
 pub trait Field: Default {
     /// Whether several values may share one length-delimited field when read (they are never
     /// written so).
@@ -63,7 +63,7 @@ pub trait Field: Default {
     /// The length in bytes of what [`Field::encode_field`] writes.
     fn field_len(&self, tag: u32) -> usize;
 
-    /// Takes in one occurrence of the Protobuf field.
+    /// Merges one occurrence of the Protobuf field.
     fn merge_field(
         &mut self,
         wire: WireType,
@@ -72,7 +72,7 @@ pub trait Field: Default {
     ) -> Result<(), DecodeError>;
 }
 
-/// A list in JSON is an array; in Protobuf, the same field again and again.
+/// A list in JSON is an array; in Protobuf, a repeated field.
 impl<T: Field> Field for Vec<T> {
     fn is_empty(&self) -> bool {
         self.as_slice().is_empty()
@@ -144,7 +144,7 @@ impl<T: Field> Field for BTreeMap<String, T> {
     }
 }
 
-/// Absence with a meaning of its own.
+/// A field whose absence differs from its empty value.
 impl<T: Field> Field for Option<T> {
     fn is_empty(&self) -> bool {
         self.is_none()
@@ -181,7 +181,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// Where a large and rare message is kept behind a pointer.
+/// A large and rare message is kept behind a pointer.
 impl<T: Object> Object for Box<T> {
     const NAME: &'static str = T::NAME;
 
@@ -198,6 +198,43 @@ impl<T: Object> Object for Box<T> {
     }
 }
 
+/// The Protobuf methods of [`Field`] for a type that is a [`prost::Message`].
+macro_rules! protobuf_by_message {
+    () => {
+        fn encode_field(&self, tag: u32, buf: &mut impl prost::bytes::BufMut) {
+            prost::encoding::message::encode(tag, self, buf);
+        }
+
+        fn field_len(&self, tag: u32) -> usize {
+            prost::encoding::message::encoded_len(tag, self)
+        }
+
+        fn merge_field(
+            &mut self,
+            wire: prost::encoding::WireType,
+            buf: &mut impl prost::bytes::Buf,
+            ctx: prost::encoding::DecodeContext,
+        ) -> Result<(), prost::DecodeError> {
+            prost::encoding::message::merge(wire, self, buf, ctx)
+        }
+    };
+}
+pub(crate) use protobuf_by_message;
+
+/// The writing Protobuf methods of [`Field`] for a type that is written as the message `$wire`.
+macro_rules! encode_as {
+    ($wire:ty) => {
+        fn encode_field(&self, tag: u32, buf: &mut impl prost::bytes::BufMut) {
+            prost::encoding::message::encode(tag, &<$wire>::from(self), buf);
+        }
+
+        fn field_len(&self, tag: u32) -> usize {
+            prost::encoding::message::encoded_len(tag, &<$wire>::from(self))
+        }
+    };
+}
+pub(crate) use encode_as;
+
 /// A message in a field: never left out when plain.
 impl<T: Object> Field for T {
     fn is_empty(&self) -> bool {
@@ -212,22 +249,7 @@ impl<T: Object> Field for T {
         json::read_object(from)
     }
 
-    fn encode_field(&self, tag: u32, buf: &mut impl BufMut) {
-        prost::encoding::message::encode(tag, self, buf);
-    }
-
-    fn field_len(&self, tag: u32) -> usize {
-        prost::encoding::message::encoded_len(tag, self)
-    }
-
-    fn merge_field(
-        &mut self,
-        wire: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        prost::encoding::message::merge(wire, self, buf, ctx)
-    }
+    protobuf_by_message!();
 }
 
 /// The scalars whose Protobuf form `prost` knows.

@@ -1,14 +1,14 @@
 //! A field that holds a number or a name: a port, a percentage.
 
-use crate::codec::{Field, serde_by_field};
+use crate::codec::{Field, encode_as, serde_by_field};
 use prost::DecodeError;
-use prost::bytes::{Buf, BufMut};
+use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType};
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 use std::fmt;
 
-/// A 32-bit integer or a string; in JSON one of the two as it is.
+/// A 32-bit integer or a string; in JSON a number or a string.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IntOrString {
     /// A number.
@@ -62,7 +62,7 @@ impl fmt::Display for IntOrString {
     }
 }
 
-/// The message on the wire: all three fields are always there.
+/// The message on the wire: all three fields are always written.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Wire {
     #[prost(int64, required, tag = "1")]
@@ -101,13 +101,7 @@ impl Field for IntOrString {
         from.deserialize_any(IntOrStringVisitor)
     }
 
-    fn encode_field(&self, tag: u32, buf: &mut impl BufMut) {
-        prost::encoding::message::encode(tag, &Wire::from(self), buf);
-    }
-
-    fn field_len(&self, tag: u32) -> usize {
-        prost::encoding::message::encoded_len(tag, &Wire::from(self))
-    }
+    encode_as!(Wire);
 
     fn merge_field(
         &mut self,

@@ -1,17 +1,14 @@
 //! Amounts of a resource: `500m` of a processor, `1Gi` of memory.
 //!
-//! The arithmetic is exact: a quantity is a whole number of billionths, held in 128 bits. Like the
-//! API itself, a quantity remembers which family of suffixes it was written with and is always
-//! written in canonical form: the largest suffix that leaves a whole number, so `1024Mi` comes back
-//! as `1Gi`, `0.5` as `500m`, `1000k` as `1M`.
+//! The arithmetic is exact: a quantity is a whole number of billionths in 128 bits. As in Kubernetes a quantity keeps the family of its suffix and is always
+//! written in canonical form, with the largest suffix that leaves a whole number: `1024Mi` becomes `1Gi`, `0.5` becomes `500m`, `1000k` becomes `1M`.
 //!
-//! Bounds: an amount with binary suffixes is at most 2^63 - 1, any other at most 10^28; what is larger
-//! becomes the bound. What is finer than a billionth is rounded away from zero, so that a request for
-//! something is never a request for nothing.
+//! Bounds: an amount with binary suffixes is at most 2^63 - 1, any other at most 10^28; larger amounts are clamped. Fractions of a billionth are rounded
+//! away from zero, so that a request is never rounded to zero.
 
-use crate::codec::{Field, serde_by_field};
+use crate::codec::{Field, encode_as, serde_by_field};
 use prost::DecodeError;
-use prost::bytes::{Buf, BufMut};
+use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType};
 use serde::de::Visitor;
 use serde::{Deserializer, Serializer};
@@ -47,7 +44,7 @@ pub enum ParseQuantityError {
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     )]
     Format,
-    /// The number before the suffix is none.
+    /// The text before the suffix is not a number.
     #[error("unable to parse numeric part of quantity")]
     Number,
     /// There is no such suffix.
@@ -63,7 +60,7 @@ const MAX_BINARY: i128 = (i64::MAX as i128) * NANOS;
 const MAX: i128 = 10i128.pow(28) * NANOS;
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Quantity = Quantity { nanos: 0, format: Format::DecimalSi };
 
     /// A whole number, written with decimal suffixes.
@@ -81,12 +78,12 @@ impl Quantity {
         Quantity { nanos: i128::from(bytes) * NANOS, format: Format::BinarySi }
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// Whether it is less than nothing.
+    /// Whether it is negative.
     pub fn is_negative(self) -> bool {
         self.nanos < 0
     }
@@ -101,7 +98,7 @@ impl Quantity {
         saturate(round_away(self.nanos, NANOS))
     }
 
-    /// The amount in bytes, rounded up; nothing when negative.
+    /// The amount in bytes, rounded up; zero if negative.
     pub fn as_bytes(self) -> u64 {
         u64::try_from(self.value()).unwrap_or(0)
     }
@@ -122,7 +119,7 @@ impl Quantity {
     }
 }
 
-/// The sum takes the suffixes of the left side, unless that is nothing.
+/// The sum has the suffix family of the left side, or of the right side if the left is zero.
 impl Add for Quantity {
     type Output = Quantity;
 
@@ -132,7 +129,7 @@ impl Add for Quantity {
     }
 }
 
-/// The difference takes the suffixes of the left side, unless that is nothing.
+/// The difference has the suffix family of the left side, or of the right side if the left is zero.
 impl Sub for Quantity {
     type Output = Quantity;
 
@@ -155,7 +152,7 @@ impl std::iter::Sum for Quantity {
     }
 }
 
-/// Amounts compare; how they are written does not.
+/// Compares amounts, whatever their suffixes.
 impl PartialEq for Quantity {
     fn eq(&self, other: &Quantity) -> bool {
         self.nanos == other.nanos
@@ -274,7 +271,7 @@ fn check_suffix_shape(suffix: &str) -> Result<(), ParseQuantityError> {
     if rest.bytes().all(|b| b.is_ascii_digit()) { Ok(()) } else { Err(ParseQuantityError::Format) }
 }
 
-/// What a suffix multiplies by: 2^binary * 10^decimal.
+/// The factor of a suffix: 2^binary * 10^decimal.
 struct Scale {
     format: Format,
     binary: u32,
@@ -401,13 +398,7 @@ impl Field for Quantity {
         from.deserialize_any(QuantityVisitor)
     }
 
-    fn encode_field(&self, tag: u32, buf: &mut impl BufMut) {
-        prost::encoding::message::encode(tag, &Wire::from(self), buf);
-    }
-
-    fn field_len(&self, tag: u32) -> usize {
-        prost::encoding::message::encoded_len(tag, &Wire::from(self))
-    }
+    encode_as!(Wire);
 
     fn merge_field(
         &mut self,
@@ -429,7 +420,7 @@ impl Field for Quantity {
 
 serde_by_field!(Quantity);
 
-/// A string, or a number as people write it in YAML (`cpu: 1`).
+/// A string, or a number as in YAML (`cpu: 1`).
 struct QuantityVisitor;
 
 impl Visitor<'_> for QuantityVisitor {

@@ -1,24 +1,23 @@
 //! Embedded JSON and named string lists: values whose JSON is simpler than their Protobuf message.
 
-use crate::codec::{Field, serde_by_field};
+use crate::codec::{Field, protobuf_by_message, serde_by_field};
 use prost::DecodeError;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// JSON carried without looking into it: an embedded object, or the field set of managed fields.
+/// JSON that is passed through without decoding: an embedded object, or the field set of managed fields.
 ///
-/// In JSON the text stands as it is; in Protobuf it is a message with the text as field 1. Empty is
-/// `null` in JSON and an empty message in Protobuf. Bytes that came by Protobuf and are not JSON are
-/// kept, and fail to be written as JSON.
+/// In JSON it is the text itself; in Protobuf a message with the text as field 1. Empty is `null` in JSON and an empty message in Protobuf. Bytes from
+/// Protobuf that are not JSON are kept, and cannot be written as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawJson {
     /// The text.
     pub raw: Vec<u8>,
 }
 
-/// A list of strings that is a message of its own in Protobuf (field 1, repeated) and a plain list
-/// in JSON: the values of an extra attribute of a user, the verbs of a resource.
+/// A list of strings that is a message in Protobuf (field 1, repeated) and a plain list in JSON: the values of an extra attribute of a user, the verbs of
+/// a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StringList(pub Vec<String>);
 
@@ -57,26 +56,11 @@ impl Field for RawJson {
 
     fn read_json<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<serde_json::value::RawValue>::deserialize(from)?;
-        // The text is kept, except for white space: compact is how it is stored and compared.
+        // The text is kept without white space: objects are stored and compared in compact form.
         Ok(RawJson { raw: compact(raw.get()) })
     }
 
-    fn encode_field(&self, tag: u32, buf: &mut impl BufMut) {
-        prost::encoding::message::encode(tag, self, buf);
-    }
-
-    fn field_len(&self, tag: u32) -> usize {
-        prost::encoding::message::encoded_len(tag, self)
-    }
-
-    fn merge_field(
-        &mut self,
-        wire: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        prost::encoding::message::merge(wire, self, buf, ctx)
-    }
+    protobuf_by_message!();
 }
 
 impl prost::Message for RawJson {
@@ -139,22 +123,7 @@ impl Field for StringList {
         Vec::read_json(from).map(StringList)
     }
 
-    fn encode_field(&self, tag: u32, buf: &mut impl BufMut) {
-        prost::encoding::message::encode(tag, self, buf);
-    }
-
-    fn field_len(&self, tag: u32) -> usize {
-        prost::encoding::message::encoded_len(tag, self)
-    }
-
-    fn merge_field(
-        &mut self,
-        wire: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        prost::encoding::message::merge(wire, self, buf, ctx)
-    }
+    protobuf_by_message!();
 }
 
 impl prost::Message for StringList {

@@ -1,11 +1,11 @@
-//! Points in time as the API writes them: [`Time`] to the second, [`MicroTime`] to the microsecond.
+//! Times of the API: [`Time`] in seconds, [`MicroTime`] in microseconds.
 //!
-//! Both may be unset: the zero value, `null` in JSON, an empty message in Protobuf. Neither reads a
-//! clock: "now" comes in from the program as seconds or microseconds since the Unix epoch.
+//! Both may be unset: the zero value, `null` in JSON, an empty message in Protobuf. Neither reads a clock: the current time is an argument, in seconds or
+//! microseconds since the Unix epoch.
 
-use crate::codec::{Field, serde_by_field};
+use crate::codec::{Field, encode_as, serde_by_field};
 use prost::DecodeError;
-use prost::bytes::{Buf, BufMut};
+use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
@@ -28,7 +28,7 @@ pub struct ParseTimeError {
 }
 
 impl Time {
-    /// No time at all.
+    /// Unset.
     pub const UNSET: Time = Time(None);
 
     /// The time `seconds` after the Unix epoch.
@@ -48,7 +48,7 @@ impl Time {
 }
 
 impl MicroTime {
-    /// No time at all.
+    /// Unset.
     pub const UNSET: MicroTime = MicroTime(None);
 
     /// The time `micros` microseconds after the Unix epoch.
@@ -78,14 +78,14 @@ impl From<Time> for MicroTime {
     }
 }
 
-/// `2006-01-02T15:04:05Z`; nothing when unset.
+/// `2006-01-02T15:04:05Z`; empty when unset.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |seconds| write!(f, "{}Z", Civil::from_unix(seconds)))
     }
 }
 
-/// `2006-01-02T15:04:05.000000Z`, always six digits; nothing when unset.
+/// `2006-01-02T15:04:05.000000Z`, always six digits; empty when unset.
 impl fmt::Display for MicroTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(micros) = self.0 else { return Ok(()) };
@@ -117,7 +117,7 @@ impl FromStr for MicroTime {
 
 const MICROS: i64 = 1_000_000;
 const DAY_SECS: i64 = 86_400;
-/// What RFC 3339 can say, in UTC: years of four digits, from 0 to 9999.
+/// The range of RFC 3339, in UTC: years from 0 to 9999.
 const SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_300_799;
 
 /// A date and a time of day in UTC.
@@ -181,7 +181,7 @@ fn parse(text: &str) -> Option<(i64, i64)> {
         return None;
     }
     let civil = Civil { year, month, day, second_of_day: hour * 3600 + minute * 60 + second };
-    // A date that does not exist, such as 30 February, comes back as another one.
+    // A date that does not exist, such as 30 February, converts back to another one.
     let back = Civil::from_unix(civil.to_unix());
     if !(1..=12).contains(&month) || (back.year, back.month, back.day) != (year, month, day) {
         return None;
@@ -198,7 +198,7 @@ fn parse(text: &str) -> Option<(i64, i64)> {
         }
         None => (0, rest),
     };
-    // An offset may lead out of the years that can be written.
+    // With its offset the time may be outside of the range.
     let seconds = civil.to_unix() - offset_secs(zone)?;
     SECONDS.contains(&seconds).then_some((seconds, micros))
 }
@@ -225,7 +225,7 @@ fn digits(text: &str) -> Option<i64> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// The message on the wire. Both fields are there unless the time is unset.
+/// The message on the wire. Both fields are written unless the time is unset.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Wire {
     #[prost(int64, optional, tag = "1")]
@@ -279,15 +279,9 @@ macro_rules! time_field {
                 String::deserialize(from)?.parse().map_err(D::Error::custom)
             }
 
-            fn encode_field(&self, tag: u32, buf: &mut impl BufMut) {
-                prost::encoding::message::encode(tag, &Wire::from(self), buf);
-            }
+            encode_as!(Wire);
 
-            fn field_len(&self, tag: u32) -> usize {
-                prost::encoding::message::encoded_len(tag, &Wire::from(self))
-            }
-
-            // A time that JSON cannot say is refused: nobody could read the object that it stands in.
+            // A time that JSON cannot express is refused: its object could not be read again.
             #[allow(deprecated, reason = "prost has no other error for a value")]
             fn merge_field(
                 &mut self,

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use nix::unistd::{SysconfVar, sysconf};
+use procfs::FromRead as _;
+use procfs::process::{LimitValue, Limits, Stat};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntGaugeVec, Opts, Registry, TextEncoder};
@@ -103,23 +104,23 @@ impl Collector for ProcessCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         // A value that cannot be read keeps its last one: a process out of descriptors still answers.
-        if let (Ok(stat), Ok(system)) =
-            (fs::read_to_string("/proc/self/stat"), fs::read_to_string("/proc/stat"))
-            && let Some(usage) = usage(&stat, &system, ticks_per_second(), page_size())
+        if let (Ok(stat), Ok(boot)) = (Stat::from_file("/proc/self/stat"), procfs::boot_time_secs())
         {
-            self.cpu_seconds.set(usage.cpu_seconds);
-            self.resident_bytes.set(usage.resident_bytes);
-            self.virtual_bytes.set(usage.virtual_bytes);
-            self.start_seconds.set(usage.start_seconds);
+            let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
+            self.cpu_seconds.set(seconds(stat.utime.saturating_add(stat.stime)));
+            self.resident_bytes.set(stat.rss.saturating_mul(procfs::page_size()) as f64);
+            self.virtual_bytes.set(stat.vsize as f64);
+            self.start_seconds.set(boot as f64 + seconds(stat.starttime));
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             // One of them is the directory being read.
             self.open_fds.set(open.count().saturating_sub(1) as f64);
         }
-        if let Some(limit) =
-            fs::read_to_string("/proc/self/limits").ok().as_deref().and_then(max_fds)
-        {
-            self.max_fds.set(limit);
+        if let Ok(limits) = Limits::from_file("/proc/self/limits") {
+            self.max_fds.set(match limits.max_open_files.soft_limit {
+                LimitValue::Value(limit) => limit as f64,
+                LimitValue::Unlimited => f64::INFINITY,
+            });
         }
         self.all().into_iter().flat_map(Collector::collect).map(as_counter_if_total).collect()
     }
@@ -138,46 +139,6 @@ fn as_counter_if_total(mut family: MetricFamily) -> MetricFamily {
     family
 }
 
-#[derive(Debug, PartialEq)]
-struct Usage {
-    cpu_seconds: f64,
-    resident_bytes: f64,
-    virtual_bytes: f64,
-    start_seconds: f64,
-}
-
-/// Field numbers as in proc_pid_stat(5), where the command's name, in brackets, is field 2.
-fn usage(stat: &str, system: &str, ticks: f64, page: f64) -> Option<Usage> {
-    let after_name = stat.rsplit_once(')')?.1;
-    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
-    let boot =
-        system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse::<f64>().ok()?;
-    Some(Usage {
-        cpu_seconds: (field(14)? + field(15)?) / ticks,
-        start_seconds: boot + field(22)? / ticks,
-        virtual_bytes: field(23)?,
-        resident_bytes: field(24)? * page,
-    })
-}
-
-fn max_fds(limits: &str) -> Option<f64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-fn ticks_per_second() -> f64 {
-    system_value(SysconfVar::CLK_TCK, 100.0)
-}
-
-fn page_size() -> f64 {
-    system_value(SysconfVar::PAGE_SIZE, 4096.0)
-}
-
-fn system_value(name: SysconfVar, usual: f64) -> f64 {
-    sysconf(name).ok().flatten().map_or(usual, |value| value as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use prometheus::IntCounter;
@@ -185,20 +146,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_stat_are_counted_after_the_name() {
-        let stat = "7 (a b) c) S 1 7 7 0 -1 4 9 0 0 0 250 50 0 0 20 0 4 0 1000 8192 3 18446744073709551615";
-        let usage = usage(stat, "cpu 1\nbtime 1700000000\n", 100.0, 4096.0);
-        let expected = Usage {
-            cpu_seconds: 3.0,
-            resident_bytes: 12288.0,
-            virtual_bytes: 8192.0,
-            start_seconds: 1_700_000_010.0,
-        };
-        assert_eq!(usage, Some(expected));
-        assert_eq!(
-            max_fds("Max open files            1024                 4096                 files\n"),
-            Some(1024.0)
-        );
+    fn the_process_is_measured() {
+        let block = std::hint::black_box(vec![1_u8; 8 << 20]);
+        let process = ProcessCollector::new().expect("new");
+        process.collect();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let age = now.expect("after 1970").as_secs_f64() - process.start_seconds.get();
+        assert!((-2.0..86_400.0).contains(&age), "{age} s");
+        assert!(process.resident_bytes.get() > block.len() as f64);
+        assert!(process.virtual_bytes.get() >= process.resident_bytes.get());
+        let fds = process.open_fds.get();
+        assert!(fds >= 3.0 && fds <= process.max_fds.get(), "{fds} of {}", process.max_fds.get());
     }
 
     #[test]

@@ -53,7 +53,7 @@ struct Shared<K> {
 pub struct Work<K: Key> {
     queue: WorkQueue<K>,
     key: K,
-    told: bool,
+    has_result: bool,
 }
 
 impl<K> Clone for WorkQueue<K> {
@@ -96,7 +96,7 @@ impl<K: Key> WorkQueue<K> {
                     if schedule.ready_len() > 0 {
                         self.0.changed.notify_one();
                     }
-                    return Work { queue: self.clone(), key, told: false };
+                    return Work { queue: self.clone(), key, has_result: false };
                 }
                 schedule.next_due()
             };
@@ -128,7 +128,7 @@ impl<K: Key> Work<K> {
 
     /// The work succeeded: earlier failures are forgotten.
     pub fn done(mut self) {
-        self.told = true;
+        self.has_result = true;
         self.queue.schedule().done(&self.key);
         self.queue.0.changed.notify_one();
     }
@@ -142,7 +142,7 @@ impl<K: Key> Work<K> {
 
 impl<K: Key> Drop for Work<K> {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.has_result {
             let retry = self.queue.0.retry;
             let wait = |failures| after(retry.delay(failures, rand::random()));
             self.queue.schedule().failed(&self.key, wait);

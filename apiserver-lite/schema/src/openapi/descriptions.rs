@@ -70,20 +70,12 @@ impl Descriptions {
             let owner = name.strip_suffix(ending).filter(|owner| !owner.is_empty())?;
             self.get(owner, "").map(|_| text.replace("{}", owner))
         };
-        of("List", "Objects of the kind {}.")
-            .or_else(|| of("Spec", "What is wanted of an object of the kind {}."))
+        of("List", "A list of {} objects.")
+            .or_else(|| of("Spec", "Desired state of the {}."))
             .or_else(|| {
-                of(
-                    "Status",
-                    "What is so of an object of the kind {}, as those report who act on it.",
-                )
+                of("Status", "Observed state of the {}, as reported by its controller or kubelet.")
             })
-            .or_else(|| {
-                of(
-                    "Condition",
-                    "One aspect of the state of an object of the kind {}, and whether it holds.",
-                )
-            })
+            .or_else(|| of("Condition", "A condition of the {}, with a type and a status."))
     }
 }
 

@@ -104,7 +104,7 @@ fn accepted(kind: &str) -> Option<Value> {
 }
 
 /// The path of a collection, and the object created in it.
-pub(crate) fn place(resource: &Resource, group: &str) -> (String, Value) {
+pub(crate) fn collection_and_object(resource: &Resource, group: &str) -> (String, Value) {
     let root = match group {
         "" => format!("/api/{}", resource.version),
         group => format!("/apis/{group}/{}", resource.version),
@@ -116,9 +116,9 @@ pub(crate) fn place(resource: &Resource, group: &str) -> (String, Value) {
 }
 
 /// One connection for all requests; it breaks when the server fails to respond.
-struct Asking(SendRequest<Full<Bytes>>);
+struct Client(SendRequest<Full<Bytes>>);
 
-impl Asking {
+impl Client {
     async fn ask(&mut self, method: Method, path: &str, body: &Value, what: &str) -> u16 {
         let media = match method {
             Method::PATCH => "application/merge-patch+json",
@@ -144,13 +144,13 @@ impl Asking {
 }
 
 /// Creates, reads, updates and deletes `object`; a refusal has a Status.
-async fn live(asking: &mut Asking, list: &str, object: &Value, what: &str) -> bool {
+async fn live(client: &mut Client, list: &str, object: &Value, what: &str) -> bool {
     let one = format!("{list}/extreme");
     let trial = format!("{list}?dryRun=All");
-    if asking.ask(Method::POST, &trial, object, what).await != 201 {
+    if client.ask(Method::POST, &trial, object, what).await != 201 {
         return false;
     }
-    if asking.ask(Method::POST, list, object, what).await != 201 {
+    if client.ask(Method::POST, list, object, what).await != 201 {
         return false;
     }
     let mut change = object.clone();
@@ -163,7 +163,7 @@ async fn live(asking: &mut Asking, list: &str, object: &Value, what: &str) -> bo
         (Method::DELETE, &one, &Value::Null),
         (Method::DELETE, &one, &json!({"gracePeriodSeconds": 0})),
     ] {
-        asking.ask(method, path, body, what).await;
+        client.ask(method, path, body, what).await;
     }
     true
 }
@@ -173,7 +173,7 @@ async fn live(asking: &mut Asking, list: &str, object: &Value, what: &str) -> bo
 #[tokio::test]
 async fn extreme_numbers_in_every_field_of_every_kind() {
     let server = TestServer::start().await;
-    let mut asking = Asking(server.connect(true).await);
+    let mut client = Client(server.connect(true).await);
     let (mut fields, mut stored) = (0, 0);
     for resource in schema::resources() {
         if !resource.verbs.contains(&"create") || !resource.verbs.contains(&"list") {
@@ -181,7 +181,7 @@ async fn extreme_numbers_in_every_field_of_every_kind() {
         }
         let group = server.names.group(resource.group);
         let group = if resource.group.is_empty() { String::new() } else { group };
-        let (list, base) = place(resource, &group);
+        let (list, base) = collection_and_object(resource, &group);
         let mut watch = server.watch(&format!("{list}?watch=1")).await;
         for path in paths(resource.message) {
             // Pod templates are one message: testing one kind that has it is enough.
@@ -195,23 +195,23 @@ async fn extreme_numbers_in_every_field_of_every_kind() {
                 if path.first() == Some(&PathStep::Field("status")) {
                     if accepted(resource.kind).is_some() && resource.subresource("status").is_some()
                     {
-                        asking.ask(Method::POST, &list, &base, &what).await;
+                        client.ask(Method::POST, &list, &base, &what).await;
                         let one = format!("{list}/extreme");
                         let status = format!("{one}/status");
-                        asking.ask(Method::PATCH, &status, &object, &what).await;
-                        asking.ask(Method::GET, &list, &Value::Null, &what).await;
+                        client.ask(Method::PATCH, &status, &object, &what).await;
+                        client.ask(Method::GET, &list, &Value::Null, &what).await;
                         let now = json!({"gracePeriodSeconds": 0});
-                        asking.ask(Method::DELETE, &one, &now, &what).await;
+                        client.ask(Method::DELETE, &one, &now, &what).await;
                     }
                 } else {
-                    stored += usize::from(live(&mut asking, &list, &object, &what).await);
+                    stored += usize::from(live(&mut client, &list, &object, &what).await);
                 }
             }
         }
         // All events of this kind can be watched.
         let mut last = base.clone();
         last["metadata"]["name"] = json!("last");
-        if asking.ask(Method::POST, &list, &last, "the last").await != 201 {
+        if client.ask(Method::POST, &list, &last, "the last").await != 201 {
             continue;
         }
         loop {
@@ -237,29 +237,29 @@ async fn extreme_numbers_in_requests_that_are_not_objects() {
     server.post(deployments, deployment.to_string()).await.expect(201);
     let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n",
         "containers": [{"name": "c", "image": "i"}]}});
-    let mut asking = Asking(server.connect(true).await);
+    let mut client = Client(server.connect(true).await);
     for number in integers::NUMBERS {
         let what = format!("{number}");
         let token = json!({"spec": {"expirationSeconds": number}});
         let account = "/api/v1/namespaces/default/serviceaccounts/default/token";
-        asking.ask(Method::POST, account, &token, &what).await;
+        client.ask(Method::POST, account, &token, &what).await;
         let scale = json!({"metadata": {"name": "d"}, "spec": {"replicas": number}});
         let path = format!("{deployments}/d/scale");
-        asking.ask(Method::PUT, &path, &scale, &what).await;
-        asking.ask(Method::PATCH, &path, &json!({"spec": {"replicas": number}}), &what).await;
-        asking.ask(Method::POST, PODS, &pod, &what).await;
+        client.ask(Method::PUT, &path, &scale, &what).await;
+        client.ask(Method::PATCH, &path, &json!({"spec": {"replicas": number}}), &what).await;
+        client.ask(Method::POST, PODS, &pod, &what).await;
         let eviction =
             json!({"metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": number}});
-        asking.ask(Method::POST, &format!("{PODS}/p/eviction"), &eviction, &what).await;
+        client.ask(Method::POST, &format!("{PODS}/p/eviction"), &eviction, &what).await;
         let options = json!({"gracePeriodSeconds": number});
-        asking.ask(Method::DELETE, &format!("{PODS}/p?dryRun=All"), &options, &what).await;
-        asking.ask(Method::DELETE, &format!("{PODS}/p"), &options, &what).await;
-        asking.ask(Method::DELETE, PODS, &options, &what).await;
+        client.ask(Method::DELETE, &format!("{PODS}/p?dryRun=All"), &options, &what).await;
+        client.ask(Method::DELETE, &format!("{PODS}/p"), &options, &what).await;
+        client.ask(Method::DELETE, PODS, &options, &what).await;
         let now = json!({"gracePeriodSeconds": 0});
-        asking.ask(Method::DELETE, &format!("{PODS}/p"), &now, &what).await;
+        client.ask(Method::DELETE, &format!("{PODS}/p"), &now, &what).await;
         for query in ["limit", "timeoutSeconds", "gracePeriodSeconds"] {
             let path = format!("{PODS}?{query}={number}");
-            asking.ask(Method::GET, &path, &Value::Null, &what).await;
+            client.ask(Method::GET, &path, &Value::Null, &what).await;
         }
     }
 }

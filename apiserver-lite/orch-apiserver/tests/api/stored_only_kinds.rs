@@ -5,7 +5,7 @@ use http::Method;
 use proto_api::schema::{self, Resource};
 use serde_json::{Map, Value, json};
 
-use crate::numbers::place;
+use crate::numbers::collection_and_object;
 use crate::support::{Reply, TestServer};
 
 /// The warnings of a response.
@@ -37,7 +37,7 @@ async fn writers_of_what_nobody_acts_on_are_warned_and_no_others() {
     for resource in schema::resources().iter().filter(|r| r.verbs.contains(&"create")) {
         let group = server.names.group(resource.group);
         let group = if resource.group.is_empty() { String::new() } else { group };
-        let (list, mut object) = place(resource, &group);
+        let (list, mut object) = collection_and_object(resource, &group);
         if let Some(more) = required(resource.kind) {
             object.as_object_mut().expect("an object").extend(more);
         }

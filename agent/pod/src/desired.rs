@@ -47,7 +47,7 @@ pub struct DesiredPod {
     /// Conditions of the API object, used for readiness gates.
     pub conditions: Vec<PodCondition>,
     /// Set when the node ends the pod although its source still wants it.
-    pub verdict: Option<Disruption>,
+    pub disruption: Option<Disruption>,
     /// Dead instances kept per container besides the newest. With 0, a finished pod keeps nothing in the runtime.
     pub dead_kept: u32,
     /// Longest delay between restarts of a crashing container.
@@ -240,7 +240,7 @@ impl DesiredPod {
                 .map(|gate| gate.condition_type.clone())
                 .collect(),
             conditions: pod.status.conditions.clone(),
-            verdict: None,
+            disruption: None,
             dead_kept: 1,
             crash_delay_max: CRASH_DELAY_MAX,
         }

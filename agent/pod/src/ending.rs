@@ -33,14 +33,14 @@ pub(crate) fn decide(
             Some((TerminationReason::Completed, desired.grace))
         }
         Presence::Present if lost => Some((TerminationReason::SandboxLost, desired.grace)),
-        Presence::Present => desired.verdict.as_ref().map(|verdict| {
-            let (reason, message) = (verdict.reason.clone(), verdict.message.clone());
+        Presence::Present => desired.disruption.as_ref().map(|disruption| {
+            let (reason, message) = (disruption.reason.clone(), disruption.message.clone());
             (TerminationReason::Evicted { reason, message }, desired.grace)
         }),
     };
     let Some((why, grace)) = wish else { return };
     // An eviction or shutdown may allow less time than the pod's own grace period.
-    let bound = desired.verdict.as_ref().and_then(|verdict| verdict.grace);
+    let bound = desired.disruption.as_ref().and_then(|disruption| disruption.grace);
     let grace = bound.map_or(grace, |bound| bound.min(grace));
     let deadline = now.saturating_add(grace);
     match &mut record.ending {

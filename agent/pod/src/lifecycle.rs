@@ -64,7 +64,7 @@ pub fn plan(desired: &DesiredPod, observed: &ObservedPod, record: &PodRecord, no
     mark_hooks(&actions, &mut record);
     let probes = probes(desired, observed, &record, stage);
     let status = status::status(desired, observed, &mut record, stage, now);
-    Plan { stage, status, actions, probes, wake_at, record: record }
+    Plan { stage, status, actions, probes, wake_at, record }
 }
 
 /// Drops records of sandboxes and images that the pod no longer has, since it may go through any number of them. A sandbox that
@@ -118,14 +118,14 @@ fn probes(
         let Some(since) = health.since.filter(|_| runs && due) else { continue };
         let ip = observed.sandbox(&instance.sandbox_id).and_then(|s| s.ips.first());
         let ip = if desired.host_network { desired.host_ips.first() } else { ip };
-        let mut order = |kind, probe: &Option<DesiredProbe>, verdict| {
+        let mut order = |kind, probe: &Option<DesiredProbe>, result| {
             orders.extend(probe.as_ref().map(|probe| ProbeOrder {
                 container: container.name.clone(),
                 id: instance.id.clone(),
                 kind,
                 probe: probe.clone(),
                 since,
-                verdict,
+                result,
                 ip: ip.cloned().unwrap_or_default(),
             }));
         };

@@ -121,7 +121,7 @@ pub struct ProbeOrder {
     /// Start of the instance, since boot.
     pub since: Duration,
     /// Current result, if any.
-    pub verdict: Option<bool>,
+    pub result: Option<bool>,
     /// Address of the pod; empty if it has none yet.
     pub ip: String,
 }
@@ -179,7 +179,7 @@ impl ProbeOutcome {
 /// Counts the outcomes of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeCounter {
-    verdict: Option<bool>,
+    result: Option<bool>,
     last: Option<bool>,
     run: u32,
 }
@@ -187,7 +187,7 @@ pub struct ProbeCounter {
 impl ProbeCounter {
     /// Starts with the recorded result, if any.
     pub fn new(kind: ProbeKind, known: Option<bool>) -> Self {
-        Self { verdict: known.or(kind.initial_result()), last: None, run: 0 }
+        Self { result: known.or(kind.initial_result()), last: None, run: 0 }
     }
 
     /// Counts an outcome; returns the result if it changed.
@@ -195,24 +195,24 @@ impl ProbeCounter {
         self.run = if self.last == Some(good) { self.run.saturating_add(1) } else { 1 };
         self.last = Some(good);
         let threshold = if good { probe.successes } else { probe.failures };
-        if self.run < threshold || self.verdict == Some(good) {
+        if self.run < threshold || self.result == Some(good) {
             return None;
         }
-        self.verdict = Some(good);
+        self.result = Some(good);
         Some(good)
     }
 
     /// The current result, if any.
     pub fn result(&self) -> Option<bool> {
-        self.verdict
+        self.result
     }
 }
 
 /// Whether a probe stops after this result: startup is decided once, and an instance to be restarted is not probed further.
-pub fn ends_probe(kind: ProbeKind, verdict: bool) -> bool {
+pub fn ends_probe(kind: ProbeKind, result: bool) -> bool {
     match kind {
         ProbeKind::Startup => true,
-        ProbeKind::Liveness => !verdict,
+        ProbeKind::Liveness => !result,
         ProbeKind::Readiness => false,
     }
 }
@@ -248,7 +248,7 @@ mod tests {
             (ProbeKind::Startup, None, (1, 3), "--+", "  T"),
             (ProbeKind::Startup, None, (1, 3), "---", "  F"),
         ];
-        for (kind, known, (successes, failures), answers, verdicts) in cases {
+        for (kind, known, (successes, failures), answers, results) in cases {
             let mut tally = ProbeCounter::new(kind, known);
             let probe = probe(successes, failures);
             let got: String = answers
@@ -259,7 +259,7 @@ mod tests {
                     None => ' ',
                 })
                 .collect();
-            assert_eq!(got.trim_end(), verdicts.trim_end(), "{kind:?} {known:?} {answers}");
+            assert_eq!(got.trim_end(), results.trim_end(), "{kind:?} {known:?} {answers}");
         }
     }
 
@@ -271,7 +271,7 @@ mod tests {
             kind: ProbeKind::Liveness,
             probe: probe(1, 1),
             since: Duration::from_secs(100),
-            verdict: None,
+            result: None,
             ip: String::new(),
         };
         let at = |secs, adopted| order("a").first_run(Duration::from_secs(secs), adopted);

@@ -151,16 +151,16 @@ fn conditions(
 ) -> Vec<PodCondition> {
     let containers_ready = containers_ready(record.phase, serving);
     let ready = match closed_gate(desired) {
-        Some(verdict) if containers_ready.is_true => verdict,
+        Some(value) if containers_ready.is_true => value,
         _ => containers_ready.clone(),
     };
-    let verdicts = [
+    let values = [
         ("Initialized", initialized(desired, record)),
         ("Ready", ready),
         ("ContainersReady", containers_ready),
         ("PodScheduled", ConditionValue::yes()),
     ];
-    verdicts.into_iter().map(|(kind, verdict)| verdict.condition(kind, record, now)).collect()
+    values.into_iter().map(|(kind, value)| value.condition(kind, record, now)).collect()
 }
 
 #[derive(Clone, Debug, Default)]

@@ -180,7 +180,7 @@ fn desired() -> impl Strategy<Value = DesiredPod> {
                 qos_class: "BestEffort".to_owned(),
                 readiness_gates: Vec::new(),
                 conditions: Vec::new(),
-                verdict: None,
+                disruption: None,
                 dead_kept: 1,
                 crash_delay_max: CRASH_DELAY_MAX,
             }
@@ -202,7 +202,7 @@ struct World {
     /// Instances started by the agent, by id, and how often their `postStart` hook has run.
     hooks: BTreeMap<String, u32>,
     /// Probe results by instance.
-    verdicts: BTreeMap<(String, ProbeKind), bool>,
+    results: BTreeMap<(String, ProbeKind), bool>,
 }
 
 impl World {
@@ -219,7 +219,7 @@ impl World {
             ended: false,
             forgotten: false,
             hooks: BTreeMap::new(),
-            verdicts: BTreeMap::new(),
+            results: BTreeMap::new(),
         }
     }
 
@@ -277,7 +277,7 @@ impl World {
             }
             let newest = self.observed.newest(&container.name).expect("a ready container is there");
             assert!(matches!(newest.state, InstanceState::Running { .. }), "{newest:?} is ready");
-            let said = |kind| self.verdicts.get(&(newest.id.clone(), kind)) == Some(&true);
+            let said = |kind| self.results.get(&(newest.id.clone(), kind)) == Some(&true);
             assert!(container.probes.readiness.is_none() || said(ProbeKind::Readiness));
             assert!(container.probes.startup.is_none() || said(ProbeKind::Startup));
             let hooked = container.post_start.is_some() && self.hooks.get(&newest.id) == Some(&0);
@@ -295,7 +295,7 @@ impl World {
         assert_eq!(newest.id, order.id);
         assert!(matches!(newest.state, InstanceState::Running { .. }));
         let container = self.desired.container(&order.container).expect("wanted");
-        let passed = self.verdicts.get(&(order.id.clone(), ProbeKind::Startup)) == Some(&true);
+        let passed = self.results.get(&(order.id.clone(), ProbeKind::Startup)) == Some(&true);
         match order.kind {
             ProbeKind::Startup => assert!(!passed),
             _ => assert!(passed || container.probes.startup.is_none()),
@@ -461,7 +461,7 @@ impl World {
                     let newest = self.observed.newest(&old.name).is_some_and(|c| c.id == old.id);
                     let told = self.record.record_probe_result(&old.name, &old.id, *kind, *good);
                     assert!(!told || newest, "a verdict about an older instance counts");
-                    self.verdicts.insert((old.id.clone(), *kind), *good);
+                    self.results.insert((old.id.clone(), *kind), *good);
                 }
                 // For the newest, dead instance it may count; only its health changes.
                 assert_eq!(self.record.ending, before.ending);
@@ -490,7 +490,7 @@ impl World {
     fn judge(&mut self, order: &ProbeOrder, good: bool) {
         let told = self.record.record_probe_result(&order.container, &order.id, order.kind, good);
         assert!(told, "{order:?} is not about the newest instance");
-        self.verdicts.insert((order.id.clone(), order.kind), good);
+        self.results.insert((order.id.clone(), order.kind), good);
     }
 
     fn act(&mut self, n: usize, works: bool) {
@@ -563,11 +563,8 @@ impl World {
             }
             Action::RemoveContainer { id, .. } => self.observed.containers.retain(|c| c.id != id),
             Action::StopSandbox { id, attempt } => {
-                self.observed
-                    .sandboxes
-                    .iter_mut()
-                    .filter(|s| s.id == id)
-                    .for_each(|s| s.ready = false);
+                let sandboxes = self.observed.sandboxes.iter_mut();
+                sandboxes.filter(|s| s.id == id).for_each(|s| s.ready = false);
                 self.record.record_stopped_sandbox(attempt);
             }
             Action::RemoveSandbox { id } => {
@@ -618,7 +615,7 @@ impl World {
             }
             let unproven = result.probes.iter().find(|order| match order.kind {
                 ProbeKind::Startup => true,
-                ProbeKind::Readiness => order.verdict != Some(true),
+                ProbeKind::Readiness => order.result != Some(true),
                 ProbeKind::Liveness => false,
             });
             if let Some(order) = unproven.filter(|_| result.actions.is_empty()) {

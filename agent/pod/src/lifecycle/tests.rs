@@ -62,7 +62,7 @@ fn desired() -> DesiredPod {
         qos_class: "BestEffort".into(),
         readiness_gates: Vec::new(),
         conditions: Vec::new(),
-        verdict: None,
+        disruption: None,
         dead_kept: 1,
         crash_delay_max: CRASH_DELAY_MAX,
     }
@@ -445,7 +445,7 @@ fn a_closed_readiness_gate_keeps_the_pod_unready() {
 #[test]
 fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
     let observed = with(vec![instance("c", 0, running())]);
-    let verdict = |grace: Option<u64>| Disruption {
+    let disruption = |grace: Option<u64>| Disruption {
         reason: "Evicted".into(),
         message: "low on memory".into(),
         grace: grace.map(Duration::from_secs),
@@ -455,13 +455,13 @@ fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
         assert_eq!(next.stage, PodStage::Ending);
         next.record.ending.map(|ending| ending.deadline - at(0).boot)
     };
-    let hard = DesiredPod { verdict: Some(verdict(Some(0))), ..desired() };
+    let hard = DesiredPod { disruption: Some(disruption(Some(0))), ..desired() };
     assert_eq!(deadline(&hard), Some(Duration::ZERO));
-    let soft = DesiredPod { verdict: Some(verdict(None)), ..desired() };
+    let soft = DesiredPod { disruption: Some(disruption(None)), ..desired() };
     assert_eq!(deadline(&soft), Some(Duration::from_secs(30)));
     let hurried = DesiredPod {
         presence: Presence::Deleting { grace: Duration::from_secs(600) },
-        verdict: Some(verdict(Some(5))),
+        disruption: Some(disruption(Some(5))),
         ..desired()
     };
     assert_eq!(deadline(&hurried), Some(Duration::from_secs(5)));

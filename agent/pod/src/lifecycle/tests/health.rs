@@ -57,7 +57,7 @@ fn the_startup_probe_gates_the_others_and_readiness_the_pod() {
     let third = plan(&pod, &observed, &record, at(7));
     assert_eq!(shown(&third), (true, Some(true)));
     assert_eq!(condition(&third.status, "Ready").status, "True");
-    assert_eq!(third.probes[0].verdict, Some(true));
+    assert_eq!(third.probes[0].result, Some(true));
 
     // The next instance has to become ready again.
     let next = with(vec![instance("c", 0, exited(1)), instance("c", 1, running())]);

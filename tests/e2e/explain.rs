@@ -26,7 +26,7 @@ pub async fn the_proxy_explains_itself(c: &Context) -> Result<()> {
     let web = c.client.within::<Service>("demo").get("web").await?.spec.cluster_ip;
     let trace = ask(c, &["trace", "tcp", &web, "80", "--from", "10.244.0.250"]).await?;
     for expected in [
-        "service demo/web, port \"http\": cluster address",
+        "Service demo/web, port \"http\": cluster IP",
         "Ready, here",
         "endpoints: ",
         "=> to 10.244.",
@@ -34,7 +34,7 @@ pub async fn the_proxy_explains_itself(c: &Context) -> Result<()> {
         ensure!(trace.contains(expected), "no {expected:?} in\n{trace}");
     }
     let nobody = ask(c, &["trace", "tcp", &web, "81"]).await?;
-    ensure!(nobody.contains("=> refused with a TCP reset"), "{nobody}");
+    ensure!(nobody.contains("=> rejected with a TCP reset"), "{nobody}");
     // What the kernel has follows what the API says, a moment later.
     until("no difference", PATIENCE, async || {
         ask(c, &["diff"]).await.map(drop).map_err(|error| format!("{error:#}"))

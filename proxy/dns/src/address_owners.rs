@@ -1,15 +1,15 @@
-//! The services that an address belongs to.
+//! The Services that an address belongs to.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A service by namespace and name, each kept once.
+/// Namespace and name, each kept once.
 pub(crate) type ServiceKey = (Arc<str>, Arc<str>);
 
-/// Nearly always one, and there are as many as services. Each with how often it has the address: several of its slices may
-/// name the same endpoint.
+/// Usually one Service, and as many values as Services. Each with a count: several EndpointSlices may have the same
+/// endpoint.
 #[derive(Clone, Debug)]
 pub(crate) enum AddressOwners {
     One(ServiceKey, usize),
@@ -26,7 +26,7 @@ impl AddressOwners {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// With one more, or once more.
+    /// Adds a Service, or increments its count.
     pub(crate) fn with_key(self, key: ServiceKey) -> Self {
         match self {
             Self::One(one, count) if one == key => Self::One(one, count.saturating_add(1)),
@@ -39,7 +39,7 @@ impl AddressOwners {
         }
     }
 
-    /// Without one, once; none when nobody is left.
+    /// Decrements the count of a Service; `None` when none is left.
     pub(crate) fn without_key(self, key: &ServiceKey) -> Option<Self> {
         match self {
             Self::One(one, count) if one == *key => {

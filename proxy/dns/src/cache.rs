@@ -1,7 +1,7 @@
-//! Answers of other servers, kept for as long as they allow and not longer than we like.
+//! Cache of upstream responses, for their TTL within limits.
 //!
-//! Bounded without a list of uses: entries live in a young half and an old one; when the young one is full it becomes
-//! the old one, and what was in that is forgotten, unless it was asked for in the meantime.
+//! Bounded without a list of uses: entries are in a young or an old generation; when the young one is full it becomes
+//! the old one, and the previous old one is dropped except for entries that were used in the meantime.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -12,41 +12,40 @@ use std::time::{Duration, Instant};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 
-/// Records of an answer that is kept; larger ones are queried again.
+/// Responses with more records are not cached.
 const RECORDS_MAX: usize = 64;
 
-/// Bytes of an answer that is kept: what fits a datagram does, and a little more. Read, an answer of many short texts takes
-/// thirty times its bytes.
+/// Longer responses are not cached. Decoded, a response of many short TXT records takes thirty times its length.
 const ANSWER_LEN_MAX: usize = 4096;
 
-/// A question, as far as answers to it are alike.
+/// The parts of a query that the response depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CacheKey {
-    /// The name, in lower case.
+    /// In lower case.
     pub name: Name,
     /// The type of the records.
     pub kind: RecordType,
-    /// Whether signatures were wanted.
+    /// DO bit: whether DNSSEC records are wanted.
     pub dnssec_ok: bool,
-    /// Whether the other server was not to check them.
+    /// CD bit: whether the upstream server should not validate.
     pub checking_disabled: bool,
 }
 
-/// How much is kept, and how long.
+/// Limits of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Answers.
+    /// Number of responses.
     pub entries: usize,
-    /// Bytes of all answers together, as messages.
+    /// Total length of the responses.
     pub bytes: usize,
-    /// How long an answer with records is kept at most.
+    /// Maximum TTL of responses with records.
     pub found: Duration,
-    /// How long one without is kept at most.
+    /// Maximum TTL of negative responses.
     pub missing: Duration,
 }
 
 impl Default for CacheLimits {
-    /// What NodeLocal DNSCache is usually set to.
+    /// The usual settings of NodeLocal DNSCache.
     fn default() -> Self {
         Self {
             entries: 8192,
@@ -57,12 +56,12 @@ impl Default for CacheLimits {
     }
 }
 
-/// The answers.
+/// The cache.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     limits: CacheLimits,
     young: HashMap<CacheKey, Entry>,
-    /// Bytes of the answers in there.
+    /// Total length of the young generation.
     young_len: usize,
     old: HashMap<CacheKey, Entry>,
 }
@@ -70,29 +69,29 @@ pub struct Cache {
 #[derive(Clone, Debug)]
 struct Entry {
     message: Arc<Message>,
-    /// Its bytes as a message.
+    /// Encoded length.
     len: usize,
     since: Instant,
     until: Instant,
 }
 
 impl Cache {
-    /// An empty one.
+    /// An empty cache.
     pub fn new(limits: CacheLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// Answers that are kept.
+    /// Number of responses.
     pub fn len(&self) -> usize {
         self.young.len().saturating_add(self.old.len())
     }
 
-    /// Whether none is.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The answer to a question at `now`; its records say how much longer they may be kept.
+    /// The response to a query at `now`, with reduced TTLs.
     pub fn get(&mut self, key: &CacheKey, now: Instant) -> Option<Message> {
         let entry = match self.young.get(key) {
             Some(entry) => entry.clone(),
@@ -116,10 +115,10 @@ impl Cache {
         Some(message)
     }
 
-    /// Keeps an answer that was heard at `now`, if it is one to keep.
+    /// Adds a response received at `now`, if it may be cached.
     pub fn put(&mut self, key: CacheKey, mut message: Message, now: Instant) {
         let Some(time) = lifetime(&message, &self.limits) else { return };
-        // A name that is asked for every second should not keep its other records longer than itself.
+        // A name that is queried every second should not extend the life of other records.
         message.additionals.clear();
         let Ok(len) = message.to_vec().map(|bytes| bytes.len()) else { return };
         let Some(until) = now.checked_add(time) else { return };
@@ -142,7 +141,7 @@ impl Cache {
     }
 }
 
-/// How long an answer is kept; none for those that say nothing lasting (RFC 2308).
+/// How long a response may be cached; `None` for failures and negative responses without SOA (RFC 2308).
 fn lifetime(message: &Message, limits: &CacheLimits) -> Option<Duration> {
     if message.metadata.truncation
         || message.answers.len().saturating_add(message.authorities.len()) > RECORDS_MAX
@@ -205,7 +204,7 @@ mod tests {
         assert_eq!(ttl(&mut cache, 7), Some(13));
         assert_eq!(ttl(&mut cache, 20), None);
         assert!(cache.is_empty());
-        // Not longer than we like, though the record may live on elsewhere.
+        // Limited, though the record may live on elsewhere.
         cache.put(key(0), found(3600), start);
         assert_eq!(ttl(&mut cache, 29), Some(3571));
         assert_eq!(ttl(&mut cache, 30), None);

@@ -1,9 +1,8 @@
-//! Pure: the names of a cluster, and what a resolver for pods answers.
+//! Pure: the cluster's DNS zone and the responses to queries of pods.
 //!
-//! [`model`] is what names are made of, taken from Services and EndpointSlices; [`Zone`] holds it and answers
-//! questions; [`message`] turns answers into messages of the size that the asker can take; [`cache`] remembers
-//! what other servers answered; [`resolv_conf`] reads who those are. Sockets, clocks and dice lie in
-//! `proxy-nameserver`.
+//! [`model`] reduces Services and EndpointSlices to what names need; [`Zone`] holds it and resolves queries;
+//! [`message`] builds responses of the size that the client accepts; [`cache`] keeps upstream responses;
+//! [`resolv_conf`] parses the upstream servers. Sockets, clocks and randomness are in `proxy-nameserver`.
 
 pub mod cache;
 

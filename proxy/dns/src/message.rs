@@ -1,4 +1,4 @@
-//! Questions and answers as messages.
+//! DNS messages.
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, Record};
@@ -6,32 +6,32 @@ use hickory_proto::serialize::binary::BinEncodable;
 
 use crate::zone::Reply;
 
-/// What we offer to take and to send in one datagram: fits any path without fragments (DNS flag day 2020).
+/// UDP payload size that is advertised and sent: fits any path without fragmentation (DNS flag day 2020).
 pub const DATAGRAM_MAX: u16 = 1232;
-/// What an asker takes that says nothing about it (RFC 1035, section 2.3.4).
+/// UDP payload size of clients without EDNS (RFC 1035, section 2.3.4).
 const DATAGRAM_DEFAULT: u16 = 512;
-/// The only version of EDNS (RFC 6891).
+/// The only EDNS version (RFC 6891).
 const EDNS_VERSION: u8 = 0;
 
-/// Why a request gets no answer from names.
+/// Why a request is not resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// It is none: nothing is said, or two machines could talk to each other for ever.
+    /// Not a request: no response is sent, or two servers could exchange messages forever.
     Ignore,
-    /// It is answered with this.
+    /// It is answered with this message.
     Answer(Box<Message>),
 }
 
-/// A request that can be answered.
+/// A valid request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// As it came.
+    /// The message as received.
     pub message: Message,
-    /// What is asked for.
+    /// Its question.
     pub query: Query,
 }
 
-/// Reads a request.
+/// Decodes a request.
 pub fn read(bytes: &[u8]) -> Result<Request, RequestError> {
     let Ok(message) = Message::from_vec(bytes) else {
         return Err(broken(bytes));
@@ -52,7 +52,7 @@ pub fn read(bytes: &[u8]) -> Result<Request, RequestError> {
     }
 }
 
-/// What is said to bytes that are no message: their first twelve are enough to answer.
+/// The response to bytes that cannot be decoded: the first twelve suffice.
 fn broken(bytes: &[u8]) -> RequestError {
     match bytes {
         [high, low, flags, ..] if bytes.len() >= 12 && flags & 0x80 == 0 => {
@@ -67,7 +67,7 @@ fn broken(bytes: &[u8]) -> RequestError {
     }
 }
 
-/// An answer without records.
+/// A response without records.
 pub fn answer(request: &Message, code: ResponseCode) -> Message {
     let mut answer = Message::response(request.metadata.id, request.metadata.op_code);
     answer.metadata.recursion_desired = request.metadata.recursion_desired;
@@ -84,7 +84,7 @@ pub fn answer(request: &Message, code: ResponseCode) -> Message {
     answer
 }
 
-/// An answer of our own.
+/// A response from the zone.
 pub fn own_answer(request: &Message, reply: Reply) -> Message {
     let mut answer = answer(request, reply.code);
     answer.metadata.authoritative = reply.code != ResponseCode::Refused;
@@ -94,7 +94,7 @@ pub fn own_answer(request: &Message, reply: Reply) -> Message {
     answer
 }
 
-/// The answer of another server, after `first`: names of ours that lead to the one it was asked for.
+/// An upstream response, after `first`: CNAME records of the zone that lead to the queried name.
 pub fn foreign_answer(request: &Message, first: Vec<Record>, theirs: &Message) -> Message {
     let mut answer = answer(request, theirs.metadata.response_code);
     answer.metadata.authentic_data = theirs.metadata.authentic_data && first.is_empty();
@@ -105,7 +105,7 @@ pub fn foreign_answer(request: &Message, first: Vec<Record>, theirs: &Message) -
     answer
 }
 
-/// A question to another server.
+/// A query to an upstream server.
 pub fn question(id: u16, name: &Name, asked: &Request) -> Message {
     let mut message = Message::new(id, MessageType::Query, OpCode::Query);
     message.metadata.recursion_desired = true;
@@ -119,8 +119,8 @@ pub fn question(id: u16, name: &Name, asked: &Request) -> Message {
     message
 }
 
-/// Whether `answer` answers `question`: anybody may send datagrams with our port as their destination. Operations
-/// count too: in an update, records may lack their data, which no answer to a pod may.
+/// Whether `answer` is the response to `question`: any host may send datagrams to our port. The opcode counts too:
+/// records of an UPDATE may have no data, which a response to a pod may not.
 pub fn answers(question: &Message, answer: &Message) -> bool {
     let same = |(a, b): (&Query, &Query)| {
         a.name == b.name && a.query_type == b.query_type && a.query_class == b.query_class
@@ -132,23 +132,22 @@ pub fn answers(question: &Message, answer: &Message) -> bool {
         && answer.queries.iter().zip(&question.queries).all(same)
 }
 
-/// Whether the asker wants signatures.
+/// Whether the client wants DNSSEC records.
 pub fn dnssec_ok(request: &Message) -> bool {
     request.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok)
 }
 
-/// Bytes of a datagram that the asker takes.
+/// UDP payload size that the client accepts.
 pub fn datagram_limit(request: &Message) -> usize {
     let asked = request.edns.as_ref().map_or(DATAGRAM_DEFAULT, Edns::max_payload);
     asked.clamp(DATAGRAM_DEFAULT, DATAGRAM_MAX).into()
 }
 
-/// The bytes of an answer, at most `limit`. What is least missed goes first: addresses that the asker did not ask
-/// for; then as many answers as there have to, which the answer says, so that the asker comes by TCP. `None` where
-/// not even the question fits.
+/// Encodes a response of at most `limit` bytes. Additional records are dropped first, then as many answers as
+/// necessary, with TC set so that the client retries by TCP. `None` if not even the question fits.
 pub fn encode(mut answer: Message, limit: usize) -> Option<Vec<u8>> {
     let bytes = answer.to_bytes().ok()?;
-    // Beyond 64 KiB the encoder leaves out what does not fit, and says so in the third byte (TC).
+    // Above 64 KiB the encoder drops records and sets TC in the third byte.
     let is_cut = |bytes: &[u8]| bytes.get(2).is_some_and(|flags| flags & 0x02 != 0);
     if bytes.len() <= limit && !is_cut(&bytes) {
         return Some(bytes);
@@ -162,7 +161,7 @@ pub fn encode(mut answer: Message, limit: usize) -> Option<Vec<u8>> {
             let bytes = answer.to_bytes().ok()?;
             return (bytes.len() <= limit).then_some(bytes);
         }
-        // As many as would fit if all were alike, and fewer each time.
+        // As many as would fit if all had the same length, and fewer each time.
         let fit = answer.answers.len() * limit / bytes.len();
         answer.answers.truncate(fit.min(answer.answers.len() - 1));
         bytes = answer.to_bytes().ok()?;
@@ -263,7 +262,7 @@ mod tests {
         let mut other = good.clone();
         other.metadata.id = 8;
         assert!(!answers(&asked, &other) && !answers(&asked, &asked));
-        // Found by fuzzing: a record without data, which is read in an update only, would have been passed on.
+        // Found by fuzzing: a record without data, which only an UPDATE may have, would have been forwarded.
         let mut bytes = good.to_vec().unwrap();
         bytes[2] |= 5 << 3;
         bytes[7] = 1;

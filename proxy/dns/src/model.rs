@@ -1,4 +1,4 @@
-//! What names are made of: services and endpoints, reduced to what the naming rules look at.
+//! Services and EndpointSlices, reduced to what DNS records need.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -8,60 +8,60 @@ use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use proto_api::names::Names;
 
-/// A service that has a name.
+/// A Service with DNS records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedService {
-    /// What its name leads to.
+    /// The kind of its records.
     pub leads: ServiceTarget,
     /// Its ports.
     pub ports: Box<[NamedPort]>,
 }
 
-/// What the name of a service leads to.
+/// What the name of a Service resolves to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceTarget {
-    /// To its cluster addresses.
+    /// Its cluster IPs.
     ToItself(Box<[IpAddr]>),
-    /// To its endpoints: it is headless.
+    /// Its endpoints: it is headless.
     ToEndpoints,
-    /// To another name.
+    /// Another name: ExternalName.
     ToName(Box<str>),
 }
 
-/// A port with a name.
+/// A named port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPort {
-    /// Its name, in lower case; empty for a single port.
+    /// In lower case; empty for a single port.
     pub name: Box<str>,
-    /// Its protocol as names write it: `tcp`, `udp` or `sctp`.
+    /// `tcp`, `udp` or `sctp`, as in SRV names.
     pub protocol: &'static str,
     /// Its number.
     pub port: u16,
 }
 
-/// Some of the endpoints of a headless service: one EndpointSlice.
+/// An EndpointSlice of a headless Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedSlice {
-    /// Namespace of the slice and its service.
+    /// Namespace of the EndpointSlice and its Service.
     pub namespace: Box<str>,
-    /// Name of the service.
+    /// Name of the Service.
     pub service: Box<str>,
-    /// Ports that the endpoints listen on.
+    /// Its ports.
     pub ports: Box<[NamedPort]>,
-    /// Those that are ready.
+    /// Its ready endpoints.
     pub endpoints: Box<[NamedEndpoint]>,
 }
 
-/// An endpoint that is ready.
+/// A ready endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedEndpoint {
     /// Its address.
     pub address: IpAddr,
-    /// The first part of its own name, in lower case: what its pod chose, else made of its address.
+    /// First label of its name, in lower case: `hostname`, else derived from its address.
     pub hostname: Box<str>,
 }
 
-/// A service as far as it has a name; nothing for one without addresses.
+/// The records of a Service; `None` for one without addresses.
 pub fn name_service(service: &Service) -> Option<NamedService> {
     let spec = &service.spec;
     let leads = if spec.type_ == "ExternalName" {
@@ -86,15 +86,15 @@ fn service_port(port: &ServicePort) -> Option<NamedPort> {
     })
 }
 
-/// The ready endpoints of a slice as far as they may have names: nothing for those of a service with a cluster
-/// address, which its controller leaves without the label of headless services.
+/// The ready endpoints of an EndpointSlice; `None` if its Service has a cluster IP, which its controller indicates by
+/// omitting the headless label.
 pub fn name_slice(slice: &EndpointSlice, names: &Names) -> Option<NamedSlice> {
     let labels = &slice.metadata.labels;
     let service = labels.get(&names.label("service-name")).filter(|name| !name.is_empty())?;
     if !matches!(slice.address_type.as_str(), "IPv4" | "IPv6") {
         return None;
     }
-    // Slices that people write need not have the label.
+    // EndpointSlices written by users may lack the label.
     let managed = labels.contains_key(&names.sub_label("endpointslice", "managed-by"));
     if managed && !labels.contains_key(&names.sub_label("service", "headless")) {
         return None;
@@ -115,8 +115,8 @@ fn endpoint_port(port: &EndpointPort) -> Option<NamedPort> {
     })
 }
 
-/// Only the first address counts: the others are other names of the same endpoint. Whether endpoints that are not
-/// ready are published was decided by who wrote the condition.
+/// Only the first address counts: the others are the same endpoint's. `publishNotReadyAddresses` is included in the
+/// condition already.
 fn endpoint(endpoint: &Endpoint) -> Option<NamedEndpoint> {
     if !endpoint.conditions.ready.unwrap_or(true) {
         return None;
@@ -141,7 +141,7 @@ pub fn dashed(address: IpAddr) -> String {
     address.to_string().replace(['.', ':'], "-")
 }
 
-/// The address that a label says: the reverse of [`dashed`].
+/// The address of such a label.
 pub fn undashed(label: &str) -> Option<IpAddr> {
     let v4 = label.replace('-', ".").parse::<std::net::Ipv4Addr>().map(IpAddr::from);
     let v6 = || label.replace('-', ":").parse::<std::net::Ipv6Addr>().map(IpAddr::from);

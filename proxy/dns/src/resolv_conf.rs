@@ -1,13 +1,12 @@
-//! Which other servers to ask, as resolv.conf(5) says it.
+//! Upstream servers of resolv.conf(5).
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The port of name servers.
 const PORT: u16 = 53;
-/// Name servers that are used at most; the C library takes three.
+/// Maximum of servers; the C library uses three.
 const SERVERS_MAX: usize = 8;
 
-/// The name servers of a resolv.conf; those in `not` are ourselves.
+/// The servers of a resolv.conf, without the addresses in `not`, which are this server's own.
 pub fn servers(text: &str, not: &[IpAddr]) -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -15,7 +14,7 @@ pub fn servers(text: &str, not: &[IpAddr]) -> Vec<SocketAddr> {
         if words.next() != Some("nameserver") {
             continue;
         }
-        // A zone (`fe80::1%eth0`) needs an interface; such servers are left out.
+        // Scoped addresses (`fe80::1%eth0`) need an interface; such servers are left out.
         let address = words.next().and_then(|word| word.parse::<IpAddr>().ok());
         let server = address.filter(|ip| !not.contains(ip)).map(|ip| SocketAddr::new(ip, PORT));
         found.extend(server.filter(|server| !found.contains(server)));

@@ -1,18 +1,16 @@
-//! The names of the cluster, and what is answered to a question about one.
-//!
-//! The rules are those of Kubernetes' DNS specification, version [`SPECIFICATION`]; below the cluster's domain:
+//! The cluster's DNS zone, by Kubernetes' DNS specification, version [`SPECIFICATION`]. Below the cluster domain:
 //!
 //! ```text
-//! dns-version                               TXT     the version of the rules
-//! <service>.<namespace>.svc                 A AAAA  cluster addresses, or ready endpoints of a headless service,
+//! dns-version                               TXT     the version of the specification
+//! <service>.<namespace>.svc                 A AAAA  cluster IPs, or ready endpoints of a headless Service,
 //!                                           CNAME   or the external name;  SRV  each port
-//! <host>.<service>.<namespace>.svc          A AAAA  an endpoint of a headless service
+//! <host>.<service>.<namespace>.svc          A AAAA  an endpoint of a headless Service
 //! _<port>._<protocol>.<service>.<ns>.svc    SRV     that port
-//! <a-b-c-d>.<namespace>.pod                 A AAAA  the address that the name says
+//! <a-b-c-d>.<namespace>.pod                 A AAAA  the address in the name
 //! ```
 //!
-//! and for addresses of services and of headless services' endpoints PTR. What lies outside is another DNS server's
-//! ([`Outcome::Elsewhere`]). Changes cost what they change; a question costs what it is answered with.
+//! and PTR for addresses of Services and of headless Services' endpoints. Other names are resolved upstream
+//! ([`Outcome::Elsewhere`]). The cost of a change follows the change; the cost of a query follows its response.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -25,66 +23,66 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use crate::address_owners::{AddressOwners, ServiceKey};
 use crate::model::{NamedEndpoint, NamedPort, NamedService, NamedSlice, ServiceTarget, undashed};
 
-/// Version of the naming rules.
+/// Version of the DNS specification.
 pub const SPECIFICATION: &str = "1.1.0";
-/// How long an answer may be kept, in seconds: asking again costs a packet within the node.
+/// TTL of records, in seconds: a query costs one packet within the node.
 const TTL_SECS: u32 = 5;
-/// Names that lead to names, followed at most.
+/// Maximum length of a CNAME chain.
 const ALIASES_MAX: usize = 8;
-/// Endpoints of one name in an answer: what fits into the 64 KiB of a message, with room for their own names.
+/// Endpoints in one response: what fits a message of 64 KiB, with their names.
 const ENDPOINTS_MAX: usize = 1000;
-/// Ports of endpoints that are looked at for one question: those of 65,536 endpoints with one port each.
+/// Endpoint ports examined for one query: 65,536 endpoints with one port each.
 const PORTS_MAX: usize = 1 << 16;
 
-/// The domain of the cluster is none.
+/// The cluster domain is not a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a domain name")]
 pub struct ZoneError(String);
 
-/// What becomes of a question.
+/// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is answered.
+    /// A response.
     Answered(Reply),
-    /// It leads to a name of another DNS server: the answer begins with these records.
+    /// A CNAME to a name outside the zone: the response begins with these records.
     Continues {
-        /// The names on the way.
+        /// The CNAME records.
         records: Vec<Record>,
-        /// The name to ask others for.
+        /// The name to resolve upstream.
         target: Name,
     },
-    /// Another DNS server answers it.
+    /// The name is outside the zone.
     Elsewhere,
 }
 
-/// An answer of ours.
+/// A response from the zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Whether there is such a name.
+    /// NOERROR or NXDOMAIN.
     pub code: ResponseCode,
-    /// What was asked for.
+    /// Answer section.
     pub answers: Vec<Record>,
-    /// Who says so, if there is nothing: how long that may be kept.
+    /// Authority section: the SOA of negative responses, with their TTL.
     pub authorities: Vec<Record>,
-    /// Addresses that the asker will want next.
+    /// Additional section: addresses that the client will need next.
     pub additionals: Vec<Record>,
 }
 
-/// The names of a cluster.
+/// The zone.
 #[derive(Clone, Debug)]
 pub struct Zone {
     domain: Name,
-    /// Services and endpoints by namespace, then by name.
+    /// By namespace and name.
     namespaces: HashMap<Arc<str>, HashMap<Arc<str>, ServiceRecords>>,
-    /// Which services an address belongs to.
+    /// Services by address.
     addresses: HashMap<IpAddr, AddressOwners>,
-    /// The service at whose addresses we are asked.
+    /// The cluster's DNS Service.
     own: ServiceKey,
-    /// Counts changes.
+    /// Number of changes.
     serial: u32,
 }
 
-/// What is known of a service.
+/// Records of a Service.
 #[derive(Clone, Debug, Default)]
 struct ServiceRecords {
     service: Option<Arc<NamedService>>,
@@ -92,7 +90,7 @@ struct ServiceRecords {
 }
 
 impl ServiceRecords {
-    /// Endpoints with the ports that they listen on, each once.
+    /// Endpoints with their ports, each once.
     fn endpoints(&self) -> impl Iterator<Item = (&NamedEndpoint, &[NamedPort])> {
         let headless = self.is_headless();
         let slices = self.slices.values().filter(move |_| headless);
@@ -104,7 +102,7 @@ impl ServiceRecords {
         self.service.as_ref().is_some_and(|service| service.leads == ServiceTarget::ToEndpoints)
     }
 
-    /// The addresses by which it is found.
+    /// Addresses with PTR records.
     fn addresses(&self) -> Vec<IpAddr> {
         match self.service.as_ref().map(|service| &service.leads) {
             Some(ServiceTarget::ToItself(addresses)) => addresses.to_vec(),
@@ -114,7 +112,7 @@ impl ServiceRecords {
 }
 
 impl Zone {
-    /// A cluster without services. `own` is namespace and name of the service at whose addresses pods ask.
+    /// A zone without Services. `own` is namespace and name of the cluster's DNS Service.
     pub fn new(domain: &str, own: (&str, &str)) -> Result<Self, ZoneError> {
         let wrong = || ZoneError(domain.to_owned());
         let mut name = Name::from_ascii(domain.trim_end_matches('.')).map_err(|_| wrong())?;
@@ -131,17 +129,17 @@ impl Zone {
         })
     }
 
-    /// The domain.
+    /// The cluster domain.
     pub fn domain(&self) -> &Name {
         &self.domain
     }
 
-    /// The addresses at which pods ask.
+    /// Addresses of the cluster's DNS Service.
     pub fn own_addresses(&self) -> Vec<IpAddr> {
         self.entry(&self.own.0, &self.own.1).map(ServiceRecords::addresses).unwrap_or_default()
     }
 
-    /// Number of services with a name.
+    /// Number of Services with records.
     pub fn services_len(&self) -> usize {
         let named = |entries: &HashMap<_, ServiceRecords>| {
             entries.values().filter(|entry| entry.service.is_some()).count()
@@ -149,7 +147,7 @@ impl Zone {
         self.namespaces.values().map(named).sum()
     }
 
-    /// Notes a service as it is now, or that there is none.
+    /// Sets a Service, or removes it.
     pub fn service_changed(
         &mut self,
         namespace: &str,
@@ -165,8 +163,7 @@ impl Zone {
         self.settle(key, before, after);
     }
 
-    /// Notes a slice as it is now, or that there is none; `old` is what it was before, `name` tells the slices
-    /// of a service apart.
+    /// Sets an EndpointSlice, or removes it; `old` is its previous state, `name` identifies it within its Service.
     pub fn slice_changed(
         &mut self,
         name: &str,
@@ -182,7 +179,7 @@ impl Zone {
         }
     }
 
-    /// Replaces the slice of a service, or takes it away. No other slice of the service is looked at.
+    /// Sets or removes an EndpointSlice of a Service, without looking at its others.
     fn set(&mut self, namespace: &str, service: &str, name: &str, slice: Option<Arc<NamedSlice>>) {
         let (key, entry) = self.touch(namespace, service);
         let headless = entry.is_headless();
@@ -202,7 +199,7 @@ impl Zone {
         self.settle(key, before, after);
     }
 
-    /// A service that is about to change, known or not.
+    /// A Service that is about to change, existing or not.
     fn touch(&mut self, namespace: &str, name: &str) -> (ServiceKey, &mut ServiceRecords) {
         self.serial = self.serial.wrapping_add(1).max(1);
         let namespace = kept(&self.namespaces, namespace);
@@ -211,7 +208,7 @@ impl Zone {
         ((namespace, name.clone()), entries.entry(name).or_default())
     }
 
-    /// Notes which addresses have become a service's and which no longer are, and forgets one of which nothing is left.
+    /// Updates the addresses of a Service, and removes a Service without records.
     fn settle(&mut self, key: ServiceKey, before: Vec<IpAddr>, after: Vec<IpAddr>) {
         for address in before {
             let address_owners = self.addresses.remove(&address);
@@ -239,7 +236,7 @@ impl Zone {
         }
     }
 
-    /// Answers a question. `turn` rotates the answer, so that not everybody takes the same first address.
+    /// Resolves a query. `turn` rotates the addresses, so that clients do not all use the first one.
     pub fn ask(&self, query: &Query, turn: usize) -> Outcome {
         if query.query_class != DNSClass::IN
             || matches!(query.query_type, RecordType::AXFR | RecordType::IXFR)
@@ -253,7 +250,7 @@ impl Zone {
                 NameLookup::Alias(target) => {
                     let data = RData::CNAME(CNAME(target.clone()));
                     records.push(Record::from_rdata(name, TTL_SECS, data));
-                    // Who asks for the alias itself wants nothing else.
+                    // A query for CNAME itself does not follow it.
                     if matches!(query.query_type, RecordType::CNAME | RecordType::ANY) {
                         let reply = Reply { answers: records, ..self.existing(Vec::new()) };
                         return Outcome::Answered(Reply { authorities: Vec::new(), ..reply });
@@ -281,7 +278,7 @@ impl Zone {
         }
         let labels = labels(name);
         match labels.first().map(String::as_str) {
-            // RFC 6761, sections 6.3 and 6.4: these two names never leave the machine.
+            // RFC 6761, sections 6.3 and 6.4: these two names are never resolved upstream.
             Some("localhost") => {
                 let addresses =
                     [IpAddr::from([127, 0, 0, 1]), "::1".parse().unwrap_or([0; 16].into())];
@@ -292,7 +289,7 @@ impl Zone {
         }
     }
 
-    /// A name below our domain, label by label from the right.
+    /// Resolves a name below the cluster domain, label by label from the right.
     fn look_up_inside(&self, name: &Name, kind: RecordType, turn: usize) -> NameLookup {
         let all = labels(name);
         let inside: Vec<&str> =
@@ -328,7 +325,7 @@ impl Zone {
         self.namespaces.get(namespace)?.get(name)
     }
 
-    /// The name of a service, or one below it: `rest` are its further labels from the right.
+    /// Resolves the name of a Service or below it: `rest` are the further labels from the right.
     fn below_service(
         &self,
         name: &Name,
@@ -391,14 +388,14 @@ impl Zone {
         turn: usize,
     ) -> NameLookup {
         let addresses = entry.addresses();
-        // As the specification has it, a headless service nobody stands behind is no name.
+        // By the specification a headless Service without endpoints has no name.
         if addresses.is_empty() {
             return NameLookup::Reply(self.missing());
         }
         NameLookup::Reply(self.existing(addressed(name, &addresses, kind, turn)))
     }
 
-    /// SRV records of the ports that match, and the addresses that they lead to.
+    /// SRV records of the matching ports, with the addresses of their targets.
     fn ports(
         &self,
         name: &Name,
@@ -490,13 +487,13 @@ impl Zone {
         NameLookup::Reply(self.existing(record.into_iter().collect()))
     }
 
-    /// A name that exists, with these records of the type that was asked for.
+    /// A response for a name that exists, with these records of the queried type.
     fn existing(&self, answers: Vec<Record>) -> Reply {
         let authorities = if answers.is_empty() { vec![self.authority()] } else { Vec::new() };
         Reply { code: ResponseCode::NoError, answers, authorities, additionals: Vec::new() }
     }
 
-    /// A name that does not exist.
+    /// A response for a name that does not exist.
     fn missing(&self) -> Reply {
         Reply { code: ResponseCode::NXDomain, ..self.existing(Vec::new()) }
     }
@@ -506,7 +503,7 @@ impl Zone {
         below.unwrap_or_else(|_| self.domain.clone())
     }
 
-    /// How long the absence of a name may be kept: its last field.
+    /// SOA; its last field is the TTL of negative responses.
     fn authority(&self) -> Record {
         let contact =
             self.domain.prepend_label("hostmaster").unwrap_or_else(|_| self.domain.clone());
@@ -516,21 +513,21 @@ impl Zone {
 }
 
 impl Reply {
-    /// A question that is nobody's business here.
+    /// A response with code REFUSED.
     pub fn refused() -> Self {
         let code = ResponseCode::Refused;
         Self { code, answers: Vec::new(), authorities: Vec::new(), additionals: Vec::new() }
     }
 }
 
-/// What a name leads to.
+/// Result of looking up a name.
 enum NameLookup {
     Reply(Reply),
     Alias(Name),
     Elsewhere,
 }
 
-/// Ports of the service itself, or of each of its endpoints.
+/// Ports of the Service itself, or of each of its endpoints.
 fn ports_of(entry: &ServiceRecords) -> impl Iterator<Item = (Option<&NamedEndpoint>, &NamedPort)> {
     let service = entry.service.as_ref().filter(|s| matches!(s.leads, ServiceTarget::ToItself(_)));
     let own = service.into_iter().flat_map(|s| s.ports.iter().map(|port| (None, port)));
@@ -538,12 +535,12 @@ fn ports_of(entry: &ServiceRecords) -> impl Iterator<Item = (Option<&NamedEndpoi
     own.chain(theirs).take(PORTS_MAX)
 }
 
-/// The text as it is kept as a key, so that it is kept once.
+/// The text as a key that exists already, to keep it once.
 fn kept<T>(map: &HashMap<Arc<str>, T>, text: &str) -> Arc<str> {
     map.get_key_value(text).map_or_else(|| text.into(), |(kept, _)| kept.clone())
 }
 
-/// Records of the addresses that are of the type that was asked for, each once.
+/// Records of the addresses of the queried type, each once.
 fn addressed(name: &Name, addresses: &[IpAddr], kind: RecordType, turn: usize) -> Vec<Record> {
     let asked = |address: &&IpAddr| match kind {
         RecordType::A => address.is_ipv4(),
@@ -566,13 +563,13 @@ fn rotate<T>(list: &mut [T], turn: usize) {
     }
 }
 
-/// The labels from the right, in lower case. What is no text is like no name of ours.
+/// Labels from the right, in lower case. Labels that are not UTF-8 match nothing.
 fn labels(name: &Name) -> Vec<String> {
     let text = |label: &[u8]| String::from_utf8_lossy(label).to_ascii_lowercase();
     name.iter().rev().map(text).collect()
 }
 
-/// The address whose name is asked for: `7.0.244.10.in-addr.arpa`, or 32 digits below `ip6.arpa`.
+/// The address of a PTR query: `7.0.244.10.in-addr.arpa`, or 32 digits below `ip6.arpa`.
 fn reversed(name: &Name) -> Option<IpAddr> {
     let labels = labels(name);
     let words: Vec<&str> = labels.iter().map(String::as_str).collect();

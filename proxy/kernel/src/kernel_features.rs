@@ -1,4 +1,4 @@
-//! What this kernel can do, found out by asking: transactions that make something and delete it again.
+//! Probes the kernel's features with transactions that create and delete objects.
 
 use proxy_netfilter::ack::errno;
 use proxy_netfilter::nft::command::{Command, Existing};
@@ -8,18 +8,18 @@ use proxy_netfilter::nft::{Chain, Family, Table};
 use crate::session::{CommitError, Session};
 use crate::transport::Transport;
 
-/// What this kernel can do.
+/// Features of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFeatures {
-    /// Families of which it has nat chains.
+    /// Families with nat chains.
     pub families: Vec<Family>,
-    /// Flags by which a table belongs to our socket and outlives it; none where it has no such tables.
+    /// Flags of tables that belong to a socket and outlive it; `NONE` if the kernel does not support them.
     pub owner_flags: TableFlags,
 }
 
 impl KernelFeatures {
-    /// Asks about `families`. `table` is the name of a table that nobody has; nothing of it stays. Fails when
-    /// the kernel may not be asked.
+    /// Probes `families` with a table of a name that no program uses; nothing of it stays. Fails if access to
+    /// netfilter is denied.
     pub fn probe<T: Transport>(
         session: &mut Session<T>,
         table: &str,
@@ -47,7 +47,7 @@ impl KernelFeatures {
     }
 }
 
-/// Whether the kernel takes commands that make something in a new table.
+/// Whether the kernel accepts commands that create objects in a new table.
 fn accepts<T: Transport>(
     session: &mut Session<T>,
     family: Family,

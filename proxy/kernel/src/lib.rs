@@ -1,7 +1,7 @@
-//! Io: the kernel's netfilter, spoken to over one netlink socket per purpose; and its settings in `/proc/sys`.
+//! Io: netlink sockets to the kernel's netfilter, and sysctls.
 //!
-//! [`Session`] is the protocol: one transaction or one dump at a time, answers matched to messages.
-//! [`Transport`] is what carries it: [`Socket`] in programs, [`proxy_netfilter::fake::FakeKernel`] in tests.
+//! [`Session`] implements the protocol: one transaction or dump at a time, with responses matched to messages.
+//! [`Transport`] sends and receives: [`Socket`] in programs, [`proxy_netfilter::fake::FakeKernel`] in tests.
 
 mod transport;
 pub use transport::{FakeTransport, OpenError, Socket, Transport};

@@ -1,15 +1,15 @@
 //! Detects that another program changed the ruleset.
 //!
-//! The kernel tells every listener of each element of each transaction, which makes transactions several times as
-//! expensive; it makes no difference whose they are. So the group is joined while there is nothing to commit, and left
-//! before a transaction: what happens in between shows in the ruleset's generation.
+//! The kernel notifies every subscriber of each element of each transaction, also of the subscriber's own, which makes
+//! transactions several times as expensive. So the group is joined only while there is nothing to commit; changes at
+//! other times show in the generation of the ruleset.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use crate::transport::{OpenError, Socket, Transport};
 
-/// Group of nfnetlink that is told of nf_tables (`NFNLGRP_NFTABLES`).
+/// `NFNLGRP_NFTABLES`.
 const GROUP: u32 = 7;
 /// Datagrams read per check: more than this already proves that another program is committing.
 const READ_MAX: usize = 4096;
@@ -21,7 +21,7 @@ pub struct NftMonitor {
 }
 
 impl NftMonitor {
-    /// A socket that does not listen yet, in the network namespace of the calling thread.
+    /// Not subscribed, in the network namespace of the calling thread.
     pub fn open() -> Result<Self, OpenError> {
         Ok(Self { socket: Socket::open()?, subscribed: false })
     }
@@ -44,8 +44,7 @@ impl NftMonitor {
         }
     }
 
-    /// Whether anybody has changed something since this was asked last: notices that were lost because too many came
-    /// (`ENOBUFS`) say so as well.
+    /// Whether there were notifications since the last call; a lost one (`ENOBUFS`) counts too.
     pub fn take_changed(&mut self) -> bool {
         let mut changed = false;
         for _ in 0..READ_MAX {

@@ -1,4 +1,4 @@
-//! Listens to a group of the kernel's packet log.
+//! Receives packets of an NFLOG group.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,38 +13,38 @@ use proxy_netfilter::wire::{Messages, NLMSG_ERROR, TooLong, WireError};
 
 use crate::transport::{OpenError, Socket, Transport};
 
-/// The group cannot be listened to.
+/// The group cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no socket.
+    /// The socket cannot be opened.
     #[error("open a netlink socket for the packet log")]
     Open(#[from] OpenError),
-    /// A fault of ours.
+    /// The request cannot be encoded.
     #[error("encode the request for group {0} of the packet log")]
     Encode(u16, #[source] TooLong),
-    /// The request was not taken, or its answer was lost.
-    #[error("ask for group {0} of the packet log")]
+    /// The request or its response was lost.
+    #[error("bind group {0} of the packet log")]
     Ask(u16, #[source] io::Error),
-    /// The answer makes no sense.
+    /// The response cannot be decoded.
     #[error("read the answer about group {0} of the packet log")]
     Answer(u16, #[source] WireError),
-    /// The kernel has no packet log, or the group is another's.
+    /// The kernel has no NFLOG, or another program has the group.
     #[error("the kernel refused group {group} of the packet log: errno {errno}")]
     Refused {
         /// The group.
         group: u16,
-        /// The error's number.
+        /// The kernel's error number.
         errno: i32,
     },
 }
 
-/// A socket to which the kernel sends what rules log to one group.
+/// A socket that receives the packets logged to one group.
 pub struct PacketLog {
     socket: Socket,
 }
 
 impl PacketLog {
-    /// Begins to listen.
+    /// Binds the group.
     pub fn open(group: u16) -> Result<Self, LogError> {
         let mut socket = Socket::open()?;
         let request = nflog::bind(1, group).map_err(|e| LogError::Encode(group, e))?;
@@ -63,8 +63,8 @@ impl PacketLog {
         Err(LogError::Ask(group, io::ErrorKind::WouldBlock.into()))
     }
 
-    /// Waits until packets come, but not longer than `patience`, and hands over the connections that they
-    /// belong to. When packets came faster than they were read some are missing.
+    /// Waits for packets, at most `patience`, and calls `visit` with their conntrack tuples. Packets are lost if they
+    /// arrive faster than they are read.
     pub fn wait(&mut self, patience: Duration, mut visit: impl FnMut(Tuple)) -> io::Result<()> {
         let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], timeout) {

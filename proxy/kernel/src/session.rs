@@ -1,7 +1,7 @@
-//! The protocol on one socket: a transaction is one datagram and one answer, a dump is one request and many.
+//! The netlink protocol: a transaction is one datagram and one response, a dump is one request and many.
 //!
-//! The kernel acts while it is being sent to, so every answer is there when `send` returns; a missing one was
-//! lost, it is not late. Nothing here retries a transaction: the caller knows what to decide again.
+//! The kernel processes a datagram during `send`, so responses are available when it returns; one that is missing was
+//! lost. Transactions are not retried here: the caller decides again.
 
 use std::io;
 
@@ -13,55 +13,55 @@ use proxy_netfilter::wire::{self, Message, Messages, TooLong, WireError};
 
 use crate::transport::Transport;
 
-/// How often a dump is started again when the table changed under it.
+/// Attempts to dump a table that changes meanwhile.
 const DUMP_ATTEMPTS_MAX: u32 = 8;
-/// Answers of a failed transaction that are read before giving up on the socket's order.
+/// Responses of a failed transaction that are read at most.
 const ANSWERS_MAX: usize = 1 << 20;
 
-/// Flows that one datagram asks to forget; their answers fit the smallest receive buffer that we may get.
+/// Conntrack entries deleted by one datagram; the responses fit the smallest receive buffer.
 const DELETES_AT_ONCE: usize = 128;
 
-/// No batch begins with a larger sequence number. A datagram holds far fewer messages than there are beyond.
+/// No batch begins with a larger sequence number, so that it cannot wrap around.
 const SEQ_MAX: u32 = u32::MAX / 2;
 
-/// A transaction was not committed, or nobody knows.
+/// A transaction was not committed, or the result is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// An attribute of the batch does not fit; a fault of the caller.
+    /// An attribute does not fit its length field; a bug of the caller.
     #[error("encode an nftables transaction")]
     Encode(#[source] TooLong),
-    /// The datagram was not taken. `EMSGSIZE` says that it is larger than the send buffer may be.
+    /// The datagram was not sent. `EMSGSIZE` means that it is larger than the send buffer may be.
     #[error("send an nftables transaction of {len} bytes")]
     Send {
-        /// Its length in bytes.
+        /// Length in bytes.
         len: usize,
-        /// Why.
+        /// The error.
         #[source]
         source: io::Error,
     },
-    /// Someone committed since the generation that the batch was decided on. Nothing was changed.
+    /// Another program committed since the expected generation. Nothing was changed.
     #[error("the ruleset changed since its generation was read")]
     Conflict,
     /// The kernel refused a message. Nothing was changed.
     #[error("{about}: error {errno}{}", text.as_ref().map(|t| format!(", {t}")).unwrap_or_default())]
     Refused {
-        /// What the message was about.
+        /// Which command it was.
         about: String,
-        /// The error's number.
+        /// The error number.
         errno: i32,
-        /// What the kernel says about it.
+        /// The extended acknowledgement, if there is one.
         text: Option<String>,
     },
-    /// The answer was lost. The transaction may have been committed.
+    /// The response was lost. The transaction may have been committed.
     #[error("the kernel's reply to a transaction was lost")]
     Lost(#[source] io::Error),
-    /// The answer makes no sense. The transaction may have been committed.
+    /// The response cannot be decoded. The transaction may have been committed.
     #[error("read the kernel's reply to a transaction")]
     Answer(#[source] WireError),
 }
 
 impl CommitError {
-    /// The number of the error if the kernel refused a message.
+    /// The error number, if the kernel refused a message.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Refused { errno, .. } => Some(*errno),
@@ -70,25 +70,25 @@ impl CommitError {
     }
 }
 
-/// A question was not answered.
+/// A query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// A name does not fit; a fault of the caller.
+    /// A name does not fit; a bug of the caller.
     #[error("encode a netlink query")]
     Encode(#[source] TooLong),
-    /// The request was not taken.
+    /// The request was not sent.
     #[error("send a netlink query")]
     Send(#[source] io::Error),
-    /// The answer, or a part of it, was lost.
+    /// The response, or a part of it, was lost.
     #[error("the kernel's reply to a query was lost")]
     Lost(#[source] io::Error),
-    /// The answer makes no sense.
+    /// The response cannot be decoded.
     #[error("read the kernel's reply to a query")]
     Answer(#[source] WireError),
     /// The kernel refused.
     #[error("the kernel refused a query: errno {errno}")]
     Refused {
-        /// The error's number.
+        /// The error number.
         errno: i32,
     },
     /// The table changed during every attempt to dump it.
@@ -96,28 +96,28 @@ pub enum QueryError {
     Interrupted,
 }
 
-/// One conversation with a kernel.
+/// A netlink session on one socket.
 #[derive(Debug)]
 pub struct Session<T> {
     transport: T,
     seq: u32,
-    /// Whether an earlier conversation may have left answers behind.
+    /// Whether responses of an earlier request may be unread.
     unread: bool,
 }
 
-/// How one attempt at a dump ended.
+/// Result of one attempt to dump.
 enum Dumped {
     Complete,
     Interrupted,
 }
 
 impl<T: Transport> Session<T> {
-    /// A conversation over `transport`.
+    /// A session over `transport`.
     pub fn new(transport: T) -> Self {
         Self { transport, seq: 1, unread: false }
     }
 
-    /// What carries the conversation.
+    /// Its transport.
     pub fn transport(&mut self) -> &mut T {
         &mut self.transport
     }
@@ -127,7 +127,7 @@ impl<T: Transport> Session<T> {
         Batch::new(self.seq, generation)
     }
 
-    /// Commits a batch that [`Session::batch`] began, as one transaction. An empty one is no transaction.
+    /// Commits a batch of [`Session::batch`] as one transaction. Does nothing if it is empty.
     pub fn commit(&mut self, batch: Batch) -> Result<(), CommitError> {
         if batch.is_empty() {
             return Ok(());
@@ -144,7 +144,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Identity of the ruleset.
+    /// The generation of the ruleset.
     pub fn generation(&mut self) -> Result<u32, QueryError> {
         let mut generation = None;
         self.query(&Query::Generation, |answer| {
@@ -156,7 +156,7 @@ impl<T: Transport> Session<T> {
         generation.ok_or_else(lost)
     }
 
-    /// Reads one table with all that is in it; none when there is no such table.
+    /// Reads a table with everything in it; `None` if it does not exist.
     pub fn read_table(
         &mut self,
         family: Family,
@@ -170,7 +170,7 @@ impl<T: Transport> Session<T> {
         Ok(Some(read))
     }
 
-    /// Reads the elements of one set; of a set that is not there, none.
+    /// Reads the elements of a set; empty if the set does not exist.
     pub fn elements(
         &mut self,
         family: Family,
@@ -188,8 +188,7 @@ impl<T: Transport> Session<T> {
         Ok(elements.flatten().collect())
     }
 
-    /// Reads one table without the elements of its sets: chains, rules and sets, whose number does not grow
-    /// with what the sets hold.
+    /// Reads a table without the elements of its sets: the cost does not depend on their number.
     pub fn read_shape(
         &mut self,
         family: Family,
@@ -219,8 +218,8 @@ impl<T: Transport> Session<T> {
         self.dump(&Query::Tables(family))
     }
 
-    /// Calls `visit` with every flow that passes `filter`. A table that changes all the time is read as well
-    /// as it can be: flows that come or go meanwhile may be missed or seen twice.
+    /// Calls `visit` with every conntrack entry that matches `filter`. Entries that are created or deleted meanwhile
+    /// may be missed or reported twice.
     pub fn flows(
         &mut self,
         family: AddressFamily,
@@ -239,7 +238,7 @@ impl<T: Transport> Session<T> {
         .map(drop)
     }
 
-    /// The same with all that is told of each flow.
+    /// The same with protocol state and counters.
     pub fn flow_states(
         &mut self,
         family: AddressFamily,
@@ -258,14 +257,14 @@ impl<T: Transport> Session<T> {
         .map(drop)
     }
 
-    /// Forgets a flow; false when it was gone already.
+    /// Deletes a conntrack entry; false if it does not exist.
     pub fn delete_flow(&mut self, flow: &Flow) -> Result<bool, QueryError> {
         let seq = self.next_seq();
         let request = ct::delete(seq, flow).map_err(QueryError::Encode)?;
         self.forget(seq, &request)
     }
 
-    /// Forgets the flow with this original tuple; false when there is none.
+    /// Deletes the conntrack entry with this original tuple; false if there is none.
     pub fn delete_tuple(&mut self, orig: &Tuple) -> Result<bool, QueryError> {
         let seq = self.next_seq();
         let request = ct::delete_tuple(seq, orig).map_err(QueryError::Encode)?;
@@ -280,7 +279,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Forgets flows, many at once; returns how many were still there.
+    /// Deletes conntrack entries in bulk; returns how many existed.
     pub fn delete_flows(&mut self, flows: &[Flow]) -> Result<u64, QueryError> {
         let mut deleted = 0;
         for some in flows.chunks(DELETES_AT_ONCE) {
@@ -289,7 +288,7 @@ impl<T: Transport> Session<T> {
         Ok(deleted)
     }
 
-    /// Forgets flows with one datagram; returns how many were gone already.
+    /// Deletes conntrack entries with one datagram; returns how many did not exist.
     fn delete_some(&mut self, flows: &[Flow]) -> Result<u64, QueryError> {
         let first = self.seq;
         let request = ct::delete_all(first, flows).map_err(QueryError::Encode)?;
@@ -320,7 +319,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// How full the table of connections is.
+    /// Number of conntrack entries, and the maximum.
     pub fn flow_table_use(&mut self) -> Result<TableUse, QueryError> {
         let seq = self.next_seq();
         let request = ct::table_use(seq).map_err(QueryError::Encode)?;
@@ -350,7 +349,7 @@ impl<T: Transport> Session<T> {
         let seq = self.next_seq();
         let request = query.encode(seq).map_err(QueryError::Encode)?;
         self.ask(seq, &request, query.is_dump(), |message| {
-            // Tables of families that we do not speak are none of ours.
+            // Tables of other families cannot be decoded, and are none of the proxy's.
             if let Ok(answer) = Answer::read(message) {
                 visit(answer);
             }
@@ -358,7 +357,7 @@ impl<T: Transport> Session<T> {
         })
     }
 
-    /// Sends a request and hands every message of its answer to `visit`.
+    /// Sends a request and calls `visit` with every message of its response.
     fn ask(
         &mut self,
         seq: u32,
@@ -385,7 +384,7 @@ impl<T: Transport> Session<T> {
                         self.unread = false;
                         let errno = Ack::read_done(&message).map_err(QueryError::Answer)?;
                         return match (errno, &dumped) {
-                            // What was asked for went meanwhile: the next attempt says so.
+                            // The object was deleted meanwhile: the next attempt reports that.
                             (0, _) | (_, Dumped::Interrupted) => Ok(dumped),
                             (errno, Dumped::Complete) => Err(QueryError::Refused { errno }),
                         };
@@ -400,7 +399,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Reads until the last command is acknowledged, or the batch as a whole is refused.
+    /// Reads until the last command is acknowledged, or the batch is refused.
     fn commit_answer(&mut self, batch: &Encoded) -> Result<(), CommitError> {
         let mut failure = None;
         for _ in 0..ANSWERS_MAX {
@@ -434,7 +433,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Throws away what an earlier conversation left unread, so that it is not taken for an answer.
+    /// Discards unread responses of earlier requests.
     fn drain(&mut self) {
         for _ in 0..ANSWERS_MAX {
             if !self.unread || self.transport.receive().is_err() {
@@ -450,7 +449,7 @@ impl<T: Transport> Session<T> {
         seq
     }
 
-    /// Goes on with this sequence number, or from the beginning: those of one batch rise.
+    /// Sets the next sequence number, or starts again at 1: those of one batch are consecutive.
     fn advance(&mut self, seq: u32) {
         self.seq = if (1..=SEQ_MAX).contains(&seq) { seq } else { 1 };
     }

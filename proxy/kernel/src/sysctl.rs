@@ -1,44 +1,44 @@
-//! The kernel's settings in `/proc/sys`, read and written as whole numbers.
+//! Sysctls with integer values, in `/proc/sys`.
 
 use std::io;
 use std::path::PathBuf;
 
-/// One setting, such as `net/ipv4/ip_forward`.
+/// One sysctl, such as `net/ipv4/ip_forward`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sysctl(pub &'static str);
 
-/// A setting could not be read or written.
+/// A sysctl cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
-    /// It could not be read; `NotFound` when this kernel does not have it.
+    /// It cannot be read; `NotFound` if this kernel does not have it.
     #[error("read {0}")]
     Read(&'static str, #[source] io::Error),
-    /// It is not a whole number.
+    /// Its value is not an integer.
     #[error("expected a number in {0}, found {1:?}")]
     Number(&'static str, String),
-    /// It could not be written.
+    /// It cannot be written.
     #[error("set {0} to {1}")]
     Write(&'static str, u64, #[source] io::Error),
 }
 
-/// What [`Sysctl::ensure`] found.
+/// Result of [`Sysctl::ensure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ensured {
-    /// It had the value already.
+    /// It had the value.
     Unchanged,
-    /// It was changed from this value.
+    /// It was changed; its previous value.
     Changed(u64),
 }
 
 impl Sysctl {
-    /// Its value now.
+    /// Reads its value.
     pub fn read(self) -> Result<u64, SysctlError> {
         let text =
             std::fs::read_to_string(self.path()).map_err(|e| SysctlError::Read(self.0, e))?;
         text.trim().parse().map_err(|_| SysctlError::Number(self.0, text.trim().to_owned()))
     }
 
-    /// Gives it `value` unless it has it: a write needs rights that a read does not.
+    /// Sets it if the value differs: writing needs privileges that reading does not.
     pub fn ensure(self, value: u64) -> Result<Ensured, SysctlError> {
         let before = self.read()?;
         if before == value {

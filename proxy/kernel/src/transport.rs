@@ -1,4 +1,4 @@
-//! What carries datagrams to the kernel and back.
+//! Sends netlink datagrams to the kernel and receives responses.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,36 +8,36 @@ use netlink_sys::SocketAddr;
 use nix::sys::socket::{setsockopt, sockopt};
 use proxy_netfilter::{fake, nft::Ruleset};
 
-/// Room for one datagram of a dump: the kernel fills at most 32 KiB at a time, or one message if that is longer.
+/// Buffer for one datagram of a dump: the kernel fills at most 32 KiB, or one message if that is longer.
 const RECEIVE_LEN: usize = 256 * 1024;
-/// Room for one transaction. Loading 100,000 services with 300,000 endpoints takes about 40 MB; the kernel
-/// allocates what is sent, not this bound.
+/// Maximum length of one transaction. Loading 100,000 Services with 300,000 endpoints takes about 40 MB; the kernel
+/// allocates what is sent, not this limit.
 const SEND_BUFFER_LEN: usize = 1 << 29;
-/// Room for answers that we have not read yet.
+/// Buffer for unread responses.
 const RECEIVE_BUFFER_LEN: usize = 4 << 20;
 
-/// Carries datagrams between a [`crate::Session`] and a kernel.
+/// Connects a [`crate::Session`] to a kernel.
 pub trait Transport {
-    /// Hands over one datagram; the kernel has acted on it when this returns.
+    /// Sends one datagram; the kernel has processed it when this returns.
     fn send(&mut self, datagram: &[u8]) -> io::Result<()>;
-    /// Takes one datagram of the answer, or `WouldBlock` when there is none.
+    /// Receives one datagram; `WouldBlock` if there is none.
     fn receive(&mut self) -> io::Result<&[u8]>;
-    /// Our address as the kernel reports it for owners of tables.
+    /// The netlink port, by which the kernel reports owners of tables.
     fn port(&self) -> u32;
 }
 
-/// The socket could not be made ready.
+/// The socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The kernel has no nfnetlink, or refuses the socket.
+    /// The kernel has no nfnetlink, or denies it.
     #[error("open a netfilter netlink socket")]
     Socket(#[source] io::Error),
-    /// The kernel gives it no address.
+    /// The kernel assigns no port.
     #[error("bind a netfilter netlink socket")]
     Bind(#[source] io::Error),
 }
 
-/// A netlink socket to netfilter.
+/// An nfnetlink socket.
 pub struct Socket {
     socket: netlink_sys::Socket,
     port: u32,
@@ -50,8 +50,8 @@ impl Socket {
         let protocol = libc::NETLINK_NETFILTER as isize;
         let mut socket = netlink_sys::Socket::new(protocol).map_err(OpenError::Socket)?;
         let address = socket.bind_auto().map_err(OpenError::Bind)?;
-        // Best effort, each: without extended answers errors are less clear; without the right to large
-        // buffers (CAP_NET_ADMIN of the first user namespace) large transactions fail with EMSGSIZE.
+        // Best effort: without extended acknowledgements errors are less specific; without CAP_NET_ADMIN in the
+        // initial user namespace large transactions fail with EMSGSIZE.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         if setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_LEN).is_err() {
@@ -65,12 +65,12 @@ impl Socket {
 }
 
 impl Socket {
-    /// Begins to hear what the kernel tells a group of nfnetlink.
+    /// Joins a multicast group of nfnetlink.
     pub(crate) fn join(&self, group: u32) -> io::Result<()> {
         self.socket.add_membership(group)
     }
 
-    /// Stops hearing it.
+    /// Leaves a multicast group of nfnetlink.
     pub(crate) fn leave(&self, group: u32) -> io::Result<()> {
         self.socket.drop_membership(group)
     }
@@ -107,7 +107,7 @@ impl Transport for Socket {
     }
 }
 
-/// A signal while waiting is no reason to give up.
+/// Repeats a call that a signal interrupted.
 fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -117,17 +117,17 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T
     }
 }
 
-/// What another program does to the ruleset.
+/// A change of the ruleset by another program.
 pub type RulesetMutation = fn(&mut Ruleset);
 
 /// The fake kernel as a transport.
 #[derive(Debug, Default)]
 pub struct FakeTransport {
-    /// The kernel behind it.
+    /// The fake kernel.
     pub kernel: fake::FakeKernel,
-    /// Longest datagram that is taken, as of a socket without the right to more; none for no limit.
+    /// Maximum length of a datagram, as for a socket without privileges; `None` for no limit.
     pub datagram_len_max: Option<usize>,
-    /// What another program does to the ruleset, and how many datagrams it lets pass before.
+    /// A change by another program, and the number of datagrams before it.
     pub others: Option<(usize, RulesetMutation)>,
     answers: VecDeque<Vec<u8>>,
     current: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The table of connections against the real kernel and `conntrack`.
+//! ctnetlink against the real kernel and `conntrack`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -17,14 +17,14 @@ use sys::{in_namespace, run};
 
 const UDP: u8 = 17;
 
-/// Connections are tracked once somebody asks about them.
+/// Enables conntrack by a rule that uses it.
 fn track() {
     let rules =
         "table inet t { chain c { type filter hook output priority 0; ct state new accept\n}\n}";
     run(&["nft", rules]);
 }
 
-/// Flows of UDP datagrams to some ports, both families.
+/// UDP flows to some ports, of both families.
 fn flows(ports: &[u16]) {
     for (any, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
         let socket = UdpSocket::bind(any).unwrap();
@@ -70,7 +70,7 @@ fn flows_are_found_told_apart_and_deleted() {
                 ..TupleFilter::default()
             };
             let by_reply = FlowFilter { reply, ..FlowFilter::default() };
-            // Its timeout goes on meanwhile; the flow is the same.
+            // Its timeout differs; the flow is the same.
             let same = dump(&mut session, family, &by_reply);
             assert_eq!(same.iter().map(|f| f.id).collect::<Vec<_>>(), [found[0].id]);
             assert!(session.delete_flow(&found[0]).unwrap());
@@ -117,7 +117,7 @@ fn a_connection_tells_its_state_and_its_traffic() {
     });
 }
 
-/// What is known of the flows to these ports, as `conntrack` lists it and as we read it.
+/// The flows to these ports, as `conntrack` lists them and as we decode them.
 fn both_views(session: &mut Session<Socket>) -> [BTreeSet<(u16, u16)>; 2] {
     let udp = TupleFilter { proto: Some(UDP), ..TupleFilter::default() };
     let filter = FlowFilter { orig: udp, ..FlowFilter::default() };
@@ -132,8 +132,8 @@ fn both_views(session: &mut Session<Socket>) -> [BTreeSet<(u16, u16)>; 2] {
     [read, listed.collect()]
 }
 
-/// Flows begin and are deleted at random; after each change our view and that of `conntrack` are the same, and what we
-/// deleted is gone.
+/// Flows are created and deleted at random; after each change our view and that of `conntrack` agree, and deleted
+/// flows are gone.
 #[test]
 fn we_and_conntrack_see_the_same_after_random_changes() {
     in_namespace("we_and_conntrack_see_the_same_after_random_changes", || {

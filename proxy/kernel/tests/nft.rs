@@ -1,4 +1,5 @@
-//! nf_tables against the real kernel: what we write is what it holds, what it refuses is what the fake refuses.
+//! nf_tables against the real kernel: what is written is what it reads back, and it refuses what the fake kernel
+//! refuses.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -72,7 +73,7 @@ fn reg(index: u8) -> Reg {
     Reg::word(index)
 }
 
-/// Rules of a prerouting chain that together use every expression that loads or tests.
+/// Rules of a prerouting chain that use every expression that loads or tests.
 fn loads_and_tests() -> Vec<Expr> {
     let any = |bytes: &[u8]| Value::new(bytes);
     vec![
@@ -142,7 +143,7 @@ fn sample() -> Vec<Command> {
     let service = [Type::Ipv4, Type::Proto, Type::Port];
     let sized = Set { size: SetSize(Some(64)), ..set("sized", SetFlags(0), &[Type::Ipv4], None) };
     let dynamic = set("dyn", SetFlags::EVAL | SetFlags::TIMEOUT, &[Type::Ipv4], None);
-    // The kernel bounds what packets may add, so a size is given that it would choose itself.
+    // The kernel limits sets that packets update; this is its default.
     let dynamic = Set { size: SetSize(Some(65535)), ..dynamic };
     let chain = |name: &str| Command::NewChain(Chain::regular(TABLE, name), Existing::Fail);
     let base = |name: &str, point, priority| {
@@ -212,7 +213,7 @@ fn the_kernel_holds_what_was_written_and_so_does_the_fake() {
     });
 }
 
-/// The kernel chooses some numbers itself; everything else must be equal.
+/// Values that the kernel assigns are ignored; everything else must be equal.
 fn assert_same(believed: &TableRules, held: &TableRules) {
     assert_eq!(believed.chains, held.chains);
     let names = |rules: &TableRules| rules.sets.keys().cloned().collect::<Vec<_>>();
@@ -293,7 +294,7 @@ fn a_table_outlives_its_owner_and_the_next_one_adopts_it() {
     });
 }
 
-/// Commands on a handful of names, so that they meet.
+/// Commands on few names, so that they conflict.
 fn commands() -> impl Strategy<Value = Vec<Command>> {
     let existing = || prop_oneof![Just(Existing::Keep), Just(Existing::Fail)];
     let chain = || prop_oneof![Just("a"), Just("b"), Just("c")];
@@ -340,7 +341,7 @@ fn commands() -> impl Strategy<Value = Vec<Command>> {
     proptest::collection::vec(one, 1..4)
 }
 
-/// What became of a transaction, in terms that both kernels share.
+/// The result of a transaction, as far as both kernels must agree.
 fn outcome(result: Result<(), CommitError>) -> String {
     match result {
         Ok(()) => "committed".into(),

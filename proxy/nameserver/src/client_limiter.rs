@@ -1,5 +1,5 @@
-//! How many questions or streams there are of each asker: so many together, and of one asker only a part, so that whoever
-//! asks all that it may leaves room for others.
+//! Limits of concurrent queries or connections: in total, and for each client, so that one client cannot use all of
+//! them.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All askers.
+/// The permits.
 #[derive(Clone, Debug)]
 pub struct ClientLimiter {
     all: usize,
@@ -21,7 +21,7 @@ struct Counts {
     by_asker: HashMap<IpAddr, usize>,
 }
 
-/// One place; free again when dropped.
+/// One permit; returned when dropped.
 #[derive(Debug)]
 pub struct ClientPermit {
     limiter: ClientLimiter,
@@ -29,12 +29,12 @@ pub struct ClientPermit {
 }
 
 impl ClientLimiter {
-    /// So many, and so many of each asker.
+    /// `all` in total, `each` per client.
     pub fn new(all: usize, each: usize) -> Self {
         Self { all, each, counts: Arc::default() }
     }
 
-    /// A place for an asker, if there is one.
+    /// A permit for a client, if there is one.
     pub fn admit(&self, address: IpAddr) -> Option<ClientPermit> {
         let address = address.to_canonical();
         let mut counts = self.counts();

@@ -1,17 +1,17 @@
-//! Io: a resolver for the pods of a node. Names of the cluster are answered from a [`SharedZone`], others by the
-//! servers that the node itself asks, and kept for a while.
+//! Io: a DNS server for the pods of a node. Names of the cluster are resolved from a [`SharedZone`], others by the
+//! node's upstream servers, with a cache.
 //!
 //! ```text
 //!  Listener                     Resolver                                       Upstreams
-//!  datagram or stream ──ask──▶  zone complete? ──no──▶ wait, bounded
-//!  from whom we allow           inside the zone ─────▶ answer at once
-//!                               kept from before ────▶ answer at once
-//!                               else ────────────────▶ one question for all ──▶ datagram, stream if cut
-//!                                                      who ask the same        next server on failure
+//!  datagram or stream ──query─▶ zone synced? ──no────▶ wait, bounded
+//!  of an admitted client        inside the zone ─────▶ response at once
+//!                               cached ──────────────▶ response at once
+//!                               else ────────────────▶ one upstream query ───▶ UDP, TCP if truncated
+//!                                                      for all that ask it     next server on failure
 //! ```
 //!
-//! Everything has a bound: datagrams that wait for other servers, streams in all and for each asker, questions to
-//! other servers, what is kept. Beyond a bound the answer is a failure at once, never a queue.
+//! Everything is bounded: queries that wait for upstream servers, connections in total and per client, upstream
+//! queries, the cache. Beyond a limit the response is a failure at once, never a queue.
 
 mod client_limiter;
 mod metrics;

@@ -1,29 +1,29 @@
-//! What is counted.
+//! Metrics of the DNS server.
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, exponential_buckets};
 use proto_daemon::metrics::Metrics;
 
-/// Counts of the resolver. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct NameMetrics {
-    /// Questions by transport.
+    /// Queries by transport.
     pub requests: IntCounterVec,
-    /// Answers by code.
+    /// Responses by code.
     pub responses: IntCounterVec,
-    /// Seconds from question to answer.
+    /// Seconds from query to response.
     pub seconds: Histogram,
-    /// Questions to other servers that were answered from memory.
+    /// Queries for names outside the cluster that the cache answered.
     pub cache_hits: IntCounter,
-    /// Those that had to be asked.
+    /// Queries that were sent upstream.
     pub cache_misses: IntCounter,
-    /// Questions to other servers that none of them answered.
+    /// Queries that no upstream server answered.
     pub forward_failures: IntCounter,
-    /// Questions from those who may not ask, or beyond a bound.
+    /// Queries from clients that are not admitted, or beyond a limit.
     pub turned_away: IntCounterVec,
 }
 
 impl NameMetrics {
-    /// Registers them under `prefix`.
+    /// Registers the metrics with `prefix`.
     pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
         let name = |name: &str| format!("{prefix}_dns_{name}");
         let count =
@@ -31,7 +31,7 @@ impl NameMetrics {
         let by = |suffix: &str, help: &str, label: &str| {
             metrics.register(IntCounterVec::new(Opts::new(name(suffix), help), &[label])?)
         };
-        // From 10 microseconds to 10 seconds.
+        // 10 microseconds to 10 seconds.
         let buckets = exponential_buckets(1e-5, 4.0, 11)?;
         let seconds =
             HistogramOpts::new(name("request_duration_seconds"), "Seconds from query to response.");

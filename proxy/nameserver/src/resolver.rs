@@ -1,4 +1,4 @@
-//! From a question to its answer.
+//! Resolves queries.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,28 +18,28 @@ use crate::metrics::NameMetrics;
 use crate::shared::SharedZone;
 use crate::upstream::Upstreams;
 
-/// How long a question waits for the zone to be complete: a little less than askers wait.
+/// How long a query waits for the zone to be synced: a little less than clients wait.
 const START_PATIENCE: Duration = Duration::from_secs(4);
-/// Questions to other servers that are on the way at once.
+/// Concurrent upstream queries.
 const IN_FLIGHT_MAX: usize = 1024;
 
-/// Answers questions.
+/// Resolves queries from the zone, the cache and upstream servers.
 #[derive(Debug)]
 pub struct Resolver {
     zone: Arc<SharedZone>,
     upstreams: RwLock<Arc<Upstreams>>,
     cache: Mutex<Cache>,
     in_flight: Mutex<HashMap<CacheKey, watch::Receiver<QueryResult>>>,
-    /// Counts answers, so that each begins with another address.
+    /// Counts responses, to rotate addresses.
     turn: AtomicUsize,
     metrics: NameMetrics,
 }
 
-/// What a question to other servers came to: nothing yet, an answer, or none.
+/// Result of an upstream query: pending, a response, or a failure.
 type QueryResult = Option<Option<Arc<Message>>>;
 
 impl Resolver {
-    /// A resolver for a zone and for what `upstreams` know.
+    /// For a zone and upstream servers.
     pub fn new(zone: Arc<SharedZone>, upstreams: Upstreams, metrics: NameMetrics) -> Self {
         Self {
             zone,
@@ -51,12 +51,12 @@ impl Resolver {
         }
     }
 
-    /// What is counted.
+    /// Its metrics.
     pub fn metrics(&self) -> &NameMetrics {
         &self.metrics
     }
 
-    /// From now on others are asked: the node's own configuration has changed. The same ones keep their health.
+    /// Replaces the upstream servers. Servers that stay keep their state.
     pub fn use_upstreams(&self, upstreams: Upstreams) {
         let mut current = self.upstreams.write().unwrap_or_else(PoisonError::into_inner);
         if current.addresses() != upstreams.addresses() {
@@ -65,7 +65,7 @@ impl Resolver {
         }
     }
 
-    /// The answer to a question, if it can be given without waiting.
+    /// The response to a query, if it needs no waiting.
     pub fn answer_now(&self, request: &Request) -> Option<Message> {
         if !self.zone.is_complete() {
             return None;
@@ -80,10 +80,10 @@ impl Resolver {
         }
     }
 
-    /// The answer to a question, whatever it takes; bounded in time.
+    /// The response to a query, within a bounded time.
     pub async fn answer_within_limits(&self, request: &Request) -> Message {
         if timeout(START_PATIENCE, self.zone.complete()).await.is_err() {
-            // Saying that a name does not exist would be believed.
+            // NXDOMAIN would be believed and cached.
             return answer(&request.message, ResponseCode::ServFail);
         }
         match self.outcome(request) {
@@ -98,7 +98,7 @@ impl Resolver {
         self.zone.read().ask(&request.query, turn)
     }
 
-    /// The answer of others, if it is kept.
+    /// A cached upstream response.
     fn answer_from_cache(
         &self,
         request: &Request,
@@ -125,7 +125,7 @@ impl Resolver {
         }
     }
 
-    /// Asks other servers, once for all who ask the same at the same time.
+    /// Sends a query upstream, once for all clients that ask it at the same time.
     async fn query_upstreams(&self, request: &Request, name: &Name) -> Option<Arc<Message>> {
         let key = key(request, name);
         let in_flight = {
@@ -146,7 +146,7 @@ impl Resolver {
         match in_flight {
             Ok(in_flight) => in_flight.send_and_publish(request, name).await,
             Err(mut result) => {
-                // Whoever flies may be called off; then there is no answer for anybody.
+                // The task may be aborted; then there is no response.
                 let result = result.wait_for(Option::is_some).await.ok()?;
                 result.clone().flatten()
             }
@@ -166,7 +166,7 @@ impl Resolver {
     }
 }
 
-/// A question to other servers on the way; off the list when it ends, however it ends.
+/// An upstream query under way; unregistered when dropped.
 struct InFlightQuery<'a> {
     resolver: &'a Resolver,
     key: CacheKey,

@@ -1,4 +1,4 @@
-//! Sockets: datagrams and streams in, answers out.
+//! Sockets: UDP and TCP.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -14,26 +14,26 @@ use tokio::time::timeout;
 use crate::client_limiter::ClientLimiter;
 use crate::resolver::Resolver;
 
-/// Datagrams that wait for an answer.
+/// Datagrams that wait for a response.
 const WAITING_MAX: usize = 2048;
-/// Datagrams of one asker that wait: a quarter of the questions that may be on the way to other servers.
+/// The same for one client: a quarter of the upstream queries.
 const WAITING_EACH_MAX: usize = 256;
-/// Streams at once.
+/// Concurrent TCP connections.
 const STREAMS_MAX: usize = 512;
-/// Streams of one asker at once.
+/// The same for one client.
 const STREAMS_EACH_MAX: usize = 32;
-/// A stream without a question is closed after this; RFC 7766 asks for some seconds.
+/// Idle timeout of TCP connections; RFC 7766 recommends some seconds.
 const STREAM_IDLE: Duration = Duration::from_secs(10);
-/// An asker that does not take its answer is given up after this.
+/// Timeout of writing a response.
 const STREAM_WRITE: Duration = Duration::from_secs(5);
-/// Pause after a failure of a socket that may go on failing.
+/// Pause after an error of a socket that may persist.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The largest question that is read.
+/// Maximum length of a query.
 const QUESTION_LEN: usize = 4096;
-/// The largest answer in a stream.
+/// Maximum length of a response over TCP.
 const STREAM_ANSWER_LEN: usize = 65_535;
 
-/// Nothing can be heard at an address.
+/// An address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("listen for {transport} at {address}")]
 pub struct BindError {
@@ -43,10 +43,10 @@ pub struct BindError {
     source: std::io::Error,
 }
 
-/// Says who may ask.
+/// Whether a client may query.
 pub type Admission = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// Both sockets of an address.
+/// The UDP and TCP sockets of an address.
 #[derive(Debug)]
 pub struct Listener {
     udp: Arc<UdpSocket>,
@@ -55,7 +55,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address; port 0 is any free one.
+    /// Binds an address; port 0 selects a free one.
     pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let tcp = TcpListener::bind(address).await;
         let tcp = tcp.map_err(|source| BindError { transport: "streams", address, source })?;
@@ -65,12 +65,12 @@ impl Listener {
         Ok(Self { udp: Arc::new(udp), tcp, address })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers those who may ask. Ends only when dropped; what is on the way then gets no answer.
+    /// Serves admitted clients. Ends only when dropped; queries under way then get no response.
     pub async fn run(self, resolver: Arc<Resolver>, admission: Admission) {
         let datagrams = datagrams(self.udp, resolver.clone(), admission.clone());
         tokio::join!(datagrams, streams(self.tcp, resolver, admission));
@@ -85,7 +85,7 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
         while tasks.try_join_next().is_some() {}
         let (len, from) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
-            // An earlier answer came back as unreachable; the socket is as good as before.
+            // ICMP error of an earlier response; the socket still works.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
             Err(error) => {
                 tracing::warn!(%error, "cannot receive DNS datagrams; the socket is read again");
@@ -114,7 +114,7 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
             continue;
         }
         let Some(guest) = limiter.admit(from.ip()) else {
-            // No answer: the asker comes again, which is what it would do after a failure too.
+            // No response: the client retries, as it would after a failure too.
             resolver.metrics().turned_away.with_label_values(&["busy"]).inc();
             continue;
         };
@@ -190,7 +190,7 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admi
     }
 }
 
-/// Answers one question after the other until the asker has no more.
+/// Serves the queries of one connection, one after another.
 async fn serve(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()> {
     loop {
         let Ok(question) = timeout(STREAM_IDLE, question(&mut stream)).await else {
@@ -221,7 +221,7 @@ async fn respond(resolver: &Resolver, request: &Request) -> Message {
     }
 }
 
-/// The next question; nothing at the end of the stream, or when it is too long.
+/// The next query; `None` at the end of the stream, or if it is too long.
 async fn question(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let len = match stream.read_u16().await {
         Ok(len) => usize::from(len),

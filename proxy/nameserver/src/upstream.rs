@@ -1,4 +1,4 @@
-//! Other servers: who is asked, in which order, over what.
+//! Upstream servers: selection, transport, failover.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
@@ -10,49 +10,49 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// One server has so long for an answer.
+/// Timeout of one server.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// All of them together: less than the five seconds after which the C library asks again.
+/// Timeout of all together: less than the five seconds after which the C library retries.
 const PATIENCE_ALL: Duration = Duration::from_millis(4500);
-/// Failures in a row after which a server counts as down.
+/// Consecutive failures after which a server counts as down.
 const DOWN_AFTER: u32 = 3;
-/// A server that is down is tried once in so long.
+/// Interval of probing a server that is down.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// The largest datagram.
+/// Maximum length of a datagram.
 const DATAGRAM_LEN: usize = 65_535;
-/// Datagrams that are read while waiting for the right one.
+/// Datagrams that are read while waiting for the matching one.
 const WRONG_MAX: usize = 16;
 
-/// Other servers do not answer.
+/// No upstream server answered.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// There are none.
+    /// There are no servers.
     #[error("no upstream DNS server is configured")]
     None,
-    /// They have not answered for a while, and were tried just now.
+    /// All are down and were probed recently.
     #[error("all upstream DNS servers are marked as failed")]
     Down,
-    /// The question has no bytes.
+    /// The query cannot be encoded.
     #[error("encode a DNS query")]
     Encode(#[source] hickory_proto::ProtoError),
-    /// A socket does not do its work.
+    /// A socket failed.
     #[error("query DNS server {server}")]
     Socket {
-        /// Whom.
+        /// The server.
         server: SocketAddr,
-        /// Why not.
+        /// The error.
         #[source]
         source: std::io::Error,
     },
-    /// No answer came in time.
+    /// The server did not respond in time.
     #[error("DNS server {0} did not answer in time")]
     Late(SocketAddr),
-    /// What came is no answer.
+    /// The response does not match the query.
     #[error("DNS server {0} sent a reply that does not answer the query")]
     Wrong(SocketAddr),
 }
 
-/// The other servers, in the order in which they are asked.
+/// The servers, in the order in which they are tried.
 #[derive(Debug, Default)]
 pub struct Upstreams {
     servers: Vec<Upstream>,
@@ -71,7 +71,7 @@ struct Health {
 }
 
 impl Upstreams {
-    /// These servers.
+    /// All are considered up.
     pub fn new(servers: Vec<SocketAddr>) -> Self {
         let server = |address| Upstream { address, health: Mutex::default() };
         Self { servers: servers.into_iter().map(server).collect() }
@@ -82,14 +82,14 @@ impl Upstreams {
         self.servers.iter().map(|server| server.address).collect()
     }
 
-    /// Asks one server after the other until one knows. `question` makes the message for an id.
+    /// Tries one server after another. `question` builds the query for an id.
     pub async fn ask(&self, question: impl Fn(u16) -> Message) -> Result<Message, UpstreamError> {
         let until = Instant::now() + PATIENCE_ALL;
         let mut outcome = Err(match self.servers.is_empty() {
             true => UpstreamError::None,
             false => UpstreamError::Down,
         });
-        // A lost datagram is no reason to fail while there is time: twice around.
+        // A datagram may get lost: twice around, while there is time.
         for server in self.servers.iter().chain(&self.servers) {
             let left = until.saturating_duration_since(Instant::now()).min(PATIENCE);
             if left.is_zero() {
@@ -103,7 +103,7 @@ impl Upstreams {
             match answer {
                 Ok(message) if is_final(&message) => return Ok(message),
                 Ok(message) => outcome = Ok(message),
-                // A server's refusal says more than another's silence.
+                // A response code is more informative than a timeout.
                 Err(error) if outcome.is_err() => outcome = Err(error),
                 Err(_) => {}
             }
@@ -112,13 +112,13 @@ impl Upstreams {
     }
 }
 
-/// Whether asking somebody else may help.
+/// Whether the response is final, or another server should be tried.
 fn is_final(message: &Message) -> bool {
     !matches!(message.metadata.response_code, ResponseCode::ServFail | ResponseCode::Refused)
 }
 
 impl Upstream {
-    /// Whether to ask it now; notes that it is asked.
+    /// Whether to try it now; records the attempt.
     fn is_due(&self) -> bool {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -146,7 +146,7 @@ impl Upstream {
         timeout(patience, self.by_stream(question, &bytes)).await.map_err(|_| late())?
     }
 
-    /// Each question has a socket of its own: its port is what others have to guess.
+    /// Each query has its own socket: an attacker would have to guess its port.
     async fn by_datagram(
         &self,
         question: &Message,

@@ -1,4 +1,4 @@
-//! The resolver over real sockets, with other servers that the tests play themselves.
+//! The DNS server over real sockets, with fake upstream servers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -17,9 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// Far beyond what anything here takes.
+/// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long silence has to last to be believed; only ever waited for when nothing may come.
+/// How long no response must arrive where none is expected.
 const SILENCE: Duration = Duration::from_millis(300);
 
 struct Node {
@@ -28,7 +28,7 @@ struct Node {
     address: SocketAddr,
 }
 
-/// A resolver that listens, with `db` behind `endpoints_len` endpoints.
+/// A DNS server with `db` as a headless Service of `endpoints_len` endpoints.
 async fn node(upstreams: Vec<SocketAddr>, endpoints_len: u32) -> Node {
     let mut zone = Zone::new("cluster.local", ("system", "dns")).unwrap();
     let headless = NamedService { leads: ServiceTarget::ToEndpoints, ports: Box::default() };
@@ -56,7 +56,7 @@ async fn node(upstreams: Vec<SocketAddr>, endpoints_len: u32) -> Node {
     let resolver = Arc::new(Resolver::new(zone.clone(), Upstreams::new(upstreams), metrics));
     let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
     let address = listener.address();
-    // Everybody but the second loopback address may ask.
+    // All clients but the second loopback address are admitted.
     let stranger: IpAddr = [127, 0, 0, 2].into();
     tokio::spawn(listener.run(resolver.clone(), Arc::new(move |from| from != stranger)));
     Node { zone, resolver, address }
@@ -100,7 +100,7 @@ async fn by_stream(server: SocketAddr, messages: &[Message]) -> Vec<Message> {
     answers
 }
 
-/// Another server: what it makes of each question, by datagram and by stream; nothing is silence.
+/// A fake upstream server: its responses to each query, over UDP and TCP; an empty list is silence.
 struct Other {
     address: SocketAddr,
     datagrams: Arc<AtomicUsize>,
@@ -201,7 +201,7 @@ async fn nothing_is_denied_before_everything_is_known() {
     let asked = query("later.demo.svc.cluster.local.", RecordType::A);
     let address = node.address;
     let waiting = tokio::spawn(async move { by_datagram(address, &asked).await });
-    // The question is there before the service is.
+    // The query arrives before the Service.
     while node.resolver.metrics().requests.with_label_values(&["udp"]).get() == 0 {
         tokio::task::yield_now().await;
     }
@@ -236,12 +236,12 @@ async fn other_names_are_asked_for_once_and_kept() {
         assert!(!answer.metadata.authoritative);
     }
     assert_eq!(other.datagrams.load(Ordering::SeqCst), 1);
-    // The alias of a service leads there too, by what is kept.
+    // An alias of a Service resolves through the cache.
     let alias =
         by_datagram(node.address, &query("out.demo.svc.cluster.local.", RecordType::A)).await;
     assert_eq!(data(&alias), ["www.example.com.", "192.0.2.1"]);
     assert_eq!(*asked_for.lock().unwrap(), ["www.example.com."]);
-    // What search lists make of other names never leaves.
+    // Names made by search lists never go upstream.
     let made =
         by_datagram(node.address, &query("www.example.com.demo.svc.cluster.local.", RecordType::A))
             .await;
@@ -281,7 +281,7 @@ async fn forged_and_failing_servers_are_passed_by() {
         vec![Message::error_msg(question.metadata.id, OpCode::Query, ResponseCode::ServFail)]
     })
     .await;
-    // Nobody listens there: a socket that was closed at once.
+    // Nothing listens there: the socket was closed.
     let gone = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let node = node(vec![gone, broken.address, forger.address], 1).await;
     complete(&node);
@@ -295,11 +295,11 @@ async fn without_other_servers_the_answer_is_a_failure_at_once() {
     complete(&node);
     let answer = by_datagram(node.address, &query("www.example.com.", RecordType::A)).await;
     assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
-    // An alias is still an answer, as far as it goes.
+    // An alias is a response, as far as it goes.
     let alias =
         by_datagram(node.address, &query("out.demo.svc.cluster.local.", RecordType::A)).await;
     assert_eq!(data(&alias), ["www.example.com."]);
-    // Servers that appear later are used.
+    // Upstream servers that are added later are used.
     let other = other(|question, _| vec![says(question, [192, 0, 2, 4])]).await;
     node.resolver.use_upstreams(Upstreams::new(vec![other.address]));
     let answer = by_datagram(node.address, &query("www.example.com.", RecordType::A)).await;
@@ -318,7 +318,7 @@ async fn strangers_and_noise_get_no_answer() {
     let friend = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     friend.send_to(b"noise", node.address).await.unwrap();
     assert!(timeout(SILENCE, friend.recv(&mut buffer)).await.is_err());
-    // The socket goes on.
+    // The socket still works.
     friend.send_to(&asked, node.address).await.unwrap();
     assert!(timeout(PATIENCE, friend.recv(&mut buffer)).await.is_ok());
     let counted = node.resolver.metrics().turned_away.with_label_values(&["source"]).get();
@@ -327,7 +327,7 @@ async fn strangers_and_noise_get_no_answer() {
 
 #[tokio::test]
 async fn an_asker_that_asks_for_all_the_world_leaves_room_for_others() {
-    // Silent for the names of the flood.
+    // No response to names of the flood.
     let other = other(|question, _| match data_name(question).contains("flood") {
         true => Vec::new(),
         false => vec![says(question, [192, 0, 2, 7])],
@@ -339,7 +339,7 @@ async fn an_asker_that_asks_for_all_the_world_leaves_room_for_others() {
     for n in 0..1500 {
         let question = query(&format!("n{n}.flood.example."), RecordType::A);
         flood.send_to(&question.to_vec().unwrap(), node.address).await.unwrap();
-        // So that none is lost on its way.
+        // So that no datagram is lost.
         if n % 50 == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,15 +1,15 @@
-//! The kernel's answer to one message: done, or an error number and often a sentence about it.
+//! Acknowledgements: success, or an error number and often a message.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use crate::wire::{Attributes, HEADER_LEN, Message, WireError};
 
-/// `NLM_F_ACK_TLVS`: attributes follow the header of the message that is answered.
+/// `NLM_F_ACK_TLVS`: attributes follow the header of the original message.
 const WITH_ATTRIBUTES: u16 = 0x200;
-/// `NLMSGERR_ATTR_MSG`: a sentence about the error.
+/// `NLMSGERR_ATTR_MSG`: the error message.
 const TEXT: u16 = 1;
 
-/// Numbers of errors that are decided upon (`asm-generic/errno.h`).
+/// Error numbers that callers handle (`asm-generic/errno.h`).
 pub mod errno {
     /// Not allowed: the table belongs to another socket.
     pub const EPERM: i32 = 1;
@@ -23,25 +23,25 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     /// Set is full.
     pub const ENFILE: i32 = 23;
-    /// Cannot be done.
+    /// Not supported.
     pub const EOPNOTSUPP: i32 = 95;
     /// No such address family.
     pub const EAFNOSUPPORT: i32 = 97;
-    /// The ruleset is no longer at the generation that the batch was decided on.
+    /// The ruleset is not at the expected generation.
     pub const ERESTART: i32 = 85;
 }
 
-/// The kernel's answer to the message with the same sequence number.
+/// The acknowledgement of the message with the same sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// 0 when it was done, else the number of the error.
+    /// 0 for success, else the error number.
     pub errno: i32,
-    /// What the kernel says about the error.
+    /// The error message, if there is one.
     pub text: Option<String>,
 }
 
 impl Ack {
-    /// Reads an `NLMSG_ERROR` message, from a socket that has `NETLINK_CAP_ACK` set.
+    /// Decodes an `NLMSG_ERROR` message of a socket with `NETLINK_CAP_ACK`.
     pub fn read(message: &Message<'_>) -> Result<Self, WireError> {
         let what = "acknowledgement";
         let (number, rest) = message
@@ -61,8 +61,8 @@ impl Ack {
         Ok(Self { errno, text })
     }
 
-    /// The number of the error with which a dump has ended, 0 for none: reads an `NLMSG_DONE` message. What came before
-    /// such an error is not all there is. Kernels before 4.14 say nothing.
+    /// Decodes an `NLMSG_DONE` message: the error number with which a dump ended, 0 for none. After an error the dump
+    /// is incomplete. Kernels before 4.14 send none.
     pub fn read_done(message: &Message<'_>) -> Result<i32, WireError> {
         let Some((number, _)) = message.payload.split_first_chunk::<4>() else { return Ok(0) };
         let what = "end of a dump";
@@ -70,7 +70,7 @@ impl Ack {
         Ok(errno.max(0))
     }
 
-    /// The message by which a kernel answers the message with sequence number `seq`; the fake one does.
+    /// Encodes an acknowledgement, for the fake kernel.
     pub(crate) fn write(errno: i32, seq: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(36);
         bytes.extend_from_slice(&36u32.to_ne_bytes());

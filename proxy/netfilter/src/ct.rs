@@ -1,4 +1,4 @@
-//! ctnetlink: the kernel's table of connections. Dump (filtered by the kernel where it can), delete, counters.
+//! ctnetlink: dumps conntrack entries (filtered by the kernel where possible), deletes them, and reads counters.
 //!
 //! Numbers are those of `linux/netfilter/nfnetlink_conntrack.h`; the bits of `CTA_FILTER` are those of
 //! `net/netfilter/nf_internals.h`, which no header exports.
@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::wire::{Attribute, Attributes, Header, Message, TooLong, WireError, Writer, flags};
 
-/// Subsystem number of connection tracking within nfnetlink.
+/// Subsystem number of conntrack.
 pub const SUBSYSTEM: u8 = 1;
-/// `IPS_SEEN_REPLY`: packets went both ways.
+/// `IPS_SEEN_REPLY`: packets were seen in both directions.
 pub const STATUS_SEEN_REPLY: u32 = 1 << 1;
-/// `IPS_SRC_NAT`: the source is rewritten.
+/// `IPS_SRC_NAT`.
 pub const STATUS_SNAT: u32 = 1 << 4;
-/// `IPS_DST_NAT`: the destination is rewritten.
+/// `IPS_DST_NAT`.
 pub const STATUS_DNAT: u32 = 1 << 5;
 
 const GET: u8 = 1;
@@ -34,7 +34,7 @@ const CTA_ID: u16 = 12;
 const CTA_FILTER: u16 = 25;
 const CTA_STATUS_MASK: u16 = 26;
 
-/// Bits that say which fields of a tuple a filter compares.
+/// Bits of the tuple fields that a filter compares.
 mod compare {
     pub const SRC: u32 = 1 << 0;
     pub const DST: u32 = 1 << 1;
@@ -43,59 +43,59 @@ mod compare {
     pub const DST_PORT: u32 = 1 << 5;
 }
 
-/// Addresses and ports of one direction of a connection.
+/// Addresses and ports of one direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tuple {
-    /// Sender.
+    /// Source address.
     pub src: IpAddr,
-    /// Receiver.
+    /// Destination address.
     pub dst: IpAddr,
-    /// Number of the transport protocol.
+    /// Protocol number.
     pub proto: u8,
-    /// Port of the sender; 0 for protocols without ports.
+    /// Source port; 0 for protocols without ports.
     pub src_port: u16,
-    /// Port of the receiver; 0 for protocols without ports.
+    /// Destination port; 0 for protocols without ports.
     pub dst_port: u16,
 }
 
-/// One connection.
+/// A conntrack entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// As the first packet was sent.
+    /// Original direction.
     pub orig: Tuple,
-    /// As answers arrive: its source is where the packets really go.
+    /// Reply direction: its source is where the packets are sent.
     pub reply: Tuple,
     /// Status bits.
     pub status: u32,
     /// Mark.
     pub mark: u32,
-    /// Seconds until it is forgotten, if it is confirmed.
+    /// Seconds until it expires, if it is confirmed.
     pub timeout_secs: Option<u32>,
-    /// The kernel's number for it.
+    /// The kernel's id.
     pub id: Option<u32>,
 }
 
-/// Which fields of a direction must have which value; none given matches everything.
+/// Values that the fields of a tuple must have; `None` matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TupleFilter {
-    /// Sender.
+    /// Source address.
     pub src: Option<IpAddr>,
-    /// Receiver.
+    /// Destination address.
     pub dst: Option<IpAddr>,
-    /// Transport protocol.
+    /// Protocol number.
     pub proto: Option<u8>,
-    /// Port of the sender. The kernel compares ports only together with the protocol.
+    /// Source port. The kernel compares ports only together with the protocol.
     pub src_port: Option<u16>,
-    /// Port of the receiver.
+    /// Destination port.
     pub dst_port: Option<u16>,
 }
 
-/// Which flows a dump returns.
+/// Which entries a dump returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowFilter {
-    /// Of the original direction.
+    /// Original direction.
     pub orig: TupleFilter,
-    /// Of the reply direction.
+    /// Reply direction.
     pub reply: TupleFilter,
     /// Value and mask of the status bits.
     pub status: Option<(u32, u32)>,
@@ -124,17 +124,17 @@ impl AddressFamily {
     }
 }
 
-/// How full the table is.
+/// Size of the conntrack table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableUse {
-    /// Connections now.
+    /// Entries.
     pub entries: u32,
-    /// Connections at most.
+    /// Maximum of entries.
     pub entries_max: u32,
 }
 
 impl TupleFilter {
-    /// Whether a tuple has all the values that are asked for.
+    /// Whether a tuple has all required values.
     pub fn matches(&self, tuple: &Tuple) -> bool {
         fn is<T: PartialEq>(wanted: Option<T>, is: T) -> bool {
             wanted.is_none_or(|wanted| wanted == is)
@@ -175,7 +175,7 @@ impl TupleFilter {
 }
 
 impl FlowFilter {
-    /// Whether a flow passes.
+    /// Whether an entry matches.
     pub fn matches(&self, flow: &Flow) -> bool {
         self.orig.matches(&flow.orig)
             && self.reply.matches(&flow.reply)
@@ -183,10 +183,10 @@ impl FlowFilter {
     }
 }
 
-/// A request to dump the flows of a family that pass `filter`. The kernel may send others too, so the caller
-/// compares again: kernels before 5.8 ignore the filter, and IPv6 addresses are not sent to be compared at all,
-/// because kernels up to at least 6.18 drop those that are equal and pass those that are not
-/// (`ctnetlink_filter_match_tuple` takes the result of `ipv6_addr_cmp` for its opposite).
+/// Request to dump the entries of a family that match `filter`. The kernel may return others too, so the caller
+/// compares again: kernels before 5.8 ignore the filter, and IPv6 addresses are not included, because kernels up to at
+/// least 6.18 drop equal ones and return others (`ctnetlink_filter_match_tuple` inverts the result of
+/// `ipv6_addr_cmp`).
 pub fn dump(seq: u32, family: AddressFamily, filter: &FlowFilter) -> Result<Vec<u8>, TooLong> {
     let sent = |tuple: TupleFilter| match family {
         AddressFamily::V4 => tuple,
@@ -213,22 +213,22 @@ pub fn dump(seq: u32, family: AddressFamily, filter: &FlowFilter) -> Result<Vec<
     writer.finish()
 }
 
-/// A request to forget one flow; it fails with `ENOENT` when the flow, told by tuple and number, is gone.
+/// Request to delete the entry with this tuple and id; fails with `ENOENT` if it does not exist.
 pub fn delete(seq: u32, flow: &Flow) -> Result<Vec<u8>, TooLong> {
     let mut writer = Writer::default();
     write_delete(&mut writer, flags::ACK, seq, &flow.orig, flow.id);
     writer.finish()
 }
 
-/// A request to forget the flow with this original tuple, whatever its number.
+/// Request to delete the entry with this original tuple, whatever its id.
 pub fn delete_tuple(seq: u32, orig: &Tuple) -> Result<Vec<u8>, TooLong> {
     let mut writer = Writer::default();
     write_delete(&mut writer, flags::ACK, seq, orig, None);
     writer.finish()
 }
 
-/// Requests to forget several flows, with consecutive sequence numbers from `seq` on. Only the last is
-/// acknowledged; the others are answered when they fail.
+/// Requests to delete several entries, with consecutive sequence numbers from `seq` on. Only the last one is
+/// acknowledged; failures are reported for each.
 pub fn delete_all(seq: u32, flows: &[Flow]) -> Result<Vec<u8>, TooLong> {
     let mut writer = Writer::with_capacity(flows.len().saturating_mul(128));
     let last = flows.len().saturating_sub(1);
@@ -252,14 +252,14 @@ fn write_delete(writer: &mut Writer, ack: u16, seq: u32, orig: &Tuple, id: Optio
     });
 }
 
-/// A request for [`TableUse`].
+/// Request for [`TableUse`].
 pub fn table_use(seq: u32) -> Result<Vec<u8>, TooLong> {
     let mut writer = Writer::default();
     writer.message(header(GET_STATS, flags::REQUEST | flags::ACK, seq, 0), |_| {});
     writer.finish()
 }
 
-/// Reads one flow of a dump.
+/// Decodes one entry of a dump.
 pub fn read_flow(message: &Message<'_>) -> Result<Flow, WireError> {
     let (mut orig, mut reply, mut status, mut mark) = (None, None, 0, 0);
     let (mut timeout_secs, mut id) = (None, None);
@@ -286,16 +286,16 @@ pub fn read_flow(message: &Message<'_>) -> Result<Flow, WireError> {
     })
 }
 
-/// What is told of a flow alongside what it is: read apart, as walks through all flows need none of it.
+/// State and counters of an entry: decoded separately, because most dumps need neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowState {
-    /// The number of the protocol's state, of protocols that have states.
+    /// Number of the protocol's state, if it has states.
     pub state: Option<u8>,
-    /// What went each way, where the kernel counts (`net.netfilter.nf_conntrack_acct`).
+    /// Counters of both directions, with `net.netfilter.nf_conntrack_acct`.
     pub counters: Option<[Traffic; 2]>,
 }
 
-/// What went one way.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Packets.
@@ -304,7 +304,7 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// States of TCP, in the order of `enum tcp_conntrack`.
+/// Names in the order of `enum tcp_conntrack`.
 const TCP_STATES: [&str; 10] = [
     "NONE",
     "SYN_SENT",
@@ -317,7 +317,7 @@ const TCP_STATES: [&str; 10] = [
     "CLOSE",
     "SYN_SENT2",
 ];
-/// States of SCTP, in the order of `enum sctp_conntrack`.
+/// Names in the order of `enum sctp_conntrack`.
 const SCTP_STATES: [&str; 9] = [
     "NONE",
     "CLOSED",
@@ -331,7 +331,7 @@ const SCTP_STATES: [&str; 9] = [
 ];
 
 impl FlowState {
-    /// The name of the state that a flow of this protocol is in, as `conntrack` has it.
+    /// The name of the state, as `conntrack` prints it.
     pub fn name(&self, proto: u8) -> Option<&'static str> {
         let names: &[&str] = match proto {
             6 => &TCP_STATES,
@@ -342,7 +342,7 @@ impl FlowState {
     }
 }
 
-/// Reads the rest of one flow of a dump.
+/// Decodes state and counters of one entry of a dump.
 pub fn read_flow_state(message: &Message<'_>) -> Result<FlowState, WireError> {
     let mut read = FlowState::default();
     let mut counters = [None, None];
@@ -361,7 +361,7 @@ pub fn read_flow_state(message: &Message<'_>) -> Result<FlowState, WireError> {
     Ok(read)
 }
 
-/// The state is the first attribute of TCP's (1) and SCTP's (3).
+/// The state is the first attribute of TCP (1) and SCTP (3).
 fn read_state(protocols: Attributes<'_>) -> Result<Option<u8>, WireError> {
     for protocol in protocols {
         let protocol = protocol?;
@@ -389,7 +389,7 @@ fn read_traffic(attributes: Attributes<'_>) -> Result<Traffic, WireError> {
     Ok(read)
 }
 
-/// Reads the answer to [`table_use`].
+/// Decodes the response to [`table_use`].
 pub fn read_table_use(message: &Message<'_>) -> Result<TableUse, WireError> {
     let (mut entries, mut entries_max) = (None, None);
     for attribute in message.attributes()? {
@@ -499,7 +499,7 @@ mod tests {
             8, 0, 12, 0, 1, 2, 3, 4,                                  // CTA_ID
         ];
         assert_eq!(delete(9, &flow).unwrap(), expected);
-        // The same attributes read as the beginning of a flow: only the reply tuple is missing.
+        // The same attributes as the beginning of an entry: only the reply tuple is missing.
         let message = Messages::new(&expected).next().unwrap().unwrap();
         let missing = WireError::Missing { object: "flow", attribute: "reply tuple" };
         assert_eq!(read_flow(&message), Err(missing));

@@ -1,8 +1,8 @@
-//! A kernel in memory: takes the bytes that the real one takes and answers by its rules.
+//! A fake kernel in memory, which accepts the same bytes as the real one and responds by its rules.
 //!
-//! What it enforces: transactions are all or nothing, generations, existence, duplicates, sizes of sets,
-//! references that keep chains and sets alive, owners of tables, lengths of keys. What it does not do: forward
-//! packets, let elements time out, check that a chain suits its hook or that chains form no loop.
+//! It implements: atomic transactions, generations, existence, duplicates, set sizes, references that keep chains and
+//! sets alive, owners of tables, lengths of keys. It does not: forward packets, expire elements, check that a chain
+//! suits its hook or that chains form no loop.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::nft::ruleset::{ChainRules, SetElements};
 use crate::nft::{Data, Expr, Family, Ruleset, TableRules, Value};
 use crate::wire::{self, Message, Messages, Writer, flags};
 
-/// Bytes of one part of a dump, as the kernel's first buffer.
+/// Length of one part of a dump, as the kernel's first buffer.
 const PART_LEN: usize = 8192;
 
-/// The fake kernel, seen through one socket.
+/// The fake kernel as one socket sees it.
 #[derive(Clone, Debug, Default)]
 pub struct FakeKernel {
     ruleset: Ruleset,
@@ -26,32 +26,32 @@ pub struct FakeKernel {
     foreign: Vec<(Family, String)>,
 }
 
-/// Number of an error.
+/// Error number.
 type Errno = i32;
 
 impl FakeKernel {
-    /// The ruleset as it is.
+    /// The current ruleset.
     pub fn ruleset(&self) -> &Ruleset {
         &self.ruleset
     }
 
-    /// Identity of the ruleset.
+    /// The current generation.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Changes the ruleset as another program would; the generation goes up.
+    /// Changes the ruleset as another program would; increments the generation.
     pub fn meddle(&mut self, change: impl FnOnce(&mut Ruleset)) {
         change(&mut self.ruleset);
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Hands a table to another program: changing it fails with `EPERM` from now on.
+    /// Gives a table to another owner: changing it fails with `EPERM` from now on.
     pub fn give_away(&mut self, family: Family, table: &str) {
         self.foreign.push((family, table.to_owned()));
     }
 
-    /// Takes one datagram and returns the datagrams that the kernel would answer with.
+    /// Processes one datagram and returns the response datagrams.
     pub fn send(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
         match Messages::new(datagram).next() {
             Some(Ok(first)) if first.kind == BATCH_BEGIN => self.transact(datagram, &first),
@@ -164,7 +164,7 @@ impl FakeKernel {
     }
 }
 
-/// Objects of one table that a dump of kind `number` reports.
+/// Objects of one table that a dump of kind `number` contains.
 fn answers(
     number: u8,
     family: Family,
@@ -233,7 +233,7 @@ fn del_chain(table: &mut TableRules, chain: &Chain) -> Result<(), Errno> {
     if !table.chains.contains_key(&chain.name) {
         return Err(errno::ENOENT);
     }
-    // A rule of the chain that enters the chain itself keeps it too, as in the real kernel.
+    // A rule of the chain that jumps to the chain itself counts as a reference too, as in the real kernel.
     let entered = verdict_chains(table).any(|target| target == chain.name);
     if entered {
         return Err(errno::EBUSY);
@@ -364,7 +364,7 @@ fn check_shape(set: &Set, element: &Element) -> Result<(), Errno> {
     }
 }
 
-/// Chains that rules and elements of the table enter.
+/// Chains that rules and elements of the table jump to.
 fn verdict_chains(table: &TableRules) -> impl Iterator<Item = &str> {
     let rules = table.chains.values().flat_map(|c| &c.rules).flat_map(|rule| &rule.exprs);
     let elements = table.sets.values().flat_map(|set| set.elements.values());

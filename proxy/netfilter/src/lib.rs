@@ -1,8 +1,8 @@
-//! Pure: the languages of nf_tables and conntrack as values, and their netlink bytes in both directions.
+//! Pure: nf_tables and conntrack as values, and their netlink encoding in both directions.
 //!
-//! Nothing here opens a socket: `proxy-kernel` sends what [`nft::Batch`] builds and hands back what the
-//! kernel answers. The ruleset is decided in `proxy-rules` in terms of [`nft`]'s values; [`fake::FakeKernel`]
-//! takes the same bytes as the real kernel and answers by the same rules.
+//! Nothing here opens a socket: `proxy-kernel` sends what [`nft::Batch`] builds and returns the kernel's responses.
+//! `proxy-rules` builds the ruleset from [`nft`]'s values; [`fake::FakeKernel`] accepts the same bytes as the real
+//! kernel.
 
 pub mod wire;
 

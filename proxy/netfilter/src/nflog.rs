@@ -1,4 +1,4 @@
-//! The kernel's packet log: rules copy packets to a numbered group, and one socket reads them.
+//! NFLOG: rules copy packets to a numbered group, which one socket receives.
 //!
 //! Numbers are those of `linux/netfilter/nfnetlink_log.h`.
 
@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::ct::Tuple;
 use crate::wire::{Header, Message, TooLong, Writer, flags};
 
-/// Subsystem number of the packet log within nfnetlink.
+/// Subsystem number of NFLOG.
 pub const SUBSYSTEM: u8 = 4;
-/// Bytes of each packet that are copied: an IPv6 header and ports, with room for IPv4's options.
+/// Bytes of each packet that are copied: an IPv6 header and ports, with room for IPv4 options.
 const COPY_LEN: u32 = 64;
 
 const PACKET: u8 = 0;
@@ -23,8 +23,7 @@ const COMMAND_BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
 const PAYLOAD: u16 = 9;
 
-/// A request to send the packets of `group` to this socket, each at once. Refused with `EBUSY` when the group
-/// is another's.
+/// Request to receive the packets of `group`, each at once. Refused with `EBUSY` if another socket has the group.
 pub fn bind(seq: u32, group: u16) -> Result<Vec<u8>, TooLong> {
     let kind = u16::from_be_bytes([SUBSYSTEM, CONFIG]);
     let flags = flags::REQUEST | flags::ACK;
@@ -38,8 +37,7 @@ pub fn bind(seq: u32, group: u16) -> Result<Vec<u8>, TooLong> {
     writer.finish()
 }
 
-/// The connection that a logged packet belongs to, by its own addresses and ports; none for what is no packet
-/// of TCP, UDP or SCTP right behind an IP header.
+/// The tuple of a logged packet; `None` unless TCP, UDP or SCTP follows the IP header directly.
 pub fn read_packet(message: &Message<'_>) -> Option<Tuple> {
     if message.kind != u16::from_be_bytes([SUBSYSTEM, PACKET]) {
         return None;
@@ -104,7 +102,7 @@ mod tests {
         let read = read_tuple(&v6).unwrap();
         assert_eq!((read.proto, read.src_port, read.dst_port), (132, 7, 9));
         assert_eq!(read.dst, "::2".parse::<IpAddr>().unwrap());
-        // Something between the header and the ports, and a packet cut short.
+        // An extension header before the ports, and a truncated packet.
         v6[6] = 44;
         assert_eq!((read_tuple(&v6), read_tuple(&v4[..25])), (None, None));
     }

@@ -1,7 +1,7 @@
 //! nf_tables as values: tables, chains, rules of expressions, sets, elements; and batches of commands on them.
 //!
-//! Every object is described once, as a table of fields with their attribute numbers ([`attributes!`]);
-//! encoding and decoding both come from that table. Numbers are those of `linux/netfilter/nf_tables.h`.
+//! Every object is described once, as a list of fields with their attribute numbers ([`attributes!`]), from which
+//! encoding and decoding are derived. Numbers are those of `linux/netfilter/nf_tables.h`.
 
 pub mod value;
 
@@ -31,7 +31,7 @@ pub use object::{Chain, Element, Hook, Rule, Set, SetSize, Table};
 pub use ruleset::{Ruleset, TableId, TableRules};
 pub use value::{Data, Reg, Value, Verdict};
 
-/// Subsystem number of nf_tables within nfnetlink.
+/// Subsystem number of nf_tables.
 pub const SUBSYSTEM: u8 = 10;
 
 /// Address family of a table (`enum nfproto`).
@@ -55,7 +55,7 @@ impl Family {
         }
     }
 
-    /// The family with this number, if it is one that we speak.
+    /// The family with this number, if it is supported here.
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Inet, Self::Ip, Self::Ip6].into_iter().find(|f| f.number() == number)
     }

@@ -1,8 +1,8 @@
-//! Netlink's framing: messages with a 16-byte header, attributes with a 4-byte one, padding to 4 bytes.
+//! Netlink framing: messages with a 16-byte header, attributes with a 4-byte one, padded to 4 bytes.
 //!
-//! Integers of nfnetlink are big-endian inside attributes and host-endian in the headers. The writer
-//! never fails while writing: an attribute that would not fit its 16-bit length is remembered and
-//! reported once, by [`Writer::finish`]. The reader trusts no length.
+//! Integers of nfnetlink are big-endian in attributes and host-endian in headers. The writer does not fail while
+//! writing: an attribute that does not fit its 16-bit length is reported once, by [`Writer::finish`]. The reader
+//! validates every length.
 
 use std::ops::Range;
 
@@ -19,21 +19,21 @@ const KIND_MASK: u16 = 0x3fff;
 
 /// Flags of a message header (`linux/netlink.h`).
 pub mod flags {
-    /// This is a request.
+    /// A request.
     pub const REQUEST: u16 = 0x01;
-    /// One part of an answer that ends with [`super::NLMSG_DONE`].
+    /// One part of a response that ends with [`super::NLMSG_DONE`].
     pub const MULTI: u16 = 0x02;
-    /// Acknowledge even when nothing went wrong.
+    /// Acknowledge success too.
     pub const ACK: u16 = 0x04;
-    /// The table changed while it was being dumped.
+    /// The table changed during the dump.
     pub const DUMP_INTR: u16 = 0x10;
-    /// Answer with every object that matches.
+    /// Return every object that matches.
     pub const DUMP: u16 = 0x300;
-    /// Fail with `EEXIST` when the object exists.
+    /// Fail with `EEXIST` if the object exists.
     pub const EXCL: u16 = 0x200;
-    /// Create the object when it does not exist.
+    /// Create the object if it does not exist.
     pub const CREATE: u16 = 0x400;
-    /// Append a rule to its chain instead of putting it first.
+    /// Append a rule to its chain instead of prepending it.
     pub const APPEND: u16 = 0x800;
 }
 
@@ -42,48 +42,48 @@ pub const NLMSG_ERROR: u16 = 2;
 /// Message type that ends a dump.
 pub const NLMSG_DONE: u16 = 3;
 
-/// What is wrong with bytes that were to be read.
+/// The bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A length points past the end of what was received, or is smaller than its own header.
+    /// A length exceeds the received bytes, or is less than its own header.
     #[error("{what} is truncated: expected {need} bytes, found {have}")]
     Truncated {
-        /// What was being read.
+        /// What was being decoded.
         what: &'static str,
-        /// Bytes that the length asks for.
+        /// Required length.
         need: usize,
-        /// Bytes that are there.
+        /// Available length.
         have: usize,
     },
-    /// An attribute that the object cannot be without is missing.
+    /// A required attribute is missing.
     #[error("{object} has no {attribute}")]
     Missing {
-        /// The object being read.
+        /// The object.
         object: &'static str,
-        /// The attribute that is missing.
+        /// The attribute.
         attribute: &'static str,
     },
-    /// An attribute has a length or a value that its type does not allow.
+    /// An attribute has an invalid length or value.
     #[error("{what} has a value out of range")]
     Value {
-        /// What was being read.
+        /// What was being decoded.
         what: &'static str,
     },
 }
 
-/// An attribute did not fit its length field; nothing that was written may be sent.
+/// An attribute does not fit its length field; the bytes must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an attribute is longer than {ATTRIBUTE_LEN_MAX} bytes")]
 pub struct TooLong;
 
-/// Fields of a message header that a sender chooses.
+/// Header fields that a sender sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// `nlmsg_type`: for nfnetlink, subsystem in the high byte and message in the low one.
     pub kind: u16,
     /// `nlmsg_flags`.
     pub flags: u16,
-    /// `nlmsg_seq`: comes back in the answer.
+    /// `nlmsg_seq`, which the response repeats.
     pub seq: u32,
     /// `nfgen_family`.
     pub family: u8,
@@ -91,7 +91,7 @@ pub struct Header {
     pub resource: u16,
 }
 
-/// Builds a sequence of messages in one buffer.
+/// Encodes messages into one buffer.
 #[derive(Debug, Default)]
 pub struct Writer {
     buf: Vec<u8>,
@@ -99,7 +99,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty writer with room for `capacity` bytes.
+    /// An empty buffer with a capacity.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { buf: Vec::with_capacity(capacity), overflow: false }
     }
@@ -109,12 +109,12 @@ impl Writer {
         self.buf.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.buf.is_empty()
     }
 
-    /// Writes one message: header, `nfgenmsg`, and what `body` adds.
+    /// Appends a message: header, `nfgenmsg`, and what `body` appends.
     pub fn message(&mut self, header: Header, body: impl FnOnce(&mut Self)) {
         let start = self.buf.len();
         self.buf.extend_from_slice(&[0; 4]);
@@ -132,14 +132,14 @@ impl Writer {
         }
     }
 
-    /// Writes one attribute.
+    /// Appends an attribute.
     pub fn attribute(&mut self, kind: u16, payload: &[u8]) {
         let start = self.open(kind);
         self.buf.extend_from_slice(payload);
         self.close(start);
     }
 
-    /// Writes a name; the kernel wants it terminated by a zero byte.
+    /// Appends a name, which the kernel requires to end with a zero byte.
     pub fn name(&mut self, kind: u16, name: &str) {
         let start = self.open(kind);
         self.buf.extend_from_slice(name.as_bytes());
@@ -147,20 +147,20 @@ impl Writer {
         self.close(start);
     }
 
-    /// Writes an attribute whose payload is the attributes that `body` adds.
+    /// Appends an attribute with the attributes that `body` appends.
     pub fn nest(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
         let start = self.open(kind | NESTED);
         body(self);
         self.close(start);
     }
 
-    /// Makes room for so many bytes more at once.
+    /// Reserves capacity.
     pub fn reserve(&mut self, additional: usize) {
         self.buf.reserve(additional);
     }
 
-    /// Writes one element of a set as `NFTA_LIST_ELEM`: its key, and its data in a map. The same bytes as the
-    /// general way makes, at a third of its cost: a load writes half a million.
+    /// Appends one set element as `NFTA_LIST_ELEM`: its key, and its data in a map. The same bytes as by the generic
+    /// encoding at a third of the cost: a load has half a million elements.
     pub fn element(&mut self, key: &[u8], data: Option<&[u8]>) {
         let field = |bytes: &[u8]| 8 + align(bytes.len());
         let len = 4 + field(key) + data.map_or(0, field);
@@ -177,7 +177,7 @@ impl Writer {
         }
     }
 
-    /// Writes the header of an attribute whose length, with it, is known.
+    /// Appends the header of an attribute whose length, with the header, is known.
     fn head(&mut self, len: usize, kind: u16) {
         let short = u16::try_from(len).unwrap_or_else(|_| {
             self.overflow = true;
@@ -187,7 +187,7 @@ impl Writer {
         self.buf.extend_from_slice(&[a, b, c, d]);
     }
 
-    /// The bytes, or the news that one attribute did not fit.
+    /// The bytes; fails if an attribute did not fit.
     pub fn finish(self) -> Result<Vec<u8>, TooLong> {
         if self.overflow { Err(TooLong) } else { Ok(self.buf) }
     }
@@ -215,7 +215,7 @@ impl Writer {
     }
 }
 
-/// One message as it was received.
+/// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// `nlmsg_type`.
@@ -224,7 +224,7 @@ pub struct Message<'a> {
     pub flags: u16,
     /// `nlmsg_seq`.
     pub seq: u32,
-    /// What follows the header, `nfgenmsg` included where there is one.
+    /// The bytes after the header, with `nfgenmsg` if there is one.
     pub payload: &'a [u8],
 }
 
@@ -251,14 +251,14 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Splits what one `recv` returned into messages.
+/// Splits a received datagram into messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Messages<'a> {
-    /// Reads messages from `bytes`.
+    /// For one datagram.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -296,10 +296,10 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// One attribute as it was received.
+/// A received attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// Its number within the object, without flag bits.
+    /// Its number, without flag bits.
     pub kind: u16,
     /// Its payload.
     pub payload: &'a [u8],
@@ -311,7 +311,7 @@ impl<'a> Attribute<'a> {
         Attributes { rest: self.payload }
     }
 
-    /// The payload as a big-endian number of `N` bytes.
+    /// The payload as a big-endian integer of `N` bytes.
     pub fn array<const N: usize>(&self, what: &'static str) -> Result<[u8; N], WireError> {
         array(self.payload, what)
     }
@@ -330,7 +330,7 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads attributes from `bytes`.
+    /// For one payload.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -364,7 +364,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// Netlink pads everything to four bytes.
+/// Netlink pads to four bytes.
 fn align(len: usize) -> usize {
     len.div_ceil(4) * 4
 }

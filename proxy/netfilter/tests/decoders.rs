@@ -1,6 +1,6 @@
-//! Every decoder on bytes that nobody should send: datagrams of both directions, broken in every way that counts, and
-//! noise. A decoder answers or refuses; it never panics, never yields more than it was given, and what it yields is
-//! written and read back alike. `ORCH_TEST_CASES` asks for a longer run.
+//! Every decoder on invalid input: datagrams of both directions, damaged in every relevant way, and random bytes. A
+//! decoder returns a value or an error; it never panics, its result is bounded by the input, and encodes to bytes that
+//! decode alike. `ORCH_TEST_CASES` sets the number of cases.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -18,12 +18,12 @@ use proxy_netfilter::wire::Messages;
 
 use samples::{commands, datagrams};
 
-/// How many random cases to try.
+/// Number of random cases.
 fn cases(slice: u32) -> u32 {
     std::env::var("ORCH_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(slice)
 }
 
-/// One way to break a datagram; places and lengths are taken modulo what is there.
+/// One way to damage a datagram; positions and lengths are taken modulo its length.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip(usize, u8),
@@ -71,7 +71,7 @@ fn break_it(bytes: &mut Vec<u8>, damage: &Damage, others: &[Vec<u8>]) {
             }
         }
         Damage::Number(at, number, long) => {
-            // Headers of messages and attributes lie on multiples of four.
+            // Headers of messages and attributes are at multiples of four.
             let at = at % len / 4 * 4;
             let number = number.to_ne_bytes();
             let wanted = if *long { &number[..] } else { &number[..2] };
@@ -96,7 +96,7 @@ fn break_it(bytes: &mut Vec<u8>, damage: &Damage, others: &[Vec<u8>]) {
     }
 }
 
-/// Values in a command, each of which takes at least a header in the bytes that it came from.
+/// Number of values in a command, each of which takes at least a header in the input.
 fn parts(command: &Command) -> usize {
     match command {
         Command::NewElements(list, _) | Command::DelElements(list) => list.elements.len(),
@@ -105,7 +105,7 @@ fn parts(command: &Command) -> usize {
     }
 }
 
-/// Lets every decoder read the bytes.
+/// Decodes the bytes with every decoder.
 fn decode(bytes: &[u8]) {
     let mut rules = Ruleset::default();
     for message in Messages::new(bytes).flatten() {
@@ -129,8 +129,8 @@ fn decode(bytes: &[u8]) {
     assert!(answered <= bytes.len() * 4 + 4096, "{answered} bytes of answer to {}", bytes.len());
 }
 
-/// What was read is written, read again, and written as before. (Flags that are none are left out in writing, as the
-/// kernel does, so values may differ where bytes do not.)
+/// Encoding a decoded value, decoding and encoding it again yields the same bytes. (Zero flags are not encoded, as in
+/// the kernel, so values may differ where bytes do not.)
 fn read_back(family: Family, command: &Command) {
     let write = |family, command: &Command| {
         let mut batch = Batch::new(1, None);
@@ -148,7 +148,7 @@ fn what_travels_is_read() {
     let datagrams = datagrams();
     assert!(datagrams.len() > 20, "{}", datagrams.len());
     datagrams.iter().for_each(|bytes| decode(bytes));
-    // The first holds a command of every kind, and all of them are read.
+    // The first datagram has a command of every kind, and all of them decode.
     let read = Messages::new(&datagrams[0]).flatten().filter(|m| Command::read(m).is_ok()).count();
     assert_eq!(read, commands().len());
 }

@@ -1,4 +1,4 @@
-//! The addresses of this machine.
+//! Addresses of this node.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -10,13 +10,13 @@ use nix::net::if_::if_indextoname;
 use proxy_rules::model::InterfaceName;
 use rtnetlink::RouteMessageBuilder;
 
-/// Addresses that stand for the rest of the world: they are reserved for documentation, and nothing is sent.
+/// Destinations of route lookups for the default route: reserved for documentation, and no packet is sent.
 const WORLD: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// All addresses of this machine.
+/// All addresses of this node's interfaces.
 pub fn local() -> nix::Result<BTreeSet<IpAddr>> {
     let addresses = getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
@@ -26,7 +26,7 @@ pub fn local() -> nix::Result<BTreeSet<IpAddr>> {
     Ok(addresses.collect())
 }
 
-/// The address that this machine would send from.
+/// The source address that the kernel would select for `to`.
 pub fn source_towards(to: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -37,7 +37,7 @@ pub fn source_towards(to: IpAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|local| local.ip())
 }
 
-/// The interface by which this machine sends to an address, and expects packets from there.
+/// The outgoing interface for `to`, on which replies are expected too.
 pub async fn interface_towards(to: IpAddr) -> Option<InterfaceName> {
     let (connection, handle, _) = rtnetlink::new_connection().ok()?;
     let driver = tokio::spawn(connection);
@@ -57,8 +57,8 @@ pub async fn interface_towards(to: IpAddr) -> Option<InterfaceName> {
     InterfaceName::new(name.to_str().ok()?)
 }
 
-/// This machine's own address of each family that it has: the one it speaks to the world from, else any that others
-/// can reach.
+/// One address of this node for each family: the source address of the default route, else any that other hosts can
+/// reach.
 pub fn own(local: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
     let reachable = |address: &&IpAddr| match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),

@@ -247,7 +247,7 @@ pub(crate) async fn with_node_blocks(
     client: &Client,
     mut config: Config,
 ) -> Result<Config, BuildError> {
-    if config.detect_local == DetectLocal::Settled {
+    if config.detect_local == DetectLocal::Static {
         return Ok(config);
     }
     let nodes = client.all::<Node>();

@@ -1,4 +1,4 @@
-//! Removes what the proxy made in the kernel: its tables, and nothing else.
+//! `orch-proxy cleanup`: deletes the proxy's tables.
 
 use proxy_kernel::CommitError;
 use proxy_netfilter::ack::errno;
@@ -9,10 +9,10 @@ use crate::app::{self, BuildError};
 use crate::config::Config;
 use crate::mode::NetfilterHandle;
 
-/// The tables are still there.
+/// The tables were not deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
-    /// The kernel lets us change nothing.
+    /// The netlink session cannot be opened.
     #[error("prepare the cleanup")]
     Prepare(#[from] BuildError),
     /// A running proxy owns them.
@@ -23,7 +23,7 @@ pub enum CleanupError {
     Delete(String, #[source] CommitError),
 }
 
-/// Deletes the tables of both families, whether they are there or not.
+/// Deletes the tables of both families, if they exist.
 pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
     let NetfilterHandle { mut session, features } = NetfilterHandle::open(config)?;
     let layout = app::layout(&features, config);

@@ -1,4 +1,4 @@
-//! What the proxy is told: defaults, overridden by the configuration file, overridden by flags.
+//! Configuration: defaults, overridden by the configuration file, overridden by flags.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,116 +18,114 @@ use crate::mode::Mode;
 mod file;
 use file::ProxyConfiguration;
 
-/// Gates alongside those that all programs share.
+/// Feature gates of this program alone.
 const GATES: &[Gate] = &[];
-/// Gates that are asked for here; switching another is answered with a warning.
+/// Feature gates that this program implements; setting another one is a warning.
 const CONSULTED: &[&str] = &[];
-/// The proxy is among the last to be killed, as kube-proxy is.
+/// kube-proxy's default: among the last processes to be killed.
 const OOM_SCORE_ADJ: i32 = -999;
-/// Port of the health server.
 const HEALTH_PORT: u16 = 10256;
-/// Port of the metrics server.
 const METRICS_PORT: u16 = 10249;
 
-/// Everything the proxy is told, checked.
+/// The validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Names of the chosen profile.
+    /// Names of the selected profile.
     pub names: &'static Names,
-    /// Client configuration file.
+    /// Path of the kubeconfig.
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server, if it overrides that of the file.
+    /// URL of the API server, overriding the kubeconfig.
     pub master: Option<String>,
-    /// Name of this node.
+    /// Name of the Node object.
     pub node_name: String,
-    /// What the rules depend on.
+    /// Settings that the rules depend on.
     pub settings: Settings,
-    /// Where the health server listens.
+    /// Address of the health server.
     pub health_address: SocketAddr,
-    /// Where the metrics server listens.
+    /// Address of the metrics server.
     pub metrics_address: SocketAddr,
-    /// Limits and timeouts of connection tracking.
+    /// conntrack sysctls.
     pub conntrack: Conntrack,
-    /// How often the kernel's tables are read back and compared.
+    /// Interval at which the kernel's tables are read back and compared.
     pub sync_period: Duration,
-    /// Name of the tables.
+    /// Name of the nf_tables tables.
     pub table: String,
-    /// Whether to keep routes to the pods of other nodes.
+    /// Whether to maintain routes to other nodes' pods.
     pub pod_routes: PodRoutes,
-    /// How to forward.
+    /// Proxy mode.
     pub mode: Mode,
-    /// How long a UDP session lasts in which nothing is said, if that is told; in userspace mode.
+    /// Idle timeout of UDP sessions in userspace mode, if configured.
     pub udp_timeout: Option<Duration>,
-    /// The resolver for pods, where there should be one.
+    /// The DNS server, if enabled.
     pub dns: Option<DnsSettings>,
-    /// What tells traffic of this node's pods, where `settings` cannot say it before the node is asked.
+    /// How traffic of this node's pods is detected, if that needs the Node object.
     pub detect_local: DetectLocal,
-    /// Whether node ports answer at loopback addresses.
+    /// Whether node ports are served at loopback addresses.
     pub loopback_node_ports: LoopbackNodePorts,
-    /// What a server's address that cannot be bound means.
+    /// What a failure to bind a server's address means.
     pub bind_failure: BindFailure,
-    /// Shortest time between two changes of the kernel's tables.
+    /// Minimum time between two syncs.
     pub min_sync_period: Duration,
-    /// Score by which the kernel chooses what to kill when memory runs out.
+    /// `oom_score_adj` of the process.
     pub oom_score_adj: i32,
-    /// All this as `/configz` shows it.
+    /// The configuration as `/configz` serves it.
     pub configz: String,
-    /// What the user should know about what was told.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// Whether to keep routes to the pods of other nodes.
+/// Whether to maintain routes to other nodes' pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodRoutes {
-    /// Something else does, or nothing has to.
+    /// Another component does, or none is needed.
     Leave,
-    /// Keep them.
+    /// Add and remove routes.
     Keep,
 }
 
-/// What tells traffic of this node's pods.
+/// How traffic of this node's pods is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetectLocal {
-    /// What `settings` say.
-    Settled,
-    /// The node's own blocks of pod addresses, which its object has.
+    /// By the static settings.
+    Static,
+    /// By the pod CIDRs of the Node object.
     NodeBlocks,
 }
 
-/// Whether node ports answer at loopback addresses, to processes of this machine.
+/// Whether node ports are served at loopback addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopbackNodePorts {
-    /// They do, where the blocks of node port addresses have these.
+    /// Yes, if `--nodeport-addresses` includes them.
     Serve,
-    /// They do not.
+    /// No.
     Leave,
 }
 
-/// What a server's address that cannot be bound means.
+/// What a failure to bind a server's address means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindFailure {
-    /// Forwarding is worth more than being asked about it.
+    /// A warning; the proxy forwards without that server.
     Warn,
-    /// The process ends.
+    /// An error that ends the process.
     End,
 }
 
-/// Limits and timeouts of connection tracking; 0 and zero leave a value as it is.
+/// conntrack sysctls; 0 leaves a value unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conntrack {
-    /// Connections per core.
+    /// Tracked connections per core.
     pub max_per_core: u32,
-    /// Connections at least.
+    /// Minimum of tracked connections.
     pub min: u32,
-    /// How long an idle TCP connection is known.
+    /// Timeout of idle TCP connections.
     pub tcp_established: Duration,
-    /// How long a TCP connection in CLOSE_WAIT is known.
+    /// Timeout of TCP connections in CLOSE_WAIT.
     pub tcp_close_wait: Duration,
-    /// Whether packets out of the window are taken for good ones; false leaves the setting as it is.
+    /// Sets `nf_conntrack_tcp_be_liberal`; false leaves it unchanged.
     pub tcp_be_liberal: bool,
-    /// How long a UDP flow without an answer is known.
+    /// Timeout of unreplied UDP flows.
     pub udp: Duration,
-    /// How long a UDP flow with answers is known.
+    /// Timeout of replied UDP flows.
     pub udp_stream: Duration,
 }
 
@@ -145,30 +143,30 @@ impl Default for Conntrack {
     }
 }
 
-/// The proxy is told something that cannot be.
+/// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// By the file.
+    /// The file cannot be read or parsed.
     #[error("load the configuration file")]
     File(#[from] ConfigError),
-    /// By flags, or by flags and file together.
+    /// Fields have invalid values.
     #[error("invalid configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<FieldError>),
 }
 
-/// Reads the file, if there is one, and puts the flags over it.
+/// Reads the file, if there is one, and applies the flags.
 pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
     settled(load_file(flags, names)?, flags, names)
 }
 
-/// Takes the configuration that a running proxy tells ([`crate::configz_client`]), with its names, and puts the flags over it.
+/// Applies the flags to the configuration of a running proxy ([`crate::configz_client`]).
 pub fn load_running(flags: &Flags, told: &str) -> Result<Config, LoadError> {
     let names = names_of(told).unwrap_or_else(|| flags.common.names());
     let told = proto_daemon::config::parse(Path::new("/configz"), told, &[file_type(names)])?;
     settled(checked(overridden(told, flags))?, flags, names)
 }
 
-/// The names of the profile that a configuration is written in.
+/// The naming profile of a configuration document.
 fn names_of(told: &str) -> Option<&'static Names> {
     let told = serde_json::from_str::<serde_json::Value>(told).ok()?;
     let version = told.get("apiVersion")?.as_str()?;
@@ -177,7 +175,7 @@ fn names_of(told: &str) -> Option<&'static Names> {
     profiles.into_iter().map(Names::new).find(|names| file_type(names).api_version == version)
 }
 
-/// The configuration as `/configz` shows it: below its group, with what was found out.
+/// The configuration as `/configz` serves it: under its group, with defaults and detected values.
 fn configz(file: &ProxyConfiguration, node_name: &str, names: &Names) -> String {
     let mut file = file.clone();
     node_name.clone_into(&mut file.hostname_override);
@@ -189,7 +187,7 @@ fn configz(file: &ProxyConfiguration, node_name: &str, names: &Names) -> String 
     format!("{}\n", serde_json::Value::Object([(group, inner)].into_iter().collect()))
 }
 
-/// What flags and file say, with what follows from it.
+/// Validates flags and file, and derives the rest.
 fn settled(
     file: ProxyConfiguration,
     flags: &Flags,
@@ -234,7 +232,7 @@ fn settled(
         pod_routes: if file.dataplane.pod_routes { PodRoutes::Keep } else { PodRoutes::Leave },
         detect_local: match file.detect_local_mode.as_str() {
             "NodeCIDR" => DetectLocal::NodeBlocks,
-            _ => DetectLocal::Settled,
+            _ => DetectLocal::Static,
         },
         loopback_node_ports: match loopback {
             Some(false) => LoopbackNodePorts::Leave,
@@ -255,7 +253,7 @@ fn settled(
     })
 }
 
-/// What the rules depend on.
+/// The settings that the rules depend on.
 fn settings(file: &ProxyConfiguration) -> Settings {
     let block = |text: &str| text.parse::<Cidr>().ok();
     let masquerade_all = file.iptables.masquerade_all || file.nftables.masquerade_all;
@@ -271,15 +269,15 @@ fn settings(file: &ProxyConfiguration) -> Settings {
             false => Removed::Left,
         },
         counting: if dataplane.service_counters { Counting::On } else { Counting::Off },
-        // Known once the node's addresses and the API server's are.
+        // Set when the addresses of the node and of the API server are known.
         protected: BTreeSet::new(),
         kept_ports: BTreeSet::new(),
-        // Whoever makes the pods' routes knows that nobody beyond has one back.
+        // With pod routes no host outside the cluster has a route to pods.
         leaving: if dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
     }
 }
 
-/// Reads the file, if there is one, puts the flags over it, and checks all of it.
+/// Reads the file, if there is one, applies the flags, and validates all of it.
 fn load_file(flags: &Flags, names: &Names) -> Result<ProxyConfiguration, LoadError> {
     let file = match &flags.common.config {
         Some(path) => proto_daemon::config::load(path, &[file_type(names)])?,
@@ -295,12 +293,12 @@ fn checked(file: ProxyConfiguration) -> Result<ProxyConfiguration, LoadError> {
     }
 }
 
-/// The configuration as flags and file make it, as a file that can be given again: JSON, which is YAML.
+/// The effective configuration as a file: JSON, which is YAML.
 pub fn written(flags: &Flags, names: &Names) -> Result<String, LoadError> {
     Ok(format!("{:#}\n", document(&load_file(flags, names)?, names)))
 }
 
-/// The file with its type, without what is not said.
+/// The file with `apiVersion` and `kind`, without unset fields.
 fn document(file: &ProxyConfiguration, names: &Names) -> serde_json::Value {
     let FileType { api_version, kind } = file_type(names);
     let mut fields = serde_json::Map::new();
@@ -312,7 +310,7 @@ fn document(file: &ProxyConfiguration, names: &Names) -> serde_json::Value {
     serde_json::Value::Object(fields)
 }
 
-/// `apiVersion` and `kind` of the file, as the profile names them.
+/// `apiVersion` and `kind` of the profile.
 fn file_type(names: &Names) -> FileType {
     let capital = |word: &str| {
         let mut letters = word.chars();
@@ -324,7 +322,7 @@ fn file_type(names: &Names) -> FileType {
     FileType { api_version: format!("{group}/v1alpha1"), kind: format!("{camel}Configuration") }
 }
 
-/// The file with the flags over it.
+/// The file with the flags applied.
 fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration {
     fn over<T, F: Into<T>>(field: &mut T, flag: Option<F>) {
         if let Some(flag) = flag {
@@ -381,7 +379,7 @@ fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration
     file
 }
 
-/// The name that this node is registered by: as told, else the host's, in lower case.
+/// The name of the Node object: as configured, else the hostname in lower case.
 fn node_name(told: &str) -> String {
     let told = told.trim();
     if !told.is_empty() {

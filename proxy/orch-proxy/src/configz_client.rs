@@ -1,5 +1,4 @@
-//! The configuration of the proxy that runs on this machine, asked of itself: whoever explains what it does need not be
-//! told what it was told.
+//! Reads the configuration of the running proxy from its `/configz`, for `trace` and `diff`.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -7,23 +6,23 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long it has to answer.
+/// Timeout of connecting, and of each read and write.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A longer answer is no configuration.
+/// Maximum length of a response.
 const ANSWER_LEN_MAX: u64 = 1 << 20;
 
-/// Nobody says what the configuration is.
+/// The configuration was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigzError {
-    /// Nobody answers there.
+    /// The connection failed.
     #[error("get /configz from the proxy at {0}")]
     Ask(SocketAddr, #[source] std::io::Error),
-    /// Whoever answers there is no proxy, or one that does not say.
+    /// The response is not that of a proxy's `/configz`.
     #[error("expected a configuration object at http://{0}/configz")]
     Answer(SocketAddr),
 }
 
-/// The document that the proxy with metrics at this address serves as `/configz`, without its outer object.
+/// The configuration of the proxy with this metrics address, without the outer object.
 pub fn fetch_config(metrics: SocketAddr) -> Result<String, ConfigzError> {
     let at = reachable(metrics);
     let text = get(at, "/configz").map_err(|error| ConfigzError::Ask(at, error))?;
@@ -34,7 +33,7 @@ pub fn fetch_config(metrics: SocketAddr) -> Result<String, ConfigzError> {
     inner.filter(Value::is_object).map(|inner| inner.to_string()).ok_or(ConfigzError::Answer(at))
 }
 
-/// Who listens everywhere is asked at loopback.
+/// An unspecified address is reached at loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip: IpAddr = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -71,12 +71,12 @@ enum CleanupEvent {
 
 /// Queue of the conntrack cleanup. The threads end with the last clone.
 #[derive(Clone, Debug)]
-pub struct CleanupQueue(Arc<Sender>);
+pub struct CleanupQueue(Arc<QueueSender>);
 
 #[derive(Debug)]
-struct Sender(SyncSender<CleanupEvent>);
+struct QueueSender(SyncSender<CleanupEvent>);
 
-impl Drop for Sender {
+impl Drop for QueueSender {
     fn drop(&mut self) {
         // If the queue is full the idle threads stay.
         let _ = self.0.try_send(CleanupEvent::End);
@@ -107,7 +107,7 @@ pub fn start(
     rest: Duration,
 ) -> std::io::Result<CleanupQueue> {
     let (sender, receiver) = sync_channel(WAITING_MAX);
-    let cleanup_queue = CleanupQueue(Arc::new(Sender(sender.clone())));
+    let cleanup_queue = CleanupQueue(Arc::new(QueueSender(sender.clone())));
     let work = move || {
         let mut keeper = Coordinator {
             stale_flow_log: StaleFlowLogKeeper::new(stale_flow_log, metrics.clone()),
@@ -215,6 +215,7 @@ fn open() -> Option<Session<Socket>> {
     opened.ok().map(Session::new)
 }
 
+/// Which stale flows a walk deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSelection {
     /// Replied flows.

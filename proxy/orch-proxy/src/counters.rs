@@ -1,4 +1,5 @@
-//! Connections to each service, as a metric: the kernel counts, a task reads its counters every few seconds.
+//! Connections to each Service, as a metric: the kernel counts them in set elements, a task reads the counters
+//! periodically.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,28 +16,27 @@ use proxy_rules::layout::Map;
 
 use crate::desired::Desired;
 
-/// How often the counters are read: a read walks all of them.
+/// Interval of reading the counters, which dumps all of them.
 const READ_EVERY: Duration = Duration::from_secs(10);
-/// What tells the counters apart.
 const LABELS: [&str; 5] = ["namespace", "service", "protocol", "address", "port"];
 
-/// The metric, and what the kernel said last.
+/// The metric, and the counters as last read.
 pub struct ServiceCounters {
     connections: IntCounterVec,
     last: HashMap<Counted, (u64, [String; 5])>,
 }
 
-/// The counters could not be read.
+/// The counters were not read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error("open a netlink socket to netfilter")]
     Open(#[from] proxy_kernel::OpenError),
-    #[error("read the counters")]
+    #[error("read the service counters")]
     Query(#[from] QueryError),
 }
 
 impl ServiceCounters {
-    /// Registers the metric under `prefix`.
+    /// Registers the metric with `prefix`.
     pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
         let help = "Connections to the addresses and node ports of Services.";
         let options = Opts::new(format!("{prefix}_service_connections_total"), help);
@@ -44,12 +44,12 @@ impl ServiceCounters {
         Ok(Self { connections, last: HashMap::new() })
     }
 
-    /// Reads the kernel's counters every few seconds until drained.
+    /// Reads the counters periodically until drained.
     pub async fn run(mut self, desired: Arc<Desired>, status: TaskStatus, drain: DrainWatch) {
         loop {
             status.started("periodic");
             let desired = desired.clone();
-            // Reading and comparing a large table takes a while.
+            // Dumping and comparing a large table takes long.
             let read = tokio::task::spawn_blocking(move || {
                 let counted = read(&desired).map(|counted| {
                     let len = counted.len();
@@ -77,7 +77,7 @@ impl ServiceCounters {
         }
     }
 
-    /// Adds what came since the last time. A counter below what it was has started again.
+    /// Adds the increments. A counter below its last value was reset by a load.
     fn take(&mut self, desired: &Desired, counted: Vec<(Counted, u64)>) {
         let mut now = HashMap::with_capacity(counted.len());
         for (frontend, count) in counted {
@@ -99,10 +99,10 @@ impl ServiceCounters {
             now.insert(frontend, (count, labels));
         }
         let before = std::mem::replace(&mut self.last, now);
-        // By labels: the node ports of both families share theirs.
+        // By labels: the node ports of both families have the same.
         let known: HashSet<&[String; 5]> = self.last.values().map(|(_, labels)| labels).collect();
         for (_, labels) in before.values().filter(|(_, labels)| !known.contains(labels)) {
-            // Gone already when both families had it.
+            // Removed already if both families had it.
             let _ = self.connections.remove_label_values(&labels.each_ref().map(String::as_str));
         }
     }
@@ -169,12 +169,12 @@ mod tests {
                  protocol=\"TCP\",service=\"{service}\"}} {count}\n"
             )
         };
-        // Five, seven in all, and two after the tables were loaded again.
+        // Five, then seven in total, then two after a load.
         for (kernel, sum) in [(5, 5), (7, 7), (2, 9)] {
             counters.take(&desired(Some("web")), vec![(frontend, kernel)]);
             assert!(metrics.text().contains(&told("web", sum)), "{}", metrics.text());
         }
-        // Another service has the address: its own count, and none for the one that is gone.
+        // The address belongs to another Service now, which has its own series.
         counters.take(&desired(Some("other")), vec![(frontend, 3)]);
         assert!(metrics.text().contains(&told("other", 3)), "{}", metrics.text());
         assert!(!metrics.text().contains("service=\"web\""), "{}", metrics.text());

@@ -140,7 +140,7 @@ impl Desired {
         }
     }
 
-    /// The dataplane with all changes received so far. Waits for whoever holds it: not for the program's main thread.
+    /// The dataplane with all changes received so far. Waits while it is in use, so the main thread must not call this.
     pub fn plane(&self) -> MutexGuard<'_, Dataplane> {
         let mut plane = self.plane.lock().unwrap_or_else(PoisonError::into_inner);
         let (queue, zone, local_traffic) = {
@@ -157,7 +157,7 @@ impl Desired {
         plane
     }
 
-    /// The dataplane, if nobody holds it.
+    /// The dataplane, if it is not in use.
     fn free_plane(&self) -> Option<MutexGuard<'_, Dataplane>> {
         match self.plane.try_lock() {
             Ok(plane) => Some(plane),

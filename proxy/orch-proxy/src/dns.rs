@@ -1,10 +1,9 @@
-//! Names for the pods of this node: answered here, from what forwarding hears of anyway.
+//! The DNS server for this node's pods.
 //!
-//! Pods ask at the address of the cluster's DNS service. On this node that service has one endpoint, the resolver
-//! at the node's own address, whatever endpoints it has for others: no question for a name of the cluster leaves the
-//! node, and none waits for a pod. The resolver has a thread of its own, so that neither a long pass of forwarding
-//! nor many questions hold up the other. When the process is gone, questions are refused until the next one
-//! listens, which is the first thing it does; they wait, bounded, until it has heard of everything.
+//! Pods query the cluster IP of the cluster's DNS Service. On this node that Service has one endpoint, this server at
+//! the node's own address, whatever endpoints the API has: a query for a cluster name does not leave the node. The
+//! server has a thread of its own, so that syncs and queries do not delay each other. While the process is down,
+//! queries are refused; a new process listens first of all, and queries wait for a bounded time until it is synced.
 
 mod settings;
 
@@ -32,51 +31,51 @@ use crate::config::Config;
 use crate::sources::ChangeHandler;
 pub use settings::{DnsFile, DnsFlags, DnsSettings};
 
-/// How often the node's addresses and its resolver configuration are looked at.
+/// Interval of checking the node's addresses and resolv.conf.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Waits between attempts to listen.
+/// Delay before binding is retried.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(5) };
-/// Names of the slices that lead to the resolver, by family: none that the API allows.
+/// Names of the EndpointSlices that select this server, by family; the API does not allow such names.
 const SLICES: [&str; 2] = ["this node's resolver, IPv4", "this node's resolver, IPv6"];
-/// Blocks that nobody reaches from the internet. Who is there may ask when the pods' blocks are not known.
+/// Networks that are not reachable from the internet; clients there may query if the cluster CIDRs are not configured.
 const PRIVATE: [&str; 6] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fe80::/10"];
 
-/// The service at whose addresses pods ask for names.
+/// The cluster's DNS Service.
 pub fn service_id(names: &Names) -> ServiceId {
     ServiceId::new(names.system_namespace(), &names.component("dns"))
 }
 
-/// The names of a cluster of which nothing has been heard yet.
+/// The zone of a cluster, empty until synced.
 pub fn zone(settings: &DnsSettings, names: &Names) -> Result<Arc<SharedZone>, ZoneError> {
     let own = (names.system_namespace(), names.component("dns"));
     Ok(Arc::new(SharedZone::new(Zone::new(&settings.domain, (own.0, &own.1))?)))
 }
 
-/// The endpoint of each family.
-type Slices = [Option<Arc<LocalSlice>>; 2];
+/// The EndpointSlice of each family.
+type SlicePair = [Option<Arc<LocalSlice>>; 2];
 
-/// The resolver with all that it needs.
+/// The DNS server, built but not running.
 pub struct Nameserver {
-    /// What it should be.
+    /// Configuration of the server.
     pub settings: DnsSettings,
-    /// Blocks of the cluster's pods, who may ask.
+    /// The cluster CIDRs, whose pods may query.
     pub pods: Vec<Cidr>,
     /// Names of the profile.
     pub names: &'static Names,
-    /// The names that it answers for.
+    /// The cluster's names.
     pub zone: Arc<SharedZone>,
-    /// Who sends questions here.
+    /// Receives the EndpointSlices that select this server.
     pub forwards: Arc<dyn ChangeHandler>,
-    /// What it counts.
+    /// Metrics of the server.
     pub metrics: NameMetrics,
-    /// What it does.
+    /// Status for `/statusz`.
     pub status: TaskStatus,
 }
 
-/// Begins to answer, until drained. Where questions are sent is told at once, before forwarding is committed for the
-/// first time, so that a restart changes nothing in the kernel.
+/// Serves until drained. The EndpointSlices are set at once, before the first sync, so that a restart changes nothing
+/// in the kernel.
 pub fn start(nameserver: Nameserver, drain: DrainWatch) -> std::io::Result<()> {
     let local = addresses::local().unwrap_or_default();
     let at = nameserver.addresses(&local);
@@ -87,7 +86,7 @@ pub fn start(nameserver: Nameserver, drain: DrainWatch) -> std::io::Result<()> {
 }
 
 impl Nameserver {
-    /// Where to listen.
+    /// Addresses to bind.
     fn addresses(&self, local: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         match self.settings.bind_addresses.as_slice() {
             [] => addresses::own(local),
@@ -95,8 +94,8 @@ impl Nameserver {
         }
     }
 
-    /// Has questions sent to these addresses, instead of those of `old`.
-    fn lead_to(&self, old: &Slices, at: &[IpAddr]) -> Slices {
+    /// Selects these addresses as endpoints of the DNS Service, instead of those of `old`.
+    fn lead_to(&self, old: &SlicePair, at: &[IpAddr]) -> SlicePair {
         let new = slices(self.names, at, self.settings.port);
         for (name, (old, new)) in SLICES.into_iter().zip(old.iter().zip(&new)) {
             self.forwards.slice_changed(name, old.as_ref(), new.clone());
@@ -107,7 +106,7 @@ impl Nameserver {
     async fn keep(
         self,
         mut at: Vec<IpAddr>,
-        mut slices: Slices,
+        mut slices: SlicePair,
         local: BTreeSet<IpAddr>,
         drain: DrainWatch,
     ) {
@@ -152,7 +151,7 @@ impl Nameserver {
         }
     }
 
-    /// Listens at all addresses, or at none.
+    /// Binds all addresses, or none.
     async fn listen(
         &self,
         at: &[IpAddr],
@@ -170,7 +169,7 @@ impl Nameserver {
         Ok(())
     }
 
-    /// Servers for other names: never ourselves, nor the service that leads to us.
+    /// Upstream servers, without this server's own addresses and the DNS Service's.
     async fn upstreams(&self, at: &[IpAddr]) -> Vec<SocketAddr> {
         if !self.settings.upstreams.is_empty() {
             return self.settings.upstreams.clone();
@@ -192,7 +191,7 @@ impl Nameserver {
     }
 }
 
-/// The slices by which questions come here, for those who want to know what should be forwarded without forwarding.
+/// The EndpointSlices that select this server, for `trace` and `diff`.
 pub fn own_slices(config: &Config) -> Vec<(String, Arc<LocalSlice>)> {
     let Some(settings) = &config.dns else { return Vec::new() };
     let at = match settings.bind_addresses.as_slice() {
@@ -204,9 +203,9 @@ pub fn own_slices(config: &Config) -> Vec<(String, Arc<LocalSlice>)> {
     named.filter_map(|(name, slice)| Some((name, slice?))).collect()
 }
 
-/// The endpoints of the DNS service as seen from this node, by family. The names of its ports are those of every
-/// manifest of that service.
-fn slices(names: &Names, at: &[IpAddr], port: u16) -> Slices {
+/// The endpoints of the DNS Service on this node, by family. The port names are those of every manifest of that
+/// Service.
+fn slices(names: &Names, at: &[IpAddr], port: u16) -> SlicePair {
     let port = |name: &str, protocol| SlicePort { name: name.into(), protocol, port };
     let slice = |address: &IpAddr| LocalSlice {
         service: service_id(names),
@@ -223,8 +222,8 @@ fn slices(names: &Names, at: &[IpAddr], port: u16) -> Slices {
     [true, false].map(|v4| of_family(v4).map(|address| Arc::new(slice(address))))
 }
 
-/// Pods and this node itself may ask. Where the pods' blocks are not known, everybody with a private address: the
-/// socket is at the node's own address, and must not answer the internet.
+/// Pods and this node may query. If the cluster CIDRs are not configured, all private addresses may: the socket is
+/// bound to the node's address and must not serve the internet.
 fn admission(pods: Vec<Cidr>, local: Arc<RwLock<BTreeSet<IpAddr>>>) -> Admission {
     let private = || PRIVATE.iter().filter_map(|block| block.parse().ok()).collect();
     let blocks: Vec<Cidr> = if pods.is_empty() { private() } else { pods };

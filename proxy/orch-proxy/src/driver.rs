@@ -100,7 +100,7 @@ pub struct Driver<T> {
     /// Notifications of changes by other programs.
     nft_monitor: Option<NftMonitor>,
     /// Services over their budget, as logged last.
-    cut: BTreeSet<ServiceId>,
+    over_budget: BTreeSet<ServiceId>,
 }
 
 /// Intervals of the driver.
@@ -142,7 +142,7 @@ impl<T: Transport> Driver<T> {
             name: layout.table.clone(),
             pending: PendingChanges::default(),
             nft_monitor: None,
-            cut: BTreeSet::new(),
+            over_budget: BTreeSet::new(),
         }
     }
 
@@ -443,15 +443,15 @@ impl<T: Transport> Driver<T> {
 
     /// Logs which Services are over their budget, when that changes.
     fn log_over_budget(&mut self) {
-        let cut = self.desired.plane().cut().clone();
-        if let Some(first) = cut.difference(&self.cut).next() {
+        let over_budget = self.desired.plane().over_budget().clone();
+        if let Some(first) = over_budget.difference(&self.over_budget).next() {
             tracing::warn!(
                 service = %first,
-                services = cut.len(),
+                services = over_budget.len(),
                 "services exceed their budget of set elements; the remaining ports and addresses of these services are not forwarded"
             );
         }
-        self.cut = cut;
+        self.over_budget = over_budget;
     }
 
     /// Publishes the result of a pass; returns the number of failures in a row.

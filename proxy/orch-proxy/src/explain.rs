@@ -1,6 +1,6 @@
-//! `orch-proxy trace` and `orch-proxy diff`: what should happen to a connection, what the kernel's tables, as they are
-//! now, do to it, what it remembers of it; and where the two disagree. What the rules depend on is asked of the proxy that
-//! runs here, or told by the same flags or file.
+//! `orch-proxy trace` and `orch-proxy diff`: what should happen to a connection, what the kernel's current tables do
+//! to it, and which conntrack entries it has; and how the tables differ from the desired ones. Settings come from the
+//! running proxy, or from the same flags or file.
 
 mod model;
 
@@ -28,47 +28,47 @@ use crate::mode::NetfilterHandle;
 use crate::table_swap;
 use model::{Model, ModelError};
 
-/// Draws that are tried: endpoints beyond so many are not told one by one.
+/// Random draws that are traced; further endpoints are not listed.
 const DRAWS_MAX: u32 = 1024;
-/// Where the connection comes from, as far as rules see ports of senders: they do not.
+/// Source port of the traced packet; no rule matches on it.
 const ANY_PORT: u16 = 40_000;
-/// Connections that are told one by one.
+/// Conntrack entries that are listed.
 const FLOWS_MAX: usize = 20;
 
-/// The question has no answer.
+/// The command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
-    /// The protocol is none that is forwarded.
+    /// The protocol is not tcp, udp or sctp.
     #[error("expected tcp, udp or sctp, found {0:?}")]
     Protocol(String),
-    /// There is no way to the kernel.
+    /// The netlink socket cannot be opened.
     #[error("open a netlink socket to netfilter")]
     Kernel(#[from] OpenError),
     /// The tables cannot be read.
     #[error("read table {0}")]
     Read(String, #[source] QueryError),
-    /// There are no tables.
+    /// The tables do not exist.
     #[error("expected table {0}, which does not exist: the proxy has not run here")]
     NoTable(String),
-    /// The kernel does not say what it can do.
+    /// The kernel's features cannot be probed.
     #[error("probe the kernel's nf_tables features")]
     KernelFeatures(#[source] Box<BuildError>),
-    /// The API server does not say what should be.
+    /// Services and EndpointSlices cannot be listed.
     #[error("list the objects to forward")]
     Model(#[from] ModelError),
-    /// This machine's addresses cannot be read.
+    /// The node's addresses cannot be listed.
     #[error("list the addresses of this node")]
     Addresses(#[source] nix::Error),
-    /// The kernel has other tables than it should: `diff` ends with 1.
+    /// The tables differ; `diff` exits with 1.
     #[error("the kernel's tables differ from the desired ones")]
     Differs,
-    /// Nobody reads the answer.
-    #[error("print the answer")]
+    /// Standard output is closed.
+    #[error("print the result")]
     Print(#[source] std::io::Error),
 }
 
-/// Prints what should happen to a connection, the rules and elements that it meets, all that may become of it, and
-/// the connections of its kind that there are.
+/// Prints what should happen to a connection, the rules and elements that its first packet matches, all possible
+/// results, and its conntrack entries.
 pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainError> {
     let protocol = Protocol::from_name(&question.protocol.to_uppercase())
         .ok_or_else(|| ExplainError::Protocol(question.protocol.clone()))?;
@@ -86,14 +86,14 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
         .ok_or_else(|| ExplainError::NoTable(config.table.clone()))?;
     let mut out = Vec::new();
     let from = match packet.origin {
-        Origin::Host => "this machine".to_owned(),
+        Origin::Host => "this node".to_owned(),
         Origin::Interface(name) => format!("interface {name}"),
         Origin::Network => "a pod or from outside".to_owned(),
     };
     let (to, name) = (SocketAddr::new(packet.dst, packet.dst_port), name_of(protocol));
     out.push(format!("{name} {} -> {to}, from {from}", packet.src));
-    out.push("what the API says".to_owned());
-    // Half an answer is better than none: the kernel's half needs nobody.
+    out.push("API server:".to_owned());
+    // Without the API server the kernel's part is still printed.
     match Model::fetch(config).await {
         Ok(model) => {
             out.extend(indented(model.explain(protocol, to, &is_local)));
@@ -102,9 +102,9 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
                 out.push("  served by a socket of the proxy, not by the tables".to_owned());
             }
         }
-        Err(error) => out.push(format!("  not known: {}", chain(&error))),
+        Err(error) => out.push(format!("  unavailable: {}", chain(&error))),
     }
-    out.push(format!("what table {serving} does"));
+    out.push(format!("table {serving}:"));
     let one = trace::trace(&table, &packet, &is_local, &mut |_| 0);
     for step in &one.steps {
         out.push(format!("  chain {}: {}", step.chain, step.rule));
@@ -116,15 +116,15 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
     out.extend(counted(family, &table, &one).into_iter().map(|line| format!("  {line}")));
     let possible_outcomes = trace::possible_outcomes(&table, &packet, &is_local, DRAWS_MAX);
     out.extend(possible_outcomes.iter().map(|outcome| format!("=> {}", outcome_text(outcome))));
-    out.push("connections that are known".to_owned());
+    out.push("conntrack entries:".to_owned());
     match flows(&mut session, protocol, to) {
         Ok(flows) => out.extend(indented(flows_text(&flows, name))),
-        Err(error) => out.push(format!("  not known: {}", chain(&error))),
+        Err(error) => out.push(format!("  unavailable: {}", chain(&error))),
     }
     print(&out)
 }
 
-/// Prints what the kernel has that it should not, and the reverse.
+/// Prints the differences between the kernel's tables and the desired ones.
 pub async fn diff(config: &Config) -> Result<(), ExplainError> {
     let model = Model::fetch(config).await?;
     let kernel = NetfilterHandle::open(&model.config);
@@ -144,7 +144,7 @@ pub async fn diff(config: &Config) -> Result<(), ExplainError> {
         out.extend(comparison_text(family.name(), &found));
     }
     if out.is_empty() {
-        return print(&["the tables are as they should be".to_owned()]);
+        return print(&["no differences".to_owned()]);
     }
     print(&out)?;
     Err(ExplainError::Differs)
@@ -177,19 +177,19 @@ async fn packet(question: &Question, protocol: Protocol, local: &BTreeSet<IpAddr
 
 fn outcome_text(outcome: &PacketOutcome) -> String {
     match outcome {
-        PacketOutcome::Untouched => "goes on untouched".to_owned(),
+        PacketOutcome::Untouched => "not translated".to_owned(),
         PacketOutcome::Sent { to, port, from: Sender::Itself } => format!("to {to} port {port}"),
         PacketOutcome::Sent { to, port, from: Sender::Masqueraded } => {
             format!("to {to} port {port}, masqueraded")
         }
-        PacketOutcome::Reset => "refused with a TCP reset".to_owned(),
-        PacketOutcome::Unreachable => "refused with an ICMP error".to_owned(),
+        PacketOutcome::Reset => "rejected with a TCP reset".to_owned(),
+        PacketOutcome::Unreachable => "rejected with an ICMP error".to_owned(),
         PacketOutcome::Dropped => "dropped".to_owned(),
-        PacketOutcome::Unknown(what) => format!("not known: {what}"),
+        PacketOutcome::Unknown(what) => format!("unknown: {what}"),
     }
 }
 
-/// What the kernel has counted at the elements that a packet meets.
+/// Counters of the elements that a packet matches.
 fn counted(family: Family, table: &TableRules, trace: &Trace) -> Vec<String> {
     let looked = trace.steps.iter().flat_map(|step| &step.found);
     let counted = looked.filter_map(|looked| {
@@ -201,7 +201,7 @@ fn counted(family: Family, table: &TableRules, trace: &Trace) -> Vec<String> {
     counted.collect()
 }
 
-/// Connections that were opened to this address and port.
+/// Conntrack entries with this original destination.
 fn flows(
     session: &mut Session<Socket>,
     protocol: Protocol,
@@ -227,23 +227,23 @@ fn flows_text(flows: &[(Flow, FlowState)], name: &str) -> Vec<String> {
         if flow.status & STATUS_DNAT != 0 {
             line += &format!(" -> {} port {}", reply.src, reply.src_port);
         } else {
-            line += " not rewritten";
+            line += " without NAT";
         }
         if reply.dst != orig.src {
             line += &format!(", as {} port {}", reply.dst, reply.dst_port);
         }
-        line += if flow.status & STATUS_SEEN_REPLY != 0 { ", answered" } else { ", unanswered" };
+        line += if flow.status & STATUS_SEEN_REPLY != 0 { ", replied" } else { ", unreplied" };
         if let Some(state) = state.name(orig.proto) {
             line += &format!(", {state}");
         }
         if let Some([there, back]) = state.counters {
             line += &format!(
-                ", {} packets of {} bytes there, {} of {} back",
+                ", original {} packets of {} bytes, reply {} of {}",
                 there.packets, there.bytes, back.packets, back.bytes
             );
         }
         match flow.timeout_secs {
-            Some(secs) => line + &format!(", forgotten in {secs} s"),
+            Some(secs) => line + &format!(", expires in {secs} s"),
             None => line,
         }
     };
@@ -295,15 +295,15 @@ mod tests {
             timeout_secs: Some(100),
             id: None,
         };
-        let expected = "tcp 10.244.0.9 port 4000 -> 10.244.0.5 port 8080, as 192.0.2.1 port 5000, answered, \
-                        forgotten in 100 s";
+        let expected = "tcp 10.244.0.9 port 4000 -> 10.244.0.5 port 8080, as 192.0.2.1 port 5000, replied, \
+                        expires in 100 s";
         let silent = FlowState::default();
         assert_eq!(flows_text(&[(flow, silent)], "tcp"), [expected]);
         let traffic = |packets| Traffic { packets, bytes: packets * 100 };
         let counters = Some([traffic(2), traffic(1)]);
         let told = flows_text(&[(flow, FlowState { state: Some(3), counters })], "tcp");
         let expected =
-            "answered, ESTABLISHED, 2 packets of 200 bytes there, 1 of 100 back, forgotten";
+            "replied, ESTABLISHED, original 2 packets of 200 bytes, reply 1 of 100, expires";
         assert!(told[0].contains(expected), "{told:?}");
         assert_eq!(flows_text(&[], "tcp"), ["none"]);
         let many = vec![(flow, silent); FLOWS_MAX + 3];

@@ -1,5 +1,5 @@
-//! Every number of the objects that are watched at its extremes, through all that is made of them: the kernel's tables,
-//! sockets, names, health checks, routes.
+//! Every integer field of the watched objects at extreme values, through all that is derived from them: tables,
+//! sockets, DNS names, health checks, routes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use proxy_rules::{Dataplane, Pass};
 use proxy_userspace::Forwarder;
 use serde_json::{Value, json};
 
-/// What every integer is set to.
 const EXTREMES: [i64; 16] = [
     i64::MAX,
     i64::MIN,
@@ -36,7 +35,7 @@ const EXTREMES: [i64; 16] = [
     -(1 << 16),
 ];
 
-/// What every prefix length is set to.
+/// Prefix lengths of CIDRs.
 const PREFIXES: [&str; 8] = ["-1", "0", "33", "129", "256", "4294967296", "+8", ""];
 
 const TYPES: [&str; 5] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "x"];
@@ -82,7 +81,7 @@ fn slice() -> Value {
     })
 }
 
-/// The places of all integers below `value`.
+/// JSON pointers of all integers below `value`.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -97,7 +96,7 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// An object for each integer and each extreme that its field can hold.
+/// One object for each integer field and each extreme value that it can hold.
 fn variants<T: serde::de::DeserializeOwned>(filled: &Value) -> Vec<(String, T)> {
     let mut all = Vec::new();
     places(filled, "", &mut all);
@@ -106,7 +105,7 @@ fn variants<T: serde::de::DeserializeOwned>(filled: &Value) -> Vec<(String, T)> 
         for value in EXTREMES {
             let mut object = filled.clone();
             *object.pointer_mut(&place).unwrap() = json!(value);
-            // A field that cannot hold the number is refused before it gets here.
+            // A value that the field cannot hold fails to decode.
             if let Ok(object) = serde_json::from_value(object) {
                 made.push((format!("{place} = {value}"), object));
             }
@@ -124,7 +123,7 @@ fn layout() -> Layout {
     }
 }
 
-/// Another service with a node port, which must be served whatever the first one says.
+/// Another Service with a node port, which must be served whatever the first one contains.
 fn neighbour() -> LocalService {
     let port = LocalPort {
         name: "http".into(),
@@ -140,7 +139,7 @@ fn neighbour() -> LocalService {
     }
 }
 
-/// All that is made of a service and a slice of it.
+/// Everything derived from a Service and an EndpointSlice of it.
 fn make(service: &Service, slice: &EndpointSlice) {
     let (id, other) = (ServiceId::new("ns", "web"), ServiceId::new("ns", "other"));
     let local = localise_service(service, names()).map(Arc::new);

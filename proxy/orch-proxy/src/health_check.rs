@@ -1,5 +1,5 @@
-//! Answers load balancers that ask, at a service's health check port, whether this node has endpoints of it. One
-//! server a port; what it answers is looked up when it is asked, so a change of endpoints starts and stops nothing.
+//! Health check node ports: report to load balancers whether this node has endpoints of a Service. One server per
+//! port; the result is looked up for each request, so changes of endpoints start and stop nothing.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,35 +24,35 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::driver::SyncHealth;
 
-/// Tells how many endpoints there are, for balancers that weigh nodes.
+/// Header with the number of local endpoints, for load balancers with weights.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
-/// Reason of the event that says that a port could not be taken, as kube-proxy has it.
+/// kube-proxy's reason of the event for a port that cannot be bound.
 const FAILED: &str = "FailedToStartServiceHealthcheck";
-/// Waits between attempts to take a port.
+/// Delay before binding is retried.
 pub const RETRY: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// Answers on the way when a server stops.
+/// Time for responses to complete when a server stops.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
-/// What the servers depend on.
+/// Inputs of the servers.
 pub struct HealthCheckServers {
-    /// What to answer.
+    /// Results by Service.
     pub checks: watch::Receiver<Arc<HealthChecks>>,
-    /// Whether forwarding follows; where it does not, no balancer should count on this node.
+    /// If passes fail, every response is 503.
     pub sync_health: SyncHealth,
-    /// Blocks of node addresses to listen at; none for all addresses.
+    /// CIDRs of node addresses to bind; empty for all addresses.
     pub blocks: Vec<Cidr>,
-    /// This node's name, for events.
+    /// Name of the Node object, for events.
     pub node_name: String,
-    /// Who is told of ports that cannot be taken.
+    /// Recorder of events for ports that cannot be bound.
     pub recorder: Recorder,
-    /// What is done, for people.
+    /// Status for `/statusz`.
     pub status: TaskStatus,
-    /// Waits between attempts to take a port.
+    /// Delay before binding is retried.
     pub retry: Backoff,
 }
 
-/// Starts the servers of a proxy: events about ports that cannot be taken are written until drained.
+/// Starts the servers and the event recorder, until drained.
 pub fn start(
     client: &Client,
     config: &Config,
@@ -77,7 +77,7 @@ pub fn start(
     tokio::spawn(servers.run(drain.clone()));
 }
 
-/// A port could not be taken.
+/// A port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 enum ListenError {
     #[error("list the addresses of this node")]
@@ -88,24 +88,24 @@ enum ListenError {
     Listen(SocketAddr, #[source] std::io::Error),
 }
 
-/// A port that is served. Dropping the drain stops its servers.
+/// A port that is bound. Dropping the drain stops its servers.
 struct Served {
     service: ServiceId,
     drain: Drain,
 }
 
 impl HealthCheckServers {
-    /// Serves what is asked for until drained.
+    /// Serves until drained.
     pub async fn run(mut self, drain: DrainWatch) {
         let mut served: BTreeMap<u16, Served> = BTreeMap::new();
         let mut failures: u32 = 0;
         loop {
-            self.status.started("services changed, or a port could not be taken");
+            self.status.started("services changed, or a port could not be bound");
             let wanted = by_port(&self.checks.borrow_and_update());
             let failed = self.keep(&mut served, &wanted).await;
             match failed {
                 0 => self.status.done(format!("{} ports", served.len())),
-                _ => self.status.failed(format!("{failed} ports cannot be taken")),
+                _ => self.status.failed(format!("{failed} ports cannot be bound")),
             }
             failures = if failed == 0 { 0 } else { failures.saturating_add(1) };
             // All arms are cancel safe.
@@ -122,7 +122,7 @@ impl HealthCheckServers {
         drain_all(served.into_values()).await;
     }
 
-    /// Stops what is not wanted and starts what is; returns how many ports could not be taken.
+    /// Starts and stops servers; returns the number of ports that cannot be bound.
     async fn keep(
         &self,
         served: &mut BTreeMap<u16, Served>,
@@ -148,7 +148,7 @@ impl HealthCheckServers {
         failed
     }
 
-    /// Starts the servers of a port: at all its addresses, or at none.
+    /// Binds a port at all addresses, or at none.
     async fn serve(&self, port: u16, service: &ServiceId) -> Result<Drain, ListenError> {
         let drain = Drain::default();
         let mut servers = Vec::new();
@@ -188,14 +188,13 @@ impl HealthCheckServers {
     }
 }
 
-/// Stops servers, all at the same time: whoever holds connections to many of them must not hold up those to come.
+/// Stops servers concurrently, so that a client with connections to many of them delays no new one.
 async fn drain_all(stopped: impl IntoIterator<Item = Served>) {
     let drains = stopped.into_iter().map(|port| port.drain.drain(DRAIN_DEADLINE));
     futures_util::future::join_all(drains).await;
 }
 
-/// The service that is asked at each port; of several that want the same, which the API server does not let
-/// happen, the first by name.
+/// The Service of each port; if several have the same port, which the API server prevents, the first by name.
 fn by_port(checks: &HealthChecks) -> BTreeMap<u16, ServiceId> {
     checks.iter().rev().map(|(service, check)| (check.port, service.clone())).collect()
 }
@@ -215,7 +214,7 @@ async fn bind(address: IpAddr, port: u16) -> Result<AdminServer, ListenError> {
     }
 }
 
-/// Where to listen: everywhere, or at this machine's addresses in some blocks.
+/// Addresses to bind: unspecified, or this node's addresses within `blocks`.
 fn addresses(blocks: &[Cidr]) -> Result<Vec<IpAddr>, ListenError> {
     if blocks.is_empty() {
         return Ok(vec![Ipv6Addr::UNSPECIFIED.into()]);
@@ -226,8 +225,7 @@ fn addresses(blocks: &[Cidr]) -> Result<Vec<IpAddr>, ListenError> {
     if within.is_empty() { Err(ListenError::NoAddress) } else { Ok(within) }
 }
 
-/// What a balancer hears: 200 where it may send traffic, 503 where it may not. A service that is no longer asked
-/// for has no endpoints.
+/// 200 with local endpoints, 503 without. A Service that has been removed has none.
 fn answer(service: &ServiceId, check: Option<HealthCheck>, healthy: bool) -> Response<Full<Bytes>> {
     let count = check.map_or(0, |check| check.local_endpoints);
     let (namespace, name) = (service.namespace(), service.name());

@@ -1,11 +1,9 @@
-//! Bin: the network proxy of a node. Follows Services and EndpointSlices and keeps the kernel's nf_tables
-//! forwarding accordingly.
+//! Bin: kube-proxy for nf_tables. Watches Services and EndpointSlices and keeps the kernel's nf_tables in sync.
 //!
-//! [`app::build`] makes everything that can fail at the start, [`app::Bound::run`] runs until it is asked to
-//! stop. Between them: [`sources`] hears of changes and marks them in the shared [`proxy_rules::Dataplane`];
-//! [`driver`] commits what is marked, as soon as there is something; [`conntrack_cleanup`] deletes stale flows,
-//! away from the path of updates. [`router`], where asked for, keeps routes to the pods of other nodes, and [`dns`]
-//! answers their questions for names.
+//! [`app::build`] does everything that can fail at the start, [`app::NftablesProxy::run`] runs until stopped.
+//! [`sources`] watches the API and marks changes in [`desired`]; [`driver`], on a thread of its own, compiles and
+//! commits them; [`conntrack_cleanup`] deletes stale flows. Optional: [`router`] maintains routes to other nodes'
+//! pods, [`dns`] serves the cluster's names to this node's pods.
 
 pub mod addresses;
 

@@ -1,11 +1,11 @@
-//! The process: flags, log, then one of three things: forward until asked to stop, clean up, explain.
+//! The program: parses flags, starts the log, then forwards or runs a subcommand.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use orch_proxy::driver::ThreadError;
-use orch_proxy::flags::{Act, Flags};
+use orch_proxy::flags::{Flags, Operation};
 use orch_proxy::mode::ForwardingPath;
 use orch_proxy::{app, cleanup, config, configz_client, explain, host, userspace};
 use proto_api::names::Names;
@@ -28,39 +28,39 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     proto_daemon::log::init(flags.common.log());
-    let end = config_for(&flags).and_then(|config| match flags.act() {
-        Act::WriteConfig(path) => write_config(&flags, flags.common.names(), &path),
-        Act::Prepare => {
+    let end = config_for(&flags).and_then(|config| match flags.operation() {
+        Operation::WriteConfig(path) => write_config(&flags, flags.common.names(), &path),
+        Operation::Prepare => {
             host::prepare(&config.conntrack);
             Ok(())
         }
-        Act::Forward => runtime::run(Threads::One, forward(config)),
-        Act::CleanUp => clean_up(&config),
-        Act::Trace(question) => runtime::run(Threads::One, async {
+        Operation::Forward => runtime::run(Threads::One, forward(config)),
+        Operation::CleanUp => clean_up(&config),
+        Operation::Trace(question) => runtime::run(Threads::One, async {
             explain::trace(&config, &question).await.map_err(Failure::run)
         }),
-        Act::Diff => {
+        Operation::Diff => {
             runtime::run(Threads::One, async { explain::diff(&config).await.map_err(Failure::run) })
         }
     });
     exit::conclude("orch-proxy", end)
 }
 
-/// What the flags say; for those who explain a proxy that runs here, over what it says of itself.
+/// The configuration; for `trace` and `diff` that of the running proxy, overridden by the flags.
 fn config_for(flags: &Flags) -> Result<config::Config, Failure> {
-    let told = config::load(flags, flags.common.names()).map_err(Failure::usage)?;
-    let explains = matches!(flags.act(), Act::Trace(_) | Act::Diff);
+    let configured = config::load(flags, flags.common.names()).map_err(Failure::usage)?;
+    let explains = matches!(flags.operation(), Operation::Trace(_) | Operation::Diff);
     if !explains || flags.common.config.is_some() {
-        return Ok(told);
+        return Ok(configured);
     }
-    match configz_client::fetch_config(told.metrics_address) {
+    match configz_client::fetch_config(configured.metrics_address) {
         Ok(running) => config::load_running(flags, &running).map_err(Failure::usage),
         Err(error) => {
             tracing::warn!(
                 error = %exit::chain(&error),
                 "cannot read /configz of the running proxy; using the flags alone"
             );
-            Ok(told)
+            Ok(configured)
         }
     }
 }
@@ -121,7 +121,7 @@ async fn run_until_signal(
     Ok(())
 }
 
-/// Takes away what userspace mode may have left: best effort, as it harms nobody.
+/// Removes the link of userspace mode, if there is one. Best effort: it does no harm.
 async fn remove_addresses(config: &config::Config) {
     match userspace::remove_addresses(config).await {
         Ok(true) => tracing::info!("removed the link of userspace mode"),

@@ -1,4 +1,4 @@
-//! The proxy's metrics, by the names that Kubernetes dashboards know.
+//! Metrics, with kube-proxy's names where the meaning is the same.
 
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -6,26 +6,26 @@ use prometheus::{
 };
 use proto_daemon::metrics::Metrics;
 
-/// All metrics of the proxy. Cheap to clone.
+/// All metrics of nftables mode. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ProxyMetrics {
-    /// Seconds of each pass.
+    /// Duration of each sync.
     pub sync_seconds: Histogram,
-    /// Seconds of each pass that changed elements only.
+    /// Duration of each sync that changed elements only.
     pub partial_sync_seconds: Histogram,
-    /// Seconds of each pass that loaded the tables again.
+    /// Duration of each sync that loaded the tables.
     pub full_sync_seconds: Histogram,
-    /// When the last pass succeeded, in seconds since 1970.
+    /// Unix time of the last successful sync.
     pub last_sync: Gauge,
-    /// When a change was last received, in seconds since 1970.
+    /// Unix time at which a change was last received.
     pub last_queued: Gauge,
     /// Changes of Services and EndpointSlices that are not yet committed.
     pub pending: [IntGauge; 2],
-    /// Changes of services and of slices.
+    /// Committed changes of Services and EndpointSlices.
     pub changes: [IntCounter; 2],
     /// Seconds from the endpoint change trigger to its commit in the kernel.
     pub programming_seconds: Histogram,
-    /// Passes that failed.
+    /// Syncs that failed.
     pub failures: IntCounter,
     /// Failed deletions of the previous tables.
     pub cleanup_failures: IntCounter,
@@ -35,7 +35,7 @@ pub struct ProxyMetrics {
     pub repairs: IntCounter,
     /// Services that are forwarded.
     pub services: IntGauge,
-    /// Ports of services whose traffic is dropped for want of endpoints on this node, by the policy that asks for them.
+    /// Ports dropped because the traffic policy is Local and this node has no endpoint, by policy.
     pub without_local_endpoints: IntGaugeVec,
     /// Stale flows that were deleted.
     pub flows_deleted: IntCounter,
@@ -44,11 +44,11 @@ pub struct ProxyMetrics {
 }
 
 impl ProxyMetrics {
-    /// Registers them under `prefix`.
+    /// Registers the metrics with `prefix`.
     pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
         let name = |name: &str| format!("{prefix}_{name}");
         let seconds = |suffix: &str, help: &str| {
-            // From 10 microseconds to 10 seconds.
+            // 10 microseconds to 10 seconds.
             let buckets = exponential_buckets(1e-5, 4.0, 11)?;
             let options = HistogramOpts::new(name(suffix), help).buckets(buckets);
             metrics.register(Histogram::with_opts(options)?)
@@ -58,90 +58,98 @@ impl ProxyMetrics {
         let moment = |suffix: &str, help: &str| metrics.register(Gauge::new(name(suffix), help)?);
         let number =
             |suffix: &str, help: &str| metrics.register(IntGauge::new(name(suffix), help)?);
-        let pending = |what: &str| {
-            let suffix = format!("sync_proxy_rules_{what}_changes_pending");
-            number(&suffix, "Changes that no pass has taken along.")
-        };
         Ok(Self {
-            sync_seconds: seconds("sync_proxy_rules_duration_seconds", "Seconds of each pass.")?,
+            sync_seconds: seconds(
+                "sync_proxy_rules_duration_seconds",
+                "Duration of each sync, in seconds.",
+            )?,
             partial_sync_seconds: seconds(
                 "sync_partial_proxy_rules_duration_seconds",
-                "Seconds of each pass that changed elements only.",
+                "Duration of each sync that changed set elements only, in seconds.",
             )?,
             full_sync_seconds: seconds(
                 "sync_full_proxy_rules_duration_seconds",
-                "Seconds of each pass that made the tables anew.",
+                "Duration of each sync that loaded all tables, in seconds.",
             )?,
-            last_sync: moment("sync_proxy_rules_last_timestamp_seconds", "The last success.")?,
+            last_sync: moment(
+                "sync_proxy_rules_last_timestamp_seconds",
+                "Unix time of the last successful sync.",
+            )?,
             last_queued: moment(
                 "sync_proxy_rules_last_queued_timestamp_seconds",
-                "When a change was last heard of.",
+                "Unix time at which a change was last received.",
             )?,
-            pending: [pending("service")?, pending("endpoint")?],
+            pending: [pending(metrics, prefix, "service")?, pending(metrics, prefix, "endpoint")?],
             changes: [
-                count("sync_proxy_rules_service_changes_total", "Changes of services.")?,
-                count("sync_proxy_rules_endpoint_changes_total", "Changes of endpoints.")?,
+                count("sync_proxy_rules_service_changes_total", "Committed changes of Services.")?,
+                count(
+                    "sync_proxy_rules_endpoint_changes_total",
+                    "Committed changes of EndpointSlices.",
+                )?,
             ],
             programming_seconds: programming(metrics, prefix)?,
-            failures: count(
-                "sync_proxy_rules_nftables_sync_failures_total",
-                "Passes that failed.",
-            )?,
+            failures: count("sync_proxy_rules_nftables_sync_failures_total", "Syncs that failed.")?,
             cleanup_failures: count(
                 "sync_proxy_rules_nftables_cleanup_failures_total",
-                "Tables of before that could not be taken away.",
+                "Failed deletions of the previous tables.",
             )?,
             elements_changed: count(
                 "nftables_elements_changed_total",
-                "Elements added or removed.",
+                "Set elements added or removed.",
             )?,
             repairs: count(
                 "nftables_repairs_total",
-                "Times that the kernel's tables were not as they should be.",
+                "Repairs of tables that another program changed.",
             )?,
-            services: number("services", "Services that are forwarded.")?,
+            services: number("services", "Forwarded Services.")?,
             without_local_endpoints: by_policy(metrics, prefix)?,
             flows_deleted: count(
                 "conntrack_reconciler_deleted_entries_total",
-                "Stale flows that were let go.",
+                "Deleted stale conntrack entries.",
             )?,
             sweep_seconds: seconds(
                 "conntrack_reconciler_sync_duration_seconds",
-                "Seconds of each search for stale flows.",
+                "Duration of each conntrack walk, in seconds.",
             )?,
         })
     }
 }
 
+fn pending(metrics: &Metrics, prefix: &str, what: &str) -> Result<IntGauge, prometheus::Error> {
+    let name = format!("{prefix}_sync_proxy_rules_{what}_changes_pending");
+    let help = format!("Changes of {what}s that are not yet committed to the kernel.");
+    metrics.register(IntGauge::new(name, help)?)
+}
+
 fn programming(metrics: &Metrics, prefix: &str) -> Result<Histogram, prometheus::Error> {
     let name = format!("{prefix}_network_programming_duration_seconds");
-    let help = "Seconds from what changed endpoints to the kernel's having them.";
+    let help = "Time from the change of endpoints (annotation last-change-trigger-time) to its commit in the kernel, in seconds.";
     let options = HistogramOpts::new(name, help).buckets(programming_buckets());
     metrics.register(Histogram::with_opts(options)?)
 }
 
 fn by_policy(metrics: &Metrics, prefix: &str) -> Result<IntGaugeVec, prometheus::Error> {
     let name = format!("{prefix}_sync_proxy_rules_no_local_endpoints_total");
-    let help = "Ports of services with a policy Local and no endpoint on this node.";
+    let help = "Service ports with traffic policy Local and no endpoint on this node.";
     metrics.register(IntGaugeVec::new(Opts::new(name, help), &["traffic_policy"])?)
 }
 
-/// Questions for the health of the proxy, by the code of the answer. Cheap to clone.
+/// Responses of the health pages, by status code. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct HealthMetrics {
-    /// Of balancers.
+    /// `/healthz`.
     pub healthz: IntCounterVec,
-    /// Of whoever restarts the proxy.
+    /// `/livez`.
     pub livez: IntCounterVec,
 }
 
 impl HealthMetrics {
-    /// Registers them under `prefix`.
+    /// Registers the metrics with `prefix`.
     pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
         let count = |page: &str| {
             let options = Opts::new(
                 format!("{prefix}_proxy_{page}_total"),
-                format!("Answers to questions for /{page}, by code."),
+                format!("Responses of /{page}, by status code."),
             );
             metrics.register(IntCounterVec::new(options, &["code"])?)
         };
@@ -149,7 +157,7 @@ impl HealthMetrics {
     }
 }
 
-/// Those of kube-proxy, and some below its smallest.
+/// kube-proxy's buckets, and some below its smallest.
 fn programming_buckets() -> Vec<f64> {
     let small = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
     let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
@@ -161,7 +169,7 @@ mod tests {
     use super::*;
     use proto_daemon::metrics::BuildInfo;
 
-    /// What kube-proxy has on Linux whatever its mode, and in the mode nftables, by release 1.33.
+    /// kube-proxy's metrics on Linux in mode nftables, release 1.33.
     const THEIRS: [&str; 17] = [
         "kubeproxy_conntrack_reconciler_deleted_entries_total",
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",

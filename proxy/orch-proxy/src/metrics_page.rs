@@ -1,5 +1,4 @@
-//! What the metrics server serves: the pages of every program, the configuration in force, and how connections are
-//! forwarded.
+//! Pages of the metrics server: those of every program, the effective configuration, and the proxy mode.
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -10,7 +9,7 @@ use crate::config::Config;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// The pages.
+/// Pages of the metrics server. Cheap to clone.
 #[derive(Clone)]
 pub struct MetricsPage {
     pages: AdminPages,
@@ -19,12 +18,12 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// `mode` is how connections are forwarded, by the name that `--proxy-mode` takes.
+    /// `mode` is a name of `--proxy-mode`.
     pub fn new(pages: AdminPages, config: &Config, mode: &'static str) -> Self {
         Self { pages, configz: Bytes::from(config.configz.clone()), mode }
     }
 
-    /// The answer to a request.
+    /// Answers a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         if let Some(answer) = self.pages.answer(request) {
             return answer;

@@ -1,5 +1,5 @@
-//! Keeps the routes to the pods of other nodes: follows the Nodes, and puts right what differs after each
-//! change and once a minute. Routes stay when the process goes.
+//! Maintains routes to other nodes' pods: watches Nodes, and compares the kernel's routes after each change and once a
+//! minute. Routes stay when the process ends.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 
 use crate::routes::{RouteError, RouteTable, Routes, plan, wanted};
 
-/// How often the kernel's routes are compared though nothing was heard.
+/// Interval of comparing the kernel's routes if nothing changed.
 const COMPARE_EVERY: Duration = Duration::from_secs(60);
 
-/// Follows nodes and keeps routes to their pods within `cluster` until drained.
+/// Watches Nodes and maintains routes to their pods within `cluster`, until drained.
 pub fn start(
     client: &Client,
     own: &str,
@@ -29,12 +29,12 @@ pub fn start(
     let nodes = Reflector::projected(client.all::<Node>(), ListParams::default(), essentials);
     let store = nodes.store();
     let (changed, changes) = watch::channel(());
-    // Without a receiver the keeper has ended, and so will this.
+    // Without a receiver the router has ended, and this ends as well.
     tokio::spawn(nodes.run(drain.clone(), move |_| changed.send_replace(())));
     tokio::spawn(keep(store, own.to_owned(), cluster, changes, status, drain.clone()));
 }
 
-/// What routes depend on; the rest of a node, its images above all, is not kept.
+/// Fields that the routes depend on; others, above all the images, are dropped.
 fn essentials(node: Node) -> Node {
     let mut kept = Node::default();
     kept.metadata.name = node.metadata.name;
@@ -52,7 +52,7 @@ async fn keep(
     status: TaskStatus,
     drain: DrainWatch,
 ) {
-    // Before all nodes are known, routes of those not heard of yet would be withdrawn. Cancel safe.
+    // Before the Nodes are synced, routes to unknown ones would be removed. Cancel safe.
     tokio::select! {
         () = drain.asked() => return,
         () = nodes.synced() => {}
@@ -61,7 +61,7 @@ async fn keep(
     let mut refused = BTreeSet::new();
     loop {
         let _ = changes.borrow_and_update();
-        status.started("nodes changed, or a minute passed");
+        status.started("nodes changed, or periodic");
         let known = nodes.list();
         let wanted = wanted(known.iter().map(|(_, node)| &**node), &own, &cluster);
         warn_of_refused(&mut refused, wanted.refused);
@@ -77,8 +77,8 @@ async fn keep(
             }
         }
         let pause = if failures == 0 { COMPARE_EVERY } else { Backoff::LOOP.delay(failures, 1.0) };
-        // All arms are cancel safe. Nodes that report every few seconds change nothing here most times;
-        // after a failure they wait for the retry.
+        // All arms are cancel safe. Most node status updates change nothing here; after a failure they wait for the
+        // retry.
         tokio::select! {
             () = drain.asked() => return,
             changed = changes.changed(), if failures == 0 => {
@@ -91,7 +91,7 @@ async fn keep(
     }
 }
 
-/// Puts the kernel's routes right; returns how many there are.
+/// Adds and removes routes; returns how many there are.
 async fn compare(wanted: &Routes) -> Result<usize, RouteError> {
     let kernel = RouteTable::open()?;
     let changes = plan(&kernel.current().await?, wanted);
@@ -99,7 +99,7 @@ async fn compare(wanted: &Routes) -> Result<usize, RouteError> {
     Ok(wanted.len())
 }
 
-/// Logs each range that gets no route once, for as long as it is refused.
+/// Logs each pod CIDR without a route once, as long as it is refused.
 fn warn_of_refused(known: &mut BTreeSet<(String, Cidr)>, now: BTreeSet<(String, Cidr)>) {
     for (node, range) in now.difference(known) {
         tracing::warn!(

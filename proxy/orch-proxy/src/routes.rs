@@ -1,7 +1,7 @@
-//! Routes to the pods of other nodes: one a pod range, by way of the node's own address, withdrawn when the node leaves.
+//! Routes to other nodes' pods: one per pod CIDR, through the node's address.
 //!
-//! Which routes there should be is decided from Node objects alone; which of them are ours is told by their protocol
-//! number, so that nobody else's routes are touched and a crashed predecessor's are found again.
+//! The desired routes are computed from Node objects alone. The proxy's routes are recognised by their protocol
+//! number, so that routes of other programs are not changed and those of an earlier process are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,34 +17,35 @@ use rtnetlink::{Handle, RouteMessageBuilder};
 
 use crate::local_node;
 
-/// Marks our routes: a value that rtnetlink(7) leaves to users and that no routing daemon has registered.
+/// Protocol of the proxy's routes: rtnetlink(7) leaves this range to users, and no routing daemon has registered it.
 const OURS: RouteProtocol = RouteProtocol::Other(78);
 
-/// The next hop of each pod range in the cluster.
+/// Next hop by pod CIDR.
 pub type Routes = BTreeMap<Cidr, IpAddr>;
 
-/// What Node objects ask for.
+/// Routes computed from Node objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredRoutes {
-    /// The routes to have.
+    /// Routes to have.
     pub routes: Routes,
-    /// Nodes with a range that gets no route, because it is not the cluster's or overlaps this node's own.
+    /// Nodes and pod CIDRs that get no route, because the CIDR is outside the cluster's or overlaps this node's own.
     pub refused: BTreeSet<(String, Cidr)>,
 }
 
-/// What has to change; removals come first, so that a range that moved is never refused.
+/// Changes of routes; removals come first, so that a CIDR that moved is not refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteChanges {
-    /// Routes to take away.
+    /// Routes to remove.
     pub withdraw: Vec<(Cidr, IpAddr)>,
-    /// Routes to make.
+    /// Routes to add.
     pub announce: Vec<(Cidr, IpAddr)>,
 }
 
-/// The routes that the node `own` needs: every other node's ranges by that node's internal address of the family.
+/// The routes that the node `own` needs: every other node's pod CIDRs through that node's internal address of the
+/// family.
 ///
-/// Only ranges within `cluster` (the cluster's pod addresses) get one, none that overlaps a range of `own`, and of two nodes with one range the first by
-/// name: a node may write what it likes into its object, and must not draw traffic that is not its pods'.
+/// Only CIDRs within `cluster` get a route, none that overlaps a CIDR of `own`, and of two nodes with the same CIDR
+/// the first by name: a compromised node may write any CIDR into its object and must not attract other traffic.
 pub fn wanted<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
     own: &str,
@@ -72,7 +73,7 @@ pub fn wanted<'a>(
     wanted
 }
 
-/// The pod ranges that a node object names, at most one a family as Kubernetes has it.
+/// The pod CIDRs of a Node object, at most one per family as in Kubernetes.
 fn ranges(node: &Node) -> impl Iterator<Item = Cidr> {
     let listed = local_node::pod_blocks(node).into_iter().take(2);
     listed.filter_map(|range| range.parse().ok())
@@ -85,7 +86,7 @@ fn internal_address(node: &Node, v4: bool) -> Option<IpAddr> {
         .find(|address| address.is_ipv4() == v4 && is_forwardable(*address))
 }
 
-/// What turns `current` into `wanted`.
+/// The changes from `current` to `wanted`.
 pub fn plan(current: &Routes, wanted: &Routes) -> RouteChanges {
     let missing_in = |from: &Routes, other: &Routes| {
         let differs = |(range, hop): &(&Cidr, &IpAddr)| other.get(range) != Some(hop);
@@ -94,34 +95,34 @@ pub fn plan(current: &Routes, wanted: &Routes) -> RouteChanges {
     RouteChanges { withdraw: missing_in(current, wanted), announce: missing_in(wanted, current) }
 }
 
-/// Why the routes are not as they should be.
+/// The routes are not as desired.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// No route netlink socket.
+    /// The route netlink socket cannot be opened.
     #[error("open route netlink")]
     Open(#[source] std::io::Error),
-    /// The kernel does not list its routes.
+    /// The kernel's routes cannot be listed.
     #[error("list routes")]
     List(#[source] rtnetlink::Error),
-    /// A route cannot be changed; the others were still tried.
+    /// A route cannot be changed; the others were tried.
     #[error("{what} the route to {range} by {hop}")]
     Change {
         /// `add` or `remove`.
         what: &'static str,
-        /// The pod range.
+        /// The pod CIDR.
         range: Cidr,
         /// The next hop.
         hop: IpAddr,
-        /// Why.
+        /// The kernel's error.
         #[source]
         source: rtnetlink::Error,
     },
-    /// Somebody else has a route to the range. It stays, and pods there are reached as it says.
+    /// Another program has a route to the pod CIDR; it stays.
     #[error("a route of another program to {range} conflicts with the one by {hop}")]
     Foreign {
-        /// The pod range.
+        /// The pod CIDR.
         range: Cidr,
-        /// The next hop that it should have.
+        /// The next hop that is desired.
         hop: IpAddr,
     },
 }
@@ -133,14 +134,14 @@ pub struct RouteTable {
 }
 
 impl RouteTable {
-    /// Opens route netlink; its driver runs as a task until this is dropped.
+    /// Opens route netlink; its task ends when the value is dropped.
     pub fn open() -> Result<RouteTable, RouteError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(RouteError::Open)?;
         tokio::spawn(connection);
         Ok(RouteTable { handle })
     }
 
-    /// Our routes as the kernel has them.
+    /// The proxy's routes in the kernel.
     pub async fn current(&self) -> Result<Routes, RouteError> {
         let mut routes = Routes::new();
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
@@ -154,8 +155,8 @@ impl RouteTable {
         Ok(routes)
     }
 
-    /// Makes every change that can be made; the first error of those that cannot. A route that somebody else has is
-    /// left alone, and is such an error.
+    /// Makes all changes that the kernel accepts; returns the first error. A route of another program is not replaced,
+    /// and is such an error.
     pub async fn apply(&self, changes: &RouteChanges) -> Result<(), RouteError> {
         let mut outcome = Ok(());
         for (range, hop) in &changes.withdraw {
@@ -187,7 +188,7 @@ fn is(error: &rtnetlink::Error, errno: i32) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(e) if e.raw_code() == -errno)
 }
 
-/// `harmless` is the answer that means that it was so already.
+/// `harmless` is the error that means that the change had been made before.
 fn describe_failure(
     what: &'static str,
     range: Cidr,
@@ -295,19 +296,19 @@ mod tests {
     fn a_node_gets_routes_only_for_pod_addresses_of_its_own() {
         let nodes = [
             node("a", &["10.244.0.0/24"], &["172.30.0.10"]),
-            // Outside of the cluster, everything, an address of the world, the node's own network.
+            // Outside the cluster, the default route, an address on the internet, the node's own network.
             node("b", &["255.255.255.255/32"], &["172.30.0.11"]),
             node("c", &["0.0.0.0/0"], &["172.30.0.12"]),
             node("d", &["172.30.0.0/24"], &["172.30.0.13"]),
-            // What is this node's own, or contains it.
+            // This node's own CIDR, or one that contains it.
             node("e", &["10.244.0.128/25"], &["172.30.0.14"]),
             node("f", &["10.244.0.0/16"], &["172.30.0.15"]),
-            // Not ranges, hops that are not nodes', more ranges than a node has.
+            // Invalid CIDRs, next hops that are no addresses of nodes, more CIDRs than a node has.
             node("g", &["10.244.5.0", "10.244.5.0/33"], &["172.30.0.16"]),
             node("h", &["10.244.6.0/24"], &["127.0.0.1"]),
             node("i", &["10.244.7.0/24"], &["10.244.7.1"]),
             node("j", &["10.244.8.0/24", "10.244.9.0/24", "10.244.10.0/24"], &["172.30.0.17"]),
-            // A range that another has.
+            // A CIDR of another node.
             node("k", &["10.244.8.0/24"], &["172.30.0.18"]),
         ];
         let expected = Routes::from([

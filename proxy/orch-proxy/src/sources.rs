@@ -17,12 +17,12 @@ use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
 use crate::config::Config;
 use crate::dns;
 
-/// Follows what this node forwards, told of each change in order. Must not block.
+/// Receives changes in order. Must not block.
 pub trait ChangeHandler: Send + Sync {
-    /// A service as it is now, or that there is none.
+    /// A Service as it is now; `None` if it does not exist.
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>);
 
-    /// A slice as it is now, or that there is none, and what it was before.
+    /// An EndpointSlice as it is now, `None` if it does not exist, and as it was before.
     fn slice_changed(
         &self,
         name: &str,
@@ -30,28 +30,28 @@ pub trait ChangeHandler: Send + Sync {
         new: Option<Arc<LocalSlice>>,
     );
 
-    /// The same name as it is kept already, so that it is kept once.
+    /// The same name in memory that is kept already, to keep it once.
     fn intern_service_id(&self, id: ServiceId) -> ServiceId {
         id
     }
 
-    /// When what a slice says came to be, told before the slice.
+    /// The trigger time of the next EndpointSlice.
     fn slice_triggered(&self, _at: SystemTime) {}
 
-    /// One more of the two sources has been heard completely.
+    /// One more of the two sources is synced.
     fn source_complete(&self);
 }
 
-/// Who is told of services and slices.
+/// Receivers of Services and EndpointSlices.
 #[derive(Clone)]
 pub struct ChangeHandlers {
-    /// What this node forwards.
+    /// Forwarding.
     pub forwards: Arc<dyn ChangeHandler>,
-    /// What names lead to, where names are answered.
+    /// The DNS zone, with `--dns`.
     pub names: Option<Arc<SharedZone>>,
 }
 
-/// What is kept of an object: what this node forwards of it, and what names lead to it.
+/// What is kept of an object: for forwarding, and for DNS.
 #[derive(Debug)]
 struct Projected<L, N> {
     forwarded: Option<Arc<L>>,
@@ -64,11 +64,10 @@ impl<L, N> Default for Projected<L, N> {
     }
 }
 
-/// Follows services and slices until drained. What this node neither forwards nor names is dropped as soon as
-/// it has been read.
+/// Watches Services and EndpointSlices until drained.
 pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain: &DrainWatch) {
     let (names, node_name) = (config.names, config.node_name.clone());
-    // Names are also those of services that others forward, or nobody.
+    // Services that are not forwarded, such as headless ones, have DNS names too.
     let naming = listeners.names.is_some();
     let params = match naming {
         true => ListParams::default(),
@@ -90,7 +89,7 @@ pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain
         }
         let ours = is_forwarded(&slice.metadata, names);
         let local = ours.then(|| localise_slice(&slice, names, &node_name)).flatten();
-        // Questions for names end on this node, wherever else they could be answered.
+        // Queries end at this node's DNS server, whatever other endpoints the Service has.
         let local = local.filter(|local| Some(&local.service) != answered_here.as_ref());
         let named = naming.then(|| name_slice(&slice, names)).flatten().map(Arc::new);
         let local = local.map(|slice| {
@@ -113,7 +112,7 @@ pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain
     }));
 }
 
-/// A time as annotations have it.
+/// A time of an annotation.
 fn system_time(text: &str) -> Option<SystemTime> {
     let micros = text.parse::<MicroTime>().ok()?.unix_micros()?;
     UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(micros).ok()?))
@@ -150,7 +149,7 @@ impl ChangeHandlers {
     }
 }
 
-/// Says once that a source is complete.
+/// Reports once that a source is synced.
 struct Once(Option<ChangeHandlers>);
 
 impl Once {

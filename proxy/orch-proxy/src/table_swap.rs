@@ -1,27 +1,27 @@
-//! Which of the two tables that take turns packets pass, asked of the kernel.
+//! Reads from the kernel which of the two tables serves.
 
 use proxy_kernel::{QueryError, Session, Transport};
 use proxy_netfilter::nft::{Family, TableRules};
 use proxy_rules::table_swap::{self as swap, TableState};
 
-/// The tables of one name as they are, without elements.
+/// Tables of one name, without elements.
 #[derive(Debug)]
 pub struct NamedTables {
     /// The name.
     pub table: String,
-    /// Those that are there.
+    /// The families that exist.
     pub shapes: Vec<(Family, TableRules)>,
 }
 
 impl NamedTables {
-    /// What they do.
+    /// The state of the tables together.
     pub fn state(&self) -> TableState {
         let each = self.shapes.iter().map(|(_, shape)| TableState::from_rules(Some(shape)));
         each.fold(TableState::Absent, TableState::max)
     }
 }
 
-/// The tables of both names of `name`.
+/// The tables of both names.
 pub fn find_tables<T: Transport>(
     session: &mut Session<T>,
     name: &str,
@@ -37,7 +37,7 @@ pub fn find_tables<T: Transport>(
     Ok(found)
 }
 
-/// The name of the tables that packets pass; `name` itself where there are none.
+/// The name of the serving tables; `name` itself if there are none.
 pub fn serving_table<T: Transport>(
     session: &mut Session<T>,
     name: &str,

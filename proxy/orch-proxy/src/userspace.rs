@@ -1,5 +1,5 @@
-//! The proxy in userspace mode: the same sources, health and names, and [`proxy_userspace`] in place of the driver
-//! and the kernel. Not here: metrics about passes.
+//! Userspace mode: the same sources, health pages and DNS, with [`proxy_userspace`] instead of the driver and the
+//! kernel. There are no metrics of passes.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::metrics_page::MetricsPage;
 use crate::sources::{self, ChangeHandler, ChangeHandlers};
 use crate::{cleanup, health_check, local_node, router};
 
-/// Open files alongside those of connections.
+/// Open files reserved for other purposes than connections.
 const FILES_BESIDE: u64 = 1024;
 
 impl ChangeHandler for Forwarder {
@@ -50,7 +50,7 @@ impl ChangeHandler for Forwarder {
     }
 }
 
-/// Everything, ready to run.
+/// The proxy in userspace mode, built but not running.
 pub struct UserspaceProxy {
     client: Client,
     config: Config,
@@ -65,7 +65,7 @@ pub struct UserspaceProxy {
     metrics_server: Option<AdminServer>,
 }
 
-/// Makes everything that the proxy consists of. Tables that an earlier process left would forward too: they go.
+/// Builds the proxy. Deletes tables of an earlier process, which would forward too.
 pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     let client = app::client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -114,7 +114,7 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     })
 }
 
-/// Connections for which there are files: as many as the host lets us have, within our own bound.
+/// Maximum of concurrent connections: by the limit of open files, within the forwarder's own limit.
 pub(crate) fn connections() -> usize {
     let most = ForwarderLimits::default().connections;
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
@@ -159,7 +159,7 @@ impl UserspaceProxy {
         }
         let told = self.forwarder.clone();
         tokio::spawn(async move {
-            // Ends when the node's follower does, which ends when drained.
+            // Ends when the watch of the node ends.
             while node.changed().await.is_ok() {
                 let zone = node.borrow_and_update().as_ref().and_then(|node| node.zone.clone());
                 told.zone_changed(zone.as_deref());
@@ -174,8 +174,7 @@ impl UserspaceProxy {
     }
 }
 
-/// Removes the link with the services' addresses; says whether there was one. For a start in the other mode, and for
-/// `cleanup`.
+/// Removes the link with the Services' addresses; false if there was none. Used by nftables mode and `cleanup`.
 pub async fn remove_addresses(config: &Config) -> Result<bool, AddressError> {
     ServiceAddresses::open(&config.names.component("proxy"))?.remove_link().await
 }

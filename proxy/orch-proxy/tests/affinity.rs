@@ -1,5 +1,4 @@
-//! Clients and their endpoints in the real kernel: as long as the endpoint serves, across restarts of the program,
-//! until the time is over.
+//! Session affinity in the real kernel: while the endpoint serves, across restarts of the program, until the timeout.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -83,7 +82,7 @@ fn slice(pods: &[usize]) -> LocalSlice {
     }
 }
 
-/// The program as it starts: it knows nothing of what the kernel holds.
+/// The program as it starts, without knowledge of the kernel's tables.
 fn start(seconds: u32, pods: &[usize]) -> (Arc<Desired>, Driver<Socket>) {
     let layout = Layout {
         table: TABLE.into(),
@@ -111,10 +110,10 @@ fn start(seconds: u32, pods: &[usize]) -> (Arc<Desired>, Driver<Socket>) {
     (desired, driver)
 }
 
-/// The pod that a new connection of the client reaches at each frontend.
+/// The pod that a new connection of the client reaches, for each frontend.
 fn served_by(net: &Net) -> Vec<IpAddr> {
     let call = |(to, port): (&str, u16)| {
-        // A datagram may be lost on a busy machine; silence for good is a fault.
+        // A datagram may be lost on a busy machine; no response at all is a failure.
         let calls = (0..20).map(|_| net.call("client", Protocol::Udp, ip(to), port));
         let mut answers = calls.filter_map(|reply| match reply {
             Reply::Answer { server, .. } => Some(server),
@@ -132,7 +131,7 @@ fn clients_keep_their_endpoint_until_it_goes() {
         let (desired, mut driver) = start(10_800, &[0, 1, 2]);
         let first = served_by(&net);
         (0..10).for_each(|_| assert_eq!(served_by(&net), first));
-        // The program is killed and starts again, and so are the tables.
+        // The program is killed and restarted, and the tables are loaded again.
         drop(driver);
         let (now, mut restarted) = start(10_800, &[0, 1, 2]);
         (0..10).for_each(|_| assert_eq!(served_by(&net), first));
@@ -141,7 +140,7 @@ fn clients_keep_their_endpoint_until_it_goes() {
         assert_eq!(clients.len(), 2, "{clients:?}");
         assert!(clients.iter().all(|c| c.timeout_ms == Some(10_800_000)), "{clients:?}");
         drop((desired, restarted));
-        // One pod after the other goes: whoever was served by it gets another one and keeps that.
+        // Pods are removed one after another: their clients get other pods and keep them.
         let (desired, started) = start(10_800, &[0, 1, 2]);
         driver = started;
         let mut before = first;
@@ -168,8 +167,8 @@ fn clients_are_forgotten_in_time() {
     in_namespace("clients_are_forgotten_in_time", || {
         let net = network();
         let (_desired, _driver) = start(1, &[0, 1, 2]);
-        // Each wait is longer than the time that the service gives, so each call is a new draw: with three pods,
-        // sixty calls that all end at the same one do not happen.
+        // Each wait exceeds the timeout, so each call is a new draw: with three pods, sixty calls to the same one do
+        // not happen.
         let started = Instant::now();
         let mut seen: Vec<BTreeSet<IpAddr>> = vec![BTreeSet::new(); FRONTENDS.len()];
         while seen.iter().any(|pods| pods.len() < 2) {

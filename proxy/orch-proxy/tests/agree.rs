@@ -1,5 +1,6 @@
-//! Random services in the real kernel, asked by real TCP and UDP and by SCTP packets made by hand, IPv4 and IPv6:
-//! what becomes of a connection is among what the tracer says of the same tables. `ORCH_TEST_CASES` asks for more.
+//! Random Services in the real kernel, with real TCP and UDP and handmade SCTP packets of both families: the result of
+//! a connection is one of those that the tracer predicts for the same tables. `ORCH_TEST_CASES` sets the number of
+//! cases.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -36,12 +37,12 @@ use world::{
 };
 
 const TABLE: &str = "orch-proxy";
-/// How long an answer that must come is waited for: a busy machine may take its time.
+/// Timeout of an expected response: a busy machine may take its time.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long is listened for an answer that must not come.
+/// How long no response must arrive where none is expected.
 const SILENCE: Duration = Duration::from_millis(60);
 
-/// This node in its small network.
+/// This node in its test network.
 struct Node {
     session: Session<Socket>,
     associations: Associations,
@@ -64,7 +65,7 @@ impl Node {
         Self { session, associations, next_port: 20_000, served: (0, 0), _net: net }
     }
 
-    /// Makes the tables of these services, and forgets the connections of others.
+    /// Loads the tables of these Services, and deletes conntrack entries of the previous ones.
     fn load(&mut self, world: &World) -> Vec<(Family, TableRules)> {
         let mut plane = world.plane(TABLE);
         let mut batch = self.session.batch(None);
@@ -75,7 +76,7 @@ impl Node {
         plane.tables()
     }
 
-    /// What becomes of one connection, and what can become of it.
+    /// Result of one connection, and the results that the tracer predicts.
     fn ask(
         &mut self,
         tables: &[(Family, TableRules)],
@@ -140,26 +141,26 @@ fn call_udp(source: SocketAddr, to: SocketAddr, patience: Duration) -> Reply {
     net::ask_udp(&socket)
 }
 
-/// Whether what became of a connection is among what can become of it.
+/// Whether the result is one of the predicted ones.
 fn agrees(reply: &Reply, traced: &BTreeSet<PacketOutcome>, question: &Question) -> bool {
     let is_host = question.from == Asker::Node;
     traced.iter().any(|outcome| match (outcome, reply) {
         (PacketOutcome::Sent { to, port, from }, Reply::Answer { server, port: at, peer }) => {
             let masqueraded = *peer != question.source();
-            // What this machine sends carries its address, masqueraded or not.
+            // Packets of this node have its address, masqueraded or not.
             let seen = is_host || (*from == Sender::Masqueraded) == masqueraded;
             (to, port) == (server, at) && seen
         }
         (PacketOutcome::Reset, Reply::Refused) => question.protocol == Protocol::Tcp,
         (PacketOutcome::Unreachable, Reply::Refused) => question.protocol != Protocol::Tcp,
         (PacketOutcome::Dropped, Reply::Silence) => true,
-        // A process hears at once that its datagram was not permitted.
+        // A local process gets an error for a dropped datagram.
         (PacketOutcome::Dropped, Reply::Refused) => is_host,
-        // Whoever it was sent to has it,
+        // The destination has the port,
         (PacketOutcome::Untouched, Reply::Answer { server, port, .. }) => {
             (*server, *port) == (question.to, question.port)
         }
-        // or nobody is there, or somebody who says that the port is closed.
+        // or no host has the address, or the host has no such port.
         (PacketOutcome::Untouched, Reply::Silence | Reply::Refused) => true,
         _ => false,
     })
@@ -178,7 +179,7 @@ fn check(node: &mut Node, world: &World, questions: &[Question]) -> Result<(), T
         let (reply, traced) = node.ask(&tables, question);
         let agree = agrees(&reply, &traced, question);
         prop_assert!(agree, "{:?}: {:?}, not among {:?}", question, reply, traced);
-        // A client that comes again finds the endpoint that it had.
+        // A returning client reaches its previous endpoint.
         if matches!(choice_of(world, question), Some(Choice::Sticky(_))) && traced.len() > 1 {
             for _ in 0..3 {
                 let (again, _) = node.ask(&tables, question);

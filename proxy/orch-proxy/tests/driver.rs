@@ -1,4 +1,4 @@
-//! The driver on the real kernel: loads of any size, restarts, other people's hands.
+//! The driver on the real kernel: loads of any size, restarts, changes by other programs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -31,7 +31,7 @@ use sys::{in_namespace, in_user_namespace, run};
 
 const TABLE: &str = "orch-proxy";
 
-/// A node with `services` services of three endpoints each, marked but not committed.
+/// A node with `services` Services of three endpoints each, marked but not committed.
 fn node(services: u32, flags: TableFlags) -> (Arc<Desired>, Driver<Socket>) {
     node_of(services, flags, &FAMILIES)
 }
@@ -94,12 +94,12 @@ fn slice(id: &ServiceId, n: u32) -> LocalSlice {
     }
 }
 
-/// The tables take turns with their names.
+/// Loads alternate between two names.
 fn table(desired: &Desired) -> String {
     desired.plane().layout().table.clone()
 }
 
-/// The kernel, asked over another socket, holds what is desired.
+/// The kernel, read over another socket, has the desired tables.
 fn assert_right(desired: &Desired) {
     let mut session = Session::new(Socket::open().unwrap());
     let tables = desired.plane().tables();
@@ -142,17 +142,17 @@ fn a_restart_takes_the_tables_over() {
         first.pass().unwrap();
         assert_right(&desired);
         drop(first);
-        // The socket is gone as if the process had been killed; another one takes over.
+        // The socket is closed as if the process had been killed; another one takes over.
         run(&["nft", "list", "table", "ip", TABLE]);
         let before = generation();
         let (desired, mut second) = node(30, owned);
         second.pass().unwrap();
         assert_right(&desired);
-        // Loaded alongside, put to rest, deleted: nothing of the first is left.
+        // Loaded, detached, deleted: nothing of the first is left.
         assert_eq!(generation(), before + 3);
         assert_eq!(run(&["nft", "list", "tables"]).lines().count(), FAMILIES.len());
         let (desired, mut third) = node(10, owned);
-        // What a living process owns is left alone.
+        // Tables of a running process are not replaced.
         assert!(third.pass().is_err());
         assert_eq!(table(&desired), TABLE);
         drop(second);
@@ -161,7 +161,30 @@ fn a_restart_takes_the_tables_over() {
     });
 }
 
-/// What a kernel lacks is told by its abilities, which a test can make smaller than they are.
+/// kube-proxy in nftables mode has tables without an owner, and with `--naming=kubernetes` they have the same name.
+#[test]
+fn tables_of_kube_proxy_with_the_same_name_are_replaced() {
+    in_namespace("tables_of_kube_proxy_with_the_same_name_are_replaced", || {
+        let mut session = Session::new(Socket::open().unwrap());
+        let features = KernelFeatures::probe(&mut session, "probe", &FAMILIES).unwrap();
+        for family in FAMILIES.map(Family::name) {
+            let table = format!("{family} {TABLE}");
+            run(&["nft", "add", "table", &table]);
+            run(&["nft", &format!("add chain {table} services")]);
+            let hook = "{ type nat hook prerouting priority -100; policy accept; }";
+            run(&["nft", &format!("add chain {table} nat-prerouting {hook}")]);
+            run(&["nft", &format!("add rule {table} nat-prerouting jump services")]);
+        }
+        let (desired, mut driver) = node(5, features.owner_flags);
+        driver.pass().unwrap();
+        assert_right(&desired);
+        let tables = run(&["nft", "list", "tables"]);
+        assert_eq!(tables.lines().count(), FAMILIES.len(), "{tables}");
+        assert!(!run(&["nft", "list", "ruleset"]).contains("nat-prerouting"));
+    });
+}
+
+/// Missing features of the kernel are simulated by probing for fewer.
 #[test]
 fn a_kernel_with_one_family_and_without_owners_serves_that_family() {
     in_namespace("a_kernel_with_one_family_and_without_owners_serves_that_family", || {
@@ -175,7 +198,7 @@ fn a_kernel_with_one_family_and_without_owners_serves_that_family() {
             desired.service_changed(&id, None);
             driver.pass().unwrap();
             assert_right(&desired);
-            // Its owner has not to be there for others to change it.
+            // Without owners other programs can change the tables at any time.
             run(&["nft", "delete", "table", family.name(), &table(&desired)]);
             driver.repair().unwrap();
             assert_right(&desired);
@@ -187,7 +210,7 @@ fn a_kernel_with_one_family_and_without_owners_serves_that_family() {
 #[test]
 fn a_large_load_works_without_rights_over_the_machine() {
     in_user_namespace("a_large_load_works_without_rights_over_the_machine", || {
-        // In one piece or in several, as the kernel lets us.
+        // In one or several transactions, as the kernel allows.
         let (desired, mut driver) = node(4000, TableFlags::NONE);
         driver.pass().unwrap();
         assert_right(&desired);
@@ -212,7 +235,7 @@ fn what_others_delete_is_put_back_and_theirs_is_left_alone() {
     });
 }
 
-/// Others' deeds while the program runs: noticed without being told, repaired, theirs untouched.
+/// Changes by other programs are detected without notifications and repaired; their tables stay.
 #[test]
 fn a_running_proxy_repairs_what_others_flush_and_edit() {
     in_namespace("a_running_proxy_repairs_what_others_flush_and_edit", || {
@@ -221,7 +244,7 @@ fn a_running_proxy_repairs_what_others_flush_and_edit() {
     });
 }
 
-/// The same, told by the kernel: the look that comes without being told is longer than this test waits.
+/// The same with notifications: polling would take longer than this test waits.
 #[test]
 fn a_proxy_that_is_told_repairs_what_others_flush_and_edit() {
     in_namespace("a_proxy_that_is_told_repairs_what_others_flush_and_edit", || {
@@ -231,7 +254,7 @@ fn a_proxy_that_is_told_repairs_what_others_flush_and_edit() {
     });
 }
 
-/// Deeds of others, each repaired before the next.
+/// Changes by other programs, each repaired before the next.
 fn repairs(desired: &Arc<Desired>, driver: Driver<Socket>) {
     for _ in 0..2 {
         desired.source_complete();

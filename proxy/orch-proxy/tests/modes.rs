@@ -1,5 +1,5 @@
-//! The program itself, by its flags: node ports at loopback addresses apart from the kernel's tables, and the mode
-//! userspace, each told of its services by a watch.
+//! The program by its flags: node ports at loopback addresses in addition to the tables, and userspace mode, with
+//! Services from a watch.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -39,7 +39,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A service of both families with node ports and a health check.
+/// A Service of both families with node ports and a health check.
 fn service() -> Service {
     let mut service = Service::default();
     service.metadata.namespace = "ns".into();
@@ -60,7 +60,7 @@ fn service() -> Service {
     service
 }
 
-/// Its one endpoint in a family, on this node.
+/// Its endpoint of a family, on this node.
 fn slice(family: usize) -> EndpointSlice {
     let address_type = ["IPv4", "IPv6"][family].into();
     let mut slice = EndpointSlice { address_type, ..EndpointSlice::default() };
@@ -81,7 +81,7 @@ fn slice(family: usize) -> EndpointSlice {
     slice
 }
 
-/// The network, an API that tells of the service, and the program with these flags.
+/// The network, an API with the Service, and the program with these flags.
 struct Node {
     net: Net,
     api: Api,
@@ -100,7 +100,7 @@ impl Node {
         Self { net, api, program }
     }
 
-    /// The endpoint and what it sees, or why there is no answer, once it is as wanted.
+    /// The endpoint and the client address that it sees, or the error, once the result is the expected one.
     fn until(
         &self,
         wanted: impl Fn(&Reply) -> bool,
@@ -149,10 +149,10 @@ fn node_ports_answer_at_loopback_addresses_without_route_localnet() {
         node.serves("client", NODE, NODE_PORT);
         let setting = std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/route_localnet");
         assert_eq!(setting.unwrap().trim(), "0");
-        // The kernel does the rest: nothing else is listened at.
+        // The kernel serves the other addresses: nothing else listens.
         let listening = sys::run(&["ss", "-Hltn", &format!("sport = {NODE_PORT}")]);
         assert_eq!(listening.lines().count(), 2, "{listening}");
-        // Without endpoints nobody listens: the kernel refuses.
+        // Without endpoints nothing listens: the kernel refuses.
         for family in 0..2 {
             node.api.put_slice(EndpointSlice { endpoints: Vec::new(), ..slice(family) });
         }
@@ -162,7 +162,7 @@ fn node_ports_answer_at_loopback_addresses_without_route_localnet() {
         }
         (0..2).for_each(|family| node.api.put_slice(slice(family)));
         node.serves("node", LOOPBACK, NODE_PORT);
-        // Somebody else's port is left to whom it belongs, and taken when it is free.
+        // A port of another program is left alone, and bound when it is free.
         let held = std::net::TcpListener::bind((LOOPBACK[0], NODE_PORT + 1)).unwrap();
         let mut moved = service();
         moved.spec.ports.iter_mut().for_each(|port| port.node_port += 1);
@@ -197,12 +197,12 @@ fn sockets_forward_where_the_kernel_is_not_wanted() {
         node.serves("client", NODE, NODE_PORT);
         node.serves("node", LOOPBACK, NODE_PORT);
         assert_eq!(sys::run(&["nft", "list", "tables"]), "");
-        // What balancers are told.
+        // Responses to load balancers.
         let check = SocketAddr::new(ip(NODE[0]), HEALTH_PORT);
         let (status, body) = get(check, "/");
         assert_eq!(status, 200, "{body}");
         assert!(body.contains("\"localEndpoints\": 1"), "{body}");
-        // No kernel module for SCTP: said, and no failure. A host that has one serves it.
+        // Without SCTP in the kernel: reported, not a failure. A host with SCTP serves it.
         let sctp = std::path::Path::new("/proc/net/sctp").exists();
         let text = get(node.program.metrics, "/statusz").1;
         assert_eq!(text.contains("ports of SCTP are not served"), !sctp, "{text}");
@@ -220,7 +220,7 @@ fn sockets_forward_where_the_kernel_is_not_wanted() {
     });
 }
 
-/// Trace and diff are told nothing: they ask the program that runs.
+/// `trace` and `diff` get no flags: they read the configuration of the running proxy.
 #[test]
 fn the_program_says_how_it_is_configured_and_what_it_does() {
     in_namespace("the_program_says_how_it_is_configured_and_what_it_does", || {
@@ -251,14 +251,14 @@ fn the_program_says_how_it_is_configured_and_what_it_does() {
             let program = env!("CARGO_BIN_EXE_orch-proxy");
             sys::run(&[&[program, at.as_str()], words].concat())
         };
-        assert_eq!(ask(&["diff"]), "the tables are as they should be\n");
+        assert_eq!(ask(&["diff"]), "no differences\n");
         let trace = ask(&["trace", "tcp", SERVICE[0], "80", "--from", CLIENT[0]]);
         for expected in [
             "from interface v0",
-            "service ns/web, port \"tcp\": cluster address",
+            "Service ns/web, port \"tcp\": cluster IP",
             "connections counted by counted: ",
             "=> to 10.244.1.1 port 8080, masqueraded",
-            "answered, TIME_WAIT",
+            "replied, TIME_WAIT",
         ] {
             assert!(trace.contains(expected), "no {expected:?} in\n{trace}");
         }
@@ -266,7 +266,7 @@ fn the_program_says_how_it_is_configured_and_what_it_does() {
         assert!(pod.contains("from interface v1"), "{pod}");
         let loopback = ask(&["trace", "tcp", LOOPBACK[0], "30080"]);
         assert!(loopback.contains("served by a socket of the proxy"), "{loopback}");
-        // A flag goes before what the program says: the comparison can fail.
+        // A flag overrides the running proxy's configuration: the comparison can fail.
         let at = format!("--metrics-bind-address={metrics}");
         let mut other = std::process::Command::new(env!("CARGO_BIN_EXE_orch-proxy"));
         let other = other.args([&at, "--masquerade-all", "diff"]).output().unwrap();

@@ -1,7 +1,7 @@
-//! Forwarding goes on whatever happens to the program: back-ends roll under load while it is killed and started
-//! again, over and over, and no connection fails.
+//! Forwarding continues while the program is killed and restarted repeatedly and endpoints are replaced under load: no
+//! connection fails.
 //!
-//! `ORCH_NO_GAP_SECS` sets how long back-ends are replaced; a handful of them is when it is not set.
+//! `ORCH_NO_GAP_SECS` sets the duration; by default a few endpoints are replaced.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -43,23 +43,23 @@ const SERVICE: &str = "10.96.0.1";
 const PORT: u16 = 80;
 const TARGET: u16 = 8080;
 const TABLE: &str = "orch-proxy";
-/// Back-ends replaced when nobody says how many.
+/// Endpoints replaced by default.
 const ROLLS: usize = 8;
-/// Longer than a busy machine needs to answer.
+/// Longer than a busy machine needs to respond.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What becomes of a back-end, in order.
+/// Stages of an endpoint, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It is not there: connections to it are refused.
+    /// It does not exist: connections to it are refused.
     Gone,
-    /// It serves and is sent connections.
+    /// It serves and gets connections.
     Ready,
-    /// It serves what it has.
+    /// It serves its existing connections.
     Terminating,
 }
 
-/// The back-ends, and the API that tells of them.
+/// The endpoints, and the API with their EndpointSlice.
 struct Backends {
     api: Api,
     stages: [Stage; PODS.len()],
@@ -76,12 +76,12 @@ impl Backends {
         self.stages[pod] = stage;
         self.api.put_slice(self.slice());
         if stage == Stage::Gone {
-            // As with a grace period that is long enough: it serves until nobody is sent to it any more.
+            // As with a sufficient grace period: it serves until nothing is sent to it any more.
             let address = PODS[pod][0].parse().unwrap();
             let gone =
                 || endpoints().is_some_and(|all| !all.contains(&address)) && !is_used(address);
             wait_for("nobody is sent to the endpoint any more", gone);
-            // Connections that were begun before are short.
+            // Earlier connections are short.
             thread::sleep(Duration::from_millis(50));
             run(&["nsenter", &namespace, "nft", reject]);
         }
@@ -131,7 +131,7 @@ fn service() -> Service {
     service
 }
 
-/// Whether flows lead to an address: a client may open a flow from a port that it had before.
+/// Whether flows lead to an address: a client may reuse the port of an earlier flow.
 fn is_used(address: IpAddr) -> bool {
     let reply = TupleFilter { src: Some(address), proto: Some(17), ..TupleFilter::default() };
     let filter = FlowFilter { reply, ..FlowFilter::default() };
@@ -141,7 +141,7 @@ fn is_used(address: IpAddr) -> bool {
     used
 }
 
-/// Addresses that the kernel sends connections to; none when they change while they are read.
+/// Addresses of endpoints in the kernel's tables; `None` if they change while they are read.
 fn endpoints() -> Option<Vec<IpAddr>> {
     let mut session = Session::new(Socket::open().unwrap());
     let table = table_swap::serving_table(&mut session, TABLE, &[Family::Ip]).ok()?;
@@ -165,7 +165,7 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Starts the program and kills it, over and over, until told to stop; returns how often.
+/// Starts and kills the program repeatedly until stopped; returns how often.
 fn kill_in_a_loop(
     kubeconfig: String,
     steps: Arc<AtomicU64>,
@@ -186,8 +186,8 @@ fn kill_in_a_loop(
         while !stop.load(Ordering::Relaxed) {
             let before = steps.load(Ordering::Relaxed);
             let mut child = start();
-            // Some are killed when they have hardly begun or are at work; every third may finish a step first, so
-            // that machines of any speed get on.
+            // Some are killed just after the start or while working; every third may finish a step first, so that
+            // machines of any speed make progress.
             let went_on =
                 || stop.load(Ordering::Relaxed) || steps.load(Ordering::Relaxed) != before;
             if kills % 3 == 2 {
@@ -202,7 +202,7 @@ fn kill_in_a_loop(
     })
 }
 
-/// Calls answered and failed so far, and what went wrong with the first that failed.
+/// Calls that were answered and that failed, and the error of the first failure.
 #[derive(Default)]
 struct Calls {
     done: AtomicU64,
@@ -210,7 +210,7 @@ struct Calls {
     failure: std::sync::Mutex<Option<String>>,
 }
 
-/// Calls the service until told to stop, each call by a new connection or flow.
+/// Calls the Service until stopped, each time with a new connection or flow.
 fn load(call: fn() -> std::io::Result<()>, calls: Arc<Calls>, stop: Arc<AtomicBool>) {
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
@@ -227,7 +227,7 @@ fn load(call: fn() -> std::io::Result<()>, calls: Arc<Calls>, stop: Arc<AtomicBo
 }
 
 fn tcp() -> std::io::Result<()> {
-    // Thousands a second are load enough; as many as there can be would fill the table of connections.
+    // Thousands per second are enough load; more would fill the conntrack table.
     thread::sleep(Duration::from_micros(200));
     let to = SocketAddr::new(SERVICE.parse().unwrap(), PORT);
     let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
@@ -237,14 +237,14 @@ fn tcp() -> std::io::Result<()> {
     if text.is_empty() { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// Counts the ports of questions.
+/// Counts the source ports of queries.
 static NEXT_PORT: AtomicU64 = AtomicU64::new(0);
 
 fn udp() -> std::io::Result<()> {
-    // The same for flows, which are known for longer after their only question.
+    // The same for flows, whose conntrack entries live longer.
     thread::sleep(Duration::from_millis(1));
-    // No port comes again while its flow is known: a flow in use may lose one packet when its endpoint goes, and a port
-    // that somebody had before makes a new question one of an old flow. `ORCH_NO_GAP_ANY_PORT` lets that happen.
+    // A port is not reused while its flow is in conntrack: a flow in use may lose one packet when its endpoint is
+    // removed, and reusing its port would make a new query part of it. `ORCH_NO_GAP_ANY_PORT` allows that.
     let next = 10_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) % 50_000;
     let any = std::env::var_os("ORCH_NO_GAP_ANY_PORT").is_some();
     let socket = UdpSocket::bind(("0.0.0.0", if any { 0 } else { next as u16 }))?;
@@ -260,7 +260,7 @@ fn roll_under_fire() {
         ["pod0", "pod1", "pod2", "pod3"].into_iter().zip(places).collect();
     let net = Net::make(&NODE, &[&[("client", CLIENT)][..], &named].concat());
     named.iter().for_each(|(pod, _)| net.serve(pod, TARGET));
-    // Connections that are over are forgotten soon: a long run would fill the table with them.
+    // Entries of closed connections expire soon: a long run would fill the conntrack table.
     for (setting, secs) in [("tcp_timeout_time_wait", "5"), ("udp_timeout", "10")] {
         let path = format!("/proc/sys/net/netfilter/nf_conntrack_{setting}");
         std::fs::write(path, secs).unwrap();
@@ -316,7 +316,7 @@ fn roll_under_fire() {
     for (protocol, calls) in ["TCP", "UDP"].into_iter().zip(&calls) {
         let failed = calls.failed.load(Ordering::Relaxed);
         let failure = calls.failure.lock().unwrap().take().map(|error| (failed, error));
-        // What the kernel counts tells a table of connections that was full from a gap.
+        // The kernel's counters distinguish a full conntrack table from a gap.
         let counts = failure.as_ref().map(|_| run(&["conntrack", "-S"])).unwrap_or_default();
         assert_eq!(failure, None, "a call by {protocol} failed\n{counts}");
     }

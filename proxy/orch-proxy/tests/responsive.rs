@@ -1,4 +1,4 @@
-//! The program's one thread answers while the kernel takes its time: health and metrics pages, watches, shutdown.
+//! The main thread responds while the kernel holds up a commit: health and metrics pages, watches, shutdown.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -26,10 +26,10 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::layout::FAMILIES;
 use sys::in_namespace;
 
-/// A change must show, and a page must be complete, within this time.
+/// Timeout of a page, and of a change to become visible.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Lets datagrams to the kernel pass, or not.
+/// Holds up datagrams to the kernel while it is closed.
 #[derive(Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -58,7 +58,7 @@ impl Gate {
         state.waiting = false;
     }
 
-    /// Returns once the kernel holds up a datagram.
+    /// Returns once a datagram is held up.
     fn wait_until_used(&self) {
         let state = self.state.lock().unwrap();
         let waits = |state: &mut GateState| !state.waiting;
@@ -67,8 +67,8 @@ impl Gate {
     }
 }
 
-/// A kernel that holds every transaction and query up while its gate is closed, as the real one does while another program
-/// commits.
+/// A kernel that holds up every transaction and query while its gate is closed, as the real one does while another
+/// program commits.
 struct SlowKernel {
     inner: FakeTransport,
     gate: Arc<Gate>,
@@ -117,7 +117,7 @@ fn slice(last: u8) -> EndpointSlice {
     slice
 }
 
-/// Status and body of a page; a page that is not complete in time fails the test.
+/// Status and body of a page; fails if it is not complete in time.
 fn get(at: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect_timeout(&at, PATIENCE).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -169,7 +169,7 @@ fn pages_and_watches_go_on_while_a_commit_blocks_and_shutdown_waits_for_it() {
             format!("--healthz-bind-address={health}"),
             format!("--metrics-bind-address={metrics}"),
         ];
-        // One thread for everything, as the program has.
+        // One thread, as in the program.
         let proxy = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

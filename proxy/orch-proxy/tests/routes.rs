@@ -1,4 +1,4 @@
-//! Pod routes in the real kernel: made, recognised as ours, moved, withdrawn; others' left alone.
+//! Pod routes in the real kernel: added, recognised as the proxy's, changed, removed; those of other programs stay.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -33,7 +33,7 @@ fn routes_are_made_moved_and_withdrawn() {
                 Routes::from([route("10.1.0.0/24", "172.30.0.2"), route("fd02::/64", "fd01::2")]);
             kernel.apply(&plan(&Routes::new(), &first)).await.unwrap();
             assert_eq!(kernel.current().await.unwrap(), first);
-            // Again is no error.
+            // Adding them again is no error.
             kernel.apply(&plan(&Routes::new(), &first)).await.unwrap();
             let second = Routes::from([route("10.1.0.0/24", "172.30.0.3")]);
             kernel.apply(&plan(&first, &second)).await.unwrap();
@@ -78,7 +78,7 @@ fn routes_follow_the_nodes() {
             assert!(
                 table().contains("10.1.2.0/24 via 172.30.0.3") && !table().contains("10.1.0.0")
             );
-            // One gets another range, one another address.
+            // One node gets another pod CIDR, one another address.
             let b = node("b", "10.1.7.0/24", "172.30.0.2");
             let c = node("c", "10.1.2.0/24", "172.30.0.4");
             follow(&[own.clone(), b.clone(), c]).await.unwrap();
@@ -86,10 +86,10 @@ fn routes_follow_the_nodes() {
                 table().contains("10.1.7.0/24 via 172.30.0.2") && !table().contains("10.1.1.0")
             );
             assert!(table().contains("10.1.2.0/24 via 172.30.0.4"), "{}", table());
-            // One leaves.
+            // One node is removed.
             follow(&[own.clone(), b.clone()]).await.unwrap();
             assert!(!table().contains("10.1.2.0"), "{}", table());
-            // Somebody else's route to a range is said and left alone, and the others are made all the same.
+            // Another program's route to a pod CIDR is reported and stays; the other routes are added.
             let d = node("d", "10.1.9.0/24", "172.30.0.5");
             let e = node("e", "10.1.10.0/24", "172.30.0.6");
             let refused = follow(&[own, b, d, e]).await;

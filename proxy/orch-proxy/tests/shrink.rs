@@ -1,8 +1,9 @@
-//! Endpoints come and go in one transaction with the number of slots, thousands of times a second, while connections
-//! are opened: a packet that sees the number of before and finds its slot gone takes the first slot, so none fails.
+//! Endpoints are added and removed thousands of times a second, in one transaction with the number of slots, while
+//! connections are opened: a packet that sees the old number and whose slot is gone takes the first slot, so none
+//! fails.
 //!
-//! `ORCH_SHRINK_SECS` makes it longer. With `ORCH_SHRINK_BARE` the rule for such packets is taken out of the tables: how
-//! many connections fail then is how many it saves.
+//! `ORCH_SHRINK_SECS` sets the duration. With `ORCH_SHRINK_BARE` the rule for such packets is removed: the connections
+//! that fail then are those that it saves.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -40,9 +41,9 @@ const SERVICE: &str = "10.96.0.1";
 const PORT: u16 = 80;
 const TARGET: u16 = 8080;
 const TABLE: &str = "orch-proxy";
-/// Connections of each kind when nobody says how long.
+/// Connections of each kind by default.
 const CALLS: u64 = 2000;
-/// Longer than a busy machine needs to answer.
+/// Longer than a busy machine needs to respond.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn id() -> ServiceId {
@@ -78,7 +79,7 @@ fn slice(pods: &[[&str; 2]]) -> LocalSlice {
     }
 }
 
-/// Takes the rules for packets whose slot went away out of the tables.
+/// Removes the rules for packets whose slot is gone.
 fn take_fallbacks_out() {
     let chains = run(&["nft", "-a", "list", "chains"]);
     let balances = chains.lines().filter_map(|line| line.trim().strip_prefix("chain balance-"));
@@ -114,7 +115,7 @@ struct Calls {
     failed: AtomicU64,
 }
 
-/// Calls the service until told to stop, each time by a new connection.
+/// Calls the Service until stopped, each time with a new connection.
 fn load(call: fn() -> std::io::Result<()>, calls: Arc<Calls>, stop: Arc<AtomicBool>) {
     let work = move || {
         while !stop.load(Ordering::Relaxed) {

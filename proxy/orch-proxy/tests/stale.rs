@@ -1,4 +1,4 @@
-//! Stale flows on the real kernel: what is in use is deleted at its next packet, what is not by a walk.
+//! Stale flows in the real kernel: those in use are deleted at their next packet, the others by a walk.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -39,7 +39,7 @@ const PODS: [[&str; 2]; 2] = [["10.244.1.5", "fd00:10:244::5"], ["10.244.1.6", "
 const SERVICE: [&str; 2] = ["10.96.0.1", "fd00:96::1"];
 const PORT: u16 = 80;
 const NODE_PORT: u16 = 30_053;
-/// A port whose servers answer when they are told to.
+/// A port whose servers reply on command.
 const LATE: u16 = 81;
 const TARGET: u16 = 8080;
 /// Longer than any test.
@@ -49,7 +49,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A UDP service that leads to one of the pods.
+/// A UDP Service with one of the pods as its endpoint.
 struct Node {
     net: Net,
     desired: Arc<Desired>,
@@ -110,7 +110,7 @@ impl Node {
         node
     }
 
-    /// Makes the service lead to another pod.
+    /// Replaces the endpoint of the Service.
     fn lead_to(&mut self, from: Option<usize>, to: Option<usize>) {
         for family in 0..2 {
             let old = from.map(|pod| slice(pod, family));
@@ -120,8 +120,8 @@ impl Node {
         self.driver.pass().unwrap();
     }
 
-    /// Sockets whose flows lead to the service: from outside and from the node itself, by its address and by
-    /// the node's port.
+    /// Sockets with flows to the Service: from outside and from the node itself, by its cluster IP and by the node
+    /// port.
     fn sockets(&self) -> Vec<(usize, UdpSocket)> {
         let mut sockets = Vec::new();
         for family in 0..2 {
@@ -158,7 +158,7 @@ fn slice(pod: usize, family: usize) -> LocalSlice {
     }
 }
 
-/// The pod that answers, asked until one does; how many questions were lost before.
+/// The pod that replies, and the number of lost queries before.
 fn served_by(socket: &UdpSocket) -> (IpAddr, u32) {
     for lost in 0..20 {
         if let Reply::Answer { server, .. } = ask_udp(socket) {
@@ -188,7 +188,7 @@ fn a_flow_in_use_loses_one_packet_without_any_walk() {
         for (family, socket) in &sockets {
             assert_eq!(served_by(socket).0, ip(PODS[0][*family]));
         }
-        // The pod dies without a word: packets to it are lost.
+        // The pod fails silently: packets to it are dropped.
         let drop = "table inet dead { chain c { type filter hook input priority 0; meta l4proto udp drop\n}\n}";
         run(&["nsenter", "--net=/run/netns/pod1", "nft", drop]);
         node.lead_to(Some(0), Some(1));
@@ -202,8 +202,7 @@ fn a_flow_in_use_loses_one_packet_without_any_walk() {
     });
 }
 
-/// The packet that opens an association, sent again and again from the same port, belongs to one flow: by hand, as this
-/// machine may have no sockets for SCTP.
+/// INIT chunks from one port are one flow. The packets are handmade, as this machine may have no SCTP sockets.
 #[test]
 fn an_association_is_led_to_another_pod_at_its_second_packet() {
     in_namespace("an_association_is_led_to_another_pod_at_its_second_packet", || {
@@ -220,7 +219,7 @@ fn an_association_is_led_to_another_pod_at_its_second_packet() {
             }
         };
         for (family, pod) in PODS[0].map(ip).into_iter().enumerate() {
-            // The same flow each time, as long as nobody lets go of it.
+            // The same flow each time, until its entry is deleted.
             assert_eq!([server(family), server(family)], [pod; 2]);
         }
         node.lead_to(Some(0), Some(1));
@@ -236,7 +235,7 @@ fn an_association_is_led_to_another_pod_at_its_second_packet() {
     });
 }
 
-/// Lets go of idle flows.
+/// Idle flows are deleted.
 fn walk(with_trap: bool) {
     let mut node = Node::start(conntrack_cleanup::SETTLE_DELAY, with_trap);
     let sockets = node.sockets();
@@ -262,7 +261,7 @@ fn without_a_packet_log_the_walk_lets_go_of_all() {
     in_namespace("without_a_packet_log_the_walk_lets_go_of_all", || walk(false));
 }
 
-/// A question that is under way when its endpoint is removed finds its way back, as long as the endpoint drains.
+/// The reply to a query that is under way when its endpoint is removed is translated back, while the endpoint drains.
 #[test]
 fn a_question_under_way_is_answered_by_an_endpoint_that_drains() {
     in_namespace("a_question_under_way_is_answered_by_an_endpoint_that_drains", || {
@@ -272,14 +271,14 @@ fn a_question_under_way_is_answered_by_an_endpoint_that_drains() {
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         client.send(b"?").unwrap();
         let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
-        // Answered before, and so deleted at once.
+        // Replied, and so deleted at once.
         let idle = node.net.udp_socket("client", ip(SERVICE[0]), PORT);
         assert_eq!(served_by(&idle).0, ip(PODS[0][0]));
         node.lead_to(Some(0), Some(1));
         wait_for("the answered flow is let go of", || node.metrics.flows_deleted.get() == 1);
         server.send_to(b"!", from).unwrap();
         assert_eq!(client.recv(&mut [0; 8]).unwrap(), 1);
-        // Its next question goes where there is an endpoint: the trap waits for it.
+        // Its next query goes to an endpoint: the stale flow log waits for it.
         assert!(trap_is_set());
     });
 }
@@ -300,7 +299,7 @@ fn where_the_packet_log_s_group_is_another_s_the_walk_lets_go_of_all() {
     });
 }
 
-/// Connections through the service to a pod that goes: reset where that is wanted, else left alone.
+/// Connections through the Service to a removed pod: reset if that is enabled, else left alone.
 fn long_lived(removed: Removed) -> std::io::Result<usize> {
     let mut node = Node::start_with(
         (conntrack_cleanup::SETTLE_DELAY, conntrack_cleanup::UNREPLIED_DELAY),
@@ -316,7 +315,7 @@ fn long_lived(removed: Removed) -> std::io::Result<usize> {
     if removed == Removed::Reset {
         wait_for("the connection is let go", || node.metrics.flows_deleted.get() > 0);
     }
-    // The first write finds out, the read hears of it.
+    // The write provokes the reset, the read reports it.
     client.write_all(b"y").unwrap();
     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     client.read(&mut [0])

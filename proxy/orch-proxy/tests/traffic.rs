@@ -1,5 +1,5 @@
 //! Real packets through the real kernel: a client, this node and two pods, each in a network namespace. Every
-//! question is put to the packet tracer too, and both must answer alike.
+//! connection is traced too, and both results must agree.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -66,7 +66,7 @@ impl Node {
         Self { plane: Dataplane::new(layout), session, net }
     }
 
-    /// Commits what changed, and deletes stale flows.
+    /// Commits changes, and deletes stale flows.
     fn pass(&mut self) {
         let mut batch = self.session.batch(None);
         let layout = self.plane.layout().clone();
@@ -103,7 +103,7 @@ impl Node {
         self.plane.slice_changed(name, None, Some(Arc::new(slice(&id, pods))));
     }
 
-    /// Asks tracer and kernel what becomes of connections, and wants both to say `expected`.
+    /// Compares the results of the tracer and of the kernel with `expected`.
     fn ask(&self, protocol: Protocol, from: &str, to: &str, port: u16, expected: &[PacketOutcome]) {
         let family = usize::from(ip(to).is_ipv6());
         let (origin, src) = match from {
@@ -199,11 +199,11 @@ fn cluster_addresses() {
             for family in [0, 1] {
                 let to = |n: u8| service(n, protocol).cluster_ips[family].to_string();
                 let pods = pods(family);
-                // A pod that happens to be sent to itself is masqueraded.
+                // A pod whose connection is sent to itself is masqueraded.
                 let from_pod = [sent(&pods[..1], Masqueraded), sent(&pods[1..], Itself)].concat();
                 node.ask(protocol, "pod1", &to(n), 80, &from_pod);
                 node.ask(protocol, "client", &to(n), 80, &sent(&pods, Masqueraded));
-                // What the node sends itself has the node's address, masqueraded or not.
+                // Packets of the node itself have its address, masqueraded or not.
                 node.ask(protocol, "pod1", &to(n), 81, std::slice::from_ref(&refused));
                 node.ask(protocol, "pod1", &to(n + 10), 80, std::slice::from_ref(&refused));
                 node.ask(protocol, "node", &to(n + 10), 80, std::slice::from_ref(&refused));
@@ -239,7 +239,7 @@ fn external_addresses_and_node_ports() {
                 node.ask(protocol, "client", &external(n), 80, &masqueraded);
                 node.ask(protocol, "client", NODE[family], 30000 + u16::from(n), &masqueraded);
                 node.ask(protocol, "pod2", NODE[family], 30000 + u16::from(n), &masqueraded);
-                // Policy Local: only the pod of this node, which sees the client.
+                // Policy Local: only the pod on this node, which sees the client's address.
                 let here_only = sent(&pods[..1], Itself);
                 node.ask(protocol, "client", &external(here), 80, &here_only);
                 node.ask(protocol, "client", NODE[family], 30000 + u16::from(here), &here_only);
@@ -300,7 +300,7 @@ fn connections_to_each_frontend_are_counted_if_asked_for() {
             }
         }
         node.net.call("client", Protocol::Udp, ip("10.96.0.2"), 80);
-        // Endpoints come and go; what was counted stays.
+        // Endpoints change; the counters stay.
         let id = ServiceId::new("ns", "dns");
         let old = slice(&id, &[(0, Locality::Here), (1, Locality::Here)]);
         let new = slice(&id, &[(1, Locality::Here)]);

@@ -1,15 +1,15 @@
-//! What one service may cost a node.
+//! Limits what one Service may cost a node.
 //!
-//! Ports, addresses, endpoints and blocks of senders multiply: an object of some hundred kilobytes could ask for a
-//! billion elements. So each service has a budget; what does not fit is not forwarded, and nobody else notices.
+//! Ports, addresses, endpoints and source ranges multiply: an object of some hundred kilobytes could need a billion
+//! elements. So each Service has a budget; what exceeds it is not forwarded, without effect on other Services.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-/// Endpoints that are looked at and elements that are made for one service, in all its ports and families together:
-/// 32,768 endpoints with affinity at the cluster address, a node port and a balancer's address of two families fit.
+/// Endpoints examined and elements created for one Service, over all its ports and families: 32,768 endpoints with
+/// session affinity at the cluster IP, a node port and a load balancer's address of both families fit.
 pub const WORK_MAX: usize = 1 << 19;
 
-/// What is left for a service.
+/// The rest of a Service's budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     left: usize,
@@ -23,7 +23,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes so much; `None`, now and from now on, when there is not so much left.
+    /// Charges `work`; `None`, now and for every later call, if it exceeds the rest.
     pub fn charge(&mut self, work: usize) -> Option<()> {
         match self.left.checked_sub(work) {
             Some(left) if !self.overdrawn => {
@@ -37,7 +37,7 @@ impl Budget {
         }
     }
 
-    /// Whether something did not fit.
+    /// Whether a charge was refused.
     pub fn is_overdrawn(&self) -> bool {
         self.overdrawn
     }

@@ -1,7 +1,7 @@
-//! What the kernel has against what somebody who starts afresh would give it, for people.
+//! Compares the kernel's table with the one that a new proxy would load, for `orch-proxy diff`.
 //!
-//! Unlike [`crate::diff`], which a running proxy repairs by, this does not know the history: endpoints may be in other
-//! slots, maps may have other room, chains of classes that were in use once may remain. None of that is a difference.
+//! Unlike [`crate::diff`], which repairs a running proxy's tables, this does not depend on their history: endpoints
+//! may have other slots, maps other sizes, and chains of unused classes may remain. None of these is a difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,25 +13,25 @@ use proxy_netfilter::nft::{Data, Family, Rule, TableRules, Value};
 use crate::layout::{HERE_FIRST_SLOT, Map, SOURCE_RANGES, source_range};
 use crate::trace::text;
 
-/// How a table differs.
+/// Differences of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Rules, chains and sets that differ.
     pub shape: Vec<String>,
-    /// Elements that the kernel has and should not.
+    /// Elements that only the kernel has.
     pub surplus: Vec<String>,
-    /// Elements that it should have and has not.
+    /// Elements that the kernel lacks.
     pub missing: Vec<String>,
 }
 
 impl Comparison {
-    /// Whether the table is as it should be.
+    /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         self.shape.is_empty() && self.surplus.is_empty() && self.missing.is_empty()
     }
 }
 
-/// Compares a table as it is, if it is there, with the one that it should be.
+/// Compares a table, if it exists, with the desired one.
 pub fn compare(family: Family, is: Option<&TableRules>, should: &TableRules) -> Comparison {
     let mut found = Comparison::default();
     let Some(is) = is else {
@@ -48,7 +48,7 @@ pub fn compare(family: Family, is: Option<&TableRules>, should: &TableRules) -> 
         let Some(map) = Map::from_name(name).filter(|map| !map.is_learned()) else { continue };
         let there = is.sets.get(name);
         let (have, want) = (facts(map, there), facts(map, Some(set)));
-        // A class that was in use once stays with its chain.
+        // The chain of a class that is no longer used stays until the next load.
         let surplus =
             have.iter().filter(|(fact, _)| map != Map::Classes && !want.contains_key(*fact));
         let missing = want.iter().filter(|(fact, _)| !have.contains_key(*fact));
@@ -71,7 +71,7 @@ fn compare_chains(family: Family, is: &TableRules, should: &TableRules, shape: &
             Some(_) => {}
         }
     }
-    // Chains that packets enter by themselves, or that somebody else added.
+    // Base chains, or chains that another program added.
     let classes: BTreeSet<&str> = is
         .sets
         .get(Map::Classes.name())
@@ -84,11 +84,16 @@ fn compare_chains(family: Family, is: &TableRules, should: &TableRules, shape: &
         .collect();
     let foreign =
         |name: &&String| !should.chains.contains_key(*name) && !classes.contains(name.as_str());
-    shape.extend(is.chains.keys().filter(foreign).map(|name| format!("chain {name} is not ours")));
+    shape.extend(
+        is.chains
+            .keys()
+            .filter(foreign)
+            .map(|name| format!("chain {name} does not belong to the proxy")),
+    );
 }
 
-/// Whether a chain says what it should. What was in use once stays with its rule: a length of source ranges, a map that
-/// is seldom used.
+/// Whether a chain has the desired rules. Rules for unused prefix lengths and for seldom-used maps stay until the next
+/// load.
 fn is_same(family: Family, name: &str, there: &ChainRules, chain: &ChainRules) -> bool {
     if name != SOURCE_RANGES {
         let stays = |rule: &&Rule| chain.rules.contains(rule) || !asks_seldom_used(rule);
@@ -118,13 +123,13 @@ fn compare_sets(is: &TableRules, should: &TableRules, shape: &mut Vec<String>) {
         }
     }
     let foreign = is.sets.keys().filter(|name| !should.sets.contains_key(*name));
-    shape.extend(foreign.map(|name| format!("map {name} is not ours")));
+    shape.extend(foreign.map(|name| format!("map {name} does not belong to the proxy")));
 }
 
-/// What an element says, whichever slot it says it in.
+/// An element without its slot: key and data.
 type Fact = (Vec<u8>, Vec<u8>);
 
-/// The facts of a map, each with the element that says it.
+/// The facts of a map, each with its element.
 fn facts(map: Map, set: Option<&SetElements>) -> BTreeMap<Fact, (Value, Option<Data>)> {
     let has_slots = matches!(map, Map::Endpoints | Map::NodePortEndpoints);
     let fact = |key: &Value, data: &Option<Data>| {
@@ -182,7 +187,7 @@ mod tests {
         }
     }
 
-    /// The IPv4 table after these endpoints, one list after the other.
+    /// The IPv4 table after these lists of endpoints, one after another.
     fn table(histories: &[&[u8]]) -> TableRules {
         let mut plane = Dataplane::new(layout());
         let port =
@@ -254,7 +259,11 @@ mod tests {
         let found = compare(Family::Ip, Some(&is), &should);
         assert_eq!(
             found.shape,
-            ["chain services differs", "chain mine is not ours", "map hairpin is missing"]
+            [
+                "chain services differs",
+                "chain mine does not belong to the proxy",
+                "map hairpin is missing"
+            ]
         );
         assert_eq!(compare(Family::Ip, None, &should).shape, ["the table is missing"]);
     }

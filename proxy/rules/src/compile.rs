@@ -1,4 +1,4 @@
-//! One service into the elements that it needs.
+//! Compiles one Service into set elements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,26 +18,26 @@ use crate::model::{
 };
 use crate::packed::Packed;
 
-/// One element of one of our maps.
+/// An element of one of the proxy's sets or maps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SetElement {
-    /// The table.
+    /// Family of the table.
     pub family: Family,
-    /// The map.
+    /// The set or map.
     pub map: Map,
     /// The key.
     pub key: Value,
-    /// What a map's key leads to.
+    /// The data, in a map.
     pub data: Option<Value>,
 }
 
 impl SetElement {
-    /// Where it is: table, map and key.
+    /// Table, map and key.
     pub fn place(&self) -> (Family, Map, Value) {
         (self.family, self.map, self.key.clone())
     }
 
-    /// The element as it travels.
+    /// As a netfilter element.
     pub fn element(&self) -> Element {
         match &self.data {
             Some(data) => Element::entry(self.key.clone(), Data::Value(data.clone())),
@@ -45,7 +45,7 @@ impl SetElement {
         }
     }
 
-    /// The class that it leads to, if its map is one that leads to classes.
+    /// The class in its data, if the map's data are classes.
     pub fn class(&self) -> Option<Class> {
         match self.map {
             Map::Services | Map::ServicesExternal | Map::NodePorts | Map::NodePortsExternal => {
@@ -55,7 +55,7 @@ impl SetElement {
         }
     }
 
-    /// The length of prefix that it needs a rule for, if it is a block of senders.
+    /// The prefix length that needs a rule, for a source range.
     pub fn prefix(&self) -> Option<u8> {
         if self.map != Map::SourceRanges {
             return None;
@@ -64,9 +64,9 @@ impl SetElement {
     }
 }
 
-/// Where elements go as they are made.
+/// Receives elements.
 pub trait Sink {
-    /// Takes one.
+    /// Adds an element.
     fn push(&mut self, entry: SetElement);
 }
 
@@ -76,20 +76,20 @@ impl Sink for Vec<SetElement> {
     }
 }
 
-/// A service with its endpoints in their slots.
+/// A compiled Service: its endpoints in their slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compiled {
     cluster_ips: Box<[IpAddr]>,
-    /// Endpoints that could meet their own connections: those on this node, each once.
+    /// Endpoints on this node, which may connect to themselves through the Service; each once.
     hairpin: Box<[IpAddr]>,
-    /// Who may use the addresses of load balancers.
+    /// `spec.loadBalancerSourceRanges`.
     source_ranges: Box<[Cidr]>,
     counting: Counting,
     ports: Box<[CompiledPort]>,
-    is_cut: bool,
+    is_over_budget: bool,
 }
 
-/// A port of a service, in one family.
+/// A port of a Service, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CompiledPort {
     family: Family,
@@ -101,7 +101,7 @@ struct CompiledPort {
     here: Packed<Backend>,
 }
 
-/// What clients connect to.
+/// An address or node port to which clients connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frontend {
     ClusterIp(IpAddr),
@@ -110,8 +110,8 @@ enum Frontend {
     NodePort(u16),
 }
 
-/// Compiles a service for the families of a layout, on a node of `zone` if it has one. Endpoints keep the slots that they
-/// have in `old` where they can. What is beyond the service's [`Budget`] is left out.
+/// Compiles a Service for the families of a layout, on a node in `zone` if that is known. Endpoints keep their slots
+/// of `old` where possible. What exceeds the Service's [`Budget`] is left out.
 pub fn compile<'a>(
     service: &LocalService,
     slices: impl Iterator<Item = &'a LocalSlice>,
@@ -120,7 +120,7 @@ pub fn compile<'a>(
     zone: Option<&str>,
 ) -> Compiled {
     let (families, counting) = (&layout.families, layout.settings.counting);
-    let mut work = Work {
+    let mut work = Compilation {
         service,
         settings: &layout.settings,
         zone: zone.filter(|_| service.topology == Topology::Hints),
@@ -148,24 +148,24 @@ pub fn compile<'a>(
         source_ranges: service.source_ranges.clone(),
         counting,
         ports: ports.into(),
-        is_cut: work.budget.is_overdrawn(),
+        is_over_budget: work.budget.is_overdrawn(),
     }
 }
 
-/// A service that is being compiled.
-struct Work<'a> {
+/// The state of one compilation.
+struct Compilation<'a> {
     service: &'a LocalService,
     settings: &'a Settings,
     zone: Option<&'a str>,
     slices: SlicesByPort<'a>,
     before: Before<'a>,
-    /// A frontend that two ports of the service ask for, which the API forbids, is the first one's.
+    /// If two ports of the Service have the same frontend, which the API forbids, the first one gets it.
     taken: BTreeSet<Claim>,
     budget: Budget,
 }
 
-impl Work<'_> {
-    /// A port in one family with as many of its frontends as fit; nothing when not even its endpoints do.
+impl Compilation<'_> {
+    /// A port in one family with as many frontends as the budget allows; `None` if it does not allow the endpoints.
     fn port(
         &mut self,
         family: Family,
@@ -209,7 +209,7 @@ impl Work<'_> {
     ) -> Box<[(Frontend, Policy)]> {
         let (internal, external) = (self.service.internal, self.service.external);
         let settings = self.settings;
-        // An address that is both is taken for a load balancer's: those have gates.
+        // An address that is in both lists counts as a load balancer's: those have source ranges.
         let allowed = |ip: &&IpAddr| !settings.protects(**ip, port.port, port.protocol);
         let node_port = port.node_port.filter(|port| !settings.keeps(*port, compiled.protocol));
         let cluster = addresses.cluster.iter().map(|ip| (Frontend::ClusterIp(*ip), internal));
@@ -233,12 +233,12 @@ impl Work<'_> {
     }
 }
 
-/// What of a service is of one family.
+/// The addresses of a Service in one family.
 struct Addresses {
     cluster: Vec<IpAddr>,
     balanced: Vec<IpAddr>,
     external: Vec<IpAddr>,
-    /// Number of the blocks of senders.
+    /// Number of source ranges.
     blocks: usize,
 }
 
@@ -255,7 +255,7 @@ impl Addresses {
     }
 }
 
-/// The ports of a service as they were compiled before; of two that are alike, which the API forbids, the first.
+/// The ports of the previous compilation; of two with the same key, which the API forbids, the first.
 struct Before<'a>(BTreeMap<(Family, Protocol, u16), &'a CompiledPort>);
 
 impl<'a> Before<'a> {
@@ -279,7 +279,7 @@ fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
     addresses.into()
 }
 
-/// The claim to a frontend of a port.
+/// The claim of a port to a frontend.
 fn claim(family: Family, protocol: Protocol, number: u16, frontend: Frontend) -> (Claim, Rank) {
     let at = |address| Claim::Address { address, protocol, port: number };
     match frontend {
@@ -292,14 +292,14 @@ fn claim(family: Family, protocol: Protocol, number: u16, frontend: Frontend) ->
 }
 
 impl Compiled {
-    /// What the service claims for itself.
+    /// All claims of the Service.
     pub fn claims(&self) -> impl Iterator<Item = (Claim, Rank)> {
         let ips = self.cluster_ips.iter().map(|ip| (Claim::ClusterIp(*ip), Rank::Cluster));
         let hairpin = self.hairpin.iter().map(|ip| (Claim::Hairpin(*ip), Rank::Cluster));
         ips.chain(hairpin).chain(self.ports.iter().flat_map(CompiledPort::claims))
     }
 
-    /// Addresses, none for a node port, and ports at which a protocol is served.
+    /// Addresses, `None` for a node port, and ports at which a protocol is served.
     pub fn served(
         &self,
         protocol: Protocol,
@@ -315,7 +315,7 @@ impl Compiled {
         })
     }
 
-    /// Puts the elements of what it claims and owns into `entries`.
+    /// Appends the elements of the claims that the Service owns.
     pub fn entries(&self, id: &ServiceId, claims: &FrontendOwners, entries: &mut impl Sink) {
         for ip in self.cluster_ips.iter().filter(|ip| claims.owns(&Claim::ClusterIp(**ip), id)) {
             let (family, map) = (family_of(*ip), Map::ClusterIps);
@@ -339,8 +339,8 @@ impl Compiled {
         }
     }
 
-    /// Ports of which some traffic is dropped because the policy asks for endpoints of this node and all are elsewhere:
-    /// to cluster addresses, and to external addresses and node ports. A port with two families counts once.
+    /// Ports with dropped traffic because the policy is Local and no endpoint is on this node: for cluster IPs, and
+    /// for external addresses and node ports. A port of two families counts once.
     pub fn without_local_endpoints(&self) -> [usize; 2] {
         let mut found = [BTreeSet::new(), BTreeSet::new()];
         let bare = self.ports.iter().filter(|port| port.here.is_empty() && !port.all.is_empty());
@@ -355,14 +355,14 @@ impl Compiled {
         found.map(|ports| ports.len())
     }
 
-    /// Of a service that cannot be compiled: nothing is forwarded.
+    /// The result for a Service whose compilation failed: nothing is forwarded.
     pub fn failed() -> Self {
-        Self { is_cut: true, ..Self::default() }
+        Self { is_over_budget: true, ..Self::default() }
     }
 
-    /// Whether something of it was left out: it costs too much, or cannot be compiled.
-    pub fn is_cut(&self) -> bool {
-        self.is_cut
+    /// Whether something was left out, by budget or failure.
+    pub fn is_over_budget(&self) -> bool {
+        self.is_over_budget
     }
 }
 
@@ -371,7 +371,7 @@ impl CompiledPort {
         claim(self.family, self.protocol, self.number, frontend)
     }
 
-    /// Elements of a frontend, at most, where so many blocks of senders are let through to a balancer's address.
+    /// Maximum number of elements of a frontend with this many source ranges.
     fn weight(&self, frontend: Frontend, policy: Policy, blocks: usize) -> usize {
         let is_cluster_ip = matches!(frontend, Frontend::ClusterIp(_));
         let slots = match (is_cluster_ip, policy) {
@@ -381,7 +381,7 @@ impl CompiledPort {
         };
         let remembered = if matches!(self.choice, Choice::Sticky(_)) { slots } else { 0 };
         let gate = if matches!(frontend, Frontend::LoadBalancer(_)) { blocks } else { 0 };
-        // Its class inside and outside or its mark for masquerading, its gate, its counter.
+        // Internal and external class or masquerade mark, gate, counter.
         4 + slots + remembered + gate
     }
 
@@ -417,8 +417,8 @@ impl CompiledPort {
         let none_here = if self.all.is_empty() { Class::Reject } else { Class::Drop };
         let all = Class::for_endpoints(draw_all, self.choice, self.all.len(), Class::Reject).data();
         let here = Class::for_endpoints(draw_here, self.choice, self.here.len(), none_here).data();
-        // Traffic of the cluster itself to an external frontend may reach all endpoints: it would, without
-        // the detour over the outside.
+        // Traffic from inside the cluster to an external frontend may reach all endpoints, as it would without the
+        // detour through the load balancer.
         let (inside_class, uses_all, uses_here) = match (is_cluster_ip, policy) {
             (true, Policy::Local) => (here.clone(), false, true),
             (true, Policy::Cluster) | (false, Policy::Cluster) => (all, true, false),
@@ -463,7 +463,8 @@ impl CompiledPort {
         live_key(to, address.as_ref(), (self.protocol, port))
     }
 
-    /// Who may use a load balancer's address. Without blocks of its family everybody may, as in Kubernetes.
+    /// Restricts a load balancer's address. Without source ranges of the address's family everybody may connect, as in
+    /// Kubernetes.
     fn gate_entries(&self, frontend: Frontend, source_ranges: &[Cidr], out: &mut impl Sink) {
         let Frontend::LoadBalancer(ip) = frontend else { return };
         let (family, key) = (self.family, service_key(&ip, self.protocol, self.number));

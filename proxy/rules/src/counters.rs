@@ -1,4 +1,4 @@
-//! What the kernel's counters say, service by service.
+//! Maps the kernel's counters to Services.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,12 @@ use crate::frontend_owners::Claim;
 use crate::layout::Map;
 use crate::model::{Protocol, ServiceId};
 
-/// What clients connect to.
+/// A frontend that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Counted {
-    /// The family of the table that counts.
+    /// The family of the table.
     pub family: Family,
-    /// The address; none for a node port.
+    /// The address; `None` for a node port.
     pub address: Option<IpAddr>,
     /// The protocol.
     pub protocol: Protocol,
@@ -23,7 +23,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Reads an element of one of the sets that count, and the connections that it has counted.
+    /// Decodes an element of a counting set, with its number of connections.
     pub fn read(family: Family, map: Map, element: &Element) -> Option<(Self, u64)> {
         let Expr::Counter(counter) = element.expr.as_deref()? else { return None };
         let key = element.key.bytes();
@@ -44,7 +44,7 @@ impl Counted {
         Some((Self { family, address, protocol, port }, counter.packets))
     }
 
-    /// The service that it belongs to now.
+    /// The Service that owns the frontend now.
     pub fn service<'a>(&self, plane: &'a Dataplane) -> Option<&'a ServiceId> {
         let Self { family, address, protocol, port } = *self;
         plane.owner(&match address {

@@ -1,8 +1,8 @@
-//! The state of one node's forwarding, and what each change does to it.
+//! The model of all Services on this node, and what each change of it does to the tables.
 //!
-//! Changes only mark services; [`Dataplane::pass`] compiles those that are marked, once each, however many
-//! changes there were, and compares their elements with what they had before. The cost follows the services
-//! that changed, never the number of services.
+//! A change only marks its Service; [`Dataplane::pass`] compiles each marked Service once, however many changes there
+//! were, and compares its elements with the previous ones. The cost follows the Services that changed, not the number
+//! of Services.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -27,63 +27,62 @@ mod recompile;
 mod slices;
 use slices::Slices;
 
-/// Room of a map that is nearly empty.
+/// Minimum size of a map.
 const ROOM_MIN: usize = 256;
-/// Elements from which on a map gets less room to grow: what the kernel keeps for it empty is a part of its cost.
+/// Maps with at least this many elements get less room to grow: the kernel's memory for empty buckets matters there.
 const LARGE: usize = 1 << 15;
-/// Clients that are remembered at most, of each family, where a service asks for it. More go to any endpoint.
+/// Maximum of clients with session affinity, per family. Further clients get a random endpoint.
 const CLIENTS_MAX: usize = 1 << 16;
-/// Classes that may come into use after a load before the tables are loaded again. Chains of those that are no longer in use
-/// stay until then, and the kernel walks through all of them when one comes.
+/// New classes since a load that cause the next load. Chains of unused classes stay until then, and the kernel
+/// validates all of them for every new class.
 const CLASSES_SPARE: usize = 1024;
-/// Connections of one service that a pass resets, at most; others end by their own timeouts.
+/// TCP connections of one Service that a pass resets; others end by conntrack timeouts.
 const RESETS_MAX: usize = 1 << 16;
 
-/// The services that this node forwards, compiled.
+/// The compiled Services of this node.
 #[derive(Clone, Debug)]
 pub struct Dataplane {
     layout: Arc<Layout>,
-    /// Boxed, because up to half of the places of a map are empty.
-    services: FastMap<ServiceId, Box<Record>>,
-    /// Number of records with a service.
+    /// Boxed, because up to half of a hash map's slots are empty.
+    services: FastMap<ServiceId, Box<ServiceState>>,
     services_len: usize,
-    /// Each once, in the order in which they were marked: that of a list, and so of memory.
+    /// Each once, in the order of marking: that of the list, and so of memory.
     marked: Vec<ServiceId>,
-    /// Endpoints that went, and the services that they were of.
-    gone: Vec<(ServiceId, Gone)>,
+    /// Removed endpoints of each Service.
+    removed_endpoints: Vec<(ServiceId, RemovedEndpoints)>,
     claims: FrontendOwners,
     classes: BTreeSet<(Family, Class)>,
-    /// Classes from which on the tables are loaded again.
+    /// Number of classes at which the tables are loaded again.
     classes_max: usize,
-    /// Maps of [`Map::SELDOM`] that rules ask.
-    asked: BTreeSet<(Family, Map)>,
-    /// Lengths of prefix that have a rule, in the order of the rules.
+    /// Maps of [`Map::SELDOM`] that rules look up.
+    looked_up: BTreeSet<(Family, Map)>,
+    /// Prefix lengths with a rule, in the order of the rules.
     prefixes: Vec<(Family, u8)>,
-    /// The zone that this node is in, where it is known.
+    /// This node's zone, if known.
     zone: Option<Box<str>>,
     health_checks: HealthChecks,
     health_checks_changed: bool,
     node_ports: NodePorts,
-    /// Ports whose traffic under a policy Local is dropped here, inside and outside.
+    /// Ports with dropped traffic because the policy is Local, internal and external.
     without_local_endpoints: [usize; 2],
     /// Services of which something is left out.
-    cut: BTreeSet<ServiceId>,
+    over_budget: BTreeSet<ServiceId>,
     isolate: Isolate,
     fill: BTreeMap<(Family, Map), Fill>,
-    /// Whether the tables have been loaded once.
+    /// Whether the kernel has the tables of this model.
     loaded: bool,
 }
 
-/// What is known of a service.
+/// A Service or its EndpointSlices, or both.
 #[derive(Clone, Debug, Default)]
-struct Record {
+struct ServiceState {
     service: Option<Arc<LocalService>>,
     slices: Slices,
     compiled: Compiled,
     marked: bool,
 }
 
-impl Record {
+impl ServiceState {
     fn mark(&mut self, id: &ServiceId, marked: &mut Vec<ServiceId>) {
         if !std::mem::replace(&mut self.marked, true) {
             marked.push(id.clone());
@@ -91,57 +90,57 @@ impl Record {
     }
 }
 
-/// How full a map is.
+/// Elements and size of a map.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fill {
     elements: usize,
     room: usize,
 }
 
-/// Endpoints that went with one change of a slice.
+/// Endpoints removed by one change of an EndpointSlice.
 #[derive(Clone, Debug)]
-struct Gone {
+struct RemovedEndpoints {
     addresses: Vec<IpAddr>,
-    /// Ports at which they served TCP.
+    /// Their TCP ports.
     ports: Vec<u16>,
 }
 
-/// What a pass asks for.
+/// The result of a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Nothing but these elements changes.
+    /// Only elements change.
     Change(Transaction),
-    /// The tables have to be loaded again, by [`Dataplane::load`]: they never were, a map is full, or one
-    /// that rules do not ask holds something.
+    /// The tables must be loaded with [`Dataplane::load`]: for the first time, because a map is full, or because rules
+    /// do not look up a map that gets its first element.
     Reload,
 }
 
-/// Runs work inside a boundary; false when it has panicked.
+/// Runs work and catches panics; false if it panicked.
 pub type Isolate = fn(&mut dyn FnMut()) -> bool;
 
-/// Data of an element before and after; none where it is not there.
-type Difference = BTreeMap<(Family, Map, Value), (Option<SetElement>, Option<SetElement>)>;
+/// Each changed element before and after; `None` where it does not exist.
+type ElementChanges = BTreeMap<(Family, Map, Value), (Option<SetElement>, Option<SetElement>)>;
 
 impl Dataplane {
-    /// A node without services.
+    /// A node without Services.
     pub fn new(layout: Layout) -> Self {
         Self {
             layout: Arc::new(layout),
             services: FastMap::default(),
             services_len: 0,
             marked: Vec::new(),
-            gone: Vec::new(),
+            removed_endpoints: Vec::new(),
             claims: FrontendOwners::default(),
             classes: BTreeSet::new(),
             classes_max: CLASSES_SPARE,
-            asked: BTreeSet::new(),
+            looked_up: BTreeSet::new(),
             prefixes: Vec::new(),
             zone: None,
             health_checks: HealthChecks::new(),
             health_checks_changed: false,
             node_ports: NodePorts::default(),
             without_local_endpoints: [0; 2],
-            cut: BTreeSet::new(),
+            over_budget: BTreeSet::new(),
             isolate: |work| {
                 work();
                 true
@@ -151,29 +150,29 @@ impl Dataplane {
         }
     }
 
-    /// What the tables look like.
+    /// The layout of the tables.
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
     }
 
-    /// Gives the tables another name, from the next load on.
+    /// Renames the tables; takes effect with the next load.
     pub fn rename(&mut self, table: &str) {
         if self.layout.table != table {
             Arc::make_mut(&mut self.layout).table = table.to_owned();
         }
     }
 
-    /// Asks for the tables to be loaded again: nobody knows what the kernel holds.
+    /// Requires a load: the kernel's state is unknown.
     pub fn invalidate(&mut self) {
         self.loaded = false;
     }
 
-    /// Number of services that are forwarded.
+    /// Number of forwarded Services.
     pub fn services_len(&self) -> usize {
         self.services_len
     }
 
-    /// Notes a service as it is now, or that there is none.
+    /// Sets a Service, or removes it.
     pub fn service_changed(&mut self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         if service.is_none() && !self.services.contains_key(id) {
             return;
@@ -186,13 +185,13 @@ impl Dataplane {
         record.mark(&id, &mut self.marked);
     }
 
-    /// The same name as it is kept here, so that it is kept once.
+    /// The same name in memory that the model has already, to keep it once.
     pub fn intern_service_id(&self, id: &ServiceId) -> ServiceId {
         self.services.get_key_value(id).map_or(id, |(known, _)| known).clone()
     }
 
-    /// Notes a slice as it is now, or that there is none. `old` is what it was before; it may have belonged
-    /// to another service. `name` tells the slices of a service apart.
+    /// Sets an EndpointSlice, or removes it. `old` is its previous state, possibly of another Service; `name`
+    /// identifies it within its Service.
     pub fn slice_changed(
         &mut self,
         name: &str,
@@ -200,7 +199,7 @@ impl Dataplane {
         new: Option<Arc<LocalSlice>>,
     ) {
         if let Some(old) = old {
-            self.note_gone(old, new.as_deref());
+            self.record_removed(old, new.as_deref());
         }
         let moved = |old: &&LocalSlice| new.as_ref().is_none_or(|new| new.service != old.service);
         if let Some(old) = old.filter(moved)
@@ -217,18 +216,18 @@ impl Dataplane {
         }
     }
 
-    /// The service that has something.
+    /// The Service that owns a claim.
     pub fn owner(&self, claim: &Claim) -> Option<&ServiceId> {
         self.claims.owner(claim)
     }
 
-    /// Notes the zone that this node is in.
+    /// Sets this node's zone.
     pub fn zone_changed(&mut self, zone: Option<&str>) {
         if self.zone.as_deref() == zone {
             return;
         }
         self.zone = zone.map(Into::into);
-        let near = |record: &Record| {
+        let near = |record: &ServiceState| {
             record.service.as_ref().is_some_and(|service| service.topology == Topology::Hints)
         };
         for (id, record) in self.services.iter_mut().filter(|(_, record)| near(record)) {
@@ -236,7 +235,7 @@ impl Dataplane {
         }
     }
 
-    /// Notes what tells the traffic of pods. Rules depend on it: where it is new the tables are loaded again.
+    /// Sets how traffic of pods is detected. Rules depend on it, so a change requires a load.
     pub fn local_traffic_changed(&mut self, local_traffic: LocalTraffic) {
         if self.layout.settings.local_traffic != local_traffic {
             Arc::make_mut(&mut self.layout).settings.local_traffic = local_traffic;
@@ -244,13 +243,13 @@ impl Dataplane {
         }
     }
 
-    /// From now on [`Dataplane::changed_node_ports`] has something to tell.
+    /// Enables [`Dataplane::changed_node_ports`].
     pub fn track_node_ports(&mut self) {
         self.node_ports.enable_tracking();
     }
 
-    /// Services with node ports that the passes since this was asked last have compiled, as they are now; those that
-    /// have none any more with nothing.
+    /// Services with node ports that were compiled since the last call, as they are now; `None` for those that have
+    /// none any more.
     pub fn changed_node_ports(&mut self) -> Vec<(ServiceId, Option<NodePortService>)> {
         let changed = self.node_ports.take_changed().into_iter();
         let now = |id: ServiceId| {
@@ -263,34 +262,34 @@ impl Dataplane {
         changed.map(now).collect()
     }
 
-    /// Ports of services whose traffic to cluster addresses, and to external addresses and node ports, is dropped here
-    /// for want of endpoints on this node.
+    /// Ports with dropped traffic because the policy is Local and this node has no endpoint: for cluster IPs, and for
+    /// external addresses and node ports.
     pub fn without_local_endpoints(&self) -> [usize; 2] {
         self.without_local_endpoints
     }
 
-    /// Services of which something is not forwarded: they would cost too much, or their compilation has panicked.
-    pub fn cut(&self) -> &BTreeSet<ServiceId> {
-        &self.cut
+    /// Services that are not forwarded completely, because they exceed their budget or their compilation panicked.
+    pub fn over_budget(&self) -> &BTreeSet<ServiceId> {
+        &self.over_budget
     }
 
-    /// Has each service compiled inside a boundary, so that a panic is that service's alone.
+    /// Compiles each Service with `isolate`, so that a panic affects that Service alone.
     pub fn isolate_with(&mut self, isolate: Isolate) {
         self.isolate = isolate;
     }
 
-    /// The zone that this node is in, where it is known.
+    /// This node's zone, if known.
     pub fn zone(&self) -> Option<&str> {
         self.zone.as_deref()
     }
 
-    /// Answers to load balancers' health checks as of the last pass, if it changed since this was asked last.
+    /// Health check results as of the last pass, if they changed since the last call.
     pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
         std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
     }
 
-    /// Notes the endpoints whose connections are to be reset, where that is wanted.
-    fn note_gone(&mut self, old: &LocalSlice, new: Option<&LocalSlice>) {
+    /// Records removed endpoints whose connections are to be reset, if that is enabled.
+    fn record_removed(&mut self, old: &LocalSlice, new: Option<&LocalSlice>) {
         if !self.loaded || self.layout.settings.removed == Removed::Left {
             return;
         }
@@ -302,14 +301,15 @@ impl Dataplane {
         let tcp = old.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
         let ports: Vec<u16> = tcp.map(|port| port.port).collect();
         if !addresses.is_empty() && !ports.is_empty() {
-            self.gone.push((old.service.clone(), Gone { addresses, ports }));
+            self.removed_endpoints
+                .push((old.service.clone(), RemovedEndpoints { addresses, ports }));
         }
     }
 
-    /// Connections to endpoints that were noted as gone and that no slice of their service has any more.
+    /// Connections to recorded endpoints that no EndpointSlice of their Service contains any more.
     fn resets(&mut self) -> Vec<StaleFlows> {
-        let mut by_service: BTreeMap<ServiceId, Vec<Gone>> = BTreeMap::new();
-        for (id, gone) in std::mem::take(&mut self.gone) {
+        let mut by_service: BTreeMap<ServiceId, Vec<RemovedEndpoints>> = BTreeMap::new();
+        for (id, gone) in std::mem::take(&mut self.removed_endpoints) {
             by_service.entry(id).or_default().push(gone);
         }
         let mut resets = Vec::new();
@@ -335,7 +335,7 @@ impl Dataplane {
         resets
     }
 
-    /// Compiles what is marked and says what the kernel has to change.
+    /// Compiles the marked Services and returns the changes for the kernel.
     pub fn pass(&mut self) -> Pass {
         if !self.loaded {
             return Pass::Reload;
@@ -351,12 +351,12 @@ impl Dataplane {
         }
         let no_room = self.fill.values().any(|fill| fill.elements > fill.room);
         let is_new = |e: &SetElement| {
-            Map::SELDOM.contains(&e.map) && !self.asked.contains(&(e.family, e.map))
+            Map::SELDOM.contains(&e.map) && !self.looked_up.contains(&(e.family, e.map))
         };
-        let nobody_asks = transaction.added.iter().any(is_new);
+        let needs_lookup = transaction.added.iter().any(is_new);
         let too_many = self.classes.len() + transaction.classes.len() > self.classes_max;
         if no_room
-            || nobody_asks
+            || needs_lookup
             || too_many
             || transaction.classes.iter().any(|class| self.cannot_remember(class))
         {
@@ -368,9 +368,9 @@ impl Dataplane {
         Pass::Change(transaction)
     }
 
-    /// Compiles what is marked and says what the tables are as a whole. Maps get room to grow.
+    /// Compiles the marked Services and returns all tables. Maps get room to grow.
     pub fn load(&mut self) -> Load {
-        self.gone.clear();
+        self.removed_endpoints.clear();
         let entries = self.compile_all();
         self.classes =
             entries.iter().filter_map(|e| e.class().map(|class| (e.family, class))).collect();
@@ -380,7 +380,7 @@ impl Dataplane {
             ranges.flat_map(|run| run.entries).filter_map(|e| Some((e.family, e.prefix()?)));
         self.prefixes = prefixes.collect::<BTreeSet<_>>().into_iter().collect();
         let places = entries.runs().map(|run| (run.family, run.map));
-        self.asked = places.filter(|(_, map)| Map::SELDOM.contains(map)).collect();
+        self.looked_up = places.filter(|(_, map)| Map::SELDOM.contains(map)).collect();
         self.fill.clear();
         for run in entries.runs() {
             self.fill.entry((run.family, run.map)).or_default().elements = run.entries.len();
@@ -397,12 +397,12 @@ impl Dataplane {
         Load { tables: self.skeletons(), entries }
     }
 
-    /// The tables as they should be, compiled as of the last pass.
+    /// The desired tables, as of the last pass.
     pub fn tables(&self) -> Vec<(Family, TableRules)> {
         Load { tables: self.skeletons(), entries: self.entries() }.into_tables(&self.layout)
     }
 
-    /// The tables as they should be, without the elements of services.
+    /// The desired tables without the elements of Services.
     pub fn skeletons(&self) -> Vec<(Family, TableRules)> {
         self.layout.families.iter().map(|family| (*family, self.skeleton(*family))).collect()
     }
@@ -410,8 +410,8 @@ impl Dataplane {
     fn skeleton(&self, family: Family) -> TableRules {
         let room = |map| self.fill.get(&(family, map)).map_or(ROOM_MIN, |fill| fill.room);
         let size = |map| u32::try_from(room(map)).unwrap_or(u32::MAX);
-        let is_asked = |map| self.asked.contains(&(family, map));
-        let mut table = self.layout.skeleton(family, size, is_asked);
+        let is_looked_up = |map| self.looked_up.contains(&(family, map));
+        let mut table = self.layout.skeleton(family, size, is_looked_up);
         for (_, class) in self.classes.iter().filter(|(f, _)| *f == family) {
             self.layout.add_class(family, &mut table, *class);
         }
@@ -421,15 +421,15 @@ impl Dataplane {
         table
     }
 
-    /// Whether a class remembers clients in a map that was made without room for them.
+    /// Whether a class has session affinity and the map of clients has no room for it.
     fn cannot_remember(&self, (family, class): &(Family, Class)) -> bool {
         let room = self.fill.get(&(*family, Map::Affinity)).map_or(0, |fill| fill.room);
         is_sticky(class) && room < CLIENTS_MAX
     }
 }
 
-/// Room of a map that holds so many elements: twice as much, and of a large one a quarter more. The kernel gives a map a
-/// power of two of buckets, four thirds of its room or more; all that they have room for is used.
+/// Size of a map with this many elements: twice as many, or a quarter more if it is large. The kernel allocates a
+/// power of two of buckets, at least four thirds of the size; the size is rounded up to what those hold.
 fn room(elements: usize) -> usize {
     let wanted = if elements < LARGE { elements * 2 } else { elements + elements / 4 };
     let buckets = wanted.max(ROOM_MIN).saturating_mul(4).div_ceil(3).next_power_of_two();

@@ -1,4 +1,4 @@
-//! What the kernel has against what it should have, for repair.
+//! Compares the kernel's table with the desired one, for repair.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,16 @@ use crate::compile::SetElement;
 use crate::layout::Map;
 use crate::transaction::Transaction;
 
-/// How a table of the kernel differs from the one that it should be.
+/// How a table differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// By elements, which this transaction puts right.
+    /// By elements; the transaction repairs them.
     Elements(Transaction),
-    /// By rules, chains or sets: someone else changed it, or it is of another version. It has to be loaded.
+    /// By rules, chains or sets: another program or version changed them. The tables must be loaded.
     Shape(&'static str),
 }
 
-/// What differs but for elements, if anything does. Reading what this compares costs the same for any number of
-/// services.
+/// The first difference except in elements. The cost does not depend on the number of Services.
 pub fn differs_in_shape(is: Option<&TableRules>, should: &TableRules) -> Option<&'static str> {
     let Some(is) = is else { return Some("the table is missing") };
     if is.flags.0 & !TableFlags::OWNER.0 != should.flags.0 & !TableFlags::OWNER.0 {
@@ -33,7 +32,7 @@ pub fn differs_in_shape(is: Option<&TableRules>, should: &TableRules) -> Option<
     (shapes(is) != shapes(should)).then_some("sets differ")
 }
 
-/// Compares a table as it is, if it is there, with the one that it should be.
+/// Compares a table, if it exists, with the desired one.
 pub fn diff(family: Family, is: Option<&TableRules>, should: &TableRules) -> Difference {
     if let Some(why) = differs_in_shape(is, should) {
         return Difference::Shape(why);

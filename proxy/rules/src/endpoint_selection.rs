@@ -1,4 +1,4 @@
-//! Which endpoints serve a port of a service, as the API's conditions and policies have it.
+//! Selects the endpoints of a Service's port by their conditions, policies and hints.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -12,14 +12,14 @@ pub mod consistent;
 mod by_port;
 pub use by_port::SlicesByPort;
 
-/// Where a connection may be sent.
+/// Address and port of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Backend {
     /// Address of the endpoint.
     pub address: IpAddr,
     /// Port of the endpoint.
     pub port: u16,
-    /// Where it runs.
+    /// Whether it is on this node.
     pub place: Locality,
 }
 
@@ -38,15 +38,15 @@ impl Addressed for Backend {
 /// The endpoints of one port and family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SelectedEndpoints {
-    /// For traffic under the policy Cluster, sorted.
+    /// For traffic with the policy Cluster, sorted.
     pub all: Vec<Backend>,
-    /// For traffic under the policy Local, sorted.
+    /// For traffic with the policy Local, sorted.
     pub here: Vec<Backend>,
 }
 
-/// Chooses among the endpoints of `slices`. Of an endpoint that appears twice the better state counts;
-/// draining ones are used where there is no ready one, for each policy by itself. Under the policy Cluster those
-/// hinted for `zone` are preferred, if a zone is given.
+/// Selects from the endpoints of `slices`. Of an endpoint that appears twice the better state counts. Terminating
+/// endpoints that still serve are used if there is no ready one, for each policy separately. With the policy Cluster,
+/// endpoints with a hint for `zone` are preferred.
 pub fn select_endpoints(
     slices: &SlicesByPort<'_>,
     family: Family,
@@ -66,7 +66,7 @@ pub fn select_endpoints(
             }),
         }));
     }
-    // Of the same address and port the best comes first, and stays.
+    // Of the same address and port the best state comes first and is kept.
     candidates.sort_unstable_by_key(|f| {
         (f.backend.address, f.backend.port, Reverse((f.state, f.backend.place)))
     });
@@ -86,7 +86,7 @@ pub fn select_endpoints(
     }
 }
 
-/// An endpoint that might be used.
+/// An endpoint that may be used.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     backend: Backend,
@@ -94,14 +94,14 @@ struct Candidate {
     hint: Hint,
 }
 
-/// What an endpoint's hints say about the node's zone.
+/// The hints of an endpoint, compared with the node's zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hint {
-    /// It has none.
+    /// No hints.
     None,
-    /// It is for other zones.
+    /// Only for other zones.
     OtherZone,
-    /// It is for this zone.
+    /// For this zone.
     OurZone,
 }
 
@@ -115,7 +115,7 @@ impl Hint {
     }
 }
 
-/// The ready endpoints for our zone; nothing unless every ready one has hints and one of them is for it.
+/// The ready endpoints for the node's zone; `None` unless every ready one has hints and one of them is for it.
 fn hinted(candidates: &[Candidate]) -> Option<Vec<Backend>> {
     let ready = || candidates.iter().filter(|f| f.state == EndpointState::Ready);
     let near: Vec<Backend> =
@@ -123,8 +123,8 @@ fn hinted(candidates: &[Candidate]) -> Option<Vec<Backend>> {
     (!near.is_empty() && ready().all(|f| f.hint != Hint::None)).then_some(near)
 }
 
-/// Puts `wanted`, which is sorted, into the slots of `old`, moving as few as possible: what stays keeps its slot, what comes
-/// fills the gaps, the last ones fill what gaps remain.
+/// Assigns `wanted`, which is sorted, to the slots of `old` with as few moves as possible: endpoints that stay keep
+/// their slots, new ones fill the gaps, then the last ones do.
 pub fn reslot(old: impl Iterator<Item = Backend> + Clone, wanted: &[Backend]) -> Vec<Backend> {
     if old.clone().next().is_none() || old.clone().eq(wanted.iter().copied()) {
         return wanted.to_vec();

@@ -1,8 +1,7 @@
-//! Who has what when two services want the same: a frontend belongs to one service at a time.
+//! Decides which Service owns a frontend that several claim.
 //!
-//! Cluster addresses are given out once, but external addresses are whatever their authors write, also an
-//! address and port of another service. The cluster address wins; among equals the service that
-//! comes first by name, whatever came first in time, so that every node decides alike.
+//! Cluster IPs are unique, but external addresses are chosen by users and may be those of another Service. The cluster
+//! IP wins; among equals the Service that is first by name, independent of time, so that all nodes decide alike.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +11,7 @@ use proxy_netfilter::nft::Family;
 use crate::hash::FastMap;
 use crate::model::{Protocol, ServiceId};
 
-/// Something that only one service can have.
+/// Something that only one Service can own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Claim {
     /// Connections to an address and port.
@@ -24,42 +23,42 @@ pub enum Claim {
         /// The port.
         port: u16,
     },
-    /// Connections to a port of the node.
+    /// Connections to a node port.
     NodePort {
-        /// Of addresses of this family.
+        /// Family of the node's address.
         family: Family,
         /// The protocol.
         protocol: Protocol,
         /// The port.
         port: u16,
     },
-    /// That an address is a cluster address.
+    /// An address as a cluster IP.
     ClusterIp(IpAddr),
-    /// That an endpoint may reach itself; the same element whoever owns it.
+    /// Masquerading of an endpoint's connections to itself; the element is the same for every owner.
     Hairpin(IpAddr),
 }
 
-/// How good a claim is; the smaller wins.
+/// Priority of a claim; the smaller wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// The address was given to the service by the cluster.
+    /// The cluster allocated the address.
     Cluster,
-    /// The address was chosen by the service's author or a load balancer.
+    /// A user or a load balancer chose the address.
     External,
 }
 
-/// The claims of all services.
+/// The claims of all Services.
 #[derive(Clone, Debug, Default)]
 pub struct FrontendOwners {
-    /// Those that fit a word: there are hundreds of thousands, and a map keeps room for more than it has.
+    /// Claims that fit a word: there are hundreds of thousands, and hash maps have spare capacity.
     small: FastMap<u64, Claimants>,
     others: FastMap<Claim, Claimants>,
-    /// Number of claims with several holders.
+    /// Number of claims by several Services.
     contested: usize,
 }
 
 impl Claim {
-    /// The claim as a word, if it fits: all but those to IPv6 addresses.
+    /// The claim as a word; `None` for IPv6 addresses.
     fn word(&self) -> Option<u64> {
         let word = |address: u32, port: u16, protocol: u8, kind: u8| {
             u64::from(address) << 32
@@ -81,7 +80,7 @@ impl Claim {
     }
 }
 
-/// Nearly every claim has one holder.
+/// Nearly every claim has one claimant.
 #[derive(Clone, Debug)]
 #[expect(clippy::box_collection, reason = "the rare case must not make the usual one larger")]
 enum Claimants {
@@ -90,7 +89,7 @@ enum Claimants {
 }
 
 impl FrontendOwners {
-    /// Makes room for so many more IPv4 claims at once.
+    /// Reserves capacity for IPv4 claims.
     pub fn reserve(&mut self, additional: usize) {
         self.small.reserve(additional);
     }
@@ -109,7 +108,7 @@ impl FrontendOwners {
         }
     }
 
-    /// Notes who holds a claim, or that nobody does.
+    /// Sets the claimants of a claim.
     fn set(&mut self, claim: &Claim, claimants: Option<Claimants>) {
         match (claim.word(), claimants) {
             (Some(word), Some(claimants)) => drop(self.small.insert(word, claimants)),
@@ -119,12 +118,12 @@ impl FrontendOwners {
         }
     }
 
-    /// Number of claims that several services hold. While it is 0 everybody has what they claim.
+    /// Number of claims by several Services. While it is 0 every Service owns all its claims.
     pub fn contested(&self) -> usize {
         self.contested
     }
 
-    /// Notes that a service claims something.
+    /// Adds a claim.
     pub fn add(&mut self, claim: Claim, rank: Rank, id: &ServiceId) {
         match self.claimants_mut(&claim) {
             None => self.set(&claim, Some(Claimants::One(rank, id.clone()))),
@@ -141,7 +140,7 @@ impl FrontendOwners {
         }
     }
 
-    /// Takes a claim back.
+    /// Removes a claim.
     pub fn remove(&mut self, claim: &Claim, rank: Rank, id: &ServiceId) {
         let left = match self.claimants_mut(claim) {
             Some(Claimants::One(r, claimant)) if *r == rank && claimant == id => None,
@@ -160,7 +159,7 @@ impl FrontendOwners {
         self.set(claim, left);
     }
 
-    /// The service that has it.
+    /// The Service that owns it.
     pub fn owner(&self, claim: &Claim) -> Option<&ServiceId> {
         match self.claimants(claim)? {
             Claimants::One(_, id) => Some(id),
@@ -168,12 +167,12 @@ impl FrontendOwners {
         }
     }
 
-    /// Whether a service, which claims it, has it.
+    /// Whether a Service that has the claim owns it.
     pub fn owns(&self, claim: &Claim, id: &ServiceId) -> bool {
         self.contested == 0 || self.owner(claim) == Some(id)
     }
 
-    /// Every service that claims it; the one that has it comes first, and whoever is next would have it after that one.
+    /// Every Service with the claim: the owner first, then in the order of succession.
     pub fn contenders(&self, claim: &Claim) -> impl Iterator<Item = &ServiceId> {
         let (one, several) = match self.claimants(claim) {
             Some(Claimants::One(_, id)) => (Some(id), None),

@@ -1,4 +1,4 @@
-//! Answers to load balancers' health checks: whether this node has endpoints of a service.
+//! Results of health check node ports: whether this node has endpoints of a Service.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -7,19 +7,19 @@ use std::net::IpAddr;
 
 use crate::model::{EndpointState, LocalSlice, Locality, ServiceId};
 
-/// The answers of one service.
+/// The result for one Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The port at which it is asked.
+    /// `spec.healthCheckNodePort`.
     pub port: u16,
-    /// Ready endpoints on this node.
+    /// Number of ready endpoints on this node.
     pub local_endpoints: usize,
 }
 
-/// The answers of all services that are asked.
+/// The results of all Services with a health check node port.
 pub type HealthChecks = BTreeMap<ServiceId, HealthCheck>;
 
-/// How many of the endpoints are ready and on this node. An endpoint with two families counts once.
+/// Number of endpoints that are ready and on this node. An endpoint of two families counts once.
 pub fn local_endpoints<'a>(slices: impl Iterator<Item = &'a LocalSlice>) -> usize {
     let endpoints = slices.flat_map(|slice| slice.endpoints.iter());
     let here = endpoints.filter(|e| (e.state, e.place) == (EndpointState::Ready, Locality::Here));

@@ -1,13 +1,13 @@
-//! What our tables look like: the maps, their keys, and the constant rules over them.
+//! The layout of the tables: maps, keys, and the fixed rules.
 //!
-//! One table per family. A packet costs the same whatever is in the maps: one lookup finds the class of its
-//! service (how many endpoints to choose from, or why there is none), a map of a few verdicts turns the class
-//! into a chain, and that chain draws a number and looks the endpoint up. No rule, chain or set belongs to a
-//! service. Only nat base chains are used, so packets of known connections pay nothing; nothing is marked:
-//! what to masquerade is told after routing from the connection's original destination.
+//! There is one table per family. A packet costs the same for any number of Services: one lookup finds the class of
+//! its frontend (the number of endpoints, or why there is none), a small verdict map turns the class into a chain, and
+//! that chain draws a slot and looks up the endpoint. No rule, chain or set belongs to one Service. All base chains
+//! are of type nat, so packets of established connections cost nothing. No mark is used: masquerading is decided in
+//! postrouting by the connection's original destination.
 //!
-//! A packet that crosses a commit may see the class of one generation and the endpoints of the other. Its
-//! slot may then be gone; the class chains fall back to slot 0, and to a reject where even that is gone.
+//! A packet that crosses a commit may see the class of one generation and the endpoints of the other, where its slot
+//! may not exist. The class chains then use slot 0, and reject if that does not exist.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,15 +29,15 @@ mod rules;
 
 pub(crate) mod expr_builders;
 
-/// First slot of the endpoints on this node, in the map that also holds all of them.
+/// First slot of the endpoints on this node, in the map that also has all endpoints.
 pub const HERE_FIRST_SLOT: u32 = 1 << 15;
-/// Endpoints that one port can have: slots below [`HERE_FIRST_SLOT`]. What is beyond is left out.
+/// Maximum of endpoints per port: the slots below [`HERE_FIRST_SLOT`]. Further endpoints are left out.
 pub const BACKENDS_MAX: usize = HERE_FIRST_SLOT as usize;
 
-/// The families that we can program, where the kernel can.
+/// Families that are programmed, if the kernel supports them.
 pub const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
-/// The bytes of an address.
+/// An address as a value.
 pub fn address_value(address: &IpAddr) -> Value {
     match address {
         IpAddr::V4(v4) => Value::from(v4.octets()),
@@ -55,17 +55,17 @@ pub fn node_port_key(protocol: Protocol, port: u16) -> Value {
     Value::concat(&[&[protocol.number()], &port.to_be_bytes()])
 }
 
-/// Key of a slot of the frontend with this key.
+/// Key of a slot of a frontend.
 pub fn slot_key(frontend: &Value, slot: u32) -> Value {
     Value::concat(&[frontend.bytes(), &slot.to_ne_bytes()])
 }
 
-/// An endpoint as data of a map.
+/// Data of an endpoint map.
 pub fn backend_value(address: &IpAddr, port: u16) -> Value {
     Value::concat(&[address_value(address).bytes(), &port.to_be_bytes()])
 }
 
-/// Key by which a client's endpoint is remembered: of the frontend with an address, or of a node port.
+/// Key of a client's affinity: frontend with an address, or node port, and client.
 pub fn affinity_key(address: Option<&IpAddr>, port: (Protocol, u16), client: &IpAddr) -> Value {
     let client = address_value(client);
     let zero = Value::new(&vec![0; client.bytes().len()]);
@@ -75,12 +75,12 @@ pub fn affinity_key(address: Option<&IpAddr>, port: (Protocol, u16), client: &Ip
     Value::concat(&[address.bytes(), &protocol, &port.to_be_bytes(), client.bytes()])
 }
 
-/// An endpoint as it is remembered.
+/// Data of the affinity map.
 pub fn affinity_value(address: &IpAddr, port: u16) -> Value {
     Value::concat(&[&[0; 4], address_value(address).bytes(), &port.to_be_bytes()])
 }
 
-/// Key that says that an endpoint serves a frontend with an address, or a node port.
+/// Key of an endpoint that serves a frontend with an address, or a node port.
 pub fn live_key(backend: (&IpAddr, u16), address: Option<&IpAddr>, port: (Protocol, u16)) -> Value {
     let to = address_value(backend.0);
     let zero = Value::new(&vec![0; to.bytes().len()]);
@@ -90,33 +90,33 @@ pub fn live_key(backend: (&IpAddr, u16), address: Option<&IpAddr>, port: (Protoc
     Value::concat(&[to.bytes(), &to_port, address.bytes(), &protocol, &port.to_be_bytes()])
 }
 
-/// Key that says that a block may use the frontend with this key.
+/// Key of a source range that may connect to a frontend.
 pub fn source_range_key(frontend: &Value, block: &Cidr) -> Value {
     let bits = u32::from(block.bits()).to_ne_bytes();
     Value::concat(&[frontend.bytes(), address_value(&block.first()).bytes(), &bits])
 }
 
-/// What all tables of this node have in common.
+/// What the tables of both families have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Name of the tables.
     pub table: String,
-    /// Their flags.
+    /// Flags of the tables.
     pub flags: TableFlags,
-    /// The families that have one; a subset of [`FAMILIES`].
+    /// Families with a table; a subset of [`FAMILIES`].
     pub families: Vec<Family>,
-    /// What the rules depend on.
+    /// Settings that the rules depend on.
     pub settings: Settings,
 }
 
 impl Layout {
-    /// A table without services: all sets, empty, and all rules that do not depend on a class in use. Of the maps of
-    /// [`Map::SELDOM`] only those are asked that `is_asked` says.
+    /// The table without Services: all sets, empty, and all rules that do not depend on a class in use. Of the maps in
+    /// [`Map::SELDOM`] only those with `is_looked_up` are looked up.
     pub fn skeleton(
         &self,
         family: Family,
         size_of: impl Fn(Map) -> u32,
-        is_asked: impl Fn(Map) -> bool,
+        is_looked_up: impl Fn(Map) -> bool,
     ) -> TableRules {
         let mut table = TableRules::empty(self.flags);
         let counting = self.settings.counting == Counting::On;
@@ -125,7 +125,7 @@ impl Layout {
             let elements = BTreeMap::new();
             table.sets.insert(map.name().to_owned(), SetElements { set, elements });
         }
-        for (chain, exprs) in rules::chains(family, &self.settings, &is_asked) {
+        for (chain, exprs) in rules::chains(family, &self.settings, &is_looked_up) {
             let chain = Chain { table: self.table.clone(), ..chain };
             let rules = exprs.into_iter().map(|rule| self.rule(&chain.name, rule)).collect();
             table.chains.insert(chain.name.clone(), ChainRules { chain, rules });
@@ -136,7 +136,7 @@ impl Layout {
         table
     }
 
-    /// Adds what a class needs: its chain with its rules, and its element of the class map.
+    /// Adds the chain, rules and class map element of a class.
     pub fn add_class(&self, family: Family, table: &mut TableRules, class: Class) {
         if let Some(chain) = self.class_chain(family, class) {
             table.chains.insert(chain.chain.name.clone(), chain);
@@ -146,7 +146,7 @@ impl Layout {
         }
     }
 
-    /// The chain of a class; none for those that only decide.
+    /// The chain of a class; `None` for classes with a verdict alone.
     pub fn class_chain(&self, family: Family, class: Class) -> Option<ChainRules> {
         let (Class::Balance(draw, choice, count), Some(name)) = (class, class.chain()) else {
             return None;
@@ -156,14 +156,14 @@ impl Layout {
         Some(ChainRules { chain: Chain::regular(&self.table, &name), rules })
     }
 
-    /// Adds the rule that asks whether the sender's block of this length may.
+    /// Adds the rule for source ranges of a prefix length.
     pub fn add_prefix(&self, family: Family, table: &mut TableRules, bits: u8) {
         if let Some(chain) = table.chains.get_mut(rules::SOURCE_RANGES) {
             chain.rules.push(self.prefix_rule(family, bits));
         }
     }
 
-    /// The rule that asks whether the sender's block of this length may.
+    /// The rule for source ranges of a prefix length.
     pub fn prefix_rule(&self, family: Family, bits: u8) -> Rule {
         self.rule(rules::SOURCE_RANGES, rules::source_range(family, bits))
     }

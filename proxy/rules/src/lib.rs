@@ -1,9 +1,9 @@
-//! Pure: from Services and EndpointSlices to the ruleset of one node, and from each change to the elements
-//! that differ.
+//! Pure: from Services and EndpointSlices to the ruleset of one node, and from each change to the elements that
+//! differ.
 //!
-//! [`localise`] turns API objects into the node-local [`model`]; nothing below it sees an API object.
-//! [`Dataplane`] holds the model and answers each change with a [`Transaction`], whose size follows the
-//! change and not the table. [`layout`] says what the tables look like, [`trace`] what they do to a packet.
+//! [`localise`] turns API objects into the node-local [`model`]; nothing below it sees an API object. [`Dataplane`]
+//! holds the model and turns changes into a [`Transaction`] whose size follows the change, not the table. [`layout`]
+//! defines the tables, [`trace`] evaluates them for a packet.
 
 pub mod model;
 

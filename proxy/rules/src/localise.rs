@@ -1,4 +1,4 @@
-//! From API objects to the node-local model. What this node does not forward becomes nothing here.
+//! Converts API objects into the node-local model; `None` for what this node does not forward.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -15,24 +15,24 @@ use crate::model::{
     Policy, Protocol, ServiceId, SlicePort, Topology,
 };
 
-/// Seconds that a client keeps its endpoint when the service does not say.
+/// `sessionAffinityConfig.clientIP.timeoutSeconds` by default.
 const STICKY_SECONDS_DEFAULT: u32 = 3 * 3600;
 
-/// Selects the services and slices that are this proxy's business: not those of headless services, and not
-/// those that name another proxy.
+/// Label selector of the Services and EndpointSlices that this proxy forwards: not those of headless Services, and not
+/// those with another `service-proxy-name`.
 pub fn selector(names: &Names) -> String {
     let headless = names.sub_label("service", "headless");
     format!("!{headless},!{}", names.sub_label("service", "service-proxy-name"))
 }
 
-/// Whether [`selector`] selects an object with these labels.
+/// Whether [`selector`] matches these labels.
 pub fn is_forwarded(metadata: &ObjectMeta, names: &Names) -> bool {
     let others = ["headless", "service-proxy-name"];
     !others.iter().any(|label| metadata.labels.contains_key(&names.sub_label("service", label)))
 }
 
-/// A service as this node forwards it; nothing for headless services and external names, and for services
-/// without a cluster address.
+/// The Service as this node forwards it; `None` for headless Services, ExternalName, and Services without a cluster
+/// IP.
 pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService> {
     let spec = &service.spec;
     if spec.type_ == "ExternalName" {
@@ -47,7 +47,7 @@ pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService
     let balanced = spec.type_ == "LoadBalancer";
     let ingress = service.status.load_balancer.ingress.iter().filter(|_| balanced);
     let has_node_ports = balanced || spec.type_ == "NodePort";
-    // Only these types have the policy; what another left behind means nothing.
+    // Only these types have the policy; a value left over from another type is ignored.
     let external = spec.external_traffic_policy.as_str();
     let external = policy(if has_node_ports { external } else { "" });
     let is_asked = balanced && external == Policy::Local;
@@ -67,7 +67,7 @@ pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService
     })
 }
 
-/// Affinity is the API's own word and comes first; the annotation is ours.
+/// `sessionAffinity` takes precedence over the proxy's annotation.
 fn choice(service: &Service, names: &Names) -> Choice {
     let spec = &service.spec;
     if spec.session_affinity == "ClientIP" {
@@ -82,7 +82,7 @@ fn choice(service: &Service, names: &Names) -> Choice {
     }
 }
 
-/// The annotation has two names: that of release 1.23, and the one that it was given in 1.27.
+/// The annotation has two names: that of release 1.23 and that of 1.27.
 fn topology(service: &Service, names: &Names) -> Topology {
     let annotations = &service.metadata.annotations;
     let told = ["topology-aware-hints", "topology-mode"]
@@ -94,10 +94,10 @@ fn topology(service: &Service, names: &Names) -> Topology {
     }
 }
 
-/// Most addresses of one kind that a service is forwarded for; the API has no bound of its own.
+/// Maximum of addresses of one kind per Service; the API has no limit of its own.
 const ADDRESSES_MAX: usize = 1024;
 
-/// The addresses among `texts` that packets can be taken for, each once; `None` of headless services is none.
+/// The forwardable addresses among `texts`, each once; `None` of headless Services is no address.
 fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Box<[IpAddr]> {
     let mut seen = BTreeSet::new();
     texts
@@ -107,9 +107,9 @@ fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Box<[IpAddr]> {
         .collect()
 }
 
-/// Whether an address may be a service's or an endpoint's. Loopback, link-local (metadata services among them), multicast,
-/// unspecified and broadcast addresses mean the node itself or its neighbours, and a service that had one would take the node's own traffic.
-/// The API server refuses them too, but what it stores may be older than its rules.
+/// Whether an address may be a Service's or an endpoint's. Loopback, link-local (among them metadata services),
+/// multicast, unspecified and broadcast addresses are the node's or its neighbours'; a Service with one would take
+/// over the node's own traffic. The API server rejects them too, but stored objects may be older than its validation.
 pub fn is_forwardable(address: IpAddr) -> bool {
     let common = !address.is_loopback() && !address.is_unspecified() && !address.is_multicast();
     common
@@ -133,8 +133,7 @@ fn service_port(port: &ServicePort, has_node_ports: bool) -> Option<LocalPort> {
     })
 }
 
-/// The endpoints of a slice that may be used, as seen from the node `node_name`; nothing for a slice that
-/// belongs to no service.
+/// The usable endpoints of an EndpointSlice, as seen from the node `node_name`; `None` if it belongs to no Service.
 pub fn localise_slice(slice: &EndpointSlice, names: &Names, node_name: &str) -> Option<LocalSlice> {
     let service = slice.metadata.labels.get(&names.label("service-name"))?;
     if service.is_empty() || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6") {
@@ -153,13 +152,13 @@ pub fn localise_slice(slice: &EndpointSlice, names: &Names, node_name: &str) -> 
     })
 }
 
-/// The zones that an endpoint is hinted for.
+/// The zones in an endpoint's hints.
 fn hints(endpoint: &Endpoint) -> Box<[Box<str>]> {
     let zones = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
     zones.map(|zone| zone.name.as_str().into()).collect()
 }
 
-/// Only the first address counts: the others are other names of the same endpoint.
+/// Only the first address counts: the others are the same endpoint's.
 fn endpoint(endpoint: &Endpoint, node_name: &str) -> Option<LocalEndpoint> {
     let conditions = &endpoint.conditions;
     let ready = conditions.ready.unwrap_or(true);
@@ -185,7 +184,7 @@ fn slice_port(port: &EndpointPort) -> Option<SlicePort> {
     })
 }
 
-/// A port that packets can be sent to.
+/// A valid port number.
 fn number(number: i32) -> Option<u16> {
     u16::try_from(number).ok().filter(|number| *number != 0)
 }
@@ -233,7 +232,7 @@ mod tests {
             node_port: Some(30080),
         };
         assert_eq!(*local.ports, [port]);
-        // A number that was left behind by another type is no node port.
+        // A `nodePort` left over from another type is ignored.
         service.spec.type_ = "ClusterIP".into();
         assert_eq!(localise_service(&service, orch()).unwrap().ports[0].node_port, None);
     }

@@ -1,4 +1,4 @@
-//! The node-local model: services as seen from one node, in terms of addresses and ports.
+//! The node-local model: Services as seen from one node, as addresses and ports.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::packed::{Addressed, Packed};
 mod local_traffic;
 pub use local_traffic::{InterfaceName, LocalTraffic};
 
-/// Namespace and name of a service, `default/web`.
+/// Namespace and name of a Service, `default/web`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceId(Arc<str>);
 
 impl ServiceId {
-    /// From namespace and name.
+    /// Joins namespace and name.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self(format!("{namespace}/{name}").into())
     }
@@ -52,7 +52,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// IANA's number.
+    /// IANA's protocol number.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -66,7 +66,7 @@ impl Protocol {
         [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.number() == number)
     }
 
-    /// The protocol that the API calls `name`; an empty name is TCP.
+    /// The protocol by its name in the API; an empty name is TCP.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "" | "TCP" => Some(Self::Tcp),
@@ -76,19 +76,19 @@ impl Protocol {
         }
     }
 
-    /// Whether flows live on without a handshake that would notice a lost endpoint.
+    /// Whether conntrack entries outlive a removed endpoint because no handshake fails.
     pub fn has_stale_flows(self) -> bool {
         matches!(self, Self::Udp | Self::Sctp)
     }
 }
 
-/// Which endpoints a kind of traffic may reach.
+/// `internalTrafficPolicy` and `externalTrafficPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// All.
+    /// All endpoints.
     #[default]
     Cluster,
-    /// Those on this node.
+    /// Endpoints on this node.
     Local,
 }
 
@@ -98,27 +98,26 @@ pub enum Choice {
     /// At random.
     #[default]
     Random,
-    /// By the client's address and port, alike on every node.
+    /// By a hash of the client's address and port, alike on every node.
     Consistent,
-    /// The one that the client's address had in the last so many seconds, else at random. Only values that
-    /// [`Choice::sticky`] gives.
+    /// The client's last endpoint for this many seconds, else at random. Only values of [`Choice::sticky`].
     Sticky(u32),
 }
 
 impl Choice {
-    /// The longest time that the API allows, in seconds: a day.
+    /// The API's maximum, in seconds: a day.
     pub const STICKY_SECONDS_MAX: u32 = 86_400;
-    /// Up to here every second counts, beyond only minutes: a class has no room for more.
+    /// Up to here seconds are exact, beyond they are rounded to minutes: a class has no more bits.
     const STICKY_EXACT_MAX: u32 = 8 * 3600;
 
-    /// The client's last endpoint for `seconds`; beyond eight hours rounded up to whole minutes.
+    /// Session affinity for `seconds`; beyond eight hours rounded up to minutes.
     pub fn sticky(seconds: u32) -> Self {
         let seconds = seconds.clamp(1, Self::STICKY_SECONDS_MAX);
         let exact = seconds <= Self::STICKY_EXACT_MAX;
         Self::Sticky(if exact { seconds } else { seconds.div_ceil(60) * 60 })
     }
 
-    /// A number below 2^15 that stands for it.
+    /// A number below 2^15.
     pub fn code(self) -> u32 {
         match self {
             Self::Random => 0,
@@ -130,7 +129,7 @@ impl Choice {
         }
     }
 
-    /// The choice that a number stands for.
+    /// Decodes [`Choice::code`].
     pub fn from_code(code: u32) -> Option<Self> {
         let seconds = match code {
             0 => return Some(Self::Random),
@@ -143,45 +142,45 @@ impl Choice {
     }
 }
 
-/// Whether endpoints near the node are preferred for traffic under the policy Cluster.
+/// Whether topology hints are used for traffic with the policy Cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Topology {
-    /// All are alike.
+    /// No.
     #[default]
     Ignored,
-    /// Those that are hinted for the node's zone, if every endpoint has a hint and one of them is for it.
+    /// Yes, if every endpoint has hints and one of them is for the node's zone.
     Hints,
 }
 
-/// A service that this node forwards.
+/// A Service that this node forwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalService {
-    /// Cluster addresses, at most one of each family.
+    /// `spec.clusterIPs`, at most one per family.
     pub cluster_ips: Box<[IpAddr]>,
-    /// Addresses at which the world reaches it by routes that its author knows of.
+    /// `spec.externalIPs`.
     pub external_ips: Box<[IpAddr]>,
-    /// Addresses at which a load balancer hands over its traffic.
+    /// `status.loadBalancer.ingress` with `ipMode: VIP`.
     pub load_balancer_ips: Box<[IpAddr]>,
-    /// Who may use the load balancers' addresses; of a family without blocks, everybody.
+    /// `spec.loadBalancerSourceRanges`; a family without any is not restricted.
     pub source_ranges: Box<[Cidr]>,
-    /// For traffic to cluster addresses.
+    /// For traffic to cluster IPs.
     pub internal: Policy,
     /// For traffic to external addresses and node ports from outside the cluster.
     pub external: Policy,
-    /// How a connection's endpoint is chosen.
+    /// How the endpoint is chosen.
     pub choice: Choice,
-    /// Whether endpoints near the node are preferred.
+    /// Whether topology hints are used.
     pub topology: Topology,
-    /// Where load balancers ask whether this node has endpoints of it.
+    /// `spec.healthCheckNodePort`.
     pub health_check_port: Option<u16>,
-    /// Its ports.
+    /// `spec.ports`.
     pub ports: Box<[LocalPort]>,
 }
 
-/// A port of a service.
+/// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPort {
-    /// Its name, empty for a single port; endpoints are matched by it.
+    /// Its name, empty for a single port; EndpointSlice ports have the same name.
     pub name: Box<str>,
     /// Its protocol.
     pub protocol: Protocol,
@@ -191,27 +190,27 @@ pub struct LocalPort {
     pub node_port: Option<u16>,
 }
 
-/// Some of the endpoints of a service: one EndpointSlice.
+/// One EndpointSlice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalSlice {
-    /// The service that they belong to.
+    /// Its Service.
     pub service: ServiceId,
-    /// The ports that they listen on.
+    /// Its ports.
     pub ports: Box<[SlicePort]>,
-    /// The endpoints; all of one address family.
+    /// Its endpoints, all of one family.
     pub endpoints: Packed<LocalEndpoint>,
-    /// Zones that each endpoint is hinted for, in the order of the endpoints; empty when none has hints.
+    /// Zones in each endpoint's hints, in the order of the endpoints; empty if no endpoint has hints.
     pub hints: Box<[Box<[Box<str>]>]>,
 }
 
-/// A port that endpoints listen on.
+/// A port of an EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePort {
-    /// Name of the service's port.
+    /// Name of the Service's port.
     pub name: Box<str>,
     /// Its protocol.
     pub protocol: Protocol,
-    /// Its number on the endpoint.
+    /// The target port.
     pub port: u16,
 }
 
@@ -220,9 +219,9 @@ pub struct SlicePort {
 pub struct LocalEndpoint {
     /// Its address.
     pub address: IpAddr,
-    /// Whether to use it.
+    /// Whether it is used.
     pub state: EndpointState,
-    /// Where it runs.
+    /// Whether it is on this node.
     pub place: Locality,
 }
 
@@ -243,7 +242,7 @@ impl Addressed for LocalEndpoint {
 pub enum EndpointState {
     /// Not used.
     Down,
-    /// Used while there is no ready one: it is terminating and still serves.
+    /// Terminating and still serving: used if there is no ready endpoint.
     Draining,
     /// Used.
     Ready,
@@ -258,81 +257,82 @@ pub enum Locality {
     Here,
 }
 
-/// The table in which an address is looked up.
+/// The family of an address.
 pub fn family_of(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
 }
 
-/// What the whole node is told once, by flags.
+/// Settings of the whole node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Addresses of the cluster's pods, at most one block per family.
+    /// CIDRs of the cluster's pods, at most one per family.
     pub cluster_cidrs: Vec<Cidr>,
-    /// What tells the traffic of pods. Where nothing does, nothing is masqueraded on its way to a cluster address.
+    /// How traffic of pods is detected. If it cannot be, no traffic to cluster IPs is masqueraded.
     pub local_traffic: LocalTraffic,
-    /// Whether all traffic to cluster addresses is masqueraded.
+    /// Which traffic to cluster IPs is masqueraded.
     pub masquerade: Masquerade,
-    /// Blocks that limit which of the node's addresses serve node ports; none for no limit.
+    /// CIDRs of node addresses that serve node ports; empty for all.
     pub node_port_cidrs: Vec<Cidr>,
-    /// What becomes of the source of pods' traffic to addresses that are no pods'.
+    /// Masquerading of pods' traffic to addresses outside the cluster.
     pub leaving: Leaving,
-    /// Whether the connections to each frontend are counted.
+    /// Whether connections are counted for each frontend.
     pub counting: Counting,
-    /// What becomes of TCP connections to endpoints that are gone.
+    /// TCP connections to removed endpoints.
     pub removed: Removed,
-    /// TCP sockets that no external address of a service may take: the API server's, the kubelet's, the proxy's own.
+    /// TCP sockets that no external address of a Service may claim: those of the API server, the kubelet and the
+    /// proxy.
     pub protected: BTreeSet<SocketAddr>,
-    /// TCP ports of the node itself that no node port and no health check of a service may take.
+    /// TCP ports of the node that no node port or health check node port may claim.
     pub kept_ports: BTreeSet<u16>,
 }
 
-/// What becomes of TCP connections to endpoints that are gone.
+/// What happens to TCP connections to removed endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Removed {
-    /// They are left to their own timeouts.
+    /// They end by their own timeouts.
     #[default]
     Left,
-    /// They are reset. Those to endpoints that terminate stay until these are gone.
+    /// They are reset, once the endpoint has terminated.
     Reset,
 }
 
-/// Whether the connections to each frontend are counted.
+/// Whether connections are counted for each frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counting {
-    /// No: it costs each new connection a lookup, and the kernel a counter a frontend and core.
+    /// No: it costs a lookup for each new connection, and kernel memory for each frontend and core.
     #[default]
     Off,
     /// Yes.
     On,
 }
 
-/// What becomes of the source of pods' traffic to addresses that are no pods'.
+/// Masquerading of pods' traffic to addresses outside the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaving {
-    /// It stays, because the network beyond knows the way back or because somebody else masquerades.
+    /// None: the network routes replies, or another component masquerades.
     #[default]
     AsIs,
-    /// It becomes the node's; needs a block of pod addresses.
+    /// To the node's address; needs the cluster CIDR.
     Masqueraded,
 }
 
 impl Settings {
-    /// Whether the node and the cluster need this socket for themselves, so that no service gets it by an external address.
+    /// Whether the socket belongs to the node or the cluster, so that no Service may claim it by an external address.
     pub fn protects(&self, address: IpAddr, port: u16, protocol: Protocol) -> bool {
         protocol == Protocol::Tcp && self.protected.contains(&SocketAddr::new(address, port))
     }
 
-    /// Whether the node needs this port for itself at its own addresses.
+    /// Whether the node uses this port itself.
     pub fn keeps(&self, port: u16, protocol: Protocol) -> bool {
         protocol == Protocol::Tcp && self.kept_ports.contains(&port)
     }
 
-    /// The block of pod addresses of a family.
+    /// The cluster CIDR of a family.
     pub fn cluster_cidr(&self, family: Family) -> Option<Cidr> {
         self.cluster_cidrs.iter().copied().find(|cidr| family_of(cidr.first()) == family)
     }
 
-    /// Blocks by which the traffic of pods is told, as far as it is told by blocks at all; else those of the cluster.
+    /// CIDRs by which traffic of pods is detected; the cluster CIDRs if it is not detected by CIDRs.
     pub fn local_blocks(&self) -> &[Cidr] {
         match &self.local_traffic {
             LocalTraffic::Blocks(blocks) => blocks,
@@ -343,10 +343,10 @@ impl Settings {
     }
 }
 
-/// Which traffic to cluster addresses is masqueraded.
+/// Which traffic to cluster IPs is masqueraded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Masquerade {
-    /// From outside the cluster's blocks.
+    /// From outside the cluster CIDRs.
     #[default]
     FromOutside,
     /// All.

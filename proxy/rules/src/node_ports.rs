@@ -1,22 +1,21 @@
-//! Which services have node ports, and when they changed: for those who serve such ports where the kernel's tables do
-//! not, at loopback addresses.
+//! Services with node ports and their changes, for the loopback forwarder.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::model::{LocalService, LocalSlice, ServiceId};
 
-/// A service with node ports, and its endpoints.
+/// A Service with node ports, and its endpoints.
 #[derive(Clone, Debug)]
 pub struct NodePortService {
-    /// The service.
+    /// The Service.
     pub service: Arc<LocalService>,
-    /// Its slices, by name.
+    /// Its EndpointSlices by name.
     pub slices: Vec<(Box<str>, Arc<LocalSlice>)>,
 }
 
 impl NodePortService {
-    /// The service, if it has node ports.
+    /// `None` if the Service has no node ports.
     pub fn from_service<'a>(
         service: &Arc<LocalService>,
         slices: impl Iterator<Item = (&'a str, &'a Arc<LocalSlice>)>,
@@ -30,8 +29,7 @@ fn has_some(service: &LocalService) -> bool {
     service.ports.iter().any(|port| port.node_port.is_some())
 }
 
-/// What is known of services with node ports. Nothing where nobody asks: most nodes have few such services, and
-/// other services cost one look at their ports.
+/// Services with node ports. Empty unless tracking is enabled; other Services cost one look at their ports.
 #[derive(Clone, Debug, Default)]
 pub struct NodePorts {
     tracking: bool,
@@ -40,12 +38,12 @@ pub struct NodePorts {
 }
 
 impl NodePorts {
-    /// From now on somebody asks.
+    /// Enables tracking.
     pub fn enable_tracking(&mut self) {
         self.tracking = true;
     }
 
-    /// A service was compiled, and is this now.
+    /// Records a compiled Service.
     pub fn record_compiled(&mut self, id: &ServiceId, service: Option<&LocalService>) {
         if !self.tracking {
             return;
@@ -62,7 +60,7 @@ impl NodePorts {
         }
     }
 
-    /// Those that changed since this was asked last.
+    /// Services that changed since the last call.
     pub fn take_changed(&mut self) -> BTreeSet<ServiceId> {
         std::mem::take(&mut self.changed)
     }

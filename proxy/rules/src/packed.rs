@@ -1,35 +1,35 @@
-//! Lists of things with an address, in as little memory as the addresses need: an IPv4 address takes a fourth of what any
-//! address takes, and nearly every list is of one family. A node holds every endpoint of the cluster several times over.
+//! Lists of items with an address, without padding: an IPv4 address takes a quarter of an [`IpAddr`], and nearly every
+//! list has one family. A node keeps every endpoint of the cluster several times.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Something with an address.
+/// An item with an address.
 pub trait Addressed: Copy + PartialEq {
-    /// What it has alongside the address.
+    /// The other fields.
     type Rest: Copy;
 
-    /// Its two parts.
+    /// Splits the item.
     fn split(self) -> (IpAddr, Self::Rest);
 
-    /// From its two parts.
+    /// Joins its parts.
     fn join(address: IpAddr, rest: Self::Rest) -> Self;
 }
 
-/// A list that does not change.
+/// An immutable list.
 #[derive(Clone)]
 pub struct Packed<T: Addressed>(Repr<T>);
 
 #[derive(Clone)]
 enum Repr<T: Addressed> {
-    /// All have IPv4 addresses.
+    /// All addresses are IPv4.
     V4(Box<[(Ipv4Addr, T::Rest)]>),
-    /// Any others.
+    /// Other lists.
     Any(Box<[T]>),
 }
 
 impl<T: Addressed> Packed<T> {
-    /// How many there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         match &self.0 {
             Repr::V4(all) => all.len(),
@@ -37,12 +37,12 @@ impl<T: Addressed> Packed<T> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them, in order.
+    /// All items, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = T> + Clone {
         let (v4, any) = match &self.0 {
             Repr::V4(all) => (&**all, &[][..]),
@@ -108,7 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What goes in comes out, whatever families are mixed.
+        /// Packing and unpacking returns the same items for any mix of families.
         #[test]
         fn packing_loses_nothing(addresses in prop::collection::vec((any::<bool>(), any::<u128>(), any::<bool>()), 0..6)) {
             let endpoint = |&(v4, bits, ready): &(bool, u128, bool)| LocalEndpoint {

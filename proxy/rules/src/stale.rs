@@ -1,5 +1,5 @@
-//! Which connections a transaction leaves behind: those of protocols without a handshake go on to an endpoint
-//! that is gone, or around a service that is new, until somebody forgets them.
+//! Conntrack entries that a transaction makes stale: without a handshake, flows continue to a removed endpoint, or
+//! past a new Service, until their entries are deleted.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,19 +13,19 @@ use crate::layout::{Class, Map};
 use crate::model::Protocol;
 use crate::transaction::Transaction;
 
-/// Connections to forget.
+/// Conntrack entries to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StaleFlows {
     /// Their family.
     pub family: AddressFamily,
-    /// Which.
+    /// The filter that matches them.
     pub filter: FlowFilter,
 }
 
-/// The connections that are stale once `transaction` is committed.
+/// The entries that are stale after `transaction` is committed.
 pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
-    // A slot that is rewritten or moved is removed and added; an endpoint is gone from a frontend when no
-    // slot of the frontend has it any more.
+    // A slot that is rewritten is removed and added; an endpoint is removed from a frontend when no slot of the
+    // frontend has it any more.
     let gone: BTreeSet<Pair> = transaction.removed.iter().filter_map(Pair::of).collect();
     let come: BTreeSet<Pair> = transaction.added.iter().filter_map(Pair::of).collect();
     let lost = gone.difference(&come).map(Pair::flows);
@@ -38,42 +38,43 @@ pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
     };
     let bypassed = transaction.added.iter().filter_map(|entry| {
         matches!(entry.class()?, Class::Balance(..)).then_some(())?;
-        let frontend = Frontend::read(entry)?;
+        let frontend = FlowDestination::read(entry)?;
         let bypassable = frontend.protocol.has_stale_flows() && is_new(entry);
         bypassable.then(|| frontend.bypassed())
     });
     lost.chain(bypassed).chain(transaction.resets.iter().copied()).collect()
 }
 
-/// Connections from a frontend, told by its address, none for a node port, and port, to an endpoint.
+/// Connections from a frontend, with `None` as the address of a node port, to an endpoint.
 pub fn connections(
     (address, port): (Option<IpAddr>, u16),
     protocol: Protocol,
     endpoint: (IpAddr, u16),
 ) -> StaleFlows {
     let family = AddressFamily::from_address(endpoint.0);
-    let frontend = Frontend { family, address, protocol, port };
+    let frontend = FlowDestination { family, address, protocol, port };
     Pair { frontend, address: endpoint.0, port: endpoint.1 }.flows()
 }
 
-/// Stale flows of several passes, for one walk that finds them all.
+/// Stale flows of several passes, for one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StaleSet {
     /// By frontend and endpoint.
-    lost: FastMap<(Frontend, IpAddr, u16), ()>,
+    lost: FastMap<(FlowDestination, IpAddr, u16), ()>,
     /// By frontend.
-    bypassed: FastMap<Frontend, ()>,
+    bypassed: FastMap<FlowDestination, ()>,
 }
 
 impl StaleSet {
-    /// A set of these flows, as [`stale_flows`] told them.
+    /// The set of these flows.
     pub fn from_flows<'a>(flows: impl IntoIterator<Item = &'a StaleFlows>) -> Self {
         let mut set = Self::default();
         for stale in flows {
             let (orig, reply) = (&stale.filter.orig, &stale.filter.reply);
             let protocol = orig.proto.and_then(Protocol::from_number);
             let (Some(protocol), Some(port)) = (protocol, orig.dst_port) else { continue };
-            let frontend = Frontend { family: stale.family, address: orig.dst, protocol, port };
+            let frontend =
+                FlowDestination { family: stale.family, address: orig.dst, protocol, port };
             match (reply.src, reply.src_port) {
                 (Some(address), Some(port)) => drop(set.lost.insert((frontend, address, port), ())),
                 _ => drop(set.bypassed.insert(frontend, ())),
@@ -82,9 +83,9 @@ impl StaleSet {
         set
     }
 
-    /// Whether a flow is one of them.
+    /// Whether a flow is in the set.
     pub fn contains(&self, flow: &Flow) -> bool {
-        let frontends = Frontend::of(flow).into_iter().flatten();
+        let frontends = FlowDestination::of(flow).into_iter().flatten();
         if flow.status & STATUS_DNAT == 0 {
             return frontends.into_iter().any(|frontend| self.bypassed.contains_key(&frontend));
         }
@@ -92,7 +93,7 @@ impl StaleSet {
         frontends.into_iter().any(|frontend| self.lost.contains_key(&(frontend, address, port)))
     }
 
-    /// What the kernel is to compare so that walks over the rest find all of them: one walk for each family,
+    /// Filters for the kernel: one dump for each family, protocol and kind.
     /// protocol and kind.
     pub fn walks(&self) -> BTreeSet<StaleFlows> {
         let lost = self.lost.keys().map(|(frontend, ..)| (frontend, STATUS_DNAT));
@@ -101,22 +102,22 @@ impl StaleSet {
     }
 }
 
-/// All frontends of protocols that need this, with the endpoints that they lead to: for looking through all
-/// connections after the tables were loaded again, when nobody knows what was there before.
+/// All frontends of connectionless protocols with their endpoints: for checking all flows after a load, when the
+/// previous endpoints are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>>,
+    frontends: HashMap<FlowDestination, HashSet<(IpAddr, u16)>>,
 }
 
 impl Allowed {
     /// The frontends of these elements.
     pub fn from_elements<'a>(entries: impl IntoIterator<Item = &'a SetElement>) -> Self {
-        let mut frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>> = HashMap::new();
+        let mut frontends: HashMap<FlowDestination, HashSet<(IpAddr, u16)>> = HashMap::new();
         for entry in entries {
             if let Some(pair) = Pair::of(entry) {
                 frontends.entry(pair.frontend).or_default().insert((pair.address, pair.port));
             } else if entry.class().is_some()
-                && let Some(frontend) = Frontend::read(entry)
+                && let Some(frontend) = FlowDestination::read(entry)
                 && frontend.protocol.has_stale_flows()
             {
                 frontends.entry(frontend).or_default();
@@ -125,51 +126,51 @@ impl Allowed {
         Self { frontends }
     }
 
-    /// Whether there is nothing to look for.
+    /// Whether there is nothing to check.
     pub fn is_empty(&self) -> bool {
         self.frontends.is_empty()
     }
 
-    /// What the kernel is to compare so that walks over the rest find all that is stale.
+    /// Filters for the kernel that match all flows to check.
     pub fn walks(&self) -> BTreeSet<StaleFlows> {
         self.frontends.keys().map(|frontend| frontend.walk(STATUS_DNAT)).collect()
     }
 
-    /// Whether a connection goes from one of the frontends to what is not its endpoint.
+    /// Whether a flow goes from one of the frontends to an address that is not its endpoint.
     pub fn is_stale(&self, flow: &Flow) -> bool {
         let to = (flow.reply.src, flow.reply.src_port);
-        let frontends = Frontend::of(flow).into_iter().flatten();
+        let frontends = FlowDestination::of(flow).into_iter().flatten();
         let mut known = frontends.filter_map(|frontend| self.frontends.get(&frontend));
         flow.status & STATUS_DNAT != 0
             && known.next().is_some_and(|endpoints| !endpoints.contains(&to))
     }
 }
 
-/// A frontend and an endpoint that it led to.
+/// A frontend and a removed endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
-    frontend: Frontend,
+    frontend: FlowDestination,
     address: IpAddr,
     port: u16,
 }
 
-/// What clients send to.
+/// Destination of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Frontend {
+struct FlowDestination {
     family: AddressFamily,
-    /// None for a node port.
+    /// `None` for a node port.
     address: Option<IpAddr>,
     protocol: Protocol,
     port: u16,
 }
 
 impl Pair {
-    /// Reads an element of an endpoint map, of a protocol that needs this.
+    /// Decodes an element of an endpoint map, for connectionless protocols.
     fn of(entry: &SetElement) -> Option<Self> {
         if !matches!(entry.map, Map::Endpoints | Map::NodePortEndpoints) {
             return None;
         }
-        let frontend = Frontend::read(entry)?;
+        let frontend = FlowDestination::read(entry)?;
         frontend.protocol.has_stale_flows().then_some(())?;
         let (address, rest) = split_address(frontend.family, entry.data.as_ref()?.bytes())?;
         let port = u16::from_be_bytes(*rest.first_chunk()?);
@@ -192,8 +193,8 @@ impl Pair {
     }
 }
 
-impl Frontend {
-    /// Reads the beginning of a key.
+impl FlowDestination {
+    /// Decodes the frontend in a key.
     fn read(entry: &SetElement) -> Option<Self> {
         let family = match entry.family {
             Family::Ip6 => AddressFamily::V6,
@@ -209,7 +210,7 @@ impl Frontend {
         Some(Self { family, address, protocol, port })
     }
 
-    /// What a connection was opened to: an address, or else a node port.
+    /// The frontends that a flow's original destination may be: with the address, or a node port.
     fn of(flow: &Flow) -> Option<[Self; 2]> {
         let protocol = Protocol::from_number(flow.orig.proto)?;
         let (family, port) = (AddressFamily::from_address(flow.orig.dst), flow.orig.dst_port);
@@ -226,7 +227,7 @@ impl Frontend {
         }
     }
 
-    /// All flows of the same family and protocol, with or without a rewritten destination.
+    /// A filter for all flows of the family and protocol, with or without DNAT.
     fn walk(&self, status: u32) -> StaleFlows {
         let orig = TupleFilter { proto: Some(self.protocol.number()), ..TupleFilter::default() };
         let status = Some((status, STATUS_DNAT));
@@ -234,7 +235,7 @@ impl Frontend {
         StaleFlows { family: self.family, filter }
     }
 
-    /// Flows that were there before the service, and so pass it by.
+    /// Flows that are older than the Service, and so have no DNAT.
     fn bypassed(&self) -> StaleFlows {
         let status = Some((0, STATUS_DNAT));
         let filter = FlowFilter { orig: self.tuple(), status, ..FlowFilter::default() };

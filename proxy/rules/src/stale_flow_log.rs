@@ -1,17 +1,17 @@
-//! The trap for stale flows: while a walk through the kernel's connections looks for them, rules report each of
-//! their packets, so that a flow in use is deleted at its next packet and not when the walk comes by.
+//! The stale flow log: while a conntrack walk looks for stale flows, rules log each of their packets, so that a flow
+//! in use is deleted at its next packet and not when the walk finds it.
 //!
 //! ```text
-//!  endpoint removed        trap set                         walk done
+//!  endpoint removed        table created                    walk done
 //!        |-------------------|------------------------------------|
-//!   a packet goes to the     a packet is reported; its flow is
+//!   a packet goes to the     a packet is logged; its flow is
 //!   old endpoint             deleted by its tuple; the next one
-//!                            is sent to a new endpoint
+//!                            goes to a new endpoint
 //! ```
 //!
-//! Packets pass meanwhile: an endpoint that drains still answers them. The trap is a table of its own, whose
-//! chains are of type filter. It is there only while there is something to catch, because established packets pay
-//! for such chains; it belongs to the socket that made it and goes with it, where the kernel knows owners.
+//! Logged packets pass: a terminating endpoint still answers them. The table is separate and has chains of type
+//! filter, which cost every packet of established connections; so it exists only while there are keys in it. If the
+//! kernel supports owners, it is deleted with the socket that created it.
 
 use std::collections::BTreeSet;
 
@@ -31,22 +31,22 @@ use crate::layout::expr_builders::{
 use crate::model::Protocol;
 use crate::stale::StaleFlows;
 
-/// Keys that fit at once; flows beyond are left to the walk.
+/// Maximum of keys; further flows are left to the walk.
 pub const STALE_FLOWS_MAX: usize = 65_536;
-/// Between conntrack (-200), which tells the flow, and nat (-100), which changes the packet's addresses.
+/// After conntrack (-200), which finds the flow, and before nat (-100), which rewrites the packet.
 const PRIORITY: i32 = -150;
-/// Direction of a flow's answers.
+/// `IP_CT_DIR_REPLY`.
 const REPLY: u8 = 1;
 
 const KEY: Reg = Reg::word(0);
 const SCRATCH: Reg = Reg::word(12);
 
-/// A set of the trap.
+/// A set of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum StaleFlowSet {
     /// Flows to an address.
     Addresses,
-    /// Flows to a port of the node.
+    /// Flows to a node port.
     NodePorts,
 }
 
@@ -61,7 +61,7 @@ impl StaleFlowSet {
     }
 }
 
-/// Flows between a frontend and an endpoint that it led to, as a key of the trap.
+/// Flows from a frontend to a removed endpoint, as a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StaleFlowKey {
     family: Family,
@@ -70,7 +70,7 @@ pub struct StaleFlowKey {
 }
 
 impl StaleFlowKey {
-    /// The key of these flows; none when they were not sent to an endpoint by us.
+    /// The key of these flows; `None` if they have no DNAT of the proxy.
     pub fn from_flows(flows: &StaleFlows) -> Option<Self> {
         let (orig, reply) = (&flows.filter.orig, &flows.filter.reply);
         let proto = [orig.proto?];
@@ -91,28 +91,28 @@ impl StaleFlowKey {
     }
 }
 
-/// How the trap is made.
+/// Parameters of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleFlowLog {
-    /// Name of its tables; no other table's.
+    /// Name of the table.
     pub table: String,
-    /// Whether the kernel knows owners.
+    /// Table flags: owner, if the kernel supports it.
     pub flags: TableFlags,
-    /// The families that have one.
+    /// Families with a table.
     pub families: Vec<Family>,
-    /// Group of the packet log that it reports to.
+    /// NFLOG group.
     pub group: u16,
 }
 
 impl StaleFlowLog {
-    /// The trap of the proxy whose tables have this name, on a kernel that gives them `flags`.
+    /// For the proxy whose tables have this name, on a kernel that supports `flags`.
     pub fn new(table: &str, flags: TableFlags, families: &[Family], group: u16) -> Self {
         let owned = flags.0 & TableFlags::OWNER.0;
         let table = format!("{table}-stale");
         Self { table, flags: TableFlags(owned), families: families.into(), group }
     }
 
-    /// Appends the commands that take it away, whether it is there or not.
+    /// Appends the commands that delete the table, if it exists.
     pub fn delete_table(&self, batch: &mut Batch) {
         for family in &self.families {
             batch.push(*family, &Command::NewTable(Table::named(&self.table), Existing::Keep));
@@ -120,7 +120,7 @@ impl StaleFlowLog {
         }
     }
 
-    /// Appends the commands that set it again, empty.
+    /// Appends the commands that create the table, empty.
     pub fn create_table(&self, batch: &mut Batch) {
         self.delete_table(batch);
         for family in &self.families {
@@ -146,7 +146,7 @@ impl StaleFlowLog {
         }
     }
 
-    /// Appends the commands that add keys that are not there.
+    /// Appends the commands that add keys, none of which may exist.
     pub fn add_keys(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
         for (family, set, run) in self.runs(keys) {
             let members = run.iter().map(|key| (&key.key, None));
@@ -154,7 +154,7 @@ impl StaleFlowLog {
         }
     }
 
-    /// Appends the commands that remove keys that are there.
+    /// Appends the commands that delete keys, all of which must exist.
     pub fn remove_keys(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
         for (family, set, run) in self.runs(keys) {
             batch.del_keys(family, &self.table, set.name(), run.iter().map(|key| &key.key));
@@ -194,7 +194,7 @@ impl StaleFlowLog {
             key_len: concat_len(&key),
             data_type: None,
             data_len: None,
-            // Grows as it is filled: it is seldom large, and never there for long.
+            // Without a fixed size: it is seldom large and never there for long.
             size: SetSize(None),
             id: Some(id),
             timeout_ms: None,
@@ -218,7 +218,7 @@ impl StaleFlowLog {
         cases.map(rule).collect()
     }
 
-    /// Reports packets of a protocol that go to a removed endpoint; the cheap questions first.
+    /// Logs packets of a protocol to removed endpoints; cheap conditions first.
     fn catch(&self, family: Family, of: Protocol, set: StaleFlowSet) -> Vec<Expr> {
         let after = address_words(family);
         let ct =

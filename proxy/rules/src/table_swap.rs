@@ -1,17 +1,17 @@
-//! Two names take turns. Tables are loaded again alongside those that packets pass, and only when the new ones are whole
-//! are the old ones taken out of the way:
+//! Replaces tables without a gap: the new tables are loaded with the other of two names, and only when they are
+//! complete are the old ones deleted.
 //!
 //! ```text
 //!                 old       new
 //!   (before)      serves    -
-//!   1 load        serves    serves     whichever a packet meets first decides
-//!   2 rest        rests     serves     no packet enters; those inside find all that they look for
+//!   1 load        serves    serves     the first that a packet traverses decides
+//!   2 detach      detached  serves     no packet enters; those inside find all elements
 //!   3 delete      -         serves
 //! ```
 //!
-//! To replace tables within one transaction is not enough: a packet that is in the middle of them at that moment
-//! finds the maps of the old ones empty, has not met the new ones, and goes on with its destination as it was, or
-//! is refused. Loaded machines see that at one restart in ten to a hundred.
+//! Replacing the tables within one transaction is not enough: a packet inside them at that moment finds the old maps
+//! empty and has passed the new tables' hook already, so it continues without DNAT or is rejected. On loaded machines
+//! that happens at one restart in ten to a hundred.
 
 use proxy_netfilter::nft::command::Command;
 use proxy_netfilter::nft::{Batch, Family, Rule, TableRules};
@@ -21,19 +21,19 @@ pub fn table_names(name: &str) -> [String; 2] {
     [name.to_owned(), format!("{name}-b")]
 }
 
-/// What a table does.
+/// State of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableState {
-    /// It is not there.
+    /// It does not exist.
     Absent,
     /// No packet enters it.
     Detached,
-    /// Packets pass it.
+    /// Packets traverse it.
     Serving,
 }
 
 impl TableState {
-    /// What a table does, read without the elements of its sets.
+    /// The state of a table, which may be read without elements.
     pub fn from_rules(rules: Option<&TableRules>) -> Self {
         let Some(rules) = rules else { return Self::Absent };
         let mut chains = rules.chains.values();
@@ -43,7 +43,7 @@ impl TableState {
         }
     }
 
-    /// What tables of one name and several families do: the most that one of them does.
+    /// The state of tables of several families together.
     pub fn max(self, other: Self) -> Self {
         match (self, other) {
             (Self::Serving, _) | (_, Self::Serving) => Self::Serving,
@@ -53,19 +53,18 @@ impl TableState {
     }
 }
 
-/// Which of the two names is loaded next, as an index of [`table_names`], where they stand like this: never one that
-/// packets need.
+/// Which of the two names is loaded next, as an index of [`table_names`]: never one that serves alone.
 pub fn next_table(states: [TableState; 2]) -> usize {
     match states {
         [TableState::Absent, _] => 0,
         [_, TableState::Absent] => 1,
         [TableState::Detached, _] => 0,
-        // Of two that serve either will do: the other one serves.
+        // If both serve, either can be replaced.
         [TableState::Serving, _] => 1,
     }
 }
 
-/// Appends the commands after which no packet enters a table of this shape any more.
+/// Appends the commands that delete the base chains' rules.
 pub fn delete_entry_rules(family: Family, table: &str, shape: &TableRules, batch: &mut Batch) {
     let entrances = shape.chains.values().filter(|chain| chain.chain.hook.is_some());
     for chain in entrances.filter(|chain| !chain.rules.is_empty()) {
@@ -80,7 +79,7 @@ pub fn delete_entry_rules(family: Family, table: &str, shape: &TableRules, batch
     }
 }
 
-/// A table without the rules by which packets enter, and these rules.
+/// Splits a table into one without its base chains' rules, and these rules.
 pub fn split_entry_rules(table: &TableRules) -> (TableRules, Vec<Rule>) {
     let mut closed = table.clone();
     let entrances = closed.chains.values_mut().filter(|chain| chain.chain.hook.is_some());

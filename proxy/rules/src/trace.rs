@@ -1,8 +1,7 @@
-//! What a table does to a packet, computed from the table's value the way the kernel would: for tests, and to
-//! explain a connection to people.
+//! Evaluates a table for a packet as the kernel would, for tests and for `orch-proxy trace`.
 //!
-//! It runs the rules themselves, expression by expression, so it knows nothing of services. It knows the
-//! expressions that our rules use; any other ends the trace as [`PacketOutcome::Unknown`].
+//! The rules are interpreted expression by expression, without knowledge of Services. Expressions that the proxy's
+//! rules do not use end the trace as [`PacketOutcome::Unknown`].
 
 use std::net::IpAddr;
 
@@ -32,55 +31,55 @@ pub struct Packet {
     pub dst_port: u16,
     /// Protocol.
     pub protocol: Protocol,
-    /// Where it enters this machine.
+    /// Where it enters this node.
     pub origin: Origin,
 }
 
-/// Where a packet enters this machine's tables.
+/// Where a packet enters this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It comes in by an interface, from a pod or from outside; by which one is not known.
+    /// By an unknown interface, from a pod or from outside.
     Network,
-    /// It comes in by this interface.
+    /// By this interface.
     Interface(InterfaceName),
-    /// A process of this machine sends it.
+    /// From a process on this node.
     Host,
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketOutcome {
-    /// No rule concerns it.
+    /// No rule matched.
     Untouched,
-    /// It goes to an endpoint.
+    /// DNAT to an endpoint.
     Sent {
         /// The endpoint's address.
         to: IpAddr,
         /// The endpoint's port.
         port: u16,
-        /// What the endpoint sees as the sender.
+        /// The source address that the endpoint sees.
         from: Sender,
     },
-    /// The sender gets a TCP reset.
+    /// The client gets a TCP reset.
     Reset,
-    /// The sender gets an ICMP error.
+    /// The client gets an ICMP error.
     Unreachable,
-    /// It is forgotten.
+    /// It is dropped.
     Dropped,
-    /// A rule does something that the tracer does not know.
+    /// A rule has an expression that the tracer does not support.
     Unknown(String),
 }
 
-/// What an endpoint sees as the sender.
+/// The source address that an endpoint sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sender {
-    /// The sender itself.
+    /// The client's.
     Itself,
-    /// This machine.
+    /// This node's.
     Masqueraded,
 }
 
-/// A rule that took part.
+/// A rule that matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Its chain.
@@ -98,38 +97,38 @@ pub struct MatchedElement {
     pub set: String,
     /// The key.
     pub key: Value,
-    /// What it leads to, if it is a map's.
+    /// The data, in a map.
     pub data: Option<Data>,
 }
 
-/// The way of a packet.
+/// The result of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Rules whose conditions all held, in order.
+    /// Rules that matched, in order.
     pub steps: Vec<Step>,
-    /// What became of it.
+    /// What happens to the packet.
     pub outcome: PacketOutcome,
-    /// What it wrote into maps, in order.
+    /// Updates of maps by the packet, in order.
     pub learned: Vec<SetUpdate>,
 }
 
-/// What a packet writes into a map.
+/// An update of a map by a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetUpdate {
     /// The map.
     pub set: String,
     /// The key.
     pub key: Value,
-    /// What it leads to from now on; none when it is forgotten.
+    /// The new data; `None` for a deletion.
     pub data: Option<Value>,
 }
 
 impl SetUpdate {
-    /// Writes it into a table, as the kernel does before the next packet.
+    /// Applies the update, as the kernel does before the next packet.
     pub fn apply(&self, table: &mut TableRules) {
         let Some(set) = table.sets.get_mut(&self.set) else { return };
         match &self.data {
-            // An element that is there lives longer and stays as it is.
+            // An existing element gets a new timeout and keeps its data.
             Some(data) => {
                 let element = Element::entry(self.key.clone(), Data::Value(data.clone()));
                 set.elements.entry(self.key.clone()).or_insert(element);
@@ -139,8 +138,8 @@ impl SetUpdate {
     }
 }
 
-/// Follows a packet through a table. `is_local` says which addresses are this machine's; `draw` chooses a
-/// number below its argument, as the kernel does at random.
+/// Traces a packet. `is_local` is true for addresses of this node; `draw` returns a number below its argument, as the
+/// kernel's numgen does.
 pub fn trace(
     table: &TableRules,
     packet: &Packet,
@@ -166,7 +165,7 @@ pub fn trace(
         }
         HookVerdict::Final(outcome) => return machine.end(outcome),
     };
-    // What comes in for this machine is delivered; only what leaves it passes postrouting.
+    // Packets to local processes do not pass postrouting.
     if packet.origin != Origin::Host && is_local(to) {
         return machine.end(PacketOutcome::Sent { to, port, from: Sender::Itself });
     }
@@ -183,7 +182,7 @@ pub fn trace(
     machine.end(PacketOutcome::Sent { to, port, from })
 }
 
-/// All that can become of a packet, whatever is drawn; each draw is tried up to `draws_max` values.
+/// All possible results; each random draw is tried with up to `draws_max` values.
 pub fn possible_outcomes(
     table: &TableRules,
     packet: &Packet,
@@ -209,7 +208,7 @@ fn address_from(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// The headers that rules look at: network and transport.
+/// Network and transport headers that rules may match.
 fn headers(packet: &Packet) -> (Vec<u8>, Vec<u8>) {
     let (src, dst) = (address_value(&packet.src), address_value(&packet.dst));
     let offset = if src.bytes().len() == 4 { 12 } else { 8 };

@@ -1,4 +1,4 @@
-//! What one pass changes: elements that go, elements that come, classes that are used for the first time.
+//! The result of a pass: elements to remove and to add, and new classes.
 
 use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::object::Elements;
@@ -9,21 +9,21 @@ use crate::compile::{SetElement, Sink};
 use crate::layout::{Class, Layout, Map};
 use crate::stale::StaleFlows;
 
-/// Bytes that an element of an IPv4 table takes in a message, at most.
+/// Maximum length of an encoded IPv4 element.
 const ENTRY_LEN: usize = 56;
 
-/// A change of the tables' elements. All of it happens at once.
+/// A change of the tables' elements, committed as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Classes that have no chain yet.
+    /// Classes without a chain.
     pub classes: Vec<(Family, Class)>,
-    /// Lengths of prefix that have no rule yet.
+    /// Prefix lengths without a rule.
     pub prefixes: Vec<(Family, u8)>,
-    /// Elements that go, with the data that they have; sorted.
+    /// Elements to delete, with their data; sorted.
     pub removed: Vec<SetElement>,
-    /// Elements that come; sorted. A key whose data change is removed and added.
+    /// Elements to add; sorted. An element with new data is deleted and added.
     pub added: Vec<SetElement>,
-    /// Connections of protocols with a handshake that end with it all the same.
+    /// TCP connections to reset.
     pub resets: Vec<StaleFlows>,
 }
 
@@ -37,7 +37,7 @@ impl Transaction {
             && self.resets.is_empty()
     }
 
-    /// Takes in what turns `before`, the elements of a service, into `after`. Empties both.
+    /// Adds what changes `before`, the elements of a Service, into `after`. Empties both.
     pub fn add_difference(&mut self, before: &mut Vec<SetElement>, after: &mut Vec<SetElement>) {
         // Both are in the same order, and mostly equal.
         let same = |(a, b): &(&SetElement, &SetElement)| a == b;
@@ -58,7 +58,7 @@ impl Transaction {
         self.added.extend(new.map(|(entry, _)| entry));
     }
 
-    /// Appends its commands. What goes is removed first, because what comes may have the same keys.
+    /// Appends the commands. Deletions come first, because added elements may have the same keys.
     pub fn encode(&self, layout: &Layout, batch: &mut Batch) {
         for (family, class) in &self.classes {
             encode_class(layout, *family, *class, batch);
@@ -73,7 +73,7 @@ impl Transaction {
         runs(&self.added).for_each(|run| run.encode(layout, batch));
     }
 
-    /// What becomes of a table by it; what it removes must be there.
+    /// Applies the change to a table; deleted elements must exist.
     pub fn apply(&self, layout: &Layout, family: Family, table: &mut TableRules) {
         for (_, class) in self.classes.iter().filter(|(f, _)| *f == family) {
             layout.add_class(family, table, *class);
@@ -94,7 +94,7 @@ impl Transaction {
     }
 }
 
-/// Commands that give a class its chain and its element.
+/// Appends the commands for the chain and the element of a class.
 fn encode_class(layout: &Layout, family: Family, class: Class, batch: &mut Batch) {
     if let Some(chain) = layout.class_chain(family, class) {
         batch.push(family, &Command::NewChain(chain.chain, Existing::Keep));
@@ -110,10 +110,10 @@ fn encode_class(layout: &Layout, family: Family, class: Class, batch: &mut Batch
     batch.push(family, &Command::NewElements(elements, Existing::Keep));
 }
 
-/// Neighbouring entries of the same map.
+/// Consecutive elements of one map.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// The table.
+    /// Family of the table.
     pub family: Family,
     /// The map.
     pub map: Map,
@@ -122,14 +122,14 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Appends the commands that add them.
+    /// Appends the commands that add the elements.
     pub fn encode(&self, layout: &Layout, batch: &mut Batch) {
         let pairs = self.entries.iter().map(|entry| (&entry.key, entry.data.as_ref()));
         batch.add_pairs(self.family, &layout.table, self.map.name(), pairs);
     }
 }
 
-/// Many elements, each map's by themselves.
+/// Elements grouped by map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElementsByMap {
     groups: Vec<((Family, Map), Vec<SetElement>)>,
@@ -146,22 +146,22 @@ impl Sink for ElementsByMap {
 }
 
 impl ElementsByMap {
-    /// How many there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|(_, group)| group.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// All of them.
+    /// All elements.
     pub fn iter(&self) -> impl Iterator<Item = &SetElement> {
         self.groups.iter().flat_map(|(_, group)| group)
     }
 
-    /// All of them by map; maps without any are left out.
+    /// The elements of each map; empty maps are left out.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = Run<'_>> {
         self.groups.iter().map(|((family, map), entries)| Run {
             family: *family,
@@ -170,7 +170,7 @@ impl ElementsByMap {
         })
     }
 
-    /// Puts the maps into the order of their declaration.
+    /// Sorts the maps in the order of their declaration.
     pub fn sort(&mut self) {
         self.groups.sort_unstable_by_key(|(place, _)| *place);
     }
@@ -184,24 +184,24 @@ fn runs(entries: &[SetElement]) -> impl Iterator<Item = Run<'_>> {
     })
 }
 
-/// All tables, loaded again.
+/// All tables, for a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// The tables without the services' elements.
+    /// The tables without the Services' elements.
     pub tables: Vec<(Family, TableRules)>,
-    /// The services' elements.
+    /// The Services' elements.
     pub entries: ElementsByMap,
 }
 
 impl Load {
-    /// Appends the commands that replace whatever tables of this name there are by these.
+    /// Appends the commands that replace the tables of this name, if they exist.
     pub fn encode(&self, layout: &Layout, batch: &mut Batch) {
         self.encode_tables(layout, batch);
         batch.reserve(self.entries.len() * ENTRY_LEN);
         self.entries.runs().for_each(|run| run.encode(layout, batch));
     }
 
-    /// The same without the services' elements.
+    /// The same without the Services' elements.
     pub fn encode_tables(&self, layout: &Layout, batch: &mut Batch) {
         for ((family, table), first_set_id) in self.tables.iter().zip((1..).step_by(100)) {
             clear(layout, *family, batch);
@@ -212,7 +212,7 @@ impl Load {
         }
     }
 
-    /// The families that have services which remember their clients.
+    /// Families with Services that have session affinity.
     pub fn remembering(&self) -> Vec<Family> {
         let live = self.entries.runs().filter(|run| matches!(run.map, Map::Live | Map::LiveHere));
         let mut families: Vec<Family> = live.map(|run| run.family).collect();
@@ -220,8 +220,8 @@ impl Load {
         families
     }
 
-    /// Keeps clients that the kernel remembers in the tables that these replace. Elements of another form, by
-    /// another version of this program, are forgotten.
+    /// Adds clients of the previous tables' affinity map. Elements of another format, of another version of this
+    /// program, are dropped.
     pub fn remember(&mut self, family: Family, clients: Vec<Element>) {
         let table = self.tables.iter_mut().find(|(f, _)| *f == family);
         let set = table.and_then(|(_, table)| table.sets.get_mut(Map::Affinity.name()));
@@ -247,8 +247,8 @@ impl Load {
     }
 }
 
-/// Appends the commands that delete our table of a family, whether it is there or not; works on kernels
-/// before 6.3, which know no command for that.
+/// Appends the commands that delete the table of a family, if it exists; works on kernels before 6.3, which have no
+/// `destroy` command.
 pub fn clear(layout: &Layout, family: Family, batch: &mut Batch) {
     clear_table(&layout.table, family, batch);
 }

@@ -1,4 +1,4 @@
-//! The tables do to a packet what the services mean, whatever services there are.
+//! The tables do to a packet what the Services mean, for random Services.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 

@@ -1,5 +1,5 @@
-//! Addresses of services made this machine's own, so that what is sent to them ends here: on a link that carries
-//! nothing else, by which they are found again and go together.
+//! Assigns Services' addresses to this node, so that packets to them are delivered locally: on a link of their own, by
+//! which they are found and removed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,40 +11,40 @@ use netlink_packet_route::address::{
 use nix::libc;
 use rtnetlink::{Error, Handle, LinkDummy, LinkUnspec, LinkVeth};
 
-/// The addresses are not as they should be.
+/// The addresses are not as desired.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// No route netlink socket.
+    /// The route netlink socket cannot be opened.
     #[error("open route netlink")]
     Open(#[source] std::io::Error),
-    /// The kernel does not list what there is.
+    /// Links or addresses cannot be listed.
     #[error("list links and addresses")]
     List(#[source] Box<Error>),
-    /// The link cannot be made or removed.
+    /// The link cannot be created or deleted.
     #[error("change link {link}")]
     Link {
-        /// Which.
+        /// Its name.
         link: String,
-        /// Why not.
+        /// The error.
         #[source]
         source: Box<Error>,
     },
-    /// An address cannot be changed; the others were still tried.
+    /// An address cannot be changed; the others were tried.
     #[error("{what} address {address} on link {link}")]
     Address {
         /// `add` or `remove`.
         what: &'static str,
-        /// Which.
+        /// The address.
         address: IpAddr,
-        /// Where.
+        /// Name of the link.
         link: String,
-        /// Why not.
+        /// The error.
         #[source]
         source: Box<Error>,
     },
 }
 
-/// This machine's addresses.
+/// Addresses of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkAddresses {
     /// Those on the link.
@@ -54,7 +54,7 @@ pub struct LinkAddresses {
 }
 
 impl LinkAddresses {
-    /// Addresses that the link lacks. One that is this machine's already is left alone.
+    /// Addresses that the link lacks, except those that another link of this node has.
     pub fn missing(&self, wanted: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let absent = |a: &&IpAddr| !self.services.contains(a) && !self.node.contains(a);
         wanted.iter().filter(absent).copied().collect()
@@ -66,7 +66,7 @@ impl LinkAddresses {
     }
 }
 
-/// The link with the services' addresses.
+/// The link with the Services' addresses.
 #[derive(Debug)]
 pub struct ServiceAddresses {
     handle: Handle,
@@ -74,15 +74,14 @@ pub struct ServiceAddresses {
 }
 
 impl ServiceAddresses {
-    /// The link of this name, whether it is there or not. Route netlink's driver runs as a task until this is
-    /// dropped.
+    /// For the link of this name, existing or not. The task of route netlink ends when this is dropped.
     pub fn open(link: &str) -> Result<Self, AddressError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(AddressError::Open)?;
         tokio::spawn(connection);
         Ok(Self { handle, link: link.to_owned() })
     }
 
-    /// All addresses of this machine.
+    /// All addresses of this node.
     pub async fn find(&self) -> Result<LinkAddresses, AddressError> {
         let index = self.index().await?;
         let mut found = LinkAddresses::default();
@@ -94,12 +93,12 @@ impl ServiceAddresses {
             };
             list.extend(address_of(&message));
         }
-        // The kernel gives every link one of these.
+        // The kernel assigns one of these to every link.
         found.services.retain(|a| !matches!(a, IpAddr::V6(v6) if v6.is_unicast_link_local()));
         Ok(found)
     }
 
-    /// Adds addresses, making the link if need be; the first error of those that cannot be added.
+    /// Adds addresses, creating the link if necessary; returns the first error.
     pub async fn add(&self, addresses: &[IpAddr]) -> Result<(), AddressError> {
         if addresses.is_empty() {
             return Ok(());
@@ -113,7 +112,7 @@ impl ServiceAddresses {
             let bits = if address.is_ipv4() { 32 } else { 128 };
             let mut request = self.handle.address().add(index, *address, bits);
             if address.is_ipv6() {
-                // Nobody else answers for it on this link: no need to wait until that is certain.
+                // No other host has the address on this link: duplicate address detection is not needed.
                 let message = request.message_mut();
                 message.header.flags |= AddressHeaderFlags::Nodad;
                 message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
@@ -124,7 +123,7 @@ impl ServiceAddresses {
         outcome
     }
 
-    /// Removes addresses; the first error of those that cannot be removed.
+    /// Removes addresses; returns the first error.
     pub async fn remove(&self, addresses: &[IpAddr]) -> Result<(), AddressError> {
         let Some(index) = self.index().await?.filter(|_| !addresses.is_empty()) else {
             return Ok(());
@@ -143,7 +142,7 @@ impl ServiceAddresses {
         outcome
     }
 
-    /// Removes the link with all its addresses; says whether there was one.
+    /// Deletes the link with all its addresses; false if it does not exist.
     pub async fn remove_link(&self) -> Result<bool, AddressError> {
         let Some(index) = self.index().await? else { return Ok(false) };
         let failed = |error| self.link_failed(error);
@@ -160,7 +159,7 @@ impl ServiceAddresses {
         }
     }
 
-    /// A dummy link; where the kernel has none, a pair whose other end leads nowhere.
+    /// Creates a dummy link; on kernels without dummy links, a veth pair whose peer is unused.
     async fn make(&self) -> Result<u32, AddressError> {
         let failed = |error| self.link_failed(error);
         let dummy = LinkDummy::new(&self.link).build();
@@ -182,7 +181,7 @@ impl ServiceAddresses {
         AddressError::Link { link: self.link.clone(), source: Box::new(error) }
     }
 
-    /// `harmless` is the answer that means that it was so already.
+    /// `harmless` is the error that means that the change had been made before.
     fn describe_failure(
         &self,
         what: &'static str,
@@ -211,7 +210,7 @@ fn is(error: &Error, errno: i32) -> bool {
     matches!(error, Error::NetlinkError(e) if e.raw_code() == -errno)
 }
 
-/// The local address: on links between two machines the other attribute is the far end's.
+/// The local address: on point-to-point links the other attribute is the peer's.
 fn address_of(message: &AddressMessage) -> Option<IpAddr> {
     let of = |local: bool| {
         message.attributes.iter().find_map(|attribute| match attribute {

@@ -1,4 +1,4 @@
-//! Pure: which endpoint the next connection gets.
+//! Pure: chooses the endpoint of the next connection.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use proxy_rules::model::Choice;
 
-/// Clients that are remembered for each service port; beyond that those who came least lately are forgotten.
+/// Clients with affinity per Service port; beyond that the least recent are dropped.
 const CLIENTS_MAX: usize = 65_536;
 
-/// The state of choosing among the endpoints of one port of a service.
+/// State of one port of a Service.
 #[derive(Clone, Debug, Default)]
 pub struct Balance {
     turn: usize,
@@ -18,8 +18,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// An endpoint for a connection from `client` at `now`; `tried` are those that did not answer it. None when there
-    /// is none left.
+    /// An endpoint for a connection from `client` at `now`; `tried` are those that failed. `None` if none is left.
     pub fn pick(
         &mut self,
         backends: &[SocketAddr],
@@ -31,7 +30,7 @@ impl Balance {
         let left = || backends.iter().filter(|backend| !tried.contains(backend)).copied();
         match choice {
             Choice::Random => self.next(left()),
-            // The endpoint whose hash with the client is the largest: few clients move when one comes or goes.
+            // Rendezvous hashing: few clients move when an endpoint is added or removed.
             Choice::Consistent => left().max_by_key(|backend| weight(client, *backend)),
             Choice::Sticky(seconds) => {
                 let time = Duration::from_secs(seconds.into());
@@ -56,7 +55,7 @@ impl Balance {
 
     fn remember(&mut self, client: IpAddr, backend: SocketAddr, now: Instant) {
         if self.clients.len() >= CLIENTS_MAX && !self.clients.contains_key(&client) {
-            // The half that came least lately goes at once, so that this is rare.
+            // Drops the least recent half at once, so that this happens seldom.
             let mut times: Vec<Instant> = self.clients.values().map(|(_, last)| *last).collect();
             let middle = times.len() / 2;
             let (_, median, _) = times.select_nth_unstable(middle);
@@ -67,11 +66,11 @@ impl Balance {
     }
 }
 
-/// Fixed, so that every node and every start decides alike.
+/// Fixed, so that all nodes and processes decide alike.
 fn weight(client: IpAddr, backend: SocketAddr) -> u64 {
     let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
     (client, backend.ip(), backend.port()).hash(&mut hasher);
-    // The last bytes hashed hardly reach the upper bits: spread them (the finisher of MurmurHash3).
+    // The last bytes hardly affect the upper bits: spread them (the finalizer of MurmurHash3).
     let mixed = (hasher.0 ^ (hasher.0 >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ (mixed >> 33)
@@ -138,7 +137,7 @@ mod tests {
         let third = pick(1, &all, &[second], 21);
         assert_ne!(third, second);
         assert_eq!(pick(1, &all, &[], 22), third);
-        // After the time it is anybody's turn: with four endpoints not always the same.
+        // After the timeout any endpoint may be chosen: with four endpoints not always the same.
         let later: std::collections::BTreeSet<_> =
             (0..4).map(|n| pick(1, &all, &[], 100 + 20 * n)).collect();
         assert!(later.len() > 1);

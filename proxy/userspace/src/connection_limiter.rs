@@ -1,5 +1,5 @@
-//! Room for connections and sessions: so many together, and of one client only a part, so that whoever opens all that it
-//! may leaves room for others.
+//! Limits of concurrent connections and sessions: in total, and for each client, so that one client cannot use all of
+//! them.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All places.
+/// The permits.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimiter {
     all: usize,
@@ -21,7 +21,7 @@ struct ConnectionCounts {
     by_client: HashMap<IpAddr, usize>,
 }
 
-/// One place; free again when dropped.
+/// One permit; returned when dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     limiter: ConnectionLimiter,
@@ -29,12 +29,12 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionLimiter {
-    /// So many, and so many for each client.
+    /// `all` in total, `each` per client.
     pub fn new(all: usize, each: usize) -> Self {
         Self { all, each, counts: Arc::default() }
     }
 
-    /// A place for a client, if there is one. Processes of this machine share their address: for them only the sum counts.
+    /// A permit for a client, if there is one. Local processes share an address: for them only the total counts.
     pub fn admit(&self, client: IpAddr) -> Option<ConnectionPermit> {
         let client = client.to_canonical();
         let mut held = self.counts();

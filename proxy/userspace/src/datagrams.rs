@@ -1,4 +1,4 @@
-//! UDP: a client's datagrams go to one endpoint while they come, by a socket of their own, whose answers go back.
+//! UDP: each client has a session with one endpoint, on a socket of its own whose replies are sent back.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -17,12 +17,12 @@ use tokio::time::timeout;
 use crate::connection_limiter::ConnectionPermit;
 use crate::ports::{BackendPicker, Shared};
 
-/// The largest datagram.
+/// Maximum length of a datagram.
 const DATAGRAM_LEN: usize = 65_535;
-/// Pause after a failure that may go on.
+/// Pause after an error that may persist.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// When something was said last, in milliseconds since the frontend began.
+/// Time of the last datagram, in milliseconds since the frontend was opened.
 #[derive(Clone, Debug)]
 struct LastWord {
     began: Instant,
@@ -54,26 +54,26 @@ impl LastWord {
 }
 
 /// A client with its endpoint.
-struct Session {
+struct UdpSession {
     backend: SocketAddr,
     socket: Arc<UdpSocket>,
     last: LastWord,
     task: AbortHandle,
-    /// Tells the sessions of a client apart.
+    /// Distinguishes successive sessions of a client.
     number: u64,
 }
 
-/// One frontend.
+/// The sessions of one frontend.
 struct Sessions {
     near: Arc<UdpSocket>,
     shared: Arc<Shared>,
     began: Instant,
-    open: HashMap<SocketAddr, Session>,
+    open: HashMap<SocketAddr, UdpSession>,
     tasks: JoinSet<(SocketAddr, u64)>,
     numbers: u64,
 }
 
-/// Takes datagrams and hands them on. Ends only when aborted, and its sessions with it.
+/// Forwards datagrams. Ends only when aborted, with its sessions.
 pub async fn forward(
     socket: Arc<UdpSocket>,
     mut picker: watch::Receiver<BackendPicker>,
@@ -93,7 +93,7 @@ pub async fn forward(
             ready = socket.readable() => {
                 let picker = picker.borrow().clone();
                 match ready.and_then(|()| sessions.take_one(&picker)) {
-                    // Nothing was there after all, or an earlier answer came back as unreachable.
+                    // A spurious wake-up, or the ICMP error of an earlier reply.
                     Err(error)
                         if matches!(
                             error.kind(),
@@ -102,7 +102,7 @@ pub async fn forward(
                     Err(error) => {
                         tracing::debug!(
                             %error,
-                            "cannot receive DNS datagrams; the socket is read again"
+                            "cannot receive datagrams of a frontend; the socket is read again"
                         );
                         tokio::time::sleep(PAUSE).await;
                     }
@@ -126,8 +126,8 @@ pub async fn forward(
 }
 
 impl Sessions {
-    /// Takes a datagram from the socket and hands it on; fails when none can be taken. The buffer is on the stack, so
-    /// that thousands of silent frontends hold none.
+    /// Forwards one datagram; fails if none can be received. The buffer is on the stack, so that thousands of idle
+    /// frontends hold none.
     fn take_one(&mut self, picker: &BackendPicker) -> std::io::Result<()> {
         let mut buffer = [0; DATAGRAM_LEN];
         let (len, client) = self.near.try_recv_from(&mut buffer)?;
@@ -141,7 +141,7 @@ impl Sessions {
         }
         let Some(session) = self.open.get(&client) else { return };
         session.last.said();
-        // The runtime does not know yet that a new socket can be written to.
+        // The runtime has not registered yet that a new socket is writable.
         let sent = send(session.socket.as_raw_fd(), datagram, MsgFlags::MSG_DONTWAIT);
         if let Err(error) = sent {
             tracing::debug!(
@@ -150,12 +150,12 @@ impl Sessions {
                 "cannot send a datagram to an endpoint"
             );
             let number = session.number;
-            // The next datagram gets the next endpoint.
+            // The next datagram gets another endpoint.
             self.end(client, number);
         }
     }
 
-    /// Begins a session; says whether there is one.
+    /// Starts a session; false if that is not possible.
     fn begin(&mut self, client: SocketAddr, picker: &BackendPicker) -> bool {
         let Some(backend) = picker.pick(&self.shared, client.ip(), &[]) else {
             return self.refused("none");
@@ -191,7 +191,7 @@ impl Sessions {
         });
         self.shared.metrics.begun.with_label_values(&["udp"]).inc();
         self.shared.metrics.open.with_label_values(&["udp"]).inc();
-        self.open.insert(client, Session { backend, socket, last, task, number });
+        self.open.insert(client, UdpSession { backend, socket, last, task, number });
         true
     }
 
@@ -200,7 +200,7 @@ impl Sessions {
         false
     }
 
-    /// Ends sessions whose endpoint is no longer one; the next datagram of the client gets another.
+    /// Ends sessions whose endpoint was removed; the client's next datagram gets another one.
     fn end_removed(&mut self, picker: &BackendPicker) {
         let gone = self.open.iter().filter(|(_, session)| !picker.target.has(&session.backend));
         let gone: Vec<(SocketAddr, u64)> = gone.map(|(client, s)| (*client, s.number)).collect();
@@ -249,7 +249,7 @@ fn connected(backend: SocketAddr) -> std::io::Result<UdpSocket> {
     UdpSocket::from_std(socket)
 }
 
-/// The way back of one session.
+/// The reply direction of one session.
 struct Answers {
     near: Arc<UdpSocket>,
     far: Arc<UdpSocket>,
@@ -260,7 +260,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// Carries answers back until neither side has said anything for a while, or the endpoint refuses.
+    /// Forwards replies until both directions are idle, or the endpoint refuses.
     async fn carry(self) {
         loop {
             let silence = self.last.silence();
@@ -281,7 +281,7 @@ impl Answers {
         }
     }
 
-    /// On the stack, so that thousands of sessions that wait hold no buffer each.
+    /// The buffer is on the stack, so that thousands of idle sessions hold none.
     fn carry_one(&self) -> std::io::Result<()> {
         let mut buffer = [0; DATAGRAM_LEN];
         let len = match self.far.try_recv(&mut buffer) {

@@ -1,4 +1,4 @@
-//! Follows what should be forwarded and keeps listeners and addresses as it says.
+//! Keeps listeners and addresses in sync with the plan.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,28 +19,28 @@ use crate::plan::{Frontend, FrontendBackends, ListenerChanges, Plan};
 use crate::ports::{Ports, Shared};
 use crate::sockets;
 
-/// Services, and slices of endpoints.
+/// Services and EndpointSlices.
 const SOURCES: usize = 2;
-/// How often this node's addresses are looked at.
+/// Interval of listing this node's addresses.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Waits after a listener or an address could not be made.
+/// Delay before a listener or an address is retried.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 
 /// Bounds and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwarderLimits {
-    /// Addresses and ports that are listened at.
+    /// Listening sockets.
     pub frontends: usize,
-    /// Connections and sessions, of all frontends together. A connection takes two open files, a session one.
+    /// Connections and sessions of all frontends. A connection uses two files, a session one.
     pub connections: usize,
-    /// Those of one client, unless it is this machine itself.
+    /// Those of one client, except for local processes.
     pub each: usize,
-    /// Sessions of one UDP frontend; beyond that the one that was silent longest ends.
+    /// Sessions of one UDP frontend; beyond that the one that is idle for the longest time ends.
     pub sessions: usize,
-    /// How long an endpoint has to take a connection.
+    /// Timeout of connecting to an endpoint.
     pub dial: Duration,
-    /// How long a UDP session lasts in which nothing is said.
+    /// Idle timeout of UDP sessions.
     pub idle: Duration,
 }
 
@@ -52,44 +52,44 @@ impl Default for ForwarderLimits {
             each: 4096,
             sessions: 4096,
             dial: Duration::from_secs(2),
-            // As connection tracking has it for a flow that is not a stream.
+            // As conntrack's timeout of unreplied UDP flows.
             idle: Duration::from_secs(30),
         }
     }
 }
 
-/// What a forwarder is told.
+/// Parameters of a forwarder.
 #[derive(Debug)]
 pub struct Options {
     /// Bounds and times.
     pub limits: ForwarderLimits,
-    /// Name of the link that gets the services' addresses, at most 13 bytes; none where no address is needed.
+    /// Name of the link with the Services' addresses, at most 13 bytes; `None` if no address is assigned.
     pub link: Option<String>,
     /// What is counted.
     pub metrics: ForwardMetrics,
-    /// What it does.
+    /// Status for `/statusz`.
     pub status: TaskStatus,
 }
 
-/// What should be forwarded, shared by those who hear of it and the one who does it.
+/// The desired forwarding, shared by the watches and the task that does it.
 #[derive(Debug)]
 pub struct Forwarder {
     plan: Mutex<Plan>,
     changed: Notify,
-    /// How many of the two sources have been heard completely.
+    /// How many of the two sources are synced.
     complete_sources: watch::Sender<usize>,
-    /// Answers to load balancers' health checks.
+    /// Results of load balancers' health checks.
     health_checks: watch::Sender<Arc<HealthChecks>>,
 }
 
 impl Forwarder {
-    /// With nothing heard yet.
+    /// With nothing received yet.
     pub fn new(settings: Settings) -> Self {
         Self::with(Plan::new(settings).with_sctp(sockets::find_sctp()))
     }
 
-    /// For node ports at the loopback addresses of this machine, as far as the blocks of node port addresses have them,
-    /// of services that are told by [`Forwarder::node_ports_changed`].
+    /// For node ports at loopback addresses, within the CIDRs of node port addresses, of the Services that
+    /// [`Forwarder::node_ports_changed`] receives.
     pub fn of_node_ports(settings: Settings) -> Self {
         let at = sockets::loopback_addresses().collect();
         Self::with(Plan::of_node_ports(settings, at).with_sctp(sockets::find_sctp()))
@@ -104,13 +104,12 @@ impl Forwarder {
         }
     }
 
-    /// Answers to load balancers' health checks, as of the last pass.
+    /// Results of load balancers' health checks, as of the last pass.
     pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
         self.health_checks.subscribe()
     }
 
-    /// Notes services with node ports as they are now, or that they have none any more; with the first of them
-    /// everything has been heard.
+    /// Sets Services with node ports, or removes them; with the first call the forwarder is synced.
     pub fn node_ports_changed(
         &self,
         zone: Option<&str>,
@@ -125,19 +124,19 @@ impl Forwarder {
         self.changed.notify_one();
     }
 
-    /// Returns once everything has been heard. Cancel safe.
+    /// Returns once all sources are synced. Cancel safe.
     pub async fn complete(&self) {
         // The sender lives in self: the channel cannot close.
         let _ = self.complete_sources.subscribe().wait_for(|sources| *sources >= SOURCES).await;
     }
 
-    /// Notes a service as it is now, or that there is none.
+    /// Sets a Service, or removes it.
     pub fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         self.plan().service_changed(id, service);
         self.changed.notify_one();
     }
 
-    /// Notes a slice as it is now, or that there is none, and what it was before.
+    /// Sets an EndpointSlice, or removes it; `old` is its previous state.
     pub fn slice_changed(
         &self,
         name: &str,
@@ -148,13 +147,13 @@ impl Forwarder {
         self.changed.notify_one();
     }
 
-    /// Notes the zone that this node is in.
+    /// Sets this node's zone.
     pub fn zone_changed(&self, zone: Option<&str>) {
         self.plan().zone_changed(zone);
         self.changed.notify_one();
     }
 
-    /// One more of the two sources has been heard completely.
+    /// One more of the two sources is synced.
     pub fn source_complete(&self) {
         self.complete_sources.send_modify(|sources| *sources += 1);
     }
@@ -163,7 +162,7 @@ impl Forwarder {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forwards until drained, from when everything has been heard of. `passed` is called after each pass.
+    /// Forwards until drained, once synced. `passed` is called after each pass.
     pub async fn run(&self, options: Options, mut passed: impl FnMut() + Send, drain: DrainWatch) {
         // Both arms are cancel safe.
         tokio::select! {
@@ -205,28 +204,28 @@ impl Forwarder {
     }
 }
 
-/// What is made of the plan.
+/// The sockets and addresses of the plan.
 struct Work {
     ports: Ports,
     shared: Arc<Shared>,
     addresses: Option<ServiceAddresses>,
-    /// Frontends that could not be opened, and where they should lead.
+    /// Frontends that could not be opened, with their endpoints.
     failed: BTreeMap<Frontend, Arc<FrontendBackends>>,
-    /// Ports for whose protocol this host has no sockets.
+    /// Ports whose protocol this host has no sockets for.
     unserved: usize,
-    /// What could not be done the last time.
+    /// The error of the last pass.
     problem: Option<String>,
     status: TaskStatus,
 }
 
 impl Work {
-    /// Makes everything as planned that can be; says whether all could.
+    /// Applies the plan as far as possible; false if something failed.
     async fn pass(&mut self, forwarder: &Forwarder) -> bool {
-        self.status.started("something changed, or time passed");
+        self.status.started("services or addresses changed, or periodic");
         let found = self.find().await;
         let (changes, wanted, inside, services, unserved, checks) = {
             let mut plan = forwarder.plan();
-            // Once before, so that addresses of services are known as such.
+            // Planned before listing, so that Services' addresses are known as such.
             let mut changes = plan.pass();
             if self.addresses.is_some() {
                 plan.node_changed(found.node.clone());
@@ -241,7 +240,7 @@ impl Work {
             forwarder.health_checks.send_replace(Arc::new(checks));
         }
         self.shared.set_inside(inside);
-        // Addresses come before the sockets on them and go after them.
+        // Addresses are added before the sockets on them and removed after them.
         let mut problem = None;
         if let Some(addresses) = &self.addresses {
             problem = addresses.add(&found.missing(&wanted)).await.err().map(|e| chain(&e));
@@ -264,7 +263,7 @@ impl Work {
                 });
             }
             Some(problem) => {
-                // Who holds a port may hold it for long: said once, not at each attempt.
+                // A port may be in use for a long time: logged once, not at each attempt.
                 if self.problem.as_ref() != Some(problem) {
                     tracing::warn!(
                         problem,
@@ -301,7 +300,7 @@ impl Work {
         })
     }
 
-    /// Opens and closes listeners, those that failed before among them; what could not be opened, in words.
+    /// Opens and closes listeners, including those that failed before; returns a description of the failures.
     fn apply(&mut self, mut changes: ListenerChanges) -> Option<String> {
         for frontend in &changes.close {
             self.failed.remove(frontend);

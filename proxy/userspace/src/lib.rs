@@ -1,22 +1,22 @@
-//! Io: forwards services by sockets of this process, for hosts whose kernel cannot: it has no nf_tables, or we may
-//! not program it.
+//! Io: forwards Services by sockets of this process, on hosts whose kernel has no nf_tables or does not allow it.
 //!
 //! ```text
-//!  LocalService, LocalSlice ──▶ Plan (pure) ──▶ Ports: one listener a frontend ──▶ streams, datagrams
-//!                                    └────────▶ ServiceAddresses: cluster addresses made local, on a link of ours
+//!  LocalService, LocalSlice ──▶ Plan (pure) ──▶ Ports: one listener per frontend ──▶ streams, datagrams
+//!                                    └────────▶ ServiceAddresses: cluster IPs as local addresses, on a link of their own
 //! ```
 //!
-//! Which endpoints a frontend has is decided as for the kernel ([`proxy_rules::choose`]); which of them a connection
-//! gets is decided here ([`Balance`]): in turn, by the client's address, or the one that the client had.
+//! The endpoints of a frontend are selected as in nftables mode ([`proxy_rules::endpoint_selection`]); the endpoint of
+//! a connection is chosen here ([`Balance`]): round robin, consistent hashing, or session affinity.
 //!
-//! What is not as with the kernel: endpoints see the node as their client; when this process goes, so do all
-//! connections; when a service goes, its addresses go, and connections to them; traffic that a policy would drop is
-//! refused; interfaces do not tell whose traffic it is (`BridgeInterface`, `InterfaceNamePrefix`: the cluster's blocks
-//! do); of SCTP, messages arrive each for itself and in order, by the first stream, and it takes a host with sockets of
-//! that kind: without them such ports are not served, which is said in the log and on `/statusz`.
+//! Differences from nftables mode: endpoints see the node's address as the client; connections end with the process;
+//! when a Service is removed its addresses and the connections to them are; traffic that a policy would drop is
+//! refused; interfaces do not identify pods (instead of `BridgeInterface` and `InterfaceNamePrefix` the cluster CIDRs
+//! do); SCTP messages are forwarded one by one in order on the first stream, and only if the host has SCTP sockets:
+//! otherwise such ports are not served, which is logged and shown on `/statusz`.
 //!
-//! Alongside the kernel's tables the same sockets serve node ports at loopback addresses ([`Forwarder::of_node_ports`]):
-//! what comes from there the kernel sends nowhere else, unless `route_localnet` opens the host.
+//! In nftables mode the same sockets serve node ports at loopback addresses ([`Forwarder::of_node_ports`]): the kernel
+//! does not route packets from loopback addresses to other hosts unless `route_localnet` is set, which exposes the
+//! host.
 
 mod addresses;
 mod balance;

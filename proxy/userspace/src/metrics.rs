@@ -1,23 +1,23 @@
-//! What is counted.
+//! Metrics of userspace forwarding.
 
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts};
 use proto_daemon::metrics::Metrics;
 
-/// Counts of forwarding by sockets. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ForwardMetrics {
-    /// Connections and sessions that began, by protocol.
+    /// Started connections and sessions, by protocol.
     pub begun: IntCounterVec,
-    /// Those that there are, by protocol.
+    /// Open connections and sessions, by protocol.
     pub open: IntGaugeVec,
-    /// Endpoints that did not answer.
+    /// Endpoints that did not respond.
     pub unanswered: IntCounter,
-    /// Connections and datagrams that went nowhere, by reason: none, bound.
+    /// Connections and datagrams that were not forwarded, by reason: none (no endpoint), bound (limit).
     pub refused: IntCounterVec,
 }
 
 impl ForwardMetrics {
-    /// Registers them under `prefix`.
+    /// Registers the metrics with `prefix`.
     pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
         let options =
             |name: &str, help: &str| Opts::new(format!("{prefix}_userspace_{name}"), help);

@@ -1,4 +1,4 @@
-//! Pure: which frontends there are, and where each leads.
+//! Pure: the frontends and their endpoints.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,10 +14,10 @@ use proxy_rules::model::{
 };
 use proxy_rules::node_ports::NodePortService;
 
-/// What a frontend takes of a service's budget: a service has 4096 of them at most.
+/// Budget of a frontend: a Service may have 4096 of them.
 const FRONTEND_WORK: usize = WORK_MAX / 4096;
 
-/// What clients connect to: an address, a port and a protocol.
+/// Destination of clients: address, port and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frontend {
     /// The protocol.
@@ -26,10 +26,10 @@ pub struct Frontend {
     pub at: SocketAddr,
 }
 
-/// A port of a service in one family: all its frontends share what is remembered of clients.
+/// A port of a Service in one family: all its frontends share the affinity of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServicePort {
-    /// The service.
+    /// The Service.
     pub service: ServiceId,
     /// Name of its port.
     pub port: Box<str>,
@@ -39,10 +39,10 @@ pub struct ServicePort {
     pub is_v4: bool,
 }
 
-/// Where a frontend leads.
+/// Endpoints of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendBackends {
-    /// The port of the service.
+    /// The port of the Service.
     pub service_port: ServicePort,
     /// Endpoints for clients inside the cluster.
     pub inside: Arc<[SocketAddr]>,
@@ -50,12 +50,12 @@ pub struct FrontendBackends {
     pub outside: Arc<[SocketAddr]>,
     /// How one is chosen.
     pub choice: Choice,
-    /// Clients who may come; none for everybody.
+    /// Source ranges; empty if not restricted.
     pub only: Arc<[Cidr]>,
 }
 
 impl FrontendBackends {
-    /// The endpoints that a client may reach.
+    /// The endpoints for a client.
     pub fn backends(&self, client: IpAddr, is_inside: bool) -> &[SocketAddr] {
         if !is_inside && !self.admits(client) {
             return &[];
@@ -72,18 +72,18 @@ impl FrontendBackends {
         blocks.peek().is_none() || blocks.any(|block| block.contains(client))
     }
 
-    /// Whether it leads to the endpoint for anybody.
+    /// Whether any client may reach the endpoint.
     pub fn has(&self, backend: &SocketAddr) -> bool {
         self.inside.contains(backend) || self.outside.contains(backend)
     }
 
-    /// Whether it leads nowhere.
+    /// Whether there are no endpoints.
     pub fn is_empty(&self) -> bool {
         self.inside.is_empty() && self.outside.is_empty()
     }
 }
 
-/// Clients that are part of the cluster: pods, and this node.
+/// Clients inside the cluster: pods and this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterRange {
     pods: Vec<Cidr>,
@@ -91,31 +91,31 @@ pub struct ClusterRange {
 }
 
 impl ClusterRange {
-    /// Whether the client is one of them.
+    /// Whether a client is inside.
     pub fn contains(&self, client: IpAddr) -> bool {
         let is_pod = || self.pods.iter().any(|block| block.contains(client));
         client.is_loopback() || is_pod() || self.addresses.contains(&client)
     }
 }
 
-/// Whether a claim to a frontend was given by the cluster, which wins, or written by somebody.
+/// Priority of a claim: the cluster's allocation wins over a user's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Rank {
+enum ClaimRank {
     Cluster,
     External,
 }
 
-/// What has to change.
+/// Changes of listeners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerChanges {
-    /// Frontends that lead nowhere any more.
+    /// Frontends without endpoints.
     pub close: Vec<Frontend>,
-    /// Frontends that are new or lead elsewhere.
+    /// Frontends that are new or have other endpoints.
     pub open: Vec<(Frontend, Arc<FrontendBackends>)>,
 }
 
 impl ListenerChanges {
-    /// Takes later changes along: of each frontend the last word counts.
+    /// Adds later changes: for each frontend the last one counts.
     pub fn merge(&mut self, later: ListenerChanges) {
         let closed: HashSet<Frontend> = later.close.iter().copied().collect();
         let opened: HashSet<Frontend> = later.open.iter().map(|(frontend, _)| *frontend).collect();
@@ -126,7 +126,7 @@ impl ListenerChanges {
         self.open.extend(later.open);
     }
 
-    /// Whether nothing has to.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.close.is_empty() && self.open.is_empty()
     }
@@ -137,36 +137,36 @@ impl ListenerChanges {
 enum Reach {
     /// All.
     All,
-    /// Node ports: the kernel does the rest.
+    /// Node ports: the kernel serves the others.
     NodePorts,
 }
 
-/// The services of this node and what they need. Cost follows the services that change.
+/// The Services of this node. The cost follows the Services that change.
 #[derive(Debug)]
 pub struct Plan {
     settings: Settings,
     reach: Reach,
-    /// This node's own addresses.
+    /// Addresses of this node.
     node: BTreeSet<IpAddr>,
-    /// The zone that it is in.
+    /// This node's zone.
     zone: Option<Box<str>>,
     services: HashMap<ServiceId, Record>,
     marked: HashSet<ServiceId>,
-    claims: HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<FrontendBackends>>>,
-    /// How many services have an address.
+    claims: HashMap<Frontend, BTreeMap<(ClaimRank, ServiceId), Arc<FrontendBackends>>>,
+    /// Number of Services with an address.
     addresses: BTreeMap<IpAddr, usize>,
     health_checks: HealthChecks,
     health_checks_changed: bool,
     sctp: Sctp,
 }
 
-/// Whether this host has sockets for SCTP.
+/// Whether this host has SCTP sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sctp {
-    /// It has not: ports of this protocol are not served.
+    /// No: SCTP ports are not served.
     #[default]
     Absent,
-    /// It has.
+    /// Yes.
     Present,
 }
 
@@ -174,17 +174,17 @@ pub enum Sctp {
 struct Record {
     service: Option<Arc<LocalService>>,
     slices: BTreeMap<Box<str>, Arc<LocalSlice>>,
-    claims: Vec<(Frontend, Rank)>,
+    claims: Vec<(Frontend, ClaimRank)>,
     addresses: Vec<IpAddr>,
 }
 
 impl Plan {
-    /// A node without services.
+    /// A node without Services.
     pub fn new(settings: Settings) -> Self {
         Self::with(settings, Reach::All, BTreeSet::new())
     }
 
-    /// Of services that will be noted, their node ports at these addresses, and nothing else.
+    /// Only node ports, at these addresses.
     pub fn of_node_ports(settings: Settings, at: BTreeSet<IpAddr>) -> Self {
         Self::with(settings, Reach::NodePorts, at)
     }
@@ -205,18 +205,18 @@ impl Plan {
         }
     }
 
-    /// The same on a host that has sockets for SCTP, or has not.
+    /// On a host with or without SCTP sockets.
     #[must_use]
     pub fn with_sctp(self, sctp: Sctp) -> Self {
         Self { sctp, ..self }
     }
 
-    /// Answers to load balancers' health checks as of the last pass, if it changed since this was asked last.
+    /// Health check results as of the last pass, if they changed since the last call.
     pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
         std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
     }
 
-    /// Ports of services that are not served because this host has no sockets for their protocol.
+    /// Number of ports that are not served because this host has no sockets of their protocol.
     pub fn unserved_len(&self) -> usize {
         let unserved = |service: &LocalService| {
             let ports = service.ports.iter().filter(|port| !self.serves(port.protocol));
@@ -229,23 +229,23 @@ impl Plan {
         protocol != Protocol::Sctp || self.sctp == Sctp::Present
     }
 
-    /// Number of services.
+    /// Number of Services.
     pub fn services_len(&self) -> usize {
         self.services.values().filter(|record| record.service.is_some()).count()
     }
 
-    /// Addresses of services, which have to be this node's for clients to reach them.
+    /// Addresses of Services, which must be assigned to this node.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         self.addresses.keys().copied().collect()
     }
 
-    /// Who is part of the cluster.
+    /// Clients inside the cluster.
     pub fn inside(&self) -> ClusterRange {
         let own = self.node.iter().chain(self.addresses.keys()).copied();
         ClusterRange { pods: self.settings.local_blocks().to_vec(), addresses: own.collect() }
     }
 
-    /// Notes the zone that this node is in.
+    /// Sets this node's zone.
     pub fn zone_changed(&mut self, zone: Option<&str>) {
         if self.zone.as_deref() != zone {
             self.zone = zone.map(Into::into);
@@ -253,7 +253,7 @@ impl Plan {
         }
     }
 
-    /// Notes this node's addresses as they are now.
+    /// Sets this node's addresses.
     pub fn node_changed(&mut self, addresses: BTreeSet<IpAddr>) {
         if addresses != self.node {
             self.node = addresses;
@@ -261,7 +261,7 @@ impl Plan {
         }
     }
 
-    /// Notes a service as it is now, or that there is none.
+    /// Sets a Service, or removes it.
     pub fn service_changed(&mut self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         if service.is_none() && !self.services.contains_key(id) {
             return;
@@ -270,7 +270,7 @@ impl Plan {
         self.marked.insert(id.clone());
     }
 
-    /// Notes a service with all its slices as they are now, or that there is none.
+    /// Sets a Service with all its EndpointSlices, or removes it.
     pub fn service_replaced(&mut self, id: &ServiceId, now: Option<NodePortService>) {
         if now.is_none() && !self.services.contains_key(id) {
             return;
@@ -285,7 +285,7 @@ impl Plan {
         self.marked.insert(id.clone());
     }
 
-    /// Notes a slice as it is now, or that there is none, and what it was before.
+    /// Sets an EndpointSlice, or removes it; `old` is its previous state.
     pub fn slice_changed(
         &mut self,
         name: &str,
@@ -303,7 +303,7 @@ impl Plan {
         }
     }
 
-    /// Plans what is marked and says what has to change.
+    /// Plans the marked Services and returns the changes.
     pub fn pass(&mut self) -> ListenerChanges {
         let mut touched: BTreeMap<Frontend, Option<Arc<FrontendBackends>>> = BTreeMap::new();
         for id in std::mem::take(&mut self.marked) {
@@ -324,7 +324,7 @@ impl Plan {
         changes
     }
 
-    /// Notes the health check answer of a service.
+    /// Updates the health check result of a Service.
     fn check_health(&mut self, id: &ServiceId) {
         let Some(record) = self.services.get(id) else { return };
         let port = record.service.as_ref().and_then(|service| service.health_check_port);
@@ -389,15 +389,15 @@ impl Plan {
         }
     }
 
-    /// All frontends of a service with their targets, as far as its [`Budget`] reaches.
+    /// All frontends of a Service with their endpoints, within its [`Budget`].
     fn targets(
         &self,
         id: &ServiceId,
         service: &LocalService,
         slices: &BTreeMap<Box<str>, Arc<LocalSlice>>,
-    ) -> Vec<(Frontend, Rank, Arc<FrontendBackends>)> {
+    ) -> Vec<(Frontend, ClaimRank, Arc<FrontendBackends>)> {
         let mut found = Vec::new();
-        // Hints count only for services that ask for them.
+        // Hints count only for Services that enable them.
         let zone = self.zone.as_deref().filter(|_| service.topology == Topology::Hints);
         let slices = SlicesByPort::new(slices.values().map(|slice| &**slice));
         let mut budget = Budget::default();
@@ -429,13 +429,13 @@ impl Plan {
                         }
                     };
                 let lists = [
-                    (&service.cluster_ips, Rank::Cluster, &internal),
-                    (&service.external_ips, Rank::External, &external),
-                    (&service.load_balancer_ips, Rank::External, &balanced),
+                    (&service.cluster_ips, ClaimRank::Cluster, &internal),
+                    (&service.external_ips, ClaimRank::External, &external),
+                    (&service.load_balancer_ips, ClaimRank::External, &balanced),
                 ];
                 for (list, rank, target) in lists.iter().filter(|_| self.reach == Reach::All) {
                     let protects = |ip: &IpAddr| {
-                        *rank == Rank::External
+                        *rank == ClaimRank::External
                             && self.settings.protects(*ip, port.port, port.protocol)
                     };
                     let allowed = list.iter().filter(|ip| !protects(ip));
@@ -444,7 +444,7 @@ impl Plan {
                 let kept = |number: &u16| self.settings.keeps(*number, port.protocol);
                 let node_ports = node_ports(port, &self.settings, &self.node);
                 for (ip, number) in node_ports.filter(|(_, number)| !kept(number)) {
-                    add(ip, number, Rank::External, &external);
+                    add(ip, number, ClaimRank::External, &external);
                 }
             }
         }
@@ -456,9 +456,9 @@ impl Plan {
     }
 }
 
-/// Who has a frontend that several claim; one that leads nowhere is like none, so that clients are refused.
+/// The owner of a frontend with several claims; one without endpoints does not exist, so that clients are refused.
 fn winner(
-    claims: &HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<FrontendBackends>>>,
+    claims: &HashMap<Frontend, BTreeMap<(ClaimRank, ServiceId), Arc<FrontendBackends>>>,
     frontend: &Frontend,
 ) -> Option<Arc<FrontendBackends>> {
     let (_, target) = claims.get(frontend)?.first_key_value()?;
@@ -471,7 +471,7 @@ fn all_addresses(service: &LocalService) -> Vec<IpAddr> {
     all.into_iter().collect()
 }
 
-/// Addresses of this node that serve the port's node port.
+/// Node addresses that serve the node port of a port.
 fn node_ports<'a>(
     port: &LocalPort,
     settings: &'a Settings,
@@ -480,7 +480,7 @@ fn node_ports<'a>(
     let blocks = &settings.node_port_cidrs;
     let serves =
         |ip: &&IpAddr| blocks.is_empty() || blocks.iter().any(|block| block.contains(**ip));
-    // Sockets at an address of a link alone would need the link.
+    // Link-local addresses would need a scope.
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let addresses = node.iter().filter(serves).filter(move |ip| !is_link_local(ip));
     port.node_port
@@ -511,7 +511,7 @@ impl Endpoints {
         self.target(service_port, service, backends, backends, &[])
     }
 
-    /// Clients of the cluster itself may reach all endpoints: they would, without the detour over the outside.
+    /// Clients inside the cluster may reach all endpoints, as they would without the detour through the load balancer.
     fn external(
         &self,
         service_port: &ServicePort,

@@ -1,5 +1,5 @@
-//! The frontends as listeners: one task each, told where to lead by a channel, so that a change of endpoints touches
-//! no socket.
+//! Listeners of the frontends: one task each, which receives its endpoints by a channel, so that a change of endpoints
+//! does not reopen a socket.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,30 +19,30 @@ use crate::metrics::ForwardMetrics;
 use crate::plan::{ClusterRange, Frontend, FrontendBackends, ListenerChanges, ServicePort};
 use crate::{sockets, streams};
 
-/// What all listeners share.
+/// State that all listeners share.
 #[derive(Debug)]
 pub struct Shared {
     /// Bounds and times.
     pub limits: ForwarderLimits,
-    /// Room for connections and sessions, of all frontends together.
+    /// Permits for connections and sessions of all frontends.
     pub room: ConnectionLimiter,
     /// What is counted.
     pub metrics: ForwardMetrics,
-    /// Held by each connection: the program waits for them for a while when it ends.
+    /// Held by each connection, so that the program waits for it when it ends.
     pub drain: DrainWatch,
     inside: RwLock<Arc<ClusterRange>>,
 }
 
 impl Shared {
-    /// Nothing is known of who is inside the cluster yet.
+    /// The cluster's clients are not known yet.
     pub fn new(limits: ForwarderLimits, metrics: ForwardMetrics, drain: DrainWatch) -> Self {
-        // Few files, few places: a client's part shrinks with them.
+        // With a low limit of open files a client's share shrinks too.
         let each = limits.each.min(limits.connections.div_ceil(4));
         let room = ConnectionLimiter::new(limits.connections, each);
         Self { limits, room, metrics, drain, inside: RwLock::default() }
     }
 
-    /// From now on these are inside.
+    /// Sets the clients inside the cluster.
     pub fn set_inside(&self, inside: ClusterRange) {
         *self.inside.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(inside);
     }
@@ -53,7 +53,7 @@ impl Shared {
     }
 }
 
-/// Where a listener leads.
+/// Chooses the endpoints of one listener.
 #[derive(Clone, Debug)]
 pub struct BackendPicker {
     /// The endpoints.
@@ -62,7 +62,7 @@ pub struct BackendPicker {
 }
 
 impl BackendPicker {
-    /// An endpoint for a client; `tried` are those that did not answer it.
+    /// An endpoint for a client; `tried` are those that failed.
     pub fn pick(
         &self,
         shared: &Shared,
@@ -84,7 +84,7 @@ pub struct Ports {
     balances: HashMap<ServicePort, Weak<Mutex<Balance>>>,
 }
 
-/// One listener; closed when dropped. Its connections go on, its sessions end.
+/// One listener; closed when dropped. Its connections continue, its sessions end.
 #[derive(Debug)]
 struct Port {
     picker: watch::Sender<BackendPicker>,
@@ -98,7 +98,7 @@ impl Drop for Port {
 }
 
 impl Ports {
-    /// None yet.
+    /// No listeners.
     pub fn new(shared: Arc<Shared>) -> Self {
         Self { shared, open: HashMap::new(), balances: HashMap::new() }
     }
@@ -113,7 +113,7 @@ impl Ports {
         self.open.is_empty()
     }
 
-    /// Makes every change that can be made; returns those that cannot, with the reason.
+    /// Applies all changes that are possible; returns the failed ones with their errors.
     pub fn apply(
         &mut self,
         changes: ListenerChanges,

@@ -1,5 +1,5 @@
-//! Sockets of frontends and towards endpoints. Associations of SCTP are, to the runtime, streams like any other: only
-//! how the socket is made differs.
+//! Sockets of frontends and towards endpoints. For the runtime SCTP associations are streams: only the creation of the
+//! socket differs.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,12 +11,11 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
 use crate::plan::Sctp;
 
-/// Connections that the kernel keeps ready for a listener.
+/// Backlog of listening sockets.
 const BACKLOG: u32 = 1024;
-/// The addresses by which processes of a machine reach each other.
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// Whether this host has sockets for SCTP: many kernels are without, or load them on demand only.
+/// Whether this host has SCTP sockets: many kernels lack them, or load them on demand only.
 pub fn find_sctp() -> Sctp {
     match sctp_socket(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)) {
         Ok(_) => Sctp::Present,
@@ -27,26 +26,26 @@ pub fn find_sctp() -> Sctp {
     }
 }
 
-/// The loopback addresses that this machine has: one without IPv6 has one.
+/// Loopback addresses of this host; a host without IPv6 has one.
 pub fn loopback_addresses() -> impl Iterator<Item = IpAddr> {
     LOOPBACK.into_iter().filter(|address| std::net::UdpSocket::bind((*address, 0)).is_ok())
 }
 
-/// Listens for connections of a protocol.
+/// Listens for connections.
 pub fn listen(protocol: Protocol, at: SocketAddr) -> io::Result<TcpListener> {
     let socket = stream_socket(protocol, at)?;
-    // Connections of an earlier process may linger.
+    // Connections of an earlier process may be in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(at)?;
     socket.listen(BACKLOG)
 }
 
-/// Connects by a protocol.
+/// Connects to an endpoint.
 pub async fn connect(protocol: Protocol, to: SocketAddr) -> io::Result<TcpStream> {
     stream_socket(protocol, to)?.connect(to).await
 }
 
-/// A socket for datagrams.
+/// Opens a UDP socket.
 pub fn datagrams(at: SocketAddr) -> io::Result<UdpSocket> {
     let socket = std::net::UdpSocket::bind(at)?;
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! TCP and SCTP: each connection is two, and bytes go both ways until both sides have said that there are no more.
+//! TCP and SCTP: each connection is forwarded by a second one, in both directions until both are closed.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -17,17 +17,16 @@ use tokio::time::timeout;
 use crate::ports::{BackendPicker, Shared};
 use crate::sockets;
 
-/// Endpoints that are tried for one connection.
+/// Endpoints tried for one connection.
 const TRIES_MAX: usize = 4;
-/// A peer that is silent for so many seconds is asked whether it is still there, so that a connection whose ends are
-/// gone does not take its place for ever.
+/// Interval of keepalive probes, so that a connection whose peers are dead does not hold its permit forever.
 const KEEPALIVE_SECS: u32 = 60;
-/// Messages of SCTP beyond this length are passed on in pieces.
+/// Longer SCTP messages are split.
 const MESSAGE_LEN: usize = 64 << 10;
-/// Pause after a failure that may go on: too many open files.
+/// Pause after an error that may persist, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes connections and hands each to an endpoint. Ends only when aborted; connections go on.
+/// Accepts connections and forwards each to an endpoint. Ends only when aborted; its connections continue.
 pub async fn forward(
     listener: TcpListener,
     protocol: Protocol,
@@ -66,12 +65,12 @@ async fn connection(
 ) {
     let _drain = shared.drain.clone();
     let Some(mut far) = dial(client, protocol, picker, shared).await else {
-        // Closed with a reset: the client sees a failure, not an empty answer.
+        // Reset, so that the client sees a failure and not an empty response.
         let _ = near.set_zero_linger();
         return;
     };
     for stream in [&near, &far] {
-        // Best effort, each.
+        // Best effort.
         let _ = stream.set_nodelay(true);
         let _ = setsockopt(stream, sockopt::KeepAlive, &true);
         let _ = setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_SECS);
@@ -86,28 +85,28 @@ async fn connection(
     };
     if let Err(error) = carried {
         tracing::debug!(%client, %error, "a forwarded connection ended with an error");
-        // Each side learns from a reset that it did not get everything.
+        // Each side learns from a reset that data may be missing.
         let _ = near.set_zero_linger();
         let _ = far.set_zero_linger();
     }
     open.dec();
 }
 
-/// Carries the messages of an association both ways, each for itself: one read is one message, and so is one write.
-/// All go by the first stream, in order; a side that ends ends the association, as is the way of SCTP.
+/// Forwards messages of an association in both directions: one read is one message, and so is one write. All use the
+/// first stream, in order; when one side closes, the association ends, as SCTP has no half-closed state.
 async fn carry_messages(near: &TcpStream, far: &TcpStream) -> std::io::Result<()> {
     tokio::try_join!(carry_one_way(near, far), carry_one_way(far, near)).map(drop)
 }
 
-/// The runtime's own reads take a buffer that is not full for the end of what is there, which is right for streams of
-/// bytes: here it is the end of a message, and the next may be there already. So the socket is asked itself.
+/// The runtime takes a short read as the end of available data, which is right for byte streams; here it is the end of
+/// a message, and the next one may be available. So the socket is read directly.
 async fn carry_one_way(from: &TcpStream, to: &TcpStream) -> std::io::Result<()> {
     let mut message = vec![0; MESSAGE_LEN];
     loop {
         let received = from.async_io(Interest::READABLE, || {
             Ok(recv(from.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT)?)
         });
-        // An association that is over ends in the one way or the other.
+        // The end of an association is reported in one way or the other.
         let len = match received.await {
             Err(error) if error.kind() == ErrorKind::NotConnected => 0,
             other => other?,
@@ -128,7 +127,7 @@ async fn carry_one_way(from: &TcpStream, to: &TcpStream) -> std::io::Result<()> 
     }
 }
 
-/// A connection to an endpoint: the next one where one does not answer.
+/// Connects to an endpoint; tries the next one if it fails.
 async fn dial(
     client: SocketAddr,
     protocol: Protocol,

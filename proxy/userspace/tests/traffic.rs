@@ -1,4 +1,4 @@
-//! Real sockets in a network namespace: clients on this machine, endpoints at addresses of loopback.
+//! Real sockets in a network namespace: clients on this node, endpoints at loopback addresses.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -23,12 +23,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::{sleep, timeout};
 
-/// Far beyond what anything here takes.
+/// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 8080;
 const LINK: &str = "services";
 
-/// Says its address to whoever connects or sends, then echoes what comes.
+/// Sends its address to every client, then echoes.
 async fn endpoint(address: &str) {
     let at = SocketAddr::new(address.parse().unwrap(), PORT);
     let tcp = TcpListener::bind(at).await.unwrap();
@@ -104,7 +104,7 @@ async fn tcp(to: &str) -> String {
     }
 }
 
-/// Asks from a socket; the question is repeated, as datagrams are lost when sessions end.
+/// Queries from a socket, repeatedly, as datagrams are lost when sessions end.
 async fn udp(socket: &UdpSocket) -> String {
     let mut buffer = [0; 64];
     let ask = async {
@@ -141,7 +141,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
 }
 
-/// Runs `body` alongside a forwarder, in a namespace with a node's address and two endpoints a family.
+/// Runs `body` with a forwarder, in a namespace with a node's address and two endpoints per family.
 fn with_forwarder<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Arc<Forwarder>) -> F) {
     in_namespace(test, || {
         run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "far"]);
@@ -205,9 +205,9 @@ fn connections_go_to_endpoints_in_turn() {
             names.sort();
             assert_eq!(names, expected, "datagrams to {to}");
         }
-        // Another port of the same address is nobody's.
+        // Another port of the same address is unused.
         assert_eq!(tcp("10.96.0.1:81").await, "ConnectionRefused");
-        // Many bytes, both ways, and the end of one side is heard by the other.
+        // Many bytes in both directions, and the half-close of one side reaches the other.
         let (stream, _) = open("10.96.0.1:80").await.unwrap();
         let (mut read, mut write) = stream.into_split();
         let sender = tokio::spawn(async move {
@@ -227,7 +227,7 @@ fn a_client_keeps_its_endpoint() {
         forwarder.slice_changed("a", None, Some(slice(&["127.0.1.1", "127.0.1.2"])));
         until("a listener", async || tcp("10.96.0.1:80").await.starts_with("127")).await;
         let first = tcp("10.96.0.1:80").await;
-        // Whichever way it comes in, as long as it comes from the same address.
+        // By any frontend, from the same address.
         for _ in 0..4 {
             assert_eq!(tcp("10.96.0.1:80").await, first);
         }
@@ -254,7 +254,7 @@ fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
                     break socket;
                 }
             };
-            // The first endpoint goes: its connection lives on, everything new goes to the other.
+            // The first endpoint is removed: its connection continues, new ones go to the other.
             let one = slice(&["127.0.1.2"]);
             forwarder.slice_changed("a", Some(&both), Some(one.clone()));
             until("the session moves", async || udp(&session).await == "127.0.1.2").await;
@@ -265,13 +265,13 @@ fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
             let mut echo = [0; 12];
             timeout(PATIENCE, held.0.read_exact(&mut echo)).await.unwrap().unwrap();
             assert_eq!(&echo, b"still there?");
-            // An endpoint where nobody listens costs no connection.
+            // An endpoint without a listener fails no connection.
             let dead = slice(&["127.0.1.2", "127.0.1.9"]);
             forwarder.slice_changed("a", Some(&one), Some(dead.clone()));
             for _ in 0..8 {
                 assert_eq!(tcp("10.96.0.1:80").await, "127.0.1.2");
             }
-            // Without endpoints clients are refused; without the service its address is nobody's.
+            // Without endpoints clients are refused; without the Service its address is not local.
             forwarder.slice_changed("a", Some(&dead), None);
             until("refused", async || tcp("10.96.0.1:80").await == "ConnectionRefused").await;
             assert_eq!(udp(&udp_socket("10.96.0.1:80").await).await, "refused");
@@ -286,7 +286,7 @@ fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
     );
 }
 
-/// A socket for associations, one at a time; none where this machine has no such sockets.
+/// An SCTP socket; `None` if this machine has none.
 fn sctp_socket() -> Option<std::net::TcpStream> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -294,7 +294,7 @@ fn sctp_socket() -> Option<std::net::TcpStream> {
     made.ok().map(Into::into)
 }
 
-/// A stream to be read and written message by message, which the runtime does not do.
+/// A blocking stream, read and written message by message, which the runtime does not support.
 fn blocking(stream: TcpStream) -> std::net::TcpStream {
     let stream = stream.into_std().unwrap();
     stream.set_nonblocking(false).unwrap();
@@ -302,7 +302,7 @@ fn blocking(stream: TcpStream) -> std::net::TcpStream {
     stream
 }
 
-/// Messages go both ways each for itself, and the end of an association is passed on.
+/// Messages are forwarded one by one in both directions, and so is the end of an association.
 #[test]
 fn associations_carry_messages_where_there_are_sockets_for_them() {
     let name = "associations_carry_messages_where_there_are_sockets_for_them";
@@ -320,7 +320,7 @@ fn associations_carry_messages_where_there_are_sockets_for_them() {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let mut stream = blocking(stream);
-                // Each message is answered by one with its length.
+                // Each message is answered by its length.
                 tokio::task::spawn_blocking(move || {
                     let mut message = [0; 64];
                     while let Ok(len) = stream.read(&mut message)
@@ -355,7 +355,7 @@ fn associations_carry_messages_where_there_are_sockets_for_them() {
                 };
                 let answers = [answer(), answer()];
                 client.shutdown(std::net::Shutdown::Write).unwrap();
-                // The end of an association is the end of what there is to read, or none is there any more.
+                // The end of an association is the end of the stream or an error.
                 let is_over = match client.read(&mut [0; 8]) {
                     Ok(len) => len == 0,
                     Err(error) => error.kind() == std::io::ErrorKind::NotConnected,

@@ -1,4 +1,4 @@
-//! Questions and answers as tables.
+//! Queries and responses, as tables.
 
 use super::*;
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ fn zone() -> Zone {
         Some(slice("db", &sql, &[("db-0", "10.244.0.5"), ("10-244-1-6", "10.244.1.6")])),
     );
     zone.slice_changed("db-6", None, Some(slice("db", &sql, &[("db-0", "fd00::5")])));
-    // Endpoints of a service with an address have no names, whoever wrote the slice.
+    // Endpoints of a Service with a cluster IP have no names, regardless of the author of the EndpointSlice.
     zone.slice_changed(
         "web-4",
         None,
@@ -80,7 +80,7 @@ fn zone() -> Zone {
     zone
 }
 
-/// The code, and each record as text without name and TTL.
+/// The response code, and each record as text without name and TTL.
 fn ask(zone: &Zone, name: &str, kind: RecordType) -> String {
     let name = Name::from_ascii(name).unwrap();
     let text = |records: &[Record]| {
@@ -116,7 +116,7 @@ fn names_lead_where_the_specification_says() {
     use RecordType::{A, AAAA, ANY, AXFR, CNAME, MX, NS, PTR, SOA, SRV, TXT};
     let zone = zone();
     let cases = [
-        // A service with an address.
+        // A Service with a cluster IP.
         ("web.demo.svc.cluster.local.", A, "ok A 10.96.0.20"),
         ("WEB.Demo.svc.CLUSTER.local.", A, "ok A 10.96.0.20"),
         ("web.demo.svc.cluster.local.", AAAA, "ok AAAA fd96::20"),
@@ -142,7 +142,7 @@ fn names_lead_where_the_specification_says() {
             SRV,
             "ok SRV 0 50 80 web.demo.svc.cluster.local. SRV 0 50 9 web.demo.svc.cluster.local.",
         ),
-        // A headless service.
+        // A headless Service.
         ("db.demo.svc.cluster.local.", A, "ok A 10.244.0.5 A 10.244.1.6"),
         ("db.demo.svc.cluster.local.", AAAA, "ok AAAA fd00::5"),
         ("db-0.db.demo.svc.cluster.local.", A, "ok A 10.244.0.5"),
@@ -178,7 +178,7 @@ fn names_lead_where_the_specification_says() {
             "ok PTR db-0.db.demo.svc.cluster.local.",
         ),
         ("0.96.10.in-addr.arpa.", PTR, "elsewhere"),
-        // The domain itself, and what only leads to names.
+        // The domain itself, and empty non-terminals.
         ("cluster.local.", NS, "ok NS ns.dns.cluster.local."),
         ("cluster.local.", A, "ok"),
         ("ns.dns.cluster.local.", A, "ok A 10.96.0.10"),
@@ -188,11 +188,11 @@ fn names_lead_where_the_specification_says() {
         ("other.svc.cluster.local.", A, "none"),
         ("web.other.svc.cluster.local.", A, "none"),
         ("nothing.cluster.local.", A, "none"),
-        // Search lists make such names; they end here.
+        // Names made by search lists.
         ("www.example.com.demo.svc.cluster.local.", A, "none"),
         ("www.example.com.svc.cluster.local.", A, "none"),
         ("www.example.com.cluster.local.", A, "none"),
-        // Not ours.
+        // Outside the zone.
         ("www.example.com.", A, "elsewhere"),
         ("local.", A, "elsewhere"),
         ("xcluster.local.", A, "elsewhere"),
@@ -283,7 +283,7 @@ fn a_domain_is_a_name() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever happened before, a zone answers like one that heard only of what is.
+    /// After any history a zone responds like a new one with the same objects.
     #[test]
     fn a_history_leaves_no_trace(steps in prop::collection::vec((0..4usize, 0..4usize, 0..3u8), 0..40)) {
         let names = ["a", "b", "c", "d"];
@@ -302,7 +302,7 @@ proptest! {
                 zone.service_changed("demo", names[which], new.clone());
                 match new { Some(new) => services.insert(which, new), None => services.remove(&which) };
             } else {
-                // The slice `which` belongs to the service `what`, and may move.
+                // The EndpointSlice `which` belongs to the Service `what`, and may move.
                 let new = (act == 1).then(|| slice(names[what], &[("p", "tcp", 1)], &[("h", "10.1.0.1")]));
                 zone.slice_changed(names[which], slices.get(&which).map(|s| &**s), new.clone());
                 match new { Some(new) => slices.insert(which, new), None => slices.remove(&which) };
@@ -327,7 +327,7 @@ proptest! {
     }
 }
 
-/// Work may double with what is told or asked for, and a logarithm more.
+/// Work may grow with the objects or the response, and by a logarithm.
 fn check(what: &str, cost: impl Fn(u32) -> u64) {
     let sizes = [100, 200, 400, 800];
     let costs = sizes.map(cost);
@@ -336,7 +336,7 @@ fn check(what: &str, cost: impl Fn(u32) -> u64) {
     }
 }
 
-/// A headless service whose slices name `count` endpoints each, with a name each.
+/// An EndpointSlice of a headless Service with `count` endpoints, each with a name.
 fn many(address: impl Fn(u32) -> IpAddr, count: u32) -> Arc<NamedSlice> {
     let endpoint = |n: u32| NamedEndpoint { address: address(n), hostname: format!("h{n}").into() };
     Arc::new(NamedSlice {
@@ -380,7 +380,7 @@ fn changes_and_questions_cost_what_they_are_about() {
             assert!(reply.answers.len() >= count as usize);
         })
     });
-    // One address with a great many names.
+    // One address with very many names.
     let mut zone = zone();
     zone.slice_changed("many", None, Some(many(|_| own_address(9), 5000)));
     let reply = ask(&zone, "9.0.244.10.in-addr.arpa.", RecordType::PTR);
@@ -401,7 +401,7 @@ fn an_address_is_a_services_as_long_as_one_of_its_slices_has_it() {
     zone.slice_changed("two", Some(&slice()), Some(slice()));
     zone.slice_changed("one", Some(&slice()), None);
     assert!(known(&zone));
-    // Its service goes and comes.
+    // Its Service is removed and added.
     zone.service_changed("demo", "db", None);
     assert!(!known(&zone));
     zone.service_changed("demo", "db", service(ServiceTarget::ToEndpoints, &[]));

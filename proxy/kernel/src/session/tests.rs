@@ -7,7 +7,7 @@ use crate::transport::FakeTransport;
 use proxy_netfilter::nft::Table;
 use proxy_netfilter::nft::command::{Command, Existing};
 
-/// Answers each request with the next of these.
+/// Responds to each request with the next of these.
 #[derive(Default)]
 struct Script(VecDeque<Vec<u8>>, Vec<u8>);
 
@@ -47,10 +47,10 @@ fn a_dump_that_ends_with_an_error_is_not_complete() {
     let failed = dump(&[done(multi, 1, -12)]);
     assert!(matches!(failed, Err(QueryError::Refused { errno: 12 })), "{failed:?}");
     assert!(matches!(dump(&[done(multi, 1, i32::MIN)]), Err(QueryError::Answer(_))));
-    // One that was interrupted is started again, whatever it ended with.
+    // An interrupted dump is started again, whatever its error.
     let interrupted = done(multi | wire::flags::DUMP_INTR, 1, -2);
     assert_eq!(dump(&[interrupted, done(multi, 2, 0)]).unwrap(), []);
-    // The rest of a conversation that was given up is nobody's answer.
+    // The rest of an abandoned response is ignored.
     let stranger = done(multi, 7, -12);
     assert_eq!(dump(&[stranger, done(multi, 1, 0)]).unwrap(), []);
     assert!(matches!(dump(&[]), Err(QueryError::Lost(_))));

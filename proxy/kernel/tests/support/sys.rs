@@ -1,5 +1,5 @@
-//! Runs a test in a network namespace of its own: the test's binary is started again, for that one test, in a
-//! child that left the parent's namespaces. Needs no root: without it the child becomes root of a user namespace.
+//! Runs a test in a network namespace of its own: the test binary is executed again, for that one test, in a child in
+//! new namespaces. Without root the child becomes root of a user namespace.
 
 #![allow(unsafe_code, reason = "pre_exec is the only way to leave a namespace before exec")]
 #![allow(dead_code, reason = "each test binary uses what it needs")]
@@ -10,17 +10,17 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Tells the child which test it runs.
+/// Set for the child.
 const MARK: &str = "ORCH_TEST_IN_NAMESPACE";
 
-/// Runs `body` in a fresh network namespace with loopback up. `test` is the test's own path.
+/// Runs `body` in a new network namespace with loopback up. `test` is the test's path.
 pub fn in_namespace(test: &str, body: impl FnOnce()) {
     let unprivileged =
         !nix::unistd::geteuid().is_root() || std::env::var_os("ORCH_TEST_USER_NAMESPACE").is_some();
     run_in(test, unprivileged, body);
 }
 
-/// The same in a user namespace of its own, also for root: without rights over the machine.
+/// The same in a user namespace, also for root: without privileges on the host.
 pub fn in_user_namespace(test: &str, body: impl FnOnce()) {
     run_in(test, true, body);
 }
@@ -66,7 +66,7 @@ fn leave(unprivileged: bool, maps: &[(CString, String)]) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Has a program killed when the thread that started it is gone: no test leaves one behind, however it ends.
+/// Kills a program when the thread that started it ends, so that a failed test leaves none behind.
 pub fn die_with_us(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec the child makes one system call, on nothing of ours.
     unsafe {
@@ -74,13 +74,13 @@ pub fn die_with_us(command: &mut Command) -> &mut Command {
     }
 }
 
-/// A raw IPv4 socket of a transport protocol that this machine has no sockets for. What it receives begins
-/// with the IP header; ports of addresses mean nothing to it.
+/// A raw IPv4 socket of a protocol without kernel support. Received packets include the IP header; ports of addresses
+/// are ignored.
 pub fn raw_socket(protocol: i32) -> std::net::UdpSocket {
     raw_socket_of(libc::AF_INET, protocol)
 }
 
-/// The same for IPv6. What it receives begins behind the IP header.
+/// The same for IPv6. Received packets do not include the IP header.
 pub fn raw_socket_v6(protocol: i32) -> std::net::UdpSocket {
     raw_socket_of(libc::AF_INET6, protocol)
 }
@@ -90,11 +90,11 @@ fn raw_socket_of(domain: i32, protocol: i32) -> std::net::UdpSocket {
     // SAFETY: socket takes no memory; what it returns is checked before it is owned.
     let fd = unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
     assert!(fd >= 0, "raw socket: {}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }.into()
 }
 
-/// Runs a tool of the system and returns what it printed; fails the test when the tool fails.
+/// Runs a command and returns its output; fails the test if the command fails.
 pub fn run(words: &[&str]) -> String {
     let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! A transaction: commands between a begin and an end message, which the kernel applies all or not at all.
+//! A transaction: commands between a begin and an end message, which the kernel applies as a whole or not at all.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use crate::wire::{ATTRIBUTE_LEN_MAX, Header, Message, TooLong, WireError, Writer
 pub const BATCH_BEGIN: u16 = 0x10;
 /// `NFNL_MSG_BATCH_END`.
 pub const BATCH_END: u16 = 0x11;
-/// `NFNL_BATCH_GENID`: the generation on which the batch was decided.
+/// `NFNL_BATCH_GENID`: the expected generation.
 const GENERATION_ID: u16 = 1;
-/// Payload at which a list of elements is continued in another message. An element of ours is at most some
-/// 150 bytes long, so a list that stops here fits `nla_len`.
+/// Length at which a list of elements continues in another message. The proxy's elements have at most some 150 bytes,
+/// so such a list fits `nla_len`.
 const ELEMENTS_LEN: usize = ATTRIBUTE_LEN_MAX - 2048;
 
-/// Collects the messages of one transaction.
+/// Builds a transaction.
 ///
-/// The sequence numbers of a batch are consecutive and start at the one given to [`Batch::new`], so the
-/// kernel's complaint about a message leads back to what it was about.
+/// The sequence numbers are consecutive and start at the one given to [`Batch::new`], so an error leads to the command
+/// that caused it.
 #[derive(Debug)]
 pub struct Batch {
     writer: Writer,
@@ -34,18 +34,18 @@ pub struct Batch {
 /// A finished batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// What to send, in one datagram.
+    /// One datagram.
     pub bytes: Vec<u8>,
     /// Sequence numbers of begin, commands and end.
     pub seqs: Range<u32>,
     /// Sequence number of the last command, which asks for an acknowledgement.
     pub last: u32,
-    /// What each run of messages is about; the number is that of its first.
+    /// Descriptions of runs of messages, by the sequence number of the first.
     pub labels: Vec<(u32, String)>,
 }
 
 impl Encoded {
-    /// What the message with this sequence number was about.
+    /// The description of the message with this sequence number.
     pub fn label(&self, seq: u32) -> &str {
         if seq == self.seqs.start {
             return "begin of the batch";
@@ -59,20 +59,20 @@ impl Encoded {
 }
 
 impl Batch {
-    /// A batch whose begin message has sequence number `first`; refused with `ERESTART` when the ruleset
-    /// is no longer at `generation`, if one is given.
+    /// Begins with sequence number `first`; refused with `ERESTART` if the ruleset is not at `generation`, if one is
+    /// given.
     pub fn new(first: u32, generation: Option<u32>) -> Self {
         let mut writer = Writer::with_capacity(4096);
         writer.message(boundary(BATCH_BEGIN, first), |w| generation.put(w, GENERATION_ID));
         Self { writer, first, next: first.wrapping_add(1), last_message: 0, labels: Vec::new() }
     }
 
-    /// Bytes so far.
+    /// Length so far.
     pub fn len(&self) -> usize {
         self.writer.len()
     }
 
-    /// Whether there is no command yet.
+    /// Whether there are no commands.
     pub fn is_empty(&self) -> bool {
         self.next == self.first.wrapping_add(1)
     }
@@ -88,7 +88,7 @@ impl Batch {
         commands.into_iter().for_each(|command| self.push(family, command));
     }
 
-    /// Adds elements to a set; fails with `EEXIST` when one is there with other data.
+    /// Adds elements to a set; fails with `EEXIST` if one exists with other data.
     pub fn add_elements(
         &mut self,
         family: Family,
@@ -101,7 +101,7 @@ impl Batch {
         self.elements((number, flags::CREATE), (family, table, set), elements, put);
     }
 
-    /// The same for elements that are a key, and data in a map.
+    /// The same for elements of key and data only.
     pub fn add_pairs<'a>(
         &mut self,
         family: Family,
@@ -116,7 +116,7 @@ impl Batch {
         self.elements((number, flags::CREATE), (family, table, set), pairs, put);
     }
 
-    /// Deletes elements of a set by their keys alone; fails with `ENOENT` when one is not there.
+    /// Deletes elements by key; fails with `ENOENT` if one does not exist.
     pub fn del_keys<'a>(
         &mut self,
         family: Family,
@@ -129,12 +129,12 @@ impl Batch {
         self.elements((number, 0), (family, table, set), keys, put);
     }
 
-    /// Makes room for so many bytes more at once.
+    /// Reserves capacity.
     pub fn reserve(&mut self, additional: usize) {
         self.writer.reserve(additional);
     }
 
-    /// Deletes elements of a set by key; fails with `ENOENT` when one is not there.
+    /// Deletes elements; fails with `ENOENT` if one does not exist.
     pub fn del_elements(
         &mut self,
         family: Family,
@@ -146,7 +146,7 @@ impl Batch {
         self.elements((command::message::DEL_ELEMENTS, 0), (family, table, set), elements, put);
     }
 
-    /// Ends the batch. Asks for an acknowledgement of the last command only, so a success is one answer.
+    /// Finishes the batch. Requests an acknowledgement of the last command only, so success is one response.
     pub fn finish(mut self) -> Result<Encoded, TooLong> {
         let end = self.next;
         self.writer.message(boundary(BATCH_END, end), |_| {});
@@ -203,10 +203,10 @@ impl Batch {
     }
 }
 
-/// What to ask the kernel for.
+/// A query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Identity of the ruleset.
+    /// The generation of the ruleset.
     Generation,
     /// All tables of a family.
     Tables(Family),
@@ -221,12 +221,12 @@ pub enum Query {
 }
 
 impl Query {
-    /// Whether the answer is a dump, which ends with a done message.
+    /// Whether the response is a dump, which ends with a done message.
     pub fn is_dump(&self) -> bool {
         !matches!(self, Self::Generation)
     }
 
-    /// The request.
+    /// Encodes the request.
     pub fn encode(&self, seq: u32) -> Result<Vec<u8>, TooLong> {
         let (number, family) = match self {
             Self::Generation => (command::message::GET_GENERATION, 0),
@@ -257,10 +257,10 @@ impl Query {
     }
 }
 
-/// One object of an answer.
+/// One object of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Identity of the ruleset.
+    /// The generation of the ruleset.
     Generation(Generation),
     /// A table.
     Table(Family, Table),
@@ -275,7 +275,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Reads one message of an answer.
+    /// Decodes one message of a response.
     pub fn read(message: &Message<'_>) -> Result<Self, WireError> {
         if message.kind == command::kind(command::message::NEW_GENERATION) {
             return Generation::read(message.attributes()?).map(Self::Generation);
@@ -291,7 +291,7 @@ impl Answer {
         }
     }
 
-    /// Appends the message by which a kernel would answer; the fake one does.
+    /// Encodes the message, for the fake kernel.
     pub(crate) fn write(&self, writer: &mut Writer, seq: u32) {
         let multi = flags::MULTI;
         match self {
@@ -320,7 +320,7 @@ impl Answer {
     }
 }
 
-/// The generation that a batch was decided on, read from its begin message.
+/// The expected generation in a begin message.
 pub(crate) fn batch_generation(begin: &Message<'_>) -> Result<Option<u32>, WireError> {
     for attribute in begin.attributes()? {
         let attribute = attribute?;

@@ -1,4 +1,4 @@
-//! One change of the ruleset, and its message.
+//! Commands of a batch.
 
 use super::field::Object;
 use super::object::{Chain, Elements, Rule, Set, Table};
@@ -26,37 +26,37 @@ pub(crate) mod message {
     pub const GET_GENERATION: u8 = 16;
 }
 
-/// Whether an object that exists already is an error.
+/// Whether an existing object is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It is left as it is.
+    /// It stays.
     Keep,
     /// It fails the batch with `EEXIST`.
     Fail,
 }
 
-/// One change of the ruleset.
+/// A change of the ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Makes a table.
+    /// Creates a table.
     NewTable(Table, Existing),
-    /// Deletes a table with all that is in it.
+    /// Deletes a table with its contents.
     DelTable(Table),
-    /// Makes a chain.
+    /// Creates a chain.
     NewChain(Chain, Existing),
-    /// Deletes a chain that nothing jumps to.
+    /// Deletes a chain without references.
     DelChain(Chain),
     /// Appends a rule to its chain.
     NewRule(Rule),
-    /// Deletes the rule with the given handle, or all of a chain without one.
+    /// Deletes the rule with the handle, or all rules of the chain without one.
     DelRule(Rule),
-    /// Makes a set.
+    /// Creates a set.
     NewSet(Set, Existing),
     /// Deletes a set that no rule uses.
     DelSet(Set),
-    /// Adds elements; one that is there already fails the batch unless it is the same and may stay.
+    /// Adds elements; an existing one fails the batch unless it is equal and may stay.
     NewElements(Elements, Existing),
-    /// Deletes elements; one that is not there fails the batch with `ENOENT`.
+    /// Deletes elements; a missing one fails the batch with `ENOENT`.
     DelElements(Elements),
 }
 
@@ -77,7 +77,7 @@ impl Command {
         }
     }
 
-    /// Appends its message.
+    /// Appends the message.
     pub(crate) fn write(&self, writer: &mut Writer, family: Family, seq: u32, extra: u16) {
         let (number, own) = self.envelope();
         let header = Header {
@@ -96,7 +96,7 @@ impl Command {
         });
     }
 
-    /// Reads the command and family of a message of a batch or of a dump.
+    /// Decodes a message of a batch or of a dump.
     pub fn read(message: &Message<'_>) -> Result<(Family, Self), WireError> {
         let family = Family::from_number(message.family()?)
             .ok_or(WireError::Value { what: "address family" })?;
@@ -123,7 +123,7 @@ impl Command {
         Ok((family, command))
     }
 
-    /// What the command is about, for errors: `element of map svc in table orch`.
+    /// A description, for errors: `element of map svc in table orch`.
     pub fn describe(&self) -> String {
         match self {
             Self::NewTable(table, _) => format!("make table {}", table.name),
@@ -144,7 +144,7 @@ impl Command {
     }
 }
 
-/// The type of an nf_tables message.
+/// The message type.
 pub(crate) fn kind(number: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, number])
 }

@@ -1,4 +1,4 @@
-//! Types of keys and data as listing tools know them. The kernel stores the number and compares lengths only.
+//! Types of keys and data for `nft list`. The kernel stores the number and compares lengths only.
 
 /// A field of a key or of map data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub const DATA_TYPE_VERDICT: u32 = 0xffff_ff00;
 const CONCAT_BITS: u32 = 6;
 
 impl Type {
-    /// The number that listing tools know (`enum datatypes` of nft).
+    /// The number in nft (`enum datatypes`).
     pub fn number(self) -> u32 {
         match self {
             Self::Verdict => 1,
@@ -46,7 +46,7 @@ impl Type {
         }
     }
 
-    /// Whether its bytes are in the machine's order.
+    /// Whether it is in host byte order.
     pub fn host_order(self) -> bool {
         matches!(self, Self::Mark)
     }
@@ -57,7 +57,7 @@ pub fn concat_number(fields: &[Type]) -> u32 {
     fields.iter().fold(0, |number, field| number << CONCAT_BITS | field.number())
 }
 
-/// Length in bytes of a value of several fields: each takes whole registers, a single one only what it needs.
+/// Length in bytes of a concatenation: each field takes whole registers, a single one only what it needs.
 pub fn concat_len(fields: &[Type]) -> u32 {
     match fields {
         [single] => single.bytes(),

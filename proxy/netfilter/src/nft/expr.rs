@@ -1,4 +1,4 @@
-//! Expressions: the instructions that a rule consists of.
+//! Expressions: the instructions of a rule.
 
 use super::field::{Field, Item, Object, attributes};
 use super::numbers::{
@@ -9,18 +9,18 @@ use super::value::{Data, Reg, Value};
 use crate::wire::{Attribute, Attributes, WireError, Writer};
 
 attributes! {
-    /// Loads a property of the packet.
+    /// Loads metadata of the packet.
     Meta {
-        /// Where to.
+        /// Destination.
         dreg: Option<Reg> = 1,
-        /// Which.
+        /// Which metadata.
         key: MetaKey = 2,
-        /// Register to set the property from, instead of loading it.
+        /// Register to set the metadata from, instead of loading it.
         sreg: Option<Reg> = 3,
     }
     /// Loads bytes of the packet.
     Payload {
-        /// Where to.
+        /// Destination.
         dreg: Reg = 1,
         /// Header that the offset counts from.
         base: PayloadBase = 2,
@@ -29,183 +29,183 @@ attributes! {
         /// Length in bytes.
         len: u32 = 4,
     }
-    /// Leaves the rule unless the comparison holds.
+    /// Ends the rule unless the comparison holds.
     Cmp {
-        /// Left side.
+        /// Left operand.
         sreg: Reg = 1,
-        /// How.
+        /// Operator.
         op: CmpOp = 2,
-        /// Right side.
+        /// Right operand.
         data: Value = 3,
     }
     /// `dreg = (sreg & mask) ^ xor`.
     Bitwise {
-        /// Where from.
+        /// Source.
         sreg: Reg = 1,
-        /// Where to.
+        /// Destination.
         dreg: Reg = 2,
         /// Length in bytes.
         len: u32 = 3,
-        /// Bits that stay.
+        /// AND mask.
         mask: Value = 4,
-        /// Bits that flip.
+        /// XOR mask.
         xor: Value = 5,
-        /// Operation; the one described here.
+        /// Operation; only the one described above.
         op: BitwiseOp = 6,
     }
-    /// Loads a constant, or decides.
+    /// Loads a constant, or sets the verdict.
     Immediate {
-        /// Where to; the verdict register when there is none.
+        /// Destination; the verdict register for a verdict.
         dreg: Target = 1,
-        /// What.
+        /// Constant or verdict.
         data: Data = 2,
     }
-    /// Looks a key up; leaves the rule when it is not there.
+    /// Looks up a key; ends the rule if it does not exist.
     Lookup {
         /// Name of the set or map.
         set: String = 1,
         /// First register of the key.
         sreg: Reg = 2,
-        /// Where a map's data go.
+        /// Destination of a map's data.
         dreg: Option<Target> = 3,
-        /// Which answer goes on.
+        /// Whether existence or absence continues.
         flags: LookupFlags = 5,
     }
-    /// Rewrites an address and a port of the connection.
+    /// Rewrites address and port of the connection.
     Nat {
-        /// Which.
+        /// Source or destination.
         kind: NatKind = 1,
         /// Family of the address (`enum nfproto`).
         family: u32 = 2,
         /// Lowest address.
         addr_min: Option<Reg> = 3,
-        /// Highest address; the lowest when there is none.
+        /// Highest address; equals the lowest if not set.
         addr_max: Option<Reg> = 4,
         /// Lowest port.
         proto_min: Option<Reg> = 5,
-        /// Highest port; the lowest when there is none.
+        /// Highest port; equals the lowest if not set.
         proto_max: Option<Reg> = 6,
-        /// How to choose.
+        /// How to select from the ranges.
         flags: NatFlags = 7,
     }
     /// Rewrites the source to the address of the outgoing interface.
     Masq {
-        /// How to choose the port.
+        /// How to select the port.
         flags: NatFlags = 1,
         /// Lowest port.
         proto_min: Option<Reg> = 2,
         /// Highest port.
         proto_max: Option<Reg> = 3,
     }
-    /// Rewrites the destination to this machine.
+    /// Rewrites the destination to this node.
     Redir {
         /// Lowest port.
         proto_min: Option<Reg> = 1,
         /// Highest port.
         proto_max: Option<Reg> = 2,
-        /// How to choose.
+        /// How to select.
         flags: NatFlags = 3,
     }
-    /// Loads a property of the packet's connection.
+    /// Loads a field of the conntrack entry.
     Ct {
-        /// Where to.
+        /// Destination.
         dreg: Option<Reg> = 1,
-        /// Which.
+        /// Which field.
         key: CtKey = 2,
-        /// Of which direction: 0 original, 1 reply.
+        /// Direction: 0 original, 1 reply.
         direction: Option<u8> = 3,
-        /// Register to set the property from, instead of loading it.
+        /// Register to set the field from, instead of loading it.
         sreg: Option<Reg> = 4,
     }
-    /// Asks the routing table.
+    /// Looks up the routing table.
     Fib {
-        /// Where to.
+        /// Destination.
         dreg: Reg = 1,
-        /// What to answer.
+        /// Result.
         result: FibResult = 2,
-        /// What about.
+        /// Input.
         flags: FibFlags = 3,
     }
     /// Loads a number from `offset` to `offset + modulus - 1`, in host order.
     Numgen {
-        /// Where to.
+        /// Destination.
         dreg: Reg = 1,
-        /// How many numbers.
+        /// Number of values.
         modulus: u32 = 2,
-        /// How they follow each other.
+        /// Random or round robin.
         kind: NumgenKind = 3,
-        /// The first.
+        /// First value.
         offset: u32 = 4,
     }
     /// Loads a hash from `offset` to `offset + modulus - 1`, in host order.
     Hash {
         /// First register to hash.
         sreg: Option<Reg> = 1,
-        /// Where to.
+        /// Destination.
         dreg: Reg = 2,
         /// Bytes to hash.
         len: Option<u32> = 3,
-        /// How many numbers.
+        /// Number of values.
         modulus: u32 = 4,
-        /// Start value; chosen by the kernel when there is none.
+        /// Seed; chosen by the kernel if not set.
         seed: Option<u32> = 5,
-        /// The first number.
+        /// First value.
         offset: Option<u32> = 6,
-        /// What to hash.
+        /// Input of the hash.
         kind: HashKind = 7,
     }
-    /// Lets a packet change a set.
+    /// Updates a set from the packet path.
     Dynset {
         /// Name of the set or map.
         set: String = 1,
-        /// How.
+        /// Operation.
         op: DynsetOp = 3,
         /// First register of the key.
         key: Reg = 4,
         /// First register of a map's data.
         data: Option<Reg> = 5,
-        /// Milliseconds that the element lives.
+        /// Timeout of the element in milliseconds.
         timeout_ms: Option<u64> = 6,
         /// Flags.
         flags: Option<u32> = 9,
     }
-    /// Answers the sender with an error and forgets the packet.
+    /// Rejects the packet.
     Reject {
-        /// How.
+        /// ICMP error or TCP reset.
         kind: RejectKind = 1,
         /// ICMP code.
         code: Option<u8> = 2,
     }
-    /// Counts.
+    /// Counts packets and bytes.
     Counter {
-        /// Bytes so far.
+        /// Bytes.
         bytes: u64 = 1,
-        /// Packets so far.
+        /// Packets.
         packets: u64 = 2,
     }
-    /// Copies the packet to whoever listens to a group, and goes on.
+    /// Logs the packet to an NFLOG group; the rule continues.
     Log {
         /// The group.
         group: u16 = 1,
     }
-    /// Leaves the rule when packets come faster than the rate.
+    /// Ends the rule if packets exceed the rate.
     Limit {
         /// Packets or bytes per unit.
         rate: u64 = 1,
         /// Seconds per unit.
         unit: u64 = 2,
-        /// Packets or bytes above the rate.
+        /// Burst in packets or bytes.
         burst: u32 = 3,
         /// 0 packets, 1 bytes.
         kind: u32 = 4,
-        /// 1 turns the question around.
+        /// 1 inverts the condition.
         flags: u32 = 5,
     }
-    /// Leaves the rule unless the register is within bounds.
+    /// Ends the rule unless the register is in the range.
     Range {
-        /// Where from.
+        /// Register.
         sreg: Reg = 1,
-        /// 0 within, 1 outside.
+        /// 0 inside, 1 outside.
         op: u32 = 2,
         /// Lowest.
         from: Value = 3,
@@ -214,15 +214,15 @@ attributes! {
     }
     /// Changes the byte order.
     Byteorder {
-        /// Where from.
+        /// Source.
         sreg: Reg = 1,
-        /// Where to.
+        /// Destination.
         dreg: Reg = 2,
-        /// How.
+        /// Direction.
         op: ByteorderOp = 3,
-        /// Bytes in all.
+        /// Length in bytes.
         len: u32 = 4,
-        /// Bytes of each number.
+        /// Size of each number.
         size: u32 = 5,
     }
     /// Uses a named object.
@@ -234,12 +234,12 @@ attributes! {
     }
 }
 
-/// Where a result goes: a register, or the verdict.
+/// Destination of a result: a register, or the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Ends the rule with the verdict that was found.
+    /// The verdict ends the rule.
     Verdict,
-    /// Goes on with the rule.
+    /// The rule continues.
     Reg(Reg),
 }
 
@@ -258,18 +258,18 @@ impl Field for Target {
     }
 }
 
-/// Declares [`Expr`] with the names by which the kernel finds each expression.
+/// Declares [`Expr`] with the kernel's names of the expressions.
 macro_rules! expressions {
     ($($name:ident = $kernel_name:literal,)*) => {
         /// One instruction of a rule.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Expr {
             $(#[doc = concat!("`", $kernel_name, "`.")] $name($name),)*
-            /// One that this module does not read, kept as it came.
+            /// An unknown expression, kept undecoded.
             Other {
                 /// Its name.
                 name: String,
-                /// Its attributes, undecoded.
+                /// Its attributes.
                 data: Vec<u8>,
             },
         }

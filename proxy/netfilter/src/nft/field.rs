@@ -1,4 +1,4 @@
-//! One description of an object for both directions: which field travels in which attribute.
+//! Encodes and decodes objects from one list of their fields and attributes.
 
 use super::numbers::{
     BitwiseOp, ByteorderOp, CmpOp, CtKey, DynsetOp, FibFlags, FibResult, HashKind, HookPoint,
@@ -8,21 +8,21 @@ use super::numbers::{
 use super::value::{Data, Reg, Value, Verdict};
 use crate::wire::{Attribute, Attributes, WireError, Writer};
 
-/// An object whose attributes are its fields.
+/// An object with fields as attributes.
 pub(crate) trait Object: Sized {
-    /// Writes every field that is there.
+    /// Appends every field that is set.
     fn write(&self, writer: &mut Writer);
-    /// Reads every field; attributes that it does not know are skipped.
+    /// Decodes every field; unknown attributes are skipped.
     fn read(attributes: Attributes<'_>) -> Result<Self, WireError>;
 }
 
-/// A type that travels as the payload of one attribute.
+/// A type that is encoded as one attribute.
 pub(crate) trait Field: Sized {
-    /// Writes it as attribute `kind`.
+    /// Appends attribute `kind`.
     fn put(&self, writer: &mut Writer, kind: u16);
-    /// Reads it from its attribute.
+    /// Decodes an attribute.
     fn take(attribute: Attribute<'_>, what: &'static str) -> Result<Self, WireError>;
-    /// What stands for an attribute that is not there, if the object can do without it.
+    /// The value of a missing attribute, if the attribute is optional.
     fn absent() -> Option<Self> {
         None
     }
@@ -135,7 +135,7 @@ impl Field for String {
     }
 }
 
-/// Bytes that only the listing tools read.
+/// Bytes that only `nft list` reads.
 impl Field for Vec<u8> {
     fn put(&self, writer: &mut Writer, kind: u16) {
         if !self.is_empty() {
@@ -173,8 +173,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// Numbers of the kernel travel as 32-bit integers. Some have a value that stands for a missing attribute;
-/// it is left out when writing too, as the kernel does.
+/// 32-bit integers. Some have a value that equals a missing attribute; it is not encoded, as in the kernel.
 macro_rules! number_fields {
     ($($name:ident $(= $absent:expr)?,)*) => {$(
         impl Field for $name {
@@ -260,7 +259,7 @@ fn read_verdict(attribute: Attribute<'_>, what: &'static str) -> Result<Verdict,
     code.and_then(|code| Verdict::from_code(code, chain)).ok_or(WireError::Value { what })
 }
 
-/// A list whose items each sit in an attribute numbered 1 (`NFTA_LIST_ELEM`).
+/// A list whose items are attributes with number 1 (`NFTA_LIST_ELEM`).
 impl<T: Item> Field for Vec<T> {
     fn put(&self, writer: &mut Writer, kind: u16) {
         if !self.is_empty() {
@@ -275,5 +274,5 @@ impl<T: Item> Field for Vec<T> {
     }
 }
 
-/// A field that appears in lists; keeps byte strings and lists apart.
+/// A field of lists; distinguishes byte strings from lists.
 pub(crate) trait Item: Field {}

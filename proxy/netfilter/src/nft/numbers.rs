@@ -1,8 +1,8 @@
-//! The kernel's numbers that appear as values of fields (`linux/netfilter/nf_tables.h`).
+//! The kernel's constants (`linux/netfilter/nf_tables.h`).
 //!
-//! They are open: a number that a newer kernel adds is kept as it is.
+//! Unknown values of newer kernels are kept.
 
-/// Makes a type around a number and names the numbers that we use.
+/// Declares a type for a number, with named values.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $number:expr,)* })*) => {$(
         $(#[$doc])*
@@ -20,9 +20,9 @@ numbers! {
     MetaKey {
         /// The packet's mark.
         MARK = 3,
-        /// Name of the interface that it came in by.
+        /// Name of the incoming interface.
         IIFNAME = 6,
-        /// Name of the interface that it goes out by.
+        /// Name of the outgoing interface.
         OIFNAME = 7,
         /// Network protocol.
         NFPROTO = 15,
@@ -58,13 +58,13 @@ numbers! {
         /// The destination.
         DNAT = 1,
     }
-    /// How an address or port is chosen from a range (`linux/netfilter/nf_nat.h`).
+    /// How an address or port is selected from a range (`linux/netfilter/nf_nat.h`).
     NatFlags {
-        /// The address is given; the kernel adds this itself.
+        /// An address is given; the kernel sets this itself.
         MAP_IPS = 1,
-        /// The port is given; the kernel adds this itself.
+        /// A port is given; the kernel sets this itself.
         PROTO_SPECIFIED = 2,
-        /// Choose the port by a random number instead of keeping it.
+        /// Select a random port.
         FULLY_RANDOM = 16,
     }
     /// What `ct` reads.
@@ -90,12 +90,12 @@ numbers! {
         /// IPv6 destination of the tuple.
         DST_IP6 = 22,
     }
-    /// What `fib` answers.
+    /// Result of `fib`.
     FibResult {
-        /// Kind of the address.
+        /// Type of the address.
         ADDRTYPE = 3,
     }
-    /// What `fib` asks about.
+    /// Input of `fib`.
     FibFlags {
         /// The source address.
         SADDR = 1,
@@ -104,7 +104,7 @@ numbers! {
     }
     /// How `numgen` counts.
     NumgenKind {
-        /// One up per packet.
+        /// Round robin.
         INCREMENTAL = 0,
         /// At random.
         RANDOM = 1,
@@ -125,23 +125,23 @@ numbers! {
         /// Delete it.
         DELETE = 2,
     }
-    /// How `reject` answers.
+    /// How `reject` rejects.
     RejectKind {
         /// An ICMP error.
         ICMP = 0,
         /// A TCP reset.
         TCP_RESET = 1,
     }
-    /// How `lookup` asks.
+    /// Which result of `lookup` continues.
     LookupFlags {
-        /// Leave the rule when the key is not there.
+        /// The key exists.
         PRESENT = 0,
-        /// Leave the rule when the key is there.
+        /// The key does not exist.
         ABSENT = 1,
     }
     /// What `bitwise` does.
     BitwiseOp {
-        /// Mask, then flip.
+        /// AND, then XOR.
         MASK_XOR = 0,
     }
     /// What `byteorder` does.
@@ -155,9 +155,9 @@ numbers! {
     TableFlags {
         /// None.
         NONE = 0,
-        /// Only the socket that made the table may change it (kernel 5.12).
+        /// Only the socket that created the table may change it (kernel 5.12).
         OWNER = 2,
-        /// The table outlives its owner, and the next owner may adopt it (kernel 6.9).
+        /// The table outlives its owner, and another socket may become its owner (kernel 6.9).
         PERSIST = 4,
     }
     /// Flags of a set.
@@ -171,15 +171,15 @@ numbers! {
         /// Its keys have several fields.
         CONCAT = 128,
     }
-    /// Where in the packet's way a base chain sits (`enum nf_inet_hooks`).
+    /// Hook of a base chain (`enum nf_inet_hooks`).
     HookPoint {
         /// Before routing.
         PREROUTING = 0,
-        /// To this machine.
+        /// To local processes.
         INPUT = 1,
-        /// Through this machine.
+        /// Forwarded.
         FORWARD = 2,
-        /// From this machine.
+        /// From local processes.
         OUTPUT = 3,
         /// After routing.
         POSTROUTING = 4,
@@ -209,7 +209,7 @@ impl SetFlags {
 
 /// `IPS_DST_NAT`: the connection's destination was rewritten.
 pub const CT_STATUS_DNAT: u32 = 1 << 5;
-/// `RTN_LOCAL`: an address of this machine.
+/// `RTN_LOCAL`: an address of this node.
 pub const ADDRTYPE_LOCAL: u32 = 2;
 /// ICMP code: destination port unreachable.
 pub const ICMP_PORT_UNREACHABLE: u8 = 3;

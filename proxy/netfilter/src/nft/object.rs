@@ -1,4 +1,4 @@
-//! Tables, chains, rules, sets and elements as they travel.
+//! Tables, chains, rules, sets and elements.
 
 use super::expr::Expr;
 use super::field::{Field, Item, attributes};
@@ -11,9 +11,9 @@ attributes! {
     Table {
         /// Its name.
         name: String = 1,
-        /// Its flags; none when naming a table or when asking for no change.
+        /// Its flags; `None` when naming a table without changing it.
         flags: Option<TableFlags> = 2,
-        /// Netlink port of the socket that owns it, as reported.
+        /// Netlink port of the owner, as reported.
         owner: Option<u32> = 7,
     }
     /// A chain.
@@ -22,18 +22,18 @@ attributes! {
         table: String = 1,
         /// Its name.
         name: String = 3,
-        /// Where packets enter it; none for a chain that others jump to.
+        /// Hook of a base chain; `None` for a regular chain.
         hook: Option<Hook> = 4,
-        /// What becomes of packets at its end (`NF_ACCEPT` is 1); base chains only.
+        /// Policy of a base chain (`NF_ACCEPT` is 1).
         policy: Option<u32> = 5,
         /// `filter`, `nat` or `route`; base chains only.
         kind: Option<String> = 7,
     }
-    /// Where a base chain sits.
+    /// Hook and priority of a base chain.
     Hook {
-        /// Point in the packet's way.
+        /// The hook.
         point: HookPoint = 1,
-        /// Order among the chains of that point: small first.
+        /// Priority: smaller ones first.
         priority: i32 = 2,
     }
     /// A rule.
@@ -42,11 +42,11 @@ attributes! {
         table: String = 1,
         /// The chain it is in.
         chain: String = 2,
-        /// The kernel's number for it, as reported.
+        /// The kernel's handle, as reported.
         handle: Option<u64> = 3,
-        /// What it does, in order.
+        /// Its expressions.
         exprs: Vec<Expr> = 4,
-        /// Comment and such, for listing tools.
+        /// Comment, for `nft list`.
         userdata: Vec<u8> = 7,
     }
     /// A set, or a map when its flags say so.
@@ -57,7 +57,7 @@ attributes! {
         name: String = 2,
         /// Its flags.
         flags: SetFlags = 3,
-        /// Type of the key, for listing tools.
+        /// Type of the key, for `nft list`.
         key_type: Option<u32> = 4,
         /// Length of the key in bytes.
         key_len: u32 = 5,
@@ -65,30 +65,30 @@ attributes! {
         data_type: Option<u32> = 6,
         /// Length of a map's data in bytes.
         data_len: Option<u32> = 7,
-        /// How large it may become.
+        /// Maximum of elements.
         size: SetSize = 9,
-        /// Number of the set within its batch; needed to create one.
+        /// Id of the set within its batch, required to create it.
         id: Option<u32> = 10,
-        /// Milliseconds that elements live unless they say otherwise.
+        /// Default timeout of elements, in milliseconds.
         timeout_ms: Option<u64> = 11,
-        /// Milliseconds between two searches for dead elements.
+        /// Interval of garbage collection, in milliseconds.
         gc_interval_ms: Option<u32> = 12,
-        /// Byte orders and such, for listing tools.
+        /// Byte orders, for `nft list`.
         userdata: Vec<u8> = 13,
-        /// Expression that each element gets, such as a counter.
+        /// Expression of each element, such as a counter.
         expr: Option<Expr> = 17,
     }
     /// One element of a set.
     Element {
         /// Its key.
         key: Value = 1,
-        /// What the key maps to.
+        /// Data of a map.
         data: Option<Data> = 2,
-        /// Milliseconds that it lives.
+        /// Timeout in milliseconds.
         timeout_ms: Option<u64> = 4,
-        /// Milliseconds that it still lives, as reported.
+        /// Remaining time in milliseconds, as reported.
         expiration_ms: Option<u64> = 5,
-        /// Expression run when it matches, such as a counter.
+        /// Expression evaluated when it matches, such as a counter.
         expr: Option<Box<Expr>> = 7,
     }
     /// Elements of one set.
@@ -97,14 +97,14 @@ attributes! {
         table: String = 1,
         /// The set.
         set: String = 2,
-        /// The elements; none means all of them when deleting.
+        /// The elements; when deleting, an empty list means all.
         elements: Vec<Element> = 3,
     }
-    /// Identity of the ruleset: goes up with every transaction of the network namespace.
+    /// The generation of the ruleset, which increases with every transaction in the network namespace.
     Generation {
         /// The number.
         id: u32 = 1,
-        /// Process that committed last.
+        /// PID of the last committer.
         pid: Option<u32> = 2,
         /// Its name.
         process: Option<String> = 3,
@@ -113,7 +113,7 @@ attributes! {
 
 impl Item for Element {}
 
-/// Elements at most. A set with a size is a hash of fixed width, one without grows as it is filled.
+/// Maximum of elements. A set with a size is a fixed hash, one without grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetSize(pub Option<u32>);
 
@@ -139,19 +139,19 @@ impl Field for SetSize {
 }
 
 impl Table {
-    /// A table named without asking for any change of it.
+    /// Names a table without changing it.
     pub fn named(name: &str) -> Self {
         Self { name: name.into(), flags: None, owner: None }
     }
 }
 
 impl Chain {
-    /// A chain that others jump to.
+    /// A regular chain.
     pub fn regular(table: &str, name: &str) -> Self {
         Self { table: table.into(), name: name.into(), hook: None, policy: None, kind: None }
     }
 
-    /// A chain of type nat which packets enter at `point`.
+    /// A base chain of type nat.
     pub fn nat(table: &str, name: &str, point: HookPoint, priority: i32) -> Self {
         Self {
             hook: Some(Hook { point, priority }),
@@ -163,12 +163,12 @@ impl Chain {
 }
 
 impl Element {
-    /// A member of a set.
+    /// An element of a set.
     pub fn member(key: Value) -> Self {
         Self { key, data: None, timeout_ms: None, expiration_ms: None, expr: None }
     }
 
-    /// An entry of a map.
+    /// An element of a map.
     pub fn entry(key: Value, data: Data) -> Self {
         Self { data: Some(data), ..Self::member(key) }
     }

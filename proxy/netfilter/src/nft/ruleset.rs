@@ -1,4 +1,4 @@
-//! A whole ruleset as one value: what a dump yields, what a fake kernel holds, what a tracer walks.
+//! A ruleset as one value: the result of a dump, the fake kernel's state, the tracer's input.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::numbers::TableFlags;
 use super::object::{Chain, Element, Elements, Rule, Set, Table};
 use super::value::Value;
 
-/// Names a table.
+/// Family and name of a table.
 pub type TableId = (Family, String);
 
 /// Tables by family and name.
@@ -19,7 +19,7 @@ pub struct Ruleset {
     pub tables: BTreeMap<TableId, TableRules>,
 }
 
-/// What is in one table.
+/// The contents of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableRules {
     /// Its flags.
@@ -42,21 +42,21 @@ pub struct ChainRules {
 /// A set and its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetElements {
-    /// The set, without the number that it had in its batch.
+    /// The set, without its id in the batch.
     pub set: Set,
     /// Its elements by key.
     pub elements: BTreeMap<Value, Element>,
 }
 
 impl TableRules {
-    /// A table with nothing in it.
+    /// An empty table.
     pub fn empty(flags: TableFlags) -> Self {
         Self { flags, chains: BTreeMap::new(), sets: BTreeMap::new() }
     }
 
-    /// The commands that make this table where there is none, in an order that the kernel accepts: sets
-    /// before the rules that use them, chains before the rules and verdict elements that enter them.
-    /// `first_set_id` numbers the sets within the batch.
+    /// The commands that create this table, in an order that the kernel accepts: sets before the rules that use them,
+    /// chains before the rules and verdict elements that jump to them. `first_set_id` numbers the sets within the
+    /// batch.
     pub fn commands(&self, name: &str, first_set_id: u32) -> Vec<Command> {
         let table = Table { flags: Some(self.flags), ..Table::named(name) };
         let mut commands = vec![Command::NewTable(table, Existing::Keep)];
@@ -79,8 +79,8 @@ impl TableRules {
 }
 
 impl Ruleset {
-    /// Adds one object of a dump. Objects of tables and sets that were not answered before are left out:
-    /// they were made after the dump of their parent.
+    /// Adds one object of a dump. Objects of unknown tables and sets are skipped: they were created after the dump of
+    /// their parent.
     pub fn absorb(&mut self, answer: Answer) {
         match answer {
             Answer::Generation(_) => {}

@@ -1,7 +1,7 @@
-//! Notes that the kernel keeps for listing tools: byte orders of sets, comments of rules.
+//! Userdata, which the kernel keeps for `nft list`: byte orders of sets, comments of rules.
 //!
-//! A sequence of type byte, length byte, value (`libnftnl/udata.h`). Without the byte orders `nft list` cannot
-//! tell how to print a key.
+//! A sequence of type byte, length byte, value (`libnftnl/udata.h`). Without the byte orders `nft list` cannot print
+//! keys.
 
 /// Set: byte order of the key.
 const SET_KEY_BYTEORDER: u8 = 0;
@@ -9,17 +9,17 @@ const SET_KEY_BYTEORDER: u8 = 0;
 const SET_DATA_BYTEORDER: u8 = 1;
 /// Rule: comment.
 const RULE_COMMENT: u8 = 0;
-/// Longest comment, terminating zero included (`NFT_USERDATA_MAXLEN` less the two header bytes, 8-bit length).
+/// Maximum length of a comment with its zero byte (`NFT_USERDATA_MAXLEN` minus two header bytes, 8-bit length).
 const COMMENT_LEN_MAX: usize = 128;
 
-/// Order of the bytes of a key or of data (`enum byteorder` of nft).
+/// Byte order of a key or of data (`enum byteorder` of nft).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
-    /// Of several fields: each knows its own.
+    /// Concatenation: each field has its own.
     Mixed,
-    /// The machine's.
+    /// Host.
     Host,
-    /// The network's.
+    /// Network.
     Network,
 }
 
@@ -33,7 +33,7 @@ impl ByteOrder {
     }
 }
 
-/// Userdata of a set with keys, and for a map data, in these orders.
+/// Userdata of a set, with byte orders of the key and, for a map, of the data.
 pub fn set(key: ByteOrder, data: Option<ByteOrder>) -> Vec<u8> {
     let mut bytes = Vec::new();
     push(&mut bytes, SET_KEY_BYTEORDER, &key.number().to_ne_bytes());
@@ -43,7 +43,7 @@ pub fn set(key: ByteOrder, data: Option<ByteOrder>) -> Vec<u8> {
     bytes
 }
 
-/// Userdata of a rule with a comment, which is cut where it is too long.
+/// Userdata of a rule with a comment, truncated if it is too long.
 pub fn rule_comment(comment: &str) -> Vec<u8> {
     let mut end = comment.len().min(COMMENT_LEN_MAX - 1);
     while !comment.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! What registers hold and sets store: bytes in packet order, or a verdict.
+//! Values of registers and set elements: bytes in packet order, or a verdict.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -9,8 +9,8 @@ const INLINE: usize = 30;
 
 /// The bytes of a register, a key or the data of a map element.
 ///
-/// Keys of this project are at most 28 bytes long (an IPv6 address and three words), so nearly every value
-/// lives inline; a table of 400,000 elements is one allocation, not 800,000.
+/// The proxy's keys have at most 28 bytes (an IPv6 address and three words), so nearly every value is inline; a table
+/// of 400,000 elements is one allocation, not 800,000.
 #[derive(Clone)]
 pub struct Value(Repr);
 
@@ -21,7 +21,7 @@ enum Repr {
 }
 
 impl Value {
-    /// A value of these bytes.
+    /// Copies the bytes.
     pub fn new(from: &[u8]) -> Self {
         let mut bytes = [0; INLINE];
         match (bytes.get_mut(..from.len()), u8::try_from(from.len())) {
@@ -33,11 +33,11 @@ impl Value {
         }
     }
 
-    /// A value of these parts, each padded to whole 32-bit registers, as keys of several fields are laid out.
+    /// A concatenation: each part is padded to whole 32-bit registers.
     pub fn concat(parts: &[&[u8]]) -> Self {
         let aligned = |part: &[u8]| part.len().div_ceil(4) * 4;
         let len: usize = parts.iter().map(|part| aligned(part)).sum();
-        // Built where it stays: there are hundreds of thousands of keys.
+        // Built in place: there are hundreds of thousands of keys.
         let (mut inline, mut heap) = ([0; INLINE], Vec::new());
         let bytes = match inline.get_mut(..len) {
             Some(bytes) => bytes,
@@ -111,15 +111,15 @@ impl<const N: usize> From<[u8; N]> for Value {
     }
 }
 
-/// A place in the register file, counted in 32-bit words from 0 to 15.
+/// A register, as the index of a 32-bit word from 0 to 15.
 ///
-/// The kernel knows two numberings of the same memory, four registers of 16 bytes (1 to 4) and sixteen of
-/// 4 bytes (8 to 23); reading accepts both, writing uses the second.
+/// The kernel has two numberings of the same memory, four registers of 16 bytes (1 to 4) and sixteen of 4 bytes (8 to
+/// 23); decoding accepts both, encoding prefers the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reg(u8);
 
 impl Reg {
-    /// The register file has this many words.
+    /// Number of words.
     pub const COUNT: usize = 16;
 
     /// The word at `index`, which is taken modulo 16.
@@ -139,12 +139,12 @@ impl Reg {
 
     /// The kernel's number.
     pub fn number(self) -> u32 {
-        // The 16-byte numbering where it exists: it is what the listing tools of older releases expect.
+        // The 16-byte numbering where it exists, which older releases of `nft` expect.
         let index = u32::from(self.0);
         if index % 4 == 0 { index / 4 + 1 } else { index + 8 }
     }
 
-    /// The register with this number; 0 is the verdict register and not one of these.
+    /// The register with this number; 0 is the verdict register.
     pub fn from_number(number: u32) -> Option<Self> {
         let index = match number {
             1..=4 => (number - 1) * 4,
@@ -155,22 +155,22 @@ impl Reg {
     }
 }
 
-/// What a rule or a map element decides.
+/// A verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Let the packet go on to the next hook.
+    /// The packet continues at the next hook.
     Accept,
-    /// Forget the packet.
+    /// The packet is dropped.
     Drop,
-    /// Go on with the next rule.
+    /// The next rule follows.
     Continue,
-    /// Leave the rule, go on with the next one.
+    /// The rule ends, the next one follows.
     Break,
-    /// Go on in the chain, come back after it.
+    /// Continues in the chain, then returns.
     Jump(String),
-    /// Go on in the chain, do not come back.
+    /// Continues in the chain.
     Goto(String),
-    /// Go back to the calling chain.
+    /// Returns to the calling chain.
     Return,
 }
 
@@ -188,7 +188,7 @@ impl Verdict {
         }
     }
 
-    /// The chain that a jump or a goto enters.
+    /// The target of a jump or goto.
     pub fn chain(&self) -> Option<&str> {
         match self {
             Self::Jump(chain) | Self::Goto(chain) => Some(chain),
@@ -196,7 +196,7 @@ impl Verdict {
         }
     }
 
-    /// The verdict with this code and chain, if there is one.
+    /// The verdict with this code and chain, if it exists.
     pub fn from_code(code: i32, chain: Option<String>) -> Option<Self> {
         match (code, chain) {
             (0, None) => Some(Self::Drop),
@@ -211,7 +211,7 @@ impl Verdict {
     }
 }
 
-/// What an immediate loads or a map yields.
+/// Data of an immediate expression or of a map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Data {
     /// Bytes for a register.

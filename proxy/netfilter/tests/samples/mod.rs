@@ -1,4 +1,4 @@
-//! Datagrams of every kind, made by the encoders: what the tests of decoders break, and what their fuzzing begins with.
+//! Datagrams of every kind, encoded: the input of the decoder tests, and the corpus of their fuzzing.
 
 #![allow(clippy::unwrap_used, reason = "a test may end anywhere")]
 
@@ -42,7 +42,7 @@ fn set(name: &str, flags: SetFlags, data: Option<u32>) -> Set {
     }
 }
 
-/// A rule with an expression of every kind that our rules have.
+/// An expression of every kind that the proxy's rules use.
 fn exprs() -> Vec<Expr> {
     let reg = Reg::word;
     let value = |len: usize| Value::new(&vec![7; len]);
@@ -162,12 +162,12 @@ pub fn flow(family: AddressFamily) -> Flow {
     }
 }
 
-/// Datagrams as they travel, of both directions.
+/// Encoded datagrams of both directions.
 pub fn datagrams() -> Vec<Vec<u8>> {
     let mut batch = Batch::new(1, Some(3));
     batch.extend(Family::Ip, &commands());
     let mut all = vec![batch.finish().unwrap().bytes];
-    // What a kernel answers: acknowledgements, and dumps of all that is there.
+    // Responses of a kernel: acknowledgements, and dumps of everything.
     let mut kernel = FakeKernel::default();
     let mut batch = Batch::new(1, None);
     batch.extend(Family::Ip6, &commands()[..8]);

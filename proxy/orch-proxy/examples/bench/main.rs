@@ -1,12 +1,12 @@
-//! Measures the proxy in a network namespace of its own:
-//! `unshare --net --mount target/release/examples/bench [options] [services ...]`, as `hack/bench proxy` does.
+//! Benchmarks of the proxy in a network namespace: `unshare --net --mount target/release/examples/bench [options]
+//! [services ...]`, as `hack/bench proxy` runs it.
 //!
-//! - From the node-local model to the kernel, the kernel's memory, and what packets pay ([`plane`], [`packets`]).
-//! - The real program at an API server in this process: start, memory, and from the bytes of a change on the
-//!   watch's socket to the kernel's commit ([`watch`]). Needs the program alongside this one's directory.
-//! - kube-proxy's layouts, a chain for each service, at sizes that they can bear ([`peers`]).
-//! - kube-proxy itself alongside ours, where it is given ([`theirs`]).
-//! - Stale flows found and deleted among a full table of connections ([`stale`]).
+//! - From the node-local model to the kernel, kernel memory, and the cost of packets ([`plane`], [`packets`]).
+//! - The program with an API server in this process: start, memory, from the bytes of a change on the watch's socket
+//!   to the commit, and the longest health request meanwhile ([`watch`]). Needs the program in the parent directory.
+//! - kube-proxy's layouts, a chain per Service, at feasible sizes ([`peers`]).
+//! - kube-proxy itself, if its path is given ([`theirs`]).
+//! - Stale flows found and deleted in a full conntrack table ([`stale`]).
 
 #![allow(
     clippy::print_stdout,
@@ -32,38 +32,38 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Prints figures of the proxy. All parts, unless some are named.
+/// Benchmarks of the proxy. Runs all parts unless some are selected.
 #[derive(Parser)]
 struct Flags {
-    /// Sizes of the table, in services of three endpoints
+    /// Sizes of the tables, in Services of three endpoints
     #[arg(value_name = "SERVICES", default_values_t = [1_000, 10_000, 100_000])]
     sizes: Vec<u32>,
     /// Sizes for kube-proxy's layouts; the older one takes half a minute for 10,000
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     peer_sizes: Vec<u32>,
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
-    /// A program to compare with: kube-proxy
+    /// kube-proxy, to compare with
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
-    /// A flag for that program; may be given several times
+    /// A flag for kube-proxy; may be repeated
     #[arg(long = "peer-flag", value_name = "FLAG", allow_hyphen_values = true)]
     peer_flags: Vec<String>,
 }
 
-/// A part of what is measured.
+/// A part of the benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// From the model to the kernel, and the kernel's memory.
+    /// From the model to the kernel, and kernel memory.
     Plane,
-    /// What packets pay.
+    /// The cost of packets.
     Packets,
-    /// The program at an API server.
+    /// The program with an API server.
     Watch,
     /// kube-proxy's layouts.
     Peers,
-    /// kube-proxy, if it is given.
+    /// kube-proxy, if its path is given.
     Program,
     /// Stale flows.
     Stale,

@@ -1,16 +1,16 @@
-//! What the kernel keeps for us, in bytes: told by a memory group that the program makes for itself.
+//! Kernel memory of the tables, by a memory cgroup with this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A memory group of the hierarchy's first version, with this process in it.
+/// A cgroup v1 memory group with this process in it.
 pub struct Group {
     dir: PathBuf,
     parent: PathBuf,
 }
 
 impl Group {
-    /// None where there is no such hierarchy, or no right to it.
+    /// `None` without such a hierarchy, or without access to it.
     pub fn enter() -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let memory = |line: &str| {
@@ -30,7 +30,7 @@ impl Group {
         fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).is_ok()
     }
 
-    /// What the kernel keeps for its processes.
+    /// Kernel memory of the group.
     pub fn kernel_bytes(&self) -> Option<u64> {
         let text = fs::read_to_string(self.dir.join("memory.kmem.usage_in_bytes")).ok()?;
         text.trim().parse().ok()
@@ -40,7 +40,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.move_to(&self.parent);
-        // Best effort: it harms nobody, and goes with the machine.
+        // Best effort: an empty group is harmless.
         let _ = fs::remove_dir(&self.dir);
     }
 }

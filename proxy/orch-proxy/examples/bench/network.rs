@@ -1,8 +1,8 @@
-//! Two roads from a client over a node to servers: one over this namespace, which has the services, and one over a node
-//! that tracks connections and has empty chains of type nat, as a measure of what is not the services' doing.
+//! Two paths from a client through a node to servers: one through this network namespace, which has the Services, and
+//! one through a node with conntrack and empty chains of type nat, as the baseline.
 //!
 //! ```text
-//! client 10.2.0.1 ──cable── node ──cable── server: every address of 11.0.0.0/8
+//! client 10.2.0.1 ──veth── node ──veth── server: every address of 11.0.0.0/8
 //! ```
 
 use std::fs::File;
@@ -14,33 +14,33 @@ use nix::unistd::Pid;
 
 use crate::sys::run;
 
-/// The client's own address.
+/// The client's address.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
-/// Servers' addresses begin here.
+/// First address of the servers.
 pub const SERVERS: u32 = 0x0b00_0000;
 
-/// A way from a client over a node to servers.
+/// A path from a client through a node to servers.
 pub struct Road {
     /// Namespace of the client.
     pub client: String,
     /// Namespace of the servers.
     pub server: String,
-    /// Namespace of the node; none for the one that the program runs in.
+    /// Namespace of the node; `None` for the program's own.
     node: Option<String>,
 }
 
-/// A place for named namespaces that goes with the mount namespace.
+/// Mounts a directory for named namespaces that ends with the mount namespace.
 pub fn prepare() {
     run(&["mount", "-t", "tmpfs", "tmpfs", "/run"]);
 }
 
 impl Road {
-    /// Over the namespace that the program runs in.
+    /// Through the program's own namespace.
     pub fn over_here() -> Self {
         Self::make("here", None)
     }
 
-    /// Over a node with empty chains.
+    /// Through a node with empty chains.
     pub fn over_nothing() -> Self {
         run(&["ip", "netns", "add", "plain"]);
         let road = Self::make("plain", Some("plain".to_owned()));
@@ -68,14 +68,14 @@ impl Road {
         let in_server = ["ip", "netns", "exec", &road.server, "nft"];
         run(&[&in_server[..], &[SINK]].concat());
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
-        // Packets without a connection behind them have no checksums.
+        // Handmade packets have no checksums.
         let checksum = "echo 0 > /proc/sys/net/netfilter/nf_conntrack_checksum";
         let filter = "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done";
         road.at_node(&["sh", "-c", &format!("{forward}; {checksum}; {filter}")]);
         road
     }
 
-    /// Addresses and routes of a cable: `far` is the address of the place, `blocks` what else lies there.
+    /// Addresses and routes of a veth pair: `far` is the address of the place, `blocks` are further networks there.
     fn cable(&self, place: &str, near: &str, gateway: &str, far: &str, blocks: &[&str]) {
         self.at_node(&["ip", "addr", "add", &format!("{gateway}/32"), "dev", near]);
         self.at_node(&["ip", "route", "add", far, "dev", near]);
@@ -87,7 +87,7 @@ impl Road {
         run(&["ip", "-n", place, "route", "add", "default", "via", gateway, "dev", "eth0"]);
     }
 
-    /// Runs a tool on the node.
+    /// Runs a command on the node.
     pub fn at_node(&self, words: &[&str]) -> String {
         match &self.node {
             Some(node) => run(&[&["ip", "netns", "exec", node], words].concat()),
@@ -95,20 +95,19 @@ impl Road {
         }
     }
 
-    /// Connections that the node tracks.
+    /// Number of conntrack entries on the node.
     pub fn tracked(&self) -> u32 {
         let count = self.at_node(&["cat", "/proc/sys/net/netfilter/nf_conntrack_count"]);
         count.trim().parse().unwrap()
     }
 
-    /// Makes the node forget all connections.
+    /// Deletes all conntrack entries on the node.
     pub fn forget(&self) {
         self.at_node(&["sh", "-c", "conntrack -F 2>/dev/null"]);
     }
 }
 
-/// Chains of type nat without rules. Connections are tracked as soon as any rule speaks of them, also one that no packet
-/// meets.
+/// Chains of type nat without rules. A rule that uses conntrack enables it, even if no packet matches it.
 const EMPTY: &str = "table ip empty {
     chain unused { ct state new accept\n}
     chain pre { type nat hook prerouting priority -100\n}
@@ -116,13 +115,13 @@ const EMPTY: &str = "table ip empty {
 }
 ";
 
-/// Takes packets that belong to no connection as soon as they arrive.
+/// Drops packets of no connection on arrival.
 const SINK: &str = "table netdev sink {
     chain in { type filter hook ingress device eth0 priority 0\n ip saddr 10.1.0.0/16 drop\n}
 }
 ";
 
-/// Runs `body` on a thread inside a named namespace; sockets that it makes stay there.
+/// Runs `body` on a thread in a named namespace; its sockets stay there.
 pub fn inside<T: Send + 'static>(place: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let path = format!("/run/netns/{place}");
     let thread = thread::spawn(move || {
@@ -132,8 +131,8 @@ pub fn inside<T: Send + 'static>(place: &str, body: impl FnOnce() -> T + Send + 
     thread.join().unwrap()
 }
 
-/// Keeps a thread to some of the processors: the one that measures to the first, what is measured to the others, so that
-/// neither waits for the other. Does nothing where there is one.
+/// Pins a thread: the measuring one to the first processor, the measured ones to the others, so that they do not wait
+/// for each other. Does nothing on a single processor.
 pub fn keep_to(thread: Pid, processors: Processors) {
     let count = thread::available_parallelism().map_or(1, |count| count.get());
     let mut set = CpuSet::new();

@@ -1,8 +1,8 @@
-//! What a packet pays: the first of a connection, later ones, and connections a second; through a service and directly,
-//! over the node with the services and over one without.
+//! The cost of packets: the first of a connection, later ones, and connections per second; through a Service and
+//! directly, through the node with the Services and through one without.
 //!
-//! A packet's cost is the processor time of the thread that sends it: the kernel takes it through client, node and
-//! server within that call. Rounds alternate between the questions, so that what disturbs one disturbs all.
+//! The cost of a packet is the CPU time of the sending thread: the kernel delivers it through client, node and server
+//! within that call. Rounds alternate between the cases, so that disturbances affect all.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -17,32 +17,32 @@ use nix::unistd::Pid;
 use crate::network::{Processors, Road, SERVERS, inside, keep_to};
 use crate::sys::raw_socket;
 
-/// First packets of one question and round. Fewer than connections that any machine tracks.
+/// First packets per case and round. Fewer than any machine's conntrack limit.
 const PACKETS: u32 = 20_000;
-/// Rounds over all questions.
+/// Rounds over all cases.
 const ROUNDS: usize = 9;
-/// Connections of one question and round.
+/// Connections per case and round.
 const CONNECTIONS: u32 = 1000;
-/// Connections that are in use at once, and packets on each.
+/// Concurrent connections, and packets on each.
 const ESTABLISHED: u32 = 100;
 const PACKETS_EACH: u32 = 50;
-/// Cluster addresses begin here.
+/// First cluster IP.
 const SERVICES: u32 = 0x0a60_0000;
 
-/// Both roads, with servers at the end.
+/// Both paths, with servers.
 pub struct Roads {
     plain: Road,
     here: Road,
 }
 
-/// Which packets are sent where.
+/// Destination of the packets.
 #[derive(Clone, Copy)]
 struct Question {
-    /// Over the node with the services?
+    /// Through the node with the Services.
     here: bool,
-    /// To a service?
+    /// To a Service.
     service: bool,
-    /// To all of them, or to one?
+    /// To all Services, or to one.
     all: bool,
 }
 
@@ -51,7 +51,7 @@ impl Question {
         Self { here, service, all }
     }
 
-    /// Where the `n`th packet goes.
+    /// Destination of the `n`th packet.
     fn to(self, n: u32, services: u32) -> SocketAddrV4 {
         let which = if self.all { mix(n) % services } else { 7 % services };
         match self.service {
@@ -61,7 +61,7 @@ impl Question {
     }
 }
 
-/// Directly over either node, and through services: one address, then all at random.
+/// Directly through either node, and through Services: one address, then all at random.
 const QUESTIONS: [Question; 6] = [
     Question::new(false, false, false),
     Question::new(true, false, false),
@@ -71,11 +71,11 @@ const QUESTIONS: [Question; 6] = [
     Question::new(true, true, true),
 ];
 
-/// Times of one kind, in nanoseconds, in the order of [`QUESTIONS`].
+/// Nanoseconds of one kind, in the order of [`QUESTIONS`].
 struct Costs([f64; 6]);
 
 impl Costs {
-    /// The medians of rounds.
+    /// The medians of the rounds.
     fn of(rounds: [Vec<f64>; 6]) -> Self {
         Self(rounds.map(|mut all| {
             all.sort_unstable_by(f64::total_cmp);
@@ -94,7 +94,7 @@ impl Costs {
     }
 }
 
-/// Says what the columns are.
+/// Prints the header.
 pub fn head() {
     println!(
         "what packets pay, ns (plain: over a node without services; direct: past the services; x: service / plain)"
@@ -116,7 +116,7 @@ pub fn head() {
 }
 
 impl Roads {
-    /// Makes them. Servers answer at every address and never hang up.
+    /// Creates the paths. Servers accept at every address and never close.
     pub fn make() -> Self {
         crate::network::prepare();
         let roads = Self { plain: Road::over_nothing(), here: Road::over_here() };
@@ -126,7 +126,7 @@ impl Roads {
                 let mut open = VecDeque::new();
                 for stream in listener.incoming().flatten() {
                     open.push_back(stream);
-                    // Whoever measures has no more open at once.
+                    // The client has no more open at once.
                     if open.len() > 2 * ESTABLISHED as usize {
                         open.pop_front();
                     }
@@ -140,7 +140,7 @@ impl Roads {
         if question.here { &self.here } else { &self.plain }
     }
 
-    /// Measures the tables that are loaded now.
+    /// Measures the loaded tables.
     pub fn measure(&self, layout: &str, services: u32) {
         let first = |question| self.first_packets(question, services);
         self.rounds(first).row(layout, services, "first packet");
@@ -170,7 +170,7 @@ impl Roads {
             for (question, costs) in QUESTIONS.into_iter().zip(&mut rounds) {
                 self.road(question).forget();
                 let cost = measure(question);
-                // The first round warms up.
+                // The first round is a warm-up.
                 if round > 0 {
                     costs.push(cost);
                 }
@@ -179,7 +179,7 @@ impl Roads {
         Costs::of(rounds)
     }
 
-    /// Of each packet, the first of a connection.
+    /// Cost of the first packet of a connection.
     fn first_packets(&self, question: Question, services: u32) -> f64 {
         let road = self.road(question);
         let cost = inside(&road.client, move || {
@@ -197,7 +197,7 @@ impl Roads {
         cost
     }
 
-    /// Of each packet of connections that are known.
+    /// Cost of a packet of an established connection.
     fn known_packets(&self, question: Question, services: u32) -> f64 {
         inside(&self.road(question).client, move || {
             keep_to(Pid::from_raw(0), Processors::First);
@@ -212,7 +212,7 @@ impl Roads {
         })
     }
 
-    /// Of each connection, one after the other.
+    /// Cost of a connection, one after another.
     fn connections(&self, question: Question, services: u32) -> f64 {
         inside(&self.road(question).client, move || {
             let started = Instant::now();
@@ -224,7 +224,7 @@ impl Roads {
     }
 }
 
-/// Whether a service answers.
+/// Whether a Service responds.
 pub fn answers(roads: &Roads, service: u32) -> bool {
     let to = SocketAddr::from((Ipv4Addr::from(SERVICES + service), 80));
     inside(&roads.here.client, move || {
@@ -232,7 +232,7 @@ pub fn answers(roads: &Roads, service: u32) -> bool {
     })
 }
 
-/// A connection that leaves nothing behind when it is dropped.
+/// A connection that leaves no TIME_WAIT when it is dropped.
 fn connect(to: SocketAddrV4) -> TcpStream {
     let stream = TcpStream::connect_timeout(&SocketAddr::V4(to), Duration::from_secs(5)).unwrap();
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -240,10 +240,10 @@ fn connect(to: SocketAddrV4) -> TcpStream {
     stream
 }
 
-/// The first packet of a TCP connection, addresses left out.
+/// A SYN packet without addresses.
 fn syn() -> [u8; 40] {
     let mut packet = [0; 40];
-    // IPv4 of 20 bytes, 64 hops, TCP; TCP of 20 bytes, SYN, a window.
+    // IPv4 header of 20 bytes, TTL 64, TCP; TCP header of 20 bytes, SYN, a window.
     packet[0] = 0x45;
     packet[8] = 64;
     packet[9] = 6;
@@ -253,7 +253,7 @@ fn syn() -> [u8; 40] {
     packet
 }
 
-/// Sends the first packet of the `n`th connection: each is from another address and port.
+/// Sends the first packet of the `n`th connection: each from another address and port.
 fn send(socket: &UdpSocket, packet: &mut [u8; 40], n: u32, to: SocketAddrV4) {
     let [a, b, c, d] = mix(n).to_be_bytes();
     packet[12..16].copy_from_slice(&[10, 1, a, b]);
@@ -263,14 +263,14 @@ fn send(socket: &UdpSocket, packet: &mut [u8; 40], n: u32, to: SocketAddrV4) {
     socket.send_to(packet, to).unwrap();
 }
 
-/// Numbers without an order.
+/// Pseudo-random numbers.
 fn mix(n: u32) -> u32 {
     let n = (n ^ (n >> 16)).wrapping_mul(0x045d_9f3b);
     let n = (n ^ (n >> 16)).wrapping_mul(0x045d_9f3b);
     n ^ (n >> 16)
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn thread_time() -> Duration {
     Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap())
 }

@@ -1,6 +1,6 @@
-//! The layouts of kube-proxy at sizes that they can bear, written again and programmed as it is there, by
-//! `nft`: the older one with a chain for each service and each endpoint and a map of verdicts in each service's rule, the
-//! newer one with a chain for each service and a map of addresses in its rule.
+//! kube-proxy's layouts at feasible sizes, reimplemented and programmed by `nft` as in kube-proxy: the older one with
+//! a chain per Service and per endpoint and a verdict map in each Service's rule, the newer one with a chain per
+//! Service and a data map in its rule.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -14,21 +14,21 @@ use crate::packets::Roads;
 
 /// Changes that are timed.
 const ROUNDS: u32 = 20;
-/// Endpoints of each service.
+/// Endpoints per Service.
 const ENDPOINTS: u32 = 3;
-/// A pause before each load, in which the kernel takes the tables of before apart.
+/// Pause before each load, in which the kernel frees the previous tables.
 const UNREPLIED_DELAY: Duration = Duration::from_secs(2);
 
-/// How services lie in the tables.
+/// A layout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Peer {
-    /// A chain for each service and each endpoint.
+    /// A chain per Service and per endpoint.
     Older,
-    /// A chain for each service.
+    /// A chain per Service.
     Newer,
 }
 
-/// Measures with all cluster addresses sent to one endpoint by one rule that looks nothing up: what rewriting costs.
+/// Measures with one DNAT rule without lookup for all cluster IPs: the cost of NAT itself.
 pub fn with_one_rule(measure: impl FnOnce()) {
     nft("table ip peer {
         chain pre { type nat hook prerouting priority -100\n
@@ -107,7 +107,7 @@ impl Peer {
         rules
     }
 
-    /// One endpoint of a service becomes another.
+    /// Replaces one endpoint of a Service.
     fn change(self, n: u32, variant: u32) -> String {
         let (mark, rule) = (self.mark(n), self.rule(n, variant));
         let service = format!("flush chain ip peer svc-{n}\n{mark}{rule}");
@@ -117,7 +117,7 @@ impl Peer {
         }
     }
 
-    /// Senders outside the cluster are marked for masquerade.
+    /// Marks clients outside the cluster for masquerading.
     fn mark(self, n: u32) -> String {
         let ip = cluster_ip(n);
         format!(
@@ -125,7 +125,7 @@ impl Peer {
         )
     }
 
-    /// The rule that draws an endpoint; in another `variant` the first is another one.
+    /// The rule that draws an endpoint; in another `variant` the first endpoint differs.
     fn rule(self, n: u32, variant: u32) -> String {
         let endpoints = (0..ENDPOINTS).map(|k| match self {
             Self::Older => format!("{k} : goto ep-{n}-{k}-{}", if k == 0 { variant } else { 0 }),
@@ -163,7 +163,7 @@ fn address(n: u32, k: u32, variant: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0b00_0000 + n * 64 + if k == 0 { 8 + variant } else { k })
 }
 
-/// What both have once: where packets enter, what is filtered, what is masqueraded.
+/// The fixed part of both: base chains, filters, masquerading.
 const FRAME: &str = "table ip peer {
     set cluster-ips { type ipv4_addr\n}
     map no-endpoints { type ipv4_addr . inet_proto . inet_service : verdict\n}
@@ -187,10 +187,10 @@ const FRAME: &str = "table ip peer {
 }
 ";
 
-/// What a script took.
+/// Duration of a script.
 struct Took {
     wall: Duration,
-    /// Processor time in the kernel, without that of starting the process.
+    /// CPU time in the kernel, without starting the process.
     kernel: Duration,
 }
 

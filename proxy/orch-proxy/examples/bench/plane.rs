@@ -1,5 +1,5 @@
-//! From the node-local model to the kernel. For each table size one line: loading from nothing, then the kernel's part and the whole of one
-//! endpoint changing, of an endpoint coming or going, of a service coming or going, of changes in bulk.
+//! From the node-local model to the kernel. One line per size: a load, then the kernel's part and the total of
+//! replacing an endpoint, of adding or removing an endpoint, of adding or removing a Service, of bulk changes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use proxy_rules::{Dataplane, Pass};
 use crate::memory::Group;
 use crate::packets::{self, Roads};
 
-/// Endpoints of each service.
+/// Endpoints per Service.
 const ENDPOINTS: u32 = 3;
 /// Repetitions of each small change.
 const ROUNDS: u32 = 2000;
 
-/// A figure of the kernel's memory has come to rest after this time.
+/// Kernel memory is stable after this time.
 const SETTLED: Duration = Duration::from_millis(300);
 
-/// Measures each size; with roads, what packets pay as well.
+/// Measures each size; with `roads`, the cost of packets too.
 pub fn measure_all(sizes: &[u32], roads: Option<&Roads>) {
     let group = Group::enter();
     println!("from the model to the kernel, {ENDPOINTS} endpoints a service");
@@ -55,20 +55,20 @@ pub fn measure_all(sizes: &[u32], roads: Option<&Roads>) {
     }
 }
 
-/// A node under measurement.
+/// A node with its tables.
 struct Bench {
     plane: Dataplane,
     session: Session<Socket>,
 }
 
-/// Time of one change: in the kernel, and from the model to the kernel's answer.
+/// Duration of one change: in the kernel, and in total.
 struct Took {
     kernel: Duration,
     whole: Duration,
 }
 
 impl Bench {
-    /// A node with so many services in the kernel; how long they took to compile and encode, and to commit.
+    /// A node with this many Services in the kernel; durations of compiling and encoding, and of the commit.
     fn loaded(services: u32) -> (Self, Duration, Duration) {
         let layout = Layout {
             table: "bench".into(),
@@ -92,7 +92,7 @@ impl Bench {
         (Self { plane, session }, compiled, started.elapsed())
     }
 
-    /// Takes the tables away.
+    /// Deletes the tables.
     fn clear(mut self) {
         let mut batch = self.session.batch(None);
         for family in FAMILIES {
@@ -101,7 +101,7 @@ impl Bench {
         self.session.commit(batch).unwrap();
     }
 
-    /// Commits what is marked.
+    /// Commits the marked changes.
     fn pass(&mut self) -> Took {
         let started = Instant::now();
         let Pass::Change(transaction) = self.plane.pass() else {
@@ -120,7 +120,7 @@ impl Bench {
     }
 }
 
-/// Bytes that the kernel holds for this program, once that has settled.
+/// Kernel memory of this program, once it is stable.
 fn kernel_bytes(group: Option<&Group>) -> Option<u64> {
     std::thread::sleep(SETTLED);
     group?.kernel_bytes()
@@ -150,7 +150,7 @@ fn measure(services: u32, group: Option<&Group>) {
     bench.clear();
 }
 
-/// One endpoint of a service becomes another.
+/// Replaces one endpoint of a Service.
 fn replace(bench: &mut Bench, services: u32) -> (Vec<Duration>, Vec<Duration>) {
     let (mut kernel, mut whole) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -166,7 +166,7 @@ fn replace(bench: &mut Bench, services: u32) -> (Vec<Duration>, Vec<Duration>) {
     (kernel, whole)
 }
 
-/// A service has one endpoint more, then again as many.
+/// Adds and removes an endpoint of a Service.
 fn grow(bench: &mut Bench, services: u32) -> Vec<Duration> {
     let mut kernel = Vec::new();
     for round in 0..ROUNDS {
@@ -180,7 +180,7 @@ fn grow(bench: &mut Bench, services: u32) -> Vec<Duration> {
     kernel
 }
 
-/// A service comes and goes.
+/// Adds and removes a Service.
 fn come(bench: &mut Bench, services: u32) -> Vec<Duration> {
     let mut kernel = Vec::new();
     for _ in 0..ROUNDS {
@@ -195,7 +195,7 @@ fn come(bench: &mut Bench, services: u32) -> Vec<Duration> {
     kernel
 }
 
-/// Endpoints replaced a second, a thousand services a pass, from the model to the kernel's answer.
+/// Endpoints replaced per second, a thousand Services per pass.
 fn bulk(bench: &mut Bench, services: u32) -> f64 {
     let changes = services.min(1000);
     let (mut busy, mut replaced) = (Duration::ZERO, 0);
@@ -227,7 +227,7 @@ fn service(n: u32) -> LocalService {
     }
 }
 
-/// Endpoints of a service; in another `variant` the first is another one.
+/// Endpoints of a Service; in another `variant` the first one differs.
 fn slice(n: u32, variant: u32, endpoints: u32) -> Arc<LocalSlice> {
     let endpoint = |k: u32| {
         let last = if k == 0 { variant * 7 } else { k };
@@ -242,7 +242,7 @@ fn slice(n: u32, variant: u32, endpoints: u32) -> Arc<LocalSlice> {
     })
 }
 
-/// Services all over the table.
+/// Scatters rounds over all Services.
 pub fn scatter(round: u32, services: u32) -> u32 {
     round.wrapping_mul(2_654_435_761) % services
 }

@@ -1,4 +1,4 @@
-//! Programs that forward services, ours or another: started at an API server in this process, and asked how long they take.
+//! Programs under test, ours or kube-proxy: started with an API server in this process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,10 +9,10 @@ use proxy_kernel::{Session, Socket};
 /// A change that takes longer is lost.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where a program serves its health page.
+/// Address of the health server.
 pub const HEALTH_ADDRESS: &str = "127.0.0.1:10256";
 
-/// A program and the words that it is started with.
+/// A program and its arguments.
 pub struct Program {
     path: PathBuf,
     words: Vec<String>,
@@ -20,7 +20,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Ours, of this build, if it was built.
+    /// This build's program, if it exists.
     pub fn ours() -> Option<Self> {
         let own = std::env::current_exe().unwrap();
         let path = own.parent().and_then(Path::parent).unwrap().join("orch-proxy");
@@ -29,19 +29,19 @@ impl Program {
         path.exists().then_some(Self { path, words, is_ours: true })
     }
 
-    /// Another one that takes kube-proxy's flags, with some of its own.
+    /// kube-proxy, with additional flags.
     pub fn theirs(path: PathBuf, flags: &[String]) -> Self {
         let words = ["--proxy-mode=iptables", "--v=0"].map(str::to_owned);
         Self { path, words: [&words[..], flags].concat(), is_ours: false }
     }
 
-    /// With more words.
+    /// With additional arguments.
     pub fn with(mut self, words: &[&str]) -> Self {
         self.words.extend(words.iter().map(|word| (*word).to_owned()));
         self
     }
 
-    /// Its file.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -69,8 +69,8 @@ impl Program {
         self.command(kubeconfig).spawn().unwrap()
     }
 
-    /// Ends it and takes away what it has left: ours by itself, because its tables are nobody else's to flush, others' by
-    /// flushing everything.
+    /// Kills it and deletes its tables: ours with `cleanup`, because owned tables cannot be flushed, kube-proxy's by
+    /// flushing the ruleset.
     pub fn end(&self, mut child: Child, kubeconfig: &Path) {
         child.kill().unwrap();
         child.wait().unwrap();
@@ -83,13 +83,13 @@ impl Program {
     }
 }
 
-/// When the ruleset last changed since now, or now; once it has not changed for so long.
+/// When the ruleset last changed, or now; waits until it has not changed for `long`.
 pub fn quiet(session: &mut Session<Socket>, long: Duration) -> Instant {
     let now = Instant::now();
     last_change(session, long).unwrap_or(now)
 }
 
-/// When the ruleset last changed since now, if it did; once it has not changed for so long.
+/// When the ruleset last changed, if it did; waits until it has not changed for `long`.
 pub fn last_change(session: &mut Session<Socket>, long: Duration) -> Option<Instant> {
     let (mut generation, mut since) = (session.generation().unwrap(), Instant::now());
     let mut last = None;
@@ -125,11 +125,11 @@ pub fn memory_mib(process: u32) -> Memory {
     Memory { pss: field("Pss:"), private_dirty: field("Private_Dirty:") }
 }
 
-/// Processor time of a process and the ones that it started and that have ended.
+/// CPU time of a process and its terminated children.
 pub fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
     let ticks = fields.split_whitespace().skip(11).take(4).filter_map(|n| n.parse::<u64>().ok());
-    // A hundred ticks a second, on every kernel of today.
+    // USER_HZ is 100.
     Duration::from_millis(ticks.sum::<u64>() * 10)
 }

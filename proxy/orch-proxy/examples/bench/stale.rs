@@ -1,4 +1,4 @@
-//! Stale flows let go among as many connections as this kernel tracks.
+//! Stale flows deleted among as many conntrack entries as this kernel allows.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
@@ -9,14 +9,14 @@ use proxy_kernel::{Session, Socket};
 use proxy_netfilter::ct::{AddressFamily, FlowFilter, TupleFilter};
 use proxy_rules::stale::StaleFlows;
 
-/// Connections that are wanted.
+/// Conntrack entries to create.
 const CONNECTIONS: u32 = 1_000_000;
 /// Flows that become stale.
 const STALE: u16 = 100;
-/// Where the others go.
+/// First destination of the others.
 const ELSEWHERE: u32 = 0x0ac8_0000;
 
-/// Fills the table of connections as far as the kernel lets us, then measures.
+/// Fills the conntrack table as far as the kernel allows, then measures.
 pub fn measure() {
     for words in [
         "ip link add va type veth peer name vb",
@@ -84,13 +84,13 @@ fn flows(port: u16) -> StaleFlows {
     StaleFlows { family: AddressFamily::V4, filter }
 }
 
-/// One datagram, and so one connection, to each of many addresses and ports.
+/// One datagram, and so one conntrack entry, to each of many addresses and ports.
 fn fill(wanted: u32) {
     let socket = UdpSocket::bind("10.199.0.1:0").unwrap();
     for n in 0..wanted {
         let address = Ipv4Addr::from(ELSEWHERE + n / 1000);
         let port = u16::try_from(10_000 + n % 1000).unwrap();
-        // What does not leave is known all the same.
+        // Undelivered datagrams are tracked too.
         let _ = socket.send_to(b"x", SocketAddrV4::new(address, port));
     }
 }

@@ -1,5 +1,5 @@
-//! Ours alongside kube-proxy itself, where its file is given: the same services at the same API server, the same
-//! questions.
+//! orch-proxy and kube-proxy compared, if kube-proxy's path is given: the same Services on the same API server, the
+//! same measurements.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::plane::{quantiles, scatter};
 use crate::program::{PATIENCE, Program, last_change, memory_mib, processor_time, quiet};
 use crate::watch;
 
-/// Services, with three endpoints each.
+/// Services of three endpoints each.
 const SERVICES: u32 = 1000;
 const ENDPOINTS: u32 = 3;
-/// Changes that are timed, and the time between two: theirs gathers changes for a second.
+/// Changes that are timed, with pauses: kube-proxy batches changes for a second.
 const ROUNDS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1500);
-/// A program whose tables have not changed for so long has done what it had to.
+/// A sync is complete when the tables have not changed for this time.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// Measures both.
@@ -84,7 +84,7 @@ fn measure_program(name: &str, program: &Program, roads: &Roads) {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Endpoints of a service, as slices and as the older kind.
+/// Endpoints of a Service, as EndpointSlice and Endpoints.
 fn put(api: &Api, n: u32, variant: u32) {
     let slice = watch::slice(n, variant, ENDPOINTS);
     let mut endpoints = Endpoints::default();

@@ -1,7 +1,7 @@
-//! The real program, from bytes on the watch's socket to the kernel's commit.
+//! The program with an API server, from bytes on the watch's socket to the kernel's commit.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::program::{HEALTH_ADDRESS, PATIENCE, Program, memory_mib, quiet};
 /// Changes that are timed.
 const ROUNDS: u32 = 2000;
 
-/// Measures each size, the one whose memory has a budget, and the largest with answers to names.
+/// Measures each size, the one with a memory budget, and the largest with DNS.
 pub fn measure_all(sizes: &[u32]) {
     let Some(program) = Program::ours() else {
         println!("orch-proxy is not beside this program's directory: cargo build --release");
@@ -30,12 +30,13 @@ pub fn measure_all(sizes: &[u32]) {
     println!("the program at an API server over plain HTTP, Protobuf");
     println!("{:<38} {:>24}", "the least for a change: socket, one transaction", floor());
     println!(
-        "{:>9} {:>4} {:>4} {:>16} {:>24} {:>24} {:>15} {:>8} {:>14}",
+        "{:>9} {:>4} {:>4} {:>16} {:>20} {:>20} {:>24} {:>15} {:>8} {:>14}",
         "services",
         "eps",
         "dns",
         "start to loaded",
-        "/healthz meanwhile 99/max",
+        "/healthz p99/max",
+        "echo p99/max",
         "socket to commit p50/99",
         "10,000 at once",
         "PSS MiB",
@@ -50,8 +51,8 @@ pub fn measure_all(sizes: &[u32]) {
     }
 }
 
-/// The median and 99th percentile of what a change takes at least on this machine: somebody waits for bytes on a socket
-/// and commits one transaction.
+/// Median and 99th percentile of the minimum for a change on this machine: a thread reads from a socket and commits
+/// one transaction.
 fn floor() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -97,11 +98,13 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     let before = session.generation().unwrap();
     let started = Instant::now();
     let child = program.start(&path);
-    let probe = HealthProbe::start();
-    // Asking what the kernel can do are a few transactions as well: loaded is what is quiet and large.
+    // The second one shows how long this machine lets any thread wait.
+    let (health, echo) =
+        (Probe::start(HEALTH_ADDRESS.parse().unwrap()), Probe::start(serve_echo()));
+    // Probing the kernel takes a few transactions as well: the load is over when the ruleset is stable.
     let loaded = wait_loaded(&mut session, before, started);
-    let health = probe.end();
-    // Who looks is not who is looked at: each has processors of its own.
+    let (health, echo) = (health.end(), echo.end());
+    // The measuring thread and the measured process have separate processors.
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
     let threads: Vec<i32> = threads.filter(|thread| *thread != gettid().as_raw()).collect();
@@ -118,7 +121,7 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     let burst = burst(&api, &mut session, services, endpoints);
     let memory = memory_mib(child.id());
     println!(
-        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {health:>24} {:>24} {:>12.0} ms {:>8.1} {:>14.1}",
+        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {health:>20} {echo:>20} {:>24} {:>12.0} ms {:>8.1} {:>14.1}",
         if naming { "yes" } else { "" },
         loaded.as_secs_f64() * 1e3,
         quantiles(times),
@@ -130,25 +133,25 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Requests the health page, again and again.
-struct HealthProbe {
+/// Requests a page continually.
+struct Probe {
     ended: Arc<AtomicBool>,
     times: std::thread::JoinHandle<Vec<Duration>>,
 }
 
-impl HealthProbe {
-    fn start() -> Self {
+impl Probe {
+    fn start(at: SocketAddr) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let end = ended.clone();
         let times = std::thread::spawn(move || {
             let mut times = Vec::new();
-            let Some(mut stream) = connect(&end) else { return times };
+            let Some(mut stream) = connect(at, &end) else { return times };
             let mut response = [0; 4096];
             while !end.load(Ordering::Relaxed) {
                 let started = Instant::now();
                 stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
                 // Small enough to arrive as a whole.
-                assert!(stream.read(&mut response).unwrap() > 0, "the health page is gone");
+                assert!(stream.read(&mut response).unwrap() > 0, "the page is gone");
                 times.push(started.elapsed());
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -157,21 +160,20 @@ impl HealthProbe {
         Self { ended, times }
     }
 
-    /// The 99th percentile and the longest, in milliseconds.
+    /// The 99th percentile and the maximum.
     fn end(self) -> String {
         self.ended.store(true, Ordering::Relaxed);
         let mut times = self.times.join().unwrap();
         times.sort_unstable();
         let at = |index: usize| times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e3);
-        let len = times.len();
-        format!("{:.1}/{:.1} ms of {len}", at(len * 99 / 100), at(len.saturating_sub(1)))
+        format!("{:.1}/{:.1} ms", at(times.len() * 99 / 100), at(times.len().saturating_sub(1)))
     }
 }
 
-/// Connects to the health page as soon as the program listens.
-fn connect(end: &AtomicBool) -> Option<TcpStream> {
+/// Connects as soon as something listens.
+fn connect(at: SocketAddr, end: &AtomicBool) -> Option<TcpStream> {
     while !end.load(Ordering::Relaxed) {
-        if let Ok(stream) = TcpStream::connect(HEALTH_ADDRESS) {
+        if let Ok(stream) = TcpStream::connect(at) {
             stream.set_nodelay(true).unwrap();
             return Some(stream);
         }
@@ -180,7 +182,24 @@ fn connect(end: &AtomicBool) -> Option<TcpStream> {
     None
 }
 
-/// Single endpoints replaced.
+/// Echoes what one client sends, on a thread that does nothing else.
+fn serve_echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut bytes = [0; 4096];
+        while let Ok(len) = stream.read(&mut bytes) {
+            if len == 0 || stream.write_all(bytes.get(..len).unwrap_or_default()).is_err() {
+                return;
+            }
+        }
+    });
+    at
+}
+
+/// Replaces single endpoints.
 fn changes(
     api: &Api,
     session: &mut Session<Socket>,
@@ -188,7 +207,7 @@ fn changes(
     endpoints: u32,
 ) -> Vec<Duration> {
     let mut times = Vec::new();
-    // The one that each service has: the next is always another, also for a service that comes twice.
+    // The current variant of each Service: the next one always differs, also for a Service that is chosen twice.
     let mut variants = vec![0; services as usize];
     for round in 0..ROUNDS {
         let n = scatter(round, services);
@@ -206,7 +225,7 @@ fn changes(
     times
 }
 
-/// Ten thousand services, or all, change at once: until nothing changes any more.
+/// Changes ten thousand Services, or all, at once; waits until the ruleset is stable.
 fn burst(api: &Api, session: &mut Session<Socket>, services: u32, endpoints: u32) -> Duration {
     let started = Instant::now();
     for n in 0..services.min(10_000) {
@@ -226,7 +245,7 @@ fn wait_loaded(session: &mut Session<Socket>, before: u32, started: Instant) -> 
     }
 }
 
-/// A service with a cluster address.
+/// A Service with a cluster IP.
 pub fn service(n: u32) -> Service {
     let mut service = Service::default();
     service.metadata.namespace = "default".into();
@@ -239,14 +258,14 @@ pub fn service(n: u32) -> Service {
     service
 }
 
-/// Endpoints of a service; in another `variant` the first is another one.
+/// Endpoints of a Service; in another `variant` the first one differs.
 pub fn slice(n: u32, variant: u32, endpoints: u32) -> EndpointSlice {
     let mut slice = EndpointSlice { address_type: "IPv4".into(), ..EndpointSlice::default() };
     slice.metadata.namespace = "default".into();
     slice.metadata.name = format!("service-{n}-abcde");
     let label = "kubernetes.io/service-name".to_owned();
     slice.metadata.labels.insert(label, format!("service-{n}"));
-    // As a controller writes them; names of endpoints are those of headless services only.
+    // As the EndpointSlice controller labels it; only endpoints of headless Services have DNS names.
     let label = "endpointslice.kubernetes.io/managed-by".to_owned();
     slice.metadata.labels.insert(label, "endpointslice-controller.k8s.io".to_owned());
     slice.ports = vec![EndpointPort {

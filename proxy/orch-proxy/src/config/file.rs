@@ -1,5 +1,5 @@
-//! The configuration file, field by field as kube-proxy has it. Fields that mean nothing to this
-//! proxy are read and kept, so that an existing file is accepted.
+//! The configuration file with kube-proxy's fields. Fields that this proxy does not use are accepted, so that existing
+//! files work.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use super::Conntrack;
 use crate::dns::DnsFile;
 use crate::mode::Mode;
 
-/// The file.
+/// KubeProxyConfiguration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyConfiguration {
@@ -52,7 +52,7 @@ pub struct ProxyConfiguration {
     windows_run_as_service: bool,
 }
 
-/// By which interfaces pods' traffic arrives.
+/// Interfaces on which traffic of pods arrives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DetectLocalFile {
@@ -60,18 +60,18 @@ pub struct DetectLocalFile {
     pub interface_name_prefix: String,
 }
 
-/// What kube-proxy does not have.
+/// Fields that kube-proxy does not have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataplaneFile {
-    /// Name of the tables; the program's when empty.
+    /// Name of the nf_tables tables; the program's name if empty.
     pub table: String,
     pub pod_routes: bool,
     pub service_counters: bool,
     pub reset_removed_endpoints: bool,
 }
 
-/// Connection tracking.
+/// conntrack sysctls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConntrackFile {
@@ -84,12 +84,12 @@ pub struct ConntrackFile {
     pub udp_stream_timeout: Option<GoDuration>,
 }
 
-/// How the API server is reached.
+/// Connection to the API server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientConnection {
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server, if it overrides that of the file.
+    /// URL of the API server, overriding the kubeconfig.
     pub server: Option<String>,
     accept_content_types: String,
     content_type: String,
@@ -97,7 +97,7 @@ pub struct ClientConnection {
     qps: Option<f32>,
 }
 
-/// What the file says about masquerading, in the section of a mode.
+/// Masquerading, from the section of a mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MasqueradeFile {
@@ -108,7 +108,7 @@ pub struct MasqueradeFile {
     sync_period: Value,
 }
 
-/// A duration as `1h0m0s`.
+/// A duration such as `1h0m0s`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GoDuration(#[serde(with = "go_duration::text")] pub Duration);
@@ -148,7 +148,7 @@ impl Default for ProxyConfiguration {
 }
 
 impl ProxyConfiguration {
-    /// What tells the traffic of pods, as far as that does not take asking for the node.
+    /// How traffic of pods is detected, as far as it does not depend on the Node object.
     pub fn local_traffic(&self) -> LocalTraffic {
         let DetectLocalFile { bridge_interface, interface_name_prefix } = &self.detect_local;
         let told = match self.detect_local_mode.as_str() {
@@ -163,7 +163,7 @@ impl ProxyConfiguration {
 }
 
 impl ConntrackFile {
-    /// With the defaults for what is not said.
+    /// Applies the defaults.
     pub fn effective(self) -> Conntrack {
         let default = Conntrack::default();
         let timeout = |told: Option<GoDuration>, or| told.map_or(or, |told| told.0);
@@ -214,7 +214,7 @@ impl Configuration for ProxyConfiguration {
         let known = ["", "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"];
         check(known.contains(&mode), "detectLocalMode", rule);
         let DetectLocalFile { bridge_interface, interface_name_prefix } = &self.detect_local;
-        // Names of interfaces have at most 15 bytes (IFNAMSIZ).
+        // Interface names have at most 15 bytes (IFNAMSIZ).
         let name = |text: &str, wanted: bool| text.len() < 16 && (!wanted || !text.is_empty());
         let name_rule = "must be the name of an interface, of at most 15 bytes";
         let path = "detectLocal.bridgeInterface";

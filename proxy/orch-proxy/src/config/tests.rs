@@ -127,7 +127,7 @@ fn a_written_configuration_can_be_given_again() {
 fn what_to_do_is_told_by_command_or_flag() {
     let act = |words: &[&str]| {
         let flags = Flags::try_parse_from([&["orch-proxy"], words].concat()).unwrap();
-        format!("{:?}", flags.act()).split('(').next().unwrap_or_default().to_owned()
+        format!("{:?}", flags.operation()).split('(').next().unwrap_or_default().to_owned()
     };
     assert_eq!(act(&[]), "Forward");
     assert_eq!(act(&["--cleanup"]), "CleanUp");

@@ -1,4 +1,4 @@
-//! What the resolver is told, by flags and by the `dns` section of the configuration file.
+//! Configuration of the DNS server: flags and the `dns` section of the file.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,36 +8,35 @@ use proto_daemon::config::FieldError;
 use proxy_dns::Zone;
 use serde::{Deserialize, Serialize};
 
-/// Where the resolver listens at the node's own address. Not 53: that may be the host's own resolver's.
+/// Default port. Not 53, which the host's resolver may use.
 const PORT: u16 = 10_053;
 
-/// Flags of the resolver. Each overrides the configuration file.
+/// Flags of the DNS server. Each overrides the configuration file.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DnsFlags {
-    /// Answer the pods of this node who ask the cluster's DNS service: names of the cluster from what the API
-    /// server says, other names from the servers that the node itself asks. Nothing leaves the node for names of
-    /// the cluster.
+    /// Serve DNS to this node's pods at the cluster IP of the cluster's DNS Service: cluster names locally, other names
+    /// from upstream servers.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub dns: Option<bool>,
-    /// Domain of the names of services and pods.
+    /// Cluster domain.
     #[arg(long, value_name = "DOMAIN")]
     pub cluster_domain: Option<String>,
-    /// Addresses of this node that the resolver listens at, at most one per family; found out when not given.
+    /// Addresses to bind, at most one per family; the node's own addresses by default.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub dns_bind_address: Option<Vec<IpAddr>>,
-    /// Port that it listens at.
+    /// Port to bind.
     #[arg(long, value_name = "PORT")]
     pub dns_port: Option<u16>,
-    /// Servers for other names, as IP or IP:port; those of --resolv-conf when not given.
+    /// Upstream servers, as IP or IP:port; those of --resolv-conf by default.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub dns_upstream: Option<Vec<String>>,
-    /// File that names the servers for other names; followed when it changes.
+    /// File with the upstream servers; read again when it changes.
     #[arg(long, value_name = "FILE")]
     pub resolv_conf: Option<PathBuf>,
 }
 
-/// The section of the file.
+/// The `dns` section of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DnsFile {
@@ -62,23 +61,23 @@ impl Default for DnsFile {
     }
 }
 
-/// The resolver as it should be.
+/// The validated configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// Domain of the names of services and pods.
+    /// Cluster domain.
     pub domain: String,
-    /// Where it listens; empty where that has to be found out.
+    /// Addresses to bind; empty for the node's own addresses.
     pub bind_addresses: Vec<IpAddr>,
-    /// Port that it listens at.
+    /// Port to bind.
     pub port: u16,
-    /// Servers for other names; empty where the file says.
+    /// Upstream servers; empty for those of resolv.conf.
     pub upstreams: Vec<SocketAddr>,
-    /// That file.
+    /// Path of resolv.conf.
     pub resolv_conf: PathBuf,
 }
 
 impl DnsFile {
-    /// The section with the flags over it.
+    /// The section with the flags applied.
     pub fn overridden(mut self, flags: &DnsFlags) -> Self {
         fn over<T: Clone>(field: &mut T, flag: Option<&T>) {
             if let Some(flag) = flag {
@@ -94,7 +93,7 @@ impl DnsFile {
         self
     }
 
-    /// What cannot be.
+    /// Validation errors.
     pub fn validate(&self) -> Vec<FieldError> {
         let mut faults = Vec::new();
         let mut fault = |field: &str, message: String| {

@@ -68,7 +68,7 @@ fn endpoints(lasts: &[u8]) -> LocalSlice {
     }
 }
 
-/// A driver that has loaded one service with these endpoints.
+/// A driver that has loaded one Service with these endpoints.
 fn loaded(lasts: &[u8]) -> Driver<FakeTransport> {
     let mut driver = driver();
     driver.desired.plane().service_changed(&id(), Some(Arc::new(service(1))));
@@ -77,12 +77,12 @@ fn loaded(lasts: &[u8]) -> Driver<FakeTransport> {
     driver
 }
 
-/// The tables take turns with their names.
+/// Loads alternate between two names.
 fn table(driver: &Driver<FakeTransport>) -> String {
     driver.desired.plane().layout().table.clone()
 }
 
-/// Whether the kernel holds what it should.
+/// Whether the kernel's tables are the desired ones.
 fn is_right(driver: &mut Driver<FakeTransport>) -> bool {
     let tables = driver.desired.plane().tables();
     let name = table(driver);
@@ -153,7 +153,7 @@ fn conflicts_are_tried_again_and_then_looked_into() {
     assert!(!driver.was_changed());
 }
 
-/// Another program takes an element out of each table that has any.
+/// Another program removes an element from each set.
 fn take_out(ruleset: &mut Ruleset) {
     for set in ruleset.tables.values_mut().flat_map(|table| table.sets.values_mut()) {
         set.elements.pop_first();
@@ -167,7 +167,7 @@ fn what_somebody_does_during_a_repair_is_repaired_or_looked_into() {
         let mut driver = loaded(&[1, 2]);
         driver.session().transport().kernel.meddle(damage);
         driver.session().transport().others = Some((at, take_out));
-        // A change that does not fit any more fails, and the tables are loaded again at the next pass.
+        // A change that does not fit fails, and the next pass loads the tables.
         let repaired = driver.repair().or_else(|_| driver.pass());
         if driver.session().transport().others.is_some() {
             assert!(is_right(&mut driver), "undisturbed, {at}");
@@ -193,7 +193,7 @@ fn without_the_right_to_large_transactions_a_load_goes_piece_by_piece() {
     driver.pass().unwrap();
     assert!(is_right(&mut driver));
     assert_eq!(driver.session().transport().kernel.generation(), 7);
-    // A limit that even a piece exceeds is an error, not a loop.
+    // A limit below the length of a chunk is an error, not a loop.
     driver.desired.plane().invalidate();
     driver.session().transport().datagram_len_max = Some(1000);
     assert!(matches!(driver.pass(), Err(SyncError::Load(CommitError::Send { .. }))));
@@ -212,7 +212,7 @@ fn a_table_that_another_owns_is_left_alone() {
     assert_eq!(driver.publish(Err(error), 0), 1);
 }
 
-/// A transport whose thread does not survive.
+/// Panics when used.
 struct Panics;
 
 impl Transport for Panics {

@@ -35,7 +35,7 @@ impl<T: Transport + Send + 'static> Driver<T> {
         let (done, ended) = oneshot::channel();
         let body = move || {
             runtime.block_on(self.run(drain));
-            // Nobody waits any more when the program has reached its deadline.
+            // The receiver is gone if the program has reached its deadline.
             let _ = done.send(());
         };
         let builder = std::thread::Builder::new().name("nftables".into()).stack_size(STACK_LEN);

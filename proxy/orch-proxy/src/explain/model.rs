@@ -1,4 +1,4 @@
-//! What the API says should be forwarded, as a proxy that starts now would have it: for comparing and for explaining.
+//! The desired forwarding as a proxy that starts now would have it, for `trace` and `diff`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::app::{self, BuildError};
 use crate::config::Config;
 use crate::{dns, local_node};
 
-/// How long the API server has for each list.
+/// Timeout of each list.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The API does not say what should be forwarded.
+/// Services and EndpointSlices were not listed.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// There is no way to the API server.
+    /// The client cannot be built.
     #[error("create a client of the API server")]
     Client(#[source] Box<BuildError>),
-    /// It does not answer.
+    /// The list failed.
     #[error("list {0}")]
     List(&'static str, #[source] Box<ClientError>),
-    /// It does not answer in time.
+    /// The list timed out.
     #[error("list {0}: the API server did not answer in time")]
     Late(&'static str),
 }
 
-/// Services and endpoints as seen from this node.
+/// Services and EndpointSlices as seen from this node.
 #[derive(Debug)]
 pub struct Model {
-    /// What the settings are, those found out included.
+    /// The configuration with detected values.
     pub config: Config,
     zone: Option<Box<str>>,
     services: Vec<(ServiceId, Arc<LocalService>)>,
@@ -43,7 +43,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Asks the API server.
+    /// Lists from the API server.
     pub async fn fetch(config: &Config) -> Result<Self, ModelError> {
         let settle = |error: BuildError| ModelError::Client(Box::new(error));
         let client = app::client(config).map_err(settle)?;
@@ -72,7 +72,7 @@ impl Model {
         Ok(Self { zone, services, slices, config })
     }
 
-    /// The tables that a proxy that starts now would load.
+    /// The dataplane that a proxy that starts now would load.
     pub fn plane(&self, layout: Layout) -> Dataplane {
         let mut plane = Dataplane::new(layout);
         plane.zone_changed(self.zone.as_deref());
@@ -86,8 +86,7 @@ impl Model {
         plane
     }
 
-    /// In words: which services have this frontend, and their endpoints. `is_local` says which addresses are this
-    /// machine's.
+    /// Describes the Services with this frontend and their endpoints. `is_local` is true for addresses of this node.
     pub fn explain(
         &self,
         protocol: Protocol,
@@ -98,7 +97,7 @@ impl Model {
         for (id, service) in &self.services {
             for port in service.ports.iter().filter(|port| port.protocol == protocol) {
                 let lists = [
-                    (&service.cluster_ips, "cluster address", service.internal),
+                    (&service.cluster_ips, "cluster IP", service.internal),
                     (&service.external_ips, "external address", service.external),
                     (&service.load_balancer_ips, "load balancer's address", service.external),
                 ];
@@ -110,7 +109,7 @@ impl Model {
                 let found = by_address.map(|(_, kind, policy)| (*kind, *policy)).chain(by_port);
                 for (kind, policy) in found {
                     lines.push(format!(
-                        "service {id}, port {:?}: {kind}, policy {policy:?}, choice {:?}",
+                        "Service {id}, port {:?}: {kind}, policy {policy:?}, choice {:?}",
                         port.name, service.choice
                     ));
                     lines.extend(self.endpoints(id, &port.name, protocol));
@@ -120,14 +119,14 @@ impl Model {
         if lines.is_empty() {
             let known = self.services.iter().find(|(_, s)| s.cluster_ips.contains(&to.ip()));
             lines.push(match known {
-                Some((id, _)) => format!("service {id} has the address, and no such port"),
-                None => "no service".to_owned(),
+                Some((id, _)) => format!("Service {id} has the address, but not this port"),
+                None => "no Service".to_owned(),
             });
         }
         lines
     }
 
-    /// Whether a service has this node port.
+    /// Whether a Service has this node port.
     pub fn has_node_port(&self, protocol: Protocol, number: u16) -> bool {
         let mut ports = self.services.iter().flat_map(|(_, service)| &service.ports);
         ports.any(|port| port.protocol == protocol && port.node_port == Some(number))

@@ -5,7 +5,7 @@ use proto_daemon::statusz::StatusBoard;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// Long enough that only a test that has gone wrong gets there.
+/// Only reached if a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn web() -> ServiceId {
@@ -51,7 +51,7 @@ fn servers_listen_everywhere_or_at_addresses_in_the_blocks() {
     assert!(matches!(addresses(&block("240.0.0.0/4")), Err(ListenError::NoAddress)));
 }
 
-/// Servers with what they are told, at loopback addresses.
+/// Servers at loopback addresses, with their inputs.
 struct Running {
     checks: watch::Sender<Arc<HealthChecks>>,
     board: StatusBoard,
@@ -87,7 +87,7 @@ impl Running {
     }
 }
 
-/// The status that a port answers with; none when nobody listens.
+/// The status of a port's response; `None` if nothing listens.
 async fn status(port: u16) -> Option<u16> {
     let asked = move || {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
@@ -126,7 +126,7 @@ async fn servers_follow_services_and_wait_for_ports_that_are_taken() {
     wait_for(port, Some(200)).await;
     running.tell(&[("web", port, 0)]);
     wait_for(port, Some(503)).await;
-    // Another service takes the port over, and then nobody wants it.
+    // Another Service takes over the port, then none has it.
     running.tell(&[("other", port, 2)]);
     wait_for(port, Some(200)).await;
     running.tell(&[]);

@@ -1,5 +1,5 @@
-//! An API server of services and slices, in memory and over plain HTTP: what a proxy asks for and nothing else.
-//! Lists come in pages and watches go on from where they are asked to, as with the real one.
+//! A fake API server of Services and EndpointSlices, in memory, over plain HTTP: only the requests of a proxy. Lists
+//! are paged and watches continue from a resourceVersion, as with the real one.
 
 #![allow(dead_code, reason = "each program uses what it needs")]
 
@@ -17,7 +17,7 @@ use proto_api::names::Names;
 use proto_api::object::to_protobuf_envelope;
 use proto_api::{List, Resource};
 
-/// The server. Cheap to clone; threads end with the process.
+/// Cheap to clone; threads end with the process.
 #[derive(Clone)]
 pub struct Api(Arc<Shared>);
 
@@ -26,7 +26,7 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     started: Instant,
-    /// When the last event was about to be written, in nanoseconds after the start.
+    /// When the last event was written, in nanoseconds after the start.
     written: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ struct State {
     services: BTreeMap<String, Service>,
     slices: BTreeMap<String, EndpointSlice>,
     endpoints: BTreeMap<String, Endpoints>,
-    /// Every event, by version.
+    /// Every event, by resourceVersion.
     log: Vec<Event>,
 }
 
@@ -49,18 +49,18 @@ struct Event {
 
 const SERVICES: &str = "services";
 const SLICES: &str = "endpointslices";
-/// What programs follow that know no slices.
+/// For programs without EndpointSlices.
 const ENDPOINTS: &str = "endpoints";
 
 impl Api {
-    /// An empty one.
+    /// Without objects.
     pub fn new(names: &'static Names) -> Self {
         let state = Mutex::new(State { version: 1, ..State::default() });
         let (started, written) = (Instant::now(), AtomicU64::new(0));
         Self(Arc::new(Shared { names, state, changed: Condvar::new(), started, written }))
     }
 
-    /// Serves in the namespace of the calling thread.
+    /// Serves in the network namespace of the calling thread.
     pub fn serve(&self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -74,23 +74,23 @@ impl Api {
         address
     }
 
-    /// Time since the last event was about to be written to a socket.
+    /// Time since the last event was written to a socket.
     pub fn since_written(&self) -> Duration {
         let written = Duration::from_nanos(self.0.written.load(Ordering::Acquire));
         self.0.started.elapsed().saturating_sub(written)
     }
 
-    /// Creates or replaces a service.
+    /// Creates or replaces a Service.
     pub fn put_service(&self, service: Service) {
         self.put(SERVICES, service, |state| &mut state.services);
     }
 
-    /// Creates or replaces a slice.
+    /// Creates or replaces an EndpointSlice.
     pub fn put_slice(&self, slice: EndpointSlice) {
         self.put(SLICES, slice, |state| &mut state.slices);
     }
 
-    /// Creates or replaces endpoints as older programs know them.
+    /// Creates or replaces Endpoints, for older programs.
     pub fn put_endpoints(&self, endpoints: Endpoints) {
         self.put(ENDPOINTS, endpoints, |state| &mut state.endpoints);
     }
@@ -197,7 +197,7 @@ impl Api {
     }
 }
 
-/// There are no nodes.
+/// There are no Nodes.
 fn not_found(writer: &mut TcpStream) -> std::io::Result<()> {
     let body = serde_json::json!({
         "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
@@ -208,7 +208,7 @@ fn not_found(writer: &mut TcpStream) -> std::io::Result<()> {
     writer.write_all(&[head.as_bytes(), body.as_bytes()].concat())
 }
 
-/// The target of the next request; its headers are read and forgotten.
+/// The target of the next request; its headers are discarded.
 fn request(reader: &mut BufReader<TcpStream>) -> Option<String> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|len| *len > 0)?;
@@ -218,7 +218,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<String> {
         let mut header = String::new();
         reader.read_line(&mut header).ok().filter(|len| *len > 0)?;
         if header.trim().is_empty() {
-            // What clients report is of no interest.
+            // Bodies, of events, are discarded.
             reader.read_exact(&mut vec![0; body_len]).ok()?;
             return Some(target);
         }
@@ -235,7 +235,7 @@ fn parameter(query: &str, name: &str) -> Option<u64> {
     pairs.find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok())
 }
 
-/// One event of a watch.
+/// One watch event.
 fn frame(event_type: &str, object: &[u8]) -> Vec<u8> {
     let field =
         |number: u8, bytes: &[u8]| [&[number << 3 | 2], &varint(bytes.len())[..], bytes].concat();
@@ -254,7 +254,7 @@ fn varint(mut n: usize) -> Vec<u8> {
     bytes
 }
 
-/// A client configuration that leads to a server.
+/// A kubeconfig for a server.
 pub fn kubeconfig(address: SocketAddr) -> String {
     serde_json::json!({
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-//! A small network: this namespace is the node, every other namespace hangs on it by a cable of its own.
+//! A test network: this network namespace is the node, each other one is connected to it by a veth pair.
 
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
@@ -13,42 +13,42 @@ use proxy_rules::model::Protocol;
 
 use crate::sys::run;
 
-/// How long a caller waits before it takes silence for an answer.
+/// How long no response counts as silence.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// The network. Namespaces go with the mount namespace of the test.
+/// The network. Its namespaces end with the test's mount namespace.
 pub struct Net {
     places: Vec<String>,
 }
 
-/// What a caller hears.
+/// Result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A server answered.
+    /// A server replied.
     Answer {
         /// Its address.
         server: IpAddr,
         /// Its port.
         port: u16,
-        /// The caller's address as the server sees it.
+        /// The client's address as the server sees it.
         peer: IpAddr,
     },
     /// The call was refused.
     Refused,
-    /// Nothing.
+    /// No reply.
     Silence,
 }
 
 impl Net {
-    /// Makes a namespace per place, with its addresses, and gives the node its own addresses on loopback, as
-    /// addresses that do not depend on a link.
+    /// Creates a namespace per place, with its addresses, and assigns the node's own addresses to loopback, so that
+    /// they do not depend on a link.
     pub fn make(node: &[&str; 2], places: &[(&str, [&str; 2])]) -> Self {
         run(&["mount", "--make-rprivate", "/"]);
         run(&["mount", "-t", "tmpfs", "tmpfs", "/run"]);
         for setting in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
             std::fs::write(format!("/proc/sys/{setting}"), "1").unwrap();
         }
-        // Every refusal counts here, also the second within a second.
+        // Without rate limits, every ICMP error is sent.
         for setting in ["net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit"] {
             std::fs::write(format!("/proc/sys/{setting}"), "0").unwrap();
         }
@@ -57,7 +57,7 @@ impl Net {
         for (n, (place, addresses)) in places.iter().enumerate() {
             link(n, place, addresses, node);
         }
-        // The way to the rest of the world leads over the first place.
+        // The default route leads to the first place.
         if let Some((_, addresses)) = places.first() {
             for (version, via) in [("-4", addresses[0]), ("-6", addresses[1])] {
                 ip(&[version, "route", "add", "default", "via", via, "dev", "v0", "onlink"]);
@@ -66,7 +66,7 @@ impl Net {
         Self { places: places.iter().map(|(place, _)| (*place).to_owned()).collect() }
     }
 
-    /// Answers every TCP connection and UDP datagram to `port` in a place, with the caller's address.
+    /// Answers every TCP connection and UDP datagram to `port` in a place, with the client's address.
     pub fn serve(&self, place: &str, port: u16) {
         let (tcp, udp) = inside(place, move || {
             let any = SocketAddr::new("::".parse::<IpAddr>().unwrap(), port);
@@ -99,7 +99,7 @@ impl Net {
         }
     }
 
-    /// A UDP socket in a place, towards `to`.
+    /// A UDP socket in a place, connected to `to`.
     pub fn udp_socket(&self, from: &str, to: IpAddr, port: u16) -> UdpSocket {
         inside(from, move || {
             let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -111,7 +111,7 @@ impl Net {
     }
 }
 
-/// Sends a datagram and waits for what comes back.
+/// Sends a datagram and waits for the reply.
 pub fn ask_udp(socket: &UdpSocket) -> Reply {
     let mut buffer = [0; 128];
     let answer = socket.send(b"who are you?").and_then(|_| socket.recv(&mut buffer));
@@ -133,10 +133,10 @@ fn call_tcp(to: SocketAddr) -> Reply {
     }
 }
 
-/// What an error means to a caller.
+/// The result that an error means.
 pub fn silence(error: &std::io::Error) -> Reply {
     match error.kind() {
-        // A datagram that is refused before it leaves its own machine was not permitted.
+        // A local datagram that is rejected gets EPERM.
         ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::PermissionDenied => {
             Reply::Refused
         }
@@ -145,7 +145,7 @@ pub fn silence(error: &std::io::Error) -> Reply {
     }
 }
 
-/// Reads a server's answer.
+/// Parses a server's reply.
 pub fn parse(text: &str) -> Reply {
     let words: Vec<&str> = text.split(' ').collect();
     let [server, port, peer] = words[..] else { panic!("answer {text:?}") };
@@ -153,7 +153,7 @@ pub fn parse(text: &str) -> Reply {
     Reply::Answer { server, port: port.parse().unwrap(), peer }
 }
 
-/// IPv4 addresses seen through an IPv6 socket, as IPv4.
+/// IPv4-mapped IPv6 addresses as IPv4.
 fn plain(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
@@ -166,7 +166,7 @@ fn local_address_towards(peer: SocketAddr) -> IpAddr {
     socket.local_addr().unwrap().ip()
 }
 
-/// Runs `body` on a thread inside a place; sockets that it makes stay there.
+/// Runs `body` on a thread in a namespace; its sockets stay there.
 pub fn inside<T: Send + 'static>(place: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let path = (place != "node").then(|| format!("/run/netns/{place}"));
     let thread = thread::spawn(move || {
@@ -183,7 +183,7 @@ fn link(n: usize, place: &str, addresses: &[&str; 2], node: &[&str; 2]) {
     ip(&["netns", "add", place]);
     ip(&["link", "add", &near, "type", "veth", "peer", "name", far, "netns", place]);
     ip(&["link", "set", &near, "up"]);
-    // Both ends of a cable know each other; everything else goes by the node.
+    // Both ends of a pair are on-link; everything else is routed through the node.
     let gateways = ["169.254.1.1", "fe80::1"];
     ip(&["addr", "add", &format!("{}/32", gateways[0]), "dev", &near]);
     ip(&["addr", "add", &format!("{}/64", gateways[1]), "dev", &near, "nodad"]);

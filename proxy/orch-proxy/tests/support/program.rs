@@ -1,4 +1,4 @@
-//! The program as a process, gone with the value that stands for it, also when a test fails.
+//! The program as a process, killed when its value is dropped, also when a test fails.
 
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use crate::{api, sys};
 
-/// Tells the files of the programs of one process apart.
+/// Distinguishes the files of the programs of one process.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A running program.
 pub struct Program {
     child: Child,
-    /// Where its metrics are.
+    /// Address of its metrics server.
     pub metrics: SocketAddr,
     files: [PathBuf; 2],
 }
@@ -47,12 +47,12 @@ impl Program {
         Self { child, metrics, files }
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.files[1]).unwrap_or_default()
     }
 
-    /// Ends it, as `kill -9` does.
+    /// Kills it, as `kill -9` does.
     pub fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -68,12 +68,12 @@ impl Drop for Program {
     }
 }
 
-/// An address that nobody listens at now, in the namespace of the calling thread.
+/// A free address, in the network namespace of the calling thread.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Status and body of a page, once somebody serves it.
+/// Status and body of a page, once it is served.
 pub fn get(at: SocketAddr, path: &str) -> (u16, String) {
     let started = Instant::now();
     let mut stream = loop {

@@ -1,4 +1,4 @@
-//! SCTP by hand, for machines without SCTP sockets: the packet that opens an association, and who receives it.
+//! Handmade SCTP, for machines without SCTP sockets: sends INIT and finds out where it arrives.
 
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
@@ -11,7 +11,7 @@ use crate::sys;
 const SCTP: i32 = 132;
 const ICMP: i32 = 1;
 const ICMP6: i32 = 58;
-/// How often sockets are looked at.
+/// Interval of polling sockets.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// The checksum of SCTP (RFC 9260, appendix A).
@@ -41,14 +41,14 @@ struct Place {
     icmp: [UdpSocket; 2],
 }
 
-/// Everybody who sends and receives.
+/// All places.
 pub struct Associations {
     places: Vec<Place>,
     tag: u32,
 }
 
 impl Associations {
-    /// Sockets in places with these addresses; the node is called `node`.
+    /// Opens sockets in places with these addresses; the node is called `node`.
     pub fn open(places: &[(&str, [&str; 2])]) -> Self {
         let open = |&(name, addresses): &(&str, [&str; 2])| {
             let addresses = addresses.map(|text| text.parse::<IpAddr>().unwrap());
@@ -65,8 +65,8 @@ impl Associations {
         Self { places: places.iter().map(open).collect(), tag: 0 }
     }
 
-    /// Opens an association from a place and waits for what comes of it: a server that receives the packet, whole, or
-    /// an ICMP error.
+    /// Sends an INIT from a place and waits for the result: a server that receives the packet unmodified, or an ICMP
+    /// error.
     pub fn call(
         &mut self,
         (from, from_port): (&str, u16),
@@ -77,7 +77,7 @@ impl Associations {
         let family = usize::from(to.is_ipv6());
         let sender = self.places.iter().find(|place| place.name == from).unwrap();
         if from == "node" {
-            // Which of its addresses it is called by does not depend on the way then.
+            // So that the source address does not depend on the route.
             bind_source(sender, family);
         }
         let sent = sender.sctp[family].send_to(&init(from_port, to_port, self.tag), (to, 0));
@@ -100,7 +100,7 @@ impl Associations {
     }
 }
 
-/// Raw sockets have no port; what they are bound to is the address that they send from.
+/// Raw sockets have no port; binding sets the source address.
 fn bind_source(place: &Place, family: usize) {
     let address = place.addresses[family];
     let socket = &place.sctp[family];
@@ -112,7 +112,7 @@ fn bind_source(place: &Place, family: usize) {
     nix::sys::socket::bind(socket.as_raw_fd(), &to).unwrap();
 }
 
-/// The server's view of the association with this tag, if its packet has come here.
+/// The server's view of the association with this tag, if its packet has arrived here.
 fn received(place: &Place, family: usize, tag: u32) -> Option<Reply> {
     let mut buffer = [0; 512];
     while let Ok((len, from)) = place.sctp[family].recv_from(&mut buffer) {
@@ -123,7 +123,7 @@ fn received(place: &Place, family: usize, tag: u32) -> Option<Reply> {
         if packet[16..20] != tag.to_be_bytes() {
             continue;
         }
-        // The checksum covers the ports, so whoever rewrites them has to write it again.
+        // The checksum covers the ports, so NAT must update it.
         let mut zeroed = packet.to_vec();
         zeroed[8..12].fill(0);
         assert_eq!(packet[8..12], crc32c(&zeroed).to_le_bytes(), "checksum");
@@ -133,7 +133,7 @@ fn received(place: &Place, family: usize, tag: u32) -> Option<Reply> {
     None
 }
 
-/// Whether an ICMP error about the packet between these ports has come.
+/// Whether an ICMP error about the packet between these ports has arrived.
 fn refused(socket: &UdpSocket, family: usize, from: u16, to: u16) -> bool {
     let mut buffer = [0; 1024];
     let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();

@@ -1,4 +1,4 @@
-//! What hostile objects cost: work in proportion to what is told, a bound for each service, and nothing for others.
+//! The cost of hostile objects: work in proportion to the object, a limit per Service, no effect on others.
 
 use super::tests::{ip, layout, service};
 use super::*;
@@ -11,7 +11,7 @@ fn id(name: &str) -> ServiceId {
     ServiceId::new("ns", name)
 }
 
-/// As many ports as told, each with a name.
+/// Named ports.
 fn ports(count: usize) -> Box<[LocalPort]> {
     let port = |n: usize| LocalPort {
         name: n.to_string().into(),
@@ -41,7 +41,7 @@ fn slice(service: &str, ports: usize, endpoints: std::ops::Range<usize>) -> Loca
     }
 }
 
-/// Work may double with its object, and a logarithm more.
+/// Work may grow with the object, and by a logarithm.
 fn check(what: &str, cost: impl Fn(usize) -> u64) {
     let sizes = [100, 200, 400, 800];
     let costs = sizes.map(cost);
@@ -109,7 +109,7 @@ fn work_grows_with_what_is_told() {
     });
 }
 
-/// Addresses of one kind, as many as a service may have.
+/// As many addresses of one kind as a Service may have.
 fn addresses(from: u32) -> Box<[IpAddr]> {
     (0..1024).map(|n| Ipv4Addr::from(from + n).into()).collect()
 }
@@ -142,13 +142,13 @@ fn a_service_costs_a_bounded_number_of_elements() {
         node.slice_changed("o", None, Some(Arc::new(slice("other", 1, 0..1))));
         let entries = node.load().entries;
         assert!(entries.len() <= WORK_MAX + 100 + endpoints, "{}", entries.len());
-        assert!(node.cut().iter().eq([&id("hostile")]));
+        assert!(node.over_budget().iter().eq([&id("hostile")]));
         let claim = |address| Claim::Address { address, protocol: Protocol::Tcp, port: 1 };
         assert_eq!(node.owner(&claim(ip("10.96.0.2"))), Some(&id("other")));
         assert_eq!(node.owner(&claim(ip("10.96.0.1"))), Some(&id("hostile")), "the first fit");
         node.service_changed(&id("hostile"), None);
         node.pass();
-        assert!(node.cut().is_empty());
+        assert!(node.over_budget().is_empty());
     }
 }
 
@@ -161,10 +161,10 @@ fn ports_of_one_name_do_not_multiply_the_endpoints() {
     node.slice_changed("a", None, Some(Arc::new(twice)));
     let cost = proto_api::steps::count_during(|| drop(node.load()));
     assert!(cost <= WORK_MAX as u64 * 2, "{cost} steps");
-    assert_eq!(node.cut().len(), 1);
+    assert_eq!(node.over_budget().len(), 1);
 }
 
-/// Every timeout of affinity is a class of its own, and chains stay until the tables are loaded again.
+/// Every affinity timeout is a class of its own, and chains stay until the next load.
 #[test]
 fn classes_that_were_in_use_once_do_not_pile_up() {
     let mut node = Dataplane::new(layout());
@@ -218,7 +218,7 @@ fn a_node_port_takes_no_port_that_the_node_needs() {
     assert!(node.health_checks.is_empty());
 }
 
-/// The boundary finds a panic in every other service.
+/// Every second compilation panics.
 #[test]
 fn a_service_that_cannot_be_compiled_fails_alone() {
     static TURN: AtomicBool = AtomicBool::new(false);
@@ -237,11 +237,11 @@ fn a_service_that_cannot_be_compiled_fails_alone() {
         (node.owner(&at("10.96.0.1")), node.owner(&at("10.96.0.2"))),
         (None, Some(&id("b")))
     );
-    assert!(node.cut().iter().eq([&id("a")]));
-    // It is tried again when it changes.
+    assert!(node.over_budget().iter().eq([&id("a")]));
+    // It is compiled again when it changes.
     TURN.store(true, Ordering::Relaxed);
     node.service_changed(&id("a"), Some(Arc::new(service(&["10.96.0.1"]))));
     assert!(matches!(node.pass(), Pass::Change(_)));
     assert_eq!(node.owner(&at("10.96.0.1")), Some(&id("a")));
-    assert!(node.cut().is_empty());
+    assert!(node.over_budget().is_empty());
 }

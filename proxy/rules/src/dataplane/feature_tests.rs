@@ -1,4 +1,4 @@
-//! Kinds of service one by one: affinity, gates, the consistent choice, zones, health checks.
+//! Features of Services one by one: affinity, source ranges, consistent choice, zones, health checks.
 
 use super::tests::{
     CLIENT, NODE, POD_HERE, ask, follow, ip, layout, node, sent, service, slice, with_node_port,
@@ -20,11 +20,11 @@ fn sticky(service: LocalService) -> LocalService {
     LocalService { choice: Choice::sticky(10), ..service }
 }
 
-/// The kernel's tables, as far as packets change them, alongside a node.
+/// Updates of the kernel's tables by packets.
 struct Memory(Vec<SetUpdate>);
 
 impl Memory {
-    /// What becomes of a connection when the number `drawn` is drawn; it is remembered.
+    /// Result of a connection when `drawn` is drawn; its updates are stored.
     fn connect(
         &mut self,
         node: &Dataplane,
@@ -53,7 +53,7 @@ fn endpoint(outcome: &PacketOutcome) -> String {
     }
 }
 
-/// Gives the service of [`node`] other endpoints.
+/// Replaces the endpoints of the Service of [`node`].
 fn change_endpoints(
     node: &mut Dataplane,
     from: &[(&str, Locality)],
@@ -82,7 +82,7 @@ fn a_client_comes_back_to_its_endpoint_as_long_as_that_serves() {
             let theirs = memory.connect(&node, other, (to, port), drawn);
             assert_eq!(endpoint(&theirs), "10.244.3.6");
         }
-        // The endpoint goes: the client gets another one, and keeps that, also when the first one comes back.
+        // The endpoint is removed: the client gets another one and keeps it, even when the first one returns.
         let rest = [ENDPOINTS[0], ENDPOINTS[2]];
         change_endpoints(&mut node, &ENDPOINTS, &rest);
         assert_eq!(endpoint(&memory.connect(&node, one, (to, port), 0)), "10.244.1.6");
@@ -139,7 +139,7 @@ fn the_map_of_clients_is_small_until_a_service_wants_it() {
     assert_eq!(node.pass(), Pass::Reload);
     node.load();
     assert_eq!(size(&node), Some(65_536));
-    // From now on it is there.
+    // Now the map has its full size.
     let another = LocalService { choice: Choice::sticky(77), ..service(&["10.96.0.2"]) };
     node.service_changed(&ServiceId::new("ns", "more"), Some(Arc::new(another)));
     assert!(matches!(node.pass(), Pass::Change(_)));
@@ -163,11 +163,11 @@ fn source_ranges_guard_the_balancers_address_and_nothing_else() {
     assert_eq!(guarded("203.0.113.16"), [PacketOutcome::Dropped]);
     assert_eq!(guarded(POD_HERE), served);
     assert_eq!(guarded("10.244.1.6"), [PacketOutcome::Dropped]);
-    // 10.0.0.0 with 32 bits is in nobody's list, though its first 30 are.
+    // 10.0.0.0/32 is in no list, though its first 30 bits are.
     assert_eq!(guarded("10.0.0.0"), served);
     assert_eq!(guarded("10.0.0.4"), [PacketOutcome::Dropped]);
     assert_eq!(ask(&node, Host, NODE, "198.51.100.9", 80), [PacketOutcome::Dropped]);
-    // Other ways to the same service are open to all, and so is an address of a family without ranges.
+    // Other frontends of the Service are not restricted, and neither is an address of a family without ranges.
     for (to, port) in [("198.51.100.1", 80), (NODE, 30080)] {
         assert_eq!(ask(&node, Network, "192.0.2.1", to, port), served, "{to}");
     }
@@ -182,7 +182,7 @@ fn the_first_block_of_a_length_brings_its_rule() {
     let more = balanced(&["203.0.113.0/28", "192.0.2.0/24", "192.0.0.0/24", "::/0"]);
     node.service_changed(&id, Some(Arc::new(more)));
     let Pass::Change(transaction) = node.pass() else { panic!("reload") };
-    // The service has no cluster address of the other family, so nothing there is guarded.
+    // The Service has no load balancer's address of the other family, so nothing is restricted there.
     assert_eq!(transaction.prefixes, [(Family::Ip, 24)]);
     assert_eq!((transaction.removed.len(), transaction.added.len()), (0, 2));
     let served = sent(&["10.244.2.6"], Masqueraded);
@@ -196,7 +196,7 @@ fn the_first_block_of_a_length_brings_its_rule() {
 fn the_consistent_choice_depends_on_the_client_alone() {
     let consistent = LocalService { choice: Choice::Consistent, ..service(&["10.96.0.1"]) };
     let one = node(consistent.clone(), &ENDPOINTS);
-    // A node with another history: the endpoints came one by one, and others went.
+    // A node with another history: the endpoints were added one by one, and others removed.
     let mut other = node(consistent, &[("10.244.9.9", Elsewhere)]);
     let mut before = vec![("10.244.9.9", Elsewhere)];
     for endpoint in ENDPOINTS {
@@ -255,7 +255,7 @@ fn a_draining_endpoint_serves_while_there_is_no_other() {
     here.endpoints = all.map(|e| if Some(e.address) == first { drains(e) } else { e }).collect();
     node.slice_changed("web-1", Some(&slice(&id, &[])), Some(Arc::new(here)));
     assert!(matches!(node.pass(), Pass::Change(_)));
-    // The balancer may not have noticed yet, so its traffic is served; inside there is a better one.
+    // The load balancer may not have noticed yet, so its traffic is served; internal traffic has a better endpoint.
     assert_eq!(ask(&node, Network, CLIENT, NODE, 30080), sent(&["10.244.1.6"], Itself));
     let inside = ask(&node, Network, "10.244.1.9", "10.96.0.1", 80);
     assert_eq!(inside, sent(&["10.244.2.6"], Itself));
@@ -287,7 +287,7 @@ fn an_external_address_takes_no_socket_that_the_node_needs() {
     node.slice_changed("web-1", None, Some(Arc::new(slice(&id, &ENDPOINTS[..1]))));
     node.load();
     assert_eq!(ask(&node, Network, CLIENT, NODE, 80), [PacketOutcome::Untouched]);
-    // The address alone is not what is protected.
+    // Only address and port together are protected.
     assert_eq!(ask(&node, Network, CLIENT, "198.51.100.1", 80), sent(&["10.244.1.6"], Masqueraded));
 }
 
@@ -374,7 +374,7 @@ fn what_tells_the_traffic_of_pods_decides_what_is_masqueraded_and_who_is_outside
         let all: Vec<&str> = ENDPOINTS.iter().map(|(address, _)| *address).collect();
         let sender = if is_pod { Itself } else { Masqueraded };
         assert_eq!(ask(&node, origin, from, "10.96.0.1", 80), sent(&all, sender), "{told}");
-        // From outside the policy Local counts; this machine passes it by as pods do.
+        // For external traffic the policy Local applies; this node and pods reach all endpoints.
         let outside = sent(&all[..1], Itself);
         let expected = match (is_pod, origin) {
             (true, _) => sent(&all, Itself),
@@ -398,7 +398,7 @@ fn ports_without_endpoints_here_are_counted_by_policy() {
         (cluster, local, &ENDPOINTS[1..], [0, 1]),
         (cluster, cluster, &ENDPOINTS[1..], [0, 0]),
         (local, local, &ENDPOINTS[..], [0, 0]),
-        // Refused for want of any.
+        // Rejected because there are none.
         (local, local, &[], [0, 0]),
     ] {
         let mut node = node(with(internal, external), endpoints);

@@ -1,10 +1,10 @@
-//! What is marked compiles again, and what changes of the tables by it.
+//! Compiles marked Services and computes the changes of the tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_netfilter::nft::Family;
 
-use super::{Dataplane, Difference};
+use super::{Dataplane, ElementChanges};
 use crate::compile::{Compiled, SetElement, compile};
 use crate::frontend_owners::{Claim, Rank};
 use crate::health::{HealthCheck, local_endpoints};
@@ -13,7 +13,7 @@ use crate::model::{Protocol, ServiceId};
 use crate::transaction::{ElementsByMap, Transaction};
 
 impl Dataplane {
-    /// The elements of all services, as compiled last.
+    /// The elements of all Services, as of the last pass.
     pub(super) fn entries(&self) -> ElementsByMap {
         let mut entries = ElementsByMap::default();
         for (id, record) in &self.services {
@@ -23,10 +23,10 @@ impl Dataplane {
         entries
     }
 
-    /// Compiles what is marked; the elements of all services.
+    /// Compiles the marked Services; returns the elements of all Services.
     pub(super) fn compile_all(&mut self) -> ElementsByMap {
         let marked = std::mem::take(&mut self.marked);
-        // At the first load each service is walked once, in the order in which it lies in memory.
+        // At the first load each Service is visited once, in the order of memory.
         let first = marked.len() == self.services.len();
         self.claims.reserve(marked.len() * 2);
         let mut entries = ElementsByMap::default();
@@ -37,7 +37,7 @@ impl Dataplane {
             }
             self.install(id, new);
         }
-        // Elements made before another service's claim was known may be another's.
+        // Elements created before another Service's claim was known may belong to that Service.
         if !first || self.claims.contested() > 0 {
             return self.entries();
         }
@@ -45,7 +45,7 @@ impl Dataplane {
         entries
     }
 
-    /// Compiles what is marked; what changes by it.
+    /// Compiles the marked Services; returns the changes.
     pub(super) fn compile_marked(&mut self) -> Transaction {
         let mut transaction = Transaction::default();
         let mut claimants = Vec::new();
@@ -57,14 +57,14 @@ impl Dataplane {
                 claimants.push((id, new));
                 continue;
             }
-            // Nobody else is touched. The usual case, so without a map of everybody's elements.
+            // No other Service is affected: the usual case, which needs no map of all elements.
             record.compiled.entries(&id, &self.claims, &mut before);
             new.entries(&id, &self.claims, &mut after);
             transaction.add_difference(&mut before, &mut after);
             self.install(&id, new);
         }
         if !claimants.is_empty() {
-            let mut difference = Difference::new();
+            let mut difference = ElementChanges::new();
             let removed = transaction.removed.drain(..).map(|entry| (entry, 0));
             for (entry, side) in removed.chain(transaction.added.drain(..).map(|entry| (entry, 1)))
             {
@@ -86,9 +86,8 @@ impl Dataplane {
         transaction
     }
 
-    /// Installs services whose claims are others than before; the elements of all services that this touches
-    /// go into `difference`.
-    fn reclaim(&mut self, claimants: Vec<(ServiceId, Compiled)>, difference: &mut Difference) {
+    /// Installs Services whose claims changed; records the elements of all affected Services in `difference`.
+    fn reclaim(&mut self, claimants: Vec<(ServiceId, Compiled)>, difference: &mut ElementChanges) {
         let touched = self.touched(&claimants);
         for entry in self.entries_of(&touched) {
             let place = entry.place();
@@ -103,8 +102,8 @@ impl Dataplane {
         }
     }
 
-    /// These services, and those that lose or win something by their new claims: whoever has a claim that comes or goes,
-    /// and the next in line for each that may go.
+    /// These Services and all that gain or lose a frontend by their new claims: the owner of each claim that is added
+    /// or removed, and the next in line for each that may become free.
     fn touched(&self, claimants: &[(ServiceId, Compiled)]) -> BTreeSet<ServiceId> {
         let mut changes: BTreeMap<Claim, usize> = BTreeMap::new();
         for (id, new) in claimants {
@@ -124,7 +123,7 @@ impl Dataplane {
         touched
     }
 
-    /// A marked service as it compiles now; it is marked no longer.
+    /// Compiles a marked Service and clears the mark.
     fn compiled(&mut self, id: &ServiceId) -> Option<Compiled> {
         let record = self.services.get_mut(id)?;
         record.marked = false;
@@ -155,9 +154,9 @@ impl Dataplane {
         let old = std::mem::replace(&mut record.compiled, new);
         let (before, now) =
             (old.without_local_endpoints(), record.compiled.without_local_endpoints());
-        match (old.is_cut(), record.compiled.is_cut()) {
-            (false, true) => drop(self.cut.insert(id.clone())),
-            (true, false) => drop(self.cut.remove(id)),
+        match (old.is_over_budget(), record.compiled.is_over_budget()) {
+            (false, true) => drop(self.over_budget.insert(id.clone())),
+            (true, false) => drop(self.over_budget.remove(id)),
             _ => {}
         }
         for ((sum, before), now) in self.without_local_endpoints.iter_mut().zip(before).zip(now) {
@@ -180,7 +179,7 @@ impl Dataplane {
         entries
     }
 
-    /// Classes that these elements lead to and that have no chain yet.
+    /// Classes of these elements that have no chain yet.
     fn new_classes(&self, added: &[SetElement]) -> Vec<(Family, Class)> {
         let classes = added.iter().filter_map(|e| Some((e.family, e.class()?)));
         let balances = classes.filter(|(_, class)| matches!(class, Class::Balance(..)));
@@ -188,7 +187,7 @@ impl Dataplane {
         new.into_iter().collect()
     }
 
-    /// Lengths of prefix among these elements that have no rule yet.
+    /// Prefix lengths of these elements that have no rule yet.
     fn new_prefixes(&self, added: &[SetElement]) -> Vec<(Family, u8)> {
         let prefixes = added.iter().filter_map(|e| Some((e.family, e.prefix()?)));
         let new: BTreeSet<_> = prefixes.filter(|prefix| !self.prefixes.contains(prefix)).collect();

@@ -1,14 +1,13 @@
-//! The slices of one service by name: mostly one, so without room for more, and now and then thousands.
+//! The EndpointSlices of one Service by name: usually one, so without spare room, and seldom thousands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::LocalSlice;
 
-/// Up to so many slices lie in a row, where each change looks at all of them.
+/// Up to this many are kept in an array, which each change scans.
 const FEW_MAX: usize = 16;
 
-/// The slices of a service.
 #[derive(Clone, Debug)]
 #[expect(clippy::box_collection, reason = "the rare case must not make the usual one larger")]
 pub(super) enum Slices {
@@ -45,7 +44,7 @@ impl Slices {
         }
     }
 
-    /// Replaces the one of that name, or takes it away.
+    /// Sets or removes one by name.
     pub(super) fn set(&mut self, name: &str, new: Option<Arc<LocalSlice>>) {
         match self {
             Self::Few(few) => {
@@ -70,7 +69,7 @@ impl Slices {
                     Some(new) => drop(many.insert(name.into(), new)),
                     None => drop(many.remove(name)),
                 }
-                // Fewer than half, so that one that comes and goes does not move all each time.
+                // At half the limit, so that a slice that is added and removed repeatedly does not convert each time.
                 if many.len() <= FEW_MAX / 2 {
                     *self = Self::Few(std::mem::take(&mut **many).into_iter().collect());
                 }

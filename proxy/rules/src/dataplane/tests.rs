@@ -63,7 +63,7 @@ pub(super) fn slice(id: &ServiceId, endpoints: &[(&str, Locality)]) -> LocalSlic
     }
 }
 
-/// A node with one service, loaded.
+/// A node with one Service, loaded.
 pub(super) fn node(service: LocalService, endpoints: &[(&str, Locality)]) -> Dataplane {
     let id = ServiceId::new("ns", "web");
     let mut node = Dataplane::new(layout());
@@ -73,7 +73,7 @@ pub(super) fn node(service: LocalService, endpoints: &[(&str, Locality)]) -> Dat
     node
 }
 
-/// What can become of a TCP connection, by the tables' own rules.
+/// Possible results of a TCP connection, by the tables' own rules.
 pub(super) fn ask(
     node: &Dataplane,
     origin: Origin,
@@ -110,10 +110,10 @@ fn a_cluster_address_leads_to_each_endpoint() {
     assert_eq!(ask(&node, Network, "10.244.1.9", "10.96.0.1", 80), sent(&both, Itself));
     let v6 = ask(&node, Network, "fd00:10:244::1", "fd00:96::1", 80);
     assert_eq!(v6, sent(&["fd00:10:244::9"], Itself));
-    // From outside the pods' block the answers would not come back to us by themselves.
+    // Replies to a client outside the pod CIDRs would not return through this node.
     assert_eq!(ask(&node, Host, NODE, "10.96.0.1", 80), sent(&both, Masqueraded));
     assert_eq!(ask(&node, Network, CLIENT, "10.96.0.1", 80), sent(&both, Masqueraded));
-    // Another port of a live address, and an address that is nobody's.
+    // Another port of a cluster IP, and an unused address.
     assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.1", 81), [PacketOutcome::Reset]);
     assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.2", 80), [PacketOutcome::Untouched]);
 }
@@ -160,7 +160,7 @@ fn external_frontends_reach_all_endpoints_masqueraded() {
         assert_eq!(ask(&node, Host, NODE, to, port), expected, "{to}");
     }
     assert_eq!(ask(&node, Network, CLIENT, NODE, 80), [PacketOutcome::Untouched]);
-    // Node ports are not served on loopback, and not on other machines' addresses.
+    // Node ports are not served at loopback addresses, nor at other nodes' addresses.
     assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [PacketOutcome::Untouched]);
     assert_eq!(ask(&node, Network, POD_HERE, "192.168.1.11", 30080), [PacketOutcome::Untouched]);
 }
@@ -171,7 +171,7 @@ fn the_external_policy_local_keeps_the_sender() {
     let node_with_one = node(with_node_port(Policy::Local), &endpoints);
     for (to, port) in [("198.51.100.1", 80), (NODE, 30080)] {
         assert_eq!(ask(&node_with_one, Network, CLIENT, to, port), sent(&["10.244.1.6"], Itself));
-        // The cluster's own traffic takes the short way to all.
+        // The cluster's own traffic reaches all endpoints.
         let all = sent(&["10.244.1.6", "10.244.2.6"], Itself);
         assert_eq!(ask(&node_with_one, Network, POD_HERE, to, port), all);
     }
@@ -197,7 +197,7 @@ fn node_ports_can_be_limited_to_blocks() {
     assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [PacketOutcome::Untouched]);
 }
 
-/// Does what a pass asks for.
+/// Applies the result of a pass.
 pub(super) fn follow(node: &mut Dataplane) {
     if node.pass() == Pass::Reload {
         node.load();
@@ -217,14 +217,14 @@ fn what_is_seldom_used_is_asked_once_it_is() {
         node.service_changed(&id, Some(Arc::new(external.clone())));
         assert_eq!(node.pass(), Pass::Reload, "{policy:?}");
         node.load();
-        // The second such service is nothing new.
+        // The second such Service needs no load.
         let second = LocalService { external_ips: [ip("198.51.100.2")].into(), ..external };
         node.service_changed(&id, Some(Arc::new(second)));
         assert!(matches!(node.pass(), Pass::Change(_)), "{policy:?}");
         assert!(policy == Policy::Local || rules(&node) > before);
         before = rules(&node);
     }
-    // What was in use once may stay with its rules, and is no difference to somebody who starts afresh.
+    // Rules of unused maps may stay, and are no difference to a fresh start.
     node.service_changed(&id, Some(Arc::new(service(&["10.96.0.1"]))));
     assert!(matches!(node.pass(), Pass::Change(_)));
     for ((family, is), (_, should)) in node.tables().into_iter().zip(plain) {
@@ -264,7 +264,7 @@ fn one_endpoint_costs_two_elements() {
     let Pass::Change(transaction) = node.pass() else { panic!("reload") };
     assert_eq!((transaction.removed.len(), transaction.added.len()), (1, 1));
     assert!(transaction.classes.is_empty());
-    // Nothing changed: nothing to do.
+    // Without a change there is nothing to do.
     node.slice_changed("web-1", Some(&old), Some(Arc::new(old.clone())));
     assert_eq!(node.pass(), Pass::Change(Transaction::default()));
 }
@@ -322,7 +322,7 @@ fn a_kernel_without_a_family_gets_nothing_of_it() {
     );
 }
 
-/// A change of the small world in which random histories live.
+/// A change in a random history.
 #[derive(Clone, Debug)]
 enum Event {
     Service(usize, Option<LocalService>),
@@ -380,7 +380,7 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The world as the API would have it.
+/// The objects of the API.
 #[derive(Default)]
 struct World {
     slices: HashMap<(usize, usize), Arc<LocalSlice>>,
@@ -408,7 +408,7 @@ impl World {
         }
     }
 
-    /// A node that is told everything at once.
+    /// A node that receives everything at once.
     fn fresh(&self) -> Dataplane {
         let mut node = Dataplane::new(layout());
         for (n, service) in &self.services {
@@ -425,7 +425,7 @@ impl World {
 /// Family, set, key without slot, data.
 type Canonical = (Family, String, Vec<u8>, Option<Vec<u8>>);
 
-/// Tables without what may depend on history: the order of slots and chains of classes once used.
+/// Tables without what may depend on history: the order of slots, and chains of unused classes.
 fn canonical(node: &Dataplane) -> Vec<Canonical> {
     let mut all = Vec::new();
     for (family, table) in node.tables() {
@@ -434,7 +434,7 @@ fn canonical(node: &Dataplane) -> Vec<Canonical> {
                 let data = element.data.as_ref().map(|data| format!("{data:?}").into_bytes());
                 let key = element.key.bytes();
                 let slots = name.ends_with("endpoints");
-                // The slot's lowest word says only which of the two lists it is in.
+                // The slot's lowest word only distinguishes the two pools.
                 let at = key.len() - if slots { 4 } else { 0 };
                 let here = slots && key[at + 1] & 0x80 != 0;
                 let key = [&key[..at], &[u8::from(here)]].concat();
@@ -472,7 +472,7 @@ proptest! {
                 Pass::Change(transaction) => send(&mut kernel, |batch| transaction.encode(&layout, batch)),
                 Pass::Reload => send(&mut kernel, |batch| node.load().encode(&layout, batch)),
             }
-            // The kernel, by its own rules, has come to hold what we believe it holds.
+            // The fake kernel has reached the state of the model.
             for (family, table) in node.tables() {
                 let held = &kernel.ruleset().tables[&(family, layout.table.clone())];
                 prop_assert_eq!(diff(family, Some(held), &table), diff::Difference::Elements(Transaction::default()));

@@ -1,18 +1,18 @@
-//! The slices of a service by the ports that they have, made once for all ports of the service: each of them looks
-//! at its own endpoints and at no others.
+//! Index of a Service's EndpointSlices by port, built once for all ports of the Service, so that each port examines
+//! only its own endpoints.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use crate::model::{LocalPort, LocalSlice, Protocol};
 
-/// Slices by name and protocol of their ports.
+/// EndpointSlices by name and protocol of their ports.
 #[derive(Clone, Debug, Default)]
 pub struct SlicesByPort<'a> {
     /// Sorted by name and protocol.
     all: Vec<PortOfSlice<'a>>,
 }
 
-/// A port of a slice.
+/// A port of an EndpointSlice.
 #[derive(Clone, Copy, Debug)]
 struct PortOfSlice<'a> {
     name: &'a str,
@@ -22,7 +22,7 @@ struct PortOfSlice<'a> {
 }
 
 impl<'a> SlicesByPort<'a> {
-    /// Of these slices.
+    /// Builds the index.
     pub fn new(slices: impl Iterator<Item = &'a LocalSlice>) -> Self {
         let ports = slices.flat_map(|slice| {
             slice.ports.iter().map(move |port| PortOfSlice {
@@ -46,12 +46,12 @@ impl<'a> SlicesByPort<'a> {
         rest.get(..len).unwrap_or_default()
     }
 
-    /// Slices that serve a port of the service, each with the number at which it does.
+    /// EndpointSlices that serve a port of the Service, each with the target port.
     pub(super) fn slices(&self, port: &LocalPort) -> impl Iterator<Item = (&'a LocalSlice, u16)> {
         self.matching_ports(port).iter().map(|port| (port.slice, port.number))
     }
 
-    /// Endpoints to look at for a port of the service.
+    /// Number of endpoints to examine for a port of the Service.
     pub fn endpoints_len(&self, port: &LocalPort) -> usize {
         let lens = self.slices(port).map(|(slice, _)| slice.endpoints.len());
         lens.fold(0, |sum, len| sum.saturating_add(len.max(1)))

@@ -1,24 +1,25 @@
-//! The consistent choice: a table of slots that every node computes alike, whatever happened before, and that
-//! changes little when an endpoint comes or goes. A client's address and port are hashed to a slot.
+//! Consistent hashing: a table of slots that every node computes alike, independent of history, and that changes
+//! little when an endpoint is added or removed. A client's address and port are hashed to a slot.
 //!
-//! The table is filled as Eisenbud and others describe (Maglev, NSDI 2016, section 3.4): each endpoint has its own
-//! order of preference over the slots, and the endpoints take turns.
+//! The table is filled as in Maglev (Eisenbud et al., NSDI 2016, section 3.4): each endpoint has its own permutation
+//! of the slots, and the endpoints take turns.
 
 use super::Backend;
 use crate::layout::{BACKENDS_MAX, address_value};
 
-/// Sizes that a table may have: primes, so that every step visits every slot. The last is the largest that fits.
+/// Table sizes: primes, so that every step visits every slot. The last is the largest that fits the slots of a
+/// frontend.
 const SIZES: [usize; 5] = [251, 1021, 4093, 16_381, 32_749];
-/// Slots for each endpoint, where a table has room: shares then differ by a quarter at most.
+/// Slots per endpoint, where the table has room: shares then differ by a quarter at most.
 const SLOTS_EACH: usize = 4;
 
-/// Slots of the table for so many endpoints.
+/// Table size for this many endpoints.
 pub fn table_len(backends: usize) -> usize {
     let len = backends.saturating_mul(SLOTS_EACH);
     SIZES.into_iter().find(|size| *size >= len).unwrap_or(SIZES[SIZES.len() - 1])
 }
 
-/// The endpoint of each slot. `backends` are sorted by address and port; of more than fit the first are used.
+/// The endpoint of each slot. `backends` are sorted by address and port; those that do not fit are left out.
 pub fn build_table(backends: &[Backend]) -> Vec<Backend> {
     let size = table_len(backends.len());
     debug_assert!(size <= BACKENDS_MAX);
@@ -34,7 +35,7 @@ pub fn build_table(backends: &[Backend]) -> Vec<Backend> {
             if free == 0 {
                 break;
             }
-            // Its own order visits every slot once, so the search ends while one is free.
+            // A permutation visits every slot once, so the search ends while a slot is free.
             let slot = loop {
                 match slots.get_mut(turn.advance(size)) {
                     Some(slot) if slot.is_none() => break slot,
@@ -48,7 +49,7 @@ pub fn build_table(backends: &[Backend]) -> Vec<Backend> {
     slots.into_iter().flatten().collect()
 }
 
-/// Where an endpoint looks for its next slot.
+/// The permutation of an endpoint.
 struct Permutation {
     backend: Backend,
     next: usize,
@@ -72,13 +73,13 @@ impl Permutation {
     }
 }
 
-/// FNV-1a: the standard library's hashes may change from release to release, and nodes of two releases must agree.
+/// FNV-1a. The standard library's hashes may change between releases, and nodes of two releases must agree.
 fn fnv(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// Spreads the bits of a number over all of it (the finalizer of SplitMix64).
+/// The finalizer of SplitMix64.
 fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

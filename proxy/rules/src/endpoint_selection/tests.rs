@@ -22,7 +22,7 @@ fn port(name: &str) -> LocalPort {
     LocalPort { name: name.into(), protocol: Protocol::Tcp, port: 80, node_port: None }
 }
 
-/// Last bytes of the addresses that are chosen, for both policies.
+/// Last bytes of the selected addresses, for both policies.
 fn check(slices: &[LocalSlice], all: &[u8], here: &[u8]) {
     let chosen =
         select_endpoints(&SlicesByPort::new(slices.iter()), Family::Ip, &port("http"), None);
@@ -44,10 +44,10 @@ fn ready_ones_are_used_and_draining_ones_when_there_is_none() {
     use Locality::{Elsewhere, Here};
     check(&[], &[], &[]);
     check(&[slice(&[(1, Ready, Here), (2, Draining, Here), (3, Ready, Elsewhere)])], &[1, 3], &[1]);
-    // No ready one here: the draining one takes local traffic, and none of the other.
+    // No ready endpoint here: the draining one serves local traffic only.
     check(&[slice(&[(1, Draining, Here), (2, Ready, Elsewhere)])], &[2], &[1]);
     check(&[slice(&[(1, Draining, Elsewhere), (2, Down, Here)])], &[1], &[]);
-    // Twice the same: the better state counts, whatever the order.
+    // The same endpoint twice: the better state counts, in any order.
     check(&[slice(&[(1, Down, Here)]), slice(&[(1, Ready, Here)])], &[1], &[1]);
     check(&[slice(&[(1, Ready, Here)]), slice(&[(1, Draining, Here)])], &[1], &[1]);
 }
@@ -70,7 +70,7 @@ fn ports_are_matched_by_name_and_protocol_and_endpoints_by_family() {
     );
 }
 
-/// Last bytes of the addresses that are chosen in zone `a`, of endpoints that are hinted for these zones.
+/// Last bytes of the addresses selected in zone `a`, of endpoints with these hints.
 fn near(zone: Option<&str>, endpoints: &[(u8, EndpointState, &[&str])]) -> Vec<u8> {
     let plain: Vec<_> =
         endpoints.iter().map(|(n, state, _)| (*n, *state, Locality::Elsewhere)).collect();
@@ -95,7 +95,7 @@ fn hints_keep_traffic_in_the_zone_if_they_are_complete() {
     // One ready endpoint has no hint: hints are being changed, so none counts.
     assert_eq!(near(Some("a"), &[(1, Ready, &["a"]), (2, Ready, &[])]), [1, 2]);
     assert_eq!(near(Some("a"), &[(1, Ready, &["a"]), (2, Draining, &[])]), [1]);
-    // Draining ones are the last resort of all zones.
+    // Draining endpoints are used in all zones.
     assert_eq!(near(Some("a"), &[(1, Draining, &["a"]), (2, Draining, &["b"])]), [1, 2]);
 }
 
@@ -114,7 +114,7 @@ proptest! {
         let mut sorted = new.clone();
         sorted.sort();
         prop_assert_eq!(&sorted, &wanted);
-        // A slot is rewritten only for one that comes, one that goes, or both.
+        // A slot is rewritten only for an added or a removed endpoint, or both.
         let rewritten = old.iter().zip(&new).filter(|(a, b)| a != b).count();
         let gone = old.iter().filter(|b| !wanted.contains(b)).count();
         prop_assert!(rewritten <= gone, "{} rewritten, {} gone", rewritten, gone);

@@ -1,5 +1,4 @@
-//! What becomes of a new connection to a frontend, as one word: the maps hold words, a map of a few verdicts
-//! turns each into a chain.
+//! The class of a frontend, as one word: what happens to a new connection. The class map turns it into a verdict.
 
 use proxy_netfilter::nft::{Data, Element, Value, Verdict};
 
@@ -7,23 +6,23 @@ use super::rules::REJECT;
 use super::{BACKENDS_MAX, HERE_FIRST_SLOT, Map};
 use crate::model::Choice;
 
-/// From which endpoints of which key a class draws.
+/// The endpoints that a class draws from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndpointPool {
-    /// From all of a frontend with an address.
+    /// All endpoints of a frontend with an address.
     Service,
-    /// From those on this node, of a frontend with an address.
+    /// Those on this node, of a frontend with an address.
     ServiceHere,
-    /// From all of a node port.
+    /// All endpoints of a node port.
     NodePort,
-    /// From those on this node, of a node port.
+    /// Those on this node, of a node port.
     NodePortHere,
 }
 
 impl EndpointPool {
     const ALL: [Self; 4] = [Self::Service, Self::ServiceHere, Self::NodePort, Self::NodePortHere];
 
-    /// The first slot that it draws from.
+    /// Its first slot.
     pub fn first_slot(self) -> u32 {
         match self {
             Self::Service | Self::NodePort => 0,
@@ -31,12 +30,12 @@ impl EndpointPool {
         }
     }
 
-    /// Whether it draws from a frontend with an address.
+    /// Whether its frontend has an address.
     pub fn has_address(self) -> bool {
         matches!(self, Self::Service | Self::ServiceHere)
     }
 
-    /// The endpoints that may be drawn, among those that a client may come back to.
+    /// The set of its endpoints, for session affinity.
     pub fn live(self) -> Map {
         match self {
             Self::Service | Self::NodePort => Map::Live,
@@ -58,19 +57,19 @@ impl EndpointPool {
     }
 }
 
-/// What becomes of a new connection to a frontend.
+/// What happens to a new connection to a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// It goes to one of so many slots, from 1 to [`BACKENDS_MAX`].
+    /// It goes to one of N slots, 1 to [`BACKENDS_MAX`].
     Balance(EndpointPool, Choice, u32),
-    /// It is answered with an error: there are no endpoints.
+    /// It is rejected: there are no endpoints.
     Reject,
-    /// It is forgotten: there are endpoints, but none that the policy allows.
+    /// It is dropped: the traffic policy allows none of the endpoints.
     Drop,
 }
 
 impl Class {
-    /// The class by which `count` slots are drawn from, or what `otherwise` says when there are none.
+    /// The class for `count` slots; `otherwise` if `count` is 0.
     pub fn for_endpoints(
         draw: EndpointPool,
         choice: Choice,
@@ -83,8 +82,8 @@ impl Class {
         }
     }
 
-    /// The word that stands for it in the maps: two bits of where to draw from, fifteen of how, fifteen of the
-    /// number of slots less one.
+    /// The class as a word: two bits for the endpoint pool, fifteen for the choice, fifteen for the number of slots
+    /// minus one.
     pub fn word(self) -> u32 {
         match self {
             Self::Balance(draw, choice, count) => {
@@ -95,7 +94,7 @@ impl Class {
         }
     }
 
-    /// The class that a word stands for.
+    /// Decodes a word.
     pub fn from_word(word: u32) -> Option<Self> {
         match word {
             0xffff_0001 => Some(Self::Reject),
@@ -108,24 +107,23 @@ impl Class {
         }
     }
 
-    /// Its key in the class map.
+    /// Key in the class map.
     pub fn key(self) -> Value {
         Value::from(self.word().to_ne_bytes())
     }
 
-    /// Its bytes as data of the other maps: two words, of which the second is the class. The first is padding:
-    /// `nft` up to 1.0.6 ends with a failed assertion on rules that look up what is in the first register of
-    /// another map's data.
+    /// Data of the frontend maps: two words, the second is the class. The first is padding: `nft` up to 1.0.6 fails an
+    /// assertion when it lists a rule whose key is in the first register of another lookup's data.
     pub fn data(self) -> Value {
         Value::concat(&[&[0; 4], &self.word().to_ne_bytes()])
     }
 
-    /// The class that these data lead to.
+    /// Decodes data of the frontend maps.
     pub fn from_data(data: &[u8]) -> Option<Self> {
         Self::from_word(u32::from_ne_bytes(data.get(4..)?.try_into().ok()?))
     }
 
-    /// Its chain, if it has one.
+    /// The name of its chain, if it has one.
     pub fn chain(self) -> Option<String> {
         let Self::Balance(draw, choice, count) = self else { return None };
         let prefix = draw.prefix();
@@ -136,7 +134,7 @@ impl Class {
         })
     }
 
-    /// Its verdict.
+    /// Its verdict in the class map.
     pub fn verdict(self) -> Verdict {
         match (self.chain(), self) {
             (Some(chain), _) => Verdict::Goto(chain),
@@ -145,7 +143,7 @@ impl Class {
         }
     }
 
-    /// Its element of the class map.
+    /// Its element in the class map.
     pub fn element(self) -> Element {
         Element::entry(self.key(), Data::Verdict(self.verdict()))
     }

@@ -1,4 +1,4 @@
-//! Phrases that our rules are made of: loading fields of the packet and of its connection, comparing, deciding.
+//! Builders of expressions: load fields of the packet and of its conntrack entry, compare, look up, decide.
 
 use proxy_netfilter::nft::expr::{
     Bitwise, Cmp, Ct, Dynset, Expr, Fib, Hash, Immediate, Lookup, Masq, Meta, Nat, Numgen, Payload,
@@ -14,10 +14,10 @@ use proxy_netfilter::nft::{Data, Family, Reg, Type, Value, Verdict};
 use super::{Map, address_value};
 use crate::model::Cidr;
 
-/// Direction of a connection's tuple as its first packet was sent.
+/// `IP_CT_DIR_ORIGINAL`.
 const ORIGINAL: u8 = 0;
 
-/// Where the hash of consistent choices starts; the same on every node of every cluster.
+/// Seed of consistent hashing; the same on every node of every cluster.
 const HASH_SEED: u32 = 0x6f72_6368;
 
 /// Type of the family's addresses.
@@ -28,7 +28,7 @@ pub fn address_type(family: Family) -> Type {
     }
 }
 
-/// Registers that an address takes.
+/// Number of registers of an address.
 pub fn address_words(family: Family) -> u8 {
     match family {
         Family::Ip6 => 4,
@@ -36,7 +36,7 @@ pub fn address_words(family: Family) -> u8 {
     }
 }
 
-/// One end of a packet.
+/// Source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Where it comes from.
@@ -62,7 +62,7 @@ pub fn protocol(dreg: Reg) -> Expr {
     Meta { dreg: Some(dreg), key: MetaKey::L4PROTO, sreg: None }.into()
 }
 
-/// Loads the destination port; TCP, UDP and SCTP have it in the same place.
+/// Loads the destination port, which is at the same offset for TCP, UDP and SCTP.
 pub fn port(dreg: Reg) -> Expr {
     Payload { dreg, base: PayloadBase::TRANSPORT, offset: 2, len: 2 }.into()
 }
@@ -72,28 +72,28 @@ pub fn source_port(dreg: Reg) -> Expr {
     Payload { dreg, base: PayloadBase::TRANSPORT, offset: 0, len: 2 }.into()
 }
 
-/// Loads constant bytes.
+/// Loads a constant.
 pub fn constant(dreg: Reg, bytes: &[u8]) -> Expr {
     Immediate { dreg: Target::Reg(dreg), data: Data::Value(Value::new(bytes)) }.into()
 }
 
-/// Loads the address that the connection was opened to.
+/// Loads the original destination address of the connection.
 pub fn original_address(family: Family, dreg: Reg) -> Expr {
     let key = if family == Family::Ip6 { CtKey::DST_IP6 } else { CtKey::DST_IP };
     Ct { dreg: Some(dreg), key, direction: Some(ORIGINAL), sreg: None }.into()
 }
 
-/// Loads the port that the connection was opened to.
+/// Loads the original destination port of the connection.
 pub fn original_port(dreg: Reg) -> Expr {
     Ct { dreg: Some(dreg), key: CtKey::PROTO_DST, direction: Some(ORIGINAL), sreg: None }.into()
 }
 
-/// Goes on when the connection's destination was rewritten.
+/// Continues if the connection has DNAT.
 pub fn is_dnat(scratch: Reg) -> Vec<Expr> {
     status_bit(scratch, CmpOp::NEQ)
 }
 
-/// Goes on when the connection's destination was not rewritten.
+/// Continues if the connection has no DNAT.
 pub fn is_not_dnat(scratch: Reg) -> Vec<Expr> {
     status_bit(scratch, CmpOp::EQ)
 }
@@ -107,7 +107,7 @@ fn status_bit(scratch: Reg, against_zero: CmpOp) -> Vec<Expr> {
     ]
 }
 
-/// Goes on when an end of the packet is this machine, or when it is not.
+/// Continues if an address of the packet is local, or if it is not.
 pub fn is_local(end: End, op: CmpOp, scratch: Reg) -> Vec<Expr> {
     let flags = if end == End::Source { FibFlags::SADDR } else { FibFlags::DADDR };
     vec![
@@ -116,7 +116,7 @@ pub fn is_local(end: End, op: CmpOp, scratch: Reg) -> Vec<Expr> {
     ]
 }
 
-/// Goes on when an end of the packet is in the block, or when it is not.
+/// Continues if an address of the packet is in the CIDR, or if it is not.
 pub fn in_block(family: Family, end: End, op: CmpOp, block: &Cidr, scratch: Reg) -> Vec<Expr> {
     vec![
         address(family, end, scratch),
@@ -125,9 +125,9 @@ pub fn in_block(family: Family, end: End, op: CmpOp, block: &Cidr, scratch: Reg)
     ]
 }
 
-/// Goes on when the name of the interface that the packet came in by begins with these bytes, or when it does not. Of
-/// 16 bytes, zeros at the end included, the whole name is compared. What this machine sends came in by none. After
-/// routing the name is known from Linux 5.7 on.
+/// Continues if the name of the incoming interface begins with these bytes, or if it does not. 16 bytes, with zeros at
+/// the end, compare the whole name. Locally generated packets have none. In postrouting the name is available since
+/// Linux 5.7.
 pub fn by_interface(op: CmpOp, name: &[u8], scratch: Reg) -> Vec<Expr> {
     vec![
         Meta { dreg: Some(scratch), key: MetaKey::IIFNAME, sreg: None }.into(),
@@ -135,7 +135,7 @@ pub fn by_interface(op: CmpOp, name: &[u8], scratch: Reg) -> Vec<Expr> {
     ]
 }
 
-/// Keeps the bits of a register that `mask` has.
+/// Bitwise AND of a register and a constant.
 pub fn mask(reg: Reg, mask: Value) -> Expr {
     let zero = Value::new(&vec![0; mask.bytes().len()]);
     let len = u32::try_from(mask.bytes().len()).unwrap_or_default();
@@ -152,22 +152,22 @@ pub fn compare_byte(sreg: Reg, op: CmpOp, byte: u8) -> Expr {
     Cmp { sreg, op, data: Value::from([byte]) }.into()
 }
 
-/// Loads the word's value in the map at the key that starts at `sreg`; leaves the rule where there is none.
+/// Looks up the data of the key at `sreg`; ends the rule if there is none.
 pub fn find(map: Map, sreg: Reg, dreg: Reg) -> Expr {
     lookup(map, sreg, Some(Target::Reg(dreg)))
 }
 
-/// Goes on when the key that starts at `sreg` is in the set.
+/// Continues if the key at `sreg` is in the set.
 pub fn is_in(map: Map, sreg: Reg) -> Expr {
     lookup(map, sreg, None)
 }
 
-/// Does what the class map says of the word in `sreg`.
+/// Applies the class map's verdict for the word at `sreg`.
 pub fn decide_class(sreg: Reg) -> Expr {
     lookup(Map::Classes, sreg, Some(Target::Verdict))
 }
 
-/// Goes on when the key that starts at `sreg` is in the set of that name.
+/// Continues if the key at `sreg` is in the set of that name.
 pub fn is_in_set(set: &str, sreg: Reg) -> Expr {
     Lookup { set: set.to_owned(), sreg, dreg: None, flags: LookupFlags::PRESENT }.into()
 }
@@ -181,7 +181,7 @@ pub fn draw(count: u32, first: u32, dreg: Reg) -> Expr {
     Numgen { dreg, modulus: count, kind: NumgenKind::RANDOM, offset: first }.into()
 }
 
-/// Chooses one of `count` slots from `first` on by the client's address and port, which it loads from `scratch` on.
+/// Hashes the client's address and port, loaded from `scratch` on, to one of `count` slots from `first` on.
 pub fn hash(family: Family, count: u32, first: u32, scratch: Reg, dreg: Reg) -> Vec<Expr> {
     let words = address_words(family);
     let hash = Hash {
@@ -190,22 +190,21 @@ pub fn hash(family: Family, count: u32, first: u32, scratch: Reg, dreg: Reg) -> 
         len: Some(u32::from(words + 1) * 4),
         modulus: count,
         seed: Some(HASH_SEED),
-        // Given as the kernel reports it: none when it is zero.
+        // As the kernel reports it: without the attribute if it is zero.
         offset: Some(first).filter(|first| *first != 0),
         kind: HashKind::JENKINS,
     };
     vec![address(family, End::Source, scratch), source_port(scratch.plus(words)), hash.into()]
 }
 
-/// Remembers for so many seconds what starts at `data` under the key that starts at `key`; leaves the rule where
-/// the map is full.
+/// Stores the data at `data` with the key at `key` for this many seconds; ends the rule if the map is full.
 pub fn remember(map: Map, key: Reg, data: Reg, seconds: u32) -> Expr {
     let timeout_ms = Some(u64::from(seconds) * 1000);
     let (set, op) = (map.name().to_owned(), DynsetOp::UPDATE);
     Dynset { set, op, key, data: Some(data), timeout_ms, flags: Some(0) }.into()
 }
 
-/// Forgets what is remembered under the key that starts at `key`, if anything is. The kernel asks for data, any.
+/// Deletes the element with the key at `key`, if it exists. The kernel requires a data register, any.
 pub fn forget(map: Map, key: Reg, any: Reg) -> Expr {
     let (set, op) = (map.name().to_owned(), DynsetOp::DELETE);
     // As the kernel reports it.
@@ -213,7 +212,7 @@ pub fn forget(map: Map, key: Reg, any: Reg) -> Expr {
     Dynset { set, op, key, data: Some(any), timeout_ms, flags: Some(0) }.into()
 }
 
-/// Sends the connection to the address and port that start at `sreg`.
+/// DNAT to the address and port at `sreg`.
 pub fn dnat(family: Family, sreg: Reg) -> Expr {
     let port = sreg.plus(address_words(family));
     Nat {
@@ -223,28 +222,28 @@ pub fn dnat(family: Family, sreg: Reg) -> Expr {
         addr_max: Some(sreg),
         proto_min: Some(port),
         proto_max: Some(port),
-        // Given as the kernel reports them, so that what is read back is what was written.
+        // As the kernel reports them, so that what is read back equals what was written.
         flags: NatFlags(NatFlags::MAP_IPS.0 | NatFlags::PROTO_SPECIFIED.0),
     }
     .into()
 }
 
-/// Gives the connection our address, and a random port so that two connections seldom want the same.
+/// Masquerades with a random port, so that connections seldom conflict.
 pub fn masquerade() -> Expr {
     Masq { flags: NatFlags::FULLY_RANDOM, proto_min: None, proto_max: None }.into()
 }
 
-/// Decides.
+/// A verdict.
 pub fn decide(verdict: Verdict) -> Expr {
     Immediate { dreg: Target::Verdict, data: Data::Verdict(verdict) }.into()
 }
 
-/// Resets the connection.
+/// Rejects with a TCP reset.
 pub fn reset() -> Expr {
     Reject { kind: RejectKind::TCP_RESET, code: None }.into()
 }
 
-/// Answers that the port is closed.
+/// Rejects with ICMP port unreachable.
 pub fn port_unreachable(family: Family) -> Expr {
     let code = match family {
         Family::Ip6 => ICMP6_PORT_UNREACHABLE,

@@ -1,4 +1,4 @@
-//! The sets and maps of our tables: names, types, declarations.
+//! The sets and maps of the tables: names, types, declarations.
 
 use proxy_netfilter::nft::datatype::{DATA_TYPE_VERDICT, concat_len, concat_number};
 use proxy_netfilter::nft::expr::Counter;
@@ -7,45 +7,44 @@ use proxy_netfilter::nft::object::SetSize;
 use proxy_netfilter::nft::userdata::{self, ByteOrder};
 use proxy_netfilter::nft::{Family, Set, Type};
 
-/// A set or map of our tables.
+/// A set or map of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Map {
-    /// Address, protocol, port -> class: all frontends with an address.
+    /// Address . protocol . port -> class: all frontends with an address.
     Services,
-    /// The same for external traffic under the policy Local.
+    /// The same for external traffic with the policy Local.
     ServicesExternal,
-    /// Protocol, port -> class: node ports.
+    /// Protocol . port -> class: node ports.
     NodePorts,
-    /// The same for external traffic under the policy Local.
+    /// The same for external traffic with the policy Local.
     NodePortsExternal,
     /// Class -> verdict.
     Classes,
-    /// Address, protocol, port, slot -> endpoint's address and port.
+    /// Address . protocol . port . slot -> address and port of an endpoint.
     Endpoints,
-    /// Protocol, port, slot -> endpoint's address and port.
+    /// Protocol . port . slot -> address and port of an endpoint.
     NodePortEndpoints,
-    /// Endpoints on this node that may reach themselves: address, address.
+    /// Address . address: endpoints on this node, whose connections to themselves are masqueraded.
     Hairpin,
-    /// Cluster addresses.
+    /// Cluster IPs.
     ClusterIps,
-    /// Address, protocol, port of frontends whose traffic is masqueraded.
+    /// Address . protocol . port: frontends whose traffic is masqueraded.
     Masquerade,
-    /// Protocol, port of node ports whose traffic is masqueraded.
+    /// Protocol . port: node ports whose traffic is masqueraded.
     NodePortMasquerade,
-    /// Frontend and client -> the endpoint that the client had last. Packets write it; a node port has no
-    /// address.
+    /// Frontend . client -> the client's last endpoint. Written by packets; a node port has no address.
     Affinity,
-    /// Endpoint and frontend: the endpoints to which a client may come back.
+    /// Endpoint . frontend: endpoints that a client with affinity may use again.
     Live,
-    /// The same for those on this node.
+    /// The same for endpoints on this node.
     LiveHere,
-    /// Address, protocol, port of frontends that not everybody may use.
+    /// Address . protocol . port: frontends with source ranges.
     Gated,
-    /// Address, protocol, port, block, prefix length: who may.
+    /// Address . protocol . port . network . prefix length: source ranges.
     SourceRanges,
-    /// Address, protocol, port: counters of connections.
+    /// Address . protocol . port: connection counters.
     Counted,
-    /// Protocol, port: counters of connections to node ports.
+    /// Protocol . port: connection counters of node ports.
     NodePortCounted,
 }
 
@@ -72,10 +71,11 @@ impl Map {
         Self::NodePortCounted,
     ];
 
-    /// Maps that many clusters never use, on the way of each new connection: rules ask them only once they hold something.
+    /// Maps that many clusters never use, on the path of every new connection: rules look them up only after the first
+    /// element exists.
     pub const SELDOM: [Self; 3] = [Self::Gated, Self::ServicesExternal, Self::Masquerade];
 
-    /// Its name in the kernel.
+    /// Name in the kernel.
     pub fn name(self) -> &'static str {
         match self {
             Self::Services => "services",
@@ -99,12 +99,12 @@ impl Map {
         }
     }
 
-    /// The map of that name.
+    /// The map with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|map| map.name() == name)
     }
 
-    /// Types of its key and of its data.
+    /// Types of key and data.
     pub(crate) fn types(self, address: Type) -> (Vec<Type>, Vec<Type>) {
         let frontend = vec![address, Type::Proto, Type::Port];
         let port = vec![Type::Proto, Type::Port];
@@ -120,7 +120,7 @@ impl Map {
             Self::ClusterIps => (vec![address], Vec::new()),
             Self::Masquerade | Self::Counted => (frontend, Vec::new()),
             Self::NodePortMasquerade | Self::NodePortCounted => (port, Vec::new()),
-            // The first word is padding, for the reason told at `Class::data`.
+            // The first word is padding, see `Class::data`.
             Self::Affinity => {
                 ([frontend, vec![address]].concat(), vec![Type::Mark, address, Type::Port])
             }
@@ -132,12 +132,12 @@ impl Map {
         }
     }
 
-    /// Whether its elements count.
+    /// Whether its elements have counters.
     pub fn counts(self) -> bool {
         matches!(self, Self::Counted | Self::NodePortCounted)
     }
 
-    /// Whether packets write it: what it holds is not ours to compare.
+    /// Whether packets write it, so that its elements are not compared.
     pub fn is_learned(self) -> bool {
         self == Self::Affinity
     }
@@ -150,7 +150,7 @@ impl Map {
         }
     }
 
-    /// The set as it is declared, with room for `size` elements; the class map grows as it needs.
+    /// The declaration, for `size` elements; the class map has no fixed size.
     pub(super) fn declare(self, family: Family, table: &str, size: u32) -> Set {
         let (key, data) = self.types(super::expr_builders::address_type(family));
         let is_map = !data.is_empty();

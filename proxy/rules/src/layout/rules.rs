@@ -1,4 +1,4 @@
-//! The constant rules, chain by chain, in the order in which a packet meets them.
+//! The fixed rules, chain by chain, in the order of a packet's traversal.
 
 use proxy_netfilter::nft::numbers::{CmpOp, HookPoint};
 use proxy_netfilter::nft::{Chain, Expr, Family, Reg, Verdict};
@@ -13,39 +13,39 @@ use crate::model::{
     Choice, Cidr, Counting, Leaving, LocalTraffic, Masquerade, Protocol, Settings, family_of,
 };
 
-/// Chain that answers with an error.
+/// Chain that rejects.
 pub const REJECT: &str = "reject";
-/// Chain that asks who may; it has a rule for each length of prefix in use.
+/// Chain of source ranges; it has one rule per prefix length in use.
 pub const SOURCE_RANGES: &str = "source-ranges";
-/// Chain where new connections start.
+/// First chain of new connections.
 const SERVICES: &str = "services";
-/// Chain of connections to frontends that not everybody may use.
+/// Chain of connections to frontends with source ranges.
 const GATED: &str = "gated";
-/// Chain that finds the service.
+/// Chain that finds the frontend.
 const FRONTENDS: &str = "frontends";
-/// Where destinations are rewritten (`NF_IP_PRI_NAT_DST`).
+/// `NF_IP_PRI_NAT_DST`.
 const PRIORITY_DESTINATION: i32 = -100;
-/// Where sources are rewritten (`NF_IP_PRI_NAT_SRC`).
+/// `NF_IP_PRI_NAT_SRC`.
 const PRIORITY_SOURCE: i32 = 100;
 
 /// First register of every key.
 const KEY: Reg = Reg::word(0);
-/// Where the data of a frontend are loaded: behind the longest key.
+/// Register of a frontend's data: after the longest key.
 const DATA: Reg = Reg::word(8);
-/// Where its class is in them.
+/// Register of the class in the data.
 const CLASS: Reg = Reg::word(9);
-/// For comparisons; four words, so that an IPv6 address fits.
+/// Register for comparisons; four words, for an IPv6 address.
 const SCRATCH: Reg = Reg::word(12);
 
-/// Loopback blocks: their addresses are local, but what comes from there must not be sent elsewhere.
+/// Loopback networks: their addresses are local, but packets from there must not leave the node.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
-/// A rule and why it is there.
+/// A rule with its comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commented {
-    /// What the rule is for.
+    /// Shown by `nft list` and by `trace`.
     pub comment: &'static str,
-    /// What it does.
+    /// Its expressions.
     pub exprs: Vec<Expr>,
 }
 
@@ -53,12 +53,12 @@ fn rule(comment: &'static str, parts: impl IntoIterator<Item = Vec<Expr>>) -> Co
     Commented { comment, exprs: parts.into_iter().flatten().collect() }
 }
 
-/// The chains that are there whatever services there are. Table names are left to the caller.
-/// Of the maps of [`Map::SELDOM`] only those are asked that `is_asked` says.
+/// The chains that do not depend on Services, without table names. Of the maps in [`Map::SELDOM`] only those with
+/// `is_looked_up` are looked up.
 pub fn chains(
     family: Family,
     settings: &Settings,
-    is_asked: &dyn Fn(Map) -> bool,
+    is_looked_up: &dyn Fn(Map) -> bool,
 ) -> Vec<(Chain, Vec<Commented>)> {
     let base = |name, point, priority| Chain::nat("", name, point, priority);
     let enter = || vec![rule("find the service", [vec![decide(Verdict::Jump(SERVICES.into()))]])];
@@ -67,44 +67,45 @@ pub fn chains(
         (base("output", HookPoint::OUTPUT, PRIORITY_DESTINATION), enter()),
         (
             base("postrouting", HookPoint::POSTROUTING, PRIORITY_SOURCE),
-            sources(family, settings, is_asked),
+            sources(family, settings, is_looked_up),
         ),
-        (Chain::regular("", SERVICES), services(family, is_asked)),
+        (Chain::regular("", SERVICES), services(family, is_looked_up)),
         (Chain::regular("", GATED), gated()),
         (Chain::regular("", SOURCE_RANGES), Vec::new()),
-        (Chain::regular("", FRONTENDS), frontends(family, settings, is_asked)),
+        (Chain::regular("", FRONTENDS), frontends(family, settings, is_looked_up)),
         (Chain::regular("", REJECT), reject(family)),
     ]
 }
 
-/// Address, protocol and port of the packet, as a key.
+/// Loads address, protocol and port of the packet.
 fn service_key(family: Family, at: Reg) -> Vec<Expr> {
     let after = address_words(family);
     vec![address(family, End::Destination, at), protocol(at.plus(after)), port(at.plus(after + 1))]
 }
 
-/// Protocol and port of the packet, as a key.
+/// Loads protocol and port of the packet.
 fn node_port_key(at: Reg) -> Vec<Expr> {
     vec![protocol(at), port(at.plus(1))]
 }
 
-fn services(family: Family, is_asked: &dyn Fn(Map) -> bool) -> Vec<Commented> {
+fn services(family: Family, is_looked_up: &dyn Fn(Map) -> bool) -> Vec<Commented> {
     let gated = vec![is_in(Map::Gated, KEY), decide(Verdict::Goto(GATED.into()))];
-    let asked = is_asked(Map::Gated);
-    let gated = asked.then(|| rule("not for everybody", [service_key(family, KEY), gated]));
-    let rest = [rule("for everybody", [vec![decide(Verdict::Goto(FRONTENDS.into()))]])];
+    let looked_up = is_looked_up(Map::Gated);
+    let gated =
+        looked_up.then(|| rule("restricted by source ranges", [service_key(family, KEY), gated]));
+    let rest = [rule("find the frontend", [vec![decide(Verdict::Goto(FRONTENDS.into()))]])];
     gated.into_iter().chain(rest).collect()
 }
 
-/// A block of senders that may goes on from the chain of source ranges; what comes back may not.
+/// `source-ranges` continues with frontends if the source is in a range; otherwise it returns.
 fn gated() -> Vec<Commented> {
     vec![
-        rule("ask who may", [vec![decide(Verdict::Jump(SOURCE_RANGES.into()))]]),
-        rule("this sender may not", [vec![decide(Verdict::Drop)]]),
+        rule("check source ranges", [vec![decide(Verdict::Jump(SOURCE_RANGES.into()))]]),
+        rule("source not in ranges", [vec![decide(Verdict::Drop)]]),
     ]
 }
 
-/// Goes on when the sender's block of `bits` may use the frontend.
+/// Continues with frontends if the source, masked to `bits`, is a source range of the frontend.
 pub fn source_range(family: Family, bits: u8) -> Commented {
     let block = address_words(family) + 2;
     let any = if family == Family::Ip6 { [0; 16].into() } else { [0; 4].into() };
@@ -113,24 +114,24 @@ pub fn source_range(family: Family, bits: u8) -> Commented {
     let bits = constant(KEY.plus(block + address_words(family)), &u32::from(bits).to_ne_bytes());
     let allowed =
         vec![bits, is_in(Map::SourceRanges, KEY), decide(Verdict::Goto(FRONTENDS.into()))];
-    rule("a block that may", [service_key(family, KEY), sender, allowed])
+    rule("source in range", [service_key(family, KEY), sender, allowed])
 }
 
 fn frontends(
     family: Family,
     settings: &Settings,
-    is_asked: &dyn Fn(Map) -> bool,
+    is_looked_up: &dyn Fn(Map) -> bool,
 ) -> Vec<Commented> {
     let class = |map| vec![find(map, KEY, DATA)];
     let act = || vec![decide_class(CLASS)];
     let external = || from_outside(family, settings);
     let mut rules = Vec::new();
-    if is_asked(Map::ServicesExternal) {
+    if is_looked_up(Map::ServicesExternal) {
         let parts = [service_key(family, KEY), class(Map::ServicesExternal), external(), act()];
         rules.push(rule("external traffic, policy Local", parts));
     }
     let parts = [service_key(family, KEY), class(Map::Services), act()];
-    rules.push(rule("cluster and external addresses", parts));
+    rules.push(rule("cluster IPs and external addresses", parts));
     let counting = settings.counting == Counting::On;
     if counting {
         let counted = vec![is_in(Map::Counted, KEY)];
@@ -155,17 +156,17 @@ fn frontends(
         vec![address(family, End::Destination, KEY), is_in(Map::ClusterIps, KEY)],
         vec![decide(Verdict::Goto(REJECT.into()))],
     ];
-    rules.push(rule("unused port of a cluster address", unused));
+    rules.push(rule("unused port of a cluster IP", unused));
     rules
 }
 
-/// Goes on for packets that neither this machine nor a pod sent.
+/// Continues for packets that neither this node nor a pod sent.
 fn from_outside(family: Family, settings: &Settings) -> Vec<Expr> {
     let not_host = is_local(End::Source, CmpOp::NEQ, SCRATCH);
     [not_host, not_from_pods(family, settings).unwrap_or_default()].concat()
 }
 
-/// Goes on for packets that no pod sent; none where nothing tells them.
+/// Continues for packets that no pod sent; `None` if traffic of pods cannot be detected.
 fn not_from_pods(family: Family, settings: &Settings) -> Option<Vec<Expr>> {
     match &settings.local_traffic {
         LocalTraffic::Interface(name) => Some(by_interface(CmpOp::NEQ, name.padded(), SCRATCH)),
@@ -180,7 +181,7 @@ fn not_from_pods(family: Family, settings: &Settings) -> Option<Vec<Expr>> {
     }
 }
 
-/// Ways for a destination to be a node address that serves node ports; each gets its own rules.
+/// Conditions for a destination that is a node address with node ports; each gets its own rules.
 fn node_addresses(family: Family, settings: &Settings) -> Vec<Vec<Expr>> {
     let local = || {
         let loopback = LOOPBACK.iter().filter_map(|block| block.parse::<Cidr>().ok());
@@ -200,13 +201,17 @@ fn node_addresses(family: Family, settings: &Settings) -> Vec<Vec<Expr>> {
 fn reject(family: Family) -> Vec<Commented> {
     let tcp = vec![protocol(KEY), is_protocol(KEY, Protocol::Tcp.number()), expr_builders::reset()];
     vec![
-        rule("reset the connection", [tcp]),
-        rule("the port is closed", [vec![expr_builders::port_unreachable(family)]]),
+        rule("TCP reset", [tcp]),
+        rule("ICMP port unreachable", [vec![expr_builders::port_unreachable(family)]]),
     ]
 }
 
-/// What the source becomes after routing.
-fn sources(family: Family, settings: &Settings, is_asked: &dyn Fn(Map) -> bool) -> Vec<Commented> {
+/// Rules of postrouting.
+fn sources(
+    family: Family,
+    settings: &Settings,
+    is_looked_up: &dyn Fn(Map) -> bool,
+) -> Vec<Commented> {
     let after = address_words(family);
     let original = || {
         let parts = [original_address(family, KEY), protocol(KEY.plus(after))];
@@ -218,53 +223,53 @@ fn sources(family: Family, settings: &Settings, is_asked: &dyn Fn(Map) -> bool) 
     let act = || vec![masquerade()];
     let mut rules = leaving(family, settings);
     rules.extend([
-        rule("not ours", [is_not_dnat(SCRATCH), vec![decide(Verdict::Return)]]),
-        rule("an endpoint reaches itself", [to_itself, vec![is_in(Map::Hairpin, KEY)], act()]),
+        rule("no DNAT", [is_not_dnat(SCRATCH), vec![decide(Verdict::Return)]]),
+        rule("hairpin", [to_itself, vec![is_in(Map::Hairpin, KEY)], act()]),
     ]);
-    if is_asked(Map::Masquerade) {
+    if is_looked_up(Map::Masquerade) {
         let parts = [original(), vec![is_in(Map::Masquerade, KEY)], act()];
         rules.push(rule("external addresses", parts));
     }
-    // The short way around the policy Local: this machine's own address may be one that nobody else knows the
-    // way to, such as the balancer's.
+    // This node reaches all endpoints of a frontend with the policy Local; its source address may be one to which
+    // other hosts have no route, such as the load balancer's.
     let from_host = || is_local(End::Source, CmpOp::EQ, SCRATCH);
     let found = |map| vec![find(map, KEY, DATA)];
     let local = [original(), found(Map::ServicesExternal), from_host(), act()];
-    if is_asked(Map::ServicesExternal) {
-        rules.push(rule("this machine to external addresses, policy Local", local));
+    if is_looked_up(Map::ServicesExternal) {
+        rules.push(rule("this node to external addresses, policy Local", local));
     }
     match (settings.masquerade, not_from_pods(family, settings)) {
-        (Masquerade::All, _) => rules.push(rule("cluster addresses", [to_cluster_ip, act()])),
+        (Masquerade::All, _) => rules.push(rule("cluster IPs", [to_cluster_ip, act()])),
         (Masquerade::FromOutside, Some(outside)) => {
-            rules.push(rule("cluster addresses from outside", [to_cluster_ip, outside, act()]));
+            rules.push(rule("cluster IPs from outside", [to_cluster_ip, outside, act()]));
         }
         (Masquerade::FromOutside, None) => {}
     }
-    // A frontend with an address may have the number of someone's node port.
+    // A frontend with an address may have the same port number as a node port.
     let end = vec![decide(Verdict::Return)];
-    rules.push(rule("no node port", [original(), found(Map::Services), end]));
+    rules.push(rule("not a node port", [original(), found(Map::Services), end]));
     let original_node_port = || vec![protocol(KEY), original_port(KEY.plus(1))];
     let masqueraded = vec![is_in(Map::NodePortMasquerade, KEY), masquerade()];
     rules.push(rule("node ports", [is_dnat(SCRATCH), original_node_port(), masqueraded]));
     let local = [original_node_port(), found(Map::NodePortsExternal), from_host(), act()];
-    rules.push(rule("this machine to node ports, policy Local", local));
+    rules.push(rule("this node to node ports, policy Local", local));
     rules
 }
 
-/// Pods are not known beyond the cluster: what they send there carries the node's address. Asked of the translated
-/// destination, so that a service whose endpoints are no pods is included.
+/// Masquerades pods' traffic to outside the cluster. The translated destination counts, so that Services with
+/// endpoints outside the cluster are included.
 fn leaving(family: Family, settings: &Settings) -> Vec<Commented> {
     match (settings.leaving, settings.cluster_cidr(family)) {
         (Leaving::Masqueraded, Some(pods)) => {
             let from_pod = in_block(family, End::Source, CmpOp::EQ, &pods, SCRATCH);
             let beyond = in_block(family, End::Destination, CmpOp::NEQ, &pods, SCRATCH);
-            vec![rule("pods to beyond the cluster", [from_pod, beyond, vec![masquerade()]])]
+            vec![rule("pods to outside the cluster", [from_pod, beyond, vec![masquerade()]])]
         }
         _ => Vec::new(),
     }
 }
 
-/// Rules of the chain that chooses one of `count` slots.
+/// Rules of a chain that chooses one of `count` slots.
 pub fn balance(family: Family, from: EndpointPool, choice: Choice, count: u32) -> Vec<Commented> {
     let (key, map, words) = match from.has_address() {
         true => (service_key(family, KEY), Map::Endpoints, address_words(family) + 2),
@@ -278,24 +283,24 @@ pub fn balance(family: Family, from: EndpointPool, choice: Choice, count: u32) -
         Choice::Random => Vec::new(),
         Choice::Consistent => {
             let hashed = send(hash(family, count, first, DATA, slot));
-            vec![rule("the endpoint of this client", hashed)]
+            vec![rule("consistent hash of the client", hashed)]
         }
         Choice::Sticky(seconds) => sticky(family, from, seconds, count),
     };
     if choice != Choice::Consistent {
-        rules.push(rule("one of the endpoints", random(count)));
+        rules.push(rule("random endpoint", random(count)));
     }
-    rules.push(rule("its slot went away meanwhile: the first", random(1)));
+    rules.push(rule("slot was removed: first endpoint", random(1)));
     let refuse = vec![decide(Verdict::Goto(REJECT.into()))];
-    rules.push(rule("all went away meanwhile", [refuse]));
+    rules.push(rule("all endpoints were removed", [refuse]));
     rules
 }
 
-/// The client's last endpoint if it still serves, else another one that is remembered. What comes after these
-/// serves when no more clients can be remembered.
+/// Session affinity: the client's last endpoint if it still serves, else a new one, which is stored. If the map is
+/// full, the rules after these choose at random.
 ///
-/// The registers hold padding, endpoint, frontend and client, in this order: endpoint and frontend together are
-/// a key, and so are frontend and client. A slot takes the place of the client for a while.
+/// The registers hold padding, endpoint, frontend and client, in this order: endpoint and frontend together are a key,
+/// and so are frontend and client. The slot uses the client's register for a while.
 fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<Commented> {
     let words = address_words(family);
     let padding = KEY;
@@ -312,21 +317,22 @@ fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<C
     };
     let load_client = || address(family, End::Source, client);
     let act = || vec![remember(Map::Affinity, frontend, padding, seconds), dnat(family, endpoint)];
-    // Listing tools up to nft 1.0.6 end with a failed assertion where they meet the data of another map while they
-    // gather what is remembered. A constant at the start leads them to a word of which they know nothing.
+    // `nft` up to 1.0.6 fails an assertion when it lists a `dynset` whose data come from a lookup. A constant in the
+    // first register avoids that.
     let same = vec![
         load_client(),
         find(Map::Affinity, frontend, padding),
         is_in(from.live(), endpoint),
         constant(padding, &[0; 4]),
     ];
-    // Together they cover padding and endpoint: the kernel reads no word that no rule has written.
+    // Together they cover padding and endpoint: the kernel rejects rules that read registers which were never written.
     let mut zero = vec![constant(endpoint, &vec![0; usize::from(words.max(2)) * 4])];
     if family == Family::Ip6 {
         zero.push(constant(endpoint.plus(2), &[0; 12]));
     }
     zero.push(constant(padding, &[0; 8]));
-    // What is remembered of an endpoint that went has to go first: an update only makes it live longer.
+    // The entry of a removed endpoint must be deleted first: an update of an existing element changes only its
+    // timeout.
     let other = vec![
         load_client(),
         forget(Map::Affinity, frontend, padding),
@@ -335,7 +341,7 @@ fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<C
         load_client(),
     ];
     vec![
-        rule("the endpoint that the client had", [key.clone(), same, act()]),
-        rule("one of the endpoints, to be kept", [zero, key, other, act()]),
+        rule("session affinity: last endpoint", [key.clone(), same, act()]),
+        rule("session affinity: new endpoint", [zero, key, other, act()]),
     ]
 }

@@ -1,33 +1,33 @@
-//! Which senders are the cluster's own pods, in the four ways in which nodes can tell (`--detect-local-mode`).
+//! How traffic of the cluster's pods is detected (`--detect-local-mode`).
 
 use std::fmt;
 
 use super::Cidr;
 
-/// How the traffic of pods is told from everybody else's. What is not theirs is masqueraded on its way to a cluster
-/// address, and is held to the external policy Local.
+/// How traffic of pods is detected. Other traffic is masqueraded on its way to cluster IPs, and is subject to
+/// `externalTrafficPolicy: Local`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalTraffic {
-    /// It comes from the blocks of all pods of the cluster (`ClusterCIDR`).
+    /// By the cluster CIDRs (`ClusterCIDR`).
     #[default]
     Cluster,
-    /// It comes from these blocks, those of this node's pods (`NodeCIDR`).
+    /// By the pod CIDRs of this node (`NodeCIDR`).
     Blocks(Vec<Cidr>),
-    /// It comes in by this interface (`BridgeInterface`).
+    /// By the name of the incoming interface (`BridgeInterface`).
     Interface(InterfaceName),
-    /// It comes in by an interface whose name begins so (`InterfaceNamePrefix`).
+    /// By the prefix of the incoming interface's name (`InterfaceNamePrefix`).
     InterfacePrefix(InterfaceName),
 }
 
-/// Name of an interface, or its beginning: 1 to 15 bytes, none of them zero.
+/// Name of an interface, or a prefix: 1 to 15 bytes, none of them zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InterfaceName([u8; Self::LEN]);
 
 impl InterfaceName {
-    /// Bytes of a name as the kernel holds it, the zero at its end included (`IFNAMSIZ`).
+    /// `IFNAMSIZ`: with the zero at the end.
     pub const LEN: usize = 16;
 
-    /// A name; none when it is empty or too long.
+    /// `None` if the text is empty or too long.
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; Self::LEN];
         let fits = !text.is_empty() && text.len() < Self::LEN && !text.contains('\0');
@@ -35,12 +35,12 @@ impl InterfaceName {
         Some(Self(bytes))
     }
 
-    /// As the kernel compares whole names: with zeros behind it.
+    /// Padded with zeros, as the kernel compares whole names.
     pub fn padded(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// The name itself.
+    /// Without padding.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.split(|byte| *byte == 0).next().unwrap_or_default()
     }

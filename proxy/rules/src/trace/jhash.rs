@@ -1,6 +1,6 @@
-//! Bob Jenkins' hash as the kernel computes it (`linux/jhash.h`), by which rules choose slots.
+//! Bob Jenkins' hash as in the kernel (`linux/jhash.h`), for `jhash` expressions.
 
-/// Hash of bytes, started at `seed`.
+/// Hash of bytes with a seed.
 pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let start = 0xdead_beef_u32.wrapping_add(len).wrapping_add(seed);
@@ -19,12 +19,12 @@ pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
     last(a, b, c)
 }
 
-/// A number below `modulus`, as the kernel scales a hash.
+/// A number below `modulus`, as the kernel's `reciprocal_scale`.
 pub fn scale(hash: u32, modulus: u32) -> u32 {
     ((u64::from(hash) * u64::from(modulus)) >> 32) as u32
 }
 
-/// Adds up to twelve bytes; what is missing counts as zero.
+/// Adds up to twelve bytes; missing ones count as zero.
 fn add(bytes: &[u8], a: u32, b: u32, c: u32) -> (u32, u32, u32) {
     let word = |at: usize| {
         let mut word = [0; 4];
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn hashes_are_those_of_the_reference() {
-        // Computed by lookup3.c, hashlittle(), of which this is the kernel's edition.
+        // Computed with hashlittle() of lookup3.c, which the kernel's version equals.
         assert_eq!(jhash(b"", 0), 0xdead_beef);
         assert_eq!(jhash(b"", 0xdead_beef), 0xbd5b_7dde);
         assert_eq!(jhash(b"Four score and seven years ago", 0), 0x1777_0551);

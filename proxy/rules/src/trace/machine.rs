@@ -1,4 +1,4 @@
-//! The kernel's rule machine: registers, expressions, verdicts.
+//! The nf_tables virtual machine: registers, expressions, verdicts.
 
 use std::net::IpAddr;
 
@@ -16,42 +16,42 @@ use super::{MatchedElement, Origin, Packet, PacketOutcome, SetUpdate, Step, Trac
 use crate::layout::address_value;
 use crate::model::InterfaceName;
 
-/// Chains entered from chains, as the kernel allows (`NFT_JUMP_STACK_SIZE`).
+/// `NFT_JUMP_STACK_SIZE`.
 const DEPTH_MAX: usize = 16;
 
-/// What connection tracking knows.
+/// The conntrack entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
-    /// The first packet as it was sent.
+    /// The packet before NAT.
     pub original: Packet,
-    /// Whether its destination was rewritten.
+    /// Whether it has DNAT.
     pub dnat: bool,
 }
 
-/// How a hook's chains end.
+/// Result of a hook.
 #[derive(Clone, Debug)]
 pub enum HookVerdict {
-    /// The packet goes on as it is.
+    /// The packet continues.
     Accept,
-    /// The packet goes to another address and port.
+    /// DNAT to an address and port.
     Dnat(Vec<u8>, u16),
-    /// The packet gets our address.
+    /// Masquerade.
     Masquerade,
-    /// The packet goes nowhere.
+    /// The packet's path ends.
     Final(PacketOutcome),
 }
 
-/// How a rule ends.
-enum Flow {
-    /// With the next rule.
+/// Result of a rule.
+enum RuleResult {
+    /// The next rule follows.
     Next,
-    /// With the rule after the one that jumped here.
+    /// The rule after the jump follows.
     Return,
-    /// For good.
+    /// The hook's result is decided.
     HookVerdict(HookVerdict),
 }
 
-/// Runs chains of one table.
+/// Evaluates chains of one table.
 pub struct Machine<'a> {
     table: &'a TableRules,
     is_local: &'a dyn Fn(IpAddr) -> bool,
@@ -67,18 +67,18 @@ struct At<'a> {
     network: Vec<u8>,
     transport: Vec<u8>,
     registers: [u8; Reg::COUNT * 4],
-    /// What the lookups of the present rule found.
+    /// Elements found by the current rule.
     found: Vec<MatchedElement>,
 }
 
-/// A condition that does not hold ends the rule; what is not known ends the trace.
+/// A condition that does not hold ends the rule; an unsupported expression ends the trace.
 enum NoMatch {
     Break,
     Unknown(String),
 }
 
 impl<'a> Machine<'a> {
-    /// A machine for one table.
+    /// For one table.
     pub fn new(
         table: &'a TableRules,
         is_local: &'a dyn Fn(IpAddr) -> bool,
@@ -92,7 +92,7 @@ impl<'a> Machine<'a> {
         Trace { steps: self.steps, outcome, learned: self.learned }
     }
 
-    /// Runs the base chains of a hook.
+    /// Evaluates the base chains of a hook.
     pub fn run(
         &mut self,
         point: HookPoint,
@@ -111,30 +111,32 @@ impl<'a> Machine<'a> {
             let found = Vec::new();
             let mut at = At { packet, connection, network, transport, registers, found };
             match self.chain(&base.chain.name, &mut at, 0) {
-                Flow::HookVerdict(HookVerdict::Accept) | Flow::Next | Flow::Return => {}
-                Flow::HookVerdict(stop) => return stop,
+                RuleResult::HookVerdict(HookVerdict::Accept)
+                | RuleResult::Next
+                | RuleResult::Return => {}
+                RuleResult::HookVerdict(stop) => return stop,
             }
         }
         HookVerdict::Accept
     }
 
-    /// Runs a chain; `Next` at its end means that the caller goes on.
-    fn chain(&mut self, name: &str, at: &mut At<'_>, depth: usize) -> Flow {
+    /// Evaluates a chain; `Next` means that the calling chain continues.
+    fn chain(&mut self, name: &str, at: &mut At<'_>, depth: usize) -> RuleResult {
         let table = self.table;
         let Some(chain) = table.chains.get(name).filter(|_| depth < DEPTH_MAX) else {
             return unknown(format!("no chain {name}, or chains too deep"));
         };
         for rule in &chain.rules {
             match self.rule(rule, at, depth) {
-                Flow::Next => {}
-                Flow::Return => return Flow::Next,
+                RuleResult::Next => {}
+                RuleResult::Return => return RuleResult::Next,
                 stop => return stop,
             }
         }
-        Flow::Next
+        RuleResult::Next
     }
 
-    fn rule(&mut self, rule: &Rule, at: &mut At<'_>, depth: usize) -> Flow {
+    fn rule(&mut self, rule: &Rule, at: &mut At<'_>, depth: usize) -> RuleResult {
         let position = self.steps.len();
         let comment = rule.userdata.get(2..).unwrap_or_default();
         let comment = String::from_utf8_lossy(comment).trim_end_matches('\0').to_owned();
@@ -150,7 +152,7 @@ impl<'a> Machine<'a> {
                 Ok(Some(flow)) => return flow,
                 Err(NoMatch::Break) => {
                     self.steps.truncate(position);
-                    return Flow::Next;
+                    return RuleResult::Next;
                 }
                 Err(NoMatch::Unknown(what)) => return unknown(what),
             }
@@ -158,25 +160,25 @@ impl<'a> Machine<'a> {
                 return self.verdict(verdict, at, depth);
             }
         }
-        Flow::Next
+        RuleResult::Next
     }
 
-    fn verdict(&mut self, verdict: Verdict, at: &mut At<'_>, depth: usize) -> Flow {
+    fn verdict(&mut self, verdict: Verdict, at: &mut At<'_>, depth: usize) -> RuleResult {
         match verdict {
-            Verdict::Accept => Flow::HookVerdict(HookVerdict::Accept),
-            Verdict::Drop => Flow::HookVerdict(HookVerdict::Final(PacketOutcome::Dropped)),
-            Verdict::Continue | Verdict::Break => Flow::Next,
-            Verdict::Return => Flow::Return,
+            Verdict::Accept => RuleResult::HookVerdict(HookVerdict::Accept),
+            Verdict::Drop => RuleResult::HookVerdict(HookVerdict::Final(PacketOutcome::Dropped)),
+            Verdict::Continue | Verdict::Break => RuleResult::Next,
+            Verdict::Return => RuleResult::Return,
             Verdict::Jump(chain) => self.chain(&chain, at, depth + 1),
             Verdict::Goto(chain) => match self.chain(&chain, at, depth + 1) {
-                Flow::Next => Flow::Return,
+                RuleResult::Next => RuleResult::Return,
                 other => other,
             },
         }
     }
 
-    /// Runs one expression: goes on, or ends the packet's way.
-    fn expr(&mut self, expr: &Expr, at: &mut At<'_>) -> Result<Option<Flow>, NoMatch> {
+    /// Evaluates one expression.
+    fn expr(&mut self, expr: &Expr, at: &mut At<'_>) -> Result<Option<RuleResult>, NoMatch> {
         match expr {
             Expr::Meta(meta) if meta.key == MetaKey::L4PROTO => {
                 at.load(meta.dreg, &[at.packet.protocol.number()])?;
@@ -184,7 +186,7 @@ impl<'a> Machine<'a> {
             Expr::Meta(meta) if meta.key == MetaKey::IIFNAME => {
                 let name = match at.packet.origin {
                     Origin::Interface(name) => *name.padded(),
-                    // The kernel has no name for it either.
+                    // Locally generated packets have no incoming interface.
                     Origin::Host | Origin::Network => [0; InterfaceName::LEN],
                 };
                 at.load(meta.dreg, &name)?;
@@ -194,7 +196,7 @@ impl<'a> Machine<'a> {
             Expr::Fib(fib) => {
                 let source = fib.flags == FibFlags::SADDR;
                 let address = if source { at.packet.src } else { at.packet.dst };
-                // Any other kind than local will do: our rules ask only for that.
+                // Any type but local: the rules test for local only.
                 let kind = if (self.is_local)(address) { ADDRTYPE_LOCAL } else { 1 };
                 at.load(Some(fib.dreg), &kind.to_ne_bytes())?;
             }
@@ -215,9 +217,9 @@ impl<'a> Machine<'a> {
             Expr::Cmp(cmp) => at.compare(cmp)?,
             Expr::Lookup(lookup) => at.lookup(lookup, self.table)?,
             Expr::Nat(nat) => return at.nat(nat).map(Some),
-            Expr::Masq(_) => return Ok(Some(Flow::HookVerdict(HookVerdict::Masquerade))),
+            Expr::Masq(_) => return Ok(Some(RuleResult::HookVerdict(HookVerdict::Masquerade))),
             Expr::Reject(reject) => {
-                return Ok(Some(Flow::HookVerdict(HookVerdict::Final(rejected(reject)))));
+                return Ok(Some(RuleResult::HookVerdict(HookVerdict::Final(rejected(reject)))));
             }
             Expr::Counter(_) => {}
             other => return Err(NoMatch::Unknown(other.name().to_owned())),
@@ -233,7 +235,7 @@ impl At<'_> {
         self.registers.get(start..start + len).ok_or_else(out)
     }
 
-    /// Loads bytes; the rest of the last word becomes zero.
+    /// Stores bytes in registers; the rest of the last word is zero.
     fn load(&mut self, reg: Option<Reg>, bytes: &[u8]) -> Result<(), NoMatch> {
         let reg = reg.ok_or_else(|| NoMatch::Unknown("setting a property".into()))?;
         let start = reg.index() * 4;
@@ -345,7 +347,7 @@ impl At<'_> {
         self.load(Some(hash.dreg), &number.to_ne_bytes())
     }
 
-    /// What a packet writes into a map; leaves the rule where the map is full.
+    /// Updates a map; ends the rule if the map is full.
     fn learn(&self, dynset: &Dynset, table: &TableRules) -> Result<SetUpdate, NoMatch> {
         let none = || NoMatch::Unknown(format!("no set {}", dynset.set));
         let set = table.sets.get(&dynset.set).ok_or_else(none)?;
@@ -365,18 +367,18 @@ impl At<'_> {
         Ok(SetUpdate { set: dynset.set.clone(), key, data })
     }
 
-    fn nat(&self, nat: &Nat) -> Result<Flow, NoMatch> {
+    fn nat(&self, nat: &Nat) -> Result<RuleResult, NoMatch> {
         let len = address_value(&self.packet.dst).bytes().len();
         let (Some(address), Some(port)) = (nat.addr_min, nat.proto_min) else {
             return Err(NoMatch::Unknown("nat without address or port".into()));
         };
         let address = self.read(address, len)?.to_vec();
         let port = self.read(port, 2)?.first_chunk().copied().map_or(0, u16::from_be_bytes);
-        Ok(Flow::HookVerdict(HookVerdict::Dnat(address, port)))
+        Ok(RuleResult::HookVerdict(HookVerdict::Dnat(address, port)))
     }
 }
 
-/// The verdict that an expression leaves, if it is one that leaves one.
+/// The verdict of an expression, if it has one.
 fn verdict_of(expr: &Expr, at: &At<'_>, table: &TableRules) -> Option<Verdict> {
     match expr {
         Expr::Immediate(Immediate { dreg: Target::Verdict, data: Data::Verdict(verdict) }) => {
@@ -400,6 +402,6 @@ fn rejected(reject: &Reject) -> PacketOutcome {
     }
 }
 
-fn unknown(what: String) -> Flow {
-    Flow::HookVerdict(HookVerdict::Final(PacketOutcome::Unknown(what)))
+fn unknown(what: String) -> RuleResult {
+    RuleResult::HookVerdict(HookVerdict::Final(PacketOutcome::Unknown(what)))
 }

@@ -1,4 +1,4 @@
-//! Elements of our maps as people read them.
+//! Text of set elements.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -41,7 +41,7 @@ fn class(word: &[u8]) -> String {
     }
 }
 
-/// Each field starts on a whole register of four bytes.
+/// Each field starts at a register of four bytes.
 fn fields(types: &[Type], bytes: &[u8]) -> String {
     let mut words = Vec::new();
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! Random services on a node, and what should become of a connection there, told from what services mean and not
-//! from any table: the third opinion alongside the tracer and the kernel.
+//! Random Services on a node, and the expected result of a connection, derived from the Services' meaning and not from
+//! any table: a model independent of tracer and kernel.
 
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
@@ -22,12 +22,12 @@ pub const NODE: [&str; 2] = ["192.168.1.10", "fd00:1::10"];
 pub const CLIENT: [&str; 2] = ["192.168.1.100", "fd00:1::100"];
 pub const PODS: [[&str; 2]; 2] =
     [["10.244.1.5", "fd00:10:244::5"], ["10.244.1.6", "fd00:10:244::6"]];
-/// Where pods' addresses come from.
+/// Cluster CIDRs.
 pub const POD_BLOCKS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/64"];
-/// Ports that pods serve.
+/// Ports of pods.
 pub const TARGETS: [u16; 2] = [8080, 8081];
 pub const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-/// The zone of the node.
+/// The node's zone.
 pub const ZONE: &str = "east";
 
 pub fn ip(text: &str) -> IpAddr {
@@ -43,7 +43,7 @@ fn layout(table: &str, local_traffic: &LocalTraffic) -> Layout {
     Layout { table: table.into(), flags: TableFlags::NONE, families: FAMILIES.into(), settings }
 }
 
-/// How many random cases to try: a slice, or as many as `ORCH_TEST_CASES` says.
+/// Number of random cases: `slice`, or `ORCH_TEST_CASES`.
 pub fn cases(slice: u32) -> u32 {
     std::env::var("ORCH_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(slice)
 }
@@ -52,13 +52,13 @@ pub fn cases(slice: u32) -> u32 {
 #[derive(Clone, Debug, Default)]
 pub struct World {
     pub services: Vec<(LocalService, Vec<LocalSlice>)>,
-    /// Where each pod runs, as the API has it.
+    /// Where each pod runs, by the API.
     pub places: [Option<Locality>; 2],
-    /// What tells the traffic of pods.
+    /// How traffic of pods is detected.
     pub local_traffic: LocalTraffic,
 }
 
-/// Who sends.
+/// Clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Asker {
     Node,
@@ -67,7 +67,7 @@ pub enum Asker {
 }
 
 impl Asker {
-    /// The interface of the node by which its packets come in.
+    /// The node's interface on which its packets arrive.
     pub fn interface(self) -> Option<InterfaceName> {
         match self {
             Self::Node => None,
@@ -77,7 +77,7 @@ impl Asker {
     }
 }
 
-/// A connection to ask about.
+/// A connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Question {
     pub from: Asker,
@@ -108,7 +108,7 @@ pub fn id(index: usize) -> ServiceId {
 }
 
 impl World {
-    /// A dataplane that has heard of everything.
+    /// A dataplane that has received everything.
     pub fn plane(&self, table: &str) -> Dataplane {
         let mut plane = Dataplane::new(layout(table, &self.local_traffic));
         plane.zone_changed(Some(ZONE));
@@ -121,7 +121,7 @@ impl World {
         plane
     }
 
-    /// Whether a packet can come from there: a pod of another node sends nothing here.
+    /// Whether packets can come from there: a pod of another node sends nothing here.
     pub fn can_send(&self, from: Asker) -> bool {
         match from {
             Asker::Pod(n) => self.places[n] == Some(Locality::Here),
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// Whether a connection is told to be a pod's.
+/// Whether a connection is detected as a pod's.
 fn is_from_pod(world: &World, question: &Question) -> bool {
     let within = |blocks: &[Cidr]| blocks.iter().any(|block| block.contains(question.source()));
     let interface = question.from.interface();
@@ -144,7 +144,7 @@ fn is_from_pod(world: &World, question: &Question) -> bool {
     }
 }
 
-/// What a connection was opened to.
+/// Destination of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     ClusterIp,
@@ -153,10 +153,10 @@ enum Kind {
     NodePort,
 }
 
-/// What should become of a connection.
+/// Expected result of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Each of these can, nothing else.
+    /// Each of these is possible, nothing else.
     Each(BTreeSet<PacketOutcome>),
     /// One of these, always the same.
     OneOf(BTreeSet<PacketOutcome>),
@@ -173,7 +173,7 @@ impl Expected {
     }
 }
 
-/// How the endpoint of a connection is chosen, if it is to a service.
+/// How the endpoint of a connection is chosen, if it is to a Service.
 pub fn choice_of(world: &World, question: &Question) -> Option<Choice> {
     let is_node = NODE.map(ip).contains(&question.to);
     let owner = owner(world, question, false)
@@ -181,7 +181,7 @@ pub fn choice_of(world: &World, question: &Question) -> Option<Choice> {
     owner.map(|(n, ..)| world.services[n].0.choice)
 }
 
-/// What should become of a connection.
+/// The expected result of a connection.
 pub fn expected(world: &World, question: &Question) -> Expected {
     let each = |outcome: PacketOutcome| Expected::Each(BTreeSet::from([outcome]));
     let refused = if question.protocol == Protocol::Tcp {
@@ -217,7 +217,7 @@ pub fn expected(world: &World, question: &Question) -> Expected {
     if list.is_empty() {
         return each(if all.is_empty() { refused } else { PacketOutcome::Dropped });
     }
-    // An external address that is somebody's cluster address is masqueraded as one, whatever the port.
+    // An external address that is another Service's cluster IP is masqueraded as one, for every port.
     let masqueraded = |to: IpAddr| {
         to == source
             || (is_cluster_ip && !from_pod)
@@ -236,7 +236,7 @@ pub fn expected(world: &World, question: &Question) -> Expected {
     }
 }
 
-/// The service that has what the connection is opened to: the one with the better claim, then the first by name.
+/// The Service that owns the frontend: the one with the better claim, then the first by name.
 fn owner(world: &World, question: &Question, node_port: bool) -> Option<(usize, LocalPort, Kind)> {
     let family = family_of(question.to);
     let mut claims = Vec::new();
@@ -327,7 +327,7 @@ fn protocol() -> impl Strategy<Value = Protocol> {
     prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)]
 }
 
-/// Both addresses of a number below a prefix, or one of them, or none.
+/// Addresses of both families for a number below a prefix, or of one, or none.
 fn addresses(v4: &'static str, v6: &'static str) -> impl Strategy<Value = Vec<IpAddr>> {
     let without = prop_oneof![6 => Just(0u8), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
     (1u8..5, without).prop_map(move |(n, without)| {
@@ -382,7 +382,7 @@ fn source_ranges() -> impl Strategy<Value = Vec<Cidr>> {
 fn service() -> impl Strategy<Value = LocalService> {
     let addresses = (
         addresses("10.96.0.", "fd00:96::"),
-        // Also addresses of others.
+        // Also addresses of other Services.
         prop_oneof![addresses("198.51.100.", "fd00:51::"), addresses("10.96.0.", "fd00:96::")],
         addresses("198.51.100.", "fd00:51::"),
     );
@@ -412,7 +412,7 @@ fn service() -> impl Strategy<Value = LocalService> {
     )
 }
 
-/// Which pods slices have, their states and hints, the ports, and of which families there is a slice.
+/// Pods of EndpointSlices, their states and hints, the ports, and the families.
 type Pieces = (Vec<(usize, EndpointState, u8)>, Vec<(usize, Protocol, usize)>, u8);
 
 fn pieces() -> impl Strategy<Value = Pieces> {
@@ -462,14 +462,14 @@ fn local_traffic() -> impl Strategy<Value = LocalTraffic> {
         4 => Just(LocalTraffic::Cluster),
         1 => Just(LocalTraffic::Blocks(own_pod.into())),
         1 => Just(LocalTraffic::Interface(name("v1"))),
-        // The beginning of a name is none.
+        // A prefix of a name does not match.
         1 => Just(LocalTraffic::Interface(name("v"))),
         1 => Just(LocalTraffic::InterfacePrefix(name("v2"))),
         1 => Just(LocalTraffic::InterfacePrefix(name("v"))),
     ]
 }
 
-/// Random services.
+/// Random Services.
 pub fn worlds() -> impl Strategy<Value = World> {
     let one = (service(), proptest::collection::vec(pieces(), 0..5));
     let place = || prop_oneof![3 => Just(Locality::Here), 1 => Just(Locality::Elsewhere)];
@@ -487,7 +487,7 @@ pub fn worlds() -> impl Strategy<Value = World> {
     })
 }
 
-/// Random questions: mostly about what services have, also about what nobody has.
+/// Random connections: mostly to frontends, also to unused addresses and ports.
 pub fn questions(world: &World) -> impl Strategy<Value = Question> + use<> {
     let mut targets = Vec::new();
     for (service, _) in &world.services {

@@ -1,4 +1,4 @@
-//! Services as frontends, as tables.
+//! Services and their frontends, as tables.
 
 use super::*;
 use proptest::prelude::*;
@@ -66,7 +66,7 @@ fn every_frontend_of_a_service_leads_to_its_endpoints() {
     let mut plan = plan();
     let id = ServiceId::new("ns", "web");
     plan.service_changed(&id, Some(Arc::new(service())));
-    // Without endpoints nothing listens: clients are refused by the kernel.
+    // Without endpoints nothing listens: the kernel refuses clients.
     assert!(plan.pass().is_empty());
     assert_eq!(plan.addresses(), ["10.96.0.1", "fd96::1"].map(ip).into());
     plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Locality::Here)])));
@@ -124,7 +124,7 @@ fn policies_decide_who_gets_which_endpoint() {
     ] {
         assert_eq!(inside.contains(ip(client)), expected, "{client}");
     }
-    // Only the load balancer's address asks where clients are from.
+    // Only the load balancer's address has source ranges.
     let of = |at: &str| {
         let at: SocketAddr = at.parse().unwrap();
         changes.open.iter().find(|(f, _)| f.at == at).map(|(_, target)| target.clone()).unwrap()
@@ -180,7 +180,7 @@ fn a_cluster_address_is_not_for_the_taking() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// What changes add up to is what a plan would open that heard only of what is.
+    /// The sum of changes equals the plan of a fresh start.
     #[test]
     fn changes_add_up(steps in prop::collection::vec((0..3usize, 0..3usize, 0..4u8, any::<bool>()), 0..30)) {
         let mut plan = plan();
@@ -195,7 +195,7 @@ proptest! {
                     plan.service_changed(&id(which), None);
                 }
                 1 => {
-                    // Addresses of neighbours collide.
+                    // Adjacent Services have the same addresses.
                     let address = |n: usize| IpAddr::from([10, 96, 0, u8::try_from(n).unwrap()]);
                     let mut new = service();
                     new.cluster_ips = [address(which)].into();
@@ -259,7 +259,7 @@ fn beside_the_kernel_only_node_ports_are_served_and_only_where_asked() {
         let at: Vec<String> = opened.iter().map(|(f, _)| f.at.to_string()).collect();
         assert_eq!(at, expected);
         assert!(plan.addresses().is_empty());
-        // This machine passes the external policy by.
+        // This node reaches all endpoints of an external frontend.
         for (frontend, target) in &opened {
             let client = frontend.at.ip();
             assert_eq!(target.backends(client, plan.inside().contains(client)).len(), 1);

@@ -70,7 +70,7 @@ fn a_long_list_of_elements_is_continued_in_further_messages() {
 
 #[test]
 fn an_empty_list_of_elements_is_no_message() {
-    // The kernel would take a delete without elements as "delete all".
+    // The kernel takes a delete without elements as "delete all".
     let mut batch = Batch::new(1, None);
     batch.del_elements(Family::Ip, "t", "s", []);
     assert!(batch.is_empty());

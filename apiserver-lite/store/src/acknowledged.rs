@@ -25,6 +25,22 @@ const SLOT_LEN: usize = 20;
 /// One slot per sector: writing one slot does not touch the other.
 const SLOTS: [u64; 2] = [0, 512];
 
+/// Revisions known from outside the log.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownRevisions {
+    /// The last revision in the checkpoint.
+    pub checkpoint: Revision,
+    /// The last acknowledged revision, if known.
+    pub acknowledged: Option<Revision>,
+}
+
+impl KnownRevisions {
+    /// Whether `revision` is known to be acknowledged.
+    pub fn was_acknowledged(self, revision: Revision) -> bool {
+        self.acknowledged.is_some_and(|acknowledged| acknowledged >= revision)
+    }
+}
+
 /// The open file.
 pub struct Acknowledged {
     file: File,

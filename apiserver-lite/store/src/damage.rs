@@ -13,9 +13,9 @@ use proto_daemon::private_files;
 
 use crate::{
     OpenError, Revision,
+    acknowledged::KnownRevisions,
     checkpoint::{Checkpoint, checkpoint_error},
     log::{self, Change},
-    log_reader::KnownRevisions,
 };
 
 /// Torn tails kept per segment; the oldest is removed first.

@@ -25,11 +25,11 @@ use proto_daemon::private_files;
 
 use crate::{
     Identity, Medium, OnDamage, RestoreError, Revision,
-    acknowledged::Acknowledged,
+    acknowledged::{Acknowledged, KnownRevisions},
     checkpoint::{Checkpoint, StoredRecords},
     damage::{self, Damage},
     log::{self, AppendError, Change, Segment, SegmentItem, SegmentReader},
-    log_reader::{KnownRevisions, LogRead, ReadError, read_log},
+    log_reader::{LogRead, ReadError, read_log},
 };
 
 /// Closed segments that may wait for the checkpointer. When it falls further behind, writes wait for it.

@@ -35,6 +35,7 @@ mod snapshot;
 mod state;
 mod store;
 mod watch;
+mod watcher;
 mod write;
 mod writer;
 

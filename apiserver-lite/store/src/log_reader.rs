@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     OpenError, Revision,
+    acknowledged::KnownRevisions,
     damage::Damage,
     log::{self, Change, SegmentItem, SegmentReader},
 };
@@ -30,21 +31,6 @@ pub enum ReadError {
         /// The readable changes between checkpoint and damage.
         changes: Vec<Change>,
     },
-}
-
-/// Revisions known from outside the log.
-#[derive(Clone, Copy, Debug)]
-pub struct KnownRevisions {
-    /// The last revision in the checkpoint.
-    pub checkpoint: Revision,
-    /// The last acknowledged revision, if known.
-    pub acknowledged: Option<Revision>,
-}
-
-impl KnownRevisions {
-    fn was_acknowledged(self, revision: Revision) -> bool {
-        self.acknowledged.is_some_and(|acknowledged| acknowledged >= revision)
-    }
 }
 
 /// Reads the segments, oldest first. Segments that the checkpoint contains completely are skipped.

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
-    watch::Watcher,
+    watcher::Watcher,
 };
 
 /// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.

@@ -1,11 +1,8 @@
 //! Watches: the events after a revision.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::Notify;
-
-use crate::{Compacted, Health, Revision, Stamp, state::SharedState};
+use crate::{Compacted, Health, Revision, Stamp, state::SharedState, watcher::Watcher};
 
 /// The event of one committed write.
 #[derive(Debug)]
@@ -98,7 +95,7 @@ impl<T> Watch<T> {
                 }
             }
             let ended = tokio::select! {
-                () = self.watcher.notify.notified() => false,
+                () = self.watcher.notified() => false,
                 changed = self.writer.changed() => changed.is_err(),
             };
             if ended && !self.watcher.is_pending() {
@@ -117,7 +114,7 @@ impl<T> Watch<T> {
             self.seen = state.revision();
             return Ok(());
         };
-        let found = state.events_after(from, &self.watcher.prefix, BATCH_LEN_MAX, into);
+        let found = state.events_after(from, self.watcher.prefix(), BATCH_LEN_MAX, into);
         self.seen = *found.as_ref().unwrap_or(&from);
         if self.seen < state.revision() {
             self.watcher.mark_pending(self.seen);
@@ -131,50 +128,6 @@ impl<T> Watch<T> {
 impl<T> Drop for Watch<T> {
     fn drop(&mut self) {
         self.shared.write().remove_watcher(&self.watcher);
-    }
-}
-
-/// Prefix and pending position of one watch. Changed only under the lock of the state: by a publication with the write lock, by
-/// the watch with the read lock.
-pub struct Watcher {
-    prefix: String,
-    /// No undelivered event that matches is at or before this revision; [`NOTHING`] when all are delivered.
-    pending: AtomicU64,
-    notify: Notify,
-}
-
-/// Larger than any revision.
-const NOTHING: u64 = u64::MAX;
-
-impl Watcher {
-    fn new(prefix: String, after: Revision) -> Self {
-        Self { prefix, pending: AtomicU64::new(after.0), notify: Notify::new() }
-    }
-
-    pub fn matches(&self, key: &str) -> bool {
-        key.starts_with(&self.prefix)
-    }
-
-    /// Marks events after `seen` as pending; returns whether none were pending before.
-    pub fn mark_pending(&self, seen: Revision) -> bool {
-        let known = self.pending.load(Ordering::Acquire) != NOTHING;
-        if !known {
-            self.pending.store(seen.0, Ordering::Release);
-        }
-        !known
-    }
-
-    pub fn wake(&self) {
-        self.notify.notify_one();
-    }
-
-    fn is_pending(&self) -> bool {
-        self.pending.load(Ordering::Acquire) != NOTHING
-    }
-
-    fn take_pending(&self) -> Option<Revision> {
-        let pending = self.pending.swap(NOTHING, Ordering::AcqRel);
-        (pending != NOTHING).then_some(Revision(pending))
     }
 }
 

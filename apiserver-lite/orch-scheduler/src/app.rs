@@ -1,6 +1,5 @@
-//! Flags, and the parts put together: client, maps, loop, events, health.
+//! Flags and wiring: client, caches, scheduler, events, health.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,15 +24,14 @@ use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
 
-use crate::backoff_queue::BackoffQueue;
+use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::Counters;
 use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
-use crate::scheduling_cycle::{Scheduler, Signal};
-use crate::stores::Stores;
-use crate::volumes::Marks;
+use crate::scheduling_cycle::{Caches, Reporting, Scheduler};
+use crate::storage_informers::StorageInformers;
 
-/// Gives every pod a node.
+/// Assigns pods to nodes.
 #[derive(Parser, Debug)]
 #[command(name = "orch-scheduler", version)]
 pub struct Flags {
@@ -41,11 +39,11 @@ pub struct Flags {
     #[command(flatten)]
     pub common: CommonFlags,
 
-    /// Client configuration file of the API server.
+    /// The kubeconfig file.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Pods that name this scheduler are scheduled.
+    /// The schedulerName of the pods to schedule.
     /// [default: default-scheduler]
     #[arg(long, value_name = "NAME")]
     pub scheduler_name: Option<String>,
@@ -67,17 +65,17 @@ pub struct Flags {
     pub secure_port: u16,
 }
 
-/// Port of the plain-HTTP server when only its address is given: where Kubernetes had it.
+/// Port of the plain-HTTP server when only its address is given, as in Kubernetes.
 const PLAIN_PORT: u16 = 10251;
-/// How long a pass that has begun may take to end when the program is to stop.
+/// Time limit for the running scheduling cycle at shutdown.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
 
-/// Runs until told to stop.
+/// Runs until a stop signal.
 ///
 /// # Errors
-/// The flags or the client configuration are no use, the health address cannot be bound, or another instance has become the leader.
+/// The flags or the client configuration are invalid, the health address cannot be bound, or another instance has become the leader.
 pub async fn run(flags: Flags) -> Result<(), Failure> {
     let names = flags.common.names();
     log::init(flags.common.log());
@@ -98,7 +96,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let secure = secure.await.map_err(Failure::run)?;
     let plain = flags.common.healthz_bind_address.map(|address| address.socket(PLAIN_PORT));
     let plain = AdminServer::bind_if(plain).await.map_err(Failure::run)?;
-    tracing::info!(server = %config.server, health = %secure.address(), "starting");
+    tracing::info!(server = %config.server, health = %secure.address(), "orch-scheduler is starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
@@ -114,15 +112,15 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let (page, lock) = (board.task("leader election"), names.component("scheduler"));
     let mut candidate =
         election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
-    let parts = Parts { client, name, board, counters, led };
-    let schedule = tokio::spawn(schedule(parts, readiness, drain.watch()));
-    // Cancel safe: what the election has begun is given back below or expires.
+    let dependencies = Dependencies { client, name, board, counters, led };
+    let schedule = tokio::spawn(schedule(dependencies, readiness, drain.watch()));
+    // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
         signal = stop_signal() => signal.map_err(Failure::run)?,
         lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
     };
-    tracing::info!(signal, "stopping");
-    // Work that is still under way may write: then the lease runs out instead.
+    tracing::info!(signal, "orch-scheduler is stopping");
+    // Work that has not finished may still write: then the lease is left to expire.
     let drained = drain.drain(DRAIN_DEADLINE).await;
     if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
         candidate.release().await;
@@ -133,21 +131,21 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the loop is built from.
-struct Parts {
+/// What the scheduler is built from.
+struct Dependencies {
     client: Client,
     name: String,
     board: StatusBoard,
     counters: Counters,
-    /// Whether this instance is to act.
+    /// Whether this instance is the leader.
     led: watch::Receiver<bool>,
 }
 
-async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
-    let Parts { client, name, board, counters, mut led } = parts;
+async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: DrainWatch) {
+    let Dependencies { client, name, board, counters, mut led } = dependencies;
     let syncing = readiness.guard("caches-synced");
     let names = client.names();
-    let signal = Signal::default();
+    let trigger = CycleTrigger::default();
     let pods = Reflector::projected(client.all(), ListParams::default(), move |pod| {
         PodInfo::of(names, &pod)
     });
@@ -161,24 +159,24 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     let (pods_store, nodes_store) = (pods.store(), nodes.store());
     let namespaces_store = namespaces.store();
     let namespaces = tokio::spawn(namespaces.run(drain.clone(), |_| ()));
-    let on_change = signal.clone();
+    let on_change = trigger.clone();
     let pods = tokio::spawn(pods.run(drain.clone(), move |change| on_change.pod_changed(&change)));
-    let on_change = signal.clone();
+    let on_change = trigger.clone();
     let nodes =
         tokio::spawn(nodes.run(drain.clone(), move |change| on_change.node_changed(&change)));
-    let (stores, mut storage) = Stores::keep(&client, &signal, &drain);
+    let (storage, mut tasks) = StorageInformers::start(&client, &trigger, &drain);
     let (events, writer) = recorder(client.clone(), &name, "");
-    let on_change = signal.clone();
+    let on_change = trigger.clone();
     let writer = writer.yielding(Box::new(move || on_change.many_starting()));
     let writer = tokio::spawn(writer.run(drain.clone()));
-    // Without all pods and nodes, room that is taken would look free.
+    // Without all pods and nodes, requested resources would count as free.
     tokio::select! {
         () = drain.asked() => return,
         () = async {
             pods_store.synced().await;
             nodes_store.synced().await;
             namespaces_store.synced().await;
-            stores.synced().await;
+            storage.synced().await;
         } => {}
     }
     drop(syncing);
@@ -188,22 +186,10 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
         () = drain.asked() => return,
         led = led.wait_for(|led| *led) => if led.is_err() { return },
     }
-    let scheduler = Scheduler {
-        marks: Marks::new(names),
-        stores,
-        client,
-        pods: pods_store,
-        nodes: nodes_store,
-        namespaces: namespaces_store,
-        events,
-        name,
-        counters,
-        status: board.task("schedule"),
-        assumed: BTreeMap::new(),
-        held: BTreeMap::new(),
-        backoff: BackoffQueue::default(),
-    };
-    scheduler.run(signal, drain).await;
-    storage.extend([pods, nodes, namespaces, writer]);
-    storage.iter().for_each(tokio::task::JoinHandle::abort);
+    let caches = Caches { pods: pods_store, nodes: nodes_store, namespaces: namespaces_store };
+    let reporting = Reporting { events, counters, status: board.task("schedule") };
+    let scheduler = Scheduler::new(client, name, caches, storage, reporting);
+    scheduler.run(trigger, drain).await;
+    tasks.extend([pods, nodes, namespaces, writer]);
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -1,5 +1,5 @@
-//! Pods that fit nowhere, and when to try them again: when something has changed that could help, but not more
-//! often than their back-off allows, and now and then without any reason.
+//! The back-off of pending pods: a pod is retried when a change may help it, no sooner than its back-off allows, and at an interval without
+//! a change.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use proto_daemon::backoff::Backoff;
 
 /// Shortest time between a failure and the next attempt after a change.
 const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
-/// A pod is tried this often even if nothing has changed.
-const UNASKED: Duration = Duration::from_secs(60);
+/// Interval of attempts without a change.
+const WITHOUT_CHANGE: Duration = Duration::from_secs(60);
 
-/// The pods that wait.
+/// Pods that could not be scheduled.
 #[derive(Debug, Default)]
 pub struct BackoffQueue {
     pods: BTreeMap<ObjectKey, Wait>,
-    /// Counts changes that could help a pod.
+    /// Number of changes that may help any pod.
     changes: u64,
-    /// Counts pods that came to a node: they help only who wants to be near others.
-    arrivals: u64,
+    /// Number of pods assigned to a node, which help only pods with affinity or spread constraints.
+    assigned: u64,
 }
 
 #[derive(Debug)]
@@ -28,90 +28,88 @@ struct Wait {
     failures: u32,
     since: Instant,
     why: Failure,
-    /// What `changes` and `arrivals` were when it failed.
+    /// `changes` and `assigned` at the failure.
     seen: (u64, u64),
 }
 
 /// Why a pod has no node yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It fits nowhere.
+    /// No node is feasible.
     Unschedulable,
-    /// It fits nowhere, and where other pods are has a say in it.
+    /// No node is feasible, and the pods on the nodes are part of the reason.
     PodAffinity,
-    /// It could not be bound.
+    /// The binding failed.
     Error,
-    /// Its node is chosen; its volumes are not bound yet.
+    /// A node is selected; the pod's volumes are not bound yet.
     Volumes,
 }
 
 impl BackoffQueue {
-    /// A node or a pod has changed so that a pod that did not fit may fit now.
+    /// Notes a change that may help any pod.
     pub fn note_cluster_change(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
 
-    /// A pod has come to a node.
+    /// Notes a pod that was assigned to a node.
     pub fn note_assigned_pod(&mut self) {
-        self.arrivals = self.arrivals.wrapping_add(1);
+        self.assigned = self.assigned.wrapping_add(1);
     }
 
-    /// How many pods may be helped by others that come.
+    /// The number of pods that an assigned pod may help.
     pub fn count_affinity_waits(&self) -> usize {
         self.pods.values().filter(|wait| wait.why == Failure::PodAffinity).count()
     }
 
-    /// A pod has failed.
+    /// Notes a failed attempt.
     pub fn note_failure(&mut self, key: &ObjectKey, uid: &str, failure: Failure, now: Instant) {
         let failures = match self.pods.get(key) {
             Some(wait) if wait.uid == uid => wait.failures.saturating_add(1),
             _ => 1,
         };
-        let seen = (self.changes, self.arrivals);
+        let seen = (self.changes, self.assigned);
         let wait = Wait { uid: uid.to_owned(), failures, since: now, why: failure, seen };
         self.pods.insert(key.clone(), wait);
     }
 
-    /// A pod has a node.
+    /// Removes a pod that was bound.
     pub fn remove(&mut self, key: &ObjectKey) {
         self.pods.remove(key);
     }
 
-    /// How many pods wait.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Forgets pods that are not there any more.
-    pub fn retain(&mut self, there: impl Fn(&ObjectKey, &str) -> bool) {
-        self.pods.retain(|key, wait| there(key, &wait.uid));
+    /// Keeps the pods for which `is_pending` holds.
+    pub fn retain(&mut self, is_pending: impl Fn(&ObjectKey, &str) -> bool) {
+        self.pods.retain(|key, wait| is_pending(key, &wait.uid));
     }
 
-    /// When the pod may be tried: now, or not before a time.
+    /// When the pod may be scheduled next.
     pub fn due(&self, key: &ObjectKey, uid: &str, now: Instant) -> Due {
         let Some(wait) = self.pods.get(key).filter(|wait| wait.uid == uid) else { return Due::Now };
         let changed = wait.seen.0 != self.changes;
-        let came = wait.seen.1 != self.arrivals;
+        let pod_assigned = wait.seen.1 != self.assigned;
         let pause = match wait.why {
             Failure::Error => RETRY.delay(wait.failures, 1.0),
             Failure::Unschedulable if changed => RETRY.delay(wait.failures, 1.0),
-            Failure::PodAffinity if changed || came => RETRY.delay(wait.failures, 1.0),
-            // What it waits for is not in its own hands: nothing is gained by waiting longer.
+            Failure::PodAffinity if changed || pod_assigned => RETRY.delay(wait.failures, 1.0),
+            // The volume controller's progress does not depend on the pod's failures.
             Failure::Volumes if changed => Duration::ZERO,
-            Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => UNASKED,
+            Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => WITHOUT_CHANGE,
         };
-        // At most a minute.
         let at = wait.since.checked_add(pause).unwrap_or(wait.since);
         if at <= now { Due::Now } else { Due::At(at) }
     }
 }
 
-/// When a pod may be tried.
+/// When a pod may be scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Now.
+    /// At once.
     Now,
-    /// Then, if nothing changes before.
+    /// At this time, or earlier after a change.
     At(Instant),
 }
 
@@ -120,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_shortens_the_wait_to_the_backoff() {
+    fn after_a_change_a_pod_waits_for_its_backoff_only() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let key = ObjectKey::new("ns", "a");
@@ -148,28 +146,28 @@ mod tests {
         backoff.note_failure(&one, "u", Failure::PodAffinity, start);
         backoff.note_failure(&other, "u", Failure::Unschedulable, start);
         assert_eq!(backoff.count_affinity_waits(), 1);
-        assert_eq!(backoff.due(&one, "u", start), Due::At(start + UNASKED));
+        assert_eq!(backoff.due(&one, "u", start), Due::At(start + WITHOUT_CHANGE));
         backoff.note_assigned_pod();
         assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.first));
-        assert_eq!(backoff.due(&other, "u", start), Due::At(start + UNASKED));
+        assert_eq!(backoff.due(&other, "u", start), Due::At(start + WITHOUT_CHANGE));
         backoff.note_cluster_change();
         assert_eq!(backoff.due(&other, "u", start), Due::At(start + RETRY.first));
     }
 
     #[test]
-    fn volumes_that_are_bound_are_seen_at_once() {
+    fn a_pod_is_retried_at_once_when_its_volumes_are_bound() {
         let (start, key) = (Instant::now(), ObjectKey::new("ns", "a"));
         let mut backoff = BackoffQueue::default();
         for _ in 0..5 {
             backoff.note_failure(&key, "u", Failure::Volumes, start);
         }
-        assert_eq!(backoff.due(&key, "u", start), Due::At(start + UNASKED));
+        assert_eq!(backoff.due(&key, "u", start), Due::At(start + WITHOUT_CHANGE));
         backoff.note_cluster_change();
         assert_eq!(backoff.due(&key, "u", start), Due::Now);
     }
 
     #[test]
-    fn an_error_needs_no_change() {
+    fn an_error_is_retried_without_a_change() {
         let start = Instant::now();
         let key = ObjectKey::new("ns", "a");
         let mut backoff = BackoffQueue::default();

@@ -1,4 +1,4 @@
-//! The configuration file, a KubeSchedulerConfiguration: what of it is done here is taken, the rest is warned of.
+//! The configuration file, a KubeSchedulerConfiguration. Fields without effect give a warning.
 
 use std::path::{Path, PathBuf};
 
@@ -7,24 +7,24 @@ use proto_daemon::config::{self, ConfigError, Configuration, FieldError, FileTyp
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What of the file changes something here.
+/// The fields of the file that have an effect.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FromFile {
-    /// Client configuration file of the API server.
+    /// The kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
-    /// Pods that name this scheduler are scheduled.
+    /// The `schedulerName` of the pods to schedule.
     pub scheduler_name: Option<String>,
-    /// A text for each field that is set and has no effect.
+    /// A warning for each field that is set and has no effect.
     pub warnings: Vec<String>,
 }
 
-/// The file, with all fields of v1; `Value` where nothing inside is used.
+/// All fields of v1; `Value` for those without effect.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct File {
     client_connection: ClientConnection,
     profiles: Vec<Profile>,
-    // Without effect here.
+    // Without effect.
     parallelism: Value,
     leader_election: Value,
     healthz_bind_address: Value,
@@ -62,21 +62,21 @@ impl Configuration for File {
             0 | 1 => Vec::new(),
             _ => vec![FieldError::new(
                 "profiles",
-                "must be one at most: this scheduler has one profile",
+                "must be one at most: multiple profiles are not supported",
             )],
         }
     }
 }
 
-/// Reads a file.
+/// Reads the file.
 ///
 /// # Errors
-/// It cannot be read, is of another type, or has a field that is unknown or wrong.
+/// It cannot be read, is of another type, or has an unknown or invalid field.
 pub fn load(path: &Path, names: &Names) -> Result<FromFile, ConfigError> {
-    config::load::<File>(path, &types(names)).map(|file| taken(&file))
+    config::load::<File>(path, &types(names)).map(|file| select_fields(&file))
 }
 
-/// `apiVersion` and `kind`, in the profile's names; the versions that Kubernetes 1.25 reads.
+/// The versions that Kubernetes 1.25 reads, named by the naming profile.
 fn types(names: &Names) -> Vec<FileType> {
     let component = names.component("scheduler");
     let group = format!("{}.config.{}", component.replace('-', ""), names.group_domain());
@@ -90,7 +90,7 @@ fn types(names: &Names) -> Vec<FileType> {
     ["v1", "v1beta3", "v1beta2"].map(version).into()
 }
 
-fn taken(file: &File) -> FromFile {
+fn select_fields(file: &File) -> FromFile {
     let profile = file.profiles.first();
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     FromFile {
@@ -126,7 +126,7 @@ fn without_effect(file: &File) -> Vec<String> {
         ]);
     }
     let set = fields.into_iter().filter(|(_, value)| !value.is_null());
-    set.map(|(name, _)| format!("configuration field {name} has no effect here")).collect()
+    set.map(|(name, _)| format!("configuration field {name} has no effect")).collect()
 }
 
 #[cfg(test)]
@@ -138,27 +138,27 @@ mod tests {
     fn read(text: &str) -> Result<FromFile, String> {
         let names = Names::new(names::Profile::Kubernetes);
         let file = config::parse::<File>(Path::new("f"), text, &types(names));
-        file.map(|file| taken(&file)).map_err(|error| error.to_string())
+        file.map(|file| select_fields(&file)).map_err(|error| error.to_string())
     }
 
     const HEAD: &str =
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
 
     #[test]
-    fn what_is_done_here_is_taken_and_the_rest_is_warned_of() {
+    fn fields_with_an_effect_are_read_and_the_rest_gives_warnings() {
         let text = format!(
             "{HEAD}clientConnection: {{kubeconfig: /k, qps: 50}}\nleaderElection: {{leaderElect: false}}\n\
              profiles: [{{schedulerName: mine, plugins: {{score: {{disabled: [{{name: '*'}}]}}}}}}]\n"
         );
-        let taken = read(&text).unwrap();
-        assert_eq!(taken.kubeconfig, Some("/k".into()));
-        assert_eq!(taken.scheduler_name.as_deref(), Some("mine"));
-        assert_eq!(taken.warnings.len(), 3, "{:?}", taken.warnings);
+        let fields = read(&text).unwrap();
+        assert_eq!(fields.kubeconfig, Some("/k".into()));
+        assert_eq!(fields.scheduler_name.as_deref(), Some("mine"));
+        assert_eq!(fields.warnings.len(), 3, "{:?}", fields.warnings);
         assert_eq!(read(HEAD).unwrap(), FromFile::default());
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn invalid_files_are_rejected() {
         for (text, why) in [
             (format!("{HEAD}nonsense: 1\n"), "nonsense: unknown field"),
             (format!("{HEAD}profiles: [{{}}, {{}}]\n"), "profiles: must be one at most"),

@@ -1,4 +1,4 @@
-//! Every number in pods and nodes at its extremes: no pass panics, and no sum of requests comes out small. Debug builds check each operation.
+//! Pods and nodes with extreme numbers: scheduling does not panic, and no sum of requests wraps. Debug builds check each operation.
 
 #[path = "../../orch-controller-manager/src/extremes/values.rs"]
 mod values;
@@ -15,7 +15,7 @@ use crate::nodes::NodeLoad;
 use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::examples::{names, node};
 use crate::pod_info::{CPU, MEMORY, PodInfo};
-use crate::score::best;
+use crate::score::select_best;
 use values::variants;
 
 fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T)) {
@@ -23,21 +23,21 @@ fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T)) {
     for (what, variant) in variants(document) {
         let Ok(object) = serde_json::from_value::<T>(variant) else { continue };
         decoded += 1;
-        // The harness shows what is printed here when something panics.
+        // Printed by the test harness after a panic.
         println!("{what}");
         drive(&object);
     }
-    assert!(decoded > 20, "{decoded} variants were looked at");
+    assert!(decoded > 20, "{decoded} variants were decoded");
 }
 
-/// Looks for a node among those with residents, and puts the pod there whatever the answer.
-fn pass(pod: &PodInfo, loads: &mut [NodeLoad]) {
+/// Filters and scores the nodes, and assigns the pod to all of them.
+fn schedule(pod: &PodInfo, loads: &mut [NodeLoad]) {
     drop(InterPodState::of(pod, loads, &NamespaceLabels::new()));
     for load in loads.iter() {
         let _ = check(pod, load);
     }
     let all: Vec<&NodeLoad> = loads.iter().collect();
-    let _ = best(pod, &all);
+    let _ = select_best(pod, &all);
     loads.iter_mut().for_each(|load| load.add(pod.clone()));
 }
 
@@ -67,9 +67,9 @@ fn pods_at_their_extremes() {
     spread["topologyKey"] = json!("zone");
     spread["labelSelector"] = json!({"matchLabels": {"app": "web"}});
     each::<Pod>(&document, |pod| {
-        let facts = PodInfo::of(names(), pod);
+        let info = PodInfo::of(names(), pod);
         let mut loads = ["a", "b"].map(|name| NodeLoad::empty(Arc::new(node(name))));
-        (0..3).for_each(|_| pass(&facts, &mut loads));
+        (0..3).for_each(|_| schedule(&info, &mut loads));
     });
 }
 
@@ -79,13 +79,13 @@ fn nodes_at_their_extremes() {
     each::<Node>(&example(include_str!("../../../proto/api/testdata/core.v1.Node.json")), |node| {
         let node = Arc::new(NodeInfo::of(names(), node));
         let mut loads = [NodeLoad::empty(node.clone()), NodeLoad::empty(node)];
-        (0..3).for_each(|_| pass(&pod, &mut loads));
+        (0..3).for_each(|_| schedule(&pod, &mut loads));
     });
 }
 
-/// In a release build a sum that wraps is negative, and asks for nothing.
+/// In a release build a sum that wraps would be negative and request nothing.
 #[test]
-fn requests_that_overflow_fit_nowhere() {
+fn requests_that_overflow_are_infeasible() {
     let mut pod = Pod::default();
     for _ in 0..2 {
         let mut container = Container::default();
@@ -95,7 +95,7 @@ fn requests_that_overflow_fit_nowhere() {
         }
         pod.spec.containers.push(container);
     }
-    let facts = PodInfo::of(names(), &pod);
-    assert_eq!(facts.requests[CPU], i64::MAX);
-    assert!(check(&facts, &NodeLoad::empty(Arc::new(node("a")))).is_err());
+    let info = PodInfo::of(names(), &pod);
+    assert_eq!(info.requests[CPU], i64::MAX);
+    assert!(check(&info, &NodeLoad::empty(Arc::new(node("a")))).is_err());
 }

@@ -1,4 +1,4 @@
-//! Whether a pod may run on a node, and if not, why: in the words that people search for.
+//! The Filter extension point: whether a pod can run on a node. Messages are kube-scheduler's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,52 +9,52 @@ use crate::node_info::{Admission, NodeInfo};
 use crate::nodes::NodeLoad;
 use crate::pod_info::{CPU, MEMORY, PODS, PodInfo, add};
 
-/// Why a node is none for a pod.
+/// Why a node is not feasible for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The node is closed to new pods.
+    /// The node is cordoned.
     Unschedulable,
-    /// The pod does not tolerate a taint.
+    /// The pod does not tolerate a taint of the node.
     Taint {
-        /// Key of the taint.
+        /// The taint's key.
         key: String,
-        /// Its value.
+        /// The taint's value.
         value: String,
     },
-    /// The node's labels are not what the pod asks for.
-    Affinity,
-    /// Another pod has a port of the node that this one wants.
-    Ports,
-    /// The node has as many pods as it may.
+    /// The node does not match the pod's selector or node affinity.
+    NodeAffinity,
+    /// A host port of the pod is in use on the node.
+    HostPorts,
+    /// The node has its maximum number of pods.
     TooManyPods,
-    /// The node has not enough left.
+    /// The node lacks this resource.
     Insufficient(String),
-    /// A pod there wants to be apart from this one.
-    OthersKeepApart,
-    /// A pod there is one that this one wants to be apart from.
-    NotApart,
-    /// The pods that this one wants to be near are elsewhere.
-    NotNear,
-    /// One pod more there would be too uneven.
-    Uneven,
-    /// The node lacks the label over whose values pods are to be spread.
-    NoPlace,
-    /// A disk that the pod names is another pod's there.
+    /// The anti-affinity of a pod on the node selects this pod.
+    ExistingAntiAffinity,
+    /// The pod's anti-affinity selects a pod in the node's domain.
+    PodAntiAffinity,
+    /// The pod's affinity selects no pod in the node's domain.
+    PodAffinity,
+    /// The pod would exceed the maximum skew of a topology spread constraint.
+    TopologySpread,
+    /// The node lacks the topology key of a spread constraint.
+    TopologySpreadLabel,
+    /// A disk of the pod is in use on the node.
     Disk,
-    /// The pod's claims cannot be used, wherever it runs.
+    /// The pod's claims cannot be used on any node.
     Claims(String),
     /// A claim is bound to a volume that does not exist.
-    NoSuchVolume,
-    /// A volume of the pod cannot be reached from there.
-    VolumeElsewhere,
-    /// A volume of the pod is in another zone.
+    VolumeNotFound,
+    /// A bound volume is not accessible from the node.
+    VolumeNodeAffinity,
+    /// A bound volume is in another zone.
     VolumeZone,
-    /// The node has as many volumes of a driver as it may.
-    TooManyVolumes,
-    /// A claim of the pod gets no volume there.
-    NoVolume,
-    /// There is nothing left to make a volume of.
-    NoRoomForVolume,
+    /// The node has its maximum number of volumes of a CSI driver.
+    MaxVolumeCount,
+    /// An unbound claim has no matching volume for the node.
+    NoVolumeToBind,
+    /// The storage has no capacity for an unbound claim.
+    NoStorageCapacity,
 }
 
 impl fmt::Display for Refusal {
@@ -64,64 +64,66 @@ impl fmt::Display for Refusal {
             Self::Taint { key, value } => {
                 write!(f, "node(s) had untolerated taint {{{key}: {value}}}")
             }
-            Self::Affinity => f.write_str("node(s) didn't match Pod's node affinity/selector"),
-            Self::Ports => {
+            Self::NodeAffinity => f.write_str("node(s) didn't match Pod's node affinity/selector"),
+            Self::HostPorts => {
                 f.write_str("node(s) didn't have free ports for the requested pod ports")
             }
             Self::TooManyPods => f.write_str("Too many pods"),
             Self::Insufficient(resource) => write!(f, "Insufficient {resource}"),
-            Self::OthersKeepApart => {
+            Self::ExistingAntiAffinity => {
                 f.write_str("node(s) didn't satisfy existing pods anti-affinity rules")
             }
-            Self::NotApart => f.write_str("node(s) didn't match pod anti-affinity rules"),
-            Self::NotNear => f.write_str("node(s) didn't match pod affinity rules"),
-            Self::Uneven => f.write_str("node(s) didn't match pod topology spread constraints"),
-            Self::NoPlace => f.write_str(
+            Self::PodAntiAffinity => f.write_str("node(s) didn't match pod anti-affinity rules"),
+            Self::PodAffinity => f.write_str("node(s) didn't match pod affinity rules"),
+            Self::TopologySpread => {
+                f.write_str("node(s) didn't match pod topology spread constraints")
+            }
+            Self::TopologySpreadLabel => f.write_str(
                 "node(s) didn't match pod topology spread constraints (missing required label)",
             ),
             Self::Disk => f.write_str("node(s) had no available disk"),
             Self::Claims(why) => f.write_str(why),
-            Self::NoSuchVolume => f.write_str(
+            Self::VolumeNotFound => f.write_str(
                 "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
             ),
-            Self::VolumeElsewhere => f.write_str("node(s) had volume node affinity conflict"),
+            Self::VolumeNodeAffinity => f.write_str("node(s) had volume node affinity conflict"),
             Self::VolumeZone => f.write_str("node(s) had no available volume zone"),
-            Self::TooManyVolumes => f.write_str("node(s) exceed max volume count"),
-            Self::NoVolume => {
+            Self::MaxVolumeCount => f.write_str("node(s) exceed max volume count"),
+            Self::NoVolumeToBind => {
                 f.write_str("node(s) didn't find available persistent volumes to bind")
             }
-            Self::NoRoomForVolume => f.write_str("node(s) did not have enough free storage"),
+            Self::NoStorageCapacity => f.write_str("node(s) did not have enough free storage"),
         }
     }
 }
 
-/// Checks a node; what is cheap and says most comes first, and only room can give several reasons. Other pods'
-/// wishes come last: see [`crate::pod_affinity`].
+/// Checks a node, cheap filters first. Only insufficient resources give several reasons. Inter-pod constraints are checked afterwards, see
+/// [`crate::pod_affinity`].
 ///
 /// # Errors
-/// Why the pod cannot run there.
+/// Why the pod cannot run on the node.
 pub fn check(pod: &PodInfo, load: &NodeLoad) -> Result<(), Vec<Refusal>> {
     let node = &load.node;
     if node.admission == Admission::Cordoned && !tolerates_cordon(pod, node) {
         return Err(vec![Refusal::Unschedulable]);
     }
-    if let Some(taint) = untolerated(&pod.tolerations, &node.taints) {
+    if let Some(taint) = find_untolerated(&pod.tolerations, &node.taints) {
         return Err(vec![Refusal::Taint { key: taint.key.clone(), value: taint.value.clone() }]);
     }
     if !matches_selector(pod, node) {
-        return Err(vec![Refusal::Affinity]);
+        return Err(vec![Refusal::NodeAffinity]);
     }
-    if pod.host_ports.iter().any(|wanted| load.ports.is_taken(wanted)) {
-        return Err(vec![Refusal::Ports]);
+    if pod.host_ports.iter().any(|port| load.ports.is_taken(port)) {
+        return Err(vec![Refusal::HostPorts]);
     }
     if pod.disks.iter().any(|disk| load.disks.is_refused(disk)) {
         return Err(vec![Refusal::Disk]);
     }
-    let refusals = lacking(pod, load);
+    let refusals = insufficient_resources(pod, load);
     if refusals.is_empty() { Ok(()) } else { Err(refusals) }
 }
 
-/// What is said of a pod that fits nowhere: how many nodes refuse it for which reason.
+/// The message for a pod without a feasible node: how many nodes were filtered out for each reason.
 pub fn summary(nodes: usize, refusals: impl IntoIterator<Item = Vec<Refusal>>) -> String {
     if nodes == 0 {
         return "no nodes available to schedule pods".to_owned();
@@ -138,21 +140,21 @@ pub fn summary(nodes: usize, refusals: impl IntoIterator<Item = Vec<Refusal>>) -
 
 // === Taints ===
 
-/// A pod that tolerates the taint for closed nodes may go there.
+/// Whether the pod tolerates the taint of a cordoned node.
 fn tolerates_cordon(pod: &PodInfo, node: &NodeInfo) -> bool {
-    // Another program puts the taint there; its key tells how it is named here.
+    // The domain of the key depends on the naming profile.
     let cordon = node.taints.iter().find(|taint| taint.key.ends_with("/unschedulable"));
     cordon
         .is_some_and(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
-fn untolerated<'a>(tolerations: &[Toleration], taints: &'a [Taint]) -> Option<&'a Taint> {
-    let keeps_out = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
-    let mut taints = taints.iter().filter(keeps_out);
+fn find_untolerated<'a>(tolerations: &[Toleration], taints: &'a [Taint]) -> Option<&'a Taint> {
+    let excludes = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+    let mut taints = taints.iter().filter(excludes);
     taints.find(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
-/// Whether the toleration is for this taint.
+/// Whether the toleration matches the taint.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let exists = toleration.operator == "Exists";
     let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
@@ -160,9 +162,9 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     effect && key && (exists || toleration.value == taint.value)
 }
 
-// === Labels ===
+// === Node affinity ===
 
-/// Whether the node's labels are what the pod asks for.
+/// Whether the node matches the pod's node selector and required node affinity.
 pub fn matches_selector(pod: &PodInfo, node: &NodeInfo) -> bool {
     let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
     let required = pod.required.as_ref();
@@ -172,7 +174,7 @@ pub fn matches_selector(pod: &PodInfo, node: &NodeInfo) -> bool {
         })
 }
 
-/// Whether the node meets all requirements of a term; a term without any matches nothing.
+/// Whether the node meets all requirements of a term; an empty term matches nothing.
 pub fn matches_term(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
     let empty = term.match_expressions.is_empty() && term.match_fields.is_empty();
     let label = |key: &str| node.labels.get(key).map(String::as_str);
@@ -203,22 +205,22 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     }
 }
 
-// === Room ===
+// === Resources ===
 
-fn lacking(pod: &PodInfo, load: &NodeLoad) -> Vec<Refusal> {
+fn insufficient_resources(pod: &PodInfo, load: &NodeLoad) -> Vec<Refusal> {
     let allocatable = |resource: &str| load.node.allocatable.get(resource).copied().unwrap_or(0);
     let mut refusals = Vec::new();
-    if load.pods >= allocatable(PODS) {
+    if load.pod_count >= allocatable(PODS) {
         refusals.push(Refusal::TooManyPods);
     }
     let requested = |resource: &str| load.requested.get(resource).copied().unwrap_or(0);
-    // Processor time and memory first, as people expect.
+    // CPU and memory come first.
     let order = |resource: &&String| (*resource != CPU, *resource != MEMORY, (*resource).clone());
     let mut resources: Vec<&String> = pod.requests.keys().collect();
     resources.sort_by_key(order);
     for resource in resources {
-        let wanted = pod.requests.get(resource).copied().unwrap_or(0);
-        if wanted > 0 && wanted > allocatable(resource).saturating_sub(requested(resource)) {
+        let request = pod.requests.get(resource).copied().unwrap_or(0);
+        if request > 0 && request > allocatable(resource).saturating_sub(requested(resource)) {
             refusals.push(Refusal::Insufficient(resource.clone()));
         }
     }

@@ -1,30 +1,31 @@
-//! bin: gives every pod a node. What fits is decided in [`filter`], what fits best in [`score`], when to try again
-//! in [`backoff_queue`]; all pure. [`scheduling_cycle`] takes the pods that have no node through them, and binds.
+//! bin: assigns pods to nodes. [`filter`] selects feasible nodes, [`score`] ranks them, and [`backoff_queue`] times retries; all pure.
+//! [`scheduling_cycle`] applies them to the pending pods and binds; [`cycle_trigger`] starts a cycle.
 //!
 //! ```text
 //!   watches ──▶ pods, nodes ──▶ scheduling cycle: for each pending pod  filter ─▶ score ─▶ bind
-//!                  ▲                     │ nothing fits: event, condition, wait
+//!                  ▲                     │ no feasible node: event, condition, back-off
 //!                  └── bindings ◀────────┘
 //! ```
 
-// Numbers here come from objects that others write.
+// Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod app;
 mod backoff_queue;
 mod config;
+mod cycle_trigger;
 #[cfg(test)]
 mod extremes;
 mod filter;
+mod host_ports;
 mod metrics;
 mod node_info;
 mod nodes;
 mod pod_affinity;
 mod pod_info;
-mod ports;
 mod scheduling_cycle;
 mod score;
-mod stores;
+mod storage_informers;
 mod volumes;
 
 use std::process::ExitCode;

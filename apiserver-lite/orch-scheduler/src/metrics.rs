@@ -1,4 +1,4 @@
-//! Counters under the names that dashboards of this ecosystem read.
+//! The scheduler's metrics, named as kube-scheduler's.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use prometheus::{
 };
 use proto_daemon::metrics::Metrics;
 
-/// What a try to give a pod a node came to.
+/// The result of a scheduling attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// It has a node.
+    /// The pod was bound.
     Scheduled,
-    /// It fits nowhere.
+    /// No node is feasible.
     Unschedulable,
-    /// It could not be bound.
+    /// The binding failed.
     Error,
 }
 
@@ -28,7 +28,7 @@ impl Attempt {
     }
 }
 
-/// The scheduler's own metrics.
+/// The metrics.
 #[derive(Clone, Debug)]
 pub struct Counters {
     attempts: IntCounterVec,
@@ -38,23 +38,20 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Registers them; `profile` is the name that pods ask for.
+    /// Registers the metrics; `profile` is the scheduler's name.
     ///
     /// # Errors
-    /// A name is taken.
+    /// A name is registered already.
     pub fn new(metrics: &Metrics, profile: &str) -> Result<Self, prometheus::Error> {
         let labels = &["result", "profile"];
-        let attempts = Opts::new(
-            "scheduler_schedule_attempts_total",
-            "Tries to give a pod a node, by result.",
-        );
+        let attempts =
+            Opts::new("scheduler_schedule_attempts_total", "Scheduling attempts, by result.");
         let durations = HistogramOpts::new(
             "scheduler_scheduling_attempt_duration_seconds",
-            "Time of a try, binding included.",
+            "Duration of a scheduling attempt, binding included.",
         );
         let durations = durations.buckets(exponential_buckets(0.001, 2.0, 15)?);
-        let pending =
-            Opts::new("scheduler_pending_pods", "Pods without a node, by where they wait.");
+        let pending = Opts::new("scheduler_pending_pods", "Pending pods, by queue.");
         Ok(Self {
             attempts: metrics.register(IntCounterVec::new(attempts, labels)?)?,
             durations: metrics.register(HistogramVec::new(durations, labels)?)?,
@@ -63,15 +60,15 @@ impl Counters {
         })
     }
 
-    /// A try has ended.
-    pub fn attempt(&self, result: Attempt, took: Duration) {
+    /// Counts an attempt.
+    pub fn count_attempt(&self, result: Attempt, took: Duration) {
         let labels = &[result.label(), self.profile.as_str()];
         self.attempts.with_label_values(labels).inc();
         self.durations.with_label_values(labels).observe(took.as_secs_f64());
     }
 
-    /// A pass has ended: so many pods wait for a change or their back-off.
-    pub fn pending(&self, unschedulable: usize) {
+    /// Sets the number of pods that wait for a change or their back-off.
+    pub fn set_pending(&self, unschedulable: usize) {
         let count = i64::try_from(unschedulable).unwrap_or(i64::MAX);
         self.pending.with_label_values(&["unschedulable"]).set(count);
     }

@@ -1,4 +1,4 @@
-//! The fields of a node that scheduling reads, taken from the API object once when it arrives.
+//! The projection of a node that the scheduler caches.
 
 use std::collections::BTreeMap;
 
@@ -7,39 +7,39 @@ use proto_api::names::Names;
 
 use crate::pod_info::{Amounts, amount};
 
-/// A node.
+/// The fields of a node that scheduling reads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// Its taints; one for not being ready is among them as long as it is not.
+    /// The taints; a node that is not ready has a taint for that.
     pub taints: Vec<Taint>,
-    /// Whether it takes new pods at all.
+    /// Whether it accepts new pods.
     pub admission: Admission,
-    /// What pods may have of it.
+    /// The resources that pods can request.
     pub allocatable: Amounts,
 }
 
-/// Whether a node takes new pods.
+/// Whether a node accepts new pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// It does.
     #[default]
     Open,
-    /// Its user has closed it (`spec.unschedulable`).
+    /// It is cordoned (`spec.unschedulable`).
     Cordoned,
 }
 
 impl NodeInfo {
-    /// From the API's object.
+    /// Projects an API object.
     pub fn of(names: &Names, node: &Node) -> Self {
         let is_ready =
             node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
         let mut taints = node.spec.taints.clone();
         let not_ready = names.sub_label("node", "not-ready");
-        // The taint itself comes a moment later, from another program.
+        // The controller manager adds the taint later.
         if !is_ready && !taints.iter().any(|taint| taint.key == not_ready) {
             let effect = "NoSchedule".to_owned();
             taints.push(Taint { key: not_ready, effect, ..Taint::default() });
@@ -61,7 +61,7 @@ mod tests {
     use crate::pod_info::examples;
 
     #[test]
-    fn a_node_that_is_not_ready_counts_as_tainted() {
+    fn a_node_that_is_not_ready_is_tainted() {
         let mut node = Node::default();
         let tainted = |node: &Node| !NodeInfo::of(examples::names(), node).taints.is_empty();
         assert!(tainted(&node));

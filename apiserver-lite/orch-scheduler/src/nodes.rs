@@ -1,35 +1,35 @@
-//! The nodes and what is already on them, as one pass sees them.
+//! The nodes of a scheduling cycle with the pods that are assigned to them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::host_ports::HostPorts;
 use crate::node_info::NodeInfo;
 use crate::pod_info::{Amounts, PodInfo, PodPhase, add};
-use crate::ports::Ports;
 use crate::volumes::disks::Disks;
 
-/// A node and its load.
+/// A node and its pods.
 #[derive(Clone, Debug)]
 pub struct NodeLoad {
-    /// The node.
+    /// The projected node.
     pub node: Arc<NodeInfo>,
-    /// What its pods ask for together.
+    /// The sum of the pods' requests.
     pub requested: Amounts,
-    /// How many pods it has.
-    pub pods: i64,
-    /// What its pods count for when nodes are compared: processor time and memory.
+    /// The number of pods.
+    pub pod_count: i64,
+    /// The sum of the pods' CPU and memory for scoring, with defaults for pods without requests.
     pub weight: (i64, i64),
-    /// Ports that are taken.
-    pub ports: Ports,
-    /// Disks that its pods name.
+    /// The host ports in use.
+    pub ports: HostPorts,
+    /// The disks that the pods mount.
     pub disks: Disks,
-    /// Its pods.
-    pub residents: Vec<Arc<PodInfo>>,
-    /// Pods by the uid of what controls them.
+    /// The pods.
+    pub pods: Vec<Arc<PodInfo>>,
+    /// The number of pods by the uid of their controller.
     pub by_controller: BTreeMap<String, i64>,
 }
 
-/// All nodes with their loads.
+/// Assigns the pods to their nodes.
 pub fn load(nodes: Vec<Arc<NodeInfo>>, pods: &[Arc<PodInfo>]) -> Vec<NodeLoad> {
     let mut loads: BTreeMap<String, NodeLoad> = BTreeMap::new();
     for node in nodes {
@@ -44,27 +44,27 @@ pub fn load(nodes: Vec<Arc<NodeInfo>>, pods: &[Arc<PodInfo>]) -> Vec<NodeLoad> {
 }
 
 impl NodeLoad {
-    /// Without pods.
+    /// A node without pods.
     pub fn empty(node: Arc<NodeInfo>) -> Self {
         Self {
             node,
             requested: Amounts::new(),
-            pods: 0,
+            pod_count: 0,
             weight: (0, 0),
-            ports: Ports::default(),
+            ports: HostPorts::default(),
             disks: Disks::default(),
-            residents: Vec::new(),
+            pods: Vec::new(),
             by_controller: BTreeMap::new(),
         }
     }
 
-    /// With one pod more.
+    /// Adds a pod.
     pub fn add(&mut self, pod: impl Into<Arc<PodInfo>>) {
         let pod: Arc<PodInfo> = pod.into();
         for (resource, amount) in &pod.requests {
             add(self.requested.entry(resource.clone()).or_default(), *amount);
         }
-        add(&mut self.pods, 1);
+        add(&mut self.pod_count, 1);
         add(&mut self.weight.0, pod.weight.0);
         add(&mut self.weight.1, pod.weight.1);
         pod.host_ports.iter().for_each(|port| self.ports.add(port));
@@ -72,6 +72,6 @@ impl NodeLoad {
         if let Some(controller) = &pod.controller {
             add(self.by_controller.entry(controller.clone()).or_default(), 1);
         }
-        self.residents.push(pod);
+        self.pods.push(pod);
     }
 }

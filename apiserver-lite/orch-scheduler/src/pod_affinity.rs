@@ -1,5 +1,5 @@
-//! Pod affinity, pod anti-affinity and topology spread constraints, as far as they are required; what is preferred only is left to
-//! the scores.
+//! The filters InterPodAffinity and PodTopologySpread: required pod affinity, anti-affinity and topology spread. Preferred terms are not
+//! implemented.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::pod_info::{PodInfo, PodPhase, add};
 /// The labels of namespaces, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// A pod's affinity, anti-affinity and topology spread constraints.
+/// A pod's required affinity, anti-affinity and topology spread constraints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlacementConstraints {
-    /// Only where such a pod is.
+    /// Terms of which each needs a selected pod in the node's domain.
     affinity: Vec<Term>,
-    /// Not where such a pod is; holds for pods that come later as well.
+    /// Terms that exclude domains with a selected pod, and later pods from this pod's domain.
     anti_affinity: Vec<Term>,
-    /// Evenly over the values of a label.
+    /// Constraints with `whenUnsatisfiable: DoNotSchedule`.
     topology_spread: Vec<Spread>,
 }
 
@@ -32,11 +32,11 @@ pub struct PlacementConstraints {
 struct Term {
     pods: Option<Selector>,
     namespaces: BTreeSet<String>,
-    namespaces_with: Option<Selector>,
+    namespace_selector: Option<Selector>,
     topology_key: String,
 }
 
-/// Some pods of the same namespace, and how unevenly they may lie.
+/// A topology spread constraint.
 #[derive(Clone, Debug, PartialEq)]
 struct Spread {
     pods: Option<Selector>,
@@ -46,7 +46,7 @@ struct Spread {
 }
 
 impl PlacementConstraints {
-    /// From the API's object.
+    /// Reads the constraints of an API object.
     pub fn of(pod: &Pod) -> Self {
         let rules = pod.spec.affinity.as_ref();
         let affinity = rules.and_then(|rules| rules.pod_affinity.as_ref());
@@ -67,43 +67,43 @@ impl PlacementConstraints {
         }
     }
 
-    /// Whether a pod that comes somewhere can make a place for this one.
-    pub fn is_wanted(&self) -> bool {
+    /// Whether a pod that is assigned to a node can make the node feasible for this one.
+    pub fn can_be_helped_by_pods(&self) -> bool {
         !self.affinity.is_empty() || !self.topology_spread.is_empty()
     }
 
-    /// Whether it keeps other pods away.
+    /// Whether there are anti-affinity terms.
     pub fn has_anti_affinity(&self) -> bool {
         !self.anti_affinity.is_empty()
     }
 }
 
-/// No selector selects nothing, an empty one everything.
+/// A missing selector selects nothing, an empty one everything.
 fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
     selector.and_then(|selector| Selector::from_label_selector(selector, "labelSelector").ok())
 }
 
 impl Term {
-    fn of(term: &PodAffinityTerm, own: &str) -> Self {
+    fn of(term: &PodAffinityTerm, namespace: &str) -> Self {
         let mut namespaces: BTreeSet<String> = term.namespaces.iter().cloned().collect();
         if namespaces.is_empty() && term.namespace_selector.is_none() {
-            namespaces.insert(own.to_owned());
+            namespaces.insert(namespace.to_owned());
         }
         Self {
             pods: selector(term.label_selector.as_ref()),
             namespaces,
-            namespaces_with: selector(term.namespace_selector.as_ref()),
+            namespace_selector: selector(term.namespace_selector.as_ref()),
             topology_key: term.topology_key.clone(),
         }
     }
 
-    fn means(&self, pod: &PodInfo, namespaces: &NamespaceLabels) -> bool {
+    fn selects(&self, pod: &PodInfo, namespaces: &NamespaceLabels) -> bool {
         let namespace = &pod.key.namespace;
         let nothing = BTreeMap::new();
         let labels = namespaces.get(namespace).unwrap_or(&nothing);
-        let there = self.namespaces.contains(namespace)
-            || self.namespaces_with.as_ref().is_some_and(|selector| selector.matches(labels));
-        there && self.pods.as_ref().is_some_and(|selector| selector.matches(&pod.labels))
+        let in_namespace = self.namespaces.contains(namespace)
+            || self.namespace_selector.as_ref().is_some_and(|selector| selector.matches(labels));
+        in_namespace && self.pods.as_ref().is_some_and(|selector| selector.matches(&pod.labels))
     }
 }
 
@@ -118,141 +118,140 @@ impl Spread {
         }
     }
 
-    fn means(&self, own: &PodInfo, other: &PodInfo) -> bool {
-        own.key.namespace == other.key.namespace
+    fn selects(&self, pod: &PodInfo, other: &PodInfo) -> bool {
+        pod.key.namespace == other.key.namespace
             && self.pods.as_ref().is_some_and(|selector| selector.matches(&other.labels))
     }
 
-    /// The places where one pod more is not too many.
-    ///
-    /// Only nodes with the labels of all constraints count.
-    fn open<'a>(
+    /// The domains in which `pod` keeps within the maximum skew. Only nodes with the topology keys of all constraints count.
+    fn allowed_domains<'a>(
         &self,
         pod: &PodInfo,
         loads: &[NodeLoad],
-        labels: impl Iterator<Item = &'a str> + Clone,
+        topology_keys: impl Iterator<Item = &'a str> + Clone,
     ) -> BTreeSet<String> {
         let mut counts: BTreeMap<&String, i64> = BTreeMap::new();
-        let has_all = |load: &&NodeLoad| {
-            labels.clone().all(|label| load.node.labels.contains_key(label))
+        let counts_node = |load: &&NodeLoad| {
+            topology_keys.clone().all(|key| load.node.labels.contains_key(key))
                 && matches_selector(pod, &load.node)
         };
-        for load in loads.iter().filter(has_all) {
-            let Some(place) = load.node.labels.get(&self.topology_key) else { continue };
-            let staying = load.residents.iter().filter(|other| other.phase == PodPhase::Active);
-            let here = staying.filter(|other| self.means(pod, other)).count();
-            add(counts.entry(place).or_default(), i64::try_from(here).unwrap_or(i64::MAX));
+        for load in loads.iter().filter(counts_node) {
+            let Some(domain) = load.node.labels.get(&self.topology_key) else { continue };
+            let active = load.pods.iter().filter(|other| other.phase == PodPhase::Active);
+            let count = active.filter(|other| self.selects(pod, other)).count();
+            add(counts.entry(domain).or_default(), i64::try_from(count).unwrap_or(i64::MAX));
         }
-        let too_few = counts.len() < self.min_domains;
-        let least = if too_few { 0 } else { counts.values().copied().min().unwrap_or(0) };
-        let more = i64::from(self.means(pod, pod));
-        let fits = |count: i64| count.saturating_add(more).saturating_sub(least) <= self.max_skew;
+        let too_few_domains = counts.len() < self.min_domains;
+        let minimum = if too_few_domains { 0 } else { counts.values().copied().min().unwrap_or(0) };
+        let own = i64::from(self.selects(pod, pod));
+        let fits = |count: i64| count.saturating_add(own).saturating_sub(minimum) <= self.max_skew;
         counts
             .into_iter()
             .filter(|(_, count)| fits(*count))
-            .map(|(place, _)| place.clone())
+            .map(|(domain, _)| domain.clone())
             .collect()
     }
 }
 
-/// What the pods that are there mean for one pod: worked out once, then asked for every node.
+/// The effect of all assigned pods on one pod, computed once per cycle and then checked for every node.
 #[derive(Debug, Default)]
 pub struct InterPodState {
-    /// Label and value of places with a pod that this one wants to be apart from.
-    avoided: BTreeSet<(String, String)>,
-    /// The same for pods that want to be apart from this one.
-    closed: BTreeSet<(String, String)>,
-    /// By label, the places where the pods are that this one wants to be near.
-    affinity: Vec<(String, Affinity)>,
-    /// By label, the places where it would not make the spread too uneven.
+    /// Topology key and value of the domains that the pod's anti-affinity excludes.
+    excluded: BTreeSet<(String, String)>,
+    /// Topology key and value of the domains whose pods exclude this pod.
+    excluded_by_pods: BTreeSet<(String, String)>,
+    /// The domains that satisfy each affinity term, by topology key.
+    affinity: Vec<(String, AffinityDomains)>,
+    /// The domains that each spread constraint allows, by topology key.
     topology_spread: Vec<(String, BTreeSet<String>)>,
 }
 
 #[derive(Debug)]
-enum Affinity {
-    /// Only there.
-    At(BTreeSet<String>),
-    /// There is no such pod yet, and this is one: it may be the first, anywhere.
-    First,
+enum AffinityDomains {
+    /// These.
+    In(BTreeSet<String>),
+    /// Any: no pod matches yet, and this one matches its own terms.
+    Any,
 }
 
 impl InterPodState {
-    /// Looks around for `pod`.
+    /// Computes the state for `pod`.
     pub fn of(pod: &PodInfo, loads: &[NodeLoad], namespaces: &NamespaceLabels) -> Self {
         let constraints = &pod.constraints;
-        let domains = |label: &str, terms: &[Term]| -> BTreeSet<String> {
-            let all = |other: &Arc<PodInfo>| terms.iter().all(|t| t.means(other, namespaces));
-            let meant = loads.iter().filter(|load| load.residents.iter().any(all));
-            meant.filter_map(|load| load.node.labels.get(label).cloned()).collect()
+        let domains = |topology_key: &str, terms: &[Term]| -> BTreeSet<String> {
+            let all = |other: &Arc<PodInfo>| terms.iter().all(|t| t.selects(other, namespaces));
+            let matching = loads.iter().filter(|load| load.pods.iter().any(all));
+            matching.filter_map(|load| load.node.labels.get(topology_key).cloned()).collect()
         };
-        let mut found = Self::default();
+        let mut state = Self::default();
         for term in &constraints.anti_affinity {
             let domains = domains(&term.topology_key, std::slice::from_ref(term));
-            found
-                .avoided
+            state
+                .excluded
                 .extend(domains.into_iter().map(|value| (term.topology_key.clone(), value)));
         }
         for load in loads {
             let terms = load
-                .residents
+                .pods
                 .iter()
                 .filter(|p| p.constraints.has_anti_affinity())
                 .flat_map(|p| &p.constraints.anti_affinity);
-            for term in terms.filter(|term| term.means(pod, namespaces)) {
+            for term in terms.filter(|term| term.selects(pod, namespaces)) {
                 if let Some(value) = load.node.labels.get(&term.topology_key) {
-                    found.closed.insert((term.topology_key.clone(), value.clone()));
+                    state.excluded_by_pods.insert((term.topology_key.clone(), value.clone()));
                 }
             }
         }
-        // A pod there counts only if all terms mean it, and only who would be meant by all may be the first.
+        // A pod counts only if all terms select it, and the first pod must be selected by all of its terms.
         let affinity = constraints.affinity.iter();
         let affinity: Vec<_> = affinity
             .map(|term| (&term.topology_key, domains(&term.topology_key, &constraints.affinity)))
             .collect();
         let first = affinity.iter().all(|(_, domains)| domains.is_empty())
-            && constraints.affinity.iter().all(|term| term.means(pod, namespaces));
+            && constraints.affinity.iter().all(|term| term.selects(pod, namespaces));
         for (label, domains) in affinity {
-            let affinity = if first { Affinity::First } else { Affinity::At(domains) };
-            found.affinity.push((label.clone(), affinity));
+            let affinity = if first { AffinityDomains::Any } else { AffinityDomains::In(domains) };
+            state.affinity.push((label.clone(), affinity));
         }
         for spread in &constraints.topology_spread {
-            let labels =
+            let topology_keys =
                 constraints.topology_spread.iter().map(|spread| spread.topology_key.as_str());
-            found
-                .topology_spread
-                .push((spread.topology_key.clone(), spread.open(pod, loads, labels)));
+            state.topology_spread.push((
+                spread.topology_key.clone(),
+                spread.allowed_domains(pod, loads, topology_keys),
+            ));
         }
-        found
+        state
     }
 
-    /// Why the node is none for the pod; nothing if it may be.
+    /// Why the node is not feasible for the pod; none if it is.
     pub fn refusal(&self, node: &NodeInfo) -> Option<Refusal> {
-        let is_at = |domains: &BTreeSet<(String, String)>| {
+        let is_in = |domains: &BTreeSet<(String, String)>| {
             domains.iter().any(|(label, value)| node.labels.get(label) == Some(value))
         };
-        if is_at(&self.closed) {
-            return Some(Refusal::OthersKeepApart);
+        if is_in(&self.excluded_by_pods) {
+            return Some(Refusal::ExistingAntiAffinity);
         }
-        let affinity = |(label, affinity): &(String, Affinity)| {
+        let affinity = |(label, affinity): &(String, AffinityDomains)| {
             let value = node.labels.get(label);
             value.is_some_and(|value| match affinity {
-                Affinity::At(domains) => domains.contains(value),
-                Affinity::First => true,
+                AffinityDomains::In(domains) => domains.contains(value),
+                AffinityDomains::Any => true,
             })
         };
         if !self.affinity.iter().all(affinity) {
-            return Some(Refusal::NotNear);
+            return Some(Refusal::PodAffinity);
         }
-        if is_at(&self.avoided) {
-            return Some(Refusal::NotApart);
+        if is_in(&self.excluded) {
+            return Some(Refusal::PodAntiAffinity);
         }
         if self.topology_spread.iter().any(|(label, _)| !node.labels.contains_key(label)) {
-            return Some(Refusal::NoPlace);
+            return Some(Refusal::TopologySpreadLabel);
         }
-        let is_open = |(label, domains): &(String, BTreeSet<String>)| {
+        let is_allowed = |(label, domains): &(String, BTreeSet<String>)| {
             node.labels.get(label).is_some_and(|value| domains.contains(value))
         };
-        (!self.topology_spread.iter().all(is_open)).then_some(Refusal::Uneven)
+        (!self.topology_spread.iter().all(is_allowed)).then_some(Refusal::TopologySpread)
     }
 }
 

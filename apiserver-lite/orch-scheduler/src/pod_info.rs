@@ -1,4 +1,4 @@
-//! The fields of a pod that scheduling reads, taken from the API object once when it arrives.
+//! The projection of a pod that the scheduler caches.
 
 use std::collections::BTreeMap;
 
@@ -14,94 +14,93 @@ use crate::pod_affinity::PlacementConstraints;
 use crate::volumes::disks::{self, Disk};
 use crate::volumes::{ClaimUse, claims_of};
 
-/// Amounts by resource: processor time in thousandths, everything else in whole units or bytes.
+/// Amounts by resource: CPU in millicores, all others in bytes or units.
 pub type Amounts = BTreeMap<String, i64>;
 
-/// Processor time.
+/// CPU, in millicores.
 pub const CPU: &str = "cpu";
-/// Memory in bytes.
+/// Memory, in bytes.
 pub const MEMORY: &str = "memory";
-/// How many pods.
+/// The number of pods.
 pub const PODS: &str = "pods";
 
-/// A pod that asks for less than this counts as asking for this when nodes are compared, so that pods that ask
-/// for nothing spread as well.
-const LEAST_CPU: i64 = 100;
-const LEAST_MEMORY: i64 = 200 << 20;
+/// Defaults for containers without requests when nodes are scored, so that such pods are spread too.
+const DEFAULT_CPU: i64 = 100;
+const DEFAULT_MEMORY: i64 = 200 << 20;
 
-/// A pod.
+/// The fields of a pod that scheduling reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodInfo {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// Its uid.
+    /// The uid.
     pub uid: String,
-    /// What events about it refer to.
+    /// The object that its events refer to.
     pub reference: ObjectReference,
-    /// Its node; empty for none.
+    /// The assigned node; empty if there is none.
     pub node: String,
-    /// Where it is in its life.
+    /// The phase, reduced to what scheduling distinguishes.
     pub phase: PodPhase,
-    /// Whether it has begun to run.
-    pub has_begun: bool,
-    /// Who is to schedule it.
+    /// Whether its phase is past Pending.
+    pub has_started: bool,
+    /// The `schedulerName`.
     pub scheduler: String,
-    /// Higher goes first.
+    /// The priority; higher is scheduled first.
     pub priority: i32,
-    /// When it was made, in seconds since 1970.
+    /// The creation time, in seconds since 1970.
     pub created: i64,
-    /// What it asks for.
+    /// The requests.
     pub requests: Amounts,
-    /// What it counts for when nodes are compared: processor time and memory.
+    /// CPU and memory for scoring, with defaults for containers without requests.
     pub weight: (i64, i64),
-    /// Ports of the node that it wants for itself.
+    /// The host ports.
     pub host_ports: Vec<HostPort>,
-    /// Labels that its node must have.
+    /// The node selector.
     pub node_selector: BTreeMap<String, String>,
-    /// Terms of which its node must meet one.
+    /// The required node affinity.
     pub required: Option<NodeSelector>,
-    /// Terms that its node should meet.
+    /// The preferred node affinity.
     pub preferred: Vec<PreferredSchedulingTerm>,
-    /// Taints that it tolerates.
+    /// The tolerations.
     pub tolerations: Vec<Toleration>,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// What it says about other pods.
+    /// The required pod affinity, anti-affinity and topology spread.
     pub constraints: PlacementConstraints,
-    /// The claims that it uses.
+    /// The PersistentVolumeClaims.
     pub claims: Vec<ClaimUse>,
-    /// The disks that it names itself.
+    /// The disks that it mounts without a claim.
     pub disks: Vec<Disk>,
-    /// The uid of what controls it; pods of one controller are spread.
+    /// The uid of its controller; pods of one controller are spread.
     pub controller: Option<String>,
-    /// Its condition `PodScheduled`, if that is not true.
+    /// The condition PodScheduled unless it is true.
     pub unscheduled: Option<PodCondition>,
 }
 
-/// Where a pod is in its life.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodPhase {
-    /// It is to run.
+    /// Pending or running.
     Active,
-    /// It is being deleted; it still takes room.
+    /// Terminating; it still uses its requests.
     Terminating,
-    /// It has ended; it takes no room.
+    /// Finished; it uses nothing.
     Ended,
 }
 
-/// A port of the node.
+/// A host port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
-    /// The number.
+    /// The port number.
     pub port: i32,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// The address of the node; unspecified for all.
+    /// The host IP; unspecified for all.
     pub ip: String,
 }
 
 impl PodInfo {
-    /// From the API's object.
+    /// Projects an API object.
     pub fn of(names: &Names, pod: &Pod) -> Self {
         let (spec, status) = (&pod.spec, &pod.status);
         let metadata = pod.metadata();
@@ -116,7 +115,7 @@ impl PodInfo {
             reference: proto_client::events::reference(pod, names),
             node: spec.node_name.clone(),
             phase: phase(pod),
-            has_begun: !matches!(status.phase.as_str(), "" | "Pending"),
+            has_started: !matches!(status.phase.as_str(), "" | "Pending"),
             scheduler: spec.scheduler_name.clone(),
             priority: spec.priority.unwrap_or(0),
             created: metadata.creation_timestamp.unix().unwrap_or(0),
@@ -140,9 +139,9 @@ impl PodInfo {
         }
     }
 
-    /// Whether it has a node, and is yet to run there.
+    /// Whether it is assigned to a node and not running yet.
     pub fn is_starting(&self) -> bool {
-        !self.node.is_empty() && self.phase == PodPhase::Active && !self.has_begun
+        !self.node.is_empty() && self.phase == PodPhase::Active && !self.has_started
     }
 }
 
@@ -156,19 +155,18 @@ fn phase(pod: &Pod) -> PodPhase {
     }
 }
 
-/// The amount of a resource in its unit; less than nothing, which validation keeps out, is nothing.
+/// The amount of a resource in its unit, at least zero.
 pub(crate) fn amount(resource: &str, quantity: &Quantity) -> i64 {
     let amount = if resource == CPU { quantity.as_milli() } else { quantity.value() };
     amount.max(0)
 }
 
-/// Adds to a sum that stays at the largest number: what asks for more than there can be fits nowhere.
+/// Adds with saturation, so that a request beyond the range is infeasible instead of negative.
 pub fn add(sum: &mut i64, amount: i64) {
     *sum = sum.saturating_add(amount);
 }
 
-/// What the pod needs at once: all containers together or the largest init container, whichever is more, and
-/// its overhead.
+/// The larger of the sum over the containers and the largest init container, plus the overhead.
 fn requests(pod: &Pod) -> Amounts {
     let mut sum = Amounts::new();
     for container in &pod.spec.containers {
@@ -189,15 +187,15 @@ fn requests(pod: &Pod) -> Amounts {
 }
 
 fn weight(pod: &Pod) -> (i64, i64) {
-    let of = |container: &Container, resource: &str, least: i64| {
-        let asked = container.resources.requests.get(resource);
-        asked.map_or(least, |quantity| amount(resource, quantity))
+    let of = |container: &Container, resource: &str, default: i64| {
+        let request = container.resources.requests.get(resource);
+        request.map_or(default, |quantity| amount(resource, quantity))
     };
-    let sum = |resource, least| {
-        let asked = pod.spec.containers.iter().map(|container| of(container, resource, least));
-        asked.fold(0, i64::saturating_add)
+    let sum = |resource, default| {
+        let requests = pod.spec.containers.iter().map(|container| of(container, resource, default));
+        requests.fold(0, i64::saturating_add)
     };
-    (sum(CPU, LEAST_CPU), sum(MEMORY, LEAST_MEMORY))
+    (sum(CPU, DEFAULT_CPU), sum(MEMORY, DEFAULT_MEMORY))
 }
 
 fn host_ports(pod: &Pod) -> Vec<HostPort> {
@@ -217,7 +215,7 @@ pub mod examples {
     use super::*;
     use crate::node_info::NodeInfo;
 
-    /// A pending pod that asks for `cpu` thousandths and `memory` bytes.
+    /// A pending pod that requests `cpu` millicores and `memory` bytes.
     pub fn pod(name: &str, cpu: i64, memory: i64) -> PodInfo {
         let mut pod = Pod::default();
         pod.metadata.name = name.into();
@@ -232,7 +230,7 @@ pub mod examples {
         PodInfo::of(names(), &pod)
     }
 
-    /// An empty node of 4 processors, 8 GiB and 110 pods.
+    /// A node with 4 CPUs, 8 GiB and 110 pods.
     pub fn node(name: &str) -> NodeInfo {
         let allocatable = [(CPU, 4000), (MEMORY, 8 << 30), (PODS, 110)];
         NodeInfo {
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_the_larger_of_its_phases_and_the_overhead() {
+    fn requests_are_the_larger_of_containers_and_init_containers_plus_overhead() {
         let mut pod = Pod::default();
         pod.spec.containers = vec![container("200m"), container("300m")];
         assert_eq!(requests(&pod)[CPU], 500);

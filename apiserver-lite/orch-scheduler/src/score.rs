@@ -1,5 +1,5 @@
-//! Which of the nodes that fit is best: idle ones, evenly used ones, ones that the pod prefers, ones that do not
-//! mind it, and ones with few of its siblings. Each view gives 0 to 100 points and has a weight.
+//! The Score extension point: NodeResourcesLeastAllocated, NodeResourcesBalancedAllocation, NodeAffinity, TaintToleration and the spreading of
+//! a controller's pods. Each plugin gives 0 to 100 points, which are weighted.
 
 use std::cmp::Reverse;
 
@@ -7,91 +7,93 @@ use crate::filter::{matches_term, tolerates};
 use crate::nodes::NodeLoad;
 use crate::pod_info::{CPU, MEMORY, PodInfo};
 
-const MOST: i64 = 100;
+const MAX_POINTS: i64 = 100;
 
-/// The best node, by its place in `fitting`; none if that is empty.
-pub fn best(pod: &PodInfo, fitting: &[&NodeLoad]) -> Option<usize> {
-    let preferred = scaled(fitting.iter().map(|load| preference(pod, load)).collect());
-    let minded = inverted(fitting.iter().map(|load| objections(pod, load)).collect());
-    let siblings = inverted(fitting.iter().map(|load| siblings(pod, load)).collect());
+/// Selects the best node, by its index in `feasible`; none if that is empty.
+pub fn select_best(pod: &PodInfo, feasible: &[&NodeLoad]) -> Option<usize> {
+    let affinity = normalize(feasible.iter().map(|load| preferred_weight(pod, load)).collect());
+    let taints =
+        normalize_reversed(feasible.iter().map(|load| count_untolerated(pod, load)).collect());
+    let siblings =
+        normalize_reversed(feasible.iter().map(|load| count_siblings(pod, load)).collect());
     let score = |nth: usize, load: &NodeLoad| {
         let at = |points: &[i64]| points.get(nth).copied().unwrap_or(0);
         let weighed = [
-            (1, idle(pod, load)),
-            (1, even(pod, load)),
-            (2, at(&preferred)),
-            (3, at(&minded)),
+            (1, least_allocated(pod, load)),
+            (1, balanced_allocation(pod, load)),
+            (2, at(&affinity)),
+            (3, at(&taints)),
             (2, at(&siblings)),
         ];
         let weighed = weighed.into_iter().map(|(weight, points)| points.saturating_mul(weight));
         weighed.fold(0, i64::saturating_add)
     };
-    // Of equals, the one with the fewest pods; of those, the first by name.
-    let ranked = fitting.iter().enumerate();
+    // Ties are broken by the number of pods, then by name.
+    let ranked = feasible.iter().enumerate();
     ranked
-        .min_by_key(|(nth, load)| (Reverse(score(*nth, load)), load.pods, *nth))
+        .min_by_key(|(nth, load)| (Reverse(score(*nth, load)), load.pod_count, *nth))
         .map(|(nth, _)| nth)
 }
 
-/// The parts of processor time and memory that would be used with the pod.
-fn used(pod: &PodInfo, load: &NodeLoad) -> [f64; 2] {
-    let part = |resource: &str, used: i64| {
+/// The fractions of CPU and memory that would be allocated with the pod.
+fn allocated_fractions(pod: &PodInfo, load: &NodeLoad) -> [f64; 2] {
+    let fraction = |resource: &str, used: i64| {
         let whole = load.node.allocatable.get(resource).copied().unwrap_or(0);
         if whole <= 0 { 1.0 } else { (used as f64 / whole as f64).min(1.0) }
     };
     let (cpu, memory) = pod.weight;
     [
-        part(CPU, load.weight.0.saturating_add(cpu)),
-        part(MEMORY, load.weight.1.saturating_add(memory)),
+        fraction(CPU, load.weight.0.saturating_add(cpu)),
+        fraction(MEMORY, load.weight.1.saturating_add(memory)),
     ]
 }
 
 fn points(part: f64) -> i64 {
-    (part.clamp(0.0, 1.0) * MOST as f64) as i64
+    (part.clamp(0.0, 1.0) * MAX_POINTS as f64) as i64
 }
 
-/// More for a node that has more left.
-fn idle(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let [cpu, memory] = used(pod, load);
+/// NodeResourcesLeastAllocated: more points for more free resources.
+fn least_allocated(pod: &PodInfo, load: &NodeLoad) -> i64 {
+    let [cpu, memory] = allocated_fractions(pod, load);
     i64::midpoint(points(1.0 - cpu), points(1.0 - memory))
 }
 
-/// More for a node of which processor time and memory would be used alike.
-fn even(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let [cpu, memory] = used(pod, load);
+/// NodeResourcesBalancedAllocation: more points for similar fractions of CPU and memory.
+fn balanced_allocation(pod: &PodInfo, load: &NodeLoad) -> i64 {
+    let [cpu, memory] = allocated_fractions(pod, load);
     points(1.0 - (cpu - memory).abs() / 2.0)
 }
 
-/// The weights of the preferences that the node meets.
-fn preference(pod: &PodInfo, load: &NodeLoad) -> i64 {
+/// NodeAffinity: the weights of the preferred terms that the node matches.
+fn preferred_weight(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let met = pod.preferred.iter().filter(|term| matches_term(&term.preference, &load.node));
     met.map(|term| i64::from(term.weight)).fold(0, i64::saturating_add)
 }
 
-/// Taints that would rather not have the pod.
-fn objections(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let mild = load.node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
-    let minds = mild.filter(|taint| !pod.tolerations.iter().any(|t| tolerates(t, taint)));
-    i64::try_from(minds.count()).unwrap_or(MOST)
+/// TaintToleration: the PreferNoSchedule taints that the pod does not tolerate.
+fn count_untolerated(pod: &PodInfo, load: &NodeLoad) -> i64 {
+    let soft = load.node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
+    let untolerated = soft.filter(|taint| !pod.tolerations.iter().any(|t| tolerates(t, taint)));
+    i64::try_from(untolerated.count()).unwrap_or(MAX_POINTS)
 }
 
-/// Pods of the same controller on the node.
-fn siblings(pod: &PodInfo, load: &NodeLoad) -> i64 {
+/// The number of pods of the same controller on the node.
+fn count_siblings(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let controller = pod.controller.as_ref();
     controller.and_then(|uid| load.by_controller.get(uid)).copied().unwrap_or(0)
 }
 
-/// The most becomes 100, the others in proportion.
-fn scaled(values: Vec<i64>) -> Vec<i64> {
+/// Scales the values so that the largest becomes 100.
+fn normalize(values: Vec<i64>) -> Vec<i64> {
     let most = values.iter().copied().max().unwrap_or(0);
-    // Of stored preferences some may count less than nothing.
-    let part = |value: i64| value.max(0).saturating_mul(MOST).checked_div(most).unwrap_or(0);
+    // Stored weights may be negative.
+    let part = |value: i64| value.max(0).saturating_mul(MAX_POINTS).checked_div(most).unwrap_or(0);
     values.into_iter().map(|value| if most <= 0 { 0 } else { part(value) }).collect()
 }
 
-/// The most becomes 0, none becomes 100.
-fn inverted(values: Vec<i64>) -> Vec<i64> {
-    scaled(values).into_iter().map(|value| MOST.saturating_sub(value)).collect()
+/// Scales the values so that the largest becomes 0, and zero becomes 100.
+fn normalize_reversed(values: Vec<i64>) -> Vec<i64> {
+    normalize(values).into_iter().map(|value| MAX_POINTS.saturating_sub(value)).collect()
 }
 
 #[cfg(test)]
@@ -110,12 +112,12 @@ mod tests {
     }
 
     fn chosen(pod: &PodInfo, loads: &[NodeLoad]) -> String {
-        let fitting: Vec<&NodeLoad> = loads.iter().collect();
-        best(pod, &fitting).map_or_else(String::new, |nth| loads[nth].node.name.clone())
+        let feasible: Vec<&NodeLoad> = loads.iter().collect();
+        select_best(pod, &feasible).map_or_else(String::new, |nth| loads[nth].node.name.clone())
     }
 
     #[test]
-    fn idle_nodes_are_better() {
+    fn nodes_with_free_resources_are_preferred() {
         let mut loads = loads(&["a", "b", "c"]);
         assert_eq!(chosen(&pod("p", 100, 1 << 20), &loads), "a");
         loads[0].add(pod("x", 2000, 4 << 30));
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ask_for_nothing_spread_too() {
+    fn pods_without_requests_are_spread() {
         let mut loads = loads(&["a", "b"]);
         let mut nothing = pod("p", 0, 0);
         nothing.weight = (100, 200 << 20);
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn preferences_count() {
+    fn preferred_affinity_and_soft_taints_count() {
         let mut picky = pod("p", 100, 1 << 20);
         let requirement = NodeSelectorRequirement {
             key: "zone".into(),

@@ -1,14 +1,13 @@
-//! What a pod's claims say about its node: where the volumes are that it has, and where those can be that it still
-//! needs.
+//! The filter VolumeBinding: on which nodes the volumes of a pod's claims are or can be.
 //!
 //! ```text
-//!   claim ── bound ───────────────────▶ its volume's nodes only
-//!         ── its class waits ─────────▶ nodes with a free volume that fits, or where one can be made
-//!         ── neither ─────────────────▶ no node yet
+//!   claim ── bound ───────────────────▶ the nodes of its volume
+//!         ── WaitForFirstConsumer ────▶ nodes with a matching free volume, or where one can be provisioned
+//!         ── Immediate, unbound ──────▶ no node
 //! ```
 //!
-//! A claim whose class waits is bound after the node is chosen, and the pod only after that: the choice is written to
-//! the objects ([`Choice::write`]), and the pod is looked at again when they have changed.
+//! A claim with delayed binding is bound after the node is selected, and the pod after that: the selection is written to the objects
+//! ([`VolumeChoice::patch`]), and the pod is retried when they change.
 
 pub mod disks;
 pub mod limits;
@@ -35,10 +34,10 @@ use limits::Limits;
 /// A claim that a pod uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimUse {
-    /// Its name.
+    /// The claim's name.
     pub name: String,
-    /// Whether the pod brings it along.
-    pub own: bool,
+    /// Whether it belongs to an ephemeral volume of the pod.
+    pub ephemeral: bool,
 }
 
 /// The claims that a pod uses.
@@ -47,17 +46,17 @@ pub fn claims_of(pod: &Pod) -> Vec<ClaimUse> {
     let claim = |volume: &proto_api::core::v1::Volume| {
         let source = &volume.volume_source;
         if let Some(claim) = &source.persistent_volume_claim {
-            return Some(ClaimUse { name: claim.claim_name.clone(), own: false });
+            return Some(ClaimUse { name: claim.claim_name.clone(), ephemeral: false });
         }
         let name = format!("{}-{}", pod.metadata.name, volume.name);
-        source.ephemeral.is_some().then_some(ClaimUse { name, own: true })
+        source.ephemeral.is_some().then_some(ClaimUse { name, ephemeral: true })
     };
     volumes.filter_map(claim).collect()
 }
 
-/// All objects about storage, as one pass sees them.
+/// The storage objects of one scheduling cycle.
 #[derive(Clone, Debug, Default)]
-pub struct Storage {
+pub struct StorageSnapshot {
     /// Claims.
     pub claims: BTreeMap<ObjectKey, Arc<PersistentVolumeClaim>>,
     /// Volumes by name.
@@ -66,17 +65,17 @@ pub struct Storage {
     pub classes: BTreeMap<String, Arc<StorageClass>>,
     /// Drivers by name.
     pub drivers: BTreeMap<String, Arc<CSIDriver>>,
-    /// What is left to be made of.
+    /// Capacities that CSI drivers publish.
     pub capacities: Vec<Arc<CSIStorageCapacity>>,
-    /// How many volumes nodes can have.
+    /// The volume limits of the nodes.
     pub limits: Limits,
-    /// Volumes chosen in this pass, which the map may not show yet.
-    pub taken: BTreeSet<String>,
+    /// Volumes selected in this cycle.
+    pub assumed: BTreeSet<String>,
 }
 
-/// The annotations that decide, in the words of the naming profile.
+/// The annotations and labels that volume binding reads, named by the naming profile.
 #[derive(Clone, Debug)]
-pub struct Marks {
+pub struct VolumeAnnotations {
     bind_completed: String,
     bound_by_controller: String,
     selected_node: String,
@@ -84,8 +83,8 @@ pub struct Marks {
     zones: Vec<String>,
 }
 
-impl Marks {
-    /// As the naming profile has them.
+impl VolumeAnnotations {
+    /// The names of a naming profile.
     pub fn new(names: &Names) -> Self {
         let failure_domain = |name: &str| names.sub_label("failure-domain.beta", name);
         Self {
@@ -112,135 +111,139 @@ impl Marks {
     }
 }
 
-/// What a pod's claims need of a node.
+/// What a pod's claims require of a node.
 #[derive(Clone, Debug, Default)]
-pub struct Needs {
-    /// Volumes that it has.
+pub struct ClaimRequirements {
+    /// The bound volumes.
     bound: Vec<Arc<PersistentVolume>>,
-    /// Claims that are bound once its node is known.
-    waiting: Vec<Arc<PersistentVolumeClaim>>,
-    /// A claim that another pod must not use, by name.
-    alone: Vec<String>,
-    /// A volume that is bound does not exist.
-    missing: bool,
+    /// Claims that are bound once the node is selected.
+    unbound: Vec<Arc<PersistentVolumeClaim>>,
+    /// Names of claims with the access mode ReadWriteOncePod.
+    exclusive: Vec<String>,
+    /// Whether a bound volume does not exist.
+    volume_missing: bool,
 }
 
-/// How a claim gets its volume on a node.
+/// How a claim with delayed binding gets its volume on a node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Choice {
-    /// It gets this one.
-    Take(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>),
-    /// One is made there.
-    Make(Arc<PersistentVolumeClaim>),
+pub enum VolumeChoice {
+    /// It is bound to this volume.
+    Bind(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>),
+    /// A volume is provisioned.
+    Provision(Arc<PersistentVolumeClaim>),
 }
 
-/// A change of an object, conditional on its version.
+/// A merge patch, conditional on the object's version.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
-    /// Of a volume.
+pub enum VolumePatch {
+    /// Of a PersistentVolume.
     Volume(String, Value),
-    /// Of a claim.
+    /// Of a PersistentVolumeClaim.
     Claim(ObjectKey, Value),
 }
 
-impl Needs {
-    /// What the pod's claims need.
+impl ClaimRequirements {
+    /// Computes the requirements of the pod's claims.
     ///
     /// # Errors
-    /// Why no node will do, whichever it is.
-    pub fn of(pod: &PodInfo, storage: &Storage, marks: &Marks) -> Result<Self, Refusal> {
-        let mut needs = Self::default();
+    /// Why no node is feasible.
+    pub fn of(
+        pod: &PodInfo,
+        storage: &StorageSnapshot,
+        annotations: &VolumeAnnotations,
+    ) -> Result<Self, Refusal> {
+        let mut requirements = Self::default();
         for used in &pod.claims {
             let key = ObjectKey::new(&pod.key.namespace, &used.name);
-            let claim = usable(pod, used, storage.claims.get(&key))?;
+            let claim = check_claim(pod, used, storage.claims.get(&key))?;
             let named = &claim.spec.volume_name;
             if claim.spec.access_modes.iter().any(|mode| mode == "ReadWriteOncePod") {
-                needs.alone.push(used.name.clone());
+                requirements.exclusive.push(used.name.clone());
             }
-            let done = claim.metadata.annotations.contains_key(&marks.bind_completed);
-            if !named.is_empty() && done {
+            let bound = claim.metadata.annotations.contains_key(&annotations.bind_completed);
+            if !named.is_empty() && bound {
                 match storage.volumes.get(named) {
-                    Some(volume) => needs.bound.push(volume.clone()),
-                    None => needs.missing = true,
+                    Some(volume) => requirements.bound.push(volume.clone()),
+                    None => requirements.volume_missing = true,
                 }
                 continue;
             }
-            let class = storage.classes.get(marks.class_of(claim));
-            let waits = class.is_some_and(|class| {
+            let class = storage.classes.get(annotations.class_of(claim));
+            let delayed = class.is_some_and(|class| {
                 class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
             });
-            if !(waits && named.is_empty()) {
+            if !(delayed && named.is_empty()) {
                 let why = "pod has unbound immediate PersistentVolumeClaims";
                 return Err(Refusal::Claims(why.to_owned()));
             }
-            needs.waiting.push(claim.clone());
+            requirements.unbound.push(claim.clone());
         }
-        Ok(needs)
+        Ok(requirements)
     }
 
-    /// How each claim that waits gets its volume on a node.
+    /// Selects a volume for each claim with delayed binding.
     ///
     /// # Errors
-    /// Why the node will not do.
+    /// Why the node is not feasible.
     pub fn check(
         &self,
         pod: &PodInfo,
         load: &NodeLoad,
-        storage: &Storage,
-        marks: &Marks,
-    ) -> Result<Vec<Choice>, Refusal> {
+        storage: &StorageSnapshot,
+        annotations: &VolumeAnnotations,
+    ) -> Result<Vec<VolumeChoice>, Refusal> {
         let node = load.node.as_ref();
-        if self.missing {
-            return Err(Refusal::NoSuchVolume);
+        if self.volume_missing {
+            return Err(Refusal::VolumeNotFound);
         }
         if self.bound.iter().any(|volume| !is_reachable(volume, node)) {
-            return Err(Refusal::VolumeElsewhere);
+            return Err(Refusal::VolumeNodeAffinity);
         }
-        if self.bound.iter().any(|volume| !is_in_zone(volume, node, marks)) {
+        if self.bound.iter().any(|volume| !is_in_zone(volume, node, annotations)) {
             return Err(Refusal::VolumeZone);
         }
-        if storage.limits.is_exceeded(pod, load, storage, marks) {
-            return Err(Refusal::TooManyVolumes);
+        if storage.limits.is_exceeded(pod, load, storage, annotations) {
+            return Err(Refusal::MaxVolumeCount);
         }
-        let mut chosen: BTreeSet<&str> = BTreeSet::new();
+        let mut assumed: BTreeSet<&str> = BTreeSet::new();
         let mut choices = Vec::new();
-        for claim in &self.waiting {
-            let decided = claim.metadata.annotations.get(&marks.selected_node);
-            if decided.is_some_and(|decided| *decided != node.name) {
-                return Err(Refusal::NoVolume);
+        for claim in &self.unbound {
+            let selected = claim.metadata.annotations.get(&annotations.selected_node);
+            if selected.is_some_and(|selected| *selected != node.name) {
+                return Err(Refusal::NoVolumeToBind);
             }
             let free = |volume: &PersistentVolume| {
-                !chosen.contains(volume.metadata.name.as_str())
-                    && !storage.taken.contains(&volume.metadata.name)
+                !assumed.contains(volume.metadata.name.as_str())
+                    && !storage.assumed.contains(&volume.metadata.name)
             };
-            match find(claim, node, storage, marks, free) {
-                Some(volume) if decided.is_none() || is_promised(volume, claim) => {
-                    chosen.insert(&volume.metadata.name);
-                    choices.push(Choice::Take(claim.clone(), volume.clone()));
+            match find_volume(claim, node, storage, annotations, free) {
+                Some(volume) if selected.is_none() || is_reserved_for(volume, claim) => {
+                    assumed.insert(&volume.metadata.name);
+                    choices.push(VolumeChoice::Bind(claim.clone(), volume.clone()));
                 }
                 _ => {
-                    can_make(claim, node, storage, marks)?;
-                    choices.push(Choice::Make(claim.clone()));
+                    check_provisioning(claim, node, storage, annotations)?;
+                    choices.push(VolumeChoice::Provision(claim.clone()));
                 }
             }
         }
         Ok(choices)
     }
 
-    /// Whether a claim that is to be used by one pod only is used by another, on any node.
-    pub fn is_shared(&self, pod: &PodInfo, loads: &[NodeLoad]) -> bool {
+    /// Whether another pod, on any node, uses one of the pod's ReadWriteOncePod claims.
+    pub fn is_used_by_another(&self, pod: &PodInfo, loads: &[NodeLoad]) -> bool {
         let uses = |other: &PodInfo| {
             other.uid != pod.uid
                 && other.key.namespace == pod.key.namespace
-                && other.claims.iter().any(|claim| self.alone.contains(&claim.name))
+                && other.claims.iter().any(|claim| self.exclusive.contains(&claim.name))
         };
-        !self.alone.is_empty()
-            && loads.iter().flat_map(|load| &load.residents).any(|other| uses(other))
+        !self.exclusive.is_empty()
+            && loads.iter().flat_map(|load| &load.pods).any(|other| uses(other))
     }
 }
 
-/// The claim, if it is there, the pod's to use, and not about to go.
-fn usable<'a>(
+/// The claim if it exists, belongs to the pod if it is ephemeral, and is neither lost nor terminating.
+fn check_claim<'a>(
     pod: &PodInfo,
     used: &ClaimUse,
     found: Option<&'a Arc<PersistentVolumeClaim>>,
@@ -248,7 +251,7 @@ fn usable<'a>(
     let name = &used.name;
     let refused = |why: String| Err(Refusal::Claims(why));
     let Some(claim) = found else {
-        return refused(if used.own {
+        return refused(if used.ephemeral {
             format!(
                 "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"
             )
@@ -266,14 +269,14 @@ fn usable<'a>(
         return refused(format!("persistentvolumeclaim {name:?} is being deleted"));
     }
     let owns = |owner: &OwnerReference| owner.controller == Some(true) && owner.uid == pod.uid;
-    if used.own && !claim.metadata.owner_references.iter().any(owns) {
+    if used.ephemeral && !claim.metadata.owner_references.iter().any(owns) {
         let (claim, pod) = (ObjectKey::of(&claim.metadata), &pod.key);
         return refused(format!("PVC {claim} was not created for pod {pod} (pod is not owner)"));
     }
     Ok(claim)
 }
 
-// === Where a volume is ===
+// === Topology of a volume ===
 
 fn is_reachable(volume: &PersistentVolume, node: &NodeInfo) -> bool {
     let affinity = volume.spec.node_affinity.as_ref().and_then(|a| a.required.as_ref());
@@ -282,21 +285,21 @@ fn is_reachable(volume: &PersistentVolume, node: &NodeInfo) -> bool {
     })
 }
 
-/// Labels of zones on a volume hold for nodes that have such labels; one may name several zones.
-fn is_in_zone(volume: &PersistentVolume, node: &NodeInfo, marks: &Marks) -> bool {
+/// Zone labels of a volume apply to nodes that have such labels; a value may list several zones.
+fn is_in_zone(volume: &PersistentVolume, node: &NodeInfo, annotations: &VolumeAnnotations) -> bool {
     let known: Vec<&String> =
-        marks.zones.iter().filter(|key| node.labels.contains_key(*key)).collect();
+        annotations.zones.iter().filter(|key| node.labels.contains_key(*key)).collect();
     known.is_empty()
-        || marks.zones.iter().all(|key| {
+        || annotations.zones.iter().all(|key| {
             let Some(zones) = volume.metadata.labels.get(key) else { return true };
-            let here = node.labels.get(key);
-            here.is_some_and(|here| zones.split("__").any(|zone| zone == here))
+            let own = node.labels.get(key);
+            own.is_some_and(|own| zones.split("__").any(|zone| zone == own))
         })
 }
 
-// === Which volume a claim gets ===
+// === Volume of a claim ===
 
-fn is_promised(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|of| {
         of.name == claim.metadata.name
             && of.namespace == claim.metadata.namespace
@@ -304,12 +307,12 @@ fn is_promised(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool
     })
 }
 
-/// The smallest free volume that fits the claim and that the node reaches; one that is promised to it before all others.
-fn find<'a>(
+/// The volume whose claimRef names the claim, else the smallest available one that matches it and is accessible from the node.
+fn find_volume<'a>(
     claim: &PersistentVolumeClaim,
     node: &NodeInfo,
-    storage: &'a Storage,
-    marks: &Marks,
+    storage: &'a StorageSnapshot,
+    annotations: &VolumeAnnotations,
     free: impl Fn(&PersistentVolume) -> bool,
 ) -> Option<&'a Arc<PersistentVolume>> {
     let selector = match &claim.spec.selector {
@@ -319,24 +322,24 @@ fn find<'a>(
     let fits = |volume: &&Arc<PersistentVolume>| {
         let spec = &volume.spec;
         let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
-        marks.class_of_volume(volume) == marks.class_of(claim)
+        annotations.class_of_volume(volume) == annotations.class_of(claim)
             && volume.metadata.deletion_timestamp.is_none()
             && mode(&spec.volume_mode) == mode(&claim.spec.volume_mode)
             && size(&spec.capacity) >= size(&claim.spec.resources.requests)
             && claim.spec.access_modes.iter().all(|mode| spec.access_modes.contains(mode))
             && is_reachable(volume, node)
     };
-    let promised = storage.volumes.values().find(|volume| is_promised(volume, claim));
-    if let Some(promised) = promised {
-        return Some(promised).filter(fits);
+    let reserved = storage.volumes.values().find(|volume| is_reserved_for(volume, claim));
+    if let Some(reserved) = reserved {
+        return Some(reserved).filter(fits);
     }
-    let open = |volume: &&Arc<PersistentVolume>| {
+    let is_available = |volume: &&Arc<PersistentVolume>| {
         volume.spec.claim_ref.is_none()
             && volume.status.phase == "Available"
             && selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
             && free(volume)
     };
-    let all = storage.volumes.values().filter(open).filter(fits);
+    let all = storage.volumes.values().filter(is_available).filter(fits);
     all.min_by_key(|volume| (volume.spec.access_modes.len(), size(&volume.spec.capacity)))
 }
 
@@ -344,83 +347,97 @@ fn size(resources: &BTreeMap<String, Quantity>) -> Quantity {
     resources.get("storage").copied().unwrap_or(Quantity::ZERO)
 }
 
-/// Whether the class's provisioner can make a volume for the node.
-fn can_make(
+/// Whether the class's provisioner can provision a volume for the node.
+fn check_provisioning(
     claim: &PersistentVolumeClaim,
     node: &NodeInfo,
-    storage: &Storage,
-    marks: &Marks,
+    storage: &StorageSnapshot,
+    annotations: &VolumeAnnotations,
 ) -> Result<(), Refusal> {
-    let class = storage.classes.get(marks.class_of(claim)).ok_or(Refusal::NoVolume)?;
+    let class = storage.classes.get(annotations.class_of(claim)).ok_or(Refusal::NoVolumeToBind)?;
     let provisioner = &class.provisioner;
     if provisioner.is_empty() || provisioner.ends_with("/no-provisioner") {
-        return Err(Refusal::NoVolume);
+        return Err(Refusal::NoVolumeToBind);
     }
     let allowed = class.allowed_topologies.is_empty()
         || class.allowed_topologies.iter().any(|term| {
-            term.match_label_expressions.iter().all(|wanted| {
-                node.labels.get(&wanted.key).is_some_and(|value| wanted.values.contains(value))
+            term.match_label_expressions.iter().all(|label| {
+                node.labels.get(&label.key).is_some_and(|value| label.values.contains(value))
             })
         });
     if !allowed {
-        return Err(Refusal::NoVolume);
+        return Err(Refusal::NoVolumeToBind);
     }
-    let counts = storage
+    let publishes_capacity = storage
         .drivers
         .get(provisioner)
         .is_some_and(|driver| driver.spec.storage_capacity == Some(true));
-    let wanted = size(&claim.spec.resources.requests);
+    let request = size(&claim.spec.resources.requests);
     let has_room = |capacity: &Arc<CSIStorageCapacity>| {
         let selector = capacity.node_topology.as_ref();
         let selector = selector.and_then(|s| Selector::from_label_selector(s, "nodeTopology").ok());
         capacity.storage_class_name == class.metadata.name
             && selector.is_some_and(|selector| selector.matches(&node.labels))
-            && capacity.maximum_volume_size.or(capacity.capacity).is_some_and(|q| q >= wanted)
+            && capacity.maximum_volume_size.or(capacity.capacity).is_some_and(|q| q >= request)
     };
-    if counts && !storage.capacities.iter().any(has_room) {
-        return Err(Refusal::NoRoomForVolume);
+    if publishes_capacity && !storage.capacities.iter().any(has_room) {
+        return Err(Refusal::NoStorageCapacity);
     }
     Ok(())
 }
 
-impl Choice {
-    /// The volume that is taken.
-    pub fn taken(&self) -> Option<&str> {
+impl VolumeChoice {
+    /// The name of the volume to bind.
+    pub fn volume_name(&self) -> Option<&str> {
         match self {
-            Self::Take(_, volume) => Some(&volume.metadata.name),
-            Self::Make(_) => None,
+            Self::Bind(_, volume) => Some(&volume.metadata.name),
+            Self::Provision(_) => None,
         }
     }
 
-    /// What is to be written so that it comes true; nothing when it is written.
-    pub fn write(&self, names: &Names, marks: &Marks, node: &str) -> Option<Write> {
+    /// The patch that selects the volume or the node; none if it is written.
+    pub fn patch(
+        &self,
+        names: &Names,
+        annotations: &VolumeAnnotations,
+        node: &str,
+    ) -> Option<VolumePatch> {
         match self {
-            Self::Take(claim, volume) => {
+            Self::Bind(claim, volume) => {
                 let of = volume.spec.claim_ref.as_ref();
                 if of.is_some_and(|of| of.uid == claim.metadata.uid) {
                     return None;
                 }
-                let mut metadata = condition(&volume.metadata);
+                let mut metadata = precondition(&volume.metadata);
                 if of.is_none() {
-                    metadata["annotations"] = json!({marks.bound_by_controller.as_str(): "yes"});
+                    metadata["annotations"] =
+                        json!({annotations.bound_by_controller.as_str(): "yes"});
                 }
                 let of = reference(claim.as_ref(), names);
                 let patch = json!({"metadata": metadata, "spec": {"claimRef": of}});
-                Some(Write::Volume(volume.metadata.name.clone(), patch))
+                Some(VolumePatch::Volume(volume.metadata.name.clone(), patch))
             }
-            Self::Make(claim) => {
-                if claim.metadata.annotations.get(&marks.selected_node).is_some_and(|n| n == node) {
+            Self::Provision(claim) => {
+                if claim
+                    .metadata
+                    .annotations
+                    .get(&annotations.selected_node)
+                    .is_some_and(|n| n == node)
+                {
                     return None;
                 }
-                let mut metadata = condition(&claim.metadata);
-                metadata["annotations"] = json!({marks.selected_node.as_str(): node});
-                Some(Write::Claim(ObjectKey::of(claim.metadata()), json!({"metadata": metadata})))
+                let mut metadata = precondition(&claim.metadata);
+                metadata["annotations"] = json!({annotations.selected_node.as_str(): node});
+                Some(VolumePatch::Claim(
+                    ObjectKey::of(claim.metadata()),
+                    json!({"metadata": metadata}),
+                ))
             }
         }
     }
 }
 
-fn condition(metadata: &ObjectMeta) -> Value {
+fn precondition(metadata: &ObjectMeta) -> Value {
     json!({"uid": metadata.uid, "resourceVersion": metadata.resource_version})
 }
 

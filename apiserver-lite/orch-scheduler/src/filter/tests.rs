@@ -14,35 +14,35 @@ fn refusals(pod: &PodInfo, node: NodeInfo) -> String {
 }
 
 #[test]
-fn room() {
+fn resources() {
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(pod("first", 3000, 1 << 30));
-    let said = |pod: &PodInfo, load: &NodeLoad| {
+    let reasons = |pod: &PodInfo, load: &NodeLoad| {
         check(pod, load)
             .err()
             .map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
-    assert_eq!(said(&pod("b", 1000, 7 << 30), &load), None);
-    assert_eq!(said(&pod("b", 1001, 1), &load).unwrap(), "Insufficient cpu");
+    assert_eq!(reasons(&pod("b", 1000, 7 << 30), &load), None);
+    assert_eq!(reasons(&pod("b", 1001, 1), &load).unwrap(), "Insufficient cpu");
     assert_eq!(
-        said(&pod("b", 1001, 8 << 30), &load).unwrap(),
+        reasons(&pod("b", 1001, 8 << 30), &load).unwrap(),
         "Insufficient cpu, Insufficient memory"
     );
     let mut gpu = pod("b", 0, 0);
     gpu.requests.insert("example.com/gpu".into(), 1);
-    assert_eq!(said(&gpu, &load).unwrap(), "Insufficient example.com/gpu");
-    load.pods = 110;
-    assert_eq!(said(&pod("b", 0, 0), &load).unwrap(), "Too many pods");
+    assert_eq!(reasons(&gpu, &load).unwrap(), "Insufficient example.com/gpu");
+    load.pod_count = 110;
+    assert_eq!(reasons(&pod("b", 0, 0), &load).unwrap(), "Too many pods");
 }
 
 #[test]
 fn summaries() {
-    use Refusal::{Affinity, Insufficient};
+    use Refusal::{Insufficient, NodeAffinity};
     let cpu = || vec![Insufficient("cpu".into())];
     let both = || vec![Insufficient("cpu".into()), Insufficient("memory".into())];
     assert_eq!(summary(1, [cpu()]), "0/1 nodes are available: 1 Insufficient cpu.");
     assert_eq!(
-        summary(3, [cpu(), both(), vec![Affinity]]),
+        summary(3, [cpu(), both(), vec![NodeAffinity]]),
         "0/3 nodes are available: 1 Insufficient memory, 1 node(s) didn't match Pod's node \
          affinity/selector, 2 Insufficient cpu."
     );
@@ -91,15 +91,15 @@ fn taints() {
 }
 
 #[test]
-fn closed_nodes() {
-    let mut closed = node("a");
-    closed.admission = Admission::Cordoned;
+fn cordoned_nodes() {
+    let mut cordoned = node("a");
+    cordoned.admission = Admission::Cordoned;
     let unschedulable = "0/1 nodes are available: 1 node(s) were unschedulable.";
-    assert_eq!(refusals(&pod("p", 0, 0), closed.clone()), unschedulable);
-    closed.taints = vec![taint("node.kubernetes.io/unschedulable", "", "NoSchedule")];
+    assert_eq!(refusals(&pod("p", 0, 0), cordoned.clone()), unschedulable);
+    cordoned.taints = vec![taint("node.kubernetes.io/unschedulable", "", "NoSchedule")];
     let mut daemon = pod("p", 0, 0);
     daemon.tolerations = vec![toleration("", "Exists", "", "")];
-    assert_eq!(refusals(&daemon, closed), "");
+    assert_eq!(refusals(&daemon, cordoned), "");
 }
 
 #[test]
@@ -169,9 +169,9 @@ fn host_ports() {
     assert!(!check_ports(port(80, "TCP", "fd00::1"), port(80, "TCP", "::")));
 }
 
-/// A pod may name as many ports as fit into an object, and so may those that are there.
+/// The number of host ports is bounded only by the size of a pod.
 #[test]
-fn ports_do_not_look_at_each_other() {
+fn host_port_checks_are_not_quadratic() {
     let all = |from: i32| {
         let ports = (0..40_000).map(|nth| HostPort {
             port: from + nth / 4,

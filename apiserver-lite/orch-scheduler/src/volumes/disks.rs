@@ -1,32 +1,32 @@
-//! Disks that pods name themselves and that a node cannot give to two of them.
+//! The filter VolumeRestrictions: disks in pod specs that two pods of a node cannot share.
 
 use std::collections::BTreeMap;
 
 use proto_api::core::v1::Pod;
 
-/// A disk that a pod names.
+/// A disk in a pod spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// What kind it is.
+    /// The volume plugin.
     kind: &'static str,
-    /// Which; any of these names is the disk's.
+    /// The names of the disk; one in common means the same disk.
     names: Vec<String>,
-    /// Whether pods that only read may share it.
-    readers_share: bool,
-    /// Whether the pod only reads.
-    reads: bool,
+    /// Whether read-only pods can share it.
+    shareable: bool,
+    /// Whether the pod mounts it read-only.
+    read_only: bool,
 }
 
-/// The disks that a pod names.
+/// The disks in a pod spec.
 pub fn of_pod(pod: &Pod) -> Vec<Disk> {
     let mut disks = Vec::new();
     for volume in &pod.spec.volumes {
         let source = &volume.volume_source;
-        let disk = |kind, names: Vec<String>, readers_share, reads| Disk {
+        let disk = |kind, names: Vec<String>, shareable, read_only| Disk {
             kind,
             names,
-            readers_share,
-            reads,
+            shareable,
+            read_only,
         };
         if let Some(gce) = &source.gce_persistent_disk {
             disks.push(disk("gce", vec![gce.pd_name.clone()], true, gce.read_only));
@@ -46,42 +46,41 @@ pub fn of_pod(pod: &Pod) -> Vec<Disk> {
     disks
 }
 
-/// The disks of a node's pods, by kind and name. A question costs as much as the disk that is asked for has names.
+/// The disks in use on a node, by volume plugin and name. A lookup takes one step per name of the disk.
 #[derive(Clone, Debug, Default)]
-pub struct Disks(BTreeMap<&'static str, BTreeMap<String, Users>>);
+pub struct Disks(BTreeMap<&'static str, BTreeMap<String, Sharing>>);
 
-/// Who has a disk.
+/// How a disk is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Users {
-    /// Pods that only read, and may share it.
-    Readers,
-    /// Somebody who shares it with nobody.
-    Alone,
+enum Sharing {
+    /// By pods that share it read-only.
+    ReadOnly,
+    /// By one pod that excludes others.
+    Exclusive,
 }
 
 impl Disk {
-    fn users(&self) -> Users {
-        if self.readers_share && self.reads { Users::Readers } else { Users::Alone }
+    fn sharing(&self) -> Sharing {
+        if self.shareable && self.read_only { Sharing::ReadOnly } else { Sharing::Exclusive }
     }
 }
 
 impl Disks {
-    /// Gives a disk to a pod.
     pub fn add(&mut self, disk: &Disk) {
         let of_kind = self.0.entry(disk.kind).or_default();
         for name in &disk.names {
-            let users = of_kind.entry(name.clone()).or_insert(Users::Readers);
-            if disk.users() == Users::Alone {
-                *users = Users::Alone;
+            let sharing = of_kind.entry(name.clone()).or_insert(Sharing::ReadOnly);
+            if disk.sharing() == Sharing::Exclusive {
+                *sharing = Sharing::Exclusive;
             }
         }
     }
 
-    /// Whether a pod cannot have the disk as well.
+    /// Whether a pod on the node excludes another use of the disk.
     pub fn is_refused(&self, disk: &Disk) -> bool {
         let Some(of_kind) = self.0.get(disk.kind) else { return false };
         let mut found = disk.names.iter().filter_map(|name| of_kind.get(name));
-        found.any(|users| (*users, disk.users()) != (Users::Readers, Users::Readers))
+        found.any(|sharing| (*sharing, disk.sharing()) != (Sharing::ReadOnly, Sharing::ReadOnly))
     }
 }
 
@@ -90,12 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_readers_share_a_disk() {
-        let disk = |kind, name: &str, reads| Disk {
+    fn only_read_only_pods_share_a_disk() {
+        let disk = |kind, name: &str, read_only| Disk {
             kind,
             names: vec![name.to_owned()],
-            readers_share: kind != "ebs",
-            reads,
+            shareable: kind != "ebs",
+            read_only,
         };
         let conflict = |one: &Disk, other: &Disk| {
             let mut there = Disks::default();
@@ -110,7 +109,10 @@ mod tests {
         let mut there = Disks::default();
         there.add(&disk("gce", "a", false));
         there.add(&disk("gce", "a", true));
-        assert!(there.is_refused(&disk("gce", "a", true)), "a reader does not hide who writes");
+        assert!(
+            there.is_refused(&disk("gce", "a", true)),
+            "a read-only pod does not replace a writer"
+        );
         let wide = |from: usize| Disk {
             names: (from..from + 30_000).map(|nth| nth.to_string()).collect(),
             ..disk("rbd", "", false)
@@ -118,6 +120,6 @@ mod tests {
         let begun = std::time::Instant::now();
         there.add(&wide(0));
         assert!(!there.is_refused(&wide(30_000)) && there.is_refused(&wide(29_999)));
-        assert!(begun.elapsed().as_secs() < 5, "names do not look at each other");
+        assert!(begun.elapsed().as_secs() < 5, "the check is not quadratic");
     }
 }

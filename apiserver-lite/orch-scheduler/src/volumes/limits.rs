@@ -1,19 +1,19 @@
-//! How many volumes of a driver a node can have at once.
+//! The filter NodeVolumeLimits: how many volumes of a CSI driver a node can have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto_api::storage::v1::CSINode;
 use proto_client::ObjectKey;
 
-use super::{Marks, Storage};
+use super::{StorageSnapshot, VolumeAnnotations};
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 
-/// By node and driver; what is not here has no limit.
+/// Limits by node and driver; a driver without an entry has no limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits(BTreeMap<String, BTreeMap<String, usize>>);
 
-/// The limits that a node tells of its drivers.
+/// The limits in a CSINode.
 pub fn of_node(node: &CSINode) -> BTreeMap<String, usize> {
     let drivers = node.spec.drivers.iter();
     let limit = |driver: &proto_api::storage::v1::CSINodeDriver| {
@@ -30,36 +30,36 @@ impl FromIterator<(String, BTreeMap<String, usize>)> for Limits {
 }
 
 impl Limits {
-    /// Whether a node cannot have the volumes of one pod more.
+    /// Whether the volumes of the pod would exceed a limit of the node.
     pub(super) fn is_exceeded(
         &self,
         pod: &PodInfo,
         load: &NodeLoad,
-        storage: &Storage,
-        marks: &Marks,
+        storage: &StorageSnapshot,
+        annotations: &VolumeAnnotations,
     ) -> bool {
         let Some(limits) = self.0.get(&load.node.name) else { return false };
-        let wanted: BTreeSet<(String, String)> = volumes(pod, storage, marks).collect();
-        if wanted.is_empty() {
+        let needed: BTreeSet<(String, String)> = volumes(pod, storage, annotations).collect();
+        if needed.is_empty() {
             return false;
         }
-        let there: BTreeSet<(String, String)> =
-            load.residents.iter().flat_map(|pod| volumes(pod, storage, marks)).collect();
+        let attached: BTreeSet<(String, String)> =
+            load.pods.iter().flat_map(|pod| volumes(pod, storage, annotations)).collect();
         limits.iter().any(|(driver, limit)| {
             let of = |all: &BTreeSet<(String, String)>| {
                 all.iter().filter(|(name, _)| name == driver).count()
             };
-            let new = wanted.difference(&there).filter(|(name, _)| name == driver).count();
-            new > 0 && of(&there).saturating_add(new) > *limit
+            let new = needed.difference(&attached).filter(|(name, _)| name == driver).count();
+            new > 0 && of(&attached).saturating_add(new) > *limit
         })
     }
 }
 
-/// The driver and the name of each of a pod's volumes; a claim without a volume counts for the one that it will have.
+/// The driver and the handle of each of a pod's volumes; an unbound claim counts as one volume.
 fn volumes<'a>(
     pod: &'a PodInfo,
-    storage: &'a Storage,
-    marks: &'a Marks,
+    storage: &'a StorageSnapshot,
+    annotations: &'a VolumeAnnotations,
 ) -> impl Iterator<Item = (String, String)> + 'a {
     pod.claims.iter().filter_map(move |used| {
         let key = ObjectKey::new(&pod.key.namespace, &used.name);
@@ -70,7 +70,7 @@ fn volumes<'a>(
                 Some((csi.driver.clone(), csi.volume_handle.clone()))
             }
             None => {
-                let class = storage.classes.get(marks.class_of(claim))?;
+                let class = storage.classes.get(annotations.class_of(claim))?;
                 Some((class.provisioner.clone(), format!("claim {}", claim.metadata.uid)))
             }
         }

@@ -13,7 +13,7 @@ use crate::pod_info::examples::{names, node, pod};
 /// A pod that uses claims.
 fn user(name: &str, claims: &[&str]) -> PodInfo {
     let mut pod = pod(name, 0, 0);
-    let claim = |name: &&str| ClaimUse { name: (*name).to_owned(), own: false };
+    let claim = |name: &&str| ClaimUse { name: (*name).to_owned(), ephemeral: false };
     pod.claims = claims.iter().map(claim).collect();
     pod
 }
@@ -70,35 +70,35 @@ fn class(name: &str, provisioner: &str, mode: &str) -> StorageClass {
     class
 }
 
-fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -> Storage {
+fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -> StorageSnapshot {
     let classes = [
         class("late", "disk.csi.test", "WaitForFirstConsumer"),
         class("local", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"),
         class("now", "disk.csi.test", "Immediate"),
     ];
     let by_name = |class: StorageClass| (class.metadata.name.clone(), Arc::new(class));
-    Storage {
+    StorageSnapshot {
         claims: claims.into_iter().map(|c| (ObjectKey::of(&c.metadata), Arc::new(c))).collect(),
         volumes: volumes.into_iter().map(|v| (v.metadata.name.clone(), Arc::new(v))).collect(),
         classes: classes.into_iter().map(by_name).collect(),
-        ..Storage::default()
+        ..StorageSnapshot::default()
     }
 }
 
-/// What is said of a node, or what is chosen there.
-fn at(place: &str, pod: &PodInfo, storage: &Storage) -> String {
-    let marks = Marks::new(names());
-    let load = NodeLoad::empty(Arc::new(node(place)));
-    let checked =
-        Needs::of(pod, storage, &marks).and_then(|needs| needs.check(pod, &load, storage, &marks));
+/// The refusal of a node, or the volumes selected on it.
+fn at(name: &str, pod: &PodInfo, storage: &StorageSnapshot) -> String {
+    let annotations = VolumeAnnotations::new(names());
+    let load = NodeLoad::empty(Arc::new(node(name)));
+    let checked = ClaimRequirements::of(pod, storage, &annotations)
+        .and_then(|claims| claims.check(pod, &load, storage, &annotations));
     match checked {
         Err(refusal) => refusal.to_string(),
         Ok(choices) => {
-            let short = |choice: &Choice| match choice {
-                Choice::Take(claim, volume) => {
-                    format!("{} takes {}", claim.metadata.name, volume.metadata.name)
+            let short = |choice: &VolumeChoice| match choice {
+                VolumeChoice::Bind(claim, volume) => {
+                    format!("{} binds {}", claim.metadata.name, volume.metadata.name)
                 }
-                Choice::Make(claim) => format!("{} is made one", claim.metadata.name),
+                VolumeChoice::Provision(claim) => format!("{} provisions", claim.metadata.name),
             };
             choices.iter().map(short).collect::<Vec<_>>().join(", ")
         }
@@ -106,7 +106,7 @@ fn at(place: &str, pod: &PodInfo, storage: &Storage) -> String {
 }
 
 #[test]
-fn claims_that_no_node_can_serve() {
+fn claims_for_which_no_node_is_feasible() {
     let (mut lost, mut going) = (claim("lost", "late"), claim("going", "late"));
     lost.status.phase = "Lost".into();
     lost.spec.volume_name = "v".into();
@@ -121,22 +121,22 @@ fn claims_that_no_node_can_serve() {
     assert_eq!(said("going"), "persistentvolumeclaim \"going\" is being deleted");
     let unbound = "pod has unbound immediate PersistentVolumeClaims";
     assert_eq!((said("now").as_str(), said("none").as_str()), (unbound, unbound));
-    let mut own = user("p", &["p-v", "now"]);
-    own.claims[0].own = true;
+    let mut ephemeral = user("p", &["p-v", "now"]);
+    ephemeral.claims[0].ephemeral = true;
     assert_eq!(
-        at("a", &own, &storage),
+        at("a", &ephemeral, &storage),
         "waiting for ephemeral volume controller to create the persistentvolumeclaim \"p-v\""
     );
-    own.claims.remove(0);
-    own.claims[0].own = true;
+    ephemeral.claims.remove(0);
+    ephemeral.claims[0].ephemeral = true;
     assert_eq!(
-        at("a", &own, &storage),
+        at("a", &ephemeral, &storage),
         "PVC ns/now was not created for pod ns/p (pod is not owner)"
     );
 }
 
 #[test]
-fn a_bound_claim_leads_to_its_volume() {
+fn a_bound_claim_needs_the_nodes_of_its_volume() {
     let storage = storage(vec![bound("c", "v"), bound("d", "gone")], vec![volume("v", "1Gi")]);
     let pod = user("p", &["c"]);
     assert_eq!(at("a", &pod, &storage), "");
@@ -153,61 +153,62 @@ fn zones_of_volumes() {
     let mut labelled = volume("v", "1Gi");
     labelled.spec.node_affinity = None;
     labelled.metadata.labels.insert(key.into(), "x__y".into());
-    let marks = Marks::new(names());
+    let annotations = VolumeAnnotations::new(names());
     let reaches = |zone: Option<&str>| {
         let mut node = node("a");
         node.labels.extend(zone.map(|zone| (key.to_owned(), zone.to_owned())));
-        is_in_zone(&labelled, &node, &marks)
+        is_in_zone(&labelled, &node, &annotations)
     };
     assert!(reaches(Some("x")) && reaches(Some("y")) && !reaches(Some("z")));
     assert!(reaches(None), "a cluster without zones");
 }
 
 #[test]
-fn a_claim_that_waits_takes_the_smallest_or_is_made_one() {
+fn delayed_binding_selects_the_smallest_volume_or_provisions() {
     let volumes = || vec![volume("big", "9Gi"), volume("right", "2Gi"), volume("small", "1Mi")];
     let two = user("p", &["c", "d"]);
     let claims = || vec![claim("c", "late"), claim("d", "late")];
-    assert_eq!(at("a", &two, &storage(claims(), volumes())), "c takes right, d takes big");
-    assert_eq!(at("b", &two, &storage(claims(), volumes())), "c is made one, d is made one");
+    assert_eq!(at("a", &two, &storage(claims(), volumes())), "c binds right, d binds big");
+    assert_eq!(at("b", &two, &storage(claims(), volumes())), "c provisions, d provisions");
     let mut taken = storage(claims(), volumes());
-    taken.taken.insert("right".into());
-    assert_eq!(at("a", &two, &taken), "c takes big, d is made one");
+    taken.assumed.insert("right".into());
+    assert_eq!(at("a", &two, &taken), "c binds big, d provisions");
     let none = "node(s) didn't find available persistent volumes to bind";
     let local = || vec![claim("c", "local")];
     assert_eq!(at("a", &user("p", &["c"]), &storage(local(), vec![])), none);
     let mut disk = volume("disk", "1Gi");
     disk.spec.storage_class_name = "local".into();
     let with_disk = storage(local(), vec![disk]);
-    assert_eq!(at("a", &user("p", &["c"]), &with_disk), "c takes disk");
+    assert_eq!(at("a", &user("p", &["c"]), &with_disk), "c binds disk");
     assert_eq!(at("b", &user("p", &["c"]), &with_disk), none);
 }
 
 #[test]
-fn what_was_chosen_before_a_crash_stays_chosen() {
+fn a_written_selection_is_kept() {
     let mut decided = claim("c", "late");
     decided.metadata.annotations.insert("volume.kubernetes.io/selected-node".into(), "a".into());
     let one = storage(vec![decided.clone()], vec![volume("v", "1Gi")]);
     let pod = user("p", &["c"]);
-    assert_eq!(at("a", &pod, &one), "c is made one", "its provisioner is at work");
+    assert_eq!(at("a", &pod, &one), "c provisions", "its provisioner is at work");
     assert_eq!(at("b", &pod, &one), "node(s) didn't find available persistent volumes to bind");
-    let (marks, mut promised) = (Marks::new(names()), volume("v", "1Gi"));
+    let (annotations, mut promised) = (VolumeAnnotations::new(names()), volume("v", "1Gi"));
     let open = claim("c", "late");
     promised.spec.claim_ref = Some(reference(&open, names()));
     let half = storage(vec![open.clone()], vec![promised.clone(), volume("w", "1Gi")]);
-    assert_eq!(at("a", &pod, &half), "c takes v");
-    let again = Choice::Take(Arc::new(open.clone()), Arc::new(promised));
-    assert_eq!(again.write(names(), &marks, "a"), None, "it is written");
-    assert_eq!(Choice::Make(Arc::new(decided)).write(names(), &marks, "a"), None);
-    let Some(Write::Volume(name, patch)) = Choice::Take(
+    assert_eq!(at("a", &pod, &half), "c binds v");
+    let again = VolumeChoice::Bind(Arc::new(open.clone()), Arc::new(promised));
+    assert_eq!(again.patch(names(), &annotations, "a"), None, "it is written");
+    assert_eq!(VolumeChoice::Provision(Arc::new(decided)).patch(names(), &annotations, "a"), None);
+    let Some(VolumePatch::Volume(name, patch)) = VolumeChoice::Bind(
         Arc::new(open.clone()),
         Arc::new(volume("v", "1Gi")),
     )
-    .write(names(), &marks, "a") else {
+    .patch(names(), &annotations, "a") else {
         unreachable!("a write of the volume")
     };
     assert_eq!((name.as_str(), &patch["spec"]["claimRef"]["uid"]), ("v", &json!("uid-c")));
-    let Some(Write::Claim(_, patch)) = Choice::Make(Arc::new(open)).write(names(), &marks, "a")
+    let Some(VolumePatch::Claim(_, patch)) =
+        VolumeChoice::Provision(Arc::new(open)).patch(names(), &annotations, "a")
     else {
         unreachable!("a write of the claim")
     };
@@ -216,7 +217,7 @@ fn what_was_chosen_before_a_crash_stays_chosen() {
 }
 
 #[test]
-fn provisioners_have_places_and_room() {
+fn provisioning_needs_topology_and_capacity() {
     let pod = user("p", &["c"]);
     let mut storage = storage(vec![claim("c", "late")], vec![]);
     let mut limited = class("late", "disk.csi.test", "WaitForFirstConsumer");
@@ -226,7 +227,7 @@ fn provisioners_have_places_and_room() {
         vec![TopologySelectorTerm { match_label_expressions: vec![requirement] }];
     storage.classes.insert("late".into(), Arc::new(limited));
     assert_eq!(at("a", &pod, &storage), "node(s) didn't find available persistent volumes to bind");
-    assert_eq!(at("b", &pod, &storage), "c is made one");
+    assert_eq!(at("b", &pod, &storage), "c provisions");
 
     let mut driver = CSIDriver::default();
     driver.spec.storage_capacity = Some(true);
@@ -245,21 +246,21 @@ fn provisioners_have_places_and_room() {
     storage.capacities = room("1Mi");
     assert_eq!(at("b", &pod, &storage), full);
     storage.capacities = room("1Gi");
-    assert_eq!(at("b", &pod, &storage), "c is made one");
+    assert_eq!(at("b", &pod, &storage), "c provisions");
 }
 
 #[test]
-fn a_node_has_so_many_volumes_of_a_driver() {
+fn volume_limits_of_a_driver() {
     let claims = vec![bound("c", "v"), bound("d", "w"), claim("e", "late")];
     let mut storage = storage(claims, vec![volume("v", "1Gi"), volume("w", "1Gi")]);
     storage.limits =
         [("a".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
-    let marks = Marks::new(names());
+    let annotations = VolumeAnnotations::new(names());
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(user("first", &["c"]));
     let said = |pod: PodInfo| {
-        let needs = Needs::of(&pod, &storage, &marks).unwrap();
-        needs.check(&pod, &load, &storage, &marks).err().map(|refusal| refusal.to_string())
+        let needs = ClaimRequirements::of(&pod, &storage, &annotations).unwrap();
+        needs.check(&pod, &load, &storage, &annotations).err().map(|refusal| refusal.to_string())
     };
     let full = Some("node(s) exceed max volume count".to_owned());
     assert_eq!(said(user("p", &["d"])), full);
@@ -268,14 +269,14 @@ fn a_node_has_so_many_volumes_of_a_driver() {
 }
 
 #[test]
-fn a_claim_for_one_pod_is_not_given_to_two() {
+fn a_read_write_once_pod_claim_has_one_pod() {
     let mut alone = bound("c", "v");
     alone.spec.access_modes = vec!["ReadWriteOncePod".into()];
     let storage = storage(vec![alone], vec![volume("v", "1Gi")]);
     let pod = user("p", &["c"]);
-    let needs = Needs::of(&pod, &storage, &Marks::new(names())).unwrap();
+    let needs = ClaimRequirements::of(&pod, &storage, &VolumeAnnotations::new(names())).unwrap();
     let mut loads = [NodeLoad::empty(Arc::new(node("a")))];
-    assert!(!needs.is_shared(&pod, &loads));
+    assert!(!needs.is_used_by_another(&pod, &loads));
     loads[0].add(user("other", &["c"]));
-    assert!(needs.is_shared(&pod, &loads));
+    assert!(needs.is_used_by_another(&pod, &loads));
 }

@@ -1,4 +1,4 @@
-//! The maps of storage, kept by watches, and what one pass takes from them.
+//! The caches of storage objects, filled by watches, and their snapshot for one scheduling cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use proto_client::{Change, Client, ListParams, Reflector, Store};
 use proto_daemon::drain::DrainWatch;
 use tokio::task::JoinHandle;
 
-use crate::scheduling_cycle::Signal;
-use crate::volumes::{Storage, limits};
+use crate::cycle_trigger::CycleTrigger;
+use crate::volumes::{StorageSnapshot, limits};
 
-/// The maps. Cheap to clone.
+/// The caches. Cheap to clone.
 #[derive(Clone)]
-pub struct Stores {
+pub struct StorageInformers {
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     classes: Store<StorageClass>,
@@ -23,11 +23,11 @@ pub struct Stores {
     limits: Store<BTreeMap<String, usize>>,
 }
 
-impl Stores {
-    /// Starts to keep the maps; each change that a pod may wait for is signalled.
-    pub fn keep(
+impl StorageInformers {
+    /// Starts the watches; a change that a pod may wait for triggers a scheduling cycle.
+    pub fn start(
         client: &Client,
-        signal: &Signal,
+        trigger: &CycleTrigger,
         drain: &DrainWatch,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let all = ListParams::default;
@@ -47,18 +47,17 @@ impl Stores {
             limits: limits.store(),
         };
         let tasks = vec![
-            run(claims, signal, drain),
-            run(volumes, signal, drain),
-            run(classes, signal, drain),
-            run(drivers, signal, drain),
-            run(capacities, signal, drain),
-            run(limits, signal, drain),
+            run(claims, trigger, drain),
+            run(volumes, trigger, drain),
+            run(classes, trigger, drain),
+            run(drivers, trigger, drain),
+            run(capacities, trigger, drain),
+            run(limits, trigger, drain),
         ];
         (stores, tasks)
     }
 
-    /// Returns once the maps are complete without which pods would be sent to the wrong nodes. Not every server has
-    /// capacities.
+    /// Waits until the caches are complete. Capacities may stay empty: not every server has them.
     pub async fn synced(&self) {
         self.claims.synced().await;
         self.volumes.synced().await;
@@ -67,9 +66,9 @@ impl Stores {
         self.limits.synced().await;
     }
 
-    /// What there is now.
-    pub fn snapshot(&self) -> Storage {
-        Storage {
+    /// The current objects.
+    pub fn snapshot(&self) -> StorageSnapshot {
+        StorageSnapshot {
             claims: self.claims.list().into_iter().collect(),
             volumes: by_name(&self.volumes),
             classes: by_name(&self.classes),
@@ -81,7 +80,7 @@ impl Stores {
                 .into_iter()
                 .map(|(key, limits)| (key.name, (*limits).clone()))
                 .collect(),
-            taken: BTreeSet::new(),
+            assumed: BTreeSet::new(),
         }
     }
 }
@@ -90,16 +89,20 @@ fn by_name<T>(store: &Store<T>) -> BTreeMap<String, std::sync::Arc<T>> {
     store.list().into_iter().map(|(key, found)| (key.name, found)).collect()
 }
 
-fn run<T, U>(reflector: Reflector<T, U>, signal: &Signal, drain: &DrainWatch) -> JoinHandle<()>
+fn run<T, U>(
+    reflector: Reflector<T, U>,
+    trigger: &CycleTrigger,
+    drain: &DrainWatch,
+) -> JoinHandle<()>
 where
     T: Resource,
     U: Clone + PartialEq + Send + Sync + 'static,
 {
-    let signal = signal.clone();
+    let trigger = trigger.clone();
     tokio::spawn(reflector.run(drain.clone(), move |change: Change<U>| match &change {
         Change::Applied { new, old: Some(old), .. } if new == old => {}
         Change::Synced => {}
-        _ => signal.retry_pending(),
+        _ => trigger.retry_pending(),
     }))
 }
 

@@ -1,0 +1,81 @@
+//! The PreBind extension point of volumes: writes the volumes selected for a pod's claims, and reserves the node until they are bound.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use proto_client::{ClientError, Patch, WriteParams};
+use proto_daemon::exit::chain;
+
+use super::Scheduler;
+use crate::nodes::NodeLoad;
+use crate::pod_info::PodInfo;
+use crate::volumes::{StorageSnapshot, VolumeChoice, VolumePatch};
+
+/// Time after which a pod whose volumes are still unbound gets an event; it stays reserved.
+const BIND_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A node kept for a pod whose volumes are not bound yet.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// The pod, with the reserved node.
+    pub(super) pod: Arc<PodInfo>,
+    /// Start of the current [`BIND_TIMEOUT`].
+    since: Instant,
+}
+
+impl Scheduler {
+    /// Counts the reservation of a pod that is not scheduled in this cycle.
+    pub(super) fn add_reservation(&self, pod: &PodInfo, loads: &mut [NodeLoad]) {
+        let Some(reserved) = self.reserved.get(&pod.uid) else { return };
+        if let Some(load) = loads.iter_mut().find(|load| load.node.name == reserved.pod.node) {
+            load.add(reserved.pod.clone());
+        }
+    }
+
+    /// Writes what was selected for a pod's claims unless it is written. Returns the pod with the node that is now reserved for it; none if a write
+    /// has failed, so that a node has to be selected again.
+    pub(super) async fn bind_volumes(
+        &mut self,
+        pod: &Arc<PodInfo>,
+        node: &str,
+        choices: &[VolumeChoice],
+        storage: &mut StorageSnapshot,
+    ) -> Option<Arc<PodInfo>> {
+        for choice in choices {
+            storage.assumed.extend(choice.volume_name().map(str::to_owned));
+            let Some(patch) = choice.patch(self.client.names(), &self.annotations, node) else {
+                continue;
+            };
+            if let Err(error) = self.write_patch(&patch).await {
+                tracing::debug!(pod = %pod.key, node, error = chain(&error), "volume selection not written; retrying");
+                self.reserved.remove(&pod.uid);
+                return None;
+            }
+        }
+        let assigned = Arc::new(PodInfo { node: node.to_owned(), ..(**pod).clone() });
+        let since = self.reserved.get(&pod.uid).map_or_else(Instant::now, |found| found.since);
+        let timed_out = since.elapsed() >= BIND_TIMEOUT;
+        let since = if timed_out { Instant::now() } else { since };
+        self.reserved.insert(pod.uid.clone(), Reservation { pod: assigned.clone(), since });
+        if timed_out {
+            let why = "running PreBind plugin \"VolumeBinding\": binding volumes: timed out waiting for the condition";
+            self.report_unschedulable(pod, why).await;
+        }
+        Some(assigned)
+    }
+
+    async fn write_patch(&self, patch: &VolumePatch) -> Result<(), ClientError> {
+        let params = WriteParams::default();
+        match patch {
+            VolumePatch::Volume(name, patch) => {
+                let api = self.client.all::<PersistentVolume>();
+                api.patch(name, &Patch::Merge(patch.clone()), &params).await.map(drop)
+            }
+            VolumePatch::Claim(key, patch) => {
+                let api = self.client.within::<PersistentVolumeClaim>(&key.namespace);
+                api.patch(&key.name, &Patch::Merge(patch.clone()), &params).await.map(drop)
+            }
+        }
+    }
+}

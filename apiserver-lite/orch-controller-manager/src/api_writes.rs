@@ -1,4 +1,4 @@
-//! What controllers ask of the API server, as values, and the one place that does it.
+//! Writes to the API server as values, and their execution.
 
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::core::v1::{
@@ -12,70 +12,70 @@ use proto_api::{Kind, Resource};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams};
 use serde_json::Value;
 
-/// One change to make. Each is conditional on the version or the object that was planned with, so that a
-/// plan made from an old view fails instead of undoing what somebody else did.
+/// One write. It is conditional on the resource version or uid that the plan was made from, so that a plan from a stale cache fails instead of
+/// overwriting another client's change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// Create it; that it exists already is fine.
+    /// Creates the object; succeeds if it exists.
     Create(Object),
-    /// Replace it, if it still is at the version in its metadata.
+    /// Replaces the object if its version is unchanged.
     Update(Object),
-    /// Replace its status, if it still is at the version in its metadata.
+    /// Replaces the status if the version is unchanged.
     UpdateStatus(Object),
-    /// Change the fields in a JSON merge patch; conditional if that has a resource version.
+    /// Applies a JSON merge patch; conditional if it has a resource version.
     Patch {
-        /// The kind.
+        /// The object's kind.
         kind: ObjectKind,
-        /// Which.
+        /// The object's key.
         key: ObjectKey,
-        /// The whole object, or its status.
+        /// The object or its status.
         part: Part,
-        /// The patch.
+        /// The merge patch.
         patch: Value,
     },
-    /// Delete it, if it still is the object with this uid.
+    /// Deletes the object if it has this uid.
     Delete {
-        /// The kind.
+        /// The object's kind.
         kind: ObjectKind,
-        /// Which.
+        /// The object's key.
         key: ObjectKey,
-        /// Its uid.
+        /// The object's uid.
         uid: String,
-        /// Grace period; not set for the object's own.
+        /// The grace period; the object's own if not set.
         grace_secs: Option<i64>,
     },
 }
 
-/// Which part of an object a patch is sent to.
+/// The endpoint that a patch is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Everything but the status.
+    /// The object.
     Main,
-    /// The status.
+    /// The status subresource.
     Status,
 }
 
-/// After a write: what the caches will show once they have caught up with it.
+/// The state that the caches show once they have observed a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The kind.
+    /// The object's kind.
     pub kind: ObjectKind,
-    /// Which.
+    /// The object's key.
     pub key: ObjectKey,
-    /// In what state.
+    /// The state.
     pub state: EffectState,
 }
 
-/// The state that a write has left an object in.
+/// The state of an object after a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EffectState {
-    /// There, at this version or a later one.
+    /// It exists at this version or a later one.
     Version(u64),
-    /// Deleted or being deleted; its uid.
+    /// The object with this uid is deleted or terminating.
     Deleted(String),
 }
 
-/// Makes [`Object`] and [`ObjectKind`] from the kinds that controllers write.
+/// Defines [`Object`] and [`ObjectKind`] for the kinds that controllers write.
 macro_rules! objects {
     ($($kind:ident),+) => {
         /// An object to write.
@@ -97,10 +97,10 @@ macro_rules! objects {
         })+
 
         impl Write {
-            /// Does it.
+            /// Executes the write.
             ///
             /// # Errors
-            /// What the server answers, except for what the write calls fine.
+            /// The server rejects it, or the request fails.
             pub async fn apply(&self, client: &Client) -> Result<Option<Effect>, ClientError> {
                 match self {
                     $(Self::Create(Object::$kind(object)) => {
@@ -116,7 +116,7 @@ macro_rules! objects {
                         Ok(effect(ObjectKind::$kind, &new))
                     })+
                     $(Self::Patch { kind: ObjectKind::$kind, key, part, patch } => {
-                        let new = patched::<$kind>(client, key, *part, patch).await?;
+                        let new = apply_patch::<$kind>(client, key, *part, patch).await?;
                         Ok(effect(ObjectKind::$kind, &new))
                     })+
                     $(Self::Delete { kind: ObjectKind::$kind, key, uid, grace_secs } => {
@@ -160,7 +160,7 @@ async fn create<T: Resource>(
     }
 }
 
-async fn patched<T: Resource>(
+async fn apply_patch<T: Resource>(
     client: &Client,
     key: &ObjectKey,
     part: Part,
@@ -183,7 +183,7 @@ async fn delete<T: Resource>(
     let uid = Some(uid.to_owned());
     let params = DeleteParams { grace_secs, uid, ..DeleteParams::default() };
     match client.within::<T>(&key.namespace).delete(&key.name, &params).await {
-        // Gone, or another object under its name: what was to be deleted is no more.
+        // The object is deleted, or another one has its name.
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         other => other,
     }

@@ -1,4 +1,4 @@
-//! Puts the parts together: client, maps, queue, workers, health.
+//! Wiring: client, caches, queue, workers, health.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use proto_daemon::work_queue::{WorkQueue, run_workers};
 use tokio::sync::watch;
 
 use crate::bootstrap::{self, Bootstrap};
-use crate::certificates::{Certificates, Duties};
+use crate::certificates::{Certificates, CsrControllers};
 use crate::garbage::{self, Garbage};
 use crate::informers::{Informers, Reflectors, Sink};
 use crate::keys::EVENT_SOURCES;
@@ -31,15 +31,15 @@ use crate::metrics::volumes::VolumeCounts;
 use crate::reconcile::{Observability, Reconciler};
 use crate::settings::{Flags, Settings};
 
-/// How long tasks that have begun may take to end when the program is to stop.
+/// Time limit for running reconciles at shutdown.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VERSION"));
 
-/// Runs until told to stop.
+/// Runs until a stop signal.
 ///
 /// # Errors
-/// The flags or the client configuration are no use, the health address cannot be bound, or another instance has become the leader.
+/// The flags or the client configuration are invalid, the health address cannot be bound, or another instance has become the leader.
 pub async fn run(flags: Flags) -> Result<(), Failure> {
     flags.common.refuse_config().map_err(Failure::usage)?;
     let settings = flags.settings().map_err(Failure::usage)?;
@@ -61,7 +61,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let secure = flags.serving.bind(flags.secure_address(), &client, names, USER_AGENT);
     let secure = secure.await.map_err(Failure::run)?;
     let plain = AdminServer::bind_if(flags.plain_address()).await.map_err(Failure::run)?;
-    tracing::info!(server = %config.server, health = %secure.address(), "starting");
+    tracing::info!(server = %config.server, health = %secure.address(), "orch-controller-manager is starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
@@ -81,24 +81,25 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
         tokio::spawn(writer.run(drain.watch()));
         recorders.insert(component, recorder);
     }
-    let shown = Observability { board, counters, recorders };
+    let observability = Observability { board, counters, recorders };
     let (leading, led) = watch::channel(false);
-    let page = shown.board.task("leader election");
+    let page = observability.board.task("leader election");
     let lock = names.component("controller-manager");
     let mut candidate =
         election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
     let (informers, reflectors) = Informers::new(&client);
     let counts = VolumeCounts::new(informers.clone()).map_err(Failure::run)?;
     metrics.register(counts).map_err(Failure::run)?;
-    let parts = Parts { client, settings, workers, shown, informers, reflectors, led };
-    let control = tokio::spawn(control(parts, readiness, drain.watch()));
-    // Cancel safe: what the election has begun is given back below or expires.
+    let dependencies =
+        Dependencies { client, settings, workers, observability, informers, reflectors, led };
+    let control = tokio::spawn(control(dependencies, readiness, drain.watch()));
+    // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
         signal = stop_signal() => signal.map_err(Failure::run)?,
         lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
     };
-    tracing::info!(signal, "stopping");
-    // Work that is still under way may write: then the lease runs out instead.
+    tracing::info!(signal, "orch-controller-manager is stopping");
+    // Work that has not finished may still write: then the lease is left to expire.
     let drained = drain.drain(DRAIN_DEADLINE).await;
     if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
         candidate.release().await;
@@ -109,30 +110,31 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the loops are built from.
-struct Parts {
+/// What the controllers are built from.
+struct Dependencies {
     client: Client,
     settings: Settings,
     workers: usize,
-    shown: Observability,
+    observability: Observability,
     informers: Informers,
     reflectors: Reflectors,
-    /// Whether this instance is to act.
+    /// Whether this instance is the leader.
     led: watch::Receiver<bool>,
 }
 
-async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
-    let Parts { client, settings, workers, shown, informers, reflectors, mut led } = parts;
+async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainWatch) {
+    let Dependencies { client, settings, workers, observability, informers, reflectors, mut led } =
+        dependencies;
     let synced = readiness.guard("caches-synced");
     let queue = WorkQueue::default();
     let sink = Sink {
         informers: informers.clone(),
         queue: queue.clone(),
         enabled: settings.enabled.clone(),
-        counters: shown.counters.clone(),
+        counters: observability.counters.clone(),
     };
-    let keeping = tokio::spawn(reflectors.run(sink, drain.clone()));
-    // Planning before everything is known would delete what only seems to be without an owner.
+    let watching = tokio::spawn(reflectors.run(sink, drain.clone()));
+    // With incomplete caches, objects would seem to have no owner and be deleted.
     tokio::select! {
         () = drain.asked() => return,
         () = informers.synced() => {}
@@ -147,38 +149,38 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     let certificates = Certificates {
         client: client.clone(),
         authority: settings.authority.clone(),
-        duties: Duties {
-            approves: settings.enabled.has("csrapproving"),
-            signs: settings.enabled.has("csrsigning"),
-            cleans: settings.enabled.has("csrcleaner"),
+        enabled: CsrControllers {
+            approving: settings.enabled.has("csrapproving"),
+            signing: settings.enabled.has("csrsigning"),
+            cleaner: settings.enabled.has("csrcleaner"),
         },
     };
-    let page = shown.board.task("certificate requests");
+    let page = observability.board.task("certificate requests");
     let certificates = tokio::spawn(certificates.run(page, drain.clone()));
     let bootstrap = Bootstrap {
         client: client.clone(),
-        duties: bootstrap::Duties {
-            cleans: settings.enabled.has("tokencleaner"),
-            signs: settings.enabled.has("bootstrapsigner"),
+        enabled: bootstrap::TokenControllers {
+            cleaner: settings.enabled.has("tokencleaner"),
+            signer: settings.enabled.has("bootstrapsigner"),
         },
     };
-    let page = shown.board.task("bootstrap tokens");
+    let page = observability.board.task("bootstrap tokens");
     let bootstrap = tokio::spawn(bootstrap.run(page, drain.clone()));
     let garbage = Garbage {
         client: client.clone(),
         workers,
-        counters: shown.counters.clone(),
-        page: shown.board.task(garbage::CONTROLLER),
+        counters: observability.counters.clone(),
+        page: observability.board.task(garbage::CONTROLLER),
     };
     let garbage =
         settings.enabled.has(garbage::CONTROLLER).then(|| tokio::spawn(garbage.run(drain.clone())));
-    let worker = Arc::new(Reconciler::new(client, informers, settings, shown));
-    let work = move |task| {
-        let worker = worker.clone();
-        async move { worker.run(task).await }
+    let reconciler = Arc::new(Reconciler::new(client, informers, settings, observability));
+    let reconcile = move |key| {
+        let reconciler = reconciler.clone();
+        async move { reconciler.run(key).await }
     };
-    run_workers(queue, workers, drain, work).await;
-    keeping.abort();
+    run_workers(queue, workers, drain, reconcile).await;
+    watching.abort();
     certificates.abort();
     bootstrap.abort();
     garbage.inspect(|garbage| garbage.abort());

@@ -1,5 +1,5 @@
-//! Bootstrap tokens: expired ones are deleted (`tokencleaner`), and what a joining machine is to believe of the cluster is signed with the
-//! others (`bootstrapsigner`). What is to be done is decided by [`tokens`].
+//! The tokencleaner and bootstrapsigner controllers: expired bootstrap tokens are deleted, and the others sign the ConfigMap `cluster-info`, by
+//! which joining nodes verify the cluster. [`tokens`] computes the signatures.
 
 mod tokens;
 
@@ -17,36 +17,36 @@ use serde_json::json;
 use crate::reconcile::now;
 use tokens::Token;
 
-/// The config map that is signed, in the namespace that everybody may read.
+/// The signed ConfigMap, in the public namespace.
 const CLUSTER_INFO: &str = "cluster-info";
 
-/// Which of the two is done.
+/// The controllers that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Duties {
+pub struct TokenControllers {
     /// `tokencleaner`.
-    pub cleans: bool,
+    pub cleaner: bool,
     /// `bootstrapsigner`.
-    pub signs: bool,
+    pub signer: bool,
 }
 
-/// Deletes and signs until drained.
+/// The controllers of bootstrap tokens.
 pub struct Bootstrap {
-    /// The API server.
+    /// The client.
     pub client: Client,
-    /// What is done.
-    pub duties: Duties,
+    /// The controllers that run.
+    pub enabled: TokenControllers,
 }
 
-/// What there is.
-struct Shown {
+/// The caches of tokens and of the ConfigMap.
+struct Caches {
     secrets: Store<Secret>,
     infos: Store<ConfigMap>,
 }
 
 impl Bootstrap {
-    /// Follows the tokens and the config map.
+    /// Runs until drained.
     pub async fn run(self, page: TaskStatus, drain: DrainWatch) {
-        if !self.duties.cleans && !self.duties.signs {
+        if !self.enabled.cleaner && !self.enabled.signer {
             return;
         }
         let names = self.client.names();
@@ -56,21 +56,21 @@ impl Bootstrap {
         let secrets = Reflector::whole(secrets, tokens);
         let infos = self.client.within::<ConfigMap>(names.public_namespace());
         let infos = Reflector::whole(infos, ListParams::name(CLUSTER_INFO));
-        let shown = Shown { secrets: secrets.store(), infos: infos.store() };
-        // One key: what is to be done follows from all of them together, and they are few.
+        let caches = Caches { secrets: secrets.store(), infos: infos.store() };
+        // A single key: the signatures depend on all tokens, which are few.
         let queue = WorkQueue::<()>::default();
         let (one, other) = (queue.clone(), queue.clone());
-        let keeping = [
+        let watching = [
             tokio::spawn(secrets.run(drain.clone(), move |_| one.add(()))),
             tokio::spawn(infos.run(drain.clone(), move |_| other.add(()))),
         ];
-        let this = std::sync::Arc::new((self, shown, page));
+        let this = std::sync::Arc::new((self, caches, page));
         let work = move |()| {
             let this = this.clone();
             async move {
-                let (bootstrap, shown, page) = &*this;
+                let (bootstrap, caches, page) = &*this;
                 page.started("bootstrap tokens");
-                let done = bootstrap.look(shown).await;
+                let done = bootstrap.reconcile(caches).await;
                 match &done {
                     Ok(_) => page.done(""),
                     Err(error) => page.failed(proto_daemon::exit::chain(error)),
@@ -79,26 +79,26 @@ impl Bootstrap {
             }
         };
         run_workers(queue, 1, drain, work).await;
-        keeping.iter().for_each(tokio::task::JoinHandle::abort);
+        watching.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
-    async fn look(&self, shown: &Shown) -> Result<Option<Duration>, ClientError> {
-        shown.secrets.synced().await;
-        let secrets = shown.secrets.list();
+    async fn reconcile(&self, caches: &Caches) -> Result<Option<Duration>, ClientError> {
+        caches.secrets.synced().await;
+        let secrets = caches.secrets.list();
         let tokens: Vec<Token> = secrets.iter().map(|(_, secret)| Token::of(secret)).collect();
         let mut next: Option<Duration> = None;
         for token in &tokens {
             match token.left(now()) {
-                Some(left) if left.is_zero() && self.duties.cleans => self.remove(token).await?,
+                Some(left) if left.is_zero() && self.enabled.cleaner => self.remove(token).await?,
                 Some(left) if !left.is_zero() => {
                     next = Some(next.map_or(left, |earlier| earlier.min(left)));
                 }
                 _ => {}
             }
         }
-        if self.duties.signs {
-            shown.infos.synced().await;
-            for (key, info) in shown.infos.list() {
+        if self.enabled.signer {
+            caches.infos.synced().await;
+            for (key, info) in caches.infos.list() {
                 let changes = tokens::signatures(&info, &tokens, now());
                 if changes.is_empty() {
                     continue;
@@ -107,7 +107,7 @@ impl Bootstrap {
                 let patch = json!({"metadata": {"resourceVersion": version}, "data": changes});
                 let api = self.client.within::<ConfigMap>(&key.namespace);
                 let params = WriteParams::default();
-                settled(api.patch(&key.name, &Patch::Merge(patch), &params).await)?;
+                ignore_stale(api.patch(&key.name, &Patch::Merge(patch), &params).await)?;
             }
         }
         Ok(next)
@@ -115,15 +115,15 @@ impl Bootstrap {
 
     async fn remove(&self, token: &Token) -> Result<(), ClientError> {
         let name = &token.secret_name;
-        tracing::info!(secret = name, "deleting an expired bootstrap token");
+        tracing::info!(secret = name, uid = token.uid, "deleting an expired bootstrap token");
         let params = DeleteParams { uid: Some(token.uid.clone()), ..DeleteParams::default() };
         let api = self.client.within::<Secret>(self.client.names().system_namespace());
-        settled(api.delete(name, &params).await)
+        ignore_stale(api.delete(name, &params).await)
     }
 }
 
-/// Another was faster, or it is gone: the change of that brings it back.
-fn settled<T>(written: Result<T, ClientError>) -> Result<(), ClientError> {
+/// Ignores a conflict and a deleted object: the watch queues the new state.
+fn ignore_stale<T>(written: Result<T, ClientError>) -> Result<(), ClientError> {
     match written {
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
         other => other.map(|_| ()),

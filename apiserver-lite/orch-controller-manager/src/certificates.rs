@@ -1,8 +1,9 @@
-//! Certificate requests: those of node agents for themselves are approved, and approved ones are signed.
+//! The csrapproving, csrsigning and csrcleaner controllers: client certificates of kubelets are approved, approved requests are signed, and old
+//! ones deleted.
 //!
-//! What a request asks for is read once ([`request`]), checked by pure code ([`signer_policy`]) and signed as it was read ([`authority`]); who asks
-//! may, the API server says. Serving certificates are signed and never approved here: whether their names and addresses are the node's is
-//! not known here. What is settled or has waited too long is deleted ([`cleanup`]).
+//! A request is decoded once ([`request`]), checked by pure code ([`signer_policy`]) and signed as decoded ([`authority`]); the API server authorizes
+//! the requester. Serving certificates are signed but not approved, because it is not known whether their names and addresses are the node's.
+//! Finished and overdue requests are deleted ([`cleanup`]).
 
 pub mod authority;
 mod cleanup;
@@ -29,50 +30,50 @@ use crate::reconcile::now;
 use authority::{Authority, SignError};
 use signer_policy::{ApprovedRequest, Renewal, SignerKind};
 
-/// Whether the user may have an approval is asked again after this.
-const ASK_AGAIN: Duration = Duration::from_secs(600);
+/// Interval of SubjectAccessReviews of a requester that was not allowed.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Which of these is done.
+/// The controllers that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Duties {
+pub struct CsrControllers {
     /// `csrapproving`.
-    pub approves: bool,
+    pub approving: bool,
     /// `csrsigning`.
-    pub signs: bool,
+    pub signing: bool,
     /// `csrcleaner`.
-    pub cleans: bool,
+    pub cleaner: bool,
 }
 
-/// Approves and signs until drained.
+/// The controllers of certificate requests.
 pub struct Certificates {
-    /// The API server.
+    /// The client.
     pub client: Client,
-    /// The cluster's authority; without it nothing is signed.
+    /// The CA; without it nothing is signed.
     pub authority: Option<Arc<Authority>>,
-    /// What is done.
-    pub duties: Duties,
+    /// The controllers that run.
+    pub enabled: CsrControllers,
 }
 
-/// Why a request is not settled; it is looked at again.
+/// Why a reconcile failed; it is retried.
 #[derive(Debug, thiserror::Error)]
-enum SettleError {
-    /// The server did not do what was asked.
-    #[error("write")]
+enum CsrError {
+    /// A request to the API server failed.
+    #[error("request to the API server failed")]
     Client(#[from] ClientError),
-    /// The certificate cannot be made.
-    #[error("sign")]
+    /// The certificate cannot be signed.
+    #[error("certificate could not be signed")]
     Sign(#[from] SignError),
 }
 
 impl Certificates {
-    /// Follows the requests: one at a time, each when it changes and when its time has come.
+    /// Runs until drained: reconciles one request at a time, on changes and at its cleanup time.
     pub async fn run(self, page: TaskStatus, drain: DrainWatch) {
         let requests =
             Reflector::whole(self.client.all::<CertificateSigningRequest>(), ListParams::default());
         let store = requests.store();
         let queue = WorkQueue::<ObjectKey>::default();
         let changed = queue.clone();
-        let keeping = tokio::spawn(requests.run(drain.clone(), move |change| {
+        let watching = tokio::spawn(requests.run(drain.clone(), move |change| {
             if let Change::Applied { key, .. } = change {
                 changed.add(key);
             }
@@ -83,70 +84,78 @@ impl Certificates {
             async move {
                 let Some(request) = request else { return Ok(None) };
                 page.started("a certificate request");
-                let settled = this.settle(&request).await;
-                match &settled {
+                let result = this.reconcile(&request).await;
+                match &result {
                     Ok(_) => page.done(""),
                     Err(error) => page.failed(chain(error)),
                 }
-                settled
+                result
             }
         };
         run_workers(queue, 1, drain, work).await;
-        keeping.abort();
+        watching.abort();
     }
 
-    /// Takes a request one step further; when to look again.
-    async fn settle(
+    /// Plans and executes the next step of a request. Returns when to reconcile it again.
+    async fn reconcile(
         &self,
         request: &CertificateSigningRequest,
-    ) -> Result<Option<Duration>, SettleError> {
-        let mut again_in = None;
-        if self.duties.cleans {
+    ) -> Result<Option<Duration>, CsrError> {
+        let mut requeue_after = None;
+        if self.enabled.cleaner {
             let left = cleanup::time_left(request, now());
             if left.is_zero() {
                 self.remove(request).await?;
                 return Ok(None);
             }
-            again_in = Some(left);
+            requeue_after = Some(left);
         }
         let status = &request.status;
         let has = |kind: &str| status.conditions.iter().any(|condition| condition.type_ == kind);
         if has("Denied") || has("Failed") || !status.certificate.is_empty() {
-            return Ok(again_in);
+            return Ok(requeue_after);
         }
         match (has("Approved"), signer_policy::check_request(self.client.names(), request)) {
             (false, Ok(Some(ApprovedRequest { signer: SignerKind::NodeClient(own), .. })))
-                if self.duties.approves =>
+                if self.enabled.approving =>
             {
                 let approved = self.approve(request, own).await?;
                 if !approved {
-                    again_in = Some(again_in.map_or(ASK_AGAIN, |left| left.min(ASK_AGAIN)));
+                    requeue_after = Some(
+                        requeue_after.map_or(REVIEW_INTERVAL, |left| left.min(REVIEW_INTERVAL)),
+                    );
                 }
             }
-            (true, Ok(Some(checked))) if self.duties.signs => self.sign(request, &checked).await?,
-            (true, Err(why)) if self.duties.signs && self.authority.is_some() => {
-                self.refuse(request, why).await?;
+            (true, Ok(Some(checked))) if self.enabled.signing => {
+                self.sign(request, &checked).await?
             }
-            // Of another signer, or for people to look at.
+            (true, Err(why)) if self.enabled.signing && self.authority.is_some() => {
+                self.fail(request, why).await?;
+            }
+            // Requests of other signers, and requests that a user has to approve.
             _ => {}
         }
-        Ok(again_in)
+        Ok(requeue_after)
     }
 
-    async fn remove(&self, request: &CertificateSigningRequest) -> Result<(), SettleError> {
+    async fn remove(&self, request: &CertificateSigningRequest) -> Result<(), CsrError> {
         let metadata = &request.metadata;
         let params = DeleteParams { uid: Some(metadata.uid.clone()), ..DeleteParams::default() };
         let api = self.client.all::<CertificateSigningRequest>();
-        tracing::info!(request = metadata.name, "deleting a certificate request of no more use");
-        settled(api.delete(&metadata.name, &params).await)
+        tracing::info!(
+            request = metadata.name,
+            uid = metadata.uid,
+            "deleting a finished or overdue certificate request"
+        );
+        ignore_stale(api.delete(&metadata.name, &params).await)
     }
 
-    /// Approves it if the user who made it may have that; whether so.
+    /// Approves the request if its user is allowed to. Returns whether it was approved.
     async fn approve(
         &self,
         request: &CertificateSigningRequest,
         own: Renewal,
-    ) -> Result<bool, SettleError> {
+    ) -> Result<bool, CsrError> {
         let spec = &request.spec;
         let (subresource, whose) = match own {
             Renewal::Yes => ("selfnodeclient", "self "),
@@ -171,17 +180,18 @@ impl Certificates {
             ..SubjectAccessReview::default()
         };
         let params = WriteParams::default();
-        let answer = self.client.all::<SubjectAccessReview>().create(&review, &params).await?;
-        if !answer.status.allowed {
+        let review = self.client.all::<SubjectAccessReview>().create(&review, &params).await?;
+        if !review.status.allowed {
             return Ok(false);
         }
-        let agent = self.client.names().component("let");
-        let message =
-            format!("Auto approving {whose}{agent} client certificate after SubjectAccessReview.");
+        let kubelet = self.client.names().component("let");
+        let message = format!(
+            "Auto approving {whose}{kubelet} client certificate after SubjectAccessReview."
+        );
         let mut approved = request.clone();
         approved.status.conditions.push(condition("Approved", "AutoApproved", message));
         let api = self.client.all::<CertificateSigningRequest>();
-        settled(api.update_approval(&approved, &params).await)?;
+        ignore_stale(api.update_approval(&approved, &params).await)?;
         Ok(true)
     }
 
@@ -189,31 +199,27 @@ impl Certificates {
         &self,
         request: &CertificateSigningRequest,
         checked: &ApprovedRequest,
-    ) -> Result<(), SettleError> {
+    ) -> Result<(), CsrError> {
         let Some(authority) = &self.authority else { return Ok(()) };
         let mut signed = request.clone();
         signed.status.certificate = authority.sign(&request.spec, checked, now())?;
         self.write_status(&signed).await
     }
 
-    async fn refuse(
-        &self,
-        request: &CertificateSigningRequest,
-        why: String,
-    ) -> Result<(), SettleError> {
+    async fn fail(&self, request: &CertificateSigningRequest, why: String) -> Result<(), CsrError> {
         let mut failed = request.clone();
         failed.status.conditions.push(condition("Failed", "SignerValidationFailure", why));
         self.write_status(&failed).await
     }
 
-    async fn write_status(&self, request: &CertificateSigningRequest) -> Result<(), SettleError> {
+    async fn write_status(&self, request: &CertificateSigningRequest) -> Result<(), CsrError> {
         let api = self.client.all::<CertificateSigningRequest>();
-        settled(api.update_status(request, &WriteParams::default()).await)
+        ignore_stale(api.update_status(request, &WriteParams::default()).await)
     }
 }
 
-/// Somebody was faster, or it is gone: the change of that brings it back.
-fn settled<T>(written: Result<T, ClientError>) -> Result<(), SettleError> {
+/// Ignores a conflict and a deleted object: the watch queues the new state.
+fn ignore_stale<T>(written: Result<T, ClientError>) -> Result<(), CsrError> {
     match written {
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
         other => Ok(other.map(|_| ())?),

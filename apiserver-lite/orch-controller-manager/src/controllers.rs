@@ -1,4 +1,4 @@
-//! The controllers: each file decides for one thing, from objects and the time to writes, and does nothing.
+//! The controllers: each file plans the writes of one controller from objects and the time, without IO.
 
 pub mod account_token;
 pub mod addresses;
@@ -31,29 +31,29 @@ use proto_client::events::correlate::EventReport;
 use crate::api_writes::{ObjectKind, Write};
 use write_events::WriteEvent;
 
-/// What a controller wants done.
+/// The writes and events that a controller plans.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// In this order.
+    /// The writes, in order.
     pub writes: Vec<Write>,
-    /// When to look again even if nothing changes.
-    pub again_in: Option<Duration>,
-    /// Events of a plan that was done whole.
-    pub said: Vec<EventReport>,
-    /// Events of single writes, by their place among the writes.
+    /// When to reconcile again if nothing changes.
+    pub requeue_after: Option<Duration>,
+    /// Events to record when all writes have succeeded.
+    pub reports: Vec<EventReport>,
+    /// Events of single writes, by their index.
     pub events: BTreeMap<usize, WriteEvent>,
-    /// Who takes objects over by these writes; they are only made if the server shows that it is not being deleted.
+    /// The owner that adopts objects by these writes, which are only made if a live read shows that it is not being deleted.
     pub adopter: Option<Adopter>,
 }
 
-/// An object that becomes the controller of others.
+/// An object that becomes the controller of orphans.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopter {
-    /// Its kind.
+    /// The kind.
     pub kind: ObjectKind,
-    /// Which.
+    /// The key.
     pub key: ObjectKey,
-    /// Its uid.
+    /// The uid.
     pub uid: String,
 }
 
@@ -65,30 +65,30 @@ impl Adopter {
 }
 
 impl Plan {
-    /// These writes and nothing later.
+    /// A plan of these writes.
     pub fn of(writes: impl IntoIterator<Item = Write>) -> Self {
         Self { writes: writes.into_iter().collect(), ..Self::default() }
     }
 
-    /// Does what another plan does as well, afterwards.
+    /// Appends another plan.
     pub fn absorb(&mut self, other: Self) {
         let before = self.writes.len();
         let events = other.events.into_iter();
         self.events.extend(events.map(|(nth, event)| (before.saturating_add(nth), event)));
         self.writes.extend(other.writes);
-        self.said.extend(other.said);
+        self.reports.extend(other.reports);
         self.adopter = other.adopter.or(self.adopter.take());
-        other.again_in.into_iter().for_each(|delay| self.look_again_in(delay));
+        other.requeue_after.into_iter().for_each(|delay| self.requeue_in(delay));
     }
 
-    /// Adds a write, and the events of what becomes of it.
+    /// Adds a write with the events of its success and failure.
     pub fn push_with_event(&mut self, write: Write, event: WriteEvent) {
         self.events.insert(self.writes.len(), event);
         self.writes.push(write);
     }
 
-    /// Asks to look again in `delay`, or earlier if that was asked before.
-    pub fn look_again_in(&mut self, delay: Duration) {
-        self.again_in = Some(self.again_in.map_or(delay, |earlier| earlier.min(delay)));
+    /// Plans to reconcile again in `delay`, or earlier if that is planned.
+    pub fn requeue_in(&mut self, delay: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(delay, |earlier| earlier.min(delay)));
     }
 }

@@ -1,4 +1,4 @@
-//! Every number in every kind that controllers read, at its extremes: no plan panics. Debug builds check each operation.
+//! Objects with extreme numbers in every kind that controllers read: no plan panics. Debug builds check each operation.
 
 mod values;
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::controllers::endpoint_slices::SliceContext;
 use crate::controllers::node_lifecycle::{self, Clocks, ClusterHealth, NodeHealth};
 use crate::controllers::pod_gc::{self, PodNode};
-use crate::controllers::volumes::{Marks, expand, fit};
+use crate::controllers::volumes::{VolumeAnnotations, expand, fit};
 use crate::controllers::{
     deployment, endpoint_slices, endpoints, mirror, node_cidr, replica_set, replication_controller,
     taint_manager,
@@ -41,13 +41,13 @@ fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
 }
 
-/// The example with labels and selectors that match each other, so that it is looked at.
+/// The example with labels and selectors that match each other.
 fn matching(mut document: Value) -> Value {
     let labels = json!({"app": "web"});
     for (pointer, value) in [
         ("/metadata/labels", labels.clone()),
         ("/metadata/ownerReferences", json!([])),
-        // The template's own numbers are those of pods.
+        // The numbers of templates are covered by pods.
         ("/spec/template", json!({"metadata": {"labels": labels.clone()}, "spec": {}})),
     ] {
         if let Some(place) = document.pointer_mut(pointer) {
@@ -66,19 +66,19 @@ fn matching(mut document: Value) -> Value {
     document
 }
 
-/// Calls `drive` with each variant that can be decoded, at several times.
-fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T, Time)) {
+/// Calls `plan` with each variant that can be decoded, at several times.
+fn each<T: DeserializeOwned>(document: &Value, mut plan: impl FnMut(&T, Time)) {
     let mut decoded = 0;
     for (what, variant) in variants(document) {
         let Ok(object) = serde_json::from_value::<T>(variant) else { continue };
         decoded += 1;
-        // The harness shows what is printed here when a plan panics.
+        // Printed by the test harness after a panic.
         println!("{what}");
         for now in [i64::MIN, 1_700_000_000, i64::MAX] {
-            drive(&object, Time::from_unix(now));
+            plan(&object, Time::from_unix(now));
         }
     }
-    assert!(decoded > 20, "{decoded} variants were looked at");
+    assert!(decoded > 20, "{decoded} variants were decoded");
 }
 
 fn of<T: DeserializeOwned>(document: &Value) -> T {
@@ -121,7 +121,7 @@ fn deployments_and_their_sets() {
 }
 
 #[test]
-fn what_keeps_pods_makes_no_more_than_a_batch() {
+fn a_plan_creates_at_most_a_batch_of_pods() {
     let set = matching(example!("apps.v1.ReplicaSet"));
     let controller = matching(example!("core.v1.ReplicationController"));
     let pod: Pod = of(&matching(example!("core.v1.Pod")));
@@ -140,7 +140,7 @@ fn what_keeps_pods_makes_no_more_than_a_batch() {
 }
 
 #[test]
-fn pods_wherever_they_are_read() {
+fn pods_in_every_controller() {
     let mut pod = matching(example!("core.v1.Pod"));
     pod["spec"]["tolerations"][0]["operator"] = json!("Exists");
     pod["spec"]["tolerations"][0]["effect"] = json!("");
@@ -219,7 +219,7 @@ fn services_and_their_addresses() {
 
 #[test]
 fn claims_and_volumes() {
-    let marks = Marks::new(names());
+    let annotations = VolumeAnnotations::new(names());
     let mut claim = matching(example!("core.v1.PersistentVolumeClaim"));
     let mut volume = matching(example!("core.v1.PersistentVolume"));
     claim["spec"]["resources"]["requests"] = json!({"storage": "0"});
@@ -230,10 +230,10 @@ fn claims_and_volumes() {
     let (one_claim, one_volume): (PersistentVolumeClaim, PersistentVolume) =
         (of(&claim), of(&volume));
     each::<PersistentVolumeClaim>(&claim, |claim, _| {
-        let _ = fit::best(&marks, claim, [&one_volume], fit::Choice::Any);
+        let _ = fit::best(&annotations, claim, [&one_volume], fit::Choice::Any);
         drop(expand::plan(names(), claim, None));
     });
     each::<PersistentVolume>(&volume, |volume, _| {
-        let _ = fit::best(&marks, &one_claim, [volume], fit::Choice::Any);
+        let _ = fit::best(&annotations, &one_claim, [volume], fit::Choice::Any);
     });
 }

@@ -1,9 +1,8 @@
-//! The garbage collector: objects whose owners are all gone go too, and what a deletion asks for by the finalizers `orphan`
-//! and `foregroundDeletion` is done, for every kind that is served.
+//! The garbage collector: deletes objects whose owners are all deleted, and handles the finalizers `orphan` and `foregroundDeletion`, for every kind
+//! that is served.
 //!
-//! Of each object only what ownership needs is kept ([`index::Slim`]), from watches that send metadata alone. A change says
-//! which objects have to be looked at ([`index`], pure); looking asks the server for what the maps may be wrong about
-//! ([`look`]); what is then done is decided by [`plan`] (pure) and holds only for the version that was looked at.
+//! Metadata-only watches keep the ownership of each object ([`index::Ownership`]). A change queues the objects to process ([`index`], pure); processing reads from the server what the caches may lack
+//! ([`process`]); [`plan`] (pure) decides, and its writes are conditional on the version that was read.
 
 mod index;
 mod kinds;
@@ -26,45 +25,45 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::metrics::Counters;
-use index::{Index, Slim};
+use index::{Index, Ownership};
 use kinds::{Id, KindId, Kinds};
-use process::{Absent, Maps, Processor, lock};
+use process::{Absent, Caches, Processor, lock};
 use server::ApiServer;
 
-/// The name that `--controllers` knows.
+/// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "garbagecollector";
 
-/// Between tries to learn whether a kind is served.
+/// Back-off of the discovery of served kinds.
 const PROBE: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 
-/// Collects until drained.
+/// The collector.
 pub struct Garbage {
-    /// The API server.
+    /// The client.
     pub client: Client,
-    /// Objects looked at at a time.
+    /// Number of concurrently processed objects.
     pub workers: usize,
-    /// Where the work is counted.
+    /// The metrics.
     pub counters: Counters,
-    /// Where it is shown.
+    /// The status page.
     pub page: TaskStatus,
 }
 
-/// The maps of all kinds.
-struct InformerMaps(BTreeMap<KindId, Store<Slim>>);
+/// The caches of all kinds.
+struct InformerCaches(BTreeMap<KindId, Store<Ownership>>);
 
-impl Maps for InformerMaps {
-    fn get(&self, id: &Id) -> Option<Arc<Slim>> {
+impl Caches for InformerCaches {
+    fn get(&self, id: &Id) -> Option<Arc<Ownership>> {
         self.0.get(&id.kind)?.get(&id.key)
     }
 
     fn serves(&self, kind: KindId) -> bool {
-        // The map of a kind that is not served never becomes complete.
+        // The cache of a kind that is not served never becomes complete.
         self.0.get(&kind).is_some_and(Store::is_synced)
     }
 }
 
-/// Takes the changes of all kinds.
+/// Handles the changes of all kinds.
 struct Taker {
     index: Arc<Mutex<Index>>,
     queue: WorkQueue<Id>,
@@ -72,18 +71,18 @@ struct Taker {
 }
 
 impl Taker {
-    fn take(&self, kind: KindId, key: ObjectKey, old: Option<&Slim>, new: Option<&Slim>) {
+    fn take(&self, kind: KindId, key: ObjectKey, old: Option<&Ownership>, new: Option<&Ownership>) {
         let look = lock(&self.index).apply(&Id { kind, key }, old, new);
         for id in look {
-            self.counters.added(CONTROLLER);
+            self.counters.count_add(CONTROLLER);
             self.queue.add(id);
         }
     }
 }
 
 impl Garbage {
-    /// Follows every kind that is served, and looks at what their changes ask for once all maps are complete: before that
-    /// dependents that are not shown would be taken for none.
+    /// Runs until drained: watches every served kind, and processes objects once all caches are complete, because missing dependents would count as
+    /// deleted.
     pub async fn run(self, drain: DrainWatch) {
         let Self { client, workers, counters, page } = self;
         let page = Arc::new(page);
@@ -98,21 +97,24 @@ impl Garbage {
         for (kind, _) in kinds.iter() {
             let Some(collection) = kinds.collection(kind, None) else { continue };
             let api = client.metadata(collection);
-            let reflector = Reflector::projected(api.clone(), ListParams::default(), Slim::of);
+            let reflector = Reflector::projected(api.clone(), ListParams::default(), Ownership::of);
             stores.insert(kind, reflector.store());
             keeping.spawn(keep(kind, api, reflector, taker.clone(), ready.clone(), drain.clone()));
         }
         drop(ready);
         tokio::select! {
             () = drain.asked() => return,
-            // Every keeper drops its sender when its kind is complete, or not served.
+            // Each watch drops its sender when its kind is complete or not served.
             _ = all_ready.recv() => {}
         }
-        tracing::debug!(kinds = stores.len(), "the maps of all kinds are complete");
+        tracing::debug!(
+            kinds = stores.len(),
+            "the caches of all kinds are complete; garbage collection starts"
+        );
         let server = ApiServer { client, kinds: kinds.clone() };
         let absent = Mutex::new(Absent::default());
         let processor =
-            Arc::new(Processor { server, maps: InformerMaps(stores), kinds, index, absent });
+            Arc::new(Processor { server, caches: InformerCaches(stores), kinds, index, absent });
         let work = {
             let queue = queue.clone();
             move |id: Id| {
@@ -127,7 +129,7 @@ impl Garbage {
 }
 
 async fn work(
-    processor: &Processor<ApiServer, InformerMaps>,
+    processor: &Processor<ApiServer, InformerCaches>,
     queue: &WorkQueue<Id>,
     counters: &Counters,
     page: &TaskStatus,
@@ -137,26 +139,26 @@ async fn work(
     page.started(format!("{plural} {}", id.key));
     let begun = std::time::Instant::now();
     let seen = processor.process(&id).await;
-    counters.worked(CONTROLLER, begun.elapsed());
+    counters.observe_duration(CONTROLLER, begun.elapsed());
     match seen {
         Ok(seen) => {
             page.done("");
-            seen.look.into_iter().for_each(|other| queue.add(other));
-            Ok(seen.again_in)
+            seen.process.into_iter().for_each(|other| queue.add(other));
+            Ok(seen.requeue_after)
         }
         Err(error) => {
-            counters.failed(CONTROLLER);
+            counters.count_failure(CONTROLLER);
             page.failed(chain(&error));
             Err(error)
         }
     }
 }
 
-/// Keeps the map of one kind, if the server has it.
+/// Fills the cache of one kind, if it is served.
 async fn keep(
     kind: KindId,
     api: Api<PartialObjectMetadata>,
-    reflector: Reflector<PartialObjectMetadata, Slim>,
+    reflector: Reflector<PartialObjectMetadata, Ownership>,
     taker: Arc<Taker>,
     ready: mpsc::Sender<()>,
     drain: DrainWatch,
@@ -178,7 +180,7 @@ async fn keep(
         .await;
 }
 
-/// Whether the server has the collection; asks until there is an answer.
+/// Whether the server serves the collection; retried until there is an answer.
 async fn is_served(api: &Api<PartialObjectMetadata>) -> bool {
     let mut failures = 1u32;
     loop {
@@ -187,11 +189,21 @@ async fn is_served(api: &Api<PartialObjectMetadata>) -> bool {
             Err(error) if error.is_not_found() || error.code() == Some(405) => return false,
             Err(error) => {
                 let (plural, error) = (&api.collection().plural, chain(&error));
-                // Until every kind can be listed nothing is collected.
+                // Nothing is collected until every kind can be listed.
                 if failures >= 4 && failures.is_power_of_two() {
-                    tracing::warn!(plural, failures, error, "cannot list what is to be collected");
+                    tracing::warn!(
+                        plural,
+                        failures,
+                        error,
+                        "kind cannot be listed; garbage collection waits for it and retries"
+                    );
                 } else {
-                    tracing::debug!(plural, failures, error, "cannot list what is to be collected");
+                    tracing::debug!(
+                        plural,
+                        failures,
+                        error,
+                        "kind cannot be listed; garbage collection waits for it and retries"
+                    );
                 }
                 tokio::time::sleep(PROBE.delay(failures, 0.5)).await;
                 failures = failures.saturating_add(1);

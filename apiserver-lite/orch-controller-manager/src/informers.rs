@@ -1,5 +1,4 @@
-//! What the controllers know of the cluster: one shared map a kind, each kept by a task, holding only what
-//! some controller reads.
+//! The caches of the controllers: one per kind, filled by a reflector with the fields that controllers read.
 
 use std::sync::Arc;
 
@@ -28,16 +27,16 @@ use crate::metrics::Counters;
 use crate::pods_by_node::PodsByNode;
 use crate::settings::Enabled;
 
-/// The maps. Cheap to clone.
+/// The caches. Cheap to clone.
 #[derive(Clone)]
 pub struct Informers {
     /// The naming profile.
     pub names: &'static Names,
     /// All namespaces.
     pub namespaces: Store<Namespace>,
-    /// All accounts.
+    /// All service accounts.
     pub service_accounts: Store<ServiceAccount>,
-    /// The token secrets, with the keys of what they hold and not the contents.
+    /// The token secrets, with the keys of their data and without the values.
     pub token_secrets: Store<Secret>,
     /// The root CA config maps.
     pub root_cas: Store<ConfigMap>,
@@ -45,13 +44,13 @@ pub struct Informers {
     pub services: Store<Service>,
     /// All Endpoints.
     pub endpoints: Store<Endpoints>,
-    /// All slices.
+    /// All EndpointSlices.
     pub slices: Store<EndpointSlice>,
-    /// All pods, without what only their node needs.
+    /// All pods, without what only the kubelet reads.
     pub pods: Store<Pod>,
-    /// Which of them are on which node.
+    /// The pods of each node.
     pub pods_by_node: PodsByNode,
-    /// All nodes, without sizes and images.
+    /// All nodes, without capacity and images.
     pub nodes: Store<Node>,
     /// The nodes' leases.
     pub leases: Store<Lease>,
@@ -63,19 +62,19 @@ pub struct Informers {
     pub deployments: Store<Deployment>,
     /// All disruption budgets.
     pub budgets: Store<PodDisruptionBudget>,
-    /// All claims.
+    /// All PersistentVolumeClaims.
     pub claims: Store<PersistentVolumeClaim>,
-    /// All volumes.
+    /// All PersistentVolumes.
     pub volumes: Store<PersistentVolume>,
-    /// All classes of storage.
+    /// All storage classes.
     pub classes: Store<StorageClass>,
-    /// All drivers that say something of themselves.
+    /// All CSIDrivers.
     pub drivers: Store<CSIDriver>,
-    /// All attachments.
+    /// All VolumeAttachments.
     pub attachments: Store<VolumeAttachment>,
 }
 
-/// The tasks that keep the maps, ready to run.
+/// The reflectors that fill the caches.
 pub struct Reflectors {
     namespaces: Reflector<Namespace, Namespace>,
     service_accounts: Reflector<ServiceAccount, ServiceAccount>,
@@ -99,7 +98,7 @@ pub struct Reflectors {
 }
 
 impl Informers {
-    /// Empty maps, and what will fill them.
+    /// Empty caches and their reflectors.
     pub fn new(client: &Client) -> (Self, Reflectors) {
         let names = client.names();
         let all = ListParams::default;
@@ -152,7 +151,7 @@ impl Informers {
         (informers, reflectors)
     }
 
-    /// Returns once every map has been complete.
+    /// Waits until every cache has been complete once.
     pub async fn synced(&self) {
         self.namespaces.synced().await;
         self.service_accounts.synced().await;
@@ -175,8 +174,7 @@ impl Informers {
         self.attachments.synced().await;
     }
 
-    /// Whether the maps show what a write of ours has done. Until they do, a plan made from them would do it
-    /// again.
+    /// Whether the caches show the effect of a write. Until they do, a plan made from them would repeat it.
     pub fn shows(&self, effect: &Effect) -> bool {
         let key = &effect.key;
         let metadata = match effect.kind {
@@ -199,7 +197,6 @@ impl Informers {
         shows(&effect.state, metadata.as_ref())
     }
 
-    /// The pods of a node.
     pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         let mut pods: Vec<Arc<Pod>> =
             self.pods_by_node.on(node).iter().filter_map(|key| self.pods.get(key)).collect();
@@ -208,13 +205,13 @@ impl Informers {
     }
 
     /// Whether a namespace is being deleted.
-    pub fn is_ending(&self, namespace: &str) -> bool {
+    pub fn is_terminating(&self, namespace: &str) -> bool {
         let namespace = self.namespaces.get(&ObjectKey::new("", namespace));
         namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some())
     }
 }
 
-/// Whether an object as it is shown is one that a write has left in `state`, or newer.
+/// Whether the cached object is in the state after a write, or newer.
 fn shows(state: &EffectState, shown: Option<&ObjectMeta>) -> bool {
     match (state, shown) {
         (EffectState::Version(_), None) => false,
@@ -241,17 +238,17 @@ fn metadata<T: Resource>(store: &Store<T>, key: &ObjectKey) -> Option<ObjectMeta
 }
 
 impl Reflectors {
-    /// Keeps the maps until drained, and queues the tasks that their changes ask for.
+    /// Runs the reflectors until drained, and queues the keys of their changes.
     pub async fn run(self, sink: Sink, drain: DrainWatch) {
         let sink = Arc::new(sink);
         let mut running = JoinSet::new();
-        macro_rules! keep {
-            ($($keeper:ident),+) => {$(
+        macro_rules! spawn {
+            ($($reflector:ident),+) => {$(
                 let to = sink.clone();
-                running.spawn(self.$keeper.run(drain.clone(), move |change| to.take(change)));
+                running.spawn(self.$reflector.run(drain.clone(), move |change| to.enqueue(change)));
             )+};
         }
-        keep!(
+        spawn!(
             namespaces,
             service_accounts,
             token_secrets,
@@ -277,30 +274,30 @@ impl Reflectors {
     }
 }
 
-/// Where changes become tasks.
+/// Queues the keys of changes.
 pub struct Sink {
-    /// The maps, which have a change before it is told.
+    /// The caches, which contain a change before it is handled.
     pub informers: Informers,
-    /// Takes the tasks.
+    /// The queue.
     pub queue: WorkQueue<ReconcileKey>,
-    /// Whose tasks are taken.
+    /// The controllers that run.
     pub enabled: Enabled,
-    /// Counts them.
+    /// The metrics.
     pub counters: Counters,
 }
 
 impl Sink {
-    fn take<T: Watched>(&self, change: proto_client::Change<T>) {
-        for task in T::tasks(&change, &self.informers) {
-            if self.enabled.has(task.controller()) {
-                self.counters.added(task.controller());
-                self.queue.add(task);
+    fn enqueue<T: Watched>(&self, change: proto_client::Change<T>) {
+        for key in T::keys(&change, &self.informers) {
+            if self.enabled.has(key.controller()) {
+                self.counters.count_add(key.controller());
+                self.queue.add(key);
             }
         }
     }
 }
 
-/// A pod as controllers need it: who it is, where it is, how it is, and its ports.
+/// Keeps the fields of a pod that controllers read.
 fn slim_pod(pod: Pod) -> Pod {
     let Pod { metadata, spec, status } = pod;
     let container = |container: Container| Container {
@@ -339,13 +336,13 @@ fn is_claim(volume: &Volume) -> bool {
     source.persistent_volume_claim.is_some() || source.ephemeral.is_some()
 }
 
-/// An object without what no controller reads of any.
+/// Removes the managed fields.
 fn slim<T: Resource>(mut object: T) -> T {
     object.metadata_mut().managed_fields.clear();
     object
 }
 
-/// A token secret as its controller needs it: what is there, and none of what it says.
+/// Keeps the metadata, the type and the keys of non-empty data of a token secret.
 fn slim_secret(secret: Secret) -> Secret {
     let Secret { metadata, data, type_, immutable, .. } = secret;
     let filled = data.into_iter().filter(|(_, value)| !value.is_empty());
@@ -358,7 +355,7 @@ fn slim_secret(secret: Secret) -> Secret {
     }
 }
 
-/// A node as controllers need it: its labels, taints, ranges, conditions and volumes.
+/// Keeps the labels, spec, conditions and volumes of a node.
 fn slim_node(node: Node) -> Node {
     let Node { metadata, spec, status } = node;
     Node {
@@ -384,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_write_did_shows() {
+    fn the_effect_of_a_write_is_observed() {
         let object = |version: &str, uid: &str, deleted: Option<i64>| ObjectMeta {
             resource_version: version.into(),
             uid: uid.into(),

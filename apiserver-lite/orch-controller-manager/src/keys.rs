@@ -1,7 +1,6 @@
-//! What there is to look at, and which changes make us look.
+//! The reconcile keys of the work queue, and the keys that a change of an object queues.
 //!
-//! A task names an object; it never says what happened to it. Every task can be done at any time, any number
-//! of times: it looks at what is, and does what is missing.
+//! A key names a controller and an object, never an event. Reconciling it compares the current state with the desired one, and is idempotent.
 
 mod disruption;
 mod volumes;
@@ -31,24 +30,24 @@ use crate::informers::Informers;
 
 pub(crate) use volumes::users;
 
-/// One thing to look at.
+/// A controller and the object that it reconciles.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReconcileKey {
-    /// The account `default` of a namespace.
+    /// The service account `default` of a namespace.
     ServiceAccount(String),
-    /// The token secrets of an account.
+    /// The token secrets of a service account.
     AccountToken(ObjectKey),
     /// The root CA config map of a namespace.
     RootCa(String),
-    /// The Endpoints of a service.
+    /// The Endpoints of a Service.
     Endpoints(ObjectKey),
-    /// The slices of a service.
+    /// The EndpointSlices of a Service.
     Slices(ObjectKey),
-    /// The slices that repeat a service's Endpoints.
+    /// The EndpointSlices that mirror the Endpoints of a Service.
     Mirror(ObjectKey),
     /// A namespace that is being deleted.
     Namespace(String),
-    /// A pod that no kubelet may be left to remove.
+    /// A pod that no kubelet may be able to remove.
     PodGc(ObjectKey),
     /// The finished pods beyond the threshold.
     EndedPods,
@@ -58,34 +57,34 @@ pub enum ReconcileKey {
     PodReadiness(ObjectKey),
     /// The eviction of a pod by the taints of its node.
     TaintEviction(ObjectKey),
-    /// The pod addresses of a node.
-    NodeCidr(String),
+    /// The pod CIDRs of a node.
+    NodeIpam(String),
     /// The pods of a replica set.
     ReplicaSet(ObjectKey),
     /// The pods of a replication controller.
     ReplicationController(ObjectKey),
     /// The replica sets of a deployment.
     Deployment(ObjectKey),
-    /// How many evictions a disruption budget allows.
+    /// The status of a PodDisruptionBudget.
     Disruption(ObjectKey),
-    /// The volume of a claim.
+    /// The binding of a PersistentVolumeClaim.
     Claim(ObjectKey),
-    /// The phase of a volume, and what becomes of it.
+    /// The phase and reclaim of a PersistentVolume.
     Volume(String),
-    /// Whether a claim may go.
+    /// The protection finalizer of a claim.
     ClaimProtection(ObjectKey),
-    /// Whether a volume may go.
+    /// The protection finalizer of a volume.
     VolumeProtection(String),
-    /// The claims that a pod brings along.
-    OwnClaims(ObjectKey),
-    /// What is attached to a node.
+    /// The claims of a pod's ephemeral volumes.
+    EphemeralClaims(ObjectKey),
+    /// The attached volumes of a node.
     Attachments(String),
-    /// A claim that asks for more than it has.
+    /// A claim that requests more than its capacity.
     Expand(ObjectKey),
 }
 
 impl ReconcileKey {
-    /// The controller that does it, by the name that `--controllers` knows.
+    /// The controller, by its name in `--controllers`.
     pub fn controller(&self) -> &'static str {
         match self {
             Self::ServiceAccount(_) => "serviceaccount",
@@ -99,7 +98,7 @@ impl ReconcileKey {
             Self::NodeLifecycle(_) | Self::PodReadiness(_) | Self::TaintEviction(_) => {
                 "nodelifecycle"
             }
-            Self::NodeCidr(_) => "nodeipam",
+            Self::NodeIpam(_) => "nodeipam",
             Self::ReplicaSet(_) => "replicaset",
             Self::ReplicationController(_) => "replicationcontroller",
             Self::Deployment(_) => "deployment",
@@ -107,7 +106,7 @@ impl ReconcileKey {
             Self::Claim(_) | Self::Volume(_) => "persistentvolume-binder",
             Self::ClaimProtection(_) => "pvc-protection",
             Self::VolumeProtection(_) => "pv-protection",
-            Self::OwnClaims(_) => "ephemeral-volume",
+            Self::EphemeralClaims(_) => "ephemeral-volume",
             Self::Attachments(_) => "attachdetach",
             Self::Expand(_) => "persistentvolume-expander",
         }
@@ -122,7 +121,7 @@ impl ReconcileKey {
             Self::Disruption(_) => "controllermanager",
             Self::Expand(_) => "volume_expand",
             Self::NodeLifecycle(_) | Self::PodReadiness(_) => "node-controller",
-            Self::OwnClaims(_) => "ephemeral_volume",
+            Self::EphemeralClaims(_) => "ephemeral_volume",
             Self::ReplicaSet(_) => "replicaset-controller",
             Self::ReplicationController(_) => "replication-controller",
             Self::TaintEviction(_) => "taint-controller",
@@ -130,17 +129,17 @@ impl ReconcileKey {
         })
     }
 
-    /// The object that it is about.
-    fn subject(&self) -> Subject<'_> {
+    /// The object to reconcile.
+    fn target(&self) -> Target<'_> {
         match self {
             Self::ServiceAccount(name) | Self::RootCa(name) | Self::Namespace(name) => {
-                Subject::Namespace(name)
+                Target::Namespace(name)
             }
             Self::NodeLifecycle(name)
-            | Self::NodeCidr(name)
+            | Self::NodeIpam(name)
             | Self::Volume(name)
             | Self::VolumeProtection(name)
-            | Self::Attachments(name) => Subject::OfCluster(name),
+            | Self::Attachments(name) => Target::ClusterScoped(name),
             Self::AccountToken(key)
             | Self::Endpoints(key)
             | Self::Slices(key)
@@ -154,54 +153,54 @@ impl ReconcileKey {
             | Self::Claim(key)
             | Self::ClaimProtection(key)
             | Self::Disruption(key)
-            | Self::OwnClaims(key)
-            | Self::Expand(key) => Subject::OfNamespace(key),
-            Self::EndedPods => Subject::AllPods,
+            | Self::EphemeralClaims(key)
+            | Self::Expand(key) => Target::Namespaced(key),
+            Self::EndedPods => Target::AllPods,
         }
     }
 
-    /// The namespace that it is about; none for nodes and for everything.
+    /// The namespace of the object, if it has one.
     pub fn namespace(&self) -> Option<&str> {
-        match self.subject() {
-            Subject::Namespace(name) => Some(name),
-            Subject::OfNamespace(key) => Some(&key.namespace),
-            Subject::OfCluster(_) | Subject::AllPods => None,
+        match self.target() {
+            Target::Namespace(name) => Some(name),
+            Target::Namespaced(key) => Some(&key.namespace),
+            Target::ClusterScoped(_) | Target::AllPods => None,
         }
     }
 }
 
-/// What a task is about.
-enum Subject<'a> {
-    /// A namespace, or the one object of a kind that each has.
+/// The object of a key.
+enum Target<'a> {
+    /// A namespace, or an object of which each namespace has one.
     Namespace(&'a str),
-    /// An object of a namespace.
-    OfNamespace(&'a ObjectKey),
-    /// An object of none.
-    OfCluster(&'a str),
+    /// A namespaced object.
+    Namespaced(&'a ObjectKey),
+    /// A cluster-scoped object.
+    ClusterScoped(&'a str),
     /// Every pod.
     AllPods,
 }
 
-/// Controller and object, as `endpointslice default/web`.
+/// For example `endpointslice default/web`.
 impl fmt::Display for ReconcileKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.controller())?;
-        match self.subject() {
-            Subject::Namespace(name) | Subject::OfCluster(name) => write!(f, " {name}"),
-            Subject::OfNamespace(key) => write!(f, " {key}"),
-            Subject::AllPods => f.write_str(" ended pods"),
+        match self.target() {
+            Target::Namespace(name) | Target::ClusterScoped(name) => write!(f, " {name}"),
+            Target::Namespaced(key) => write!(f, " {key}"),
+            Target::AllPods => f.write_str(" ended pods"),
         }
     }
 }
 
-/// The same: it is what the queue logs.
+/// The queue logs keys with this.
 impl fmt::Debug for ReconcileKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Every controller, by the name that `--controllers` knows.
+/// All controllers, by their names in `--controllers`.
 pub const CONTROLLERS: [&str; 26] = [
     "attachdetach",
     BOOTSTRAP_SIGNER,
@@ -245,22 +244,22 @@ pub const EVENT_SOURCES: [&str; 10] = [
     "volume_expand",
 ];
 
-/// Controllers that `*` does not mean; as in Kubernetes they are named by who wants bootstrap tokens.
+/// Controllers that `*` does not include, as in Kubernetes.
 pub const ONLY_BY_NAME: [&str; 2] = [BOOTSTRAP_SIGNER, TOKEN_CLEANER];
 
 const BOOTSTRAP_SIGNER: &str = "bootstrapsigner";
 const TOKEN_CLEANER: &str = "tokencleaner";
 
-/// A kind whose changes lead to tasks.
+/// A watched kind whose changes queue keys.
 pub trait Watched: Sized {
-    /// The tasks that a change asks for; `world` already has the change.
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey>;
+    /// The keys to queue for a change, which the caches contain already.
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey>;
 }
 
-/// Key, new and old state of a change; the end of a list asks for nothing.
-type Parts<'a, T> = (&'a ObjectKey, Option<&'a Arc<T>>, Option<&'a Arc<T>>);
+/// Key, new and old state of a change.
+type ChangedObject<'a, T> = (&'a ObjectKey, Option<&'a Arc<T>>, Option<&'a Arc<T>>);
 
-fn parts<T>(change: &Change<T>) -> Option<Parts<'_, T>> {
+fn split<T>(change: &Change<T>) -> Option<ChangedObject<'_, T>> {
     match change {
         Change::Applied { key, new, old } => Some((key, Some(new), old.as_ref())),
         Change::Deleted { key, old } => Some((key, None, Some(old))),
@@ -269,8 +268,8 @@ fn parts<T>(change: &Change<T>) -> Option<Parts<'_, T>> {
 }
 
 impl Watched for Namespace {
-    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, Some(namespace), _)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, Some(namespace), _)) = split(change) else { return Vec::new() };
         let name = key.name.clone();
         if namespace.metadata.deletion_timestamp.is_some() {
             return vec![ReconcileKey::Namespace(name)];
@@ -280,8 +279,8 @@ impl Watched for Namespace {
 }
 
 impl Watched for ServiceAccount {
-    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, ..)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, ..)) = split(change) else { return Vec::new() };
         let token = ReconcileKey::AccountToken(key.clone());
         if key.name == service_account::NAME {
             return vec![ReconcileKey::ServiceAccount(key.namespace.clone()), token];
@@ -291,46 +290,45 @@ impl Watched for ServiceAccount {
 }
 
 impl Watched for Secret {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((_, new, old)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((_, new, old)) = split(change) else { return Vec::new() };
         let accounts = [new, old].into_iter().flatten();
         let accounts = accounts
             .filter_map(|secret| account_token::account_of(informers.names, &secret.metadata));
-        let mut tasks: Vec<ReconcileKey> = accounts.map(ReconcileKey::AccountToken).collect();
-        tasks.dedup();
-        tasks
+        let mut keys: Vec<ReconcileKey> = accounts.map(ReconcileKey::AccountToken).collect();
+        keys.dedup();
+        keys
     }
 }
 
 impl Watched for ConfigMap {
-    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let key = parts(change).map(|(key, ..)| key);
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let key = split(change).map(|(key, ..)| key);
         key.map(|key| ReconcileKey::RootCa(key.namespace.clone())).into_iter().collect()
     }
 }
 
 impl Watched for Service {
-    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, ..)) = parts(change) else { return Vec::new() };
-        let [endpoints, slices] = of_service(key);
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, ..)) = split(change) else { return Vec::new() };
+        let [endpoints, slices] = keys_of_service(key);
         vec![endpoints, slices, ReconcileKey::Mirror(key.clone())]
     }
 }
 
-fn of_service(key: &ObjectKey) -> [ReconcileKey; 2] {
+fn keys_of_service(key: &ObjectKey) -> [ReconcileKey; 2] {
     [ReconcileKey::Endpoints(key.clone()), ReconcileKey::Slices(key.clone())]
 }
 
 impl Watched for Endpoints {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, _)) = parts(change) else { return Vec::new() };
-        // Endpoints without a service are a user's who makes the service next: only a service that goes
-        // takes its endpoints with it.
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, _)) = split(change) else { return Vec::new() };
+        // A user may create Endpoints before their Service: they are only deleted with a Service.
         let trigger = trigger_annotation(informers.names);
         let is_made = new.is_some_and(|found| found.metadata.annotations.contains_key(&trigger));
-        // What this program has made says when it followed a change; its service may have gone while nobody looked.
-        let is_ours = new.is_none() || is_made || informers.services.get(key).is_some();
-        if is_ours {
+        // Endpoints with the trigger annotation were created by this controller; their Service may have been deleted while it was not running.
+        let is_managed = new.is_none() || is_made || informers.services.get(key).is_some();
+        if is_managed {
             vec![ReconcileKey::Endpoints(key.clone()), ReconcileKey::Mirror(key.clone())]
         } else {
             Vec::new()
@@ -339,8 +337,8 @@ impl Watched for Endpoints {
 }
 
 impl Watched for EndpointSlice {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((_, new, old)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((_, new, old)) = split(change) else { return Vec::new() };
         let origin = new.or(old).and_then(|slice| endpoint_slices::origin(informers.names, slice));
         let task = origin.map(|(manager, service)| match manager {
             Manager::Selector => ReconcileKey::Slices(service),
@@ -351,55 +349,55 @@ impl Watched for EndpointSlice {
 }
 
 impl Watched for Pod {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
         informers.pods_by_node.apply(key, old.map(|pod| &**pod), new.map(|pod| &**pod));
-        let mut tasks = of_services(new, old, &informers.services.within(&key.namespace));
+        let mut keys = keys_of_services(new, old, &informers.services.within(&key.namespace));
         if let Some(pod) = new {
-            tasks.push(ReconcileKey::PodGc(key.clone()));
+            keys.push(ReconcileKey::PodGc(key.clone()));
             if !pod.spec.node_name.is_empty() {
-                tasks.push(ReconcileKey::TaintEviction(key.clone()));
+                keys.push(ReconcileKey::TaintEviction(key.clone()));
             }
             if is_newly_assigned(old.map(|pod| &**pod), pod) {
-                tasks.push(ReconcileKey::PodReadiness(key.clone()));
+                keys.push(ReconcileKey::PodReadiness(key.clone()));
             }
             if has_ended(pod) && !old.is_some_and(|old| has_ended(old)) {
-                tasks.push(ReconcileKey::EndedPods);
+                keys.push(ReconcileKey::EndedPods);
             }
-        } else if informers.is_ending(&key.namespace) {
-            tasks.push(ReconcileKey::Namespace(key.namespace.clone()));
+        } else if informers.is_terminating(&key.namespace) {
+            keys.push(ReconcileKey::Namespace(key.namespace.clone()));
         }
-        tasks.extend(volumes::of_pod(informers, key, new, old));
-        tasks.extend(disruption::of_pod(informers, key, new, old));
+        keys.extend(volumes::keys_of_pod(informers, key, new, old));
+        keys.extend(disruption::keys_of_pod(informers, key, new, old));
         for pod in [new, old].into_iter().flatten() {
             match pod.metadata.owner_references.iter().find(|o| o.controller == Some(true)) {
                 Some(owner) => {
                     let of = ObjectKey::new(&key.namespace, &owner.name);
                     match owner.kind.as_str() {
                         "ReplicaSet" => {
-                            tasks.extend(waiting_for(informers, &of, new));
-                            tasks.push(ReconcileKey::ReplicaSet(of));
+                            keys.extend(recreating_deployment(informers, &of, new));
+                            keys.push(ReconcileKey::ReplicaSet(of));
                         }
                         "ReplicationController" => {
-                            tasks.push(ReconcileKey::ReplicationController(of))
+                            keys.push(ReconcileKey::ReplicationController(of))
                         }
                         _ => {}
                     }
                 }
                 None if new.is_some() && pod.metadata.owner_references.is_empty() => {
-                    // Nobody's pod: a replica set that selects it may adopt it.
-                    tasks.extend(adopters(informers, pod));
+                    // An orphan: a controller that selects it may adopt it.
+                    keys.extend(keys_of_adopters(informers, pod));
                 }
                 None => {}
             }
         }
-        tasks.dedup();
-        tasks
+        keys.dedup();
+        keys
     }
 }
 
-/// The deployment of a pod's replica set, when it makes no new pods before the old ones are gone and this one is.
-fn waiting_for(
+/// The deployment of a finished or deleted pod if its strategy is Recreate: it waits for old pods to end.
+fn recreating_deployment(
     informers: &Informers,
     set: &ObjectKey,
     pod: Option<&Arc<Pod>>,
@@ -414,43 +412,43 @@ fn waiting_for(
     waits.then_some(ReconcileKey::Deployment(key))
 }
 
-/// The tasks of those services, of the pod's namespace, that see a difference between two states of a pod.
-fn of_services(
+/// The keys of the Services whose endpoints change between two states of a pod.
+fn keys_of_services(
     new: Option<&Arc<Pod>>,
     old: Option<&Arc<Pod>>,
     services: &[Arc<Service>],
 ) -> Vec<ReconcileKey> {
     if let (Some(new), Some(old)) = (new, old)
-        && seen_by_services(new) == seen_by_services(old)
+        && endpoint_fields(new) == endpoint_fields(old)
     {
         return Vec::new();
     }
-    let mut tasks = Vec::new();
+    let mut keys = Vec::new();
     for service in services {
         let selector = Selector::from_map(&service.spec.selector);
         let selects =
             |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| selector.matches(&pod.metadata.labels));
         if has_selector(service) && (selects(new) || selects(old)) {
-            tasks.extend(of_service(&ObjectKey::of(&service.metadata)));
+            keys.extend(keys_of_service(&ObjectKey::of(&service.metadata)));
         }
     }
-    tasks
+    keys
 }
 
-/// What endpoints are made from.
-fn seen_by_services(pod: &Pod) -> impl PartialEq + '_ {
+/// The fields of a pod that endpoints are made from.
+fn endpoint_fields(pod: &Pod) -> impl PartialEq + '_ {
     let (metadata, spec, status) = (&pod.metadata, &pod.spec, &pod.status);
     let ready = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| &c.status);
     let identity = (&metadata.uid, &metadata.labels, metadata.deletion_timestamp.is_some());
     (identity, &spec.node_name, &status.pod_ip, &status.pod_ips, &status.phase, ready)
 }
 
-fn adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
-    let mut tasks = Vec::new();
+fn keys_of_adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
+    let mut keys = Vec::new();
     for controller in informers.replication_controllers.within(&pod.metadata.namespace) {
         let selector = &controller.spec.selector;
         if !selector.is_empty() && Selector::from_map(selector).matches(&pod.metadata.labels) {
-            tasks.push(ReconcileKey::ReplicationController(ObjectKey::of(&controller.metadata)));
+            keys.push(ReconcileKey::ReplicationController(ObjectKey::of(&controller.metadata)));
         }
     }
     for set in informers.replica_sets.within(&pod.metadata.namespace) {
@@ -459,26 +457,26 @@ fn adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
             selector.is_ok_and(|selector| selector.matches(&pod.metadata.labels))
         });
         if selects {
-            tasks.push(ReconcileKey::ReplicaSet(ObjectKey::of(&set.metadata)));
+            keys.push(ReconcileKey::ReplicaSet(ObjectKey::of(&set.metadata)));
         }
     }
-    tasks
+    keys
 }
 
 impl Watched for Node {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = vec![ReconcileKey::NodeLifecycle(key.name.clone())];
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        let mut keys = vec![ReconcileKey::NodeLifecycle(key.name.clone())];
         if new.is_some_and(|node| !has_ranges(node)) {
-            tasks.push(ReconcileKey::NodeCidr(key.name.clone()));
+            keys.push(ReconcileKey::NodeIpam(key.name.clone()));
         }
-        tasks.extend(volumes::of_changed_node(key, new, old));
+        keys.extend(volumes::keys_of_node(key, new, old));
         let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
         if readiness(new) != readiness(old) {
-            // Whether any node is ready counts for the taints of all.
+            // Whether any node is ready affects the taints of all.
             let all = informers.nodes.list();
             if !all.iter().any(|(other, node)| other != key && is_ready(node)) {
-                tasks.extend(all.into_iter().map(|(key, _)| ReconcileKey::NodeLifecycle(key.name)));
+                keys.extend(all.into_iter().map(|(key, _)| ReconcileKey::NodeLifecycle(key.name)));
             }
         }
         let taints = |node: Option<&Arc<Self>>| node.map(|node| node.spec.taints.clone());
@@ -492,62 +490,77 @@ impl Watched for Node {
             for pod in informers.pods_on(&key.name) {
                 let pod_key = ObjectKey::of(&pod.metadata);
                 if tainted || silent {
-                    tasks.push(ReconcileKey::PodGc(pod_key.clone()));
-                    tasks.push(ReconcileKey::TaintEviction(pod_key.clone()));
+                    keys.push(ReconcileKey::PodGc(pod_key.clone()));
+                    keys.push(ReconcileKey::TaintEviction(pod_key.clone()));
                 }
                 if silent {
-                    tasks.push(ReconcileKey::PodReadiness(pod_key));
+                    keys.push(ReconcileKey::PodReadiness(pod_key));
                 }
                 if moved {
                     let services = informers.services.within(&pod.metadata.namespace);
-                    tasks.extend(of_services(Some(&pod), None, &services));
+                    keys.extend(keys_of_services(Some(&pod), None, &services));
                 }
             }
         }
-        tasks
+        keys
     }
 }
 
 impl Watched for Lease {
-    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, Some(_), _)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, Some(_), _)) = split(change) else { return Vec::new() };
         vec![ReconcileKey::NodeLifecycle(key.name.clone())]
     }
 }
 
 impl Watched for ReplicaSet {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = vec![ReconcileKey::ReplicaSet(key.clone())];
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        let mut keys = vec![ReconcileKey::ReplicaSet(key.clone())];
         let replicas = |set: Option<&Arc<Self>>| set.map(|set| set.spec.replicas);
-        tasks.extend(disruption::of_scale(informers, &key.namespace, replicas(new), replicas(old)));
+        keys.extend(disruption::keys_of_scale(
+            informers,
+            &key.namespace,
+            replicas(new),
+            replicas(old),
+        ));
         for set in [new, old].into_iter().flatten() {
             let owner = owners::controller(&set.metadata, "Deployment");
-            tasks.extend(owner.map(|owner| {
+            keys.extend(owner.map(|owner| {
                 ReconcileKey::Deployment(ObjectKey::new(&key.namespace, &owner.name))
             }));
         }
-        tasks
+        keys
     }
 }
 
 impl Watched for ReplicationController {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
         let replicas = |found: Option<&Arc<Self>>| found.map(|found| found.spec.replicas);
-        let mut tasks = vec![ReconcileKey::ReplicationController(key.clone())];
-        tasks.extend(disruption::of_scale(informers, &key.namespace, replicas(new), replicas(old)));
-        tasks
+        let mut keys = vec![ReconcileKey::ReplicationController(key.clone())];
+        keys.extend(disruption::keys_of_scale(
+            informers,
+            &key.namespace,
+            replicas(new),
+            replicas(old),
+        ));
+        keys
     }
 }
 
 impl Watched for Deployment {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
         let replicas = |found: Option<&Arc<Self>>| found.map(|found| found.spec.replicas);
-        let mut tasks = vec![ReconcileKey::Deployment(key.clone())];
-        tasks.extend(disruption::of_scale(informers, &key.namespace, replicas(new), replicas(old)));
-        tasks
+        let mut keys = vec![ReconcileKey::Deployment(key.clone())];
+        keys.extend(disruption::keys_of_scale(
+            informers,
+            &key.namespace,
+            replicas(new),
+            replicas(old),
+        ));
+        keys
     }
 }
 
@@ -556,42 +569,42 @@ mod tests {
     use super::*;
     use crate::controllers::addresses::examples;
 
-    fn tasks(new: Option<Pod>, old: Option<Pod>) -> usize {
+    fn keys(new: Option<Pod>, old: Option<Pod>) -> usize {
         let services = [Arc::new(examples::service())];
-        of_services(new.map(Arc::new).as_ref(), old.map(Arc::new).as_ref(), &services).len()
+        keys_of_services(new.map(Arc::new).as_ref(), old.map(Arc::new).as_ref(), &services).len()
     }
 
     #[test]
-    fn services_look_only_at_what_they_see() {
+    fn services_are_queued_only_for_fields_of_endpoints() {
         let pod = || examples::pod(1);
-        assert_eq!(tasks(Some(pod()), None), 2, "Endpoints and slices");
-        assert_eq!(tasks(None, Some(pod())), 2);
-        assert_eq!(tasks(Some(pod()), Some(pod())), 0);
+        assert_eq!(keys(Some(pod()), None), 2, "Endpoints and slices");
+        assert_eq!(keys(None, Some(pod())), 2);
+        assert_eq!(keys(Some(pod()), Some(pod())), 0);
         let mut unlike = pod();
         unlike.metadata.labels.clear();
-        assert_eq!(tasks(Some(unlike.clone()), None), 0);
-        assert_eq!(tasks(Some(unlike), Some(pod())), 2, "it left the selector");
+        assert_eq!(keys(Some(unlike.clone()), None), 0);
+        assert_eq!(keys(Some(unlike), Some(pod())), 2, "it left the selector");
         let mut renamed = pod();
         renamed.metadata.annotations.insert("note".into(), "x".into());
         renamed.metadata.resource_version = "9".into();
-        assert_eq!(tasks(Some(renamed), Some(pod())), 0);
+        assert_eq!(keys(Some(renamed), Some(pod())), 0);
         let mut unready = pod();
         examples::set_ready(&mut unready, "False");
-        assert_eq!(tasks(Some(unready), Some(pod())), 2);
+        assert_eq!(keys(Some(unready), Some(pod())), 2);
         let mut moved = pod();
         moved.status.pod_ip = "10.1.0.99".into();
-        assert_eq!(tasks(Some(moved), Some(pod())), 2);
+        assert_eq!(keys(Some(moved), Some(pod())), 2);
     }
 
     #[test]
-    fn every_task_has_a_known_controller() {
+    fn every_key_has_a_known_controller() {
         let key = ObjectKey::new("ns", "a");
         for task in [
             ReconcileKey::ServiceAccount("ns".into()),
             ReconcileKey::Endpoints(key.clone()),
             ReconcileKey::EndedPods,
             ReconcileKey::NodeLifecycle("n".into()),
-            ReconcileKey::NodeCidr("n".into()),
+            ReconcileKey::NodeIpam("n".into()),
             ReconcileKey::ReplicaSet(key.clone()),
         ] {
             assert!(CONTROLLERS.contains(&task.controller()), "{task:?}");

@@ -1,13 +1,13 @@
-//! bin: the cluster's control loops. Each controller is a pure function from what is to what is to be written
-//! ([`controllers`]); one queue of tasks ([`keys`]) and one worker ([`reconcile`]) drive them all.
+//! bin: the controllers of kube-controller-manager. Each is a pure function from objects to a plan of writes ([`controllers`]). One work queue of
+//! reconcile keys ([`keys`]) and one reconciler ([`reconcile`]) run them all.
 //!
 //! ```text
-//!   watches ──▶ maps (informers) ──▶ tasks ──▶ queue ──▶ plan ──▶ writes
-//!                  ▲                                            │
-//!                  └───────────────── API server ◀──────────────┘
+//!   watches ──▶ caches (informers) ──▶ keys ──▶ queue ──▶ plan ──▶ writes
+//!                  ▲                                             │
+//!                  └───────────────── API server ◀───────────────┘
 //! ```
 
-// Numbers here come from objects that others write.
+// Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod api_writes;

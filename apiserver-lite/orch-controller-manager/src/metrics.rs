@@ -1,4 +1,4 @@
-//! Counters of the work of each controller, under the names that dashboards of this ecosystem read.
+//! The work queue metrics of each controller, named as kube-controller-manager's.
 
 pub mod volumes;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, exponential_buckets};
 use proto_daemon::metrics::Metrics;
 
-/// The controllers' metrics; the label `name` is the controller's.
+/// The metrics; the label `name` is the controller.
 #[derive(Clone, Debug)]
 pub struct Counters {
     adds: IntCounterVec,
@@ -16,19 +16,20 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Registers them.
+    /// Registers the metrics.
     ///
     /// # Errors
-    /// A name is taken.
+    /// A name is registered already.
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["name"]);
         let durations = HistogramOpts::new(
             "workqueue_work_duration_seconds",
-            "Time that a task took, its writes included.",
+            "Duration of a reconcile, its writes included.",
         );
         let durations = durations.buckets(exponential_buckets(1e-5, 10.0, 8)?);
-        let adds = counter("workqueue_adds_total", "Tasks that changes asked for.")?;
-        let retries = counter("workqueue_retries_total", "Tasks that failed and are tried again.")?;
+        let adds = counter("workqueue_adds_total", "Keys added to the queue by changes.")?;
+        let retries =
+            counter("workqueue_retries_total", "Reconciles that failed and are retried.")?;
         Ok(Self {
             adds: metrics.register(adds)?,
             retries: metrics.register(retries)?,
@@ -36,18 +37,18 @@ impl Counters {
         })
     }
 
-    /// A change has asked for a task of the controller.
-    pub fn added(&self, controller: &str) {
+    /// Counts a key that a change has added.
+    pub fn count_add(&self, controller: &str) {
         self.adds.with_label_values(&[controller]).inc();
     }
 
-    /// A task has failed.
-    pub fn failed(&self, controller: &str) {
+    /// Counts a failed reconcile.
+    pub fn count_failure(&self, controller: &str) {
         self.retries.with_label_values(&[controller]).inc();
     }
 
-    /// A task has ended, well or not.
-    pub fn worked(&self, controller: &str, took: Duration) {
+    /// Observes the duration of a reconcile.
+    pub fn observe_duration(&self, controller: &str, took: Duration) {
         self.durations.with_label_values(&[controller]).observe(took.as_secs_f64());
     }
 }

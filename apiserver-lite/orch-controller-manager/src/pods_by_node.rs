@@ -1,4 +1,4 @@
-//! Which pods are on which node: what concerns one node costs what is on it, not what is in the cluster.
+//! An index of pods by node: a change of one node takes time in the number of its pods, not of all pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto_api::core::v1::Pod;
 use proto_client::ObjectKey;
 
-/// Pods by node, from the changes of the map of pods. Cheap to clone.
+/// Pod keys by node name. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PodsByNode(Arc<Mutex<BTreeMap<String, BTreeSet<ObjectKey>>>>);
 
 impl PodsByNode {
-    /// Takes a change in.
+    /// Applies a change of a pod.
     pub fn apply(&self, key: &ObjectKey, old: Option<&Pod>, new: Option<&Pod>) {
         let node = |pod: Option<&Pod>| {
             pod.map(|pod| pod.spec.node_name.clone()).filter(|node| !node.is_empty())
@@ -34,7 +34,6 @@ impl PodsByNode {
         }
     }
 
-    /// The pods of a node.
     pub fn on(&self, node: &str) -> Vec<ObjectKey> {
         self.lock().get(node).into_iter().flatten().cloned().collect()
     }
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_found_by_their_node() {
+    fn pods_are_indexed_by_node() {
         let pod = |node: &str| {
             let mut pod = Pod::default();
             pod.spec.node_name = node.into();
@@ -61,7 +60,7 @@ mod tests {
         placed.apply(&key, Some(&pod("")), Some(&pod("n1")));
         placed.apply(&ObjectKey::new("ns", "b"), None, Some(&pod("n1")));
         assert_eq!(placed.on("n1").len(), 2);
-        // Another pod of the same name.
+        // A new pod of the same name on another node.
         placed.apply(&key, Some(&pod("n1")), Some(&pod("n2")));
         assert_eq!((placed.on("n1").len(), placed.on("n2")), (1, vec![key.clone()]));
         placed.apply(&key, Some(&pod("n2")), None);

@@ -1,4 +1,4 @@
-//! Doing a task: take what the maps show, let the controller decide, make its writes.
+//! Reconciles one key: reads the caches, calls the controller's plan function and executes its writes.
 
 mod adoption;
 mod disruption;
@@ -24,7 +24,7 @@ use crate::controllers::disruption::controller as owner_of;
 use crate::controllers::endpoint_slices::{Manager, SliceContext};
 use crate::controllers::node_cidr;
 use crate::controllers::node_lifecycle::{self, Clocks, ClusterHealth, NodeHealth};
-use crate::controllers::volumes::{Marks, attach};
+use crate::controllers::volumes::{VolumeAnnotations, attach};
 use crate::controllers::write_events::WriteEvent;
 use crate::controllers::{
     Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_gc, replica_set,
@@ -36,88 +36,88 @@ use crate::metrics::Counters;
 use crate::settings::Settings;
 use expiring_map::ExpiringMap;
 
-/// How long a plan waits for the maps to show what the last one did. Longer means that somebody undid it.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// When to look again if no event tells that the maps have caught up.
-const CATCH_UP: Duration = Duration::from_millis(50);
+/// How long the next plan of a key waits for the caches to show the last one's writes. After that they must have been undone.
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// When to reconcile again if no change of the caches queues the key.
+const REQUEUE: Duration = Duration::from_millis(50);
 
-/// Does tasks. One for the whole program.
+/// Executes the reconciles of all controllers.
 pub struct Reconciler {
     client: Client,
     informers: Informers,
     settings: Settings,
-    marks: Marks,
-    memory: Memory,
+    annotations: VolumeAnnotations,
+    state: ReconcilerState,
     status: BTreeMap<&'static str, TaskStatus>,
     counters: Counters,
     recorders: BTreeMap<&'static str, Recorder>,
 }
 
-/// Where the work is shown.
+/// Status page, metrics and events of the controllers.
 #[derive(Clone)]
 pub struct Observability {
-    /// The last run of each controller.
+    /// The status page.
     pub board: StatusBoard,
-    /// All runs.
+    /// The metrics.
     pub counters: Counters,
     /// Event recorders by source component.
     pub recorders: BTreeMap<&'static str, Recorder>,
 }
 
-/// What has to be remembered from one task to the next. Losing it costs time, never correctness.
-struct Memory {
-    /// By task, what its last plan did and the maps do not show yet.
-    awaited: Mutex<ExpiringMap<ReconcileKey, Vec<Effect>>>,
+/// State that is kept between reconciles. Losing it costs time, not correctness.
+struct ReconcilerState {
+    /// Writes of the last plan of each key that the caches do not show yet.
+    unobserved: Mutex<ExpiringMap<ReconcileKey, Vec<Effect>>>,
     /// The last observed state of each node.
     node_health: Mutex<BTreeMap<String, NodeHealth>>,
-    /// What was known of all nodes together when one was last looked at.
+    /// The health of the cluster at the last reconcile of a node.
     cluster: Mutex<Option<ClusterHealth>>,
-    /// By node that is not there, since when.
+    /// When each node that pods name was first found missing.
     vanished: Mutex<ExpiringMap<String, ()>>,
-    /// By pod that may not stay for ever on its node, since when its taints are looked at.
+    /// When each pod with a limited toleration was first seen with its node's taints.
     tainted: Mutex<BTreeMap<ObjectKey, pods::Tainted>>,
-    /// By uid of a node, the ranges given to it; held while one is given, so that no two nodes get the same.
-    given: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
-    /// What is waited for and was told about attached volumes.
-    attaching: Mutex<attach::Memory>,
-    /// By uid of a claim, the last wish for more that was told.
-    wishes: Mutex<BTreeMap<String, Quantity>>,
+    /// The CIDRs assigned to each node, by uid. Locked during an assignment, so that no two nodes get the same.
+    assigned_cidrs: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
+    /// The state of the attach-detach controller.
+    attaching: Mutex<attach::AttachState>,
+    /// The requested size that was last announced for each claim, by uid.
+    announced: Mutex<BTreeMap<String, Quantity>>,
 }
 
-impl Default for Memory {
+impl Default for ReconcilerState {
     fn default() -> Self {
         Self {
-            awaited: Mutex::new(ExpiringMap::new(PATIENCE)),
+            unobserved: Mutex::new(ExpiringMap::new(OBSERVE_TIMEOUT)),
             node_health: Mutex::default(),
             cluster: Mutex::default(),
             vanished: Mutex::new(ExpiringMap::new(pods::VANISHED)),
             tainted: Mutex::default(),
-            given: tokio::sync::Mutex::default(),
+            assigned_cidrs: tokio::sync::Mutex::default(),
             attaching: Mutex::default(),
-            wishes: Mutex::default(),
+            announced: Mutex::default(),
         }
     }
 }
 
-/// Why a task is not done; it is tried again.
+/// Why a reconcile failed; it is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// The server did not do what was asked.
-    #[error("write")]
+    /// A request to the API server failed.
+    #[error("request to the API server failed")]
     Client(#[from] ClientError),
-    /// No pod addresses are left.
-    #[error("allocate pod addresses")]
+    /// No pod CIDR is left.
+    #[error("no pod CIDR could be allocated")]
     Exhausted(#[from] node_cidr::Exhausted),
-    /// A token cannot be made.
-    #[error("sign a token")]
+    /// A token cannot be signed.
+    #[error("service account token could not be signed")]
     Token(#[from] apiserver_token::KeyError),
-    /// An object cannot be written as JSON.
-    #[error("encode {0}")]
+    /// An object cannot be encoded as JSON.
+    #[error("{0} could not be encoded as JSON")]
     Encode(String, #[source] serde_json::Error),
 }
 
 impl Reconciler {
-    /// A worker that knows nothing yet.
+    /// A reconciler without state.
     pub fn new(
         client: Client,
         informers: Informers,
@@ -126,25 +126,29 @@ impl Reconciler {
     ) -> Self {
         let Observability { board, counters, recorders } = shown;
         let status = CONTROLLERS.iter().map(|name| (*name, board.task(*name))).collect();
-        let (marks, memory) = (Marks::new(informers.names), Memory::default());
-        Self { client, informers, settings, marks, memory, status, counters, recorders }
+        let (annotations, state) =
+            (VolumeAnnotations::new(informers.names), ReconcilerState::default());
+        Self { client, informers, settings, annotations, state, status, counters, recorders }
     }
 
-    /// Does the task and says when to look again, if nothing changes before.
-    pub async fn run(&self, task: ReconcileKey) -> Result<Option<Duration>, ReconcileError> {
-        if !self.has_caught_up(&task) {
-            return Ok(Some(CATCH_UP));
+    /// Reconciles a key. Returns when to reconcile it again if nothing changes.
+    pub async fn run(
+        &self,
+        reconcile_key: ReconcileKey,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        if !self.has_observed_writes(&reconcile_key) {
+            return Ok(Some(REQUEUE));
         }
-        let controller = task.controller();
+        let controller = reconcile_key.controller();
         let status = self.status.get(controller);
         if let Some(status) = status {
-            status.started(task.to_string());
+            status.started(reconcile_key.to_string());
         }
         let begun = Instant::now();
-        let done = self.work(&task).await;
-        self.counters.worked(controller, begun.elapsed());
+        let done = self.dispatch(&reconcile_key).await;
+        self.counters.observe_duration(controller, begun.elapsed());
         if done.is_err() {
-            self.counters.failed(controller);
+            self.counters.count_failure(controller);
         }
         match (&done, status) {
             (Ok(_), Some(status)) => status.done(""),
@@ -154,32 +158,37 @@ impl Reconciler {
         done
     }
 
-    async fn work(&self, task: &ReconcileKey) -> Result<Option<Duration>, ReconcileError> {
-        match task {
-            ReconcileKey::Namespace(name) => return self.end_namespace(name).await,
-            ReconcileKey::PodGc(key) => return self.collect_pod(task, key).await,
-            ReconcileKey::Disruption(key) => return self.count_disruptions(task, key).await,
-            ReconcileKey::NodeCidr(name) => return self.give_ranges(name).await,
+    async fn dispatch(
+        &self,
+        reconcile_key: &ReconcileKey,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        match reconcile_key {
+            ReconcileKey::Namespace(name) => return self.delete_namespace_content(name).await,
+            ReconcileKey::PodGc(key) => return self.collect_pod(reconcile_key, key).await,
+            ReconcileKey::Disruption(key) => {
+                return self.update_disruption(reconcile_key, key).await;
+            }
+            ReconcileKey::NodeIpam(name) => return self.assign_cidrs(name).await,
             ReconcileKey::Claim(_)
             | ReconcileKey::Volume(_)
             | ReconcileKey::ClaimProtection(_)
             | ReconcileKey::VolumeProtection(_)
-            | ReconcileKey::OwnClaims(_)
+            | ReconcileKey::EphemeralClaims(_)
             | ReconcileKey::Attachments(_)
-            | ReconcileKey::Expand(_) => return self.work_volumes(task).await,
+            | ReconcileKey::Expand(_) => return self.reconcile_volumes(reconcile_key).await,
             _ => {}
         }
-        let plan = match task {
+        let plan = match reconcile_key {
             ReconcileKey::AccountToken(account) => self.plan_token(account)?,
-            _ => self.plan(task),
+            _ => self.plan(reconcile_key),
         };
-        self.apply(task, plan).await
+        self.apply(reconcile_key, plan).await
     }
 
-    fn plan(&self, task: &ReconcileKey) -> Plan {
+    fn plan(&self, reconcile_key: &ReconcileKey) -> Plan {
         let Informers { names, .. } = self.informers;
         let informers = &self.informers;
-        match task {
+        match reconcile_key {
             ReconcileKey::ServiceAccount(namespace) => {
                 self.within_namespace(namespace, |namespace, key| {
                     let existing = informers.service_accounts.get(&key(service_account::NAME));
@@ -237,7 +246,7 @@ impl Reconciler {
                 }
                 None => Plan::default(),
             },
-            // Those that ask the server before they plan, see `work`.
+            // Handled by `dispatch`, because they need live reads.
             _ => Plan::default(),
         }
     }
@@ -253,11 +262,11 @@ impl Reconciler {
             .unwrap_or_default()
     }
 
-    /// Without a key to sign with nothing is planned.
+    /// Plans nothing without a signing key.
     fn plan_token(&self, account: &ObjectKey) -> Result<Plan, ReconcileError> {
         let (informers, names) = (&self.informers, self.informers.names);
         let Some(key) = &self.settings.token_key else { return Ok(Plan::default()) };
-        if informers.is_ending(&account.namespace) {
+        if informers.is_terminating(&account.namespace) {
             return Ok(Plan::default());
         }
         let mut secrets = informers.token_secrets.within(&account.namespace);
@@ -268,7 +277,7 @@ impl Reconciler {
             names,
             key,
             ca: self.settings.root_ca.as_deref(),
-            makes_unasked: self.settings.makes_tokens,
+            auto_generates: self.settings.auto_generates_tokens,
         };
         let existing = informers.service_accounts.get(account);
         Ok(account_token::plan(&signer, existing.as_deref(), &secrets)?)
@@ -307,9 +316,9 @@ impl Reconciler {
             Some(node) if node_lifecycle::is_ready(&node) => ClusterHealth::SomeReady,
             _ => ClusterHealth::of(self.informers.nodes.objects().iter().map(|node| &**node)),
         };
-        let mut health = lock(&self.memory.node_health);
+        let mut health = lock(&self.state.node_health);
         let steady = Instant::now();
-        let before = lock(&self.memory.cluster).replace(cluster);
+        let before = lock(&self.state.cluster).replace(cluster);
         if (before, cluster) == (Some(ClusterHealth::NoneReady), ClusterHealth::SomeReady) {
             // The other kubelets could not report either: their grace periods start now, as in Kubernetes.
             health.values_mut().for_each(|node| node.restart_grace(steady));
@@ -339,24 +348,24 @@ impl Reconciler {
         )
     }
 
-    /// Makes the writes of a plan in their order, and remembers what the maps have to show before the next
-    /// plan for the task. The first failure ends it: the rest is planned anew.
+    /// Executes the writes of a plan in order, up to the first failure, and remembers what the caches have to show before the next plan of the
+    /// key.
     async fn apply(
         &self,
-        task: &ReconcileKey,
+        reconcile_key: &ReconcileKey,
         plan: Plan,
     ) -> Result<Option<Duration>, ReconcileError> {
         if let Some(adopter) = &plan.adopter
-            && !self.may_adopt(adopter).await?
+            && !self.can_adopt(adopter).await?
         {
-            return Ok(Some(CATCH_UP));
+            return Ok(Some(REQUEUE));
         }
         let mut effects = Vec::new();
         let mut failure = None;
         for (nth, write) in plan.writes.iter().enumerate() {
             let done = write.apply(&self.client).await;
             if let Some(event) = plan.events.get(&nth) {
-                self.record(task, event, &done);
+                self.record(reconcile_key, event, &done);
             }
             match done {
                 Ok(effect) => effects.extend(effect),
@@ -367,92 +376,94 @@ impl Reconciler {
             }
         }
         if !effects.is_empty() {
-            tracing::debug!(%task, writes = effects.len(), "written");
-            lock(&self.memory.awaited).insert(task.clone(), effects, Instant::now());
+            tracing::debug!(%reconcile_key, writes = effects.len(), "plan executed");
+            lock(&self.state.unobserved).insert(reconcile_key.clone(), effects, Instant::now());
         }
         if failure.is_none()
-            && let Some(recorder) = self.recorder(task)
+            && let Some(recorder) = self.recorder(reconcile_key)
         {
-            plan.said.into_iter().for_each(|said| recorder.record(said));
+            plan.reports.into_iter().for_each(|event| recorder.record(event));
         }
         match failure {
-            // Somebody was faster; the event of that change brings the task back.
-            Some(error) if error.is_conflict() => Ok(Some(CATCH_UP)),
-            Some(error) if self.ends_with_namespace(task, &error) => Ok(None),
+            // Another client has changed the object; the watch queues the key again.
+            Some(error) if error.is_conflict() => Ok(Some(REQUEUE)),
+            Some(error) if self.ends_with_namespace(reconcile_key, &error) => Ok(None),
             Some(error) => Err(error.into()),
-            None => Ok(plan.again_in),
+            None => Ok(plan.requeue_after),
         }
     }
 
-    fn recorder(&self, task: &ReconcileKey) -> Option<&Recorder> {
-        self.recorders.get(task.event_source()?)
+    fn recorder(&self, reconcile_key: &ReconcileKey) -> Option<&Recorder> {
+        self.recorders.get(reconcile_key.event_source()?)
     }
 
     /// Records the event of one write.
     fn record(
         &self,
-        task: &ReconcileKey,
+        reconcile_key: &ReconcileKey,
         event: &WriteEvent,
         done: &Result<Option<Effect>, ClientError>,
     ) {
-        let Some(recorder) = self.recorder(task) else { return };
+        let Some(recorder) = self.recorder(reconcile_key) else { return };
         let said = match done {
-            Ok(Some(effect)) => Some(event.done(&effect.key)),
-            // It was there, or it was changed meanwhile: the event is another writer's.
+            Ok(Some(effect)) => Some(event.success(&effect.key)),
+            // The object existed: its creator records the event.
             Ok(None) => None,
-            Err(error) if error.is_conflict() || self.ends_with_namespace(task, error) => None,
-            Err(error) => event.failed(&error.to_string()),
+            Err(error) if error.is_conflict() || self.ends_with_namespace(reconcile_key, error) => {
+                None
+            }
+            Err(error) => event.failure(&error.to_string()),
         };
-        said.into_iter().for_each(|said| recorder.record(said));
+        said.into_iter().for_each(|event| recorder.record(event));
     }
 
-    /// Nothing more is made in a namespace that ends.
-    fn ends_with_namespace(&self, task: &ReconcileKey, error: &ClientError) -> bool {
-        let ends = |namespace| self.informers.is_ending(namespace);
-        error.is_forbidden() && task.namespace().is_some_and(ends)
+    /// Whether the write failed because the namespace is terminating.
+    fn ends_with_namespace(&self, reconcile_key: &ReconcileKey, error: &ClientError) -> bool {
+        let ends = |namespace| self.informers.is_terminating(namespace);
+        error.is_forbidden() && reconcile_key.namespace().is_some_and(ends)
     }
 
-    /// Whether the maps show what the task's last plan did.
-    fn has_caught_up(&self, task: &ReconcileKey) -> bool {
-        let mut awaited = lock(&self.memory.awaited);
-        let Some((since, effects)) = awaited.get_mut(task) else { return true };
+    /// Whether the caches show the writes of the key's last plan.
+    fn has_observed_writes(&self, reconcile_key: &ReconcileKey) -> bool {
+        let mut unobserved = lock(&self.state.unobserved);
+        let Some((since, effects)) = unobserved.get_mut(reconcile_key) else { return true };
         effects.retain(|effect| !self.informers.shows(effect));
-        if effects.is_empty() || since.elapsed() > PATIENCE {
-            awaited.remove(task);
+        if effects.is_empty() || since.elapsed() > OBSERVE_TIMEOUT {
+            unobserved.remove(reconcile_key);
             return true;
         }
         false
     }
 
-    async fn give_ranges(&self, name: &str) -> Result<Option<Duration>, ReconcileError> {
+    async fn assign_cidrs(&self, name: &str) -> Result<Option<Duration>, ReconcileError> {
         let Some(node) = self.informers.nodes.get(&ObjectKey::new("", name)) else {
             return Ok(None);
         };
-        // Nodes report all the time, and have a range for good: all of them are only looked at for one that has none.
+        // Nodes change often and keep their CIDRs: the other nodes are only listed for a node without.
         if node_cidr::has_ranges(&node) {
             return Ok(None);
         }
-        let mut given = self.memory.given.lock().await;
+        let mut assigned = self.state.assigned_cidrs.lock().await;
         let nodes = self.informers.nodes.objects();
-        // By uid: a node that was deleted and made again has nothing.
+        // By uid: a node that was deleted and created again has none.
         let uids: BTreeSet<&str> = nodes.iter().map(|node| node.metadata.uid.as_str()).collect();
-        given.retain(|uid, _| uids.contains(uid.as_str()));
-        if given.contains_key(&node.metadata.uid) {
+        assigned.retain(|uid, _| uids.contains(uid.as_str()));
+        if assigned.contains_key(&node.metadata.uid) {
             return Ok(None);
         }
         let shown = nodes.iter().flat_map(|node| node_cidr::of_node(node));
-        let taken: BTreeSet<Cidr> = shown.chain(given.values().flatten().copied()).collect();
+        let taken: BTreeSet<Cidr> = shown.chain(assigned.values().flatten().copied()).collect();
         let plan = node_cidr::plan(&node, &self.settings.node_ranges, &taken)?;
         for write in &plan.writes {
             let ranges = node_cidr::of_write(write);
             write.apply(&self.client).await?;
-            given.insert(node.metadata.uid.clone(), ranges);
+            assigned.insert(node.metadata.uid.clone(), ranges);
         }
         Ok(None)
     }
 }
 
-/// The time of day.
+/// The wall-clock time.
 pub fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))

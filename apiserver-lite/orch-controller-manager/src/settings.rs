@@ -1,4 +1,4 @@
-//! Flags, and what they mean once they have been checked.
+//! Flags, and the settings that they are checked and converted to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::certificates::authority::{Authority, AuthorityError};
 use crate::controllers::node_cidr::NodeRange;
 use crate::keys::{CONTROLLERS, ONLY_BY_NAME};
 
-/// Runs the cluster's control loops.
+/// Runs the cluster's controllers.
 #[derive(Parser, Debug)]
 #[command(name = "orch-controller-manager", version)]
 pub struct Flags {
@@ -26,7 +26,7 @@ pub struct Flags {
     #[command(flatten)]
     pub common: CommonFlags,
 
-    /// Client configuration file of the API server.
+    /// The kubeconfig file.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -40,44 +40,44 @@ pub struct Flags {
     )]
     pub controllers: Vec<String>,
 
-    /// Address ranges of pods, one for each family.
+    /// Address ranges of pods, one per IP family.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub cluster_cidr: Vec<Cidr>,
 
-    /// Whether nodes get their pod addresses from --cluster-cidr.
+    /// Whether nodes are assigned pod CIDRs from --cluster-cidr.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           default_value_t = false, action = clap::ArgAction::Set)]
     pub allocate_node_cidrs: bool,
 
-    /// Prefix length of a node's range; for clusters of one family.
+    /// Prefix length of a node's pod CIDR in a single-stack cluster.
     #[arg(long, value_name = "BITS")]
     pub node_cidr_mask_size: Option<u8>,
 
-    /// Prefix length of a node's IPv4 range (24).
+    /// Prefix length of a node's IPv4 pod CIDR (24).
     #[arg(long, value_name = "BITS")]
     pub node_cidr_mask_size_ipv4: Option<u8>,
 
-    /// Prefix length of a node's IPv6 range (64).
+    /// Prefix length of a node's IPv6 pod CIDR (64).
     #[arg(long, value_name = "BITS")]
     pub node_cidr_mask_size_ipv6: Option<u8>,
 
-    /// Certificates that verify the API server, published in every namespace.
+    /// CA certificates of the API server, published in every namespace.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
 
-    /// The key that signs the tokens in token secrets; without it none are made.
+    /// The key that signs tokens in token secrets; without it none are issued.
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
 
-    /// Certificate of the authority that signs certificate requests; without it none are signed.
+    /// The CA certificate that signs certificate requests; without it none are signed.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
     pub cluster_signing_cert_file: Option<PathBuf>,
 
-    /// Its key.
+    /// The CA's key.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
 
-    /// Longest life of a signed certificate.
+    /// Maximum validity of a signed certificate.
     #[arg(long, alias = "experimental-cluster-signing-duration", value_name = "DURATION",
           default_value = "8760h", value_parser = go_duration::parse)]
     pub cluster_signing_duration: Duration,
@@ -87,37 +87,37 @@ pub struct Flags {
           default_value_t = false, action = clap::ArgAction::Set)]
     pub use_service_account_credentials: bool,
 
-    /// Features switched on or off: `Name=true`, `Name=false`.
+    /// Feature gates: `Name=true` or `Name=false`.
     #[arg(long, value_name = "LIST", value_parser = parse_gates)]
     pub feature_gates: Option<BTreeMap<String, bool>>,
 
-    /// How one of several instances is chosen.
+    /// Leader election.
     #[command(flatten)]
     pub leader: LeaderFlags,
 
-    /// How long a node may be silent before it counts as unreachable.
+    /// How long a node's kubelet may be silent before the node is marked as unknown.
     #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = go_duration::parse)]
     pub node_monitor_grace_period: Duration,
 
-    /// How long a node that is not ready has to unmount a volume that no pod needs any more, before it is taken from the node.
+    /// How long to wait for a node that is not ready to unmount an unused volume before it is detached by force.
     #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = go_duration::parse)]
     pub attach_detach_unmount_timeout: Duration,
 
-    /// Ended pods that are kept; 0 keeps all.
+    /// Number of finished pods that are kept; 0 keeps all.
     #[arg(long, value_name = "COUNT", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
 
-    /// Most endpoints in one slice.
+    /// Maximum number of endpoints in one EndpointSlice.
     #[arg(long, value_name = "COUNT", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_endpoints_per_slice: u32,
 
-    /// Tasks worked on at a time.
+    /// Number of concurrent reconciles.
     #[arg(long, value_name = "COUNT", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub concurrent_tasks: u32,
 
-    /// Certificates of the health and metrics server, and who may see it.
+    /// Certificates and authorization of the health and metrics server.
     #[command(flatten)]
     pub serving: ServingFlags,
 
@@ -125,85 +125,81 @@ pub struct Flags {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub bind_address: IpAddr,
 
-    /// Port of the health and metrics server (HTTPS); 0 takes a free one.
+    /// Port of the health and metrics server (HTTPS); 0 selects a free one.
     #[arg(long, value_name = "PORT", default_value_t = 10257)]
     pub secure_port: u16,
 }
 
-/// Port of the plain-HTTP server when only its address is given: where Kubernetes had it.
+/// Port of the plain-HTTP server when only its address is given, as in Kubernetes.
 const PLAIN_PORT: u16 = 10252;
 
-/// What controllers are told at the start.
+/// The checked settings of the controllers.
 #[derive(Clone)]
 pub struct Settings {
-    /// Which run.
+    /// The controllers that run.
     pub enabled: Enabled,
-    /// The cluster's ranges to cut nodes' ranges from; none if that is not to be done.
+    /// The cluster CIDRs from which nodes are assigned theirs; empty if they are not.
     pub node_ranges: Vec<NodeRange>,
-    /// What is published as root CA; nothing if no file is given.
+    /// The root CA to publish, in PEM.
     pub root_ca: Option<String>,
-    /// Signs the tokens in token secrets; none are made without it.
+    /// Signs tokens in token secrets; without it none are issued.
     pub token_key: Option<Arc<SigningKey>>,
-    /// Signs certificate requests; none are signed without it.
+    /// Signs certificate requests; without it none are signed.
     pub authority: Option<Arc<Authority>>,
-    /// Silence after which a node is unreachable.
+    /// See `--node-monitor-grace-period`.
     pub grace: Duration,
-    /// Time that a node that is not ready has for an unmount.
+    /// See `--attach-detach-unmount-timeout`.
     pub unmount: Duration,
-    /// Ended pods that are kept.
+    /// See `--terminated-pod-gc-threshold`.
     pub ended_pods_max: usize,
-    /// Most endpoints in one slice.
+    /// See `--max-endpoints-per-slice`.
     pub endpoints_max: usize,
-    /// Whether every service account gets a token secret that nobody asked for.
-    pub makes_tokens: bool,
-    /// What the user should know of the flags.
+    /// Whether a token secret is created for every service account.
+    pub auto_generates_tokens: bool,
+    /// Warnings to log.
     pub warnings: Vec<String>,
 }
 
-/// The feature gate that keeps the token controller from making secrets unasked.
+/// The feature gate that stops token secrets from being created for every service account.
 const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
 
 fn parse_gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
     feature_gates::parse(text).map_err(|error| error.to_string())
 }
 
-/// The controllers that run.
+/// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
 pub struct Enabled(BTreeSet<&'static str>);
 
-/// Why the flags are no use.
+/// Why the flags are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A name is no controller's.
+    /// The name of an unknown controller.
     #[error("--controllers: {name:?} is not one of {known}", name = .0, known = CONTROLLERS.join(", "))]
     Controller(String),
-    /// A feature gate is none, or cannot be set so.
+    /// A feature gate is unknown or locked.
     #[error("--feature-gates: {0}")]
     Gates(String),
-    /// The ranges cannot be cut.
+    /// The node CIDRs cannot be allocated from the range.
     #[error("--cluster-cidr: {0}")]
     Range(String),
-    /// Ranges are to be given, but there are none.
+    /// There is no range to allocate from.
     #[error("--allocate-node-cidrs needs --cluster-cidr")]
     NoRange,
-    /// The key cannot be read or used.
+    /// The key cannot be read or parsed.
     #[error("--service-account-private-key-file: cannot use {path}")]
     TokenKey {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The authority cannot be used.
+    /// The CA cannot be read or parsed.
     #[error("--cluster-signing-cert-file, --cluster-signing-key-file")]
     Authority(#[from] AuthorityError),
-    /// The CA cannot be read.
+    /// The root CA cannot be read.
     #[error("--root-ca-file: cannot read {path}")]
     RootCa {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         cause: std::io::Error,
     },
@@ -237,7 +233,7 @@ impl Flags {
             SettingsError::Gates(faults.join("; "))
         })?;
         Ok(Settings {
-            makes_tokens: !gates.gates.is_on(NO_TOKENS),
+            auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
             enabled: Enabled::parse(&self.controllers)?,
             node_ranges: self.node_ranges()?,
@@ -283,19 +279,19 @@ impl Flags {
         self.cluster_cidr.iter().map(range).collect()
     }
 
-    /// Where health and metrics are served over HTTPS.
+    /// Address of the HTTPS server for health and metrics.
     pub fn secure_address(&self) -> SocketAddr {
         SocketAddr::new(self.bind_address, self.secure_port)
     }
 
-    /// Where they are served over plain HTTP as well, when that is asked for.
+    /// Address of the plain-HTTP server, if it is enabled.
     pub fn plain_address(&self) -> Option<SocketAddr> {
         self.common.healthz_bind_address.map(|address| address.socket(PLAIN_PORT))
     }
 }
 
 impl Enabled {
-    /// Reads `*`, `name` and `-name`; a name counts more than `*`.
+    /// Parses `*`, `name` and `-name`; a name takes precedence over `*`.
     fn parse(list: &[String]) -> Result<Self, SettingsError> {
         let mut enabled = BTreeSet::new();
         if list.iter().any(|item| item == "*") {
@@ -330,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_are_chosen() {
+    fn controllers_are_selected() {
         let count =
             |list: &str| settings(&[&format!("--controllers={list}")]).map(|s| s.enabled.0.len());
         let all = CONTROLLERS.len() - ONLY_BY_NAME.len();
@@ -345,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_only_cut_when_asked() {
+    fn node_cidrs_are_allocated_only_with_the_flag() {
         let ranges = |args: &[&str]| settings(args).map(|settings| settings.node_ranges.len());
         assert_eq!(ranges(&["--cluster-cidr=10.0.0.0/16"]), Ok(0));
         assert_eq!(ranges(&["--cluster-cidr=10.0.0.0/16", "--allocate-node-cidrs"]), Ok(1));
@@ -363,8 +359,8 @@ mod tests {
     }
 
     #[test]
-    fn token_secrets_are_made_unasked_only_with_the_gate_off() {
-        let made = |args: &[&str]| settings(args).map(|settings| settings.makes_tokens);
+    fn token_secrets_are_generated_only_with_the_gate_off() {
+        let made = |args: &[&str]| settings(args).map(|settings| settings.auto_generates_tokens);
         assert_eq!(made(&[]), Ok(false));
         let off = "--feature-gates=LegacyServiceAccountTokenNoAutoGeneration=false";
         assert_eq!(made(&[off]), Ok(true));

@@ -1,4 +1,4 @@
-//! What bootstrap tokens say, how long they last, and the signatures that they make. Pure.
+//! Bootstrap tokens: decoding, expiry and signatures. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use ring::hmac;
 
 const ID_LEN: usize = 6;
 const SECRET_LEN: usize = 16;
-/// What is signed, and what the keys of signatures begin with.
+/// The key of the signed content, and the prefix of the keys of signatures.
 const KUBECONFIG: &str = "kubeconfig";
 const SIGNATURE: &str = "jws-kubeconfig-";
 
-/// A token as its Secret has it.
+/// A token decoded from its Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Token {
     /// Name of the Secret.
     pub secret_name: String,
-    /// Its uid.
+    /// Uid of the Secret.
     pub uid: String,
     id: String,
     secret: String,
-    /// As text; anything but a time counts as over.
+    /// The expiry as text; anything but a time counts as expired.
     expiration: Option<String>,
     signs: bool,
     going: bool,
 }
 
 impl Token {
-    /// From the API's object.
+    /// Decodes a Secret.
     pub fn of(secret: &Secret) -> Self {
         let text = |key: &str| {
             secret.data.get(key).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
@@ -47,7 +47,7 @@ impl Token {
         }
     }
 
-    /// How long it lasts, zero when it is over; nothing when it has no end.
+    /// The time until the expiry, zero if expired; none without an expiry.
     pub fn left(&self, now: Time) -> Option<Duration> {
         let end = self.expiration.as_ref()?.parse::<Time>().ok().and_then(Time::unix);
         let left = end.map_or(0, |end| end.saturating_sub(now.unix().unwrap_or(0)));
@@ -68,7 +68,7 @@ impl Token {
             && plain(&self.secret, SECRET_LEN)
     }
 
-    /// A JSON Web Signature of `content`, which itself is left out of it.
+    /// A JSON Web Signature of `content` with detached content.
     fn signature(&self, content: &str) -> String {
         let header = format!(r#"{{"alg":"HS256","kid":"{}"}}"#, self.id);
         let header = URL_SAFE_NO_PAD.encode(header);
@@ -79,7 +79,7 @@ impl Token {
     }
 }
 
-/// The signatures that the config map lacks, and without a value those that it must not have.
+/// The changes of the ConfigMap's signatures: missing ones, and obsolete ones as null.
 pub fn signatures(
     info: &ConfigMap,
     tokens: &[Token],

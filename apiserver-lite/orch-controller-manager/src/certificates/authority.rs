@@ -1,4 +1,4 @@
-//! The cluster's authority: makes certificates of requests.
+//! The cluster's CA: signs certificates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,45 +10,45 @@ use time::OffsetDateTime;
 
 use super::signer_policy::ApprovedRequest;
 
-/// Clocks of nodes that are behind by this much take a new certificate.
+/// Tolerated clock skew: certificates are valid from this long before they are signed.
 const BACKDATED: i64 = 300;
-/// The shortest life that can be asked for, in seconds.
+/// Minimum validity that can be requested, in seconds.
 const LIFE_MIN: i64 = 600;
 
-/// Signs.
+/// The CA.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Longest life of a certificate, in seconds.
+    /// Maximum validity of a certificate, in seconds.
     life_max: i64,
-    /// End of the authority's own certificate, seconds since 1970.
+    /// Expiry of the CA's certificate, in seconds since 1970.
     ends: i64,
 }
 
-/// Why the authority cannot be used.
+/// Why the CA cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// A file cannot be read.
-    #[error("read {0}")]
+    #[error("cannot read {0}")]
     Read(String, #[source] std::io::Error),
-    /// They are no certificate and key.
-    #[error("certificate and key")]
+    /// Certificate or key cannot be parsed.
+    #[error("expected a CA certificate and its key in PEM")]
     Pair(#[from] rcgen::Error),
-    /// The certificate is none.
-    #[error("the certificate is none")]
+    /// The certificate cannot be parsed.
+    #[error("expected a CA certificate in PEM")]
     Certificate,
 }
 
-/// Why a certificate is not made.
+/// Why a certificate was not signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// The certificate cannot be encoded or signed.
-    #[error("encode the certificate")]
+    #[error("certificate could not be encoded")]
     Encode(#[from] rcgen::Error),
-    /// A time that no certificate can carry.
-    #[error("end of the certificate")]
+    /// The expiry is out of range.
+    #[error("certificate expiry is out of range")]
     Time(#[from] time::error::ComponentRange),
-    /// The authority's own certificate has ended.
-    #[error("the authority's certificate has expired")]
+    /// The CA's certificate has expired.
+    #[error("the CA certificate has expired")]
     Expired,
 }
 
@@ -82,11 +82,10 @@ impl Authority {
         Ok(Self { issuer, life_max: i64::try_from(life_max.as_secs()).unwrap_or(i64::MAX), ends })
     }
 
-    /// Makes a certificate, as PEM, of a request that was checked: its key and names are those that were read then. `spec` gives
-    /// the usages, which were checked too, and the life.
+    /// Signs a certificate for a checked request, as PEM. Key and names are the decoded ones; `spec` has the checked usages and the validity.
     ///
     /// # Errors
-    /// The authority has expired, or the certificate cannot be encoded.
+    /// The CA has expired, or the certificate cannot be encoded.
     pub fn sign(
         &self,
         spec: &CertificateSigningRequestSpec,
@@ -121,7 +120,7 @@ impl Authority {
     }
 }
 
-/// What a certificate may be used for.
+/// A usage of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// A bit of the extension keyUsage.
@@ -130,7 +129,7 @@ pub enum Usage {
     Extended(ExtendedKeyUsagePurpose),
 }
 
-/// A usage by the name that certificate requests have for it. Those that only authorities have are none here.
+/// Parses the name of a usage in certificate requests. The usages of CAs are not allowed.
 pub fn usage(name: &str) -> Option<Usage> {
     use ExtendedKeyUsagePurpose as Extended;
     use KeyUsagePurpose as Key;
@@ -210,7 +209,7 @@ mod tests {
             assert!(certificate.subject_alternative_name().expect("read").is_some());
             assert!(!certificate.is_ca());
         }
-        // Where the authority's own certificate ends, its signatures are worth nothing.
+        // No certificate outlives the CA's.
         let late = Time::from_unix(authority(1).ends);
         assert!(matches!(
             authority(1).sign(&request.spec, &checked, late),
@@ -218,7 +217,7 @@ mod tests {
         ));
     }
 
-    /// One parser of PEM begins a block only at the start of a line, another anywhere: the first block was signed, the second checked.
+    /// PEM parsers differ in whether a block must start at a line's start, so that one block could be checked and another signed.
     #[test]
     fn what_is_signed_is_what_was_checked() {
         let names = Names::new(Profile::Kubernetes);

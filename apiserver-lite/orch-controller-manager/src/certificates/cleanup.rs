@@ -1,35 +1,36 @@
-//! When a certificate request is of no more use. Pure.
+//! The csrcleaner's policy: when a certificate request is deleted. Pure.
 
 use std::time::Duration;
 
 use proto_api::Time;
 use proto_api::certificates::v1::CertificateSigningRequest;
 
-/// Seconds that a request stays after it was issued, denied or failed.
+/// Seconds for which a finished request is kept.
 const SETTLED_SECS: i64 = 60 * 60;
-/// Seconds that a request waits for an answer or, once approved, for a certificate.
+/// Seconds for which a request without approval or, once approved, without a certificate is kept.
 const PENDING_SECS: i64 = 24 * 60 * 60;
 
-/// How long until the request is to be deleted; nothing left once it is zero.
+/// The time until the request is deleted; zero if it is due.
 pub fn time_left(request: &CertificateSigningRequest, now: Time) -> Duration {
     let now = now.unix().unwrap_or(0);
     let left = ends(request).saturating_sub(now);
     Duration::from_secs(u64::try_from(left).unwrap_or(0))
 }
 
-/// When it is to be deleted, seconds since 1970.
+/// The time at which it is deleted, in seconds since 1970.
 fn ends(request: &CertificateSigningRequest) -> i64 {
     let created = request.metadata.creation_timestamp.unix().unwrap_or(0);
     let status = &request.status;
-    // Of when something was said, a client says: not before the request, nor so late that it is for ever.
+    // Clients write condition times: they are bounded to the request's creation and to now.
     let latest = created.saturating_add(PENDING_SECS);
-    let said = |kind: &str| {
+    let condition_time = |kind: &str| {
         let condition = status.conditions.iter().find(|condition| condition.type_ == kind)?;
         Some(condition.last_update_time.unix().unwrap_or(created).clamp(created, latest))
     };
-    let settled = ["Denied", "Failed"].into_iter().find_map(said);
-    let settled = settled.or_else(|| said("Approved").filter(|_| !status.certificate.is_empty()));
-    match settled {
+    let finished = ["Denied", "Failed"].into_iter().find_map(condition_time);
+    let finished =
+        finished.or_else(|| condition_time("Approved").filter(|_| !status.certificate.is_empty()));
+    match finished {
         Some(when) => when.saturating_add(SETTLED_SECS),
         None => latest,
     }
@@ -69,7 +70,7 @@ mod tests {
         check(&[("Approved", MADE), ("Failed", MADE + 10)], false, SETTLED_SECS + 10);
         check(&[("Approved", MADE + 10)], false, PENDING_SECS);
         check(&[("Approved", MADE + 10)], true, SETTLED_SECS + 10);
-        // What a client wrote there keeps nothing for ever.
+        // A time written by a client does not keep a request for ever.
         for when in [i64::MAX, i64::MIN, 0, MADE - 1] {
             let request = request(&[("Denied", when)], false);
             let left = time_left(&request, Time::from_unix(MADE)).as_secs();

@@ -1,6 +1,6 @@
-//! A certificate request in PEM, decoded once: what it asks for and the key it is for. Pure.
+//! Decodes a certificate request in PEM to names and key. Pure.
 //!
-//! Nothing else of the request reaches the certificate: what is checked here is what is signed.
+//! Nothing else of the request enters the certificate, so that what is checked is what is signed.
 
 use std::net::IpAddr;
 
@@ -15,17 +15,17 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Name;
 
-/// Longest request, bytes of PEM.
+/// Maximum length of a request in bytes of PEM.
 const REQUEST_MAX: usize = 64 << 10;
-/// Most alternative names in one request.
+/// Maximum number of alternative names.
 const NAMES_MAX: usize = 100;
-/// Smallest and largest RSA key, bits of the modulus.
+/// Minimum and maximum bits of an RSA modulus.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// What a request asks for.
+/// The names in a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Attributes of the subject, in order; organizations and every other type at most once.
@@ -40,12 +40,12 @@ pub struct Asked {
     pub uris: Vec<String>,
 }
 
-/// A request that its own key has signed.
+/// A decoded request whose signature has been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it asks for.
+    /// The names.
     pub asked: Asked,
-    /// The key that the certificate is for.
+    /// The public key.
     pub key: SubjectPublicKeyInfo,
 }
 
@@ -65,7 +65,7 @@ impl Asked {
         subject.find(|(kind, _)| kind == wanted).map_or("", |(_, value)| value)
     }
 
-    /// The subject of a certificate for it.
+    /// The subject of the certificate.
     pub fn subject(&self) -> DistinguishedName {
         let mut name = DistinguishedName::new();
         for (kind, value) in &self.subject {
@@ -74,10 +74,10 @@ impl Asked {
         name
     }
 
-    /// The alternative names of a certificate for it.
+    /// The alternative names of the certificate.
     ///
     /// # Errors
-    /// One of them is not ASCII.
+    /// A name is not ASCII.
     pub fn alternative_names(&self) -> Result<Vec<SanType>, rcgen::Error> {
         let dns = self.dns.iter().map(|name| Ok(SanType::DnsName(name.as_str().try_into()?)));
         let addresses = self.addresses.iter().map(|address| Ok(SanType::IpAddress(*address)));
@@ -88,10 +88,10 @@ impl Asked {
     }
 }
 
-/// Reads a request.
+/// Decodes a request.
 ///
 /// # Errors
-/// What is wrong with it, as the message of the request's condition `Failed`.
+/// What is invalid, for the request's condition Failed.
 pub fn read(pem: &[u8]) -> Result<Request, String> {
     let der = decode(pem)?;
     let parsed = X509CertificationRequest::from_der(&der);
@@ -114,7 +114,7 @@ pub fn read(pem: &[u8]) -> Result<Request, String> {
     Ok(Request { asked, key })
 }
 
-/// The one PEM block, with nothing but white space around it.
+/// Decodes the only PEM block, which may be surrounded by white space.
 fn decode(pem: &[u8]) -> Result<Vec<u8>, String> {
     if pem.len() > REQUEST_MAX {
         return Err(format!("spec.request: longer than {REQUEST_MAX} bytes"));
@@ -122,12 +122,12 @@ fn decode(pem: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(pem).ok().map(str::trim_ascii);
     let body = text.and_then(|text| text.strip_prefix(BEGIN)?.strip_suffix(END));
     let body = body.ok_or("PEM block type must be CERTIFICATE REQUEST")?;
-    // What is no base64, the marks of a second block among them, is refused by the decoder.
+    // The decoder rejects anything but base64, including a second block.
     let body: String = body.split_ascii_whitespace().collect();
     STANDARD.decode(body).map_err(|_| "spec.request: not one PEM block of base64".to_owned())
 }
 
-/// The key, if certificates are given for keys of its kind.
+/// Decodes the key if its type is supported.
 fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo, String> {
     let info = &request.certification_request_info.subject_pki;
     let algorithm = &request.signature_algorithm.algorithm;
@@ -145,12 +145,12 @@ fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo
         Ok(PublicKey::EC(_) | PublicKey::Unknown(_)) => {}
         _ => return Err("spec.request: the public key is of no supported kind".to_owned()),
     }
-    // P-256, P-384 and Ed25519 besides RSA: the kinds whose signatures can be verified here.
+    // P-256, P-384 and Ed25519 besides RSA: signatures of other types cannot be verified.
     SubjectPublicKeyInfo::from_der(info.raw)
         .map_err(|_| "spec.request: the public key is of no supported kind".to_owned())
 }
 
-/// The attributes that are known, each with one value.
+/// Decodes the known attributes, each with one value.
 fn subject(name: &X509Name<'_>) -> Result<Vec<(DnType, String)>, String> {
     let mut subject: Vec<(DnType, String)> = Vec::new();
     for attribute in name.iter_attributes() {

@@ -1,44 +1,44 @@
-//! What a certificate request asks for, and whether its signer may give that. Pure.
+//! The policies of the signers: whether a certificate request may be signed. Pure.
 
 use proto_api::certificates::v1::CertificateSigningRequest;
 use proto_api::names::Names;
 
 use super::request::{Asked, Request, read};
 
-/// A request of one of the signers that are known here.
+/// The known signers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignerKind {
-    /// A node agent's, to show to the API server.
+    /// `kube-apiserver-client-kubelet`.
     NodeClient(Renewal),
-    /// A node agent's, to serve with.
+    /// `kubelet-serving`.
     NodeServing,
-    /// Anybody's, to show to the API server.
+    /// `kube-apiserver-client`.
     Client,
-    /// Of no particular use; nothing has to trust it.
+    /// `legacy-unknown`.
     Legacy,
 }
 
-/// Whether who asks is whom the certificate is for.
+/// Whether the requester is the subject of the certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// A renewal.
     Yes,
-    /// The first: the credential of another user is used, a bootstrap token's for example.
+    /// The first certificate, requested with another credential such as a bootstrap token.
     No,
 }
 
-/// A request that its signer may sign, as it was read: what is signed is what was checked.
+/// A decoded request that its signer may sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovedRequest {
-    /// Which signer.
+    /// The signer.
     pub signer: SignerKind,
-    /// Names and key.
+    /// The names and the key.
     pub request: Request,
 }
 
 const NODES: &str = "system:nodes";
 const NODE: &str = "system:node:";
-/// Who is in it may do everything: no request leads there.
+/// The group with all permissions, which no request may contain.
 const MASTERS: &str = "system:masters";
 
 const SIGNATURE: &str = "digital signature";
@@ -46,10 +46,10 @@ const ENCIPHERMENT: &str = "key encipherment";
 const CLIENT: &str = "client auth";
 const SERVER: &str = "server auth";
 
-/// A request that may be signed; nothing when its signer is not known here.
+/// Checks a request; none if its signer is not known.
 ///
 /// # Errors
-/// Why its signer must not sign it.
+/// Why the signer must not sign it.
 pub fn check_request(
     names: &Names,
     request: &CertificateSigningRequest,
@@ -70,7 +70,7 @@ pub fn check_request(
     Ok(Some(ApprovedRequest { signer, request: read }))
 }
 
-/// What one signer asks of names, usages and the user who made the request.
+/// Checks names, usages and requester by the signer's policy.
 type Check = fn(&Asked, &[String], &str) -> Result<SignerKind, String>;
 
 fn node_client(asked: &Asked, usages: &[String], user: &str) -> Result<SignerKind, String> {
@@ -104,7 +104,7 @@ fn client(asked: &Asked, usages: &[String], _: &str) -> Result<SignerKind, Strin
     Ok(SignerKind::Client)
 }
 
-/// It says nothing of names and usages, but the same authority signs what the API server believes.
+/// Names and usages are free, but the same CA signs client certificates that the API server trusts.
 fn legacy(asked: &Asked, usages: &[String], _: &str) -> Result<SignerKind, String> {
     not_masters(asked)?;
     match usages.iter().find(|usage| super::authority::usage(usage).is_none()) {
@@ -128,7 +128,7 @@ fn not_masters(asked: &Asked) -> Result<(), String> {
     refuse(asked.organization() == MASTERS, "use of system:masters is not allowed")
 }
 
-/// Exactly that use, for signing, and for enciphering keys where the key can.
+/// The usages must be `usage`, `digital signature` and optionally `key encipherment`.
 fn node_usages(usages: &[String], auth: &str) -> Result<(), String> {
     let has = |wanted: &str| usages.iter().any(|usage| usage == wanted);
     let known = [SIGNATURE, ENCIPHERMENT, auth];

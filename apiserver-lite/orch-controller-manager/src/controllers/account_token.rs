@@ -1,4 +1,4 @@
-//! Token secrets: filled in where a user made an empty one, gone with their account, and one for every account if that is wanted.
+//! The serviceaccount-token controller: fills token secrets, deletes those of deleted accounts, and optionally creates one per account.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -21,16 +21,16 @@ const TOKEN: &str = "token";
 const CA: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
 
-/// What tokens are made with.
+/// The inputs of tokens.
 pub struct TokenSigner<'a> {
     /// The naming profile.
     pub names: &'a Names,
-    /// Signs.
+    /// The signing key.
     pub key: &'a SigningKey,
-    /// Certificates that verify the API server, if they are known.
+    /// CA certificates of the API server, in PEM.
     pub ca: Option<&'a str>,
-    /// Whether an account gets a secret that nobody asked for.
-    pub makes_unasked: bool,
+    /// Whether a secret is created for every account.
+    pub auto_generates: bool,
 }
 
 /// The type of token secrets.
@@ -38,16 +38,16 @@ pub fn secret_type(names: &Names) -> String {
     names.label("service-account-token")
 }
 
-/// The account that a token secret says it is for.
+/// The account that a token secret names.
 pub fn account_of(names: &Names, secret: &ObjectMeta) -> Option<ObjectKey> {
     let name = secret.annotations.get(&names.label("service-account.name"))?;
     Some(ObjectKey::new(&secret.namespace, name))
 }
 
-/// What is to be done about an account and the token secrets that say they are for it.
+/// Plans the writes for an account and the token secrets that name it.
 ///
 /// # Errors
-/// The key does not sign.
+/// Signing fails.
 pub fn plan(
     signer: &TokenSigner<'_>,
     account: Option<&ServiceAccount>,
@@ -56,8 +56,8 @@ pub fn plan(
     let mut writes = Vec::new();
     let account = account.filter(|account| account.metadata.deletion_timestamp.is_none());
     let is_of = |secret: &Secret| {
-        let said = secret.metadata.annotations.get(&signer.names.label("service-account.uid"));
-        account.is_some_and(|account| said.is_none_or(|uid| *uid == account.metadata.uid))
+        let uid = secret.metadata.annotations.get(&signer.names.label("service-account.uid"));
+        account.is_some_and(|account| uid.is_none_or(|uid| *uid == account.metadata.uid))
     };
     let (kept, strays): (Vec<_>, Vec<_>) =
         secrets.iter().partition::<Vec<&Arc<Secret>>, _>(|secret| is_of(secret));
@@ -79,7 +79,7 @@ pub fn plan(
 }
 
 impl TokenSigner<'_> {
-    /// Adds what a secret lacks, and nothing to a complete one.
+    /// Adds the missing data of a secret.
     fn fill(&self, account: &ServiceAccount, secret: &Secret) -> Result<Option<Write>, KeyError> {
         let has = |key: &str| secret.data.contains_key(key);
         let mut data = serde_json::Map::new();
@@ -111,7 +111,7 @@ impl TokenSigner<'_> {
         Ok(Some(Write::Patch { kind: ObjectKind::Secret, key, part: Part::Main, patch }))
     }
 
-    /// Removes references to secrets that are gone; makes a secret for an account that refers to none, if that is wanted unasked.
+    /// Removes references to deleted secrets. Creates a secret for an account that refers to none, if secrets are generated.
     fn refer(
         &self,
         account: &ServiceAccount,
@@ -121,10 +121,10 @@ impl TokenSigner<'_> {
         let is_there = |name: &str| kept.iter().any(|secret| secret.metadata.name == name);
         let made_by_us = format!("{}-token-", account.metadata.name);
         let mut references = account.secrets.clone();
-        // Other references are secrets that pods of the account may mount; they are not ours to judge.
+        // Other references are to secrets that pods of the account may mount.
         references.retain(|r| is_there(&r.name) || !r.name.starts_with(&made_by_us));
         let refers = references.iter().any(|reference| is_there(&reference.name));
-        if self.makes_unasked && !refers {
+        if self.auto_generates && !refers {
             if !is_there(&own) {
                 writes.push(Write::Create(self.secret(account, &own)?.into()));
             }
@@ -141,7 +141,7 @@ impl TokenSigner<'_> {
         Ok(writes)
     }
 
-    /// The same for the same account, so that a secret that was made before a crash is found after it.
+    /// Deterministic, so that a secret created before a crash is found after it.
     fn secret_name(&self, account: &ServiceAccount) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         let mut hash = std::hash::DefaultHasher::new();
@@ -215,19 +215,19 @@ mod tests {
     }
 
     fn planned_with(
-        makes_unasked: bool,
+        auto_generates: bool,
         account: Option<&ServiceAccount>,
         secrets: &[Secret],
     ) -> Vec<Write> {
         let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         let names = Names::new(Profile::Kubernetes);
-        let signer = TokenSigner { names, key: &key, ca: Some("pem"), makes_unasked };
+        let signer = TokenSigner { names, key: &key, ca: Some("pem"), auto_generates };
         let secrets: Vec<_> = secrets.iter().cloned().map(Arc::new).collect();
         plan(&signer, account, &secrets).unwrap().writes
     }
 
-    /// The secret and the account's reference that a fresh account gets.
+    /// The secret and the reference that a new account gets.
     fn made() -> (Secret, ServiceAccount) {
         let writes = planned(Some(&account()), &[]);
         let [Write::Create(Object::Secret(secret)), Write::Patch { patch, .. }] = &writes[..]
@@ -260,7 +260,7 @@ mod tests {
             matches!(&writes[..], [Write::Patch { kind: ObjectKind::Secret, .. }]),
             "{writes:?}"
         );
-        // A reference to a secret that is gone goes too, and no secret is made instead.
+        // The reference to a deleted secret is removed, and no secret is created.
         let (_, referring) = made();
         let writes = planned_with(false, Some(&referring), &[]);
         let [Write::Patch { kind: ObjectKind::ServiceAccount, patch, .. }] = &writes[..] else {

@@ -1,4 +1,4 @@
-//! What a service and a pod say about an endpoint; the rules that both forms of endpoints share.
+//! Rules that Endpoints and EndpointSlices share: the addresses, ports and labels of Services and pods.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,17 +8,17 @@ use proto_api::names::Names;
 use proto_api::selectors::Selector;
 use proto_api::{IntOrString, Time};
 
-/// A family of addresses, as services and slices name it.
+/// An IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
-    /// IP version 4.
+    /// IPv4.
     V4,
-    /// IP version 6.
+    /// IPv6.
     V6,
 }
 
 impl Family {
-    /// `IPv4` or `IPv6`.
+    /// The name in the API: `IPv4` or `IPv6`.
     pub fn name(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -26,13 +26,13 @@ impl Family {
         }
     }
 
-    /// Of an address.
+    /// The family of an address.
     pub fn of(address: &str) -> Self {
         if address.contains(':') { Self::V6 } else { Self::V4 }
     }
 }
 
-/// The families a service is served in, its main one first.
+/// The IP families of a Service, the primary one first.
 pub fn families(service: &Service) -> Vec<Family> {
     let spec = &service.spec;
     if !spec.ip_families.is_empty() {
@@ -42,39 +42,39 @@ pub fn families(service: &Service) -> Vec<Family> {
     vec![Family::of(&spec.cluster_ip)]
 }
 
-/// Whether endpoints of the service are made from its selector; otherwise they are somebody else's.
+/// Whether endpoints are made from the Service's selector; otherwise a user manages them.
 pub fn has_selector(service: &Service) -> bool {
     !service.spec.selector.is_empty() && service.spec.type_ != "ExternalName"
 }
 
-/// Whether the service has no address of its own.
+/// Whether the Service has no cluster IP.
 pub fn is_headless(service: &Service) -> bool {
     service.spec.cluster_ip == "None"
 }
 
-/// The pods that the service's selector selects; `pods` are those of its namespace.
+/// The pods that the Service selects; `pods` are those of its namespace.
 pub fn selected<'a, P: AsRef<Pod>>(service: &Service, pods: &'a [P]) -> Vec<&'a Pod> {
     let selector = Selector::from_map(&service.spec.selector);
     let matches = |pod: &&Pod| selector.matches(&pod.metadata.labels);
     pods.iter().map(AsRef::as_ref).filter(matches).collect()
 }
 
-/// The pod's address of a family, if an endpoint can have it: one that the server refuses would keep all others from being published.
+/// The pod's address of a family if an endpoint may have it: the server rejects the whole object otherwise.
 pub fn ip(pod: &Pod, family: Family) -> Option<&str> {
     let all = pod.status.pod_ips.iter().map(|ip| ip.ip.as_str());
     let mut all = all.chain([pod.status.pod_ip.as_str()]);
     all.find(|ip| Family::of(ip) == family && is_reachable(ip))
 }
 
-/// Whether traffic can be sent to an address, as the server judges it.
+/// Whether the server accepts the address for an endpoint.
 fn is_reachable(text: &str) -> bool {
     let Ok(address) = text.parse::<IpAddr>() else { return false };
     let address = address.to_canonical();
-    let odd = match address {
+    let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
-    !(odd || address.is_unspecified() || address.is_loopback() || address.is_multicast())
+    !(link_local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
 /// Whether the pod's condition `Ready` is true.
@@ -82,7 +82,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     pod.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Whether the pod has ended for good.
+/// Whether the pod is in a terminal phase.
 pub fn has_ended(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Failed" | "Succeeded")
 }
@@ -92,7 +92,7 @@ pub fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// The port of the pod that a service port leads to; none if the pod has no port of that name.
+/// The pod's port that a Service port targets; none if the pod has no port of that name.
 pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     match &port.target_port {
         IntOrString::Int(0) => Some(port.port),
@@ -107,19 +107,19 @@ pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     }
 }
 
-/// The protocol; an empty one is the default.
+/// The protocol; TCP if empty.
 pub fn protocol(name: &str) -> &str {
     if name.is_empty() { "TCP" } else { name }
 }
 
-/// The name that DNS gives the pod below the service, if it asks for one.
+/// The pod's DNS hostname in the Service's subdomain, if it has one.
 pub fn hostname(service: &Service, pod: &Pod) -> Option<String> {
     let (spec, metadata) = (&pod.spec, &service.metadata);
-    let asked = !spec.hostname.is_empty() && spec.subdomain == metadata.name;
-    (asked && pod.metadata.namespace == metadata.namespace).then(|| spec.hostname.clone())
+    let matches = !spec.hostname.is_empty() && spec.subdomain == metadata.name;
+    (matches && pod.metadata.namespace == metadata.namespace).then(|| spec.hostname.clone())
 }
 
-/// Which pod an endpoint is.
+/// The target reference of a pod's endpoint.
 pub fn target_ref(pod: &Pod) -> ObjectReference {
     ObjectReference {
         kind: "Pod".to_owned(),
@@ -135,7 +135,7 @@ pub fn pod_reference(pod: &Pod) -> ObjectReference {
     ObjectReference { api_version: "v1".to_owned(), ..target_ref(pod) }
 }
 
-/// The labels that endpoints take over from their service.
+/// The labels that endpoints inherit from their Service.
 pub fn service_labels(names: &Names, service: &Service) -> BTreeMap<String, String> {
     let headless = names.sub_label("service", "headless");
     let mut labels = service.metadata.labels.clone();
@@ -146,13 +146,12 @@ pub fn service_labels(names: &Names, service: &Service) -> BTreeMap<String, Stri
     labels
 }
 
-/// The annotation that says when the change happened which endpoints follow: what latency of the whole
-/// path is measured from.
+/// The annotation with the time of the change that caused an update, from which programming latency is measured.
 pub fn trigger_annotation(names: &Names) -> String {
     names.sub_label("endpoints", "last-change-trigger-time")
 }
 
-/// When the newest change among `pods` happened; the service's creation if that is newer.
+/// The time of the latest change of a pod's readiness, or the Service's creation if that is later.
 pub fn last_trigger(service: &Service, pods: &[&Pod]) -> Option<Time> {
     let ready = pods.iter().flat_map(|pod| &pod.status.conditions);
     let turned = ready.filter(|c| c.type_ == "Ready").filter_map(|c| c.last_transition_time.unix());
@@ -162,7 +161,7 @@ pub fn last_trigger(service: &Service, pods: &[&Pod]) -> Option<Time> {
 
 #[cfg(test)]
 pub mod examples {
-    //! Services and pods for the tests of both forms.
+    //! Services and pods for tests.
 
     use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! A deployment: one replica set for each template it has had, the newest scaled up and the others down at the
-//! pace that its strategy allows.
+//! The deployment controller: one replica set per pod template; the newest is scaled up and the others down as the strategy allows.
 
 mod revision;
 mod rollout;
@@ -18,7 +17,7 @@ use proto_client::ObjectKey;
 use serde_json::json;
 
 use super::owners::{adopt, controlled_by, release};
-use super::write_events::{Act, WriteEvent};
+use super::write_events::{Operation, WriteEvent};
 use super::{Adopter, Plan};
 use crate::api_writes::{ObjectKind, Part, Write};
 use revision::Revision;
@@ -26,14 +25,14 @@ use rollout::{OldPods, Scale, Sizes};
 
 pub use rollout::recreates;
 
-/// Label that tells the pods of one template from those of another. Not under a domain.
+/// Label with the hash of the pod template. It has no domain.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Old replica sets kept when the deployment does not say.
+/// Default of `revisionHistoryLimit`.
 const HISTORY_LEN: i32 = 10;
 
-/// The next step of a rollout. `sets` are the replica sets of the namespace; `has_pods` says of the uid of one whether it has pods
-/// that have not ended, also such as are being deleted, which no status counts. It is only asked of a deployment that [`recreates`].
+/// Plans the next step of a rollout. `sets` are the replica sets of the namespace. `has_pods` tells for the uid of one whether it has unfinished
+/// pods, including terminating ones, which no status counts; it is only called for deployments that [`recreates`].
 pub fn plan<S: AsRef<ReplicaSet>>(
     names: &Names,
     deployment: &Deployment,
@@ -45,11 +44,11 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         return Plan::default();
     }
     let mut plan = Plan::default();
-    let taken: BTreeSet<&str> =
+    let names_in_use: BTreeSet<&str> =
         sets.iter().map(|set| set.as_ref().metadata.name.as_str()).collect();
     let Some(mut sets) = claim(names, deployment, sets, &mut plan) else { return plan };
     if !plan.writes.is_empty() {
-        // Whose sets they are is settled before their sizes are.
+        // Ownership is written before sizes.
         return plan;
     }
     sets.sort_by_key(|set| (set.metadata.creation_timestamp.unix(), set.metadata.name.clone()));
@@ -74,31 +73,33 @@ pub fn plan<S: AsRef<ReplicaSet>>(
             let sizes = Sizes::of(None, &old);
             if let Some(to) = rollout::first_size(deployment, &sizes, old_pods) {
                 let set = new_set(names, deployment, &revision, to);
-                collided = taken.contains(set.metadata.name.as_str());
+                collided = names_in_use.contains(set.metadata.name.as_str());
                 if !collided {
-                    let event =
-                        WriteEvent { about: about.clone(), act: Act::Scale { from: None, to } };
+                    let event = WriteEvent {
+                        about: about.clone(),
+                        operation: Operation::Scale { from: None, to },
+                    };
                     plan.push_with_event(Write::Create(set.into()), event);
                 }
             }
         }
-        Some(newest) => plan.writes.extend(revision::bring_up(&revision, deployment, newest)),
+        Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
     }
     for Scale { set, replicas } in rollout::steps(deployment, newest, &old, old_pods) {
-        let act = Act::Scale { from: Some(rollout::size(set)), to: replicas };
-        plan.push_with_event(scale(set, replicas), WriteEvent { about: about.clone(), act });
+        let operation = Operation::Scale { from: Some(rollout::size(set)), to: replicas };
+        plan.push_with_event(scale(set, replicas), WriteEvent { about: about.clone(), operation });
     }
-    plan.writes.extend(forget(deployment, &old));
+    plan.writes.extend(delete_old_sets(deployment, &old));
     plan.writes.extend(revision.mark_deployment(deployment));
     let mut status = status::of(deployment, newest, &old, now);
     if collided {
-        // The name is another set's: the next plan makes another name for the same template.
+        // Another set has the name: the next plan derives another name for the same template.
         let collisions = status.collision_count.unwrap_or(0);
         status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
-        plan.look_again_in(Duration::ZERO);
+        plan.requeue_in(Duration::ZERO);
     }
     if let Some(due) = status::deadline_in(deployment, &status, now) {
-        plan.look_again_in(due);
+        plan.requeue_in(due);
     }
     if status != deployment.status {
         plan.writes.push(Write::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
@@ -106,8 +107,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     plan
 }
 
-/// The sets that are the deployment's: those that it controls and selects, and those that it selects and nobody controls. Nothing if its
-/// selector is no use.
+/// The sets that the deployment controls and selects, and the orphans that it selects and adopts. None if its selector is invalid.
 fn claim<'a, S: AsRef<ReplicaSet>>(
     names: &Names,
     deployment: &Deployment,
@@ -116,7 +116,7 @@ fn claim<'a, S: AsRef<ReplicaSet>>(
 ) -> Option<Vec<&'a ReplicaSet>> {
     let selector = deployment.spec.selector.as_ref();
     let selector = selector.map(|s| Selector::from_label_selector(s, "spec.selector"));
-    // One that cannot be read or selects everything, which validation keeps out, does not say whose a set is.
+    // Validation rejects such selectors, but stored objects may have them.
     let selector = selector.and_then(Result::ok).filter(|selector| !selector.is_everything())?;
     let selects = |set: &ReplicaSet| selector.matches(&set.metadata.labels);
     let mut claimed = Vec::new();
@@ -153,8 +153,7 @@ fn same_template(template: &PodTemplateSpec, deployment: &Deployment) -> bool {
     template == deployment.spec.template
 }
 
-/// A short name for a template: FNV-1a of its JSON, in characters that spell no words. A collision count that
-/// the deployment carries makes another name for the same template.
+/// The hash of a template: FNV-1a of its JSON, encoded without vowels. The deployment's collision count is hashed too.
 fn template_hash(deployment: &Deployment) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut hash: u32 = 0x811c_9dc5;
@@ -163,7 +162,7 @@ fn template_hash(deployment: &Deployment) -> String {
     for byte in template.iter().chain(&collisions) {
         hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     }
-    // A digit is one of ten bytes in a row, all different modulo the length.
+    // The ten digits map to different characters.
     let digit = |byte: u8| char::from(ALPHABET[usize::from(byte).rem_euclid(ALPHABET.len())]);
     hash.to_string().bytes().map(digit).collect()
 }
@@ -214,8 +213,8 @@ fn scale(set: &ReplicaSet, replicas: i64) -> Write {
     }
 }
 
-/// Removes the oldest replica sets that are of no more use but for an undo.
-fn forget(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<Write> {
+/// Deletes the oldest replica sets beyond the revision history limit.
+fn delete_old_sets(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<Write> {
     let limit = deployment.spec.revision_history_limit.unwrap_or(HISTORY_LEN);
     let is_idle = |set: &&&ReplicaSet| {
         set.spec.replicas == Some(0)

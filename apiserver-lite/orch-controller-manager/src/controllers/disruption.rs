@@ -1,6 +1,5 @@
-//! Pod disruption budgets: how many pods there are, how many are healthy, and so how many evictions the API server may
-//! allow. The server takes from the number by itself and notes the pod; what it noted and did not happen within two
-//! minutes counts no more.
+//! The disruption controller: counts the pods of each PodDisruptionBudget and computes how many evictions are allowed. The API server decrements
+//! the number on each eviction and notes the pod; a noted pod that is not deleted within two minutes no longer counts as disrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,19 +17,19 @@ use super::Plan;
 use super::addresses::{is_ready, is_terminating};
 use crate::api_writes::Write;
 
-/// How long an evicted pod has to be on its way out, in seconds.
+/// Seconds within which an evicted pod has to be terminating.
 const DELETION_SECS: i64 = 120;
 
-/// The object that says how many pods there are to be.
+/// The workload that defines the desired number of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// Its uid.
+    /// The uid.
     pub uid: String,
-    /// The number.
+    /// The replicas.
     pub replicas: i32,
 }
 
-/// The pods of the budget's namespace that it is about.
+/// The pods of the namespace that the budget selects.
 pub fn covered<P: AsRef<Pod> + Clone>(budget: &PodDisruptionBudget, pods: &[P]) -> Vec<P> {
     let selector = budget.spec.selector.as_ref();
     let selector = selector.and_then(|s| Selector::from_label_selector(s, "spec.selector").ok());
@@ -39,19 +38,18 @@ pub fn covered<P: AsRef<Pod> + Clone>(budget: &PodDisruptionBudget, pods: &[P]) 
     pods.iter().filter(covers).cloned().collect()
 }
 
-/// Whether the budget asks for a share of the pods that there are to be, and not of those that there are.
+/// Whether the budget is relative to the desired number of pods instead of the current one.
 pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     let spec = &budget.spec;
     spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))
 }
 
-/// The object that controls the pod.
+/// The controller of the pod.
 pub fn controller(pod: &Pod) -> Option<&OwnerReference> {
     pod.metadata.owner_references.iter().find(|owner| owner.controller == Some(true))
 }
 
-/// Brings the status up to date. `pods` are those that the budget covers; `scale_of` finds the scale behind a pod's
-/// controller.
+/// Plans the status. `pods` are those that the budget selects; `scale_of` finds the scale of a pod's controller.
 pub fn plan<P: AsRef<Pod>>(
     names: &Names,
     budget: &PodDisruptionBudget,
@@ -60,18 +58,18 @@ pub fn plan<P: AsRef<Pod>>(
     now: Time,
 ) -> Plan {
     let pods: Vec<&Pod> = pods.iter().map(AsRef::as_ref).collect();
-    let (mut next, mut said, mut plan) = (budget.clone(), Vec::new(), Plan::default());
+    let (mut next, mut events, mut plan) = (budget.clone(), Vec::new(), Plan::default());
     match expectation(budget, &pods, scale_of) {
         Ok(expected) => {
             let noted = &budget.status.disrupted_pods;
             let (disrupted, overdue, due) = still_expected(noted, &pods, now);
-            plan.again_in = due;
+            plan.requeue_after = due;
             next.status = status(budget, &expected, &pods, disrupted, now);
             if expected.unmanaged {
-                said.push(unmanaged());
+                events.push(unmanaged());
             }
             for pod in overdue {
-                said.push((Some(pod), EventKind::Warning, "NotDeleted", not_deleted(budget)));
+                events.push((Some(pod), EventKind::Warning, "NotDeleted", not_deleted(budget)));
             }
         }
         Err(why) => {
@@ -79,24 +77,24 @@ pub fn plan<P: AsRef<Pod>>(
             set_condition(&mut next.status, "SyncFailed", &why, now);
             let message = format!("Failed to calculate the number of expected pods: {why}");
             let reason = "CalculateExpectedPodCountFailed";
-            said.push((None, EventKind::Warning, reason, message));
+            events.push((None, EventKind::Warning, reason, message));
         }
     }
     if pods.is_empty() {
-        said.push((None, EventKind::Normal, "NoPods", "No matching pods found".to_owned()));
+        events.push((None, EventKind::Normal, "NoPods", "No matching pods found".to_owned()));
     }
     if next.status != budget.status {
-        let tell = |(pod, kind, reason, message): Saying<'_>| {
+        let report = |(pod, kind, reason, message): Saying<'_>| {
             let about = pod.map_or_else(|| reference(budget, names), |pod| reference(pod, names));
             EventReport { about, kind, reason: reason.into(), message }
         };
-        plan.said = said.into_iter().map(tell).collect();
+        plan.reports = events.into_iter().map(report).collect();
         plan.writes.push(Write::UpdateStatus(next.into()));
     }
     plan
 }
 
-/// About which pod, or else the budget; kind, reason and message of an event.
+/// Pod (the budget if none), type, reason and message of an event.
 type Saying<'a> = (Option<&'a Pod>, EventKind, &'static str, String);
 
 fn unmanaged<'a>() -> Saying<'a> {
@@ -112,12 +110,12 @@ fn not_deleted(budget: &PodDisruptionBudget) -> String {
     format!("Pod was expected by PDB {namespace}/{name} to be deleted but it wasn't")
 }
 
-/// What a budget asks for.
+/// The counts that a budget requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expected {
     pods: i32,
     healthy: i32,
-    /// Some pods have no controller, and count for nothing.
+    /// Whether some pods have no controller and are not counted.
     unmanaged: bool,
 }
 
@@ -146,7 +144,7 @@ fn expectation(
     }
 }
 
-/// How many pods the controllers of these pods are to have together, and whether some pod has none.
+/// The sum of the scales of the pods' controllers, and whether some pod has none.
 fn expected_scale(
     pods: &[&Pod],
     scale_of: impl Fn(&OwnerReference) -> Option<Scale>,
@@ -170,7 +168,7 @@ fn expected_scale(
     Ok((whole, unmanaged))
 }
 
-/// A number, or so many percent of `whole`, rounded up.
+/// A number or a percentage of `whole`, rounded up.
 fn share(value: &IntOrString, whole: i32) -> Result<i32, String> {
     let percent = match value {
         IntOrString::Int(number) => return Ok((*number).max(0)),
@@ -182,7 +180,7 @@ fn share(value: &IntOrString, whole: i32) -> Result<i32, String> {
     Ok(i32::try_from(rounded).unwrap_or(i32::MAX))
 }
 
-/// The evicted pods that are still expected to go; those that should have gone; when the next should have.
+/// The evicted pods that are expected to terminate, the overdue ones, and when the next becomes overdue.
 fn still_expected<'a>(
     noted: &BTreeMap<String, Time>,
     pods: &[&'a Pod],
@@ -203,7 +201,7 @@ fn still_expected<'a>(
     (expected, overdue, due.map(Duration::from_secs))
 }
 
-/// Seconds that an eviction noted at `since` is still believed; one noted in the future as if it were now.
+/// Seconds until an eviction noted at `since` is overdue; a time in the future counts as now.
 fn left_secs(since: Time, now: Time) -> u64 {
     let age = now.unix().unwrap_or(0).saturating_sub(since.unix().unwrap_or(0)).max(0);
     u64::try_from(DELETION_SECS.saturating_sub(age)).unwrap_or(0)
@@ -220,7 +218,7 @@ fn status(
         !is_terminating(pod) && !disrupted_pods.contains_key(&pod.metadata.name) && is_ready(pod)
     };
     let healthy = i32::try_from(pods.iter().filter(healthy).count()).unwrap_or(i32::MAX);
-    // A budget without pods allows nothing: the first ones would be evicted before they were counted.
+    // A budget without pods allows no eviction: the first pods could be evicted before they are counted.
     let allowed = healthy.saturating_sub(expected.healthy).max(0);
     let allowed = if expected.pods > 0 { allowed } else { 0 };
     let mut status = PodDisruptionBudgetStatus {
@@ -237,7 +235,7 @@ fn status(
     status
 }
 
-/// Sets the condition `DisruptionAllowed`; its transition time moves only with its status.
+/// Sets the condition DisruptionAllowed; its transition time changes only with its status.
 fn set_condition(status: &mut PodDisruptionBudgetStatus, reason: &str, message: &str, now: Time) {
     let is = if status.disruptions_allowed > 0 { "True" } else { "False" };
     let mut condition = Condition {

@@ -1,9 +1,7 @@
-//! The EndpointSlices of a service with a selector, rewritten as little as possible: a change of one pod
-//! changes one slice.
+//! The endpointslice controller: the EndpointSlices of a Service with a selector. A change of one pod rewrites one slice.
 //!
-//! Slices are grouped by family and ports. In each group, what is no longer wanted leaves its slice and what
-//! has changed is changed in place. What is new goes first into slices that change anyway, then into the
-//! fullest unchanged slice that can take it all, then into new slices.
+//! Slices are grouped by IP family and ports. In each group, obsolete endpoints are removed and changed ones updated in place. New endpoints are
+//! added first to slices that change anyway, then to the fullest unchanged slice with enough space, then to new slices.
 
 use std::collections::BTreeMap;
 
@@ -20,18 +18,17 @@ use super::addresses::{
 };
 use crate::api_writes::{ObjectKind, Write};
 
-/// Where endpoints are and how many go into a slice.
+/// The inputs of slices that are not part of a Service.
 pub struct SliceContext<'a> {
     /// The naming profile.
     pub names: &'a Names,
-    /// The zone of a node, by its name.
+    /// The zone of a node, by name.
     pub zone: &'a dyn Fn(&str) -> Option<String>,
-    /// Most endpoints in one slice.
+    /// Maximum number of endpoints in a slice.
     pub endpoints_max: usize,
 }
 
-/// Makes the slices what the selector says. `pods` are those of the namespace, `existing` the slices of the
-/// service that are ours.
+/// Plans the slices of a Service. `pods` are those of the namespace, `existing` the Service's slices of this controller.
 pub fn plan<P: AsRef<Pod>, S: AsRef<EndpointSlice>>(
     context: &SliceContext<'_>,
     service: Option<&Service>,
@@ -49,7 +46,7 @@ pub fn plan<P: AsRef<Pod>, S: AsRef<EndpointSlice>>(
     plan_groups(context, &template(context.names, service, trigger), groups, &existing)
 }
 
-/// Makes slices of the groups: `template` is the metadata of new ones.
+/// Plans the slices of all groups; `template` is the metadata of new slices.
 pub(super) fn plan_groups(
     context: &SliceContext<'_>,
     template: &ObjectMeta,
@@ -72,12 +69,12 @@ pub(super) fn plan_groups(
     Plan::of(writes)
 }
 
-/// Who makes slices; a label says so on each.
+/// The controller that manages a slice, see the label `managed-by`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manager {
-    /// They come from the service's selector.
+    /// The endpointslice controller.
     Selector,
-    /// They repeat an Endpoints object that somebody wrote.
+    /// The endpointslicemirroring controller.
     Mirror,
 }
 
@@ -92,7 +89,7 @@ impl Manager {
     }
 }
 
-/// The service that a slice belongs to, and who made it; none for slices of others.
+/// The manager and the Service of a slice; none for slices of other managers.
 pub fn origin(names: &Names, slice: &EndpointSlice) -> Option<(Manager, ObjectKey)> {
     let metadata = &slice.metadata;
     let label = metadata.labels.get(&names.sub_label("endpointslice", "managed-by"))?;
@@ -102,16 +99,16 @@ pub fn origin(names: &Names, slice: &EndpointSlice) -> Option<(Manager, ObjectKe
     Some((manager, ObjectKey::new(&metadata.namespace, service)))
 }
 
-// === What is wanted ===
+// === Desired slices ===
 
-/// Family and ports; each port as name, number, protocol, application protocol.
+/// IP family and ports; each port as name, number, protocol and application protocol.
 pub(super) type Group = (String, Vec<PortKey>);
 pub(super) type PortKey = (String, Option<i32>, String, Option<String>);
 
-/// Endpoints by what tells them apart.
+/// Endpoints by identity.
 pub(super) type Wanted = BTreeMap<String, Endpoint>;
 
-/// The uid of the pod, if it is one, and the address: what somebody has written may name a pod twice.
+/// Pod uid, if any, and address: Endpoints written by a user may name a pod twice.
 pub(super) fn identity(endpoint: &Endpoint) -> String {
     let uid = endpoint.target_ref.as_ref().map_or("", |target| target.uid.as_str());
     format!("{uid} {}", endpoint.addresses.first().map_or("", String::as_str))
@@ -129,7 +126,7 @@ fn wanted(context: &SliceContext<'_>, service: &Service, pods: &[&Pod]) -> BTree
             let endpoint = endpoint(context, service, pod, ip);
             groups.entry(group).or_default().insert(identity(&endpoint), endpoint);
         }
-        // A service without endpoints has an empty slice: readers can tell "none" from "not known yet".
+        // A Service without endpoints has an empty slice, so that clients can distinguish "none" from "not computed yet".
         if !groups.keys().any(|(name, _)| name == family.name()) {
             groups.insert((family.name().to_owned(), Vec::new()), Wanted::new());
         }
@@ -179,9 +176,9 @@ fn group_of(slice: &EndpointSlice) -> Group {
     (slice.address_type.clone(), ports)
 }
 
-// === What to write ===
+// === Writes ===
 
-/// A slice that is to be, and whether it differs from what is.
+/// A desired slice, and whether it differs from the current one.
 struct Draft {
     slice: EndpointSlice,
     origin: Origin,
@@ -238,7 +235,7 @@ fn plan_group(
     writes
 }
 
-/// The slice with those of its endpoints that are wanted, as they are wanted; takes them from `wanted`.
+/// The slice with its desired endpoints, which are removed from `wanted`.
 fn keep_wanted(slice: &EndpointSlice, wanted: &mut Wanted, template: &ObjectMeta) -> Draft {
     let kept = slice.endpoints.iter().filter_map(|endpoint| wanted.remove(&identity(endpoint)));
     let endpoints: Vec<Endpoint> = kept.collect();
@@ -252,7 +249,7 @@ fn keep_wanted(slice: &EndpointSlice, wanted: &mut Wanted, template: &ObjectMeta
     Draft { slice: draft, origin: if same { Origin::Unchanged } else { Origin::Changed } }
 }
 
-/// Places what is left to be placed.
+/// Adds the remaining endpoints to slices.
 fn fill(
     drafts: &mut Vec<Draft>,
     wanted: Wanted,
@@ -302,7 +299,7 @@ fn delete(slice: &EndpointSlice) -> Write {
     }
 }
 
-/// Adds the labels by which readers find the slices of a service, and we ours.
+/// Adds the labels for the Service and the manager.
 pub(super) fn mark(
     names: &Names,
     labels: &mut BTreeMap<String, String>,
@@ -313,7 +310,7 @@ pub(super) fn mark(
     labels.insert(names.sub_label("endpointslice", "managed-by"), manager.label(names));
 }
 
-/// The metadata of a new slice of the service.
+/// The metadata of a new slice.
 fn template(names: &Names, service: &Service, trigger: Option<String>) -> ObjectMeta {
     let mut labels = service_labels(names, service);
     mark(names, &mut labels, &service.metadata.name, Manager::Selector);

@@ -1,4 +1,4 @@
-//! The Endpoints object of a service with a selector: the older, whole form, in the service's main family.
+//! The endpoint controller: the Endpoints of a Service with a selector, in its primary IP family.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use super::addresses::{
 };
 use crate::api_writes::{ObjectKind, Write};
 
-/// Most addresses in one object; slices have no such bound.
+/// Maximum number of addresses in an Endpoints object, as in Kubernetes.
 const ADDRESSES_MAX: usize = 1000;
 
-/// Makes the object what the selector says. `pods` are those of the namespace.
+/// Plans the Endpoints of a Service. `pods` are those of the namespace.
 pub fn plan<P: AsRef<Pod>>(
     names: &Names,
     service: Option<&Service>,
@@ -74,10 +74,10 @@ fn new_metadata(service: &Service) -> ObjectMeta {
     }
 }
 
-/// Name, number, protocol and application protocol of a port; orders subsets and their ports.
+/// Name, number, protocol and application protocol of a port, by which subsets and ports are sorted.
 type PortKey = (String, i32, String, Option<String>);
 
-/// The addresses grouped by the ports they have, each group sorted.
+/// Groups the addresses by ports, sorted.
 fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
     let family = families(service).first().copied();
     let mut groups: BTreeMap<Vec<PortKey>, EndpointSubset> = BTreeMap::new();
@@ -87,7 +87,7 @@ fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
         if is_terminating(pod) && !publish_anyway {
             continue;
         }
-        // The address of a pod that has ended may be another pod's by now.
+        // The address of a finished pod may be assigned to another pod.
         if has_ended(pod) {
             continue;
         }
@@ -130,14 +130,14 @@ fn finish(ports: Vec<PortKey>, mut subset: EndpointSubset) -> EndpointSubset {
     EndpointSubset { ports: ports.into_iter().map(port).collect(), ..subset }
 }
 
-/// Whether addresses had to be left out.
+/// Whether addresses were truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     Yes,
     No,
 }
 
-/// Keeps at most [`ADDRESSES_MAX`] addresses, ready ones first. Each subset keeps its part: no set of ports goes as a whole.
+/// Keeps at most [`ADDRESSES_MAX`] addresses, ready ones first, in proportion to the subsets.
 fn truncate(subsets: &mut Vec<EndpointSubset>) -> Cut {
     let count = |s: &EndpointSubset| s.addresses.len().saturating_add(s.not_ready_addresses.len());
     if subsets.iter().map(count).sum::<usize>() <= ADDRESSES_MAX {
@@ -150,7 +150,7 @@ fn truncate(subsets: &mut Vec<EndpointSubset>) -> Cut {
     Cut::Yes
 }
 
-/// Cuts the lists in proportion to what fits into `room`, rounded up as long as there is any. How many are left.
+/// Truncates the lists in proportion to `room`, rounded up while some is left. Returns the number of kept addresses.
 fn share_out(lists: Vec<&mut Vec<EndpointAddress>>, room: usize) -> usize {
     let total: usize = lists.iter().map(|list| list.len()).sum();
     if total <= room {

@@ -1,5 +1,4 @@
-//! Slices that repeat the Endpoints which somebody wrote for a service without a selector: readers need to know
-//! only slices.
+//! The endpointslicemirroring controller: mirrors the Endpoints of a Service without a selector to EndpointSlices.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +13,10 @@ use super::endpoint_slices::{
     Group, Manager, PortKey, SliceContext, Wanted, identity, mark, plan_groups,
 };
 
-/// Most addresses taken from one subset.
+/// Maximum number of addresses mirrored from a subset, as in Kubernetes.
 const ADDRESSES_MAX: usize = 1000;
 
-/// Makes the slices what the Endpoints say. `existing` are the slices of the service that mirror.
+/// Plans the slices of Endpoints. `existing` are the Service's mirrored slices.
 pub fn plan<S: AsRef<EndpointSlice>>(
     context: &SliceContext<'_>,
     service: Option<&Service>,
@@ -154,7 +153,7 @@ mod tests {
         assert_eq!(gone.len(), 2);
     }
 
-    /// One pod may have several addresses, and each of them is written down with the pod.
+    /// A pod may have several addresses, each with a reference to it.
     #[test]
     fn every_address_of_a_pod_is_repeated() {
         let (service, mut endpoints) = manual();
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!(addresses, ["192.0.2.1", "192.0.2.9"]);
     }
 
-    /// Each set of ports is a slice of its own, and an object may have very many of them.
+    /// Each set of ports needs a slice, and an object may have very many.
     #[test]
     fn sets_of_ports_do_not_look_at_each_other() {
         let (service, mut endpoints) = manual();

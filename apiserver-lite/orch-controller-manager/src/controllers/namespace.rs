@@ -1,33 +1,33 @@
-//! The end of a namespace: when nothing is left in it, it may go; until then its conditions say what is.
+//! The namespace controller: finalizes a terminating namespace once it is empty, and reports the remaining content in its conditions until then.
 
 use std::collections::BTreeMap;
 
 use proto_api::Time;
 use proto_api::core::v1::{Namespace, NamespaceCondition};
 
-/// What was found in a namespace after everything in it had been told to go.
+/// The content of a namespace after its objects were deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remains {
-    /// How many objects are left, by resource.
+    /// Number of remaining objects by resource.
     pub objects: BTreeMap<String, usize>,
-    /// How many of them wait for a finalizer, by finalizer.
+    /// Number of remaining objects by finalizer.
     pub finalizers: BTreeMap<String, usize>,
-    /// What could not be deleted or listed, and why.
+    /// Errors of deletions and lists.
     pub failures: Vec<String>,
 }
 
-/// The next step of a namespace that is being deleted.
+/// The next step of a terminating namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Nothing is left: without our finalizer it can go.
+    /// It is empty: removes the finalizer.
     Finalize(Box<Namespace>),
-    /// Something is left, and the conditions do not say so yet.
+    /// Writes changed conditions.
     Report(Box<Namespace>),
-    /// Something is left, and the conditions say so.
+    /// The conditions are up to date.
     Wait,
 }
 
-/// Decides the next step; `finalizer` is the one that stands for the content.
+/// Plans the next step; `finalizer` is the one for the namespace's content.
 pub fn plan(namespace: &Namespace, finalizer: &str, remains: &Remains, now: Time) -> Step {
     let mut next = namespace.clone();
     if remains.objects.is_empty() && remains.failures.is_empty() {
@@ -40,7 +40,7 @@ pub fn plan(namespace: &Namespace, finalizer: &str, remains: &Remains, now: Time
     if next == *namespace { Step::Wait } else { Step::Report(Box::new(next)) }
 }
 
-/// What is left, as conditions; true ones say what holds the namespace.
+/// The conditions for the remaining content.
 fn conditions(remains: &Remains) -> [NamespaceCondition; 5] {
     let condition = |type_: &str, held: Option<(&str, String)>, reason: &str, message: &str| {
         let (status, reason, message) = match held {
@@ -105,7 +105,7 @@ fn conditions(remains: &Remains) -> [NamespaceCondition; 5] {
     ]
 }
 
-/// Puts a condition among others; its transition time moves only with its status.
+/// Sets a condition; its transition time changes only with its status.
 fn set(all: &mut Vec<NamespaceCondition>, condition: NamespaceCondition, now: Time) {
     match all.iter_mut().find(|other| other.type_ == condition.type_) {
         Some(other) => {

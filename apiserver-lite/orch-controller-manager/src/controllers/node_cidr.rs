@@ -1,4 +1,4 @@
-//! A range of pod addresses for every node, cut from the cluster's ranges.
+//! The nodeipam controller: assigns every node a pod CIDR from each cluster CIDR.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Plan;
 use crate::api_writes::{ObjectKind, Part, Write};
 
-/// One of the cluster's ranges, and the size of the parts that nodes get.
+/// A cluster CIDR and the prefix length of node CIDRs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRange {
     cluster: Cidr,
@@ -19,10 +19,10 @@ pub struct NodeRange {
 }
 
 impl NodeRange {
-    /// Parts of `node_prefix_len` bits of `cluster`; the default is 24 bits, or 64 of a range of IP version 6.
+    /// Node CIDRs of `node_prefix_len` bits; the default is 24, or 64 for IPv6.
     ///
     /// # Errors
-    /// The parts would be larger than the whole, longer than addresses, or more than 2^16 of them.
+    /// The node CIDRs would be larger than the cluster CIDR, longer than addresses, or more than 2^16.
     pub fn new(cluster: Cidr, node_prefix_len: Option<u8>) -> Result<Self, String> {
         let (default, longest) = if cluster.is_ipv4() { (24, 32) } else { (64, 128) };
         let node_prefix_len = node_prefix_len.unwrap_or(default);
@@ -35,14 +35,14 @@ impl NodeRange {
         Ok(Self { cluster, node_prefix_len })
     }
 
-    /// The first part of which nothing is taken. What nodes brought along may be larger or smaller than a part.
+    /// The first node CIDR that overlaps none of `taken`, which may have other sizes if nodes registered with them.
     fn free(&self, taken: &BTreeSet<Cidr>) -> Option<Cidr> {
         let cut = self.node_prefix_len.saturating_sub(self.cluster.bits());
-        // Bits of an address within a part.
+        // Number of host bits of a node CIDR.
         let size = u32::from(self.cluster.host_bits().saturating_sub(cut));
         let count = 1_u128 << cut.min(16);
         let (base, last) = (number(self.cluster.first()), number(self.cluster.last()));
-        // A part of 128 bits of size is the only one, and starts at the base.
+        // A shift by 128 bits: the only node CIDR starts at the base.
         let part_of = |number: u128| number.saturating_sub(base).checked_shr(size).unwrap_or(0);
         let overlaps = |other: &&Cidr| {
             let same_family = other.is_ipv4() == self.cluster.is_ipv4();
@@ -62,7 +62,7 @@ impl NodeRange {
         }
         let start = base.saturating_add(free.checked_shl(size).unwrap_or(0));
         let first = match self.cluster.first() {
-            // Numbers of this family fit in 32 bits.
+            // IPv4 addresses fit in 32 bits.
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(u32::try_from(start).unwrap_or(u32::MAX))),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(start)),
         };
@@ -70,10 +70,10 @@ impl NodeRange {
     }
 }
 
-/// Gives the node ranges if it has none. `taken` are the ranges of all nodes.
+/// Plans the CIDRs of a node that has none. `taken` are the CIDRs of all nodes.
 ///
 /// # Errors
-/// A cluster range has no part left.
+/// A cluster CIDR is exhausted.
 pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result<Plan, Exhausted> {
     if has_ranges(node) || ranges.is_empty() {
         return Ok(Plan::default());
@@ -95,19 +95,19 @@ pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result
     }]))
 }
 
-/// Whether a node has all that it gets.
+/// Whether a node has its CIDRs.
 pub fn has_ranges(node: &Node) -> bool {
     !node.spec.pod_cidr.is_empty()
 }
 
-/// The ranges that a node has.
+/// The CIDRs of a node.
 pub fn of_node(node: &Node) -> impl Iterator<Item = Cidr> {
     let spec = &node.spec;
     let all = spec.pod_cidrs.iter().chain([&spec.pod_cidr]);
     all.filter_map(|text| text.parse().ok())
 }
 
-/// The ranges that a write of [`plan`] gives.
+/// The CIDRs in a write of [`plan`].
 pub fn of_write(write: &Write) -> Vec<Cidr> {
     let Write::Patch { patch, .. } = write else { return Vec::new() };
     let ranges = patch.pointer("/spec/podCIDRs").and_then(Value::as_array);
@@ -115,15 +115,15 @@ pub fn of_write(write: &Write) -> Vec<Cidr> {
     text.filter_map(|text| text.parse().ok()).collect()
 }
 
-/// All of a cluster range has been given away.
+/// A cluster CIDR has no free node CIDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no range left in {cluster} for a node")]
 pub struct Exhausted {
-    /// The cluster's range.
+    /// The cluster CIDR.
     pub cluster: Cidr,
 }
 
-/// An address as a number.
+/// Converts an address to a number.
 fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),
@@ -168,7 +168,7 @@ mod tests {
         taken.remove(&"fd00:0:0:2::/64".parse().unwrap());
         let again = format!("{:?}", plan(&Node::default(), &ranges, &taken).unwrap());
         assert!(again.contains("10.244.1.0/24") && again.contains("fd00:0:0:2::/64"), "{again}");
-        // What a node brought along at its registration counts as a whole.
+        // A CIDR that a node registered with is reserved as a whole.
         let free = |taken: &[&str]| {
             let taken: BTreeSet<Cidr> = taken.iter().map(|text| text.parse().unwrap()).collect();
             ranges[0].free(&taken).map(|part| part.to_string())

@@ -157,7 +157,7 @@ pub fn plan(
         return Plan::of(update_taints(names, node, now.wall, cluster));
     }
     let mut plan = Plan::of(update_taints(names, node, now.wall, cluster));
-    plan.look_again_in(grace.saturating_sub(silent));
+    plan.requeue_in(grace.saturating_sub(silent));
     plan
 }
 
@@ -167,7 +167,7 @@ pub fn plan_pod(pod: &Pod, node: &Node, now: Time) -> Plan {
         return Plan::default();
     }
     let mut plan = Plan::of([mark_pod_not_ready(pod, now)]);
-    plan.said.push(EventReport {
+    plan.reports.push(EventReport {
         about: pod_reference(pod),
         kind: EventKind::Warning,
         reason: "NodeNotReady".into(),

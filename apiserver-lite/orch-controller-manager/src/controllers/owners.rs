@@ -1,4 +1,4 @@
-//! Owner references: made, taken over, taken off. What follows from them when an owner goes is the garbage collector's.
+//! Owner references: create, adopt and release. The garbage collector acts on them.
 
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_client::ObjectKey;
@@ -6,13 +6,13 @@ use serde_json::json;
 
 use crate::api_writes::{ObjectKind, Part, Write};
 
-/// The owner that controls the object, if it is of this kind.
+/// The controller of the object, if it is of this kind.
 pub fn controller<'a>(metadata: &'a ObjectMeta, kind: &str) -> Option<&'a OwnerReference> {
     let controls = |owner: &&OwnerReference| owner.controller == Some(true) && owner.kind == kind;
     metadata.owner_references.iter().find(controls)
 }
 
-/// A reference to the controller of a new object.
+/// A controller reference for a new object.
 pub fn controlled_by(api_version: String, kind: &str, owner: &ObjectMeta) -> OwnerReference {
     OwnerReference {
         api_version,
@@ -24,14 +24,14 @@ pub fn controlled_by(api_version: String, kind: &str, owner: &ObjectMeta) -> Own
     }
 }
 
-/// Makes an object that nobody controls one of this owner's; conditional on nobody having changed it.
+/// Adopts an orphan; conditional on its version.
 pub fn adopt(kind: ObjectKind, metadata: &ObjectMeta, owner: OwnerReference) -> Write {
     let mut owners = metadata.owner_references.clone();
     owners.push(owner);
     set_owners(kind, metadata, owners)
 }
 
-/// Takes the owner of this uid off an object; conditional on nobody having changed it.
+/// Removes the owner with this uid from an object; conditional on its version.
 pub fn release(kind: ObjectKind, metadata: &ObjectMeta, owner_uid: &str) -> Write {
     let mut owners = metadata.owner_references.clone();
     owners.retain(|owner| owner.uid != owner_uid);

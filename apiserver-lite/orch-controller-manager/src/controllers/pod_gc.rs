@@ -33,7 +33,7 @@ pub fn plan(pod: &Pod, node: PodNode<'_>) -> Plan {
         PodNode::Unscheduled => Plan::default(),
         PodNode::Absent => Plan::of([force_delete(pod)]),
         PodNode::Missing(missing) => {
-            Plan { again_in: Some(QUARANTINE.saturating_sub(missing)), ..Plan::default() }
+            Plan { requeue_after: Some(QUARANTINE.saturating_sub(missing)), ..Plan::default() }
         }
         PodNode::Found(node) if is_terminating(pod) && is_out_of_service(node) => {
             Plan::of([force_delete(pod)])
@@ -100,7 +100,7 @@ mod tests {
         for (missing, rest) in [(0, 40), (10, 30), (40, 0), (1000, 0)] {
             let soon = plan(&pod, PodNode::Missing(Duration::from_secs(missing)));
             let rest = Some(Duration::from_secs(rest));
-            assert_eq!(soon, Plan { again_in: rest, ..Plan::default() }, "needs a live read");
+            assert_eq!(soon, Plan { requeue_after: rest, ..Plan::default() }, "needs a live read");
         }
         assert_eq!(grace(&plan(&pod, PodNode::Absent)), [Some(0)]);
         pod.metadata.deletion_timestamp = Some(Time::from_unix(1));

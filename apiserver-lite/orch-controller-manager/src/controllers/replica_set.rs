@@ -1,4 +1,4 @@
-//! Replica sets: their pods, and how they are.
+//! The replicaset controller.
 
 use proto_api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use proto_api::core::v1::Pod;
@@ -10,11 +10,11 @@ use super::Plan;
 use super::replicas::{self, Asked};
 use crate::api_writes::Write;
 
-/// Makes or removes pods, and reports. `pods` are those of the namespace.
+/// Plans pods and status. `pods` are those of the namespace.
 pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Time) -> Plan {
     let selector = set.spec.selector.as_ref();
     let selector = selector.and_then(|s| Selector::from_label_selector(s, "spec.selector").ok());
-    // One that selects everything, which validation keeps out, would take every pod.
+    // Validation rejects a selector that selects everything, but stored objects may have it.
     let selector = selector.filter(|selector| !selector.is_everything());
     let Some(selector) = selector else { return Plan::default() };
     let asked = Asked {

@@ -1,4 +1,4 @@
-//! As many pods as are asked for: made from a template, removed least valuable first. Whose they are does not matter here.
+//! Scaling of pods, common to replica sets and replication controllers.
 
 use std::time::Duration;
 
@@ -12,47 +12,47 @@ use proto_client::ObjectKey;
 
 use super::addresses::{has_ended, is_terminating};
 use super::owners::{adopt, controlled_by, release};
-use super::write_events::{Act, WriteEvent};
+use super::write_events::{Operation, WriteEvent};
 use super::{Adopter, Plan};
 use crate::api_writes::{ObjectKind, Write};
 
-/// Most pods made or removed by one plan; what is missing then is for the next.
+/// Maximum number of pods created or deleted by one plan.
 const BURST_MAX: usize = 500;
 
-/// What an object asks for that keeps pods.
+/// The desired pods of an object.
 pub struct Asked<'a> {
-    /// Of the object; it becomes the controller of its pods.
+    /// The object's metadata; it becomes the controller of its pods.
     pub metadata: &'a ObjectMeta,
-    /// What events refer to.
+    /// The object that events refer to.
     pub about: ObjectReference,
-    /// Of the object's kind.
+    /// The object's API version.
     pub api_version: String,
     /// The object's kind.
     pub kind: &'static str,
-    /// Which pods it may adopt.
+    /// Selects the pods to adopt.
     pub selector: Selector,
-    /// How many; one if it does not say.
+    /// The number of pods; one if not set.
     pub replicas: Option<i32>,
-    /// For how long a pod must have been ready to count as available.
+    /// Time for which an available pod must have been ready.
     pub min_ready_seconds: i32,
-    /// What new pods are made from.
+    /// The pod template.
     pub template: &'a PodTemplateSpec,
 }
 
-/// The pods that there are.
+/// The current pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// All that have not ended and are not about to.
+    /// Pods that are neither finished nor terminating.
     pub replicas: i32,
-    /// Those with the labels of the template.
+    /// Pods with the labels of the template.
     pub labelled: i32,
-    /// Those that are ready.
+    /// Ready pods.
     pub ready: i32,
-    /// Those that have been ready for long enough.
+    /// Available pods.
     pub available: i32,
 }
 
-/// Makes or removes pods, and counts. `pods` are those of the namespace.
+/// Plans creations and deletions, and counts. `pods` are those of the namespace.
 pub fn plan<P: AsRef<Pod>>(
     names: &Names,
     asked: &Asked<'_>,
@@ -82,13 +82,13 @@ pub fn plan<P: AsRef<Pod>>(
         }
     }
     if !asked.is_deleting() {
-        for (write, act) in asked.scale(names, &active) {
-            plan.push_with_event(write, WriteEvent { about: asked.about.clone(), act });
+        for (write, operation) in asked.scale(names, &active) {
+            plan.push_with_event(write, WriteEvent { about: asked.about.clone(), operation });
         }
     }
     let (counts, due) = asked.count(&active, now);
     if let Some(due) = due {
-        plan.look_again_in(due);
+        plan.requeue_in(due);
     }
     (plan, counts)
 }
@@ -98,19 +98,19 @@ impl Asked<'_> {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<(Write, Act)> {
+    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<(Write, Operation)> {
         let wanted = usize::try_from(self.replicas.unwrap_or(1)).unwrap_or(0);
         if let Some(missing) = wanted.checked_sub(active.len()) {
-            // Pods that it would not take for its own, which validation keeps out, would be made without end.
+            // Pods that the selector does not match would be created without end.
             let selects = self.selector.matches(&self.template.metadata.labels);
             let missing = if selects { missing.min(BURST_MAX) } else { 0 };
-            let create = || (Write::Create(self.new_pod().into()), Act::Create);
+            let create = || (Write::Create(self.new_pod().into()), Operation::Create);
             return std::iter::repeat_with(create).take(missing).collect();
         }
         let mut ranked = active.to_vec();
         ranked.sort_by_cached_key(|pod| value(names, pod));
         let excess = active.len().saturating_sub(wanted).min(BURST_MAX);
-        ranked.into_iter().take(excess).map(|pod| (delete(pod), Act::Delete)).collect()
+        ranked.into_iter().take(excess).map(|pod| (delete(pod), Operation::Delete)).collect()
     }
 
     fn adopter(&self) -> Adopter {
@@ -140,7 +140,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The counts, and when a ready pod will count as available.
+    /// The counts, and the time until the next ready pod is available.
     fn count(&self, active: &[&Pod], now: Time) -> (Counts, Option<Duration>) {
         let count = |len: usize| i32::try_from(len).unwrap_or(i32::MAX);
         let template = Selector::from_map(&self.template.metadata.labels);
@@ -164,8 +164,8 @@ impl Asked<'_> {
     }
 }
 
-/// What a pod is worth; the lowest goes first. Without a node before with one, pending before running, not
-/// ready before ready, cheap by the user's annotation before dear, young before old.
+/// The rank of a pod; the lowest is deleted first: unassigned before assigned, pending before running, not ready before ready, low before high
+/// deletion cost, young before old.
 fn value(names: &Names, pod: &Pod) -> impl Ord + use<> {
     let phase = match pod.status.phase.as_str() {
         "Running" => 2,
@@ -187,7 +187,7 @@ fn value(names: &Names, pod: &Pod) -> impl Ord + use<> {
     )
 }
 
-/// Since when the pod is ready, if it is.
+/// The time at which the pod became ready, if it is.
 fn ready_since(pod: &Pod) -> Option<Time> {
     let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True");
     ready.map(|condition| condition.last_transition_time)

@@ -1,4 +1,4 @@
-//! Replication controllers: what came before replica sets, with a plain map as the selector.
+//! The replicationcontroller controller: like replica sets, with a map as the selector.
 
 use proto_api::core::v1::{
     Pod, PodTemplateSpec, ReplicationController, ReplicationControllerStatus,
@@ -11,7 +11,7 @@ use super::Plan;
 use super::replicas::{self, Asked};
 use crate::api_writes::Write;
 
-/// Makes or removes pods, and reports. `pods` are those of the namespace.
+/// Plans pods and status. `pods` are those of the namespace.
 pub fn plan<P: AsRef<Pod>>(
     names: &Names,
     controller: &ReplicationController,
@@ -31,7 +31,7 @@ pub fn plan<P: AsRef<Pod>>(
         min_ready_seconds: controller.spec.min_ready_seconds,
         template,
     };
-    // Without a selector it would take every pod.
+    // An empty selector would select every pod.
     if controller.spec.selector.is_empty() {
         return Plan::default();
     }

@@ -1,4 +1,4 @@
-//! The cluster's CA in a config map of every namespace, where pods find it to verify the API server.
+//! The root-ca-cert-publisher controller: publishes the API server's CA in a ConfigMap of every namespace.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use proto_api::names::Names;
 use super::Plan;
 use crate::api_writes::Write;
 
-/// Key of the certificates in the config map.
+/// Key of the certificates in the ConfigMap.
 pub const KEY: &str = "ca.crt";
 
-/// Makes the config map, or sets it right if somebody has changed it.
+/// Plans the ConfigMap: creates it, or restores its data.
 pub fn plan(names: &Names, namespace: &Namespace, ca: &str, existing: Option<&ConfigMap>) -> Plan {
     if namespace.metadata.deletion_timestamp.is_some() {
         return Plan::default();

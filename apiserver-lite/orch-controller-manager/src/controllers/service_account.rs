@@ -1,4 +1,4 @@
-//! An account `default` in every active namespace.
+//! The serviceaccount controller: creates the account `default` in every active namespace.
 
 use proto_api::core::v1::{Namespace, ServiceAccount};
 use proto_api::meta::v1::ObjectMeta;
@@ -6,10 +6,10 @@ use proto_api::meta::v1::ObjectMeta;
 use super::Plan;
 use crate::api_writes::Write;
 
-/// The account that pods get which name none.
+/// The account of pods that name none.
 pub const NAME: &str = "default";
 
-/// Makes the account if it is missing.
+/// Plans the account if it is missing.
 pub fn plan(namespace: &Namespace, existing: Option<&ServiceAccount>) -> Plan {
     if namespace.metadata.deletion_timestamp.is_some() || existing.is_some() {
         return Plan::default();

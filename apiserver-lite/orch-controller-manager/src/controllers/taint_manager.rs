@@ -37,13 +37,13 @@ pub fn plan(pod: &Pod, node: &Node, now: Clocks) -> Plan {
     }
     match toleration_left(&node.spec.taints, &pod.spec.tolerations, bound_at(pod), now) {
         Tolerated::Forever => {}
-        Tolerated::For(rest) => plan.look_again_in(rest),
+        Tolerated::For(rest) => plan.requeue_in(rest),
         Tolerated::No => {
             let key = ObjectKey::of(&pod.metadata);
             let message = format!("Marking for deletion Pod {key}");
             let uid = pod.metadata.uid.clone();
             plan.writes.push(Write::Delete { kind: ObjectKind::Pod, key, uid, grace_secs: None });
-            plan.said.push(EventReport {
+            plan.reports.push(EventReport {
                 about: pod_reference(pod),
                 kind: EventKind::Normal,
                 reason: "TaintManagerEviction".into(),
@@ -201,7 +201,7 @@ mod tests {
         let [Write::Delete { grace_secs: None, .. }] = &evicted.writes[..] else {
             unreachable!("{evicted:?}")
         };
-        let events = evicted.said.iter().map(|event| (&*event.reason, &*event.message));
+        let events = evicted.reports.iter().map(|event| (&*event.reason, &*event.message));
         let expected = ("TaintManagerEviction", "Marking for deletion Pod ns/web-1");
         assert_eq!(events.collect::<Vec<_>>(), [expected]);
         pod.metadata.deletion_timestamp = Some(Time::from_unix(NOW));

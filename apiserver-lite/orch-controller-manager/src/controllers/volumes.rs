@@ -1,5 +1,4 @@
-//! Volumes as the cluster sees them: claims find volumes, volumes outlive their claims as they are told to, nodes get
-//! what their pods use.
+//! The volume controllers: bind claims to volumes, reclaim volumes, attach volumes to the nodes of their pods.
 //!
 //! ```text
 //!   pod ──ephemeral──▶ claim ◀──claim──▶ volume ──volume──▶ Available, Bound, Released, Failed
@@ -9,9 +8,9 @@
 //!                     pods that use it
 //! ```
 //!
-//! Binding is two writes: first the volume's `claimRef`, then the claim's `volumeName`. A crash between them leaves a
-//! volume that only this claim may have, and the next look at the claim finds it. Every write is conditional on the
-//! version that was looked at, so that two claims never get one volume.
+//! Binding is two writes: first the volume's `claimRef`, then the claim's `volumeName`. A crash between them leaves a volume that is reserved for
+//! the claim, and the next reconcile of the claim completes the binding. Every write is conditional on the resource version, so that two claims
+//! never get one volume.
 
 pub mod attach;
 pub mod claim;
@@ -34,27 +33,27 @@ use serde_json::{Value, json};
 
 use crate::api_writes::{ObjectKind, Part, Write};
 
-/// The binding mode of a class that waits for the first pod.
+/// The binding mode of a class whose claims are bound after a pod is scheduled.
 pub const WAIT: &str = "WaitForFirstConsumer";
 
-/// Annotations and finalizers of claims and volumes, as the ecosystem's provisioners read them.
+/// The annotations and finalizers of claims, volumes and classes, named by the naming profile.
 #[derive(Clone, Debug)]
-pub struct Marks {
-    /// On a claim: it was bound once; what is missing since then is lost.
+pub struct VolumeAnnotations {
+    /// On a claim: the binding was completed.
     pub bind_completed: String,
-    /// On claim and volume: the other was chosen by this program, not by a user.
+    /// On a claim or volume: the other was selected by the controller, not by a user.
     pub bound_by_controller: String,
-    /// On a volume: the provisioner that made it.
+    /// On a volume: its provisioner.
     pub provisioned_by: String,
-    /// On a volume: the driver that has taken the place of an in-tree plugin.
+    /// On a volume: the CSI driver that replaces an in-tree plugin.
     pub migrated_to: String,
-    /// On a claim: the node that the scheduler has chosen for its first pod.
+    /// On a claim: the node that the scheduler selected for its first pod.
     pub selected_node: String,
-    /// On a claim: the provisioner that is to make a volume; by both of its names.
+    /// On a claim: the provisioner of its volume; current and beta name.
     pub provisioners: [String; 2],
-    /// On claim and volume: the class, as it was named before it had a field.
+    /// On a claim or volume: the storage class, which precedes the field.
     pub class: String,
-    /// On a class: it is the default; by both of its names.
+    /// On a class: whether it is the default; current and beta name.
     pub default_class: [String; 2],
     /// Finalizer of claims.
     pub claim_protection: String,
@@ -62,8 +61,8 @@ pub struct Marks {
     pub volume_protection: String,
 }
 
-impl Marks {
-    /// As the naming profile has them.
+impl VolumeAnnotations {
+    /// The names of a naming profile.
     pub fn new(names: &Names) -> Self {
         Self {
             bind_completed: names.sub_label("pv", "bind-completed"),
@@ -85,25 +84,25 @@ impl Marks {
         }
     }
 
-    /// The class that a claim asks for; `None` when it leaves the choice to the cluster.
+    /// The class of a claim; `None` for the default class.
     pub fn class_of_claim<'a>(&self, claim: &'a PersistentVolumeClaim) -> Option<&'a str> {
         let annotated = claim.metadata.annotations.get(&self.class);
         annotated.or(claim.spec.storage_class_name.as_ref()).map(String::as_str)
     }
 
-    /// The class that a volume belongs to; empty for none.
+    /// The class of a volume; empty for none.
     pub fn class_of_volume<'a>(&self, volume: &'a PersistentVolume) -> &'a str {
         volume.metadata.annotations.get(&self.class).unwrap_or(&volume.spec.storage_class_name)
     }
 
-    /// The default class: of several, the newest.
+    /// The default class, the newest if there are several.
     pub fn default_of<'a>(
         &self,
         classes: impl IntoIterator<Item = &'a StorageClass>,
     ) -> Option<&'a str> {
         let is_default = |class: &&StorageClass| {
-            let said = |key: &String| class.metadata.annotations.get(key);
-            self.default_class.iter().any(|key| said(key).is_some_and(|value| value == "true"))
+            let value = |key: &String| class.metadata.annotations.get(key);
+            self.default_class.iter().any(|key| value(key).is_some_and(|value| value == "true"))
         };
         let newest = classes.into_iter().filter(is_default).max_by(|a, b| {
             let age = |class: &StorageClass| class.metadata.creation_timestamp.unix();
@@ -113,13 +112,13 @@ impl Marks {
     }
 }
 
-/// Whether an object carries an annotation, whatever it says.
-pub fn has(metadata: &ObjectMeta, annotation: &str) -> bool {
+/// Whether an object has an annotation, with any value.
+pub fn has_annotation(metadata: &ObjectMeta, annotation: &str) -> bool {
     metadata.annotations.contains_key(annotation)
 }
 
-/// Whether a volume is promised to a claim: to this very object, or to whatever bears its name.
-pub fn is_promised(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+/// Whether a volume's claimRef names the claim, with its uid or without one.
+pub fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|of| {
         of.name == claim.metadata.name
             && of.namespace == claim.metadata.namespace
@@ -127,53 +126,53 @@ pub fn is_promised(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
     })
 }
 
-/// The claim that a volume refers to.
+/// The claim in a volume's claimRef.
 pub fn claim_of(volume: &PersistentVolume) -> Option<ObjectKey> {
     volume.spec.claim_ref.as_ref().map(|of| ObjectKey::new(&of.namespace, &of.name))
 }
 
-/// The names of the claims that a pod uses, its own included, in the pod's order.
+/// The names of a pod's claims in order, including those of ephemeral volumes.
 pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     pod.spec.volumes.iter().filter_map(|volume| {
         let source = &volume.volume_source;
         match (&source.persistent_volume_claim, &source.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name.clone()),
-            (None, Some(_)) => Some(own_claim(pod, &volume.name)),
+            (None, Some(_)) => Some(ephemeral_claim_name(pod, &volume.name)),
             (None, None) => None,
         }
     })
 }
 
-/// The name of the claim that a pod brings along for one of its volumes.
-pub fn own_claim(pod: &Pod, volume: &str) -> String {
+/// The name of the claim of a pod's ephemeral volume.
+pub fn ephemeral_claim_name(pod: &Pod, volume: &str) -> String {
     format!("{}-{volume}", pod.metadata.name)
 }
 
-/// Whether a claim is the pod's own: made for it, and not for an earlier pod of its name.
-pub fn is_own(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+/// Whether the pod controls the claim.
+pub fn is_ephemeral_claim_of(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let owns = |owner: &proto_api::meta::v1::OwnerReference| {
         owner.controller == Some(true) && owner.uid == pod.metadata.uid
     };
     claim.metadata.owner_references.iter().any(owns)
 }
 
-/// The size in a map of resources; nothing when it is not there.
+/// The resource `storage`; zero if not set.
 pub fn storage(resources: &std::collections::BTreeMap<String, Quantity>) -> Quantity {
     resources.get("storage").copied().unwrap_or(Quantity::ZERO)
 }
 
-/// The mode of a volume or claim; a file system unless it says otherwise.
-pub fn mode(said: Option<&String>) -> &str {
-    said.map_or("Filesystem", String::as_str)
+/// The volume mode; Filesystem if not set.
+pub fn mode(mode: Option<&String>) -> &str {
+    mode.map_or("Filesystem", String::as_str)
 }
 
-/// A reference to an object, as volumes refer to claims.
-pub fn refer<T: Resource>(names: &Names, object: &T) -> ObjectReference {
+/// A reference to an object, as in a claimRef.
+pub fn reference_to<T: Resource>(names: &Names, object: &T) -> ObjectReference {
     reference(object, names)
 }
 
-/// A word about an object.
-pub fn say<T: Resource>(
+/// An event about an object.
+pub fn event_report<T: Resource>(
     names: &Names,
     object: &T,
     kind: EventKind,
@@ -188,8 +187,13 @@ pub fn say<T: Resource>(
     }
 }
 
-/// A change of an object that holds only while it is as it was looked at. `fields` may hold more metadata.
-pub fn change(kind: ObjectKind, metadata: &ObjectMeta, part: Part, fields: Value) -> Write {
+/// A patch that is conditional on the object's uid and version. `fields` may contain more metadata.
+pub fn conditional_patch(
+    kind: ObjectKind,
+    metadata: &ObjectMeta,
+    part: Part,
+    fields: Value,
+) -> Write {
     let mut patch = fields;
     if let Some(fields) = patch.as_object_mut() {
         let of = fields.entry("metadata").or_insert_with(|| json!({}));
@@ -209,12 +213,12 @@ pub mod examples {
 
     use super::*;
 
-    /// The names of the ecosystem.
+    /// The names of the profile `kubernetes`.
     pub fn names() -> &'static Names {
         Names::new(Profile::Kubernetes)
     }
 
-    /// A claim of 1 GiB for one node, without a class.
+    /// A ReadWriteOnce claim of 1 GiB without a class.
     pub fn claim(name: &str) -> PersistentVolumeClaim {
         let mut claim = PersistentVolumeClaim::default();
         claim.metadata.name = name.into();
@@ -228,7 +232,7 @@ pub mod examples {
         claim
     }
 
-    /// An available volume of that size, for one node, without a class, kept when it is released.
+    /// An available ReadWriteOnce volume without a class that is retained.
     pub fn volume(name: &str, size: &str) -> PersistentVolume {
         let mut volume = PersistentVolume::default();
         volume.metadata.name = name.into();
@@ -241,7 +245,6 @@ pub mod examples {
         volume
     }
 
-    /// A class.
     pub fn class(name: &str, provisioner: &str, mode: &str) -> StorageClass {
         let mut class = StorageClass::default();
         class.metadata.name = name.into();
@@ -250,10 +253,10 @@ pub mod examples {
         class
     }
 
-    /// A volume that refers to a claim, with its uid or without.
+    /// A volume with a claimRef, with or without the claim's uid.
     pub fn promised(name: &str, claim: &PersistentVolumeClaim, with_uid: bool) -> PersistentVolume {
         let mut volume = volume(name, "1Gi");
-        let mut of = refer(names(), claim);
+        let mut of = reference_to(names(), claim);
         if !with_uid {
             of.uid.clear();
         }
@@ -288,24 +291,24 @@ mod tests {
 
     #[test]
     fn marks_are_named_as_provisioners_read_them() {
-        let marks = Marks::new(names());
-        assert_eq!(marks.bind_completed, "pv.kubernetes.io/bind-completed");
-        assert_eq!(marks.selected_node, "volume.kubernetes.io/selected-node");
-        assert_eq!(marks.provisioners[1], "volume.beta.kubernetes.io/storage-provisioner");
-        assert_eq!(marks.claim_protection, "kubernetes.io/pvc-protection");
+        let annotations = VolumeAnnotations::new(names());
+        assert_eq!(annotations.bind_completed, "pv.kubernetes.io/bind-completed");
+        assert_eq!(annotations.selected_node, "volume.kubernetes.io/selected-node");
+        assert_eq!(annotations.provisioners[1], "volume.beta.kubernetes.io/storage-provisioner");
+        assert_eq!(annotations.claim_protection, "kubernetes.io/pvc-protection");
     }
 
     #[test]
     fn of_several_default_classes_the_newest_counts() {
-        let marks = Marks::new(names());
+        let annotations = VolumeAnnotations::new(names());
         let made = |name: &str, at: i64, default: &str| {
             let mut class = class(name, "p", "Immediate");
             class.metadata.creation_timestamp = Time::from_unix(at);
-            class.metadata.annotations.insert(marks.default_class[0].clone(), default.into());
+            class.metadata.annotations.insert(annotations.default_class[0].clone(), default.into());
             class
         };
         let all = [made("a", 1, "true"), made("c", 2, "true"), made("b", 2, "true")];
-        assert_eq!(marks.default_of(&all), Some("b"));
-        assert_eq!(marks.default_of(&[made("a", 1, "false")]), None);
+        assert_eq!(annotations.default_of(&all), Some("b"));
+        assert_eq!(annotations.default_of(&[made("a", 1, "false")]), None);
     }
 }

@@ -1,71 +1,71 @@
-//! Events of single writes: what is recorded of one that went well, and of one that did not. Reasons and messages are those of Kubernetes.
+//! Events of single writes, for success and failure. Reasons and messages are those of Kubernetes.
 
 use proto_api::core::v1::ObjectReference;
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
 use proto_client::events::correlate::EventReport;
 
-/// Longest message of an event, characters; Kubernetes' bound.
+/// Maximum length of an event's message in characters, as in Kubernetes.
 const MESSAGE_MAX: usize = 1024;
 
-/// The events of one write.
+/// A write and the object of its events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WriteEvent {
-    /// The object that they are about.
+    /// The object that the events refer to.
     pub about: ObjectReference,
-    /// What is done.
-    pub act: Act,
+    /// The operation.
+    pub operation: Operation,
 }
 
-/// What is done to another object.
+/// An operation on another object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// A pod is made.
+pub enum Operation {
+    /// Creates a pod.
     Create,
-    /// A pod is removed.
+    /// Deletes a pod.
     Delete,
-    /// A replica set gets another number of pods.
+    /// Scales a replica set.
     Scale {
-        /// How many it had; nothing when it is new.
+        /// The previous size; none if the replica set is created.
         from: Option<i64>,
-        /// How many it gets.
+        /// The new size.
         to: i64,
     },
 }
 
 impl WriteEvent {
-    /// The event of a success; `key` is of the object that was written.
-    pub fn done(&self, key: &ObjectKey) -> EventReport {
+    /// The event of a success; `key` is the written object's.
+    pub fn success(&self, key: &ObjectKey) -> EventReport {
         let name = &key.name;
-        let (reason, message) = match self.act {
-            Act::Create => ("SuccessfulCreate", format!("Created pod: {name}")),
-            Act::Delete => ("SuccessfulDelete", format!("Deleted pod: {name}")),
-            Act::Scale { from: None, to } => {
+        let (reason, message) = match self.operation {
+            Operation::Create => ("SuccessfulCreate", format!("Created pod: {name}")),
+            Operation::Delete => ("SuccessfulDelete", format!("Deleted pod: {name}")),
+            Operation::Scale { from: None, to } => {
                 ("ScalingReplicaSet", format!("Scaled up replica set {name} to {to}"))
             }
-            Act::Scale { from: Some(from), to } => {
-                let way = if to > from { "up" } else { "down" };
-                let message = format!("Scaled {way} replica set {name} to {to} from {from}");
+            Operation::Scale { from: Some(from), to } => {
+                let direction = if to > from { "up" } else { "down" };
+                let message = format!("Scaled {direction} replica set {name} to {to} from {from}");
                 ("ScalingReplicaSet", message)
             }
         };
-        self.said(EventKind::Normal, reason, message)
+        self.report(EventKind::Normal, reason, message)
     }
 
     /// The event of a failure.
-    pub fn failed(&self, error: &str) -> Option<EventReport> {
-        let (reason, message) = match self.act {
-            Act::Create => ("FailedCreate", format!("Error creating: {error}")),
-            Act::Delete => ("FailedDelete", format!("Error deleting: {error}")),
-            Act::Scale { from: None, .. } => {
+    pub fn failure(&self, error: &str) -> Option<EventReport> {
+        let (reason, message) = match self.operation {
+            Operation::Create => ("FailedCreate", format!("Error creating: {error}")),
+            Operation::Delete => ("FailedDelete", format!("Error deleting: {error}")),
+            Operation::Scale { from: None, .. } => {
                 ("ReplicaSetCreateError", format!("Failed to create new replica set: {error}"))
             }
-            Act::Scale { .. } => return None,
+            Operation::Scale { .. } => return None,
         };
-        Some(self.said(EventKind::Warning, reason, message))
+        Some(self.report(EventKind::Warning, reason, message))
     }
 
-    fn said(&self, kind: EventKind, reason: &'static str, mut message: String) -> EventReport {
+    fn report(&self, kind: EventKind, reason: &'static str, mut message: String) -> EventReport {
         if let Some((end, _)) = message.char_indices().nth(MESSAGE_MAX) {
             message.truncate(end);
         }
@@ -79,20 +79,20 @@ mod tests {
 
     #[test]
     fn messages_are_those_of_kubernetes() {
-        let event = |act| WriteEvent { about: ObjectReference::default(), act };
-        let done = |act| {
-            let said = event(act).done(&ObjectKey::new("ns", "web-1"));
-            format!("{} {}", said.reason, said.message)
+        let event = |operation| WriteEvent { about: ObjectReference::default(), operation };
+        let done = |operation| {
+            let event = event(operation).success(&ObjectKey::new("ns", "web-1"));
+            format!("{} {}", event.reason, event.message)
         };
-        assert_eq!(done(Act::Create), "SuccessfulCreate Created pod: web-1");
-        assert_eq!(done(Act::Delete), "SuccessfulDelete Deleted pod: web-1");
-        let new = done(Act::Scale { from: None, to: 3 });
+        assert_eq!(done(Operation::Create), "SuccessfulCreate Created pod: web-1");
+        assert_eq!(done(Operation::Delete), "SuccessfulDelete Deleted pod: web-1");
+        let new = done(Operation::Scale { from: None, to: 3 });
         assert_eq!(new, "ScalingReplicaSet Scaled up replica set web-1 to 3");
-        let down = done(Act::Scale { from: Some(3), to: 0 });
+        let down = done(Operation::Scale { from: Some(3), to: 0 });
         assert_eq!(down, "ScalingReplicaSet Scaled down replica set web-1 to 0 from 3");
-        let failed = event(Act::Create).failed("no").expect("an event");
+        let failed = event(Operation::Create).failure("no").expect("an event");
         assert_eq!((&*failed.reason, &*failed.message), ("FailedCreate", "Error creating: no"));
-        let long = event(Act::Create).failed(&"é".repeat(5000)).expect("an event");
+        let long = event(Operation::Create).failure(&"é".repeat(5000)).expect("an event");
         assert_eq!(long.message.chars().count(), MESSAGE_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! Documents that differ from a given one in a number, a quantity, a time or a percentage, which are extreme; for tests.
+//! Variants of a document with an extreme number, quantity, time or percentage; for tests.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ const QUANTITIES: [&str; 8] =
 const TIMES: [&str; 3] = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "1970-01-01T00:00:01Z"];
 const SHARES: [&str; 4] = ["9223372036854775807%", "-100%", "200%", "%"];
 
-/// What a leaf of a document is.
+/// The type of a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaf {
     Number,
@@ -17,11 +17,11 @@ enum Leaf {
     Time,
 }
 
-/// Every variant with a name of what is different: one leaf at a time, then all leaves of a sort at once, which sums need.
+/// All variants with their names: one changed leaf each, then all leaves of a type at once, for sums.
 pub fn variants(document: &Value) -> Vec<(String, Value)> {
     let mut leaves = Vec::new();
     find(document, &mut String::new(), &mut leaves);
-    assert!(leaves.len() > 5, "a document without numbers shows nothing");
+    assert!(leaves.len() > 5, "the document has too few numbers");
     let mut variants = Vec::new();
     for (pointer, leaf) in &leaves {
         for value in extremes(*leaf) {
@@ -44,7 +44,7 @@ fn with<'a>(
 ) -> Value {
     let mut changed = document.clone();
     for pointer in pointers {
-        *changed.pointer_mut(pointer).expect("it was found there") = value.clone();
+        *changed.pointer_mut(pointer).expect("a pointer from find") = value.clone();
     }
     changed
 }

@@ -1,9 +1,8 @@
-//! Random histories of owners and dependents, against a server that deletes as the real one does. The collector's maps are
-//! behind, each kind's by as much as it likes; users write between any two of its requests; requests fail.
+//! Random histories of owners and dependents, against a model of the API server. The collector's caches are stale by any amount per kind, users
+//! write between any two of its requests, and requests fail.
 //!
-//! What may never happen: an object goes that an owner keeps, or that a deletion said is to be kept; an owner goes before
-//! the dependents that it was to wait for. What has to happen in the end: nothing is left whose owners are gone, and
-//! nothing waits.
+//! Safety: no object is deleted that an owner keeps or that was to be orphaned; no owner is deleted before the dependents that it waits for.
+//! Liveness: in the end no object is left whose owners are deleted, and none waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -14,15 +13,15 @@ use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 use proto_api::names::{Names, Profile};
 use proto_client::ObjectKey;
 
-use super::index::{FOREGROUND, Index, ORPHAN, Slim, Stage};
+use super::index::{FOREGROUND, Index, ORPHAN, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
 use super::plan::Policy;
-use super::process::{Absent, Maps, Processor, Server, WriteResult, lock};
+use super::process::{Absent, Caches, Processor, Server, WriteResult, lock};
 
-/// Rounds within which everything has to come to rest.
+/// Rounds within which the state has to become stable.
 const ROUNDS_MAX: usize = 5_000;
 
-/// Numbers that decide what happens; at the end nothing more does.
+/// The random numbers of a history; at their end no more steps happen.
 struct Dice(VecDeque<u16>);
 
 impl Dice {
@@ -33,30 +32,30 @@ impl Dice {
 
 struct Change {
     id: Id,
-    old: Option<Arc<Slim>>,
-    new: Option<Arc<Slim>>,
+    old: Option<Arc<Ownership>>,
+    new: Option<Arc<Ownership>>,
 }
 
-/// The server, and what the collector has seen of it.
+/// The server and the caches of the collector.
 struct Cluster {
     kinds: Arc<Kinds>,
     dice: Dice,
     objects: BTreeMap<Id, ObjectMeta>,
     version: u64,
     made: u32,
-    /// By kind, what the maps do not show yet.
+    /// Changes that the caches do not show yet, by kind.
     unseen: BTreeMap<KindId, VecDeque<Change>>,
-    shown: BTreeMap<Id, Arc<Slim>>,
+    shown: BTreeMap<Id, Arc<Ownership>>,
     index: Arc<Mutex<Index>>,
     queue: BTreeSet<Id>,
-    /// Owner and dependent, by uid: the owner was deleted with its dependents to be kept.
+    /// Owner and dependent, by uid: the owner was deleted with the policy Orphan.
     kept: BTreeSet<(String, String)>,
-    /// Owner and dependent, by uid: the owner was deleted to go after the dependent.
+    /// Owner and dependent, by uid: the owner was deleted with the policy Foreground.
     awaited: BTreeSet<(String, String)>,
     calm: bool,
 }
 
-/// Who depends on whom: kinds that controllers really make, some with two owners.
+/// Owner and dependent kinds as controllers create them, some with two owners.
 const CHAIN: [(&str, &[&str]); 5] = [
     ("Deployment", &[]),
     ("StatefulSet", &[]),
@@ -97,18 +96,18 @@ impl Cluster {
         }
     }
 
-    /// Puts an object, or takes it away, and tells the watches.
+    /// Stores or deletes an object, and notifies the watches.
     fn write(&mut self, id: &Id, new: Option<ObjectMeta>) {
         self.version += 1;
         let slim = |metadata: &ObjectMeta| {
-            Arc::new(Slim::of(PartialObjectMetadata { metadata: metadata.clone() }))
+            Arc::new(Ownership::of(PartialObjectMetadata { metadata: metadata.clone() }))
         };
         let old = self.objects.remove(id);
         let new = new.map(|mut metadata| {
             metadata.resource_version = self.version.to_string();
             metadata
         });
-        // The last finalizer of a deleted object went: the object follows.
+        // A terminating object without finalizers is deleted.
         let new = new.filter(|m| m.deletion_timestamp.is_none() || !m.finalizers.is_empty());
         let change =
             Change { id: id.clone(), old: old.as_ref().map(slim), new: new.as_ref().map(slim) };
@@ -121,7 +120,7 @@ impl Cluster {
         self.unseen.entry(id.kind).or_default().push_back(change);
     }
 
-    /// An owner that was to wait for dependents has not gone before them.
+    /// No owner was deleted before the dependents that it waits for.
     fn check_gone(&self, gone: &ObjectMeta) {
         for other in self.objects.values() {
             let blocks =
@@ -168,7 +167,7 @@ impl Cluster {
         self.write(id, (!gone).then_some(next));
     }
 
-    /// A user does something, or the watches of some kind bring what they have.
+    /// A step of a user, or of the watch of some kind.
     fn meddle(&mut self) {
         if self.calm {
             return;
@@ -200,7 +199,7 @@ impl Cluster {
         self.write(&id, Some(metadata));
     }
 
-    /// A reference to an object of the kind that is not being deleted, or to one that never was.
+    /// A reference to an object of the kind that is not terminating, or to one that never existed.
     fn some_owner(&mut self, kind: KindId) -> Option<OwnerReference> {
         let alive = |(id, object): &(&Id, &ObjectMeta)| {
             id.kind == kind && object.deletion_timestamp.is_none()
@@ -259,7 +258,7 @@ impl Cluster {
         self.write(&id, Some(object));
     }
 
-    /// The watches of one kind catch up with one change.
+    /// The watch of one kind delivers one change.
     fn deliver(&mut self) {
         let kinds: Vec<KindId> = self
             .unseen
@@ -301,7 +300,7 @@ struct Shared(Arc<Mutex<Cluster>>);
 struct Failed;
 
 impl Shared {
-    /// Before each request anything may happen; some fail.
+    /// Before each request steps may happen; some requests fail.
     fn open(&self) -> Result<std::sync::MutexGuard<'_, Cluster>, Failed> {
         let mut cluster = lock(&self.0);
         cluster.meddle();
@@ -312,8 +311,8 @@ impl Shared {
     }
 }
 
-impl Maps for Shared {
-    fn get(&self, id: &Id) -> Option<Arc<Slim>> {
+impl Caches for Shared {
+    fn get(&self, id: &Id) -> Option<Arc<Ownership>> {
         lock(&self.0).shown.get(id).cloned()
     }
 
@@ -436,7 +435,7 @@ async fn live(dice: Vec<u16>) {
     let shared = Shared(Arc::new(Mutex::new(cluster)));
     let absent = Mutex::new(Absent::default());
     let processor =
-        Processor { server: shared.clone(), maps: shared.clone(), kinds, index, absent };
+        Processor { server: shared.clone(), caches: shared.clone(), kinds, index, absent };
     for round in 0.. {
         let id = {
             let mut cluster = lock(&shared.0);
@@ -453,8 +452,8 @@ async fn live(dice: Vec<u16>) {
         assert!(round < ROUNDS_MAX, "it does not come to rest: {id:?}");
         let again = match processor.process(&id).await {
             Ok(seen) => {
-                lock(&shared.0).queue.extend(seen.look);
-                seen.again_in.is_some()
+                lock(&shared.0).queue.extend(seen.process);
+                seen.requeue_after.is_some()
             }
             Err(Failed) => true,
         };
@@ -476,7 +475,7 @@ async fn live(dice: Vec<u16>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn nothing_is_lost_and_nothing_left(dice in prop::collection::vec(any::<u16>(), 50..600)) {
+    fn no_object_is_lost_or_left(dice in prop::collection::vec(any::<u16>(), 50..600)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(live(dice));
     }

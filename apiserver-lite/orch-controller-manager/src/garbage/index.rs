@@ -1,4 +1,4 @@
-//! Who depends on whom, and what has to be looked at when that changes. Pure.
+//! The ownership graph, and the objects to process when it changes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,26 +6,26 @@ use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 
 use super::kinds::Id;
 
-/// Finalizer of an object whose dependents are to be kept.
+/// Finalizer of an object whose dependents are to be orphaned.
 pub const ORPHAN: &str = "orphan";
 /// Finalizer of an object whose dependents are to be deleted first.
 pub const FOREGROUND: &str = "foregroundDeletion";
 
-/// How far an object is on its way out.
+/// The deletion stage of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It is not being deleted.
+    /// It is not terminating.
     Alive,
-    /// It is, and waits for nothing that the collector does.
+    /// It is terminating, without a finalizer of the collector.
     Going,
-    /// It waits until its dependents are let alone.
+    /// It waits until its dependents are orphaned.
     Orphaning,
-    /// It waits until its dependents are gone.
+    /// It waits until its dependents are deleted.
     Foreground,
 }
 
 impl Stage {
-    /// Of an object with this metadata.
+    /// The stage of an object with this metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
         let has = |wanted: &str| metadata.finalizers.iter().any(|finalizer| finalizer == wanted);
         if metadata.deletion_timestamp.is_none() {
@@ -40,19 +40,19 @@ impl Stage {
     }
 }
 
-/// What is kept of every object.
+/// The ownership of an object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Slim {
-    /// Its uid.
+pub struct Ownership {
+    /// The uid.
     pub uid: Box<str>,
-    /// Its owners; of most objects there are none.
+    /// The owners; most objects have none.
     pub owners: Box<[OwnerReference]>,
-    /// How far it is.
+    /// The deletion stage.
     pub stage: Stage,
 }
 
-impl Slim {
-    /// Of an object as it is sent.
+impl Ownership {
+    /// Reads an object's metadata.
     pub fn of(object: PartialObjectMetadata) -> Self {
         let metadata = object.metadata;
         let stage = Stage::of(&metadata);
@@ -60,29 +60,34 @@ impl Slim {
         Self { uid, owners, stage }
     }
 
-    /// Whether the owner of this uid waits for the object before it goes.
+    /// Whether the object blocks the deletion of the owner with this uid.
     pub fn blocks(&self, owner: &str) -> bool {
         self.owners.iter().any(|o| o.uid == owner && o.block_owner_deletion == Some(true))
     }
 }
 
-/// Dependents by owner, and the owners that wait for the collector. Only objects that have owners, or wait, are in it.
+/// Dependents by owner, and the owners that wait for the collector. Objects without owners that do not wait are not in it.
 #[derive(Debug, Default)]
 pub struct Index {
-    /// By uid of the owner.
+    /// Dependents by the owner's uid.
     dependents: BTreeMap<Box<str>, BTreeSet<Id>>,
-    /// By uid.
+    /// Waiting owners by uid.
     waiting: BTreeMap<Box<str>, Id>,
 }
 
 impl Index {
-    /// Takes a change in and says what has to be looked at.
-    pub fn apply(&mut self, id: &Id, old: Option<&Slim>, new: Option<&Slim>) -> BTreeSet<Id> {
+    /// Applies a change. Returns the objects to process.
+    pub fn apply(
+        &mut self,
+        id: &Id,
+        old: Option<&Ownership>,
+        new: Option<&Ownership>,
+    ) -> BTreeSet<Id> {
         let mut look = BTreeSet::new();
         match (old, new) {
             (Some(old), Some(new)) if old.uid == new.uid => self.change(id, old, new, &mut look),
             _ => {
-                // Under the same name there may be another object.
+                // Another object may have the same name.
                 old.into_iter().for_each(|old| self.remove(id, old, &mut look));
                 new.into_iter().for_each(|new| self.add(id, new, &mut look));
             }
@@ -90,12 +95,12 @@ impl Index {
         look
     }
 
-    /// The objects that name this uid as an owner.
+    /// The dependents of the owner with this uid.
     pub fn dependents(&self, uid: &str) -> Vec<Id> {
         self.dependents.get(uid).into_iter().flatten().cloned().collect()
     }
 
-    fn add(&mut self, id: &Id, new: &Slim, look: &mut BTreeSet<Id>) {
+    fn add(&mut self, id: &Id, new: &Ownership, look: &mut BTreeSet<Id>) {
         for owner in &new.owners {
             self.dependents.entry(owner.uid.as_str().into()).or_default().insert(id.clone());
             look.extend(self.waiting.get(owner.uid.as_str()).cloned());
@@ -104,7 +109,7 @@ impl Index {
         self.note_stage(id, new, look);
     }
 
-    fn remove(&mut self, id: &Id, old: &Slim, look: &mut BTreeSet<Id>) {
+    fn remove(&mut self, id: &Id, old: &Ownership, look: &mut BTreeSet<Id>) {
         self.waiting.remove(&old.uid);
         for owner in &old.owners {
             self.forget_dependent(&owner.uid, id);
@@ -113,12 +118,12 @@ impl Index {
         look.extend(self.dependents(&old.uid));
     }
 
-    fn change(&mut self, id: &Id, old: &Slim, new: &Slim, look: &mut BTreeSet<Id>) {
+    fn change(&mut self, id: &Id, old: &Ownership, new: &Ownership, look: &mut BTreeSet<Id>) {
         if old.owners != new.owners {
             for owner in &old.owners {
                 self.forget_dependent(&owner.uid, id);
             }
-            // An owner that is left, or is no longer held up, may be able to go.
+            // An owner that lost a dependent, or is no longer blocked, may be deletable.
             for owner in old.owners.iter().chain(&new.owners) {
                 look.extend(self.waiting.get(owner.uid.as_str()).cloned());
             }
@@ -133,7 +138,7 @@ impl Index {
         }
     }
 
-    fn note_stage(&mut self, id: &Id, new: &Slim, look: &mut BTreeSet<Id>) {
+    fn note_stage(&mut self, id: &Id, new: &Ownership, look: &mut BTreeSet<Id>) {
         if matches!(new.stage, Stage::Orphaning | Stage::Foreground) {
             self.waiting.insert(new.uid.clone(), id.clone());
             look.insert(id.clone());

@@ -1,25 +1,24 @@
-//! The kinds whose objects are watched and collected: all that can be listed, watched and deleted. Events have no
-//! owners and come in numbers; as in Kubernetes they are left out.
+//! The collected kinds: all that can be listed, watched and deleted, except events, as in Kubernetes.
 
 use proto_api::names::Names;
 use proto_api::schema;
 use proto_client::ObjectKey;
 use proto_client::request::Collection;
 
-/// Number of a kind in [`Kinds`].
+/// Index of a kind in [`Kinds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KindId(usize);
 
-/// An object: its kind, namespace and name.
+/// Identifies an object by kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
-    /// Its kind.
+    /// The kind.
     pub kind: KindId,
-    /// Its namespace, empty for kinds without, and name.
+    /// Namespace (empty if cluster-scoped) and name.
     pub key: ObjectKey,
 }
 
-/// One kind.
+/// A kind.
 #[derive(Clone, Debug)]
 pub struct Collected {
     /// The group with its domain; empty for core.
@@ -30,11 +29,11 @@ pub struct Collected {
     pub plural: &'static str,
     /// For example `Pod`.
     pub kind: &'static str,
-    /// Whether its objects lie in namespaces.
+    /// Whether it is namespaced.
     pub namespaced: bool,
 }
 
-/// Kinds that the cluster's own controllers make for an owner of a kind, by kind and plural.
+/// The kinds that controllers create for an owner of a kind, by kind and plural.
 const MADE_FOR: [(&str, &[&str]); 9] = [
     ("CronJob", &["jobs"]),
     ("DaemonSet", &["pods", "controllerrevisions"]),
@@ -47,12 +46,12 @@ const MADE_FOR: [(&str, &[&str]); 9] = [
     ("StatefulSet", &["pods", "controllerrevisions", "persistentvolumeclaims"]),
 ];
 
-/// All kinds that are collected, each in one version.
+/// All collected kinds, each in one version.
 #[derive(Clone, Debug)]
 pub struct Kinds(Vec<Collected>);
 
 impl Kinds {
-    /// Those of a naming profile.
+    /// The kinds of a naming profile.
     pub fn new(names: &Names) -> Self {
         let mut kinds: Vec<Collected> = Vec::new();
         for resource in schema::resources() {
@@ -68,30 +67,29 @@ impl Kinds {
         Self(kinds)
     }
 
-    /// All, with their numbers.
+    /// All kinds with their indexes.
     pub fn iter(&self) -> impl Iterator<Item = (KindId, &Collected)> {
         self.0.iter().enumerate().map(|(at, kind)| (KindId(at), kind))
     }
 
-    /// One.
     pub fn get(&self, id: KindId) -> Option<&Collected> {
         self.0.get(id.0)
     }
 
-    /// The kind that an owner reference names, in whatever version of its group.
+    /// The kind of an owner reference, in any version of its group.
     pub fn find(&self, api_version: &str, kind: &str) -> Option<KindId> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         self.iter().find(|(_, k)| k.group == group && k.kind == kind).map(|(id, _)| id)
     }
 
-    /// The kinds of what the cluster's controllers make for an owner of this kind.
-    pub fn made_for(&self, owner: KindId) -> Vec<KindId> {
+    /// The kinds that controllers create for an owner of this kind.
+    pub fn dependents_of(&self, owner: KindId) -> Vec<KindId> {
         let kind = self.get(owner).map_or("", |owner| owner.kind);
         let made = MADE_FOR.iter().find(|(of, _)| *of == kind).map_or(&[][..], |(_, made)| made);
         self.iter().filter(|(_, k)| made.contains(&k.plural)).map(|(id, _)| id).collect()
     }
 
-    /// Where the objects of a kind are found; all namespaces without one.
+    /// The collection of a kind; of all namespaces if none is given.
     pub fn collection(&self, id: KindId, namespace: Option<&str>) -> Option<Collection> {
         let Collected { group, version, plural, namespaced, .. } = self.get(id)?;
         Some(Collection {
@@ -153,7 +151,7 @@ mod tests {
         assert_eq!(plural("example.org/v1", "Pod"), None);
         for (owner, made) in MADE_FOR {
             let (id, _) = kinds.iter().find(|(_, kind)| kind.kind == owner).unwrap();
-            assert_eq!(kinds.made_for(id).len(), made.len(), "{owner}");
+            assert_eq!(kinds.dependents_of(id).len(), made.len(), "{owner}");
         }
     }
 }

@@ -1,54 +1,54 @@
-//! What is done with one object, from what the server says of it and its owners, and who depends on it. Pure.
+//! Plans the actions for one object from its state, its owners and its dependents. Pure.
 
 use proto_api::meta::v1::OwnerReference;
 
-use super::index::{FOREGROUND, ORPHAN, Slim, Stage};
+use super::index::{FOREGROUND, ORPHAN, Ownership, Stage};
 use super::kinds::Id;
 
-/// What is known of an owner.
+/// The state of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It exists, and does not wait for its dependents.
+    /// It exists and does not wait for its dependents.
     Solid,
-    /// It exists, and waits for its dependents before it goes.
+    /// It waits for its dependents to be deleted.
     Waiting,
     /// No object of that kind, name and uid exists.
     Absent,
-    /// It is of a kind that is not served, or cannot be the object's owner: nothing can be said.
+    /// Its kind is not served, or it cannot own the object.
     Unknown,
 }
 
-/// The object that is decided about, as the server has it.
+/// The object as read from the server.
 #[derive(Clone, Debug)]
 pub struct Item<'a> {
-    /// Its uid, owners and stage.
-    pub state: &'a Slim,
-    /// Its finalizers.
+    /// Uid, owners and stage.
+    pub state: &'a Ownership,
+    /// The finalizers.
     pub finalizers: &'a [String],
 }
 
-/// Something that names the object as an owner.
+/// A dependent of the object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dependent {
-    /// Which.
+    /// The id.
     pub id: Id,
-    /// What is known of it.
-    pub state: Slim,
+    /// The ownership.
+    pub state: Ownership,
 }
 
-/// How a deletion treats the dependents of what it deletes.
+/// The propagation policy of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// They are kept.
+    /// Dependents are orphaned.
     Orphan,
-    /// They go first.
+    /// Dependents are deleted first.
     Foreground,
-    /// They go afterwards.
+    /// Dependents are deleted afterwards.
     Background,
 }
 
 impl Policy {
-    /// As `propagationPolicy` names it.
+    /// The value of `propagationPolicy`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Orphan => "Orphan",
@@ -58,25 +58,25 @@ impl Policy {
     }
 }
 
-/// One step.
+/// An action of a plan.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Act {
-    /// Deletes the object, if it is as it was looked at.
+pub enum GcAction {
+    /// Deletes the object if its version is unchanged.
     Delete(Policy),
-    /// Takes these owners off the object, by uid.
+    /// Removes these owners from the object, by uid.
     DropOwners(Vec<String>),
-    /// Lets the object's owners go without waiting for it.
+    /// Clears the object's `blockOwnerDeletion`.
     Unblock,
-    /// Takes the owner, which is the object, off one of its dependents.
+    /// Removes the object from the owners of a dependent.
     Release(Id),
-    /// Takes a finalizer off the object: what it stands for is done.
+    /// Removes a finalizer of the object.
     Finish(&'static str),
-    /// Looks at this one: the object waits for it.
-    Look(Id),
+    /// Processes this object, for which the planned one waits.
+    Process(Id),
 }
 
-/// What is done with the object, in this order. `owners` are in the order of its references; `dependents` are all there are.
-pub fn plan(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<Act> {
+/// Plans the actions, in order. `owners` are in the order of the references; `dependents` are complete.
+pub fn plan(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
     match item.state.stage {
         Stage::Going => Vec::new(),
         Stage::Orphaning => orphan(dependents),
@@ -85,26 +85,26 @@ pub fn plan(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<
     }
 }
 
-/// Every dependent loses the owner first; the owner goes when none is left.
-fn orphan(dependents: &[Dependent]) -> Vec<Act> {
+/// Removes the owner from every dependent, then its finalizer.
+fn orphan(dependents: &[Dependent]) -> Vec<GcAction> {
     if dependents.is_empty() {
-        return vec![Act::Finish(ORPHAN)];
+        return vec![GcAction::Finish(ORPHAN)];
     }
-    dependents.iter().map(|dependent| Act::Release(dependent.id.clone())).collect()
+    dependents.iter().map(|dependent| GcAction::Release(dependent.id.clone())).collect()
 }
 
-/// The owner goes when no dependent is left that blocks it.
-fn wait_for_dependents(item: &Item<'_>, dependents: &[Dependent]) -> Vec<Act> {
+/// Removes the owner's finalizer once no dependent blocks it.
+fn wait_for_dependents(item: &Item<'_>, dependents: &[Dependent]) -> Vec<GcAction> {
     let blocking: Vec<&Dependent> =
         dependents.iter().filter(|dependent| dependent.state.blocks(&item.state.uid)).collect();
     if blocking.is_empty() {
-        return vec![Act::Finish(FOREGROUND)];
+        return vec![GcAction::Finish(FOREGROUND)];
     }
     let idle = blocking.into_iter().filter(|dependent| dependent.state.stage == Stage::Alive);
-    idle.map(|dependent| Act::Look(dependent.id.clone())).collect()
+    idle.map(|dependent| GcAction::Process(dependent.id.clone())).collect()
 }
 
-fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<Act> {
+fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
     let references = &item.state.owners;
     if references.is_empty() || owners.len() != references.len() {
         return Vec::new();
@@ -114,18 +114,18 @@ fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<Act
         pairs.map(|(reference, _): (&OwnerReference, _)| reference.uid.clone())
     };
     if owners.iter().any(|owner| matches!(owner, Owner::Solid | Owner::Unknown)) {
-        // One that waits would wait for ever for what another owner keeps.
+        // A waiting owner would wait for ever for an object that another owner keeps.
         let leaving: Vec<String> = of(Owner::Absent).chain(of(Owner::Waiting)).collect();
         let leave = !leaving.is_empty();
-        return leave.then_some(Act::DropOwners(leaving)).into_iter().collect();
+        return leave.then_some(GcAction::DropOwners(leaving)).into_iter().collect();
     }
     let waited_for = owners.contains(&Owner::Waiting);
     if waited_for && !dependents.is_empty() {
-        // A dependent that waits itself may wait for this one's owner: a circle ends only if one does not block.
+        // A waiting dependent may wait for this object's owner: a cycle ends only if one object does not block.
         let circle = dependents.iter().any(|d| d.state.stage == Stage::Foreground);
         let blocks = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
-        let unblock = (circle && blocks).then_some(Act::Unblock);
-        return unblock.into_iter().chain([Act::Delete(Policy::Foreground)]).collect();
+        let unblock = (circle && blocks).then_some(GcAction::Unblock);
+        return unblock.into_iter().chain([GcAction::Delete(Policy::Foreground)]).collect();
     }
     let has = |wanted: &str| item.finalizers.iter().any(|finalizer| finalizer == wanted);
     let policy = if has(ORPHAN) {
@@ -135,7 +135,7 @@ fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<Act
     } else {
         Policy::Background
     };
-    vec![Act::Delete(policy)]
+    vec![GcAction::Delete(policy)]
 }
 
 #[cfg(test)]
@@ -152,16 +152,21 @@ mod tests {
         Id { kind, key: ObjectKey::new("ns", name) }
     }
 
-    fn slim(uid: &str, owners: &[&str], stage: Stage) -> Slim {
+    fn slim(uid: &str, owners: &[&str], stage: Stage) -> Ownership {
         let reference = |uid: &&str| OwnerReference {
             uid: (*uid).to_owned(),
             block_owner_deletion: Some(true),
             ..OwnerReference::default()
         };
-        Slim { uid: uid.into(), owners: owners.iter().map(reference).collect(), stage }
+        Ownership { uid: uid.into(), owners: owners.iter().map(reference).collect(), stage }
     }
 
-    fn acts(state: &Slim, finalizers: &[&str], owners: &[Owner], of: &[Slim]) -> Vec<Act> {
+    fn acts(
+        state: &Ownership,
+        finalizers: &[&str],
+        owners: &[Owner],
+        of: &[Ownership],
+    ) -> Vec<GcAction> {
         let finalizers: Vec<String> = finalizers.iter().map(|f| (*f).to_owned()).collect();
         let dependents: Vec<Dependent> =
             of.iter().map(|state| Dependent { id: id(&state.uid), state: state.clone() }).collect();
@@ -171,11 +176,11 @@ mod tests {
     #[test]
     fn an_object_goes_when_no_owner_keeps_it() {
         use Owner::{Absent, Solid, Unknown, Waiting};
-        let delete = |policy| vec![Act::Delete(policy)];
+        let delete = |policy| vec![GcAction::Delete(policy)];
         let drop = |owners: &[&str]| {
-            vec![Act::DropOwners(owners.iter().map(|o| (*o).to_owned()).collect())]
+            vec![GcAction::DropOwners(owners.iter().map(|o| (*o).to_owned()).collect())]
         };
-        let table: [(&[Owner], Vec<Act>); 11] = [
+        let table: [(&[Owner], Vec<GcAction>); 11] = [
             (&[], vec![]),
             (&[Solid], vec![]),
             (&[Unknown], vec![]),
@@ -199,17 +204,20 @@ mod tests {
     fn finalizers_of_the_object_choose_the_policy() {
         let state = slim("x", &["0"], Stage::Alive);
         let of = |finalizers: &[&str]| acts(&state, finalizers, &[Owner::Absent], &[]);
-        assert_eq!(of(&["a/b", ORPHAN]), [Act::Delete(Policy::Orphan)]);
-        assert_eq!(of(&[FOREGROUND]), [Act::Delete(Policy::Foreground)]);
-        assert_eq!(of(&["a/b"]), [Act::Delete(Policy::Background)]);
+        assert_eq!(of(&["a/b", ORPHAN]), [GcAction::Delete(Policy::Orphan)]);
+        assert_eq!(of(&[FOREGROUND]), [GcAction::Delete(Policy::Foreground)]);
+        assert_eq!(of(&["a/b"]), [GcAction::Delete(Policy::Background)]);
     }
 
     #[test]
     fn the_foreground_reaches_down_and_breaks_circles() {
         let state = slim("x", &["0"], Stage::Alive);
         let of = |stage| acts(&state, &[], &[Owner::Waiting], &[slim("y", &["x"], stage)]);
-        assert_eq!(of(Stage::Alive), [Act::Delete(Policy::Foreground)]);
-        assert_eq!(of(Stage::Foreground), [Act::Unblock, Act::Delete(Policy::Foreground)]);
+        assert_eq!(of(Stage::Alive), [GcAction::Delete(Policy::Foreground)]);
+        assert_eq!(
+            of(Stage::Foreground),
+            [GcAction::Unblock, GcAction::Delete(Policy::Foreground)]
+        );
     }
 
     #[test]
@@ -218,15 +226,15 @@ mod tests {
         let mut free = slim("y", &["x"], Stage::Alive);
         let blocking = slim("z", &["x"], Stage::Alive);
         free.owners[0].block_owner_deletion = None;
-        let of = |dependents: &[Slim]| acts(&owner, &[FOREGROUND], &[], dependents);
-        assert_eq!(of(&[]), [Act::Finish(FOREGROUND)]);
-        assert_eq!(of(std::slice::from_ref(&free)), [Act::Finish(FOREGROUND)]);
-        assert_eq!(of(&[free, blocking.clone()]), [Act::Look(id("z"))]);
+        let of = |dependents: &[Ownership]| acts(&owner, &[FOREGROUND], &[], dependents);
+        assert_eq!(of(&[]), [GcAction::Finish(FOREGROUND)]);
+        assert_eq!(of(std::slice::from_ref(&free)), [GcAction::Finish(FOREGROUND)]);
+        assert_eq!(of(&[free, blocking.clone()]), [GcAction::Process(id("z"))]);
         assert_eq!(of(&[slim("z", &["x"], Stage::Going)]), [], "it is on its way");
         let owner = slim("x", &[], Stage::Orphaning);
-        let of = |dependents: &[Slim]| acts(&owner, &[ORPHAN], &[], dependents);
-        assert_eq!(of(&[blocking]), [Act::Release(id("z"))]);
-        assert_eq!(of(&[]), [Act::Finish(ORPHAN)]);
+        let of = |dependents: &[Ownership]| acts(&owner, &[ORPHAN], &[], dependents);
+        assert_eq!(of(&[blocking]), [GcAction::Release(id("z"))]);
+        assert_eq!(of(&[]), [GcAction::Finish(ORPHAN)]);
         assert_eq!(acts(&slim("x", &["0"], Stage::Going), &[], &[], &[]), []);
     }
 }

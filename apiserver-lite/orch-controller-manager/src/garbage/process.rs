@@ -1,4 +1,4 @@
-//! Processes one object: gathers its owners and dependents, [`plan`] decides, and the writes are made.
+//! Processes one object: reads its owners and dependents, and executes the [`plan`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,50 +7,50 @@ use std::time::Duration;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 use proto_client::ObjectKey;
 
-use super::index::{Index, Slim, Stage};
+use super::index::{Index, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::{Act, Dependent, Item, Owner, Policy, plan};
+use super::plan::{Dependent, GcAction, Item, Owner, Policy, plan};
 
-/// When to look again at what others were faster to change, or what the maps do not show yet.
-const CATCH_UP: Duration = Duration::from_millis(100);
-/// Owners that are remembered to be gone.
+/// When to process an object again after a conflict or with a stale cache.
+const REQUEUE: Duration = Duration::from_millis(100);
+/// Maximum number of deleted owners that are remembered.
 const ABSENT_MAX: usize = 4096;
 
-/// What is asked of the API server. Reads are of what it has now; writes say whether they took effect.
+/// The requests to the API server. Reads are live; writes report conflicts.
 pub trait Server {
-    /// Why a request has no answer.
+    /// Why a request failed.
     type Error;
 
-    /// The object, if it is there.
+    /// Reads an object.
     async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, Self::Error>;
-    /// All objects of a kind in a namespace.
+    /// Lists a kind in a namespace.
     async fn list(
         &self,
         kind: KindId,
         namespace: &str,
     ) -> Result<Vec<PartialObjectMetadata>, Self::Error>;
-    /// Deletes the object, if it has this uid and version.
+    /// Deletes the object if it has this uid and version.
     async fn delete(
         &self,
         id: &Id,
         it: &ObjectMeta,
         policy: Policy,
     ) -> Result<WriteResult, Self::Error>;
-    /// Sets the finalizers, if the object has this uid and version.
+    /// Sets the finalizers if the object has this uid and version.
     async fn set_finalizers(
         &self,
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
     ) -> Result<WriteResult, Self::Error>;
-    /// Takes owners off the object with this uid.
+    /// Removes owners from the object with this uid.
     async fn drop_owners(
         &self,
         id: &Id,
         uid: &str,
         owners: &[String],
     ) -> Result<WriteResult, Self::Error>;
-    /// Lets the owners of the object with this uid go without waiting for it.
+    /// Clears `blockOwnerDeletion` of the object with this uid.
     async fn unblock(
         &self,
         id: &Id,
@@ -59,38 +59,38 @@ pub trait Server {
     ) -> Result<WriteResult, Self::Error>;
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteResult {
-    /// It took effect, or its object is gone.
+    /// It took effect, or the object is deleted.
     Applied,
-    /// The object is another one now, or has another version.
+    /// The object has another uid or version.
     Conflict,
 }
 
-/// What the maps show.
-pub trait Maps {
-    /// An object.
-    fn get(&self, id: &Id) -> Option<Arc<Slim>>;
-    /// Whether the server has this kind at all.
+/// The caches.
+pub trait Caches {
+    /// A cached object.
+    fn get(&self, id: &Id) -> Option<Arc<Ownership>>;
+    /// Whether the server serves this kind.
     fn serves(&self, kind: KindId) -> bool;
 }
 
-/// Processes objects, one call at a time for each object.
+/// Processes objects, each by one call at a time.
 pub struct Processor<S, M> {
-    /// Who answers.
+    /// The server.
     pub server: S,
-    /// What is shown.
-    pub maps: M,
+    /// The caches.
+    pub caches: M,
     /// All kinds.
     pub kinds: Arc<Kinds>,
-    /// Who depends on whom.
+    /// The ownership graph.
     pub index: Arc<Mutex<Index>>,
-    /// Owners that are gone.
+    /// Deleted owners.
     pub absent: Mutex<Absent>,
 }
 
-/// Owners that are gone for good: a uid does not come back.
+/// Deleted owners: a uid is never used again.
 #[derive(Debug, Default)]
 pub struct Absent {
     known: BTreeSet<(Box<str>, Id)>,
@@ -114,46 +114,46 @@ impl Absent {
     }
 }
 
-/// What looking at an object comes to.
+/// The follow-up of processing an object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NextSteps {
-    /// What has to be looked at because of it.
-    pub look: Vec<Id>,
-    /// When to look at it again, if no change brings it back before.
-    pub again_in: Option<Duration>,
+    /// Other objects to process.
+    pub process: Vec<Id>,
+    /// When to process the object again if no change queues it.
+    pub requeue_after: Option<Duration>,
 }
 
-impl<S: Server, M: Maps> Processor<S, M> {
-    /// Looks at an object and does what is to be done.
+impl<S: Server, M: Caches> Processor<S, M> {
+    /// Processes an object.
     ///
     /// # Errors
-    /// The first request that has no answer; what was done before it stays done.
+    /// The first request that failed; earlier writes have taken effect.
     pub async fn process(&self, id: &Id) -> Result<NextSteps, S::Error> {
-        let Some(shown) = self.maps.get(id) else { return Ok(NextSteps::default()) };
-        if self.is_settled(id, &shown) {
+        let Some(shown) = self.caches.get(id) else { return Ok(NextSteps::default()) };
+        if self.is_done(id, &shown) {
             return Ok(NextSteps::default());
         }
-        // The map may be behind in either direction.
+        // The cache may be older or newer than the queued change.
         let Some(live) = self.server.find(id).await? else { return Ok(NextSteps::default()) };
         let metadata = live.metadata.clone();
-        let state = Slim::of(live);
+        let state = Ownership::of(live);
         let mut owners = Vec::new();
         if state.stage == Stage::Alive {
             for reference in &state.owners {
                 owners.push(self.owner(id, reference).await?);
             }
         }
-        let (dependents, asked) = self.dependents(id, &state).await?;
+        let (dependents, read) = self.dependents(id, &state).await?;
         let item = Item { state: &state, finalizers: &metadata.finalizers };
         let mut seen = NextSteps::default();
-        if asked && !dependents.is_empty() {
-            // The server shows dependents that the maps do not show yet.
-            seen.again_in = Some(CATCH_UP);
+        if read && !dependents.is_empty() {
+            // The server has dependents that the caches do not show yet.
+            seen.requeue_after = Some(REQUEUE);
         }
         for act in plan(&item, &owners, &dependents) {
             if self.act(id, &metadata, &dependents, act, &mut seen).await? == WriteResult::Conflict
             {
-                seen.again_in = Some(CATCH_UP);
+                seen.requeue_after = Some(REQUEUE);
                 break;
             }
         }
@@ -165,50 +165,50 @@ impl<S: Server, M: Maps> Processor<S, M> {
         id: &Id,
         it: &ObjectMeta,
         dependents: &[Dependent],
-        act: Act,
+        act: GcAction,
         seen: &mut NextSteps,
     ) -> Result<WriteResult, S::Error> {
         match act {
-            Act::Delete(policy) => self.server.delete(id, it, policy).await,
-            Act::DropOwners(owners) => self.server.drop_owners(id, &it.uid, &owners).await,
-            Act::Unblock => {
+            GcAction::Delete(policy) => self.server.delete(id, it, policy).await,
+            GcAction::DropOwners(owners) => self.server.drop_owners(id, &it.uid, &owners).await,
+            GcAction::Unblock => {
                 let done = self.server.unblock(id, &it.uid, &it.owner_references).await?;
-                // The version that a deletion would insist on is another one now.
+                // A following deletion would conflict: the version has changed.
                 Ok(if done == WriteResult::Applied { WriteResult::Conflict } else { done })
             }
-            Act::Release(dependent) => {
+            GcAction::Release(dependent) => {
                 let state = dependents.iter().find(|other| other.id == dependent);
                 let uid = state.map_or("", |dependent| &dependent.state.uid);
                 let owner = std::slice::from_ref(&it.uid);
-                // Another object under its name is no dependent.
+                // Another object with the same name is not a dependent.
                 self.server.drop_owners(&dependent, uid, owner).await.map(|_| WriteResult::Applied)
             }
-            Act::Finish(finalizer) => {
+            GcAction::Finish(finalizer) => {
                 let mut finalizers = it.finalizers.clone();
                 finalizers.retain(|other| other != finalizer);
                 self.server.set_finalizers(id, it, &finalizers).await
             }
-            Act::Look(other) => {
-                seen.look.push(other);
+            GcAction::Process(other) => {
+                seen.process.push(other);
                 Ok(WriteResult::Applied)
             }
         }
     }
 
-    /// Whether the maps show that there is nothing to do: most objects are only looked at because they are new.
-    fn is_settled(&self, id: &Id, shown: &Slim) -> bool {
+    /// Whether the caches show that there is nothing to do, as for most new objects.
+    fn is_done(&self, id: &Id, shown: &Ownership) -> bool {
         match shown.stage {
             Stage::Going => true,
             Stage::Orphaning | Stage::Foreground => false,
             Stage::Alive => shown.owners.iter().all(|reference| {
-                self.place(id, reference)
-                    .is_some_and(|owner| self.is_shown_solid(&owner, reference))
+                self.locate(id, reference)
+                    .is_some_and(|owner| self.is_cached_solid(&owner, reference))
             }),
         }
     }
 
-    /// Where an owner has to be: in the object's namespace, or in none.
-    fn place(&self, id: &Id, reference: &OwnerReference) -> Option<Id> {
+    /// The id of an owner: in the object's namespace, or cluster-scoped.
+    fn locate(&self, id: &Id, reference: &OwnerReference) -> Option<Id> {
         let kind = self.kinds.find(&reference.api_version, &reference.kind)?;
         let namespaced = self.kinds.get(kind)?.namespaced;
         if namespaced && id.key.namespace.is_empty() {
@@ -218,22 +218,22 @@ impl<S: Server, M: Maps> Processor<S, M> {
         Some(Id { kind, key: ObjectKey::new(namespace, &reference.name) })
     }
 
-    fn is_shown_solid(&self, owner: &Id, reference: &OwnerReference) -> bool {
-        let shown = self.maps.get(owner);
+    fn is_cached_solid(&self, owner: &Id, reference: &OwnerReference) -> bool {
+        let shown = self.caches.get(owner);
         shown.is_some_and(|shown| *shown.uid == *reference.uid && shown.stage != Stage::Foreground)
     }
 
-    /// Looks in the maps, and asks the server before it says that an owner is gone: the maps may be behind.
+    /// The state of an owner, from the caches. An owner that they lack is read from the server, because they may be stale.
     async fn owner(&self, id: &Id, reference: &OwnerReference) -> Result<Owner, S::Error> {
-        let Some(owner) = self.place(id, reference) else { return Ok(Owner::Unknown) };
-        if !self.maps.serves(owner.kind) {
+        let Some(owner) = self.locate(id, reference) else { return Ok(Owner::Unknown) };
+        if !self.caches.serves(owner.kind) {
             return Ok(Owner::Unknown);
         }
         let named = (Box::from(reference.uid.as_str()), owner);
         if lock(&self.absent).has(&named) {
             return Ok(Owner::Absent);
         }
-        if self.is_shown_solid(&named.1, reference) {
+        if self.is_cached_solid(&named.1, reference) {
             return Ok(Owner::Solid);
         }
         let found = self.server.find(&named.1).await?;
@@ -247,12 +247,16 @@ impl<S: Server, M: Maps> Processor<S, M> {
         }
     }
 
-    /// Who depends on the object, and whether the server was asked. It is before an object goes that waits for its
-    /// dependents: the maps may not show the last one that was made for it.
-    async fn dependents(&self, id: &Id, state: &Slim) -> Result<(Vec<Dependent>, bool), S::Error> {
+    /// The dependents of the object, and whether the server was read. It is read before a waiting object is deleted, because the caches may not show
+    /// its latest dependents.
+    async fn dependents(
+        &self,
+        id: &Id,
+        state: &Ownership,
+    ) -> Result<(Vec<Dependent>, bool), S::Error> {
         let ids = lock(&self.index).dependents(&state.uid);
         let shown = ids.into_iter().filter_map(|id| {
-            let state = self.maps.get(&id)?;
+            let state = self.caches.get(&id)?;
             Some(Dependent { id, state: (*state).clone() })
         });
         let shown: Vec<Dependent> = shown.collect();
@@ -264,13 +268,13 @@ impl<S: Server, M: Maps> Processor<S, M> {
         if !done {
             return Ok((shown, false));
         }
-        let mut kinds: BTreeSet<KindId> = self.kinds.made_for(id.kind).into_iter().collect();
+        let mut kinds: BTreeSet<KindId> = self.kinds.dependents_of(id.kind).into_iter().collect();
         kinds.extend(shown.iter().map(|dependent| dependent.id.kind));
         let mut found = Vec::new();
-        for kind in kinds.into_iter().filter(|kind| self.maps.serves(*kind)) {
+        for kind in kinds.into_iter().filter(|kind| self.caches.serves(*kind)) {
             for object in self.server.list(kind, &id.key.namespace).await? {
                 let key = ObjectKey::of(&object.metadata);
-                let state_of = Slim::of(object);
+                let state_of = Ownership::of(object);
                 if state_of.owners.iter().any(|owner| *owner.uid == *state.uid) {
                     found.push(Dependent { id: Id { kind, key }, state: state_of });
                 }

@@ -1,4 +1,4 @@
-//! The API server as the collector asks it: metadata only, and writes that hold for the object that was looked at.
+//! The collector's requests to the API server: metadata only, with writes conditional on uid or version.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::kinds::{Id, KindId, Kinds};
 use super::plan::Policy;
 use super::process::{Server, WriteResult};
 
-/// Asks over the client.
+/// Sends the requests.
 pub struct ApiServer {
     /// The client.
     pub client: Client,
@@ -33,7 +33,7 @@ impl ApiServer {
     }
 }
 
-/// What is gone needs no write, what has changed another look.
+/// A deleted object needs no write; a conflict is retried.
 fn done<T>(written: Result<T, ClientError>) -> Result<WriteResult, ClientError> {
     match written {
         Ok(_) => Ok(WriteResult::Applied),
@@ -43,7 +43,7 @@ fn done<T>(written: Result<T, ClientError>) -> Result<WriteResult, ClientError> 
     }
 }
 
-/// A strategic merge patch of the owners of the object with this uid; they are merged by theirs.
+/// A strategic merge patch of the owners of the object with this uid; owners are merged by their uid.
 fn owners_patch(uid: &str, owners: Vec<Value>) -> Patch {
     Patch::Strategic(json!({ "metadata": { "uid": uid, "ownerReferences": owners } }))
 }
@@ -55,7 +55,7 @@ impl Server for ApiServer {
         let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(None) };
         match api.get(&id.key.name).await {
             Ok(object) => Ok(Some(object)),
-            // A path that is not served says nothing of the object: such an answer names none.
+            // A 404 for a path that is not served names no object, and does not mean that the object is deleted.
             Err(error) if error.is_not_found() && names_object(&error, &id.key.name) => Ok(None),
             Err(error) => Err(error),
         }

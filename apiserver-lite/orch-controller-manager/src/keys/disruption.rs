@@ -1,4 +1,4 @@
-//! Which disruption budgets a change concerns.
+//! The keys of PodDisruptionBudgets that a change affects.
 
 use std::sync::Arc;
 
@@ -7,27 +7,29 @@ use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
-use super::{ReconcileKey, Watched, parts};
+use super::{ReconcileKey, Watched, split};
 use crate::controllers::addresses::is_ready;
 use crate::controllers::disruption;
 use crate::informers::Informers;
 
 impl Watched for PodDisruptionBudget {
-    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, Some(_), _)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, Some(_), _)) = split(change) else { return Vec::new() };
         vec![ReconcileKey::Disruption(key.clone())]
     }
 }
 
-/// The budgets that see a difference between two states of a pod.
-pub(super) fn of_pod(
+/// The budgets whose counts may change between two states of a pod.
+pub(super) fn keys_of_pod(
     informers: &Informers,
     key: &ObjectKey,
     new: Option<&Arc<Pod>>,
     old: Option<&Arc<Pod>>,
 ) -> Vec<ReconcileKey> {
     let budgets = informers.budgets.within(&key.namespace);
-    if budgets.is_empty() || new.map(|pod| seen(pod)) == old.map(|pod| seen(pod)) {
+    if budgets.is_empty()
+        || new.map(|pod| counted_fields(pod)) == old.map(|pod| counted_fields(pod))
+    {
         return Vec::new();
     }
     let covers = |budget: &PodDisruptionBudget| {
@@ -42,15 +44,15 @@ pub(super) fn of_pod(
     budgets.map(|budget| ReconcileKey::Disruption(ObjectKey::of(&budget.metadata))).collect()
 }
 
-/// What budgets count.
-fn seen(pod: &Pod) -> impl PartialEq + use<> {
+/// The fields of a pod that budgets count.
+fn counted_fields(pod: &Pod) -> impl PartialEq + use<> {
     let going = pod.metadata.deletion_timestamp.is_some();
     let owner = disruption::controller(pod).map(|owner| owner.uid.clone());
     (pod.metadata.uid.clone(), pod.metadata.labels.clone(), going, is_ready(pod), owner)
 }
 
-/// The budgets of a namespace that ask for a share of what some workload there is to have, when that changes.
-pub(super) fn of_scale(
+/// The budgets of a namespace that depend on the scale of a workload, if it changes.
+pub(super) fn keys_of_scale(
     informers: &Informers,
     namespace: &str,
     new: Option<Option<i32>>,

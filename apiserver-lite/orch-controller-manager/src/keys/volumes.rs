@@ -1,4 +1,4 @@
-//! Which changes make us look at claims, volumes and what is attached.
+//! The keys of claims, volumes and attachments that a change affects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use proto_api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Change, ObjectKey};
 
-use super::{ReconcileKey, Watched, parts};
-use crate::controllers::volumes::{Marks, attach, claim_of, claims_of, ephemeral, fit};
+use super::{ReconcileKey, Watched, split};
+use crate::controllers::volumes::{VolumeAnnotations, attach, claim_of, claims_of, ephemeral, fit};
 use crate::informers::Informers;
 
 impl Watched for PersistentVolumeClaim {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = Vec::new();
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        let mut keys = Vec::new();
         if new.is_some() {
-            tasks.push(ReconcileKey::Claim(key.clone()));
-            tasks.push(ReconcileKey::ClaimProtection(key.clone()));
-            tasks.push(ReconcileKey::Expand(key.clone()));
+            keys.push(ReconcileKey::Claim(key.clone()));
+            keys.push(ReconcileKey::ClaimProtection(key.clone()));
+            keys.push(ReconcileKey::Expand(key.clone()));
         }
         for claim in [new, old].into_iter().flatten() {
-            tasks.extend(of_volume(&claim.spec.volume_name));
+            keys.extend(of_volume(&claim.spec.volume_name));
         }
         let named = |claim: Option<&Arc<Self>>| claim.map(|claim| claim.spec.volume_name.clone());
         if named(new) != named(old) {
@@ -30,42 +30,42 @@ impl Watched for PersistentVolumeClaim {
                 of.is_some_and(|of| of.name == key.name && of.namespace == key.namespace)
             };
             let promised = informers.volumes.objects().into_iter().filter(is_it);
-            tasks.extend(promised.flat_map(|volume| of_volume(&volume.metadata.name)));
+            keys.extend(promised.flat_map(|volume| of_volume(&volume.metadata.name)));
         }
         for pod in users(informers, key) {
-            tasks.extend(of_node(&pod));
+            keys.extend(of_node(&pod));
             if new.is_none() && ephemeral::has_own(&pod) {
-                tasks.push(ReconcileKey::OwnClaims(ObjectKey::of(&pod.metadata)));
+                keys.push(ReconcileKey::EphemeralClaims(ObjectKey::of(&pod.metadata)));
             }
         }
-        tasks
+        keys
     }
 }
 
 impl Watched for PersistentVolume {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = if new.is_some() { of_volume(&key.name) } else { Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        let mut keys = if new.is_some() { of_volume(&key.name) } else { Vec::new() };
         let claims: BTreeSet<ObjectKey> =
             [new, old].into_iter().flatten().filter_map(|volume| claim_of(volume)).collect();
         for claim in claims {
-            tasks.extend(users(informers, &claim).iter().filter_map(of_node));
-            tasks.push(ReconcileKey::Claim(claim));
+            keys.extend(users(informers, &claim).iter().filter_map(of_node));
+            keys.push(ReconcileKey::Claim(claim));
         }
         let is_free = |volume: &Arc<Self>| {
             volume.spec.claim_ref.is_none() && volume.status.phase == "Available"
         };
         if let Some(volume) = new.filter(|volume| is_free(volume)) {
-            let marks = Marks::new(informers.names);
-            tasks.extend(unbound(informers, |claim| fit::suits(&marks, volume, claim)));
+            let marks = VolumeAnnotations::new(informers.names);
+            keys.extend(unbound(informers, |claim| fit::suits(&marks, volume, claim)));
         }
-        // A claim that names a volume waits for it under its name.
+        // A claim may wait for a volume of this name.
         if new.is_some() && old.is_none() {
             let waiting = informers.claims.objects().into_iter();
             let waiting = waiting.filter(|claim| claim.spec.volume_name == key.name);
-            tasks.extend(waiting.map(|claim| ReconcileKey::Claim(ObjectKey::of(&claim.metadata))));
+            keys.extend(waiting.map(|claim| ReconcileKey::Claim(ObjectKey::of(&claim.metadata))));
         }
-        tasks
+        keys
     }
 }
 
@@ -76,7 +76,7 @@ fn of_volume(name: &str) -> Vec<ReconcileKey> {
     vec![ReconcileKey::Volume(name.to_owned()), ReconcileKey::VolumeProtection(name.to_owned())]
 }
 
-/// Those of the claims without a volume that something concerns.
+/// The keys of unbound claims that match.
 fn unbound(
     informers: &Informers,
     concerns: impl Fn(&PersistentVolumeClaim) -> bool,
@@ -99,11 +99,11 @@ fn of_node(pod: &Arc<Pod>) -> Option<ReconcileKey> {
 }
 
 impl Watched for StorageClass {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        match parts(change) {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        match split(change) {
             Some((key, Some(_), _)) => {
-                let marks = Marks::new(informers.names);
-                // It may be the default, which a claim without a class waits for.
+                let marks = VolumeAnnotations::new(informers.names);
+                // A claim without a class may wait for a default class.
                 let concerns = |claim: &PersistentVolumeClaim| {
                     marks.class_of_claim(claim).is_none_or(|class| class == key.name)
                 };
@@ -115,8 +115,8 @@ impl Watched for StorageClass {
 }
 
 impl Watched for CSIDriver {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        if parts(change).is_none() {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        if split(change).is_none() {
             return Vec::new();
         }
         let nodes = informers.nodes.list().into_iter();
@@ -125,58 +125,58 @@ impl Watched for CSIDriver {
 }
 
 impl Watched for VolumeAttachment {
-    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((_, new, old)) = parts(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((_, new, old)) = split(change) else { return Vec::new() };
         let Some(attachment) = new.or(old) else { return Vec::new() };
-        let mut tasks = vec![ReconcileKey::Attachments(attachment.spec.node_name.clone())];
+        let mut keys = vec![ReconcileKey::Attachments(attachment.spec.node_name.clone())];
         if new.is_none() {
-            // Another node may have it now.
+            // Another node can attach the volume now.
             let volume = attach::volume_of(attachment);
             let volume = volume.and_then(|name| informers.volumes.get(&ObjectKey::new("", name)));
             let claim = volume.as_deref().and_then(claim_of);
             let waiting = claim.map(|claim| users(informers, &claim)).unwrap_or_default();
-            tasks.extend(waiting.iter().filter_map(of_node));
+            keys.extend(waiting.iter().filter_map(of_node));
         }
-        tasks
+        keys
     }
 }
 
-/// What a change of a pod means for its claims and its node.
-pub(super) fn of_pod(
+/// The keys of a changed pod's claims and node.
+pub(super) fn keys_of_pod(
     informers: &Informers,
     key: &ObjectKey,
     new: Option<&Arc<Pod>>,
     old: Option<&Arc<Pod>>,
 ) -> Vec<ReconcileKey> {
-    let mut tasks = Vec::new();
-    let Some(pod) = new.or(old) else { return tasks };
+    let mut keys = Vec::new();
+    let Some(pod) = new.or(old) else { return keys };
     if pod.spec.volumes.is_empty() || new.map(seen) == old.map(seen) {
-        return tasks;
+        return keys;
     }
     if new.is_some() && ephemeral::has_own(pod) {
-        tasks.push(ReconcileKey::OwnClaims(key.clone()));
+        keys.push(ReconcileKey::EphemeralClaims(key.clone()));
     }
     for name in claims_of(pod) {
         let claim = ObjectKey::new(&key.namespace, name);
         let known = informers.claims.get(&claim);
         if known.is_some_and(|claim| claim.spec.volume_name.is_empty()) {
-            tasks.push(ReconcileKey::Claim(claim.clone()));
+            keys.push(ReconcileKey::Claim(claim.clone()));
         }
-        tasks.push(ReconcileKey::ClaimProtection(claim));
+        keys.push(ReconcileKey::ClaimProtection(claim));
     }
-    tasks.extend(of_node(pod));
-    tasks
+    keys.extend(of_node(pod));
+    keys
 }
 
-/// What of a pod decides whether it uses its claims, and where.
+/// The fields of a pod that decide whether it uses its claims, and on which node.
 fn seen(pod: &Arc<Pod>) -> impl PartialEq + use<> {
     let (spec, status) = (&pod.spec, &pod.status);
     let going = pod.metadata.deletion_timestamp.is_some();
     (pod.metadata.uid.clone(), spec.node_name.clone(), status.phase.clone(), going)
 }
 
-/// What a change of a node means for what is attached to it.
-pub(super) fn of_changed_node(
+/// The keys of a changed node's attachments.
+pub(super) fn keys_of_node(
     key: &ObjectKey,
     new: Option<&Arc<Node>>,
     old: Option<&Arc<Node>>,

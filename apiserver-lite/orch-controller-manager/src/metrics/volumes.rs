@@ -1,4 +1,4 @@
-//! How many claims and volumes there are, counted when somebody asks.
+//! The number of claims and volumes, counted when metrics are scraped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::informers::Informers;
 
-/// Counts the maps.
+/// Counts cached claims and volumes.
 #[derive(Clone)]
 pub struct VolumeCounts {
     informers: Informers,
@@ -25,10 +25,10 @@ impl fmt::Debug for VolumeCounts {
 }
 
 impl VolumeCounts {
-    /// Over the maps of the world. Nothing is counted before it is asked for.
+    /// A collector over the caches.
     ///
     /// # Errors
-    /// None but those of the format's rules.
+    /// A metric's name is invalid.
     pub fn new(informers: Informers) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str, label: &str| {
             IntGaugeVec::new(Opts::new(format!("pv_collector_{name}"), help), &[label])
@@ -36,12 +36,12 @@ impl VolumeCounts {
         Ok(Self {
             informers,
             volumes: [
-                gauge("bound_pv_count", "Volumes that are bound.", "storage_class")?,
-                gauge("unbound_pv_count", "Volumes that are not bound.", "storage_class")?,
+                gauge("bound_pv_count", "Bound PersistentVolumes.", "storage_class")?,
+                gauge("unbound_pv_count", "Unbound PersistentVolumes.", "storage_class")?,
             ],
             claims: [
-                gauge("bound_pvc_count", "Claims that are bound.", "namespace")?,
-                gauge("unbound_pvc_count", "Claims that are not bound.", "namespace")?,
+                gauge("bound_pvc_count", "Bound PersistentVolumeClaims.", "namespace")?,
+                gauge("unbound_pvc_count", "Unbound PersistentVolumeClaims.", "namespace")?,
             ],
         })
     }
@@ -65,7 +65,7 @@ impl Collector for VolumeCounts {
     }
 }
 
-/// By label, how many are bound and how many are not.
+/// The number of bound and unbound objects, by label.
 type Counts<'a> = BTreeMap<&'a str, [i64; 2]>;
 
 fn count<'a>(objects: impl Iterator<Item = (&'a str, bool)>) -> Counts<'a> {
@@ -86,7 +86,7 @@ fn of_claim(claim: &PersistentVolumeClaim) -> (&str, bool) {
     (&claim.metadata.namespace, claim.status.phase == "Bound")
 }
 
-/// What is not there any more is not shown as nothing, but not at all.
+/// A label without objects is removed instead of set to 0.
 fn show([of_bound, of_others]: &[IntGaugeVec; 2], counts: Counts<'_>) {
     of_bound.reset();
     of_others.reset();
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_and_others_are_counted_apart() {
+    fn bound_and_unbound_are_counted_separately() {
         let counts = count([("a", true), ("b", false), ("a", true), ("a", false)].into_iter());
         assert_eq!(counts, Counts::from([("a", [2, 1]), ("b", [0, 1])]));
     }

@@ -1,5 +1,5 @@
-//! Whether a controller may take objects over: the map may not show yet that it is being deleted, and what a deletion
-//! with `Orphan` has set free would be its own again.
+//! Whether a controller can adopt orphans: its cache may not show yet that it is being deleted, and it would adopt again what a deletion with
+//! `Orphan` has released.
 
 use proto_api::Resource;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
@@ -11,17 +11,19 @@ use crate::api_writes::ObjectKind;
 use crate::controllers::Adopter;
 
 impl Reconciler {
-    /// Asks the server whether the adopter is there and stays.
-    pub(super) async fn may_adopt(&self, adopter: &Adopter) -> Result<bool, ClientError> {
+    /// Reads from the server whether the adopter exists and is not being deleted.
+    pub(super) async fn can_adopt(&self, adopter: &Adopter) -> Result<bool, ClientError> {
         match adopter.kind {
-            ObjectKind::Deployment => self.stays::<Deployment>(adopter).await,
-            ObjectKind::ReplicaSet => self.stays::<ReplicaSet>(adopter).await,
-            ObjectKind::ReplicationController => self.stays::<ReplicationController>(adopter).await,
+            ObjectKind::Deployment => self.is_alive::<Deployment>(adopter).await,
+            ObjectKind::ReplicaSet => self.is_alive::<ReplicaSet>(adopter).await,
+            ObjectKind::ReplicationController => {
+                self.is_alive::<ReplicationController>(adopter).await
+            }
             _ => Ok(false),
         }
     }
 
-    async fn stays<T: Resource>(&self, adopter: &Adopter) -> Result<bool, ClientError> {
+    async fn is_alive<T: Resource>(&self, adopter: &Adopter) -> Result<bool, ClientError> {
         let found = self.client.within::<T>(&adopter.key.namespace).find(&adopter.key.name).await?;
         Ok(found.is_some_and(|found| {
             let metadata = found.metadata();

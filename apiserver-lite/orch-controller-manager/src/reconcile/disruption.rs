@@ -1,4 +1,4 @@
-//! Disruption budgets: the scales behind the controllers of pods are found first.
+//! PodDisruptionBudgets: finds the scales of the pods' controllers for the plan.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,44 +15,43 @@ use crate::controllers::disruption::{self, Scale};
 use crate::controllers::owners;
 use crate::keys::ReconcileKey;
 
-/// When to ask again for a scale of a kind that is not watched.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Interval of reads of a scale that is not cached.
+const READ_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Reconciler {
-    /// Brings the status of a disruption budget up to date.
-    pub(super) async fn count_disruptions(
+    /// Updates the status of a budget.
+    pub(super) async fn update_disruption(
         &self,
-        task: &ReconcileKey,
+        reconcile_key: &ReconcileKey,
         key: &ObjectKey,
     ) -> Result<Option<Duration>, ReconcileError> {
         let Some(budget) = self.informers.budgets.get(key) else { return Ok(None) };
         let pods = disruption::covered(&budget, &self.informers.pods.within(&key.namespace));
         let mut scales: BTreeMap<String, Option<Scale>> = BTreeMap::new();
-        let mut asked = false;
+        let mut read = false;
         if disruption::needs_scale(&budget) {
             for owner in pods.iter().filter_map(|pod| disruption::controller(pod)) {
                 if scales.contains_key(&owner.uid) {
                     continue;
                 }
-                let mut scale = self.shown_scale(owner, &key.namespace);
+                let mut scale = self.cached_scale(owner, &key.namespace);
                 if scale.is_none() {
-                    asked = true;
-                    scale = self.asked_scale(owner, &key.namespace).await?;
+                    read = true;
+                    scale = self.fetch_scale(owner, &key.namespace).await?;
                 }
                 scales.insert(owner.uid.clone(), scale);
             }
         }
         let scale_of = |owner: &OwnerReference| scales.get(&owner.uid).cloned().flatten();
         let mut plan = disruption::plan(self.informers.names, &budget, &pods, scale_of, now());
-        if asked {
-            plan.look_again_in(ASK_AGAIN);
+        if read {
+            plan.requeue_in(READ_INTERVAL);
         }
-        self.apply(task, plan).await
+        self.apply(reconcile_key, plan).await
     }
 
-    /// The scale behind a controller that is watched. A replica set of a deployment has the deployment's: while that
-    /// rolls, no set of its own has all pods.
-    fn shown_scale(&self, owner: &OwnerReference, namespace: &str) -> Option<Scale> {
+    /// The scale of a cached controller. A replica set of a deployment has the deployment's scale, because no set has all pods during a rollout.
+    fn cached_scale(&self, owner: &OwnerReference, namespace: &str) -> Option<Scale> {
         let informers = &self.informers;
         let key = ObjectKey::new(namespace, &owner.name);
         let is_it =
@@ -91,8 +90,8 @@ impl Reconciler {
         }
     }
 
-    /// The scale that the server has of any other controller; none if its kind has no scale.
-    async fn asked_scale(
+    /// The scale of any other controller, read from the server; none if its kind has no scale.
+    async fn fetch_scale(
         &self,
         owner: &OwnerReference,
         namespace: &str,

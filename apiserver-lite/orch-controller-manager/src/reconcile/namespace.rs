@@ -1,4 +1,4 @@
-//! Emptying a namespace that is being deleted: tells everything in it to go, and counts what is left.
+//! Namespace deletion: deletes all objects in a terminating namespace, and counts the rest.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::{ReconcileError, Reconciler, now};
 use crate::api_writes::Write;
 use crate::controllers::namespace::{Remains, Step, plan};
 
-/// How long to wait before counting again what is still there; pods that go bring the task back earlier.
+/// Interval of counts; deleted pods queue the key earlier.
 const RECOUNT: Duration = Duration::from_secs(1);
 
 impl Reconciler {
-    /// One round of a namespace's end.
-    pub(super) async fn end_namespace(
+    /// One round of deleting a namespace's content.
+    pub(super) async fn delete_namespace_content(
         &self,
         name: &str,
     ) -> Result<Option<Duration>, ReconcileError> {
@@ -33,8 +33,8 @@ impl Reconciler {
         if cached.metadata.deletion_timestamp.is_none() || !ours {
             return Ok(None);
         }
-        let remains = self.empty(name).await;
-        // What is written next is conditional on the version: take the newest.
+        let remains = self.delete_content(name).await;
+        // The next write is conditional on the version: read the latest.
         let Some(namespace) = self.client.all::<Namespace>().find(name).await? else {
             return Ok(None);
         };
@@ -51,16 +51,16 @@ impl Reconciler {
         }
     }
 
-    /// Deletes what is in the namespace and says what is still there afterwards.
-    async fn empty(&self, name: &str) -> Remains {
+    /// Deletes the objects of the namespace. Returns what is left.
+    async fn delete_content(&self, name: &str) -> Remains {
         let mut remains = Remains::default();
         let namespaced = schema::resources().iter().filter(|resource| resource.namespaced);
         let deletable = |r: &&schema::Resource| {
             ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v))
         };
         for resource in namespaced.filter(deletable) {
-            if let Err(error) = self.empty_of(name, resource, &mut remains).await {
-                // A resource that this server does not have holds nothing.
+            if let Err(error) = self.delete_all_of(name, resource, &mut remains).await {
+                // A resource that the server does not serve has no objects.
                 if !error.is_not_found() {
                     remains.failures.push(format!("{}: {error}", resource.plural));
                 }
@@ -69,7 +69,7 @@ impl Reconciler {
         remains
     }
 
-    async fn empty_of(
+    async fn delete_all_of(
         &self,
         namespace: &str,
         resource: &schema::Resource,
@@ -83,12 +83,12 @@ impl Reconciler {
             namespace: Some(namespace.to_owned()),
         };
         let objects = Dynamic::new(self.client.clone(), collection);
-        // Most resources have nothing in a namespace: ask before deleting.
+        // Most resources have no objects in a namespace: list before deleting.
         let first = ListParams { limit: Some(1), ..ListParams::default() };
         if items(&objects.list(&first).await?).is_empty() {
             return Ok(());
         }
-        // Whatever a kind does by default: dependents lie in the namespace too, or are collected later.
+        // Background also for kinds with another default: dependents are in the namespace too, or are collected later.
         let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
         objects.delete_collection(&ListParams::default(), &delete).await?;
         let left = objects.list(&ListParams::default()).await?;
@@ -96,7 +96,7 @@ impl Reconciler {
         if left.is_empty() {
             return Ok(());
         }
-        // Resource and group; the core group is empty, and its point stays.
+        // Resource and group; of the core group, which is empty, the dot remains.
         let full = format!("{}.{group}", resource.plural);
         remains.objects.insert(full, left.len());
         count_finalizers(left, &mut remains.finalizers);

@@ -40,7 +40,7 @@ impl Reconciler {
     /// Deletes a pod that no kubelet will remove.
     pub(super) async fn collect_pod(
         &self,
-        task: &ReconcileKey,
+        reconcile_key: &ReconcileKey,
         key: &ObjectKey,
     ) -> Result<Option<Duration>, ReconcileError> {
         let Some(pod) = self.informers.pods.get(key) else { return Ok(None) };
@@ -49,20 +49,20 @@ impl Reconciler {
         let node = match &found {
             _ if name.is_empty() => PodNode::Unscheduled,
             Some(node) => {
-                lock(&self.memory.vanished).remove(name);
+                lock(&self.state.vanished).remove(name);
                 PodNode::Found(node)
             }
             None => match self.missing_since(name) {
                 missing if missing < QUARANTINE => PodNode::Missing(missing),
                 // The cache may be stale, and a deletion cannot be undone: read the node from the server.
                 _ if self.client.all::<Node>().find(name).await?.is_some() => {
-                    lock(&self.memory.vanished).remove(name);
+                    lock(&self.state.vanished).remove(name);
                     PodNode::Missing(Duration::ZERO)
                 }
                 _ => PodNode::Absent,
             },
         };
-        self.apply(task, pod_gc::plan(&pod, node)).await
+        self.apply(reconcile_key, pod_gc::plan(&pod, node)).await
     }
 
     pub(super) fn plan_pod_readiness(&self, key: &ObjectKey) -> Plan {
@@ -72,7 +72,7 @@ impl Reconciler {
 
     /// Remembers when the pod was first seen with these taints for as long as its toleration runs.
     pub(super) fn plan_taint_eviction(&self, key: &ObjectKey) -> Plan {
-        let mut tainted = lock(&self.memory.tainted);
+        let mut tainted = lock(&self.state.tainted);
         let Some((pod, node)) = self.pod_on_node(key) else {
             tainted.remove(key);
             return Plan::default();
@@ -84,7 +84,7 @@ impl Reconciler {
         };
         let clocks = Clocks { first: seen.wall, elapsed: seen.at.elapsed() };
         let plan = taint_manager::plan(&pod, &node, clocks);
-        if plan.again_in.is_some() {
+        if plan.requeue_after.is_some() {
             tainted.insert(key.clone(), seen);
         }
         plan
@@ -98,7 +98,7 @@ impl Reconciler {
 
     fn missing_since(&self, node: &str) -> Duration {
         let now = Instant::now();
-        let mut vanished = lock(&self.memory.vanished);
+        let mut vanished = lock(&self.state.vanished);
         if let Some((since, ())) = vanished.get_mut(&node.to_owned()) {
             return now.saturating_duration_since(since);
         }

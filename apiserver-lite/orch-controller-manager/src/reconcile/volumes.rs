@@ -1,5 +1,5 @@
-//! Looking at claims, volumes and what is attached. Before something is called gone that the maps do not show, the
-//! server is asked: each map is kept by itself, and one may be behind another.
+//! Claims, volumes and attachments. An object that the caches lack is read from the server before it counts as deleted, because each cache is
+//! filled by its own watch.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,48 +8,49 @@ use proto_api::Quantity;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_client::{ListParams, ObjectKey};
 
-use super::{CATCH_UP, ReconcileError, Reconciler, lock};
+use super::{REQUEUE, ReconcileError, Reconciler, lock};
 use crate::controllers::Plan;
 use crate::controllers::addresses::has_ended;
-use crate::controllers::volumes::attach::{self, Attachable, Scene};
+use crate::controllers::volumes::attach::{self, Attachable, NodeView};
 use crate::controllers::volumes::claim::{self, ClaimContext};
 use crate::controllers::volumes::{
-    claim_of, claims_of, ephemeral, expand, has, is_own, own_claim, protection, storage, volume,
+    claim_of, claims_of, ephemeral, ephemeral_claim_name, expand, has_annotation,
+    is_ephemeral_claim_of, protection, storage, volume,
 };
 use crate::keys::{ReconcileKey, users};
 
-/// Wishes for more that are remembered as told.
-const WISHES_MAX: usize = 10_000;
+/// Maximum number of announced sizes that are remembered.
+const ANNOUNCED_MAX: usize = 10_000;
 
 impl Reconciler {
-    /// Does a task about volumes.
-    pub(super) async fn work_volumes(
+    /// Reconciles a key of a volume controller.
+    pub(super) async fn reconcile_volumes(
         &self,
-        task: &ReconcileKey,
+        reconcile_key: &ReconcileKey,
     ) -> Result<Option<Duration>, ReconcileError> {
-        let plan = match task {
+        let plan = match reconcile_key {
             ReconcileKey::Claim(key) => match self.plan_claim(key).await? {
                 Some(plan) => plan,
-                None => return Ok(Some(CATCH_UP)),
+                None => return Ok(Some(REQUEUE)),
             },
             ReconcileKey::Volume(name) => self.plan_volume(name).await?,
             ReconcileKey::ClaimProtection(key) => self.plan_claim_protection(key).await?,
             ReconcileKey::VolumeProtection(name) => self.plan_volume_protection(name).await?,
-            ReconcileKey::OwnClaims(pod) => self.plan_own_claims(pod),
+            ReconcileKey::EphemeralClaims(pod) => self.plan_ephemeral_claims(pod),
             ReconcileKey::Attachments(node) => self.plan_attachments(node),
-            ReconcileKey::Expand(key) => self.plan_growth(key),
+            ReconcileKey::Expand(key) => self.plan_expand(key),
             _ => Plan::default(),
         };
-        self.apply(task, plan).await
+        self.apply(reconcile_key, plan).await
     }
 
-    /// `None` when the maps have to catch up first.
+    /// `None` if the caches are stale.
     async fn plan_claim(&self, key: &ObjectKey) -> Result<Option<Plan>, ReconcileError> {
-        let (informers, marks) = (&self.informers, &self.marks);
+        let (informers, annotations) = (&self.informers, &self.annotations);
         let Some(claim) = informers.claims.get(key) else { return Ok(Some(Plan::default())) };
         let named = &claim.spec.volume_name;
         let shown = |name: &str| informers.volumes.get(&ObjectKey::new("", name));
-        if has(&claim.metadata, &marks.bind_completed)
+        if has_annotation(&claim.metadata, &annotations.bind_completed)
             && !named.is_empty()
             && claim.status.phase != "Lost"
             && shown(named).is_none()
@@ -59,22 +60,22 @@ impl Reconciler {
         }
         let context = ClaimContext {
             names: informers.names,
-            marks,
+            annotations,
             volume: &shown,
             volumes: &|| informers.volumes.objects(),
             class: &|name| informers.classes.get(&ObjectKey::new("", name)),
             default_class: &|| {
                 let classes = informers.classes.list();
                 let classes = classes.iter().map(|(_, class)| class.as_ref());
-                marks.default_of(classes).map(str::to_owned)
+                annotations.default_of(classes).map(str::to_owned)
             },
             pods: &|| users(informers, key),
         };
         Ok(Some(claim::plan(&claim, &context)))
     }
 
-    /// The claim that a volume refers to, as the map has it or, if it is not there, the server.
-    async fn claim_behind(
+    /// The claim that a volume refers to, from the cache or the server.
+    async fn find_claim(
         &self,
         volume: &PersistentVolume,
     ) -> Result<Option<Arc<PersistentVolumeClaim>>, ReconcileError> {
@@ -93,30 +94,32 @@ impl Reconciler {
         let Some(found) = self.informers.volumes.get(&ObjectKey::new("", name)) else {
             return Ok(Plan::default());
         };
-        let claim = self.claim_behind(&found).await?;
-        Ok(volume::plan(self.informers.names, &self.marks, &found, claim.as_deref()))
+        let claim = self.find_claim(&found).await?;
+        Ok(volume::plan(self.informers.names, &self.annotations, &found, claim.as_deref()))
     }
 
     async fn plan_volume_protection(&self, name: &str) -> Result<Plan, ReconcileError> {
         let Some(volume) = self.informers.volumes.get(&ObjectKey::new("", name)) else {
             return Ok(Plan::default());
         };
-        let claim = if protection::is_held(&volume.metadata, &self.marks.volume_protection) {
-            self.claim_behind(&volume).await?
-        } else {
-            None
-        };
-        Ok(protection::plan_volume(&self.marks, &volume, claim.as_deref()))
+        let claim =
+            if protection::has_finalizer(&volume.metadata, &self.annotations.volume_protection) {
+                self.find_claim(&volume).await?
+            } else {
+                None
+            };
+        Ok(protection::plan_volume(&self.annotations, &volume, claim.as_deref()))
     }
 
     async fn plan_claim_protection(&self, key: &ObjectKey) -> Result<Plan, ReconcileError> {
         let Some(claim) = self.informers.claims.get(key) else { return Ok(Plan::default()) };
-        let used = if protection::is_held(&claim.metadata, &self.marks.claim_protection) {
+        let used = if protection::has_finalizer(&claim.metadata, &self.annotations.claim_protection)
+        {
             self.is_used(&claim).await?
         } else {
             false
         };
-        Ok(protection::plan_claim(&self.marks, &claim, used))
+        Ok(protection::plan_claim(&self.annotations, &claim, used))
     }
 
     async fn is_used(&self, claim: &PersistentVolumeClaim) -> Result<bool, ReconcileError> {
@@ -128,24 +131,24 @@ impl Reconciler {
         Ok(pods.items.iter().any(|pod| protection::uses(pod, claim)))
     }
 
-    fn plan_own_claims(&self, key: &ObjectKey) -> Plan {
+    fn plan_ephemeral_claims(&self, key: &ObjectKey) -> Plan {
         let Some(pod) = self.informers.pods.get(key) else { return Plan::default() };
         ephemeral::plan(self.informers.names, &pod, |name| {
             self.informers.claims.get(&ObjectKey::new(&key.namespace, name))
         })
     }
 
-    fn plan_growth(&self, key: &ObjectKey) -> Plan {
+    fn plan_expand(&self, key: &ObjectKey) -> Plan {
         let Some(claim) = self.informers.claims.get(key) else { return Plan::default() };
-        let mut told = lock(&self.memory.wishes);
+        let mut announced = lock(&self.state.announced);
         let uid = &claim.metadata.uid;
-        let plan = expand::plan(self.informers.names, &claim, told.get(uid).copied());
-        if !plan.said.is_empty() {
-            if told.len() >= WISHES_MAX {
-                told.clear();
+        let plan = expand::plan(self.informers.names, &claim, announced.get(uid).copied());
+        if !plan.reports.is_empty() {
+            if announced.len() >= ANNOUNCED_MAX {
+                announced.clear();
             }
-            let wish: Quantity = storage(&claim.spec.resources.requests);
-            told.insert(uid.clone(), wish);
+            let size: Quantity = storage(&claim.spec.resources.requests);
+            announced.insert(uid.clone(), size);
         }
         plan
     }
@@ -157,7 +160,7 @@ impl Reconciler {
         let needs = here.map(|pod| (pod.clone(), self.attachables(&pod)));
         let attachments = informers.attachments.objects();
         let volume = |name: &str| informers.volumes.get(&ObjectKey::new("", name));
-        let scene = Scene {
+        let view = NodeView {
             names: informers.names,
             name,
             node: node.as_deref(),
@@ -165,7 +168,7 @@ impl Reconciler {
             attachments: &attachments,
             volume: &volume,
             unmount: self.settings.unmount,
-            elsewhere: &|of| {
+            users_elsewhere: &|of| {
                 let claim = volume(of).as_deref().and_then(claim_of);
                 let mut pods = claim.map(|claim| users(informers, &claim)).unwrap_or_default();
                 pods.retain(|pod| {
@@ -175,10 +178,10 @@ impl Reconciler {
                 pods
             },
         };
-        attach::plan(&scene, &mut lock(&self.memory.attaching), Instant::now())
+        attach::plan(&view, &mut lock(&self.state.attaching), Instant::now())
     }
 
-    /// The volumes of a pod that drivers attach.
+    /// The volumes of a pod that CSI drivers attach.
     fn attachables(&self, pod: &Pod) -> Vec<Attachable> {
         let informers = &self.informers;
         let own: Vec<String> = pod
@@ -186,11 +189,11 @@ impl Reconciler {
             .volumes
             .iter()
             .filter(|volume| volume.volume_source.ephemeral.is_some())
-            .map(|volume| own_claim(pod, &volume.name))
+            .map(|volume| ephemeral_claim_name(pod, &volume.name))
             .collect();
         let bound = |name: String| {
             let claim = informers.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name))?;
-            if own.contains(&name) && !is_own(pod, &claim) {
+            if own.contains(&name) && !is_ephemeral_claim_of(pod, &claim) {
                 return None;
             }
             let volume = informers.volumes.get(&ObjectKey::new("", &claim.spec.volume_name))?;

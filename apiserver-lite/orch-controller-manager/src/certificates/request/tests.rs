@@ -1,4 +1,4 @@
-//! What is read of a request, and what is refused.
+//! Decoding of valid requests, and rejection of invalid ones.
 
 use rcgen::{
     CertificateParams, KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, PublicKeyData,
@@ -45,7 +45,7 @@ fn the_request_is_signed_by_its_own_key() {
     let (mut forged, mut longer) = (der.clone(), der.clone());
     *forged.last_mut().expect("a byte") ^= 1;
     longer.push(0);
-    // Another name under the signature of the first.
+    // A changed name with the old signature.
     let renamed: Vec<u8> = {
         let at = der.windows(2).position(|pair| pair == b"me").expect("the name");
         let mut renamed = der;

@@ -1,5 +1,5 @@
-//! Revisions: replica sets are numbered in the order in which they became the newest, and carry the deployment's annotations, so that
-//! `rollout history` and `rollout undo` find what they look for.
+//! Revisions: replica sets are numbered in the order in which they became the newest, and carry the deployment's annotations, for
+//! `kubectl rollout history` and `rollout undo`.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use serde_json::{Map, Value, json};
 
 use crate::api_writes::{ObjectKind, Part, Write};
 
-/// The largest number, in Kubernetes a signed one. Stored annotations may have any text.
+/// The largest revision, which is signed in Kubernetes. Stored annotations may have any text.
 const REVISION_MAX: u64 = i64::MAX as u64;
-/// Longest list of former numbers that a set carries, bytes; Kubernetes' bound.
+/// Maximum length of the revision history annotation in bytes, as in Kubernetes.
 const HISTORY_MAX: usize = 2000;
 
-/// The number of the newest set. An undo gives an old set a new number.
+/// The revision of the newest set. An undo gives an old set a new revision.
 pub struct Revision {
     annotation: String,
     history: String,
-    /// Annotations of a deployment that its sets do not have.
-    own: [String; 6],
+    /// Annotations that are not copied to replica sets.
+    not_copied: [String; 6],
     newest: u64,
 }
 
 impl Revision {
-    /// One more than any older set has.
+    /// One more than the revision of any older set.
     pub fn of(
         names: &Names,
         deployment: &Deployment,
@@ -35,7 +35,7 @@ impl Revision {
     ) -> Self {
         let annotation = names.sub_label("deployment", "revision");
         let history = names.sub_label("deployment", "revision-history");
-        let own = [
+        let not_copied = [
             names.sub_label("kubectl", "last-applied-configuration"),
             annotation.clone(),
             history.clone(),
@@ -49,10 +49,10 @@ impl Revision {
         let paused = deployment.spec.paused && newest.is_none();
         let next = oldest.saturating_add(1).min(REVISION_MAX);
         let newest = if paused { oldest } else { current.max(next) };
-        Self { annotation, history, own, newest }
+        Self { annotation, history, not_copied, newest }
     }
 
-    /// The annotations of the newest set, which has had `before`: the deployment's, and the number.
+    /// The annotations of the newest set: `before`, the deployment's, and the revision.
     pub fn annotations(
         &self,
         deployment: &Deployment,
@@ -60,7 +60,7 @@ impl Revision {
     ) -> BTreeMap<String, String> {
         let mut annotations = before.clone();
         let given = deployment.metadata.annotations.iter();
-        let given = given.filter(|(key, _)| !self.own.contains(key));
+        let given = given.filter(|(key, _)| !self.not_copied.contains(key));
         annotations.extend(given.map(|(key, value)| (key.clone(), value.clone())));
         let now = self.newest.to_string();
         let former = annotations.insert(self.annotation.clone(), now.clone());
@@ -70,7 +70,7 @@ impl Revision {
                 history.push(',');
             }
             history.push_str(&former);
-            // The oldest go first.
+            // The oldest are removed first.
             while history.len() > HISTORY_MAX {
                 let rest = history.split_once(',').map(|(_, rest)| rest.to_owned());
                 *history = rest.unwrap_or_default();
@@ -79,7 +79,7 @@ impl Revision {
         annotations
     }
 
-    /// Marks the deployment with the number, if it is not.
+    /// VolumeAnnotations the deployment with the number, if it is not.
     pub fn mark_deployment(&self, deployment: &Deployment) -> Option<Write> {
         let metadata = &deployment.metadata;
         let now = self.newest.to_string();
@@ -90,15 +90,15 @@ impl Revision {
         Some(Write::Patch {
             kind: ObjectKind::Deployment,
             key: ObjectKey::of(metadata),
-            // Through the status: by another path it would be a new generation.
+            // The status endpoint does not increment the generation.
             part: Part::Status,
             patch: json!({ "metadata": { "annotations": annotations } }),
         })
     }
 }
 
-/// Makes the newest set agree with the deployment in what does not make another template.
-pub fn bring_up(
+/// Updates the fields of the newest set that are not part of the template.
+pub fn update_newest(
     revision: &Revision,
     deployment: &Deployment,
     newest: &ReplicaSet,
@@ -125,7 +125,7 @@ pub fn bring_up(
     })
 }
 
-/// The number that an object carries; 0 if it carries none.
+/// The revision of an object; 0 if it has none.
 fn number(metadata: &ObjectMeta, annotation: &str) -> u64 {
     let number = metadata.annotations.get(annotation).and_then(|text| text.parse().ok());
     number.unwrap_or(0).min(REVISION_MAX)

@@ -1,18 +1,16 @@
-//! How large each replica set may be now. Never more pods than the surge allows, never fewer available than the
-//! strategy promises.
+//! The sizes of a deployment's replica sets in a rollout: never more pods than `maxSurge` allows, never fewer available than `maxUnavailable`
+//! allows.
 
 use proto_api::IntOrString;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 
-/// A replica set and the size it is to have.
+/// A replica set and its next size.
 pub struct Scale<'a> {
-    /// The set.
     pub set: &'a ReplicaSet,
-    /// Its size.
     pub replicas: i64,
 }
 
-/// What the sizes of all sets come to. Wider than one size, so that sums of stored sizes stay exact.
+/// The sums of the sizes of all sets, in 64 bits so that they are exact.
 pub struct Sizes {
     new: i64,
     old: i64,
@@ -22,7 +20,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Adds them up.
+    /// Sums the sizes.
     pub fn of(newest: Option<&ReplicaSet>, old: &[&ReplicaSet]) -> Self {
         Self {
             new: newest.map_or(0, size),
@@ -33,23 +31,23 @@ impl Sizes {
         }
     }
 
-    /// Pods that all sets together are to have.
+    /// The number of pods that all sets request.
     pub fn total(&self) -> i64 {
         self.new.saturating_add(self.old)
     }
 }
 
-/// Adds counts up; the sum stays at the largest number.
+/// Sums counts with saturation.
 pub fn sum(counts: impl Iterator<Item = i64>) -> i64 {
     counts.fold(0, i64::saturating_add)
 }
 
-/// Pods that the deployment asks for. Less than none, which validation keeps out, is none: here as for every stored number.
+/// The replicas of the deployment, at least 0: stored objects may not be valid.
 pub fn replicas(deployment: &Deployment) -> i64 {
     i64::from(deployment.spec.replicas.unwrap_or(1).max(0))
 }
 
-/// Pods that the set asks for.
+/// The replicas of the set, at least 0.
 pub fn size(set: &ReplicaSet) -> i64 {
     i64::from(set.spec.replicas.unwrap_or(1).max(0))
 }
@@ -58,17 +56,17 @@ fn available(set: &ReplicaSet) -> i64 {
     i64::from(set.status.available_replicas.max(0))
 }
 
-/// A count as a field has it.
+/// Converts a count to the type of API fields.
 pub fn narrow(count: i64) -> i32 {
     i32::try_from(count.max(0)).unwrap_or(i32::MAX)
 }
 
-/// Whether pods of two templates never run side by side.
+/// Whether the strategy is Recreate.
 pub fn recreates(deployment: &Deployment) -> bool {
     deployment.spec.strategy.type_ == "Recreate"
 }
 
-/// Pods above the wanted number that a rollout may make.
+/// The number of pods that a rollout may create above the replicas.
 pub fn max_surge(deployment: &Deployment) -> i64 {
     let rolling = deployment.spec.strategy.rolling_update.as_ref();
     match rolling.and_then(|rolling| rolling.max_surge.as_ref()) {
@@ -77,7 +75,7 @@ pub fn max_surge(deployment: &Deployment) -> i64 {
     }
 }
 
-/// Pods below the wanted number that a rollout may leave available.
+/// The number of pods below the replicas that may be unavailable.
 pub fn max_unavailable(deployment: &Deployment) -> i64 {
     if recreates(deployment) {
         return 0;
@@ -88,7 +86,7 @@ pub fn max_unavailable(deployment: &Deployment) -> i64 {
         Some(unavailable) => share(unavailable, wanted, Round::Down),
         None => share(&IntOrString::from("25%"), wanted, Round::Down),
     };
-    // With neither, nothing could ever move.
+    // With both 0 a rollout would not progress.
     let stuck = unavailable == 0 && max_surge(deployment) == 0;
     let unavailable = if stuck { 1 } else { unavailable };
     unavailable.min(wanted)
@@ -100,7 +98,7 @@ enum Round {
     Down,
 }
 
-/// A number as it is, or a percentage of `whole`; neither less than 0 nor more than a field of counts can have.
+/// A number or a percentage of `whole`, bounded to 0 and the maximum of an API field.
 fn share(value: &IntOrString, whole: i64, round: Round) -> i64 {
     let percent = match value {
         IntOrString::Int(number) => return i64::from((*number).max(0)),
@@ -116,33 +114,33 @@ fn share(value: &IntOrString, whole: i64, round: Round) -> i64 {
     part.min(i64::from(i32::MAX))
 }
 
-/// Pods of old sets, those on their way out among them.
+/// Whether old sets have pods, including terminating ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldPods {
-    /// None is left.
+    /// They have none.
     Gone,
-    /// Some may still run.
+    /// Some may be running.
     Left,
 }
 
-/// The size that the newest set is made with; none if it has to wait for the old ones to be gone.
+/// The initial size of the newest set; none while it has to wait for old pods to end.
 pub fn first_size(deployment: &Deployment, sizes: &Sizes, old_pods: OldPods) -> Option<i64> {
     if recreates(deployment) {
         let gone = sizes.old == 0 && sizes.old_pods == 0 && old_pods == OldPods::Gone;
         return gone.then(|| replicas(deployment));
     }
-    Some(grown(deployment, sizes))
+    Some(scaled_up(deployment, sizes))
 }
 
-/// How large the newest set may be with the others as they are.
-fn grown(deployment: &Deployment, sizes: &Sizes) -> i64 {
+/// The largest size of the newest set with the current sizes of the others.
+fn scaled_up(deployment: &Deployment, sizes: &Sizes) -> i64 {
     let wanted = replicas(deployment);
-    let most = wanted.saturating_add(max_surge(deployment));
-    let room = most.saturating_sub(sizes.total()).max(0);
+    let maximum = wanted.saturating_add(max_surge(deployment));
+    let room = maximum.saturating_sub(sizes.total()).max(0);
     wanted.min(sizes.new.saturating_add(room))
 }
 
-/// The next sizes: the newest set first; the old ones when it cannot grow.
+/// The next sizes: the newest set is scaled up first, then the old ones down.
 pub fn steps<'a>(
     deployment: &Deployment,
     newest: Option<&'a ReplicaSet>,
@@ -172,21 +170,25 @@ pub fn steps<'a>(
         }
         return running;
     }
-    let grown = grown(deployment, &sizes);
+    let grown = scaled_up(deployment, &sizes);
     if grown > sizes.new {
         return vec![Scale { set: newest, replicas: grown }];
     }
-    shrink(deployment, &sizes, old)
+    scale_down(deployment, &sizes, old)
 }
 
-/// Takes pods from the old sets: those that are not available first, they serve nobody; then as many of the
-/// others as the strategy lets go.
-fn shrink<'a>(deployment: &Deployment, sizes: &Sizes, old: &[&'a ReplicaSet]) -> Vec<Scale<'a>> {
-    let promised = replicas(deployment).saturating_sub(max_unavailable(deployment));
+/// Scales the old sets down: unavailable pods first, then as many available ones as the strategy allows.
+fn scale_down<'a>(
+    deployment: &Deployment,
+    sizes: &Sizes,
+    old: &[&'a ReplicaSet],
+) -> Vec<Scale<'a>> {
+    let min_available = replicas(deployment).saturating_sub(max_unavailable(deployment));
     let new_missing = sizes.new.saturating_sub(sizes.new_available);
-    let mut broken_room = sizes.total().saturating_sub(promised).saturating_sub(new_missing).max(0);
+    let mut broken_room =
+        sizes.total().saturating_sub(min_available).saturating_sub(new_missing).max(0);
     let running = sizes.new_available.saturating_add(sizes.old_available);
-    let mut room = running.saturating_sub(promised).max(0);
+    let mut room = running.saturating_sub(min_available).max(0);
     let mut steps = Vec::new();
     for set in old.iter().copied().filter(|set| size(set) > 0) {
         let broken = size(set).saturating_sub(available(set)).clamp(0, broken_room);
@@ -202,8 +204,7 @@ fn shrink<'a>(deployment: &Deployment, sizes: &Sizes, old: &[&'a ReplicaSet]) ->
     steps
 }
 
-/// A paused deployment can be scaled, but not rolled out: the only set with pods, or the newest of those without, gets the size; several
-/// share it.
+/// A paused deployment is scaled but not rolled out: the only set with pods, or the newest without, gets the size; several share it.
 fn paused<'a>(
     deployment: &Deployment,
     newest: Option<&'a ReplicaSet>,
@@ -216,7 +217,7 @@ fn paused<'a>(
         (Some(only), None) => Some(only),
         (None, _) => sets().last(),
         (Some(_), Some(_)) if recreates(deployment) => None,
-        // What the newest set does alone needs no other.
+        // The newest set is complete: the others are not needed.
         (Some(_), Some(_))
             if newest.is_some_and(|n| size(n) == wanted && available(n) == wanted) =>
         {
@@ -224,30 +225,32 @@ fn paused<'a>(
             return running.map(|set| Scale { set, replicas: 0 }).collect();
         }
         (Some(_), Some(_)) => {
-            return shares(deployment, sets().filter(|set| size(set) > 0).collect());
+            return scale_proportionally(deployment, sets().filter(|set| size(set) > 0).collect());
         }
     };
     let only = only.filter(|set| size(set) != wanted);
     only.map(|set| Scale { set, replicas: wanted }).into_iter().collect()
 }
 
-/// In the middle of a rollout each of the sets, oldest first, keeps its part of what all together may have; the largest takes what
-/// rounding leaves.
-fn shares<'a>(deployment: &Deployment, mut sets: Vec<&'a ReplicaSet>) -> Vec<Scale<'a>> {
+/// Proportional scaling: each set keeps its share of the maximum; the largest gets the remainder.
+fn scale_proportionally<'a>(
+    deployment: &Deployment,
+    mut sets: Vec<&'a ReplicaSet>,
+) -> Vec<Scale<'a>> {
     let wanted = replicas(deployment);
-    let most = if wanted > 0 { wanted.saturating_add(max_surge(deployment)) } else { 0 };
+    let maximum = if wanted > 0 { wanted.saturating_add(max_surge(deployment)) } else { 0 };
     let total = sum(sets.iter().map(|set| size(set)));
-    if most > total {
-        // Of equals the newer ones grow first, and the older ones shrink first.
+    if maximum > total {
+        // Among equal sets the newer are scaled up first, and the older down first.
         sets.reverse();
     }
     sets.sort_by_key(|set| std::cmp::Reverse(size(set)));
     let part = |set: &ReplicaSet| {
-        let twice = size(set).saturating_mul(most).saturating_mul(2).saturating_add(total);
+        let twice = size(set).saturating_mul(maximum).saturating_mul(2).saturating_add(total);
         twice.checked_div(total.saturating_mul(2)).unwrap_or(0)
     };
     let mut sizes: Vec<i64> = sets.iter().map(|set| part(set)).collect();
-    let rest = most.saturating_sub(sum(sizes.iter().copied()));
+    let rest = maximum.saturating_sub(sum(sizes.iter().copied()));
     if let Some(largest) = sizes.first_mut() {
         *largest = largest.saturating_add(rest).max(0);
     }

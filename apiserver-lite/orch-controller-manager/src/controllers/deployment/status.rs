@@ -1,4 +1,4 @@
-//! What a deployment says of itself: how many pods of which template, and how its rollout goes.
+//! The status of a deployment: pod counts and the conditions Available and Progressing.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use proto_api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, Rep
 
 use super::rollout::{self, Sizes, narrow};
 
-/// Reason of the condition `Progressing` when there is nothing left to do.
+/// Reason of the condition Progressing after a complete rollout.
 const COMPLETE: &str = "NewReplicaSetAvailable";
 
-/// The status as the sets make it.
+/// Computes the status from the replica sets.
 pub fn of(
     deployment: &Deployment,
     newest: Option<&ReplicaSet>,
@@ -34,8 +34,8 @@ pub fn of(
         collision_count: deployment.status.collision_count,
     };
     let wanted = rollout::replicas(deployment);
-    let promised = wanted.saturating_sub(rollout::max_unavailable(deployment));
-    let enough = i64::from(available) >= promised;
+    let min_available = wanted.saturating_sub(rollout::max_unavailable(deployment));
+    let enough = i64::from(available) >= min_available;
     let (value, reason, message) = match enough {
         true => ("True", "MinimumReplicasAvailable", "Deployment has minimum availability."),
         false => (
@@ -51,7 +51,7 @@ pub fn of(
     status
 }
 
-/// The condition `Progressing`: moves with every step, ends as complete, fails after the deadline.
+/// Updates the condition Progressing: renewed by every step, complete at the end, False after the deadline.
 fn progress(
     deployment: &Deployment,
     newest: &ReplicaSet,
@@ -94,7 +94,7 @@ fn progress(
     }
 }
 
-/// When a rollout that is under way and does not move will have failed; nothing tells of that but the clock.
+/// The time until the progress deadline of a rollout, at which nothing queues the deployment.
 pub fn deadline_in(
     deployment: &Deployment,
     status: &DeploymentStatus,
@@ -110,7 +110,7 @@ pub fn deadline_in(
     u64::try_from(late.saturating_sub(now.unix()?)).ok().map(Duration::from_secs)
 }
 
-/// Sets a condition; its times move only with its status or reason.
+/// Sets a condition; its times change only with its status or reason.
 fn set(
     conditions: &mut Vec<DeploymentCondition>,
     type_: &str,

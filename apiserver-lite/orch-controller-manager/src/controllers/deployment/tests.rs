@@ -1,4 +1,4 @@
-//! Whole rollouts against a server and replica sets that do what they are told, checked at every step.
+//! Complete rollouts against a model of the server and the replica sets, checked at every step.
 
 use std::sync::Arc;
 
@@ -38,11 +38,11 @@ fn roll(deployment: &mut Deployment, surge: &str, unavailable: &str) {
     });
 }
 
-/// A deployment, its sets, and pods as numbers: each set has `status.replicas` pods, some available.
+/// A deployment, its sets and the numbers of their pods: each set has `status.replicas` pods, some available.
 struct Cluster {
     deployment: Deployment,
     sets: BTreeMap<String, ReplicaSet>,
-    /// Uids of sets with pods that are being deleted.
+    /// Uids of sets with terminating pods.
     ending: BTreeSet<String>,
     time: i64,
 }
@@ -52,7 +52,7 @@ impl Cluster {
         Self { deployment, sets: BTreeMap::new(), ending: BTreeSet::new(), time: 1000 }
     }
 
-    /// One plan of the controller; how many writes it has.
+    /// Executes one plan. Returns the number of writes.
     fn step(&mut self) -> usize {
         self.time += 1;
         let sets: Vec<Arc<ReplicaSet>> = self.sets.values().cloned().map(Arc::new).collect();
@@ -103,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// Replica sets make and remove their pods; pods that are not available are removed first.
+    /// Replica sets create and delete pods, unavailable ones first.
     fn pods_follow(&mut self) {
         for set in self.sets.values_mut() {
             set.status.replicas = set.spec.replicas.unwrap();
@@ -280,15 +280,15 @@ fn each_scaling_has_an_event() {
     let mut first = plan(names(), &deployment(3), &empty, &|_| false, Time::from_unix(1));
     let event = first.events.remove(&0).unwrap();
     assert!(matches!(first.writes[0], Write::Create(_)));
-    assert_eq!(event.act, Act::Scale { from: None, to: 3 });
+    assert_eq!(event.operation, Operation::Scale { from: None, to: 3 });
     assert_eq!((&*event.about.kind, &*event.about.name), ("Deployment", "web"));
     let mut cluster = Cluster::new(deployment(3));
     cluster.settle();
     cluster.deployment.spec.replicas = Some(1);
     let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
     let plan = plan(names(), &cluster.deployment, &sets, &|_| false, Time::from_unix(2));
-    let acts: Vec<_> = plan.events.values().map(|event| event.act).collect();
-    assert_eq!(acts, [Act::Scale { from: Some(3), to: 1 }]);
+    let acts: Vec<_> = plan.events.values().map(|event| event.operation).collect();
+    assert_eq!(acts, [Operation::Scale { from: Some(3), to: 1 }]);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn recreate_waits_until_the_old_pods_are_gone() {
     assert_eq!(cluster.available(), 2);
 }
 
-/// `rollout pause` in the middle, then `scale`: both templates keep their part.
+/// `rollout pause` in the middle, then `scale`: both templates are scaled proportionally.
 #[test]
 fn a_paused_rollout_is_scaled_in_proportion() {
     let mut cluster = Cluster::new(deployment(10));
@@ -363,7 +363,7 @@ fn a_paused_rollout_is_scaled_in_proportion() {
     }
 }
 
-/// Pods that are being deleted are in no status, and may run for all of their grace.
+/// Terminating pods are in no status, and may run for their grace period.
 #[test]
 fn recreate_waits_for_pods_on_their_way_out() {
     let mut cluster = Cluster::new(deployment(2));
@@ -379,7 +379,7 @@ fn recreate_waits_for_pods_on_their_way_out() {
     cluster.ending.clear();
     cluster.settle();
     assert_eq!((cluster.sets.len(), cluster.available()), (2, 2));
-    // Back to the first template, whose set is there.
+    // Back to the first template, whose set exists.
     cluster.deployment.spec.template.spec.containers.clear();
     let second = cluster.sets.values().find(|set| set.metadata.uid != first.metadata.uid);
     let second = second.unwrap().metadata.uid.clone();
@@ -417,7 +417,7 @@ fn a_stuck_rollout_is_reported_after_the_deadline() {
     let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
     let waiting =
         plan(names(), &cluster.deployment, &sets, &|_| false, Time::from_unix(cluster.time));
-    let due = waiting.again_in.map(|due| due.as_secs()).unwrap();
+    let due = waiting.requeue_after.map(|due| due.as_secs()).unwrap();
     assert!((590..=601).contains(&due), "{due}");
     cluster.time += i64::try_from(due).unwrap();
     cluster.step();

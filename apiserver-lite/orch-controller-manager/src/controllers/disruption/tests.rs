@@ -125,13 +125,13 @@ fn an_eviction_is_believed_for_two_minutes() {
     };
     let plan = planned(&noted(20), &pods(3), None);
     assert_eq!(numbers(&plan), (3, 2, 1, 1));
-    assert_eq!(plan.again_in, Some(Duration::from_secs(100)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(100)));
     assert!(shown(&plan).disrupted_pods.contains_key("web-1"));
     let plan = planned(&noted(120), &pods(3), None);
-    assert_eq!((numbers(&plan), plan.again_in), ((3, 3, 1, 2), None));
+    assert_eq!((numbers(&plan), plan.requeue_after), ((3, 3, 1, 2), None));
     assert!(shown(&plan).disrupted_pods.is_empty());
-    assert_eq!(plan.said.len(), 1, "{:?}", plan.said);
-    // The pod has gone, or is on its way: it need not be noted any more.
+    assert_eq!(plan.reports.len(), 1, "{:?}", plan.reports);
+    // The pod is deleted or terminating, and is no longer noted.
     let mut two = pods(2);
     two[0].metadata.deletion_timestamp = Some(Time::from_unix(NOW));
     assert!(shown(&planned(&noted(20), &two, None)).disrupted_pods.is_empty());
@@ -173,7 +173,7 @@ fn pods_without_a_controller_make_an_event() {
     two[0].metadata.owner_references.clear();
     let plan = planned(&budget(None, Some(IntOrString::Int(1))), &two, Some(2));
     assert_eq!(numbers(&plan), (2, 2, 1, 1));
-    assert_eq!(plan.said[0].reason, "UnmanagedPods");
+    assert_eq!(plan.reports[0].reason, "UnmanagedPods");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn no_selector_covers_nothing_and_an_empty_one_everything() {
 }
 
 proptest! {
-    /// Once written, the status is at rest; what it allows never leaves fewer healthy pods than desired.
+    /// A written status is stable, and allowed evictions never leave fewer healthy pods than desired.
     #[test]
     fn what_is_allowed_leaves_enough(
         min in any::<Option<i32>>(),

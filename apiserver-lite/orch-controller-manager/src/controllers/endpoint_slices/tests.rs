@@ -1,4 +1,4 @@
-//! Every history of pods ends in the right slices, and one change rewrites one slice.
+//! Every history of pods ends in the desired slices, and one change rewrites one slice.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
 }
 
-/// A server that keeps slices, names them and counts what is written.
+/// A model of the server that stores slices and counts writes.
 #[derive(Default)]
 struct Server {
     slices: BTreeMap<String, EndpointSlice>,

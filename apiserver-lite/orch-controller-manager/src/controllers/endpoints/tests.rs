@@ -1,4 +1,4 @@
-//! Which pods become which addresses.
+//! Addresses of pods.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn written(plan: &Plan) -> &Endpoints {
     }
 }
 
-/// Ready and other addresses by ports.
+/// Ready and not ready addresses by ports.
 fn shape(endpoints: &Endpoints) -> Vec<(Vec<i32>, Vec<&str>, Vec<&str>)> {
     fn ips(addresses: &[EndpointAddress]) -> Vec<&str> {
         addresses.iter().map(|address| &*address.ip).collect()
@@ -75,7 +75,7 @@ fn publishes_not_ready_addresses_when_asked() {
     assert_eq!(shape(written(&plan)), [(vec![8080], vec!["10.1.0.1"], vec![])]);
 }
 
-/// The address of a pod that has ended is given to the next one, of whatever namespace.
+/// The address of a finished pod is reused by another, in any namespace.
 #[test]
 fn pods_that_have_ended_are_never_published() {
     let mut service = service();
@@ -91,7 +91,7 @@ fn pods_that_have_ended_are_never_published() {
     }
 }
 
-/// A pod in the network of its node may have an address that no endpoint can have: the others stay published.
+/// A host-network pod may have an address that the server rejects: the others stay published.
 #[test]
 fn addresses_that_no_endpoint_can_have_are_left_out() {
     for bad in ["127.0.0.1", "169.254.1.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "x", "1.2.3"]

@@ -30,7 +30,7 @@ fn lease(renewed: i64) -> Lease {
     lease
 }
 
-/// What the plan patches: conditions and taints as `name=status` and `key:effect`.
+/// The patched conditions and taints, as `name=status` and `key:effect`.
 fn patched(plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     for write in &plan.writes {
@@ -54,7 +54,7 @@ fn patched(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn silence_is_measured_from_what_was_last_new() {
+fn silence_is_measured_from_the_last_change() {
     let start = Instant::now();
     let at = |secs| start + Duration::from_secs(secs);
     let clocks = |secs| Clocks { steady: at(secs), wall: Time::from_unix(100) };
@@ -65,19 +65,19 @@ fn silence_is_measured_from_what_was_last_new() {
     let plan_at = |health: &NodeHealth, secs| {
         plan(names(), &node, health, GRACE, clocks(secs), ClusterHealth::SomeReady)
     };
-    assert_eq!(plan_at(&same, 30).again_in, Some(Duration::from_secs(10)));
+    assert_eq!(plan_at(&same, 30).requeue_after, Some(Duration::from_secs(10)));
     assert!(plan_at(&same, 30).writes.is_empty());
     assert_eq!(
         patched(&plan_at(&same, 40)),
         ["Ready=Unknown", "MemoryPressure=Unknown", "DiskPressure=Unknown", "PIDPressure=Unknown"]
     );
     let renewed = NodeHealth::update(Some(&same), &node, Some(&lease(2)), at(39));
-    assert_eq!(plan_at(&renewed, 40).again_in, Some(Duration::from_secs(39)));
+    assert_eq!(plan_at(&renewed, 40).requeue_after, Some(Duration::from_secs(39)));
 }
 
-/// A controller manager that is cut off sees all nodes fall silent: pods are not driven from everywhere to nowhere.
+/// A controller manager that is cut off finds all nodes silent, and must not evict all pods.
 #[test]
-fn while_no_node_is_ready_pods_are_not_driven_away() {
+fn no_pods_are_evicted_while_no_node_is_ready() {
     let now = Instant::now();
     let clocks = Clocks { steady: now, wall: Time::from_unix(100) };
     let unreachable = "node.kubernetes.io/unreachable";
@@ -97,7 +97,7 @@ fn while_no_node_is_ready_pods_are_not_driven_away() {
 }
 
 #[test]
-fn nodes_that_come_fail_and_go_have_events() {
+fn registered_failed_and_removed_nodes_have_events() {
     let now = Instant::now();
     let health = |status: &str| {
         let mut node = node(status);
@@ -127,7 +127,7 @@ fn nodes_that_come_fail_and_go_have_events() {
 }
 
 #[test]
-fn messages_name_the_agent_of_the_profile() {
+fn messages_name_the_kubelet_of_the_profile() {
     let now = Instant::now();
     let clocks = Clocks { steady: now + GRACE, wall: Time::from_unix(100) };
     let node = node("True");
@@ -184,7 +184,7 @@ fn ready_pods_of_a_silent_node_are_marked_once() {
         unreachable!("{plan:?}")
     };
     assert_eq!(patch["status"]["conditions"][0]["status"], "False");
-    let events = plan.said.iter().map(|event| (event.kind, &*event.reason, &*event.message));
+    let events = plan.reports.iter().map(|event| (event.kind, &*event.reason, &*event.message));
     let expected = (EventKind::Warning, "NodeNotReady", "Node is not ready");
     assert_eq!(events.collect::<Vec<_>>(), [expected]);
     for status in ["True", "False"] {

@@ -1,4 +1,4 @@
-//! Which pods are made, adopted and removed.
+//! Creation, adoption and deletion of pods.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn planned(set: &ReplicaSet, pods: Vec<Pod>) -> Plan {
     plan(names(), set, &pods, Time::from_unix(NOW))
 }
 
-/// What a plan does to pods: `+` made, `-name` removed, `=name` adopted.
+/// The plan in short form: `+` created, `-name` deleted, `=name` adopted.
 fn acts(plan: &Plan) -> Vec<String> {
     let act = |write: &Write| match write {
         Write::Create(Object::Pod(_)) => Some("+".to_owned()),
@@ -141,7 +141,7 @@ fn availability_waits_for_min_ready_seconds() {
     slow.spec.min_ready_seconds = 1200; // ready since 1000
     let plan = planned(&slow, vec![pod(1)]);
     assert_eq!(reported(&plan), (1, 1, 0));
-    assert_eq!(plan.again_in, Some(Duration::from_secs(200)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(200)));
     slow.spec.min_ready_seconds = 1000;
     assert_eq!(reported(&planned(&slow, vec![pod(1)])), (1, 1, 1));
 }

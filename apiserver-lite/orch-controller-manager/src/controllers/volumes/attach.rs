@@ -1,11 +1,11 @@
-//! What is attached to a node: the volumes of its pods, each by an object that the driver's attacher acts on.
+//! The attachdetach controller: a VolumeAttachment for each volume of a node's pods, on which the CSI driver's attacher acts.
 //!
 //! ```text
 //!   a pod uses it ──▶ VolumeAttachment ──attacher──▶ attached ──▶ node.status.volumesAttached
 //!   none does     ──▶ not in node.status.volumesInUse ──▶ out of volumesAttached ──▶ object deleted
 //! ```
 //!
-//! All state is in objects, so that a restart forgets nothing but how long it has waited for an unmount.
+//! All state is in objects; a restart only restarts the unmount timeouts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,30 +23,30 @@ use proto_client::events::EventKind;
 use proto_client::events::correlate::EventReport;
 use serde_json::json;
 
-use super::say;
+use super::event_report;
 use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
 
-/// When to look again at a volume that another node is just being given.
-const SETTLE: Duration = Duration::from_secs(1);
-/// Things remembered of what was told; the oldest are not worth more memory.
-const TOLD_MAX: usize = 4096;
+/// When to retry a volume that is being attached to another node.
+const RETRY: Duration = Duration::from_secs(1);
+/// Maximum number of recorded events that are remembered.
+const REPORTED_MAX: usize = 4096;
 
-/// A driver's volume that has to be attached.
+/// A CSI volume that has to be attached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attachable {
-    /// The persistent volume.
+    /// The name of the PersistentVolume.
     pub volume: String,
     /// The driver.
     pub driver: String,
-    /// The driver's name of it.
+    /// The volume handle.
     pub handle: String,
-    /// Whether one node at a time may have it.
+    /// Whether it can be attached to one node only.
     pub exclusive: bool,
 }
 
 impl Attachable {
-    /// The driver's part of a volume; none if it has no driver of that kind.
+    /// Reads a PersistentVolume; none if it is not a CSI volume or migrated to CSI.
     pub fn of(volume: &PersistentVolume) -> Option<Self> {
         let source = &volume.spec.persistent_volume_source;
         let (driver, handle) = match &source.csi {
@@ -63,7 +63,7 @@ impl Attachable {
         })
     }
 
-    /// The name under which nodes report it.
+    /// The unique name in a node's status.
     fn unique(&self, names: &Names) -> String {
         format!("{}^{}", names.label(&format!("csi/{}", self.driver)), self.handle)
     }
@@ -73,122 +73,127 @@ impl Attachable {
     }
 }
 
-/// The name of the object that stands for a volume at a node, as every agent of the ecosystem makes it.
+/// The name of the VolumeAttachment of a volume and node, which kubelets compute as well.
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{}", sha256_hex(format!("{handle}{driver}{node}").as_bytes()))
 }
 
-/// The volume that an attachment is of.
+/// The PersistentVolume of an attachment.
 pub fn volume_of(attachment: &VolumeAttachment) -> Option<&str> {
     attachment.spec.source.persistent_volume_name.as_deref()
 }
 
-/// A node and everything that bears on what is attached to it.
-pub struct Scene<'a> {
+/// A node with its pods and attachments.
+pub struct NodeView<'a> {
     /// The naming profile.
     pub names: &'a Names,
-    /// Its name.
+    /// The node's name.
     pub name: &'a str,
     /// The node, if it exists.
     pub node: Option<&'a Node>,
-    /// Its pods, as far as they have not ended, each with the volumes that it needs attached.
+    /// Its unfinished pods, with their volumes to attach.
     pub pods: Vec<(Arc<Pod>, Vec<Attachable>)>,
-    /// All attachments, of all nodes.
+    /// The attachments of all nodes.
     pub attachments: &'a [Arc<VolumeAttachment>],
-    /// A volume by name.
+    /// A PersistentVolume by name.
     pub volume: &'a dyn Fn(&str) -> Option<Arc<PersistentVolume>>,
-    /// How long the node has for an unmount, if it is not ready, before its volume is taken from it.
+    /// How long to wait for a node that is not ready to unmount an unused volume.
     pub unmount: Duration,
-    /// The pods of other nodes that use a volume.
-    pub elsewhere: &'a dyn Fn(&str) -> Vec<Arc<Pod>>,
+    /// The pods on other nodes that use a volume.
+    pub users_elsewhere: &'a dyn Fn(&str) -> Vec<Arc<Pod>>,
 }
 
-/// What is remembered from one look to the next. Losing it costs time and repeats words, nothing else.
+/// State that is kept between plans. Losing it restarts timeouts and repeats events.
 #[derive(Debug, Default)]
-pub struct Memory {
-    /// By attachment, since when nobody uses it but the node has it mounted.
+pub struct AttachState {
+    /// When each unused but mounted attachment was first found, by name.
     waiting: BTreeMap<String, Instant>,
-    /// By what nodes call the volume, the node that it was asked for and whose attachment the map does not show yet. Nodes are
-    /// looked at side by side: without this two could be given one volume.
-    asked: BTreeMap<String, String>,
-    /// What was said of a pod's volume.
-    told: BTreeSet<(String, String, String)>,
+    /// The node of each requested attachment that the cache does not show yet, by unique volume name. Without it, concurrent plans could attach a
+    /// volume to two nodes.
+    requested: BTreeMap<String, String>,
+    /// Pod uid, volume and text of recorded events.
+    reported: BTreeSet<(String, String, String)>,
 }
 
-impl Memory {
-    /// Whether this has not been said before.
-    fn first(&mut self, pod: &Pod, volume: &str, what: &str) -> bool {
-        if self.told.len() >= TOLD_MAX {
-            self.told.clear();
+impl AttachState {
+    /// Whether an event was not recorded before; records it.
+    fn is_new(&mut self, pod: &Pod, volume: &str, what: &str) -> bool {
+        if self.reported.len() >= REPORTED_MAX {
+            self.reported.clear();
         }
-        self.told.insert((pod.metadata.uid.clone(), volume.to_owned(), what.to_owned()))
+        self.reported.insert((pod.metadata.uid.clone(), volume.to_owned(), what.to_owned()))
     }
 }
 
-/// Attaches, reports and detaches.
-pub fn plan(scene: &Scene<'_>, memory: &mut Memory, now: Instant) -> Plan {
+/// Plans attachments, the node's status and detachments.
+pub fn plan(view: &NodeView<'_>, state: &mut AttachState, now: Instant) -> Plan {
     let mut plan = Plan::default();
-    // What the last look asked for is there by now, or was refused.
-    memory.asked.retain(|_, node| node != scene.name);
+    // The last plan's attachments are in the cache or were rejected.
+    state.requested.retain(|_, node| node != view.name);
     let mut wanted: BTreeMap<String, (&Attachable, Vec<&Arc<Pod>>)> = BTreeMap::new();
-    for (pod, volumes) in &scene.pods {
+    for (pod, volumes) in &view.pods {
         for volume in volumes {
-            let of = wanted.entry(volume.attachment(scene.name)).or_insert((volume, Vec::new()));
+            let of = wanted.entry(volume.attachment(view.name)).or_insert((volume, Vec::new()));
             of.1.push(pod);
         }
     }
-    let here = |a: &&Arc<VolumeAttachment>| a.spec.node_name == scene.name;
-    let attached: BTreeMap<&str, &Arc<VolumeAttachment>> = scene
+    let here = |a: &&Arc<VolumeAttachment>| a.spec.node_name == view.name;
+    let attached: BTreeMap<&str, &Arc<VolumeAttachment>> = view
         .attachments
         .iter()
         .filter(here)
         .map(|attachment| (attachment.metadata.name.as_str(), attachment))
         .collect();
     for (name, (volume, pods)) in &wanted {
-        memory.waiting.remove(name);
+        state.waiting.remove(name);
         match attached.get(name.as_str()) {
-            None => plan.absorb(scene.attach(name, volume, pods, memory)),
-            Some(attachment) => plan.said.extend(scene.failures(attachment, volume, pods, memory)),
+            None => plan.absorb(view.attach(name, volume, pods, state)),
+            Some(attachment) => {
+                plan.reports.extend(view.report_failures(attachment, volume, pods, state))
+            }
         }
     }
-    if !memory.waiting.is_empty() {
-        let known = scene.attachments.iter().map(|attachment| attachment.metadata.name.as_str());
+    if !state.waiting.is_empty() {
+        let known = view.attachments.iter().map(|attachment| attachment.metadata.name.as_str());
         let known: BTreeSet<&str> = known.collect();
-        memory.waiting.retain(|name, _| known.contains(name.as_str()));
+        state.waiting.retain(|name, _| known.contains(name.as_str()));
     }
     let unwanted =
         attached.values().filter(|attachment| !wanted.contains_key(&attachment.metadata.name));
-    let (leaving, wait) = scene.leaving(unwanted, memory, now);
+    let (leaving, wait) = view.find_detachable(unwanted, state, now);
     if let Some(wait) = wait {
-        plan.look_again_in(wait);
+        plan.requeue_in(wait);
     }
-    // What is about to go is not reported any more before it goes: no pod begins to rely on it.
-    plan.absorb(scene.report(&attached, &wanted, &leaving));
+    // A volume is removed from the node's status before it is detached, so that no pod starts to use it.
+    plan.absorb(view.update_node_status(&attached, &wanted, &leaving));
     plan.writes.extend(leaving.into_values());
     plan
 }
 
-impl Scene<'_> {
-    /// Asks the attacher for a volume, unless another node has it and nobody else may.
+impl NodeView<'_> {
+    /// Plans an attachment unless an exclusive volume is attached elsewhere.
     fn attach(
         &self,
         name: &str,
         volume: &Attachable,
         pods: &[&Arc<Pod>],
-        memory: &mut Memory,
+        state: &mut AttachState,
     ) -> Plan {
         let starting = pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_none());
         if self.node.is_none() || !starting {
             return Plan::default();
         }
         if volume.exclusive && self.is_elsewhere(volume) {
-            return Plan { said: self.refusals(volume, pods, memory), ..Plan::default() };
+            return Plan {
+                reports: self.report_multi_attach(volume, pods, state),
+                ..Plan::default()
+            };
         }
         let unique = volume.unique(self.names);
-        if volume.exclusive && memory.asked.contains_key(&unique) {
-            return Plan { again_in: Some(SETTLE), ..Plan::default() };
+        if volume.exclusive && state.requested.contains_key(&unique) {
+            return Plan { requeue_after: Some(RETRY), ..Plan::default() };
         }
-        memory.asked.insert(unique, self.name.to_owned());
+        state.requested.insert(unique, self.name.to_owned());
         let attachment = VolumeAttachment {
             metadata: ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() },
             spec: VolumeAttachmentSpec {
@@ -204,7 +209,7 @@ impl Scene<'_> {
         Plan::of([Write::Create(attachment.into())])
     }
 
-    /// Whether another node has the volume, or the same disk as another persistent volume.
+    /// Whether the volume, or another PersistentVolume with its handle, is attached to another node.
     fn is_elsewhere(&self, volume: &Attachable) -> bool {
         let others = self.attachments.iter().filter(|a| a.spec.node_name != self.name);
         let mut others = others.filter(|a| a.spec.attacher == volume.driver);
@@ -215,79 +220,90 @@ impl Scene<'_> {
         })
     }
 
-    /// Tells each pod once that another node has its volume.
-    fn refusals(
+    /// Records once for each pod that its volume is attached to another node.
+    fn report_multi_attach(
         &self,
         volume: &Attachable,
         pods: &[&Arc<Pod>],
-        memory: &mut Memory,
+        state: &mut AttachState,
     ) -> Vec<EventReport> {
-        let users = (self.elsewhere)(&volume.volume);
-        let mut said = Vec::new();
+        let users = (self.users_elsewhere)(&volume.volume);
+        let mut reports = Vec::new();
         for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
-            if memory.first(pod, &volume.volume, "multi-attach") {
+            if state.is_new(pod, &volume.volume, "multi-attach") {
                 let message = format!(
                     "Multi-Attach error for volume {:?} {}",
                     volume.volume,
                     used_by(pod, &users)
                 );
                 let kind = EventKind::Warning;
-                said.push(say(self.names, pod.as_ref(), kind, "FailedAttachVolume", message));
+                reports.push(event_report(
+                    self.names,
+                    pod.as_ref(),
+                    kind,
+                    "FailedAttachVolume",
+                    message,
+                ));
             }
         }
-        said
+        reports
     }
 
-    /// Tells each pod once of each failure of the attacher.
-    fn failures(
+    /// Records each error of the attacher once for each pod.
+    fn report_failures(
         &self,
         attachment: &VolumeAttachment,
         volume: &Attachable,
         pods: &[&Arc<Pod>],
-        memory: &mut Memory,
+        state: &mut AttachState,
     ) -> Vec<EventReport> {
         let Some(error) = &attachment.status.attach_error else { return Vec::new() };
         let when = error.time.to_string();
-        let mut said = Vec::new();
+        let mut reports = Vec::new();
         for pod in pods {
-            if memory.first(pod, &volume.volume, &format!("{when} {}", error.message)) {
+            if state.is_new(pod, &volume.volume, &format!("{when} {}", error.message)) {
                 let message = format!(
                     "AttachVolume.Attach failed for volume {:?} : {}",
                     volume.volume, error.message
                 );
                 let kind = EventKind::Warning;
-                said.push(say(self.names, pod.as_ref(), kind, "FailedAttachVolume", message));
+                reports.push(event_report(
+                    self.names,
+                    pod.as_ref(),
+                    kind,
+                    "FailedAttachVolume",
+                    message,
+                ));
             }
         }
-        said
+        reports
     }
 
-    /// The attachments that nobody needs and nobody has mounted, by name with what deletes them; and how long until the
-    /// first of the others may be taken by force.
-    fn leaving<'a>(
+    /// The deletions of unused and unmounted attachments by name, and the time until the first of the others can be deleted by force.
+    fn find_detachable<'a>(
         &self,
         unwanted: impl Iterator<Item = &'a &'a Arc<VolumeAttachment>>,
-        memory: &mut Memory,
+        state: &mut AttachState,
         now: Instant,
     ) -> (BTreeMap<String, Write>, Option<Duration>) {
-        let (mounted, state) = (self.mounted(), State::of(self.names, self.node));
+        let (mounted, node_state) = (self.mounted(), NodeState::of(self.names, self.node));
         let (mut leaving, mut wait) = (BTreeMap::new(), None);
         for attachment in unwanted {
             let name = &attachment.metadata.name;
-            // Others' attachments bear other names; they are not ours to take off.
-            if !is_ours(name) || attachment.metadata.deletion_timestamp.is_some() {
-                memory.waiting.remove(name);
+            // Attachments with other names belong to other clients.
+            if !has_controller_name(name) || attachment.metadata.deletion_timestamp.is_some() {
+                state.waiting.remove(name);
                 continue;
             }
             let may_be_mounted = match self.node {
                 Some(_) => mounted.contains(name),
-                // Without the object nobody says; the machine may well go on.
+                // Without the Node object its mounts are unknown, and the machine may be running.
                 None => attachment.status.attached,
             };
-            if may_be_mounted && state != State::Fenced {
-                let since = *memory.waiting.entry(name.clone()).or_insert(now);
+            if may_be_mounted && node_state != NodeState::OutOfService {
+                let since = *state.waiting.entry(name.clone()).or_insert(now);
                 let left = self.unmount.saturating_sub(now.saturating_duration_since(since));
-                if state == State::Ready {
+                if node_state == NodeState::Ready {
                     continue;
                 }
                 if !left.is_zero() {
@@ -295,7 +311,7 @@ impl Scene<'_> {
                     continue;
                 }
             }
-            memory.waiting.remove(name);
+            state.waiting.remove(name);
             let delete = Write::Delete {
                 kind: ObjectKind::VolumeAttachment,
                 key: ObjectKey::of(attachment.metadata()),
@@ -307,7 +323,7 @@ impl Scene<'_> {
         (leaving, wait)
     }
 
-    /// The names of the attachments whose volumes the node has mounted.
+    /// The names of the attachments whose volumes the node reports as in use.
     fn mounted(&self) -> BTreeSet<String> {
         let prefix = self.names.label("csi/");
         let in_use = self.node.into_iter().flat_map(|node| &node.status.volumes_in_use);
@@ -315,8 +331,8 @@ impl Scene<'_> {
         named.map(|(driver, handle)| attachment_name(handle, driver, self.name)).collect()
     }
 
-    /// Shows in the node what is attached to it, and tells the pods of what is new.
-    fn report(
+    /// Plans `volumesAttached` in the node's status, and the events of new attachments.
+    fn update_node_status(
         &self,
         attached: &BTreeMap<&str, &Arc<VolumeAttachment>>,
         wanted: &BTreeMap<String, (&Attachable, Vec<&Arc<Pod>>)>,
@@ -325,7 +341,7 @@ impl Scene<'_> {
         let Some(node) = self.node else { return Plan::default() };
         let shown: BTreeSet<&str> =
             node.status.volumes_attached.iter().map(|volume| volume.name.as_str()).collect();
-        let (mut report, mut said) = (BTreeSet::new(), Vec::new());
+        let (mut report, mut reports) = (BTreeSet::new(), Vec::new());
         for (name, attachment) in attached {
             let going = attachment.metadata.deletion_timestamp.is_some();
             if !attachment.status.attached || going || leaving.contains_key(*name) {
@@ -341,9 +357,9 @@ impl Scene<'_> {
                     format!("AttachVolume.Attach succeeded for volume {:?} ", volume.volume);
                 let of = |pod: &&Arc<Pod>| {
                     let (kind, reason) = (EventKind::Normal, "SuccessfulAttachVolume");
-                    say(self.names, pod.as_ref(), kind, reason, message.clone())
+                    event_report(self.names, pod.as_ref(), kind, reason, message.clone())
                 };
-                said.extend(pods.iter().map(of));
+                reports.extend(pods.iter().map(of));
             }
             report.insert(unique);
         }
@@ -352,46 +368,46 @@ impl Scene<'_> {
         }
         let volume = |name: String| AttachedVolume { name, device_path: String::new() };
         let list: Vec<AttachedVolume> = report.into_iter().map(volume).collect();
-        // Of the node's status this list alone is ours; everything else changes all the time.
+        // Without a version precondition: other fields of the status change often, and only this controller writes the list.
         let patch =
             json!({"metadata": {"uid": node.metadata.uid}, "status": {"volumesAttached": list}});
         let key = ObjectKey::of(&node.metadata);
         let write = Write::Patch { kind: ObjectKind::Node, key, part: Part::Status, patch };
-        Plan { writes: vec![write], said, ..Plan::default() }
+        Plan { writes: vec![write], reports, ..Plan::default() }
     }
 }
 
-/// What may be assumed of a node's mounts.
+/// Whether a node's report of its mounts is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The node itself says what is mounted.
+enum NodeState {
+    /// It is.
     Ready,
-    /// Nobody knows: it says nothing, or its object is gone.
-    Silent,
-    /// A user has said that it is off.
-    Fenced,
+    /// The node is not ready or deleted.
+    NotReady,
+    /// A user has marked the node as out of service.
+    OutOfService,
 }
 
-impl State {
+impl NodeState {
     fn of(names: &Names, node: Option<&Node>) -> Self {
-        let Some(node) = node else { return Self::Silent };
+        let Some(node) = node else { return Self::NotReady };
         let off = names.sub_label("node", "out-of-service");
         if node.spec.taints.iter().any(|taint| taint.key == off) {
-            return Self::Fenced;
+            return Self::OutOfService;
         }
         let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-        if ready { Self::Ready } else { Self::Silent }
+        if ready { Self::Ready } else { Self::NotReady }
     }
 }
 
-/// Whether an attachment has a name that a controller gave it.
-fn is_ours(name: &str) -> bool {
+/// Whether the attachment's name is one that this controller computes.
+fn has_controller_name(name: &str) -> bool {
     name.strip_prefix("csi-").is_some_and(|digits| {
         digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
     })
 }
 
-/// Who has the volume, as the ecosystem says it: pods of other namespaces are only counted.
+/// Which pods use the volume, as kube-controller-manager words it: pods of other namespaces are only counted.
 fn used_by(pod: &Pod, users: &[Arc<Pod>]) -> String {
     let (near, far): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) =
         users.iter().partition(|user| user.metadata.namespace == pod.metadata.namespace);

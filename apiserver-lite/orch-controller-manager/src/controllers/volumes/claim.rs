@@ -1,4 +1,4 @@
-//! A claim on its way to a volume: chosen among those there are, or made by a provisioner.
+//! The persistentvolume-binder's claims: binds a claim to an existing or provisioned volume.
 
 use std::sync::Arc;
 
@@ -9,17 +9,20 @@ use proto_client::events::EventKind;
 use serde_json::{Map, Value, json};
 
 use super::fit::{self, Choice};
-use super::{Marks, WAIT, change, has, is_promised, refer, say};
+use super::{
+    VolumeAnnotations, WAIT, conditional_patch, event_report, has_annotation, is_reserved_for,
+    reference_to,
+};
 use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
 
-/// What a claim is looked at with. Asked only for what is needed.
+/// The objects that a claim is planned with, read on demand.
 pub struct ClaimContext<'a> {
     /// The naming profile.
     pub names: &'a Names,
-    /// Its annotations.
-    pub marks: &'a Marks,
-    /// A volume by name. One that is not found does not exist.
+    /// The annotations.
+    pub annotations: &'a VolumeAnnotations,
+    /// A volume by name; none if it does not exist.
     pub volume: &'a dyn Fn(&str) -> Option<Arc<PersistentVolume>>,
     /// All volumes.
     pub volumes: &'a dyn Fn() -> Vec<Arc<PersistentVolume>>,
@@ -31,27 +34,27 @@ pub struct ClaimContext<'a> {
     pub pods: &'a dyn Fn() -> Vec<Arc<Pod>>,
 }
 
-/// The next step of a claim.
+/// Plans the next step of a claim.
 pub fn plan(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
-    if has(&claim.metadata, &context.marks.bind_completed) {
-        return keep(claim, context);
+    if has_annotation(&claim.metadata, &context.annotations.bind_completed) {
+        return check_bound(claim, context);
     }
     if claim.metadata.deletion_timestamp.is_some() {
         return Plan::default();
     }
     match claim.spec.volume_name.as_str() {
         "" => find(claim, context),
-        named => take(claim, named, context),
+        named => bind_named(claim, named, context),
     }
 }
 
-// === A claim that has no volume yet ===
+// === A claim without a volume ===
 
 fn find(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
-    let marks = context.marks;
-    let Some(class_name) = marks.class_of_claim(claim) else {
+    let annotations = context.annotations;
+    let Some(class_name) = annotations.class_of_claim(claim) else {
         return match (context.default_class)() {
-            Some(class) => Plan::of([change(
+            Some(class) => Plan::of([conditional_patch(
                 ObjectKind::PersistentVolumeClaim,
                 &claim.metadata,
                 Part::Main,
@@ -74,14 +77,14 @@ fn choose(
     let choice = if waits { Choice::Scheduler } else { Choice::Any };
     let volumes = (context.volumes)();
     let volumes = volumes.iter().map(Arc::as_ref);
-    if let Some(volume) = fit::best(context.marks, claim, volumes, choice) {
+    if let Some(volume) = fit::best(context.annotations, claim, volumes, choice) {
         return bind(claim, volume, context);
     }
-    let selected = has(&claim.metadata, &context.marks.selected_node);
+    let selected = has_annotation(&claim.metadata, &context.annotations.selected_node);
     let mut plan = match class {
         _ if waits && !selected => tell_waiting(claim, context),
         Some(class) => provision(claim, class, context),
-        None if class_name.is_empty() => told(
+        None if class_name.is_empty() => plan_event(
             context,
             claim,
             EventKind::Normal,
@@ -91,25 +94,25 @@ fn choose(
         None => {
             let group = context.names.group("storage");
             let message = format!("storageclass.{group} {class_name:?} not found");
-            told(context, claim, EventKind::Warning, "ProvisioningFailed", message)
+            plan_event(context, claim, EventKind::Warning, "ProvisioningFailed", message)
         }
     };
     plan.writes.extend(pending(claim));
     plan
 }
 
-fn told(
+fn plan_event(
     context: &ClaimContext<'_>,
     claim: &PersistentVolumeClaim,
     kind: EventKind,
     reason: &'static str,
     message: impl Into<String>,
 ) -> Plan {
-    let said = vec![say(context.names, claim, kind, reason, message)];
-    Plan { said, ..Plan::default() }
+    let reports = vec![event_report(context.names, claim, kind, reason, message)];
+    Plan { reports, ..Plan::default() }
 }
 
-/// Whose turn it is: a first pod's, or the scheduler's.
+/// The event of a claim with delayed binding: it waits for a pod, or for the pod to be scheduled.
 fn tell_waiting(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
     let pods = (context.pods)();
     let unplaced = pods.iter().filter(|pod| pod.spec.node_name.is_empty());
@@ -124,10 +127,10 @@ fn tell_waiting(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Pl
             ("WaitForPodScheduled", format!("waiting for pods {} to be scheduled", all.join(",")))
         }
     };
-    told(context, claim, EventKind::Normal, reason, message)
+    plan_event(context, claim, EventKind::Normal, reason, message)
 }
 
-/// Asks the class's provisioner for a volume: it watches for claims that name it.
+/// Annotates the claim with the class's provisioner, which watches for such claims.
 fn provision(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -136,22 +139,22 @@ fn provision(
     let provisioner = &class.provisioner;
     if provisioner.starts_with(&context.names.label("")) {
         let message = format!("no volume plugin matched name: {provisioner}");
-        return told(context, claim, EventKind::Warning, "ProvisioningFailed", message);
+        return plan_event(context, claim, EventKind::Warning, "ProvisioningFailed", message);
     }
     let message = format!(
         "waiting for a volume to be created, either by external provisioner {provisioner:?} or manually created by system administrator"
     );
-    let mut plan = told(context, claim, EventKind::Normal, "ExternalProvisioning", message);
-    let keys = &context.marks.provisioners;
-    let asked = |key: &String| claim.metadata.annotations.get(key) == Some(provisioner);
-    if !keys.iter().all(asked) {
-        let annotations: Map<String, Value> =
+    let mut plan = plan_event(context, claim, EventKind::Normal, "ExternalProvisioning", message);
+    let keys = &context.annotations.provisioners;
+    let has_provisioner = |key: &String| claim.metadata.annotations.get(key) == Some(provisioner);
+    if !keys.iter().all(has_provisioner) {
+        let patch: Map<String, Value> =
             keys.iter().map(|key| (key.clone(), json!(provisioner))).collect();
-        plan.writes.push(change(
+        plan.writes.push(conditional_patch(
             ObjectKind::PersistentVolumeClaim,
             &claim.metadata,
             Part::Main,
-            json!({"metadata": {"annotations": annotations}}),
+            json!({"metadata": {"annotations": patch}}),
         ));
     }
     plan
@@ -159,20 +162,20 @@ fn provision(
 
 // === A claim that names its volume ===
 
-fn take(claim: &PersistentVolumeClaim, named: &str, context: &ClaimContext<'_>) -> Plan {
+fn bind_named(claim: &PersistentVolumeClaim, named: &str, context: &ClaimContext<'_>) -> Plan {
     let Some(volume) = (context.volume)(named) else { return Plan::of(pending(claim)) };
     let refused = |reason, message: String| {
-        let mut plan = told(context, claim, EventKind::Warning, reason, message);
+        let mut plan = plan_event(context, claim, EventKind::Warning, reason, message);
         plan.writes.extend(pending(claim));
         plan
     };
-    if volume.spec.claim_ref.is_some() && !is_promised(&volume, claim) {
+    if volume.spec.claim_ref.is_some() && !is_reserved_for(&volume, claim) {
         let message = format!("volume {named:?} already bound to a different claim.");
         return refused("FailedBinding", message);
     }
-    let unpromised = volume.spec.claim_ref.is_none();
-    match fit::fault(context.marks, &volume, claim) {
-        Some(why) if unpromised => {
+    let unreserved = volume.spec.claim_ref.is_none();
+    match fit::fault(context.annotations, &volume, claim) {
+        Some(why) if unreserved => {
             refused("VolumeMismatch", format!("Cannot bind to requested volume {named:?}: {why}"))
         }
         _ => bind(claim, &volume, context),
@@ -181,17 +184,17 @@ fn take(claim: &PersistentVolumeClaim, named: &str, context: &ClaimContext<'_>) 
 
 // === Binding ===
 
-/// The volume first: from then on nobody else gets it.
+/// Writes the volume first: from then on it is reserved for the claim.
 fn bind(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
     context: &ClaimContext<'_>,
 ) -> Plan {
-    Plan::of(promise(claim, volume, context).into_iter().chain(complete(claim, volume, context)))
+    Plan::of(reserve(claim, volume, context).into_iter().chain(bind_claim(claim, volume, context)))
 }
 
-/// Makes the volume refer to this very claim.
-fn promise(
+/// Sets the volume's claimRef, with the claim's uid.
+fn reserve(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
     context: &ClaimContext<'_>,
@@ -199,44 +202,45 @@ fn promise(
     if volume.spec.claim_ref.as_ref().is_some_and(|of| of.uid == claim.metadata.uid) {
         return None;
     }
-    let of = refer(context.names, claim);
+    let of = reference_to(context.names, claim);
     let mut patch = json!({"spec": {"claimRef": of}});
-    if !is_promised(volume, claim) {
-        let mark = &context.marks.bound_by_controller;
+    if !is_reserved_for(volume, claim) {
+        let mark = &context.annotations.bound_by_controller;
         patch["metadata"] = json!({"annotations": {mark.as_str(): "yes"}});
     }
-    Some(change(ObjectKind::PersistentVolume, &volume.metadata, Part::Main, patch))
+    Some(conditional_patch(ObjectKind::PersistentVolume, &volume.metadata, Part::Main, patch))
 }
 
-/// Makes the claim name its volume.
-fn complete(
+/// Sets the claim's volume name.
+fn bind_claim(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
     context: &ClaimContext<'_>,
 ) -> Option<Write> {
-    let marks = context.marks;
-    if has(&claim.metadata, &marks.bind_completed) {
+    let annotations = context.annotations;
+    if has_annotation(&claim.metadata, &annotations.bind_completed) {
         return None;
     }
-    let mut annotations = Map::from_iter([(marks.bind_completed.clone(), json!("yes"))]);
+    let mut patch_annotations =
+        Map::from_iter([(annotations.bind_completed.clone(), json!("yes"))]);
     let mut patch = json!({});
     if claim.spec.volume_name.is_empty() {
-        annotations.insert(marks.bound_by_controller.clone(), json!("yes"));
+        patch_annotations.insert(annotations.bound_by_controller.clone(), json!("yes"));
         patch["spec"] = json!({"volumeName": volume.metadata.name});
     }
-    patch["metadata"] = json!({"annotations": annotations});
-    Some(change(ObjectKind::PersistentVolumeClaim, &claim.metadata, Part::Main, patch))
+    patch["metadata"] = json!({"annotations": patch_annotations});
+    Some(conditional_patch(ObjectKind::PersistentVolumeClaim, &claim.metadata, Part::Main, patch))
 }
 
 // === A claim that was bound ===
 
-/// A bound claim keeps its volume; when that is gone, the claim is lost and never given another.
-fn keep(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
+/// A bound claim keeps its volume. If the volume is deleted, the claim is lost and not bound again.
+fn check_bound(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
     let lost = |reason, message: &str| {
         if claim.status.phase == "Lost" {
             return Plan::default();
         }
-        let mut plan = told(context, claim, EventKind::Warning, reason, message);
+        let mut plan = plan_event(context, claim, EventKind::Warning, reason, message);
         plan.writes.push(status(claim, json!({"phase": "Lost"})));
         plan
     };
@@ -251,8 +255,8 @@ fn keep(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
     };
     match &volume.spec.claim_ref {
         Some(of) if of.uid == claim.metadata.uid => Plan::of(show_bound(claim, &volume)),
-        None => Plan::of(promise(claim, &volume, context)),
-        Some(_) if is_promised(&volume, claim) => Plan::of(promise(claim, &volume, context)),
+        None => Plan::of(reserve(claim, &volume, context)),
+        Some(_) if is_reserved_for(&volume, claim) => Plan::of(reserve(claim, &volume, context)),
         Some(_) => {
             let message = "Two claims are bound to the same volume, this one is bound incorrectly";
             lost("ClaimMisbound", message)
@@ -260,7 +264,7 @@ fn keep(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
     }
 }
 
-/// What the claim has got. Its size is told once: from then on it is the resizers' to tell.
+/// The status of a bound claim. The capacity is set once: later the resizers update it.
 fn show_bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Write> {
     let newly = claim.status.phase != "Bound";
     if !newly && claim.status.access_modes == volume.spec.access_modes {
@@ -279,7 +283,7 @@ fn pending(claim: &PersistentVolumeClaim) -> Option<Write> {
 
 fn status(claim: &PersistentVolumeClaim, fields: Value) -> Write {
     let fields = json!({ "status": fields });
-    change(ObjectKind::PersistentVolumeClaim, &claim.metadata, Part::Status, fields)
+    conditional_patch(ObjectKind::PersistentVolumeClaim, &claim.metadata, Part::Status, fields)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Claims that pods bring along: made from the pod's own template, owned by the pod, gone with it.
+//! The ephemeral-volume controller: creates the claims of ephemeral volumes, which the pod owns.
 
 use std::sync::Arc;
 
@@ -8,18 +8,17 @@ use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 use proto_client::events::EventKind;
 
-use super::{is_own, own_claim, say};
+use super::{ephemeral_claim_name, event_report, is_ephemeral_claim_of};
 use crate::api_writes::Write;
 use crate::controllers::Plan;
 use crate::controllers::owners::controlled_by;
 
-/// Whether a pod brings claims along.
+/// Whether a pod has ephemeral volumes.
 pub fn has_own(pod: &Pod) -> bool {
     pod.spec.volumes.iter().any(|volume| volume.volume_source.ephemeral.is_some())
 }
 
-/// Makes the claims of a pod that are not there. A claim of the same name that is not the pod's own is left alone: the
-/// pod waits, and is told.
+/// Plans the missing claims of a pod. A claim of the same name that the pod does not own gives an event, and the pod waits.
 pub fn plan(
     names: &Names,
     pod: &Pod,
@@ -33,10 +32,10 @@ pub fn plan(
         if volume.volume_source.ephemeral.is_none() {
             continue;
         }
-        match claim(&own_claim(pod, &volume.name)) {
-            Some(claim) if !is_own(pod, &claim) => {
+        match claim(&ephemeral_claim_name(pod, &volume.name)) {
+            Some(claim) if !is_ephemeral_claim_of(pod, &claim) => {
                 let (kind, message) = (EventKind::Warning, conflict(pod, &volume.name));
-                plan.said.push(say(names, pod, kind, "FailedBinding", message));
+                plan.reports.push(event_report(names, pod, kind, "FailedBinding", message));
             }
             Some(_) => {}
             None => plan.writes.extend(own(names, pod, volume)),
@@ -56,7 +55,7 @@ fn own(names: &Names, pod: &Pod, volume: &Volume) -> Option<Write> {
     let template = volume.volume_source.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
     let api_version = names.api_version(Pod::GROUP, Pod::VERSION);
     let metadata = ObjectMeta {
-        name: own_claim(pod, &volume.name),
+        name: ephemeral_claim_name(pod, &volume.name),
         namespace: pod.metadata.namespace.clone(),
         labels: template.metadata.labels.clone(),
         annotations: template.metadata.annotations.clone(),
@@ -115,7 +114,7 @@ mod tests {
         let planned = plan(names(), &owner(), |name| Some(Arc::new(claim(name))));
         assert!(planned.writes.is_empty());
         assert_eq!(
-            (&*planned.said[0].reason, planned.said[0].message.as_str()),
+            (&*planned.reports[0].reason, planned.reports[0].message.as_str()),
             (
                 "FailedBinding",
                 "ephemeral volume scratch: PVC ns/p-scratch was not created for pod ns/p (pod is not owner)"

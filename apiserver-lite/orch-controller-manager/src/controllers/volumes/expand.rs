@@ -1,25 +1,24 @@
-//! A claim that asks for more than it has: its driver's resizer makes the volume larger, the node its file system.
-//! Nothing here can do either; people are told who does.
+//! The persistentvolume-expander: records who expands a claim. The CSI driver's resizer expands the volume, and the kubelet the file system.
 
 use proto_api::Quantity;
 use proto_api::core::v1::PersistentVolumeClaim;
 use proto_api::names::Names;
 use proto_client::events::EventKind;
 
-use super::{say, storage};
+use super::{event_report, storage};
 use crate::controllers::Plan;
 
-/// Says once for each wish that it is a resizer's turn. `told` is the last wish of the claim that was told of.
-pub fn plan(names: &Names, claim: &PersistentVolumeClaim, told: Option<Quantity>) -> Plan {
+/// Records an event once for each requested size. `announced` is the last announced size of the claim.
+pub fn plan(names: &Names, claim: &PersistentVolumeClaim, announced: Option<Quantity>) -> Plan {
     let wanted = storage(&claim.spec.resources.requests);
-    let news = told != Some(wanted);
+    let news = announced != Some(wanted);
     let bound = claim.status.phase == "Bound" && claim.metadata.deletion_timestamp.is_none();
     if !(news && bound && wanted > storage(&claim.status.capacity)) {
         return Plan::default();
     }
     let message = "Ignoring the PVC: didn't find a plugin capable of expanding the volume; waiting for an external controller to process this PVC.";
-    let said = vec![say(names, claim, EventKind::Normal, "ExternalExpanding", message)];
-    Plan { said, ..Plan::default() }
+    let reports = vec![event_report(names, claim, EventKind::Normal, "ExternalExpanding", message)];
+    Plan { reports, ..Plan::default() }
 }
 
 #[cfg(test)]
@@ -28,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_for_more_is_told_once() {
+    fn a_wish_for_more_is_announced_once() {
         let sized = |size: &str, phase: &str| {
             let mut claim = claim("c");
             claim.status.phase = phase.into();
@@ -36,17 +35,17 @@ mod tests {
             claim.spec.resources.requests.insert("storage".into(), size.parse().unwrap());
             claim
         };
-        let told = |claim: &PersistentVolumeClaim, before: Option<&str>| {
-            plan(names(), claim, before.map(|size| size.parse().unwrap())).said.len()
+        let announced = |claim: &PersistentVolumeClaim, before: Option<&str>| {
+            plan(names(), claim, before.map(|size| size.parse().unwrap())).reports.len()
         };
         let large = sized("2Gi", "Bound");
-        assert_eq!(told(&sized("1Gi", "Bound"), None), 0);
-        assert_eq!(told(&large, None), 1);
-        assert_eq!(told(&large, Some("2Gi")), 0);
-        assert_eq!(told(&large, Some("1500Mi")), 1, "another wish");
-        assert_eq!(told(&sized("2Gi", "Pending"), None), 0);
+        assert_eq!(announced(&sized("1Gi", "Bound"), None), 0);
+        assert_eq!(announced(&large, None), 1);
+        assert_eq!(announced(&large, Some("2Gi")), 0);
+        assert_eq!(announced(&large, Some("1500Mi")), 1, "another wish");
+        assert_eq!(announced(&sized("2Gi", "Pending"), None), 0);
         let mut grown = large;
         grown.status.capacity.insert("storage".into(), "2Gi".parse().unwrap());
-        assert_eq!(told(&grown, None), 0);
+        assert_eq!(announced(&grown, None), 0);
     }
 }

@@ -1,30 +1,30 @@
-//! Which volume a claim gets: of those that will do, one with the fewest access modes, and of these the smallest.
+//! Matching of volumes to claims: the volume with the fewest access modes, and of these the smallest.
 
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto_api::selectors::Selector;
 
-use super::{Marks, is_promised, mode, storage};
+use super::{VolumeAnnotations, is_reserved_for, mode, storage};
 
-/// Who chooses the volume of a claim.
+/// Which volumes a claim may be bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Any volume that fits.
+    /// Any matching volume.
     Any,
-    /// The scheduler, together with a node: only a volume that is promised already.
+    /// Only a reserved volume: the scheduler selects the others together with a node.
     Scheduler,
 }
 
-/// The best of `volumes` for a claim. One that is promised to it comes before all others.
+/// The best of `volumes` for a claim; a reserved one comes first.
 pub fn best<'a>(
-    marks: &Marks,
+    annotations: &VolumeAnnotations,
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
     choice: Choice,
 ) -> Option<&'a PersistentVolume> {
-    let wanted = Wanted::of(marks, claim)?;
+    let wanted = Wanted::of(annotations, claim)?;
     let mut best: Option<&PersistentVolume> = None;
     for volume in volumes {
-        if is_promised(volume, claim) {
+        if is_reserved_for(volume, claim) {
             if wanted.takes_promised(volume) {
                 return Some(volume);
             }
@@ -37,9 +37,13 @@ pub fn best<'a>(
     best
 }
 
-/// Whether a claim could be given a volume that nobody has.
-pub fn suits(marks: &Marks, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    Wanted::of(marks, claim).is_some_and(|wanted| wanted.takes(volume))
+/// Whether a claim can be bound to an available volume.
+pub fn suits(
+    annotations: &VolumeAnnotations,
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> bool {
+    Wanted::of(annotations, claim).is_some_and(|wanted| wanted.takes(volume))
 }
 
 fn better(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
@@ -48,24 +52,24 @@ fn better(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
     (a.0, a.1, &volume.metadata.name) < (b.0, b.1, &than.metadata.name)
 }
 
-/// What a claim asks of a volume.
+/// The requirements of a claim.
 struct Wanted<'a> {
-    marks: &'a Marks,
+    annotations: &'a VolumeAnnotations,
     claim: &'a PersistentVolumeClaim,
     selector: Option<Selector>,
 }
 
 impl<'a> Wanted<'a> {
-    /// `None` when the selector is none.
-    fn of(marks: &'a Marks, claim: &'a PersistentVolumeClaim) -> Option<Self> {
+    /// `None` if the selector is invalid.
+    fn of(annotations: &'a VolumeAnnotations, claim: &'a PersistentVolumeClaim) -> Option<Self> {
         let selector = match &claim.spec.selector {
             Some(selector) => Some(Selector::from_label_selector(selector, "spec.selector").ok()?),
             None => None,
         };
-        Some(Self { marks, claim, selector })
+        Some(Self { annotations, claim, selector })
     }
 
-    /// A promise holds only for a volume that is large enough and offers the right modes.
+    /// A reserved volume must also be large enough and have the access modes.
     fn takes_promised(&self, volume: &PersistentVolume) -> bool {
         fault_of_size(volume, self.claim).is_none()
             && fault_of_mode(volume, self.claim).is_none()
@@ -76,29 +80,30 @@ impl<'a> Wanted<'a> {
     fn takes(&self, volume: &PersistentVolume) -> bool {
         volume.spec.claim_ref.is_none()
             && volume.status.phase == "Available"
-            && fault(self.marks, volume, self.claim).is_none()
+            && fault(self.annotations, volume, self.claim).is_none()
             && self.selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
     }
 }
 
-/// Whether the volume is this very claim's.
+/// Whether the claimRef has the claim's uid.
 fn is_theirs(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|of| of.uid == claim.metadata.uid)
 }
 
-/// Why a volume that a claim names is none for it, in the ecosystem's words.
+/// Why a volume that a claim names does not match it, as kube-controller-manager words it.
 pub fn fault(
-    marks: &Marks,
+    annotations: &VolumeAnnotations,
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
 ) -> Option<&'static str> {
-    let class = marks.class_of_claim(claim).unwrap_or_default();
+    let class = annotations.class_of_claim(claim).unwrap_or_default();
     if volume.metadata.deletion_timestamp.is_some() {
         return Some("the volume is marked for deletion");
     }
     fault_of_size(volume, claim)
         .or_else(|| {
-            (class != marks.class_of_volume(volume)).then_some("storageClassName does not match")
+            (class != annotations.class_of_volume(volume))
+                .then_some("storageClassName does not match")
         })
         .or_else(|| fault_of_mode(volume, claim))
         .or_else(|| fault_of_access(volume, claim))
@@ -117,7 +122,7 @@ fn fault_of_size(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Op
     small.then_some("requested PV is too small")
 }
 
-/// Why the volume's mode is not the claim's.
+/// Why the volume modes do not match.
 pub fn fault_of_mode(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
@@ -136,7 +141,7 @@ mod tests {
     use super::*;
 
     fn chosen(claim: &PersistentVolumeClaim, volumes: &[PersistentVolume]) -> Option<String> {
-        let best = best(&Marks::new(names()), claim, volumes, Choice::Any);
+        let best = best(&VolumeAnnotations::new(names()), claim, volumes, Choice::Any);
         best.map(|volume| volume.metadata.name.clone())
     }
 
@@ -172,14 +177,14 @@ mod tests {
             Some(LabelSelector { match_labels: labels.clone().into(), ..Default::default() });
         let mut gold = volume("gold", "9Gi");
         gold.metadata.labels = labels.into();
-        let marks = Marks::new(names());
-        assert!(suits(&marks, &gold, &picky) && suits(&marks, &gold, &claim("c")));
-        assert!(!suits(&marks, &volume("v", "1Gi"), &picky));
+        let annotations = VolumeAnnotations::new(names());
+        assert!(suits(&annotations, &gold, &picky) && suits(&annotations, &gold, &claim("c")));
+        assert!(!suits(&annotations, &volume("v", "1Gi"), &picky));
         assert_eq!(chosen(&picky, &[volume("v", "1Gi"), gold]).as_deref(), Some("gold"));
     }
 
     fn refer_to(claim: &PersistentVolumeClaim) -> proto_api::core::v1::ObjectReference {
-        super::super::refer(names(), claim)
+        super::super::reference_to(names(), claim)
     }
 
     #[test]
@@ -187,9 +192,9 @@ mod tests {
         let wanted = claim("c");
         let all = [volume("v", "1Gi"), promised("mine", &wanted, false)];
         assert_eq!(chosen(&wanted, &all).as_deref(), Some("mine"));
-        let marks = Marks::new(names());
-        assert!(best(&marks, &wanted, &all[..1], Choice::Scheduler).is_none());
-        assert!(best(&marks, &wanted, &all, Choice::Scheduler).is_some());
+        let annotations = VolumeAnnotations::new(names());
+        assert!(best(&annotations, &wanted, &all[..1], Choice::Scheduler).is_none());
+        assert!(best(&annotations, &wanted, &all, Choice::Scheduler).is_some());
         let mut small = promised("mine", &wanted, true);
         small.spec.capacity.insert("storage".into(), "1Mi".parse().unwrap());
         assert_eq!(chosen(&wanted, &[small]), None);

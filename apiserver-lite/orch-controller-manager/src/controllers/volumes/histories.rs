@@ -1,8 +1,8 @@
-//! Random histories of claims, volumes, pods and a provisioner, against a server that checks versions as the real one
-//! does. The controllers see maps that are behind, lose their memory at any point, and stop between any two writes.
+//! Random histories of claims, volumes, pods and a provisioner, against a model of the API server that checks versions. The controllers read
+//! stale caches, lose their state at any point, and stop between any two writes.
 //!
-//! What may never happen: two claims with one volume, a claim that loses the volume that it has, a volume or claim that
-//! goes while it is used. What has to happen in the end: a claim has a volume if one fits.
+//! Safety: no two claims have one volume, no claim loses its volume, no volume or claim in use is deleted. Liveness: a claim is bound in the end if a
+//! volume matches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ struct Objects {
     class: Option<StorageClass>,
 }
 
-/// The server, and what the controllers have seen of it.
+/// The server, and the caches of the controllers.
 struct Cluster {
-    marks: Marks,
+    annotations: VolumeAnnotations,
     now: Objects,
-    /// Older states; the controllers look at one of them.
+    /// Older states, of which the caches show one.
     before: Vec<Objects>,
     version: u64,
     made: u32,
-    /// By claim's uid, the volume that it was seen bound with.
+    /// The volume that each claim was bound to, by the claim's uid.
     pairs: BTreeMap<String, String>,
 }
 
@@ -59,11 +59,11 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// Changes an object as a server would: not one of another version or uid, and of it only the part that is meant.
+/// Patches an object as the server does: checks version and uid, and changes only the given part.
 fn patched<T: Resource>(old: &T, part: Part, patch: &Value, version: u64) -> Option<T> {
     let metadata = old.metadata();
     let asked = &patch["metadata"];
-    let same = |key: &str, is: &str| asked.get(key).is_none_or(|said| said == is);
+    let same = |key: &str, is: &str| asked.get(key).is_none_or(|expected| expected == is);
     if !same("uid", &metadata.uid) || !same("resourceVersion", &metadata.resource_version) {
         return None;
     }
@@ -79,7 +79,7 @@ fn patched<T: Resource>(old: &T, part: Part, patch: &Value, version: u64) -> Opt
     Some(new)
 }
 
-/// Puts a changed object back; one that is to go and that nothing holds is gone.
+/// Stores a changed object; deletes a terminating one without finalizers.
 fn put<T: Resource>(map: &mut BTreeMap<String, T>, object: T) {
     let metadata = object.metadata();
     let name = metadata.name.clone();
@@ -96,8 +96,8 @@ impl Cluster {
             class: Some(class("made", "disk.csi.test", "Immediate")),
             ..Objects::default()
         };
-        let marks = Marks::new(names());
-        Self { marks, now, before: Vec::new(), version: 10, made: 0, pairs: BTreeMap::new() }
+        let annotations = VolumeAnnotations::new(names());
+        Self { annotations, now, before: Vec::new(), version: 10, made: 0, pairs: BTreeMap::new() }
     }
 
     fn next(&mut self) -> String {
@@ -110,7 +110,7 @@ impl Cluster {
         format!("u{}", self.made)
     }
 
-    /// Does a write, or refuses it.
+    /// Executes a write, or rejects it.
     fn write(&mut self, write: &Write) -> bool {
         self.version += 1;
         let version = self.version;
@@ -139,13 +139,15 @@ impl Cluster {
         done.is_some()
     }
 
-    // === What may never happen ===
+    // === Safety ===
 
     fn check(&mut self) {
         let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
         for claim in self.now.claims.values() {
             let volume = &claim.spec.volume_name;
-            if volume.is_empty() || !has(&claim.metadata, &self.marks.bind_completed) {
+            if volume.is_empty()
+                || !has_annotation(&claim.metadata, &self.annotations.bind_completed)
+            {
                 continue;
             }
             let other = owners.insert(volume, &claim.metadata.uid);
@@ -169,7 +171,8 @@ impl Cluster {
         }
         let name = &new.metadata.name;
         let user = self.now.claims.values().find(|claim| {
-            claim.spec.volume_name == *name && has(&claim.metadata, &self.marks.bind_completed)
+            claim.spec.volume_name == *name
+                && has_annotation(&claim.metadata, &self.annotations.bind_completed)
         });
         assert!(user.is_none(), "{name} goes while a claim has it");
     }
@@ -184,7 +187,7 @@ impl Cluster {
 
     // === The controllers ===
 
-    /// What the maps of the controllers show: some state of the past for volumes, and one for claims.
+    /// The caches of the controllers: a past state for volumes, and one for claims.
     fn seen(&self, age: (usize, usize)) -> Objects {
         let back = |age: usize| {
             let at = self.before.len().checked_sub(age % 4);
@@ -196,13 +199,13 @@ impl Cluster {
     fn plan_claim(&self, seen: &Objects, name: &str) -> Plan {
         let Some(claim) = seen.claims.get(name) else { return Plan::default() };
         let volume = |name: &str| {
-            // As the worker does: a bound claim's volume is asked for before it is called lost.
+            // As the reconciler does: a bound claim's volume is read before it counts as lost.
             let found = seen.volumes.get(name).or_else(|| self.now.volumes.get(name));
             found.cloned().map(Arc::new)
         };
         let context = ClaimContext {
             names: names(),
-            marks: &self.marks,
+            annotations: &self.annotations,
             volume: &volume,
             volumes: &|| seen.volumes.values().cloned().map(Arc::new).collect(),
             class: &|_| seen.class.clone().map(Arc::new),
@@ -212,7 +215,7 @@ impl Cluster {
         super::claim::plan(claim, &context)
     }
 
-    /// The claim behind a volume: the map's, or the server's if the map has none of that uid.
+    /// The claim of a volume, from the cache, or from the server if the cache has none with that uid.
     fn behind(&self, seen: &Objects, volume: &PersistentVolume) -> Option<PersistentVolumeClaim> {
         let of = volume.spec.claim_ref.as_ref()?;
         let shown = seen.claims.get(&of.name);
@@ -222,21 +225,22 @@ impl Cluster {
         self.now.claims.get(&of.name).cloned()
     }
 
-    /// One look of every controller at everything, each plan cut short after `writes` writes.
+    /// One reconcile of every key, each plan stopped after `writes` writes.
     fn look(&mut self, age: (usize, usize), writes: usize) -> bool {
         let seen = self.seen(age);
         let mut plans = Vec::new();
         for (name, claim) in &seen.claims {
             plans.push(self.plan_claim(&seen, name));
-            let held = protection::is_held(&claim.metadata, &self.marks.claim_protection);
+            let held =
+                protection::has_finalizer(&claim.metadata, &self.annotations.claim_protection);
             let pods = seen.pods.values().chain(self.now.pods.values());
             let used = held && pods.into_iter().any(|pod| protection::uses(pod, claim));
-            plans.push(protection::plan_claim(&self.marks, claim, used));
+            plans.push(protection::plan_claim(&self.annotations, claim, used));
         }
         for volume in seen.volumes.values() {
             let claim = self.behind(&seen, volume);
-            plans.push(super::volume::plan(names(), &self.marks, volume, claim.as_ref()));
-            plans.push(protection::plan_volume(&self.marks, volume, claim.as_ref()));
+            plans.push(super::volume::plan(names(), &self.annotations, volume, claim.as_ref()));
+            plans.push(protection::plan_volume(&self.annotations, volume, claim.as_ref()));
         }
         let mut changed = false;
         for plan in plans {
@@ -250,7 +254,7 @@ impl Cluster {
         changed
     }
 
-    // === Everybody else ===
+    // === Other clients ===
 
     fn make_claim(&mut self, nth: u8, gib: u8, made: bool) {
         let name = format!("c{}", nth % 3);
@@ -260,7 +264,7 @@ impl Cluster {
         let mut claim = claim(&name);
         claim.metadata.uid = self.uid();
         claim.metadata.resource_version = self.next();
-        claim.metadata.finalizers = vec![self.marks.claim_protection.clone()];
+        claim.metadata.finalizers = vec![self.annotations.claim_protection.clone()];
         claim.spec.storage_class_name = Some(if made { "made" } else { "" }.into());
         let size = format!("{}Gi", 1 + gib % 3).parse().unwrap();
         claim.spec.resources.requests.insert("storage".into(), size);
@@ -275,20 +279,20 @@ impl Cluster {
         let mut volume = volume(&name, &format!("{}Gi", 1 + gib % 3));
         volume.metadata.uid = self.uid();
         volume.metadata.resource_version = self.next();
-        volume.metadata.finalizers = vec![self.marks.volume_protection.clone()];
+        volume.metadata.finalizers = vec![self.annotations.volume_protection.clone()];
         volume.status.phase = "Pending".into();
         if let Some(to) = promise {
-            let mut of = refer(names(), &claim(&format!("c{}", to % 3)));
+            let mut of = reference_to(names(), &claim(&format!("c{}", to % 3)));
             of.uid.clear();
             volume.spec.claim_ref = Some(of);
         }
         self.now.volumes.insert(name, volume);
     }
 
-    /// Makes volumes for claims that ask for them, and deletes those that are released.
+    /// Provisions volumes for annotated claims, and deletes released ones.
     fn provision(&mut self) {
         for claim in self.now.claims.clone().into_values() {
-            let asked = has(&claim.metadata, &self.marks.provisioners[0]);
+            let asked = has_annotation(&claim.metadata, &self.annotations.provisioners[0]);
             let name = format!("pvc-{}", claim.metadata.uid);
             if !asked || !claim.spec.volume_name.is_empty() || self.now.volumes.contains_key(&name)
             {
@@ -296,8 +300,8 @@ impl Cluster {
             }
             let mut volume = promised(&name, &claim, true);
             volume.metadata.resource_version = self.next();
-            volume.metadata.finalizers = vec![self.marks.volume_protection.clone()];
-            let by = self.marks.provisioned_by.clone();
+            volume.metadata.finalizers = vec![self.annotations.volume_protection.clone()];
+            let by = self.annotations.provisioned_by.clone();
             volume.metadata.annotations.insert(by, "disk.csi.test".into());
             volume.spec.storage_class_name = "made".into();
             volume.spec.capacity = claim.spec.resources.requests.clone();
@@ -306,7 +310,7 @@ impl Cluster {
             self.now.volumes.insert(name, volume);
         }
         for mut volume in self.now.volumes.clone().into_values() {
-            let made = has(&volume.metadata, &self.marks.provisioned_by);
+            let made = has_annotation(&volume.metadata, &self.annotations.provisioned_by);
             if made && volume.status.phase == "Released" {
                 volume.metadata.deletion_timestamp = Some(Time::from_unix(1));
                 volume.metadata.resource_version = self.next();
@@ -333,7 +337,7 @@ impl Cluster {
         put(&mut self.now.volumes, volume);
     }
 
-    /// A pod comes to a node or goes. It does not come with a claim that is to go: no agent would start it.
+    /// A pod is scheduled or deleted. No pod is started with a terminating claim.
     fn toggle_pod(&mut self, nth: u8) {
         let (name, claim) = (format!("p{}", nth % 3), format!("c{}", nth % 3));
         let going = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
@@ -345,7 +349,7 @@ impl Cluster {
     }
 }
 
-/// Something that happens.
+/// A step of a history.
 #[derive(Clone, Debug)]
 enum Step {
     Claim(u8, u8, bool),
@@ -354,7 +358,7 @@ enum Step {
     DeleteVolume(u8),
     Pod(u8),
     Provision,
-    /// The controllers look at maps of such ages, and stop after so many writes of each plan.
+    /// The controllers run with caches of these ages, and stop after this many writes of each plan.
     Look((usize, usize), usize),
 }
 
@@ -375,7 +379,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn nothing_bound_is_broken_and_what_fits_is_found(steps in proptest::collection::vec(step(), 1..60)) {
+    fn bindings_are_kept_and_matching_volumes_are_bound(steps in proptest::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new();
         for step in steps {
             let state = cluster.now.clone();
@@ -390,7 +394,7 @@ proptest! {
             }
             cluster.before.push(state);
         }
-        // In the end the controllers are left alone.
+        // In the end the controllers run undisturbed.
         for round in 0.. {
             cluster.provision();
             if !cluster.look((0, 0), usize::MAX) {
@@ -403,7 +407,7 @@ proptest! {
             let going = claim.metadata.deletion_timestamp.is_some();
             let made = claim.spec.storage_class_name.as_deref() == Some("made");
             let open = claim.spec.volume_name.is_empty() && !going;
-            let fits = fit::best(&cluster.marks, claim, free.iter().copied(), fit::Choice::Any);
+            let fits = fit::best(&cluster.annotations, claim, free.iter().copied(), fit::Choice::Any);
             prop_assert!(!open || fits.is_none() && !made, "{} could have a volume", claim.metadata.name);
             let done = claim.status.phase == "Bound" || going || open;
             prop_assert!(done, "{} is {}", claim.metadata.name, claim.status.phase);

@@ -1,36 +1,40 @@
-//! Finalizers that keep claims as long as pods use them, and volumes as long as they are a claim's.
+//! The pvc-protection and pv-protection controllers: finalizers on claims that pods use, and on bound volumes.
 
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use super::{Marks, is_own, own_claim};
+use super::{VolumeAnnotations, ephemeral_claim_name, is_ephemeral_claim_of};
 use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
 
-/// Puts the finalizer on a claim, or takes it off one that is to go and is not used.
-pub fn plan_claim(marks: &Marks, claim: &PersistentVolumeClaim, used: bool) -> Plan {
+/// Adds the finalizer to a claim, or removes it from a terminating claim that is not used.
+pub fn plan_claim(
+    annotations: &VolumeAnnotations,
+    claim: &PersistentVolumeClaim,
+    used: bool,
+) -> Plan {
     let kind = ObjectKind::PersistentVolumeClaim;
-    Plan::of(step(kind, &claim.metadata, &marks.claim_protection, used))
+    Plan::of(step(kind, &claim.metadata, &annotations.claim_protection, used))
 }
 
-/// The same for a volume. `claim` is the object under the name that the volume refers to.
+/// The same for a volume. `claim` is the object with the name in its claimRef.
 pub fn plan_volume(
-    marks: &Marks,
+    annotations: &VolumeAnnotations,
     volume: &PersistentVolume,
     claim: Option<&PersistentVolumeClaim>,
 ) -> Plan {
     let used = is_claimed(volume, claim);
     let kind = ObjectKind::PersistentVolume;
-    Plan::of(step(kind, &volume.metadata, &marks.volume_protection, used))
+    Plan::of(step(kind, &volume.metadata, &annotations.volume_protection, used))
 }
 
-/// Whether an object that is to go still waits for a protection to be lifted.
-pub fn is_held(metadata: &ObjectMeta, finalizer: &str) -> bool {
+/// Whether a terminating object has the finalizer.
+pub fn has_finalizer(metadata: &ObjectMeta, finalizer: &str) -> bool {
     metadata.deletion_timestamp.is_some() && metadata.finalizers.iter().any(|f| f == finalizer)
 }
 
-/// A volume is in use while it is bound, and from the moment that it is promised to a claim that is there.
+/// Whether a volume is bound, or reserved for an existing claim.
 fn is_claimed(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> bool {
     let of = volume.spec.claim_ref.as_ref();
     let theirs = claim.is_some_and(|c| of.is_some_and(|of| of.uid == c.metadata.uid));
@@ -47,11 +51,10 @@ fn step(kind: ObjectKind, metadata: &ObjectMeta, finalizer: &str, used: bool) ->
         _ => return None,
     }
     let patch = json!({"metadata": {"finalizers": finalizers}});
-    Some(super::change(kind, metadata, Part::Main, patch))
+    Some(super::conditional_patch(kind, metadata, Part::Main, patch))
 }
 
-/// Whether a pod uses a claim so that the claim may not go. A pod that has no node yet will not be started with a
-/// claim that is to go.
+/// Whether a pod's use of a claim protects it. An unscheduled pod is not scheduled with a terminating claim.
 pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     if pod.spec.node_name.is_empty() || pod.metadata.namespace != claim.metadata.namespace {
         return false;
@@ -61,13 +64,13 @@ pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         let source = &volume.volume_source;
         source.persistent_volume_claim.as_ref().is_some_and(|of| of.claim_name == *name)
             || source.ephemeral.is_some()
-                && own_claim(pod, &volume.name) == *name
-                && is_own(pod, claim)
+                && ephemeral_claim_name(pod, &volume.name) == *name
+                && is_ephemeral_claim_of(pod, claim)
                 && !is_over(pod)
     })
 }
 
-/// A pod that has ended and is to go needs its own claims no more.
+/// Whether a pod is finished and terminating, so that its ephemeral claims are not used.
 fn is_over(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
         && matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
@@ -91,12 +94,13 @@ mod tests {
 
     #[test]
     fn a_claim_is_kept_as_long_as_a_pod_uses_it() {
-        let marks = Marks::new(names());
-        let planned =
-            |claim: &PersistentVolumeClaim, used| finalizers(&plan_claim(&marks, claim, used));
+        let annotations = VolumeAnnotations::new(names());
+        let planned = |claim: &PersistentVolumeClaim, used| {
+            finalizers(&plan_claim(&annotations, claim, used))
+        };
         let mut claim = claim("c");
         assert_eq!(planned(&claim, false), Some(1));
-        claim.metadata.finalizers = vec![marks.claim_protection.clone(), "else/x".into()];
+        claim.metadata.finalizers = vec![annotations.claim_protection.clone(), "else/x".into()];
         assert_eq!(planned(&claim, false), None);
         claim.metadata.deletion_timestamp = Some(Time::from_unix(1));
         assert_eq!(planned(&claim, true), None);
@@ -118,14 +122,14 @@ mod tests {
 
     #[test]
     fn a_volume_is_kept_from_its_promise_to_its_release() {
-        let marks = Marks::new(names());
+        let annotations = VolumeAnnotations::new(names());
         let owner = claim("c");
         let planned = |phase: &str, claim: Option<&PersistentVolumeClaim>| {
             let mut volume = promised("v", &owner, true);
             volume.status.phase = phase.into();
-            volume.metadata.finalizers = vec![marks.volume_protection.clone()];
+            volume.metadata.finalizers = vec![annotations.volume_protection.clone()];
             volume.metadata.deletion_timestamp = Some(Time::from_unix(1));
-            finalizers(&plan_volume(&marks, &volume, claim)).is_some()
+            finalizers(&plan_volume(&annotations, &volume, claim)).is_some()
         };
         assert!(!planned("Bound", Some(&owner)) && !planned("Bound", None));
         assert!(!planned("Available", Some(&owner)), "between the two writes of a binding");

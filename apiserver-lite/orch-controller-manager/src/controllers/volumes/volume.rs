@@ -1,18 +1,18 @@
-//! A volume and what becomes of it when its claim goes.
+//! The persistentvolume-binder's volumes: phase and reclaim policy.
 
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto_api::names::Names;
 use proto_client::events::EventKind;
 use serde_json::{Value, json};
 
-use super::{Marks, change, fit, has, say};
+use super::{VolumeAnnotations, conditional_patch, event_report, fit, has_annotation};
 use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
 
-/// The next step of a volume. `claim` is the object under the name that the volume refers to, if there is one.
+/// Plans the next step of a volume. `claim` is the object with the name in its claimRef, if it exists.
 pub fn plan(
     names: &Names,
-    marks: &Marks,
+    annotations: &VolumeAnnotations,
     volume: &PersistentVolume,
     claim: Option<&PersistentVolumeClaim>,
 ) -> Plan {
@@ -20,16 +20,16 @@ pub fn plan(
         return Plan::of(phase(volume, "Available"));
     };
     match claim.filter(|claim| claim.metadata.uid == of.uid) {
-        None => release(names, marks, volume),
+        None => release(names, annotations, volume),
         Some(claim) if claim.spec.volume_name == volume.metadata.name => {
             Plan::of(phase(volume, "Bound"))
         }
         Some(claim) if claim.spec.volume_name.is_empty() => mismatch(names, volume, claim),
-        Some(_) => let_go(names, marks, volume),
+        Some(_) => let_go(names, annotations, volume),
     }
 }
 
-/// The claim is about to be bound, or never will be.
+/// The claim is not bound: it may be bound to this volume later.
 fn mismatch(names: &Names, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Plan {
     if fit::fault_of_mode(volume, claim).is_none() {
         return Plan::default();
@@ -42,49 +42,49 @@ fn mismatch(names: &Names, volume: &PersistentVolume, claim: &PersistentVolumeCl
         "Cannot bind PersistentVolume {of_volume:?} to requested PersistentVolumeClaim {of_claim:?} due to incompatible volumeMode."
     );
     let kind = EventKind::Warning;
-    let said = vec![
-        say(names, volume, kind, "VolumeMismatch", to_volume),
-        say(names, claim, kind, "VolumeMismatch", to_claim),
+    let reports = vec![
+        event_report(names, volume, kind, "VolumeMismatch", to_volume),
+        event_report(names, claim, kind, "VolumeMismatch", to_claim),
     ];
-    Plan { said, ..Plan::default() }
+    Plan { reports, ..Plan::default() }
 }
 
-/// The claim has another volume: this one was made for it and is not needed, or is free again.
-fn let_go(names: &Names, marks: &Marks, volume: &PersistentVolume) -> Plan {
-    let made_for_it = has(&volume.metadata, &marks.provisioned_by)
+/// The claim is bound to another volume: this one is deleted if it was provisioned for the claim, else released.
+fn let_go(names: &Names, annotations: &VolumeAnnotations, volume: &PersistentVolume) -> Plan {
+    let made_for_it = has_annotation(&volume.metadata, &annotations.provisioned_by)
         && volume.spec.persistent_volume_reclaim_policy == "Delete";
     if made_for_it {
-        return release(names, marks, volume);
+        return release(names, annotations, volume);
     }
-    let by_us = has(&volume.metadata, &marks.bound_by_controller);
+    let by_us = has_annotation(&volume.metadata, &annotations.bound_by_controller);
     let patch = if by_us {
-        let mark = &marks.bound_by_controller;
+        let mark = &annotations.bound_by_controller;
         json!({"metadata": {"annotations": {mark.as_str(): null}}, "spec": {"claimRef": null}})
     } else {
-        // The user's promise stays, to whoever bears that name next.
+        // A reservation by the user is kept for the next claim of the name.
         json!({"spec": {"claimRef": {"uid": null, "resourceVersion": null}}})
     };
-    Plan::of([change(ObjectKind::PersistentVolume, &volume.metadata, Part::Main, patch)])
+    Plan::of([conditional_patch(ObjectKind::PersistentVolume, &volume.metadata, Part::Main, patch)])
 }
 
-/// The claim is gone: says so first, then does what the policy asks for.
-fn release(names: &Names, marks: &Marks, volume: &PersistentVolume) -> Plan {
+/// The claim is deleted: sets the phase, then applies the reclaim policy.
+fn release(names: &Names, annotations: &VolumeAnnotations, volume: &PersistentVolume) -> Plan {
     match volume.status.phase.as_str() {
-        "Released" => reclaim(names, marks, volume),
+        "Released" => reclaim(names, annotations, volume),
         "Failed" => Plan::default(),
         _ => Plan::of(phase(volume, "Released")),
     }
 }
 
-fn reclaim(names: &Names, marks: &Marks, volume: &PersistentVolume) -> Plan {
+fn reclaim(names: &Names, annotations: &VolumeAnnotations, volume: &PersistentVolume) -> Plan {
     let failed = |reason, message: String| {
         let fields = json!({"phase": "Failed", "message": message});
-        let said = vec![say(names, volume, EventKind::Warning, reason, message)];
-        Plan { writes: vec![status(volume, fields)], said, ..Plan::default() }
+        let reports = vec![event_report(names, volume, EventKind::Warning, reason, message)];
+        Plan { writes: vec![status(volume, fields)], reports, ..Plan::default() }
     };
     match volume.spec.persistent_volume_reclaim_policy.as_str() {
-        "Delete" if is_external(names, marks, volume) => Plan::default(),
-        // Paths of nodes are not this program's to delete, and other sources have no deleter here.
+        "Delete" if is_external(names, annotations, volume) => Plan::default(),
+        // Host paths are not deleted, and other sources have no deleter.
         "Delete" => failed(
             "VolumeFailedDelete",
             format!(
@@ -99,11 +99,11 @@ fn reclaim(names: &Names, marks: &Marks, volume: &PersistentVolume) -> Plan {
     }
 }
 
-/// Whether somebody else deletes what is behind the volume, and then the volume.
-fn is_external(names: &Names, marks: &Marks, volume: &PersistentVolume) -> bool {
-    let by = volume.metadata.annotations.get(&marks.provisioned_by);
+/// Whether an external provisioner deletes the storage and the volume.
+fn is_external(names: &Names, annotations: &VolumeAnnotations, volume: &PersistentVolume) -> bool {
+    let by = volume.metadata.annotations.get(&annotations.provisioned_by);
     by.is_some_and(|by| !by.starts_with(&names.label("")))
-        || has(&volume.metadata, &marks.migrated_to)
+        || has_annotation(&volume.metadata, &annotations.migrated_to)
 }
 
 fn phase(volume: &PersistentVolume, phase: &str) -> Option<Write> {
@@ -113,7 +113,7 @@ fn phase(volume: &PersistentVolume, phase: &str) -> Option<Write> {
 
 fn status(volume: &PersistentVolume, fields: Value) -> Write {
     let fields = json!({ "status": fields });
-    change(ObjectKind::PersistentVolume, &volume.metadata, Part::Status, fields)
+    conditional_patch(ObjectKind::PersistentVolume, &volume.metadata, Part::Status, fields)
 }
 
 #[cfg(test)]
@@ -121,9 +121,9 @@ mod tests {
     use super::super::examples::*;
     use super::*;
 
-    /// What is done, in short.
+    /// The plan in short form.
     fn done(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> String {
-        let plan = plan(names(), &Marks::new(names()), volume, claim);
+        let plan = plan(names(), &VolumeAnnotations::new(names()), volume, claim);
         let short = |write: &Write| match write {
             Write::Patch { part: Part::Status, patch, .. } => {
                 patch["status"]["phase"].as_str().unwrap().to_owned()
@@ -131,8 +131,8 @@ mod tests {
             Write::Patch { patch, .. } => patch["spec"].to_string(),
             other => unreachable!("{other:?}"),
         };
-        let said = plan.said.iter().map(|said| said.reason.to_string());
-        plan.writes.iter().map(short).chain(said).collect::<Vec<_>>().join(" ")
+        let reports = plan.reports.iter().map(|event| event.reason.to_string());
+        plan.writes.iter().map(short).chain(reports).collect::<Vec<_>>().join(" ")
     }
 
     fn bound(policy: &str, phase: &str) -> (PersistentVolume, PersistentVolumeClaim) {
@@ -193,10 +193,13 @@ mod tests {
             done(&volume, Some(&claim)),
             r#"{"claimRef":{"uid":null,"resourceVersion":null}}"#
         );
-        let marks = Marks::new(names());
-        volume.metadata.annotations.insert(marks.bound_by_controller.clone(), "yes".into());
+        let annotations = VolumeAnnotations::new(names());
+        volume.metadata.annotations.insert(annotations.bound_by_controller.clone(), "yes".into());
         assert_eq!(done(&volume, Some(&claim)), r#"{"claimRef":null}"#);
-        volume.metadata.annotations.insert(marks.provisioned_by.clone(), "disk.csi.test".into());
+        volume
+            .metadata
+            .annotations
+            .insert(annotations.provisioned_by.clone(), "disk.csi.test".into());
         assert_eq!(done(&volume, Some(&claim)), "Released", "one too many");
     }
 }

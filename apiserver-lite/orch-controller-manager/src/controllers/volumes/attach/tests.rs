@@ -1,4 +1,4 @@
-//! Tables of nodes and what is attached to them.
+//! Tables of nodes and attachments.
 
 use proto_api::Time;
 use proto_api::core::v1::{CSIPersistentVolumeSource, NodeCondition, Taint};
@@ -7,7 +7,7 @@ use proto_api::storage::v1::VolumeError;
 use super::super::examples::*;
 use super::*;
 
-/// A volume of a driver.
+/// A CSI volume.
 fn disk(name: &str) -> PersistentVolume {
     let mut volume = volume(name, "1Gi");
     volume.spec.persistent_volume_source.csi = Some(CSIPersistentVolumeSource {
@@ -18,13 +18,13 @@ fn disk(name: &str) -> PersistentVolume {
     volume
 }
 
-/// One node with its pods; all volumes are disks.
+/// One node with its pods; all volumes are exclusive.
 struct Cluster {
     node: Option<Node>,
     pods: Vec<(Pod, &'static str)>,
     attachments: Vec<VolumeAttachment>,
-    elsewhere: Vec<Pod>,
-    memory: Memory,
+    users_elsewhere: Vec<Pod>,
+    state: AttachState,
     shared: bool,
 }
 
@@ -39,8 +39,8 @@ impl Cluster {
             node: Some(node),
             pods: Vec::new(),
             attachments: Vec::new(),
-            elsewhere: Vec::new(),
-            memory: Memory::default(),
+            users_elsewhere: Vec::new(),
+            state: AttachState::default(),
             shared: false,
         }
     }
@@ -58,14 +58,14 @@ impl Cluster {
     }
 
     fn plan_at(&mut self, now: Instant) -> Plan {
-        let mut memory = std::mem::take(&mut self.memory);
+        let mut state = std::mem::take(&mut self.state);
         let attachable = |name: &str| Attachable::of(&self.disk(name)).unwrap();
         let pods = self.pods.iter();
         let pods =
             pods.map(|(pod, name)| (Arc::new(pod.clone()), vec![attachable(name)])).collect();
         let attachments: Vec<_> = self.attachments.iter().cloned().map(Arc::new).collect();
-        let elsewhere: Vec<_> = self.elsewhere.iter().cloned().map(Arc::new).collect();
-        let scene = Scene {
+        let users_elsewhere: Vec<_> = self.users_elsewhere.iter().cloned().map(Arc::new).collect();
+        let view = NodeView {
             names: names(),
             name: "n1",
             node: self.node.as_ref(),
@@ -73,10 +73,10 @@ impl Cluster {
             attachments: &attachments,
             volume: &|name| Some(Arc::new(self.disk(name))),
             unmount: Duration::from_secs(6 * 60),
-            elsewhere: &|_| elsewhere.clone(),
+            users_elsewhere: &|_| users_elsewhere.clone(),
         };
-        let plan = plan(&scene, &mut memory, now);
-        self.memory = memory;
+        let plan = plan(&view, &mut state, now);
+        self.state = state;
         plan
     }
 
@@ -96,7 +96,7 @@ fn attachment(volume: &str, node: &str, attached: bool) -> VolumeAttachment {
     made
 }
 
-/// What a plan does, in short.
+/// The plan in short form.
 fn short(plan: &Plan) -> Vec<String> {
     let write = |write: &Write| match write {
         Write::Create(_) => "attach".to_owned(),
@@ -107,8 +107,8 @@ fn short(plan: &Plan) -> Vec<String> {
         }
         other => unreachable!("{other:?}"),
     };
-    let said = plan.said.iter().map(|said| said.reason.to_string());
-    plan.writes.iter().map(write).chain(said).collect()
+    let reports = plan.reports.iter().map(|event| event.reason.to_string());
+    plan.writes.iter().map(write).chain(reports).collect()
 }
 
 const UNIQUE: &str = "kubernetes.io/csi/disk.csi.test^h-d";
@@ -130,7 +130,7 @@ fn the_life_of_an_attachment() {
     cluster.attachments[0].status.attached = true;
     let plan = cluster.plan();
     assert_eq!(short(&plan), ["report 1", "SuccessfulAttachVolume"]);
-    assert_eq!(plan.said[0].message, "AttachVolume.Attach succeeded for volume \"d\" ");
+    assert_eq!(plan.reports[0].message, "AttachVolume.Attach succeeded for volume \"d\" ");
     let reported = AttachedVolume { name: UNIQUE.into(), device_path: String::new() };
     cluster.node().status.volumes_attached.push(reported);
     cluster.node().status.volumes_in_use.push(UNIQUE.into());
@@ -152,16 +152,16 @@ fn a_volume_for_one_node_is_not_given_to_two() {
     let plan = cluster.plan();
     assert_eq!(short(&plan), ["FailedAttachVolume"]);
     assert_eq!(
-        plan.said[0].message,
+        plan.reports[0].message,
         "Multi-Attach error for volume \"d\" Volume is already exclusively attached to one node and can't be attached to another"
     );
     assert_eq!(short(&cluster.plan()), [""; 0], "told once");
     cluster.pods[0].0.metadata.uid = "another".into();
     let mut far = user("far", "c", "n2");
     far.metadata.namespace = "other".into();
-    cluster.elsewhere = vec![user("a", "c", "n2"), far];
+    cluster.users_elsewhere = vec![user("a", "c", "n2"), far];
     assert!(
-        cluster.plan().said[0]
+        cluster.plan().reports[0]
             .message
             .ends_with("used by pod(s) a and 1 pod(s) in different namespaces")
     );
@@ -176,12 +176,12 @@ fn a_volume_for_one_node_is_not_given_to_two() {
 fn two_nodes_that_are_looked_at_at_once_are_not_given_one_volume() {
     let mut cluster = Cluster::new();
     cluster.pods = vec![(user("p", "c", "n1"), "d")];
-    cluster.memory.asked.insert(UNIQUE.into(), "n2".into());
+    cluster.state.requested.insert(UNIQUE.into(), "n2".into());
     let plan = cluster.plan();
-    assert_eq!((short(&plan), plan.again_in), (Vec::new(), Some(SETTLE)));
-    cluster.memory.asked.clear();
+    assert_eq!((short(&plan), plan.requeue_after), (Vec::new(), Some(RETRY)));
+    cluster.state.requested.clear();
     assert_eq!(short(&cluster.plan()), ["attach"]);
-    assert_eq!(cluster.memory.asked.get(UNIQUE).map(String::as_str), Some("n1"));
+    assert_eq!(cluster.state.requested.get(UNIQUE).map(String::as_str), Some("n1"));
     assert_eq!(short(&cluster.plan()), ["attach"], "it was refused: asked for again");
 }
 
@@ -194,7 +194,10 @@ fn an_attacher_s_failure_is_told_once() {
         Some(VolumeError { time: Time::from_unix(1), message: "no such shelf".into() });
     cluster.attachments = vec![failed];
     let plan = cluster.plan();
-    assert_eq!(plan.said[0].message, "AttachVolume.Attach failed for volume \"d\" : no such shelf");
+    assert_eq!(
+        plan.reports[0].message,
+        "AttachVolume.Attach failed for volume \"d\" : no such shelf"
+    );
     assert_eq!(short(&cluster.plan()), [""; 0]);
     cluster.attachments[0].status.attach_error.as_mut().unwrap().time = Time::from_unix(2);
     assert_eq!(short(&cluster.plan()), ["FailedAttachVolume"], "it has failed again");
@@ -207,9 +210,9 @@ fn a_silent_node_has_six_minutes() {
     cluster.node().status.volumes_in_use.push(UNIQUE.into());
     let start = Instant::now();
     let at = |secs| start + Duration::from_secs(secs);
-    assert_eq!(cluster.plan_at(at(0)).again_in, None, "a node that is well unmounts it");
+    assert_eq!(cluster.plan_at(at(0)).requeue_after, None, "a node that is well unmounts it");
     cluster.node().status.conditions[0].status = "Unknown".into();
-    assert_eq!(cluster.plan_at(at(100)).again_in, Some(Duration::from_secs(260)));
+    assert_eq!(cluster.plan_at(at(100)).requeue_after, Some(Duration::from_secs(260)));
     assert!(!short(&cluster.plan_at(at(100))).contains(&"detach".to_owned()));
     assert!(short(&cluster.plan_at(at(360))).contains(&"detach".to_owned()));
 }
@@ -227,7 +230,7 @@ fn a_node_that_is_off_has_nothing_mounted() {
     assert!(short(&cluster.plan()).contains(&"detach".to_owned()));
 }
 
-/// Deleting the object of a node stops no machine: its agent still writes to what it has mounted.
+/// Deleting a Node object does not stop the machine: its pods may still write to mounted volumes.
 #[test]
 fn a_node_whose_object_is_gone_has_six_minutes_too() {
     let mut cluster = Cluster::new();
@@ -238,12 +241,12 @@ fn a_node_whose_object_is_gone_has_six_minutes_too() {
     let plan = cluster.plan_at(at(0));
     assert_eq!(short(&plan), ["detach"], "what never was attached");
     cluster.attachments.pop();
-    assert_eq!(plan.again_in, Some(Duration::from_secs(360)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(360)));
     assert_eq!(short(&cluster.plan_at(at(359))), [""; 0]);
     assert_eq!(short(&cluster.plan_at(at(360))), ["detach"]);
 }
 
-/// Two persistent volumes of one disk are one volume.
+/// Two PersistentVolumes with one handle are one volume.
 #[test]
 fn a_disk_with_two_names_is_not_given_to_two_nodes() {
     let (pod, same) = (Arc::new(user("p", "c", "n1")), "same");
@@ -258,7 +261,7 @@ fn a_disk_with_two_names_is_not_given_to_two_nodes() {
     theirs.metadata.name = attachment_name(same, "disk.csi.test", "n2");
     let attachments = [Arc::new(theirs)];
     let (find, nobody) = (|name: &str| Some(Arc::new(named(name))), |_: &str| Vec::new());
-    let scene = |attachments| Scene {
+    let view = |attachments| NodeView {
         names: names(),
         name: "n1",
         node: cluster.node.as_ref(),
@@ -266,14 +269,14 @@ fn a_disk_with_two_names_is_not_given_to_two_nodes() {
         attachments,
         volume: &find,
         unmount: Duration::ZERO,
-        elsewhere: &nobody,
+        users_elsewhere: &nobody,
     };
     let now = Instant::now();
-    let planned = plan(&scene(&attachments), &mut Memory::default(), now);
+    let planned = plan(&view(&attachments), &mut AttachState::default(), now);
     assert_eq!(short(&planned), ["FailedAttachVolume"]);
-    let mut memory = Memory::default();
-    memory.asked.insert(format!("kubernetes.io/csi/disk.csi.test^{same}"), "n2".into());
-    assert_eq!(plan(&scene(&[]), &mut memory, now).again_in, Some(SETTLE));
+    let mut state = AttachState::default();
+    state.requested.insert(format!("kubernetes.io/csi/disk.csi.test^{same}"), "n2".into());
+    assert_eq!(plan(&view(&[]), &mut state, now).requeue_after, Some(RETRY));
 }
 
 #[test]

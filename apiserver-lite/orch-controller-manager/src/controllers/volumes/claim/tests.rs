@@ -1,9 +1,9 @@
-//! Tables of claims and what is done about them.
+//! Tables of claims and their plans.
 
 use super::super::examples::*;
 use super::*;
 
-/// A cluster of a few objects.
+/// The objects of a cluster.
 #[derive(Default)]
 struct Cluster {
     volumes: Vec<PersistentVolume>,
@@ -14,7 +14,7 @@ struct Cluster {
 
 impl Cluster {
     fn plan(&self, claim: &PersistentVolumeClaim) -> Plan {
-        let marks = Marks::new(names());
+        let annotations = VolumeAnnotations::new(names());
         let volumes: Vec<_> = self.volumes.iter().cloned().map(Arc::new).collect();
         let class = |name: &str| {
             let found = self.classes.iter().find(|class| class.metadata.name == name);
@@ -22,7 +22,7 @@ impl Cluster {
         };
         let context = ClaimContext {
             names: names(),
-            marks: &marks,
+            annotations: &annotations,
             volume: &|name| volumes.iter().find(|v| v.metadata.name == name).cloned(),
             volumes: &|| volumes.clone(),
             class: &class,
@@ -37,8 +37,8 @@ impl Cluster {
     }
 }
 
-fn said(plan: &Plan) -> Vec<(&str, &str)> {
-    plan.said.iter().map(|said| (&*said.reason, said.message.as_str())).collect()
+fn events(plan: &Plan) -> Vec<(&str, &str)> {
+    plan.reports.iter().map(|event| (&*event.reason, event.message.as_str())).collect()
 }
 
 fn patches(plan: &Plan) -> Vec<(ObjectKind, Part, Value)> {
@@ -112,9 +112,9 @@ fn a_named_volume_must_fit() {
         wanted.spec.volume_name = "v".into();
         change(&mut there);
         let plan = Cluster::with(there).plan(&wanted);
-        plan.said.first().map_or_else(
+        plan.reports.first().map_or_else(
             || format!("{} writes", plan.writes.len()),
-            |said| format!("{} {}", said.reason, said.message),
+            |event| format!("{} {}", event.reason, event.message),
         )
     };
     let no = |why: &str| format!("VolumeMismatch Cannot bind to requested volume \"v\": {why}");
@@ -164,7 +164,7 @@ fn a_lost_volume_is_told_and_never_replaced() {
         let mut cluster = others();
         cluster.volumes.push(promised("taken", &super::super::examples::claim("other"), true));
         let plan = cluster.plan(&claim);
-        assert_eq!(plan.said[0].reason, reason);
+        assert_eq!(plan.reports[0].reason, reason);
         let writes = patches(&plan);
         let [(_, Part::Status, patch)] = &writes[..] else { unreachable!("{plan:?}") };
         assert_eq!(patch["status"]["phase"], "Lost");
@@ -181,7 +181,7 @@ fn classes_provision() {
     let with = |class: StorageClass| Cluster { classes: vec![class], ..Cluster::default() };
     let plan = with(class("fast", "disk.csi.test", "Immediate")).plan(&wanted);
     assert_eq!(
-        said(&plan),
+        events(&plan),
         [(
             "ExternalProvisioning",
             "waiting for a volume to be created, either by external provisioner \"disk.csi.test\" or manually created by system administrator"
@@ -191,16 +191,16 @@ fn classes_provision() {
     assert_eq!(asked["volume.kubernetes.io/storage-provisioner"], "disk.csi.test");
     assert_eq!(asked["volume.beta.kubernetes.io/storage-provisioner"], "disk.csi.test");
     assert_eq!(
-        said(&Cluster::default().plan(&wanted)),
+        events(&Cluster::default().plan(&wanted)),
         [("ProvisioningFailed", "storageclass.storage.k8s.io \"fast\" not found")]
     );
     let none = "kubernetes.io/no-provisioner";
     assert_eq!(
-        said(&with(class("fast", none, "Immediate")).plan(&wanted)),
+        events(&with(class("fast", none, "Immediate")).plan(&wanted)),
         [("ProvisioningFailed", "no volume plugin matched name: kubernetes.io/no-provisioner")]
     );
     assert_eq!(
-        said(&Cluster::default().plan(&claim("c"))),
+        events(&Cluster::default().plan(&claim("c"))),
         [(
             "FailedBinding",
             "no persistent volumes available for this claim and no storage class is set"
@@ -220,16 +220,16 @@ fn a_class_may_wait_for_a_pod() {
         ..Cluster::default()
     };
     assert_eq!(
-        said(&cluster.plan(&wanted)),
+        events(&cluster.plan(&wanted)),
         [("WaitForFirstConsumer", "waiting for first consumer to be created before binding")]
     );
     cluster.pods = vec![user("p", "c", ""), user("q", "c", "")];
     assert_eq!(
-        said(&cluster.plan(&wanted)),
+        events(&cluster.plan(&wanted)),
         [("WaitForPodScheduled", "waiting for pods p,q to be scheduled")]
     );
     wanted.metadata.annotations.insert("volume.kubernetes.io/selected-node".into(), "n".into());
-    assert_eq!(said(&cluster.plan(&wanted))[0].0, "ExternalProvisioning");
+    assert_eq!(events(&cluster.plan(&wanted))[0].0, "ExternalProvisioning");
     let mut chosen = promised("v", &wanted, true);
     chosen.spec.storage_class_name = "late".into();
     cluster.volumes = vec![chosen];

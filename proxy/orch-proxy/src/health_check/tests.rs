@@ -117,7 +117,7 @@ async fn servers_follow_services_and_wait_for_ports_that_are_taken() {
     let running = Running::start();
     running.tell(&[("web", port, 1)]);
     let failed = async {
-        while !running.board.text().contains("1 ports cannot be taken") {
+        while !running.board.text().contains("1 ports cannot be bound") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

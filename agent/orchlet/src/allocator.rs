@@ -1,7 +1,8 @@
-//! Gives containers processors, memory and devices of their own: brings the pure deciders, the plugins and the journal together.
+//! Allocates exclusive CPUs, memory and devices to containers: combines the pure deciders
+//! (`agent_node::managers`), device plugins and the journal.
 //!
-//! One pod is decided about at a time. What it is given is durable before its first container is made, and is given back when the pod
-//! is over.
+//! Pods are admitted one at a time. An allocation is durable before the pod's first container is
+//! created, and is released when the pod terminates.
 
 pub mod pool;
 pub mod settings;
@@ -23,27 +24,27 @@ use tokio::sync::watch;
 use crate::journal::Journal;
 use crate::metrics::OperationMetrics;
 
-/// What starts the keys of pods' shares in the journal.
+/// Prefix of the journal keys of pods' allocations.
 const SHARE: &str = "share/";
-/// The key of the resources that had a plugin.
+/// Journal key of the resources that had a device plugin.
 const RESOURCES: &str = "device-resources";
 
-/// Who has what. Shared by the pods' tasks.
+/// The allocations of the node. Shared by pod tasks.
 pub struct Allocator {
     rules: ManagerRules,
     machine: MachineTopology,
     plugins: Plugins,
     journal: Journal,
-    /// Held while a pod is decided about.
+    /// Held while a pod is admitted.
     deciding: tokio::sync::Mutex<()>,
     holdings: Mutex<Allocations>,
-    /// Counts changes of the holdings.
+    /// Counts changes of the allocations.
     version: watch::Sender<u64>,
     operations: OperationMetrics,
 }
 
 impl Allocator {
-    /// An allocator that remembers what the journal has.
+    /// An allocator with the allocations of the journal.
     pub fn new(
         rules: ManagerRules,
         machine: MachineTopology,
@@ -58,21 +59,21 @@ impl Allocator {
         Self { rules, machine, plugins, journal, deciding, holdings, version, operations }
     }
 
-    /// The resources that had a plugin before the agent was started.
+    /// Resources that had a device plugin before the start.
     pub fn known_resources(journal: &Journal) -> Vec<String> {
         let bytes = journal.note(RESOURCES).unwrap_or_default();
         serde_json::from_slice(&bytes).unwrap_or_default()
     }
 
-    /// The plugins.
+    /// The device plugins.
     pub fn plugins(&self) -> &Plugins {
         &self.plugins
     }
 
-    /// Gives a pod its share; one that has it already keeps it.
+    /// Allocates a pod's resources; existing allocations are kept.
     ///
     /// # Errors
-    /// The share cannot be had: the pod does not run here, and nothing is given.
+    /// The resources cannot be allocated: the pod is not admitted, and nothing is allocated.
     pub async fn admit(&self, pod: &Pod) -> Result<(), AdmissionRefusal> {
         let inventory = self.plugins.inventory();
         if !self.wants_anything(pod, &inventory) {
@@ -119,7 +120,7 @@ impl Allocator {
         self.rules.cpus.is_some() || self.rules.memory.is_some() || asks_device()
     }
 
-    /// What a container has, as the runtime is told.
+    /// A container's allocations for its CRI configuration.
     pub fn granted(&self, pod: &Pod, container: &str) -> GrantedResources {
         let holdings = self.lock();
         let own = holdings.get(&pod.metadata.uid).and_then(|all| all.get(container));
@@ -136,7 +137,7 @@ impl Allocator {
         granted
     }
 
-    /// Processors of a container: its own, else those that nobody has; empty when they are not managed.
+    /// CPUs of a container: its exclusive ones, else the shared pool; empty without a CPU manager.
     fn cpus_of(&self, own: Option<&Grant>, holdings: &Allocations) -> String {
         match own {
             _ if self.rules.cpus.is_none() => String::new(),
@@ -145,10 +146,10 @@ impl Allocator {
         }
     }
 
-    /// Has a container's devices prepared before it starts.
+    /// Calls PreStartContainer of the device plugins of a container.
     ///
     /// # Errors
-    /// A plugin refuses.
+    /// A plugin fails.
     pub async fn prepare(&self, pod: &Pod, container: &str) -> Result<(), DeviceError> {
         let devices = {
             let holdings = self.lock();
@@ -161,7 +162,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes back what a pod had.
+    /// Releases a pod's allocations.
     pub fn release(&self, uid: &str) {
         if self.lock().remove(uid).is_some() {
             self.journal.put_note(&format!("{SHARE}{uid}"), None);
@@ -169,13 +170,13 @@ impl Allocator {
         }
     }
 
-    /// Takes back what pods had that nobody knows any more.
+    /// Releases allocations of unknown pods.
     pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
         let gone: Vec<String> = self.lock().keys().filter(|uid| !is_known(uid)).cloned().collect();
         gone.iter().for_each(|uid| self.release(uid));
     }
 
-    /// Remembers which resources have a plugin, as they come.
+    /// Records in the journal which resources have a plugin.
     pub async fn remember_resources(&self) {
         let mut changed = self.plugins.subscribe();
         let mut known = Self::known_resources(&self.journal);
@@ -197,13 +198,13 @@ impl Allocator {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a container has.
+    /// The allocations of a container.
     fn of(&self, uid: &str, container: &str) -> Grant {
         let holdings = self.lock();
         holdings.get(uid).and_then(|all| all.get(container)).cloned().unwrap_or_default()
     }
 
-    /// Processors that containers could have for themselves.
+    /// CPUs that may be allocated exclusively.
     fn givable_cpus(&self) -> IdSet {
         let all: IdSet = self.machine.cpus.iter().map(|cpu| cpu.id).collect();
         match &self.rules.cpus {
@@ -213,7 +214,8 @@ impl Allocator {
     }
 }
 
-/// The shares in the journal. One that cannot be read is dropped, which may give its devices away a second time: said loudly.
+/// The allocations in the journal. One that cannot be read is dropped with an error, since its
+/// devices may be allocated twice.
 fn remembered(journal: &Journal) -> Allocations {
     let mut holdings = Allocations::new();
     for (key, bytes) in journal.notes(SHARE) {
@@ -222,7 +224,9 @@ fn remembered(journal: &Journal) -> Allocations {
             Ok(grants) => {
                 holdings.insert(uid, grants);
             }
-            Err(error) => tracing::error!(uid, %error, "the share of a pod cannot be read"),
+            Err(error) => {
+                tracing::error!(uid, %error, "cannot read a pod's allocations in the journal; they are dropped, and their devices may be allocated again")
+            }
         }
     }
     holdings

@@ -37,7 +37,7 @@ use crate::allocator::Allocator;
 use crate::bootstrap;
 use crate::config::Settings;
 use crate::csi_node::{ClusterDrivers, NoCluster, WithDevices};
-use crate::images::Logins;
+use crate::images::CredentialSources;
 use crate::journal::{Journal, Record};
 use crate::metrics::{AgentMetrics, Registrations};
 use crate::node_events::NodeEvents;
@@ -71,7 +71,7 @@ pub struct Agent {
     active_pods: ActivePods,
     records: BTreeMap<String, Record>,
     board: StatusBoard,
-    logins: Logins,
+    logins: CredentialSources,
     registry: Metrics,
     metrics: AgentMetrics,
     runtime_limiter: Arc<RuntimeLimiter>,

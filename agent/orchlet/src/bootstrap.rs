@@ -1,5 +1,5 @@
-//! How a new node gets its identity: with the credential of a bootstrap file it asks for a certificate of its own, and writes the client
-//! configuration that everything else then uses.
+//! TLS bootstrap: a new node requests its client certificate with the credential of a bootstrap
+//! file, and writes the kubeconfig that everything else uses.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use serde_json::{Value, json};
 use crate::certificates::issue::Issuing;
 use crate::certificates::store::Store;
 use crate::certificates::unix_now;
-use crate::certificates::wanted::{Life, Purpose, Wanted};
+use crate::certificates::wanted::{CertificateLifetime, Purpose, Wanted};
 use crate::config::Settings;
 
-/// Pauses between attempts.
 const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(60) };
 
-/// The store of the certificate that is shown to the API server.
+/// The store of the client certificate.
 pub fn client_store(settings: &Settings) -> Store {
     Store::new(settings.cert_dir(), format!("{}-client", settings.names.component("let")))
 }
 
-/// The store of the certificate to serve with.
+/// The store of the serving certificate.
 pub fn server_store(settings: &Settings) -> Store {
     Store::new(settings.cert_dir(), format!("{}-server", settings.names.component("let")))
 }
 
-/// What the certificate that is shown to the API server must say.
+/// Requirements on the client certificate.
 pub fn client_wanted(names: &Names, node: &str) -> Wanted {
     Wanted { node: node.to_owned(), purpose: Purpose::Client, signer: names.node_client_signer() }
 }
 
-/// Sees to it that the client configuration is there, when the settings name a bootstrap file. Waits until somebody signs.
+/// Ensures that the kubeconfig exists if the settings name a bootstrap file. Waits until the
+/// certificate is signed.
 ///
 /// # Errors
-/// The settings or the bootstrap file are no use. What fails at the API server is tried again.
+/// The settings or the bootstrap file are not usable. Failures of the API server are retried.
 pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
     let flags = &settings.flags;
     let Some(bootstrap) = &flags.bootstrap_kubeconfig else { return Ok(()) };
@@ -47,9 +47,11 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
         return Err(Failure::usage("--bootstrap-kubeconfig needs --kubeconfig, which it writes"));
     };
     match usable(target) {
-        // The agent has written it, perhaps an older one.
+        // An earlier version may have written it with other permissions.
         Ok(()) => return private_files::make_private(target).map_err(Failure::run),
-        Err(why) => tracing::info!(file = %target.display(), why, "asking for a certificate"),
+        Err(why) => {
+            tracing::info!(file = %target.display(), why, "no usable kubeconfig; requesting a client certificate")
+        }
     }
     let config = file::load(bootstrap, None).map_err(Failure::usage)?;
     let node = settings.node_name();
@@ -70,17 +72,17 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
 async fn issue(issuing: &Issuing<'_>) {
     let mut retries = Retries::new(RETRY);
     while let Err(error) = issuing.issue().await {
-        tracing::warn!(error, "no certificate yet");
+        tracing::warn!(error, "cannot get a client certificate; retried");
         tokio::time::sleep(retries.next_delay(rand::random())).await;
     }
 }
 
-/// Whether a client configuration can be used; else why not.
+/// Whether a kubeconfig is usable; otherwise why not.
 fn usable(path: &Path) -> Result<(), String> {
     let config = file::load(path, None).map_err(|error| chain(&error))?;
     let Some(identity) = config.tls.identity else { return Ok(()) };
     let pem = pem(&identity.certificate).map_err(|error| format!("its certificate: {error}"))?;
-    if is_good(&pem) { Ok(()) } else { Err("its certificate has ended".to_owned()) }
+    if is_good(&pem) { Ok(()) } else { Err("its certificate has expired".to_owned()) }
 }
 
 fn pem(pem: &Pem) -> std::io::Result<Vec<u8>> {
@@ -91,10 +93,11 @@ fn pem(pem: &Pem) -> std::io::Result<Vec<u8>> {
 }
 
 fn is_good(pem: &[u8]) -> bool {
-    Life::of(pem).is_some_and(|life| life.ends > unix_now())
+    CertificateLifetime::of(pem).is_some_and(|life| life.ends > unix_now())
 }
 
-/// The client configuration with the bootstrap file's server and the node's own certificate. JSON, which is YAML.
+/// A kubeconfig with the bootstrap file's server and the node's certificate, as JSON, which is
+/// YAML.
 fn client_configuration(bootstrap: &ClientConfig, pair: &Path) -> Result<String, Failure> {
     let mut cluster = json!({"server": bootstrap.server.to_string()});
     let mut put = |name: &str, value: Value| {
@@ -129,17 +132,17 @@ fn client_configuration(bootstrap: &ClientConfig, pair: &Path) -> Result<String,
     serde_json::to_string_pretty(&whole).map_err(Failure::run)
 }
 
-/// Replaces the identity of a client configuration by the pair that the agent renews itself, which begins as a copy of it.
+/// Replaces the identity of a kubeconfig by the renewed certificate, which starts as a copy of it.
 ///
 /// # Errors
-/// The configuration's own certificate cannot be read or copied.
+/// The kubeconfig's certificate cannot be read or copied.
 pub fn renewed_identity(settings: &Settings, config: &mut ClientConfig) -> std::io::Result<()> {
     let store = client_store(settings);
     if store.current()?.is_none() {
         let Some(identity) = &config.tls.identity else { return Ok(()) };
         let (certificate, key) = (pem(&identity.certificate)?, pem(&identity.key)?);
         let key = String::from_utf8(key).map_err(std::io::Error::other)?;
-        store.put(&certificate, &key, unix_now())?;
+        store.install(&certificate, &key, unix_now())?;
     }
     let current = || Pem::File(store.current_path());
     config.tls.identity = Some(Identity { certificate: current(), key: current() });
@@ -168,7 +171,7 @@ mod tests {
             (read.server, read.tls.authority, read.tls.server_name),
             (bootstrap.server, bootstrap.tls.authority, bootstrap.tls.server_name)
         );
-        // The pair is not there, or no certificate: a new one is needed.
+        // The file is missing or invalid: a new certificate is needed.
         assert!(usable(&path).is_err());
         let made = rcgen::generate_simple_self_signed(vec!["n1".into()]).expect("made");
         std::fs::write(&pair, format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem()))

@@ -1,6 +1,7 @@
-//! Certificates that the agent asks the API server for: one to show to the API server, one to serve with. A key is made once and kept
-//! on disk until its certificate is there, so that no retry and no restart makes a second request; a certificate is in force from
-//! the moment in which its link is switched, and read again by everything that uses it.
+//! Certificates that the agent requests from the API server: its client and its serving
+//! certificate. A key is created once and kept on disk until its certificate is issued, so that
+//! retries and restarts reuse the request. A certificate takes effect when its link is switched,
+//! and is then reloaded by its users.
 //!
 //! ```text
 //!   store ── key ──► wanted (pure) ── request ──► API server ── approved, signed ──► store ── link ──► client, endpoint
@@ -21,31 +22,30 @@ use proto_daemon::statusz::TaskStatus;
 
 use issue::{Authority, Issuing};
 use store::Store;
-use wanted::{Life, Wanted};
+use wanted::{CertificateLifetime, Wanted};
 
-/// Between two looks at the clock while a certificate is good: what a metric says is not older.
-const LOOK: Duration = Duration::from_secs(60);
-/// Between attempts that failed.
+/// Interval in which a valid certificate's lifetime is checked and its metric updated.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(300) };
 
-/// Keeps one certificate in force.
+/// Renews one certificate.
 pub struct Keeper {
-    /// Where it is.
+    /// Its store.
     pub store: Store,
-    /// What it must say.
+    /// Its requirements.
     pub wanted: Wanted,
-    /// Who signs.
+    /// The API server that takes requests.
     pub authority: Client,
-    /// Seconds until it ends.
+    /// Metric: seconds until it expires.
     pub ttl: Gauge,
-    /// Renewals that failed.
+    /// Metric: failed renewals.
     pub errors: IntCounter,
 }
 
 impl Keeper {
     /// Renews for as long as the agent runs.
     pub async fn run(self, page: TaskStatus) {
-        // Not all nodes of a cluster, which began together, shall ask together.
+        // Randomized, so that nodes that started together do not renew together.
         let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
         let mut retries = Retries::new(RETRY);
         loop {
@@ -57,18 +57,22 @@ impl Keeper {
             {
                 page.done(format!("renewed at {}", proto_api::Time::from_unix(due)));
                 let left = u64::try_from(due - now).unwrap_or(0);
-                tokio::time::sleep(Duration::from_secs(left).min(LOOK)).await;
+                tokio::time::sleep(Duration::from_secs(left).min(CHECK_INTERVAL)).await;
                 continue;
             }
             page.started("a certificate is due");
             match self.renew(&self.authority).await {
                 Ok(()) => {
                     retries.reset();
-                    tracing::info!(certificate = self.store.pair(), "renewed");
+                    tracing::info!(certificate = self.store.pair(), "certificate renewed");
                 }
                 Err(error) => {
                     self.errors.inc();
-                    tracing::warn!(certificate = self.store.pair(), error, "not renewed");
+                    tracing::warn!(
+                        certificate = self.store.pair(),
+                        error,
+                        "cannot renew the certificate; retried"
+                    );
                     page.failed(error);
                     tokio::time::sleep(retries.next_delay(rand::random())).await;
                 }
@@ -76,13 +80,13 @@ impl Keeper {
         }
     }
 
-    /// The life of the certificate in force, if it says what it must.
-    fn life(&self) -> Option<Life> {
+    /// The lifetime of the current certificate if it meets the requirements.
+    fn life(&self) -> Option<CertificateLifetime> {
         let pem = self.store.current().ok().flatten()?;
-        self.wanted.is_met_by(&pem).then(|| Life::of(&pem)).flatten()
+        self.wanted.is_met_by(&pem).then(|| CertificateLifetime::of(&pem)).flatten()
     }
 
-    fn tell(&self, life: Option<Life>) {
+    fn tell(&self, life: Option<CertificateLifetime>) {
         let left = life.map_or(f64::INFINITY, |life| (life.ends - unix_now()) as f64);
         self.ttl.set(left);
     }

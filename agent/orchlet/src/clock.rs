@@ -1,4 +1,4 @@
-//! The time, both ways of telling it.
+//! The boot clock and the wall clock, replaced by virtual time in tests.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -19,7 +19,7 @@ pub fn now() -> Now {
     Now { unix_seconds, boot: boot() }
 }
 
-/// Time since boot, suspended time included.
+/// Time since boot, including suspended time.
 #[cfg(not(test))]
 pub fn boot() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
@@ -27,19 +27,19 @@ pub fn boot() -> Duration {
     Duration::new(secs, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The runtime's time instead, which tests may hold and turn.
+/// Tests use the time of the tokio runtime, which they can pause and advance.
 #[cfg(test)]
 pub use virtual_time::{boot, now, reboot, reset, server_unix, since_began, step};
 
-/// When a timer has to fire for a point in time since boot.
+/// The instant of a point in time since boot.
 pub fn instant(at: Duration) -> Instant {
     after(at.saturating_sub(boot()))
 }
 
-/// The longest that a timer is set for. What is to be later is looked at again then.
+/// The longest timer; later events are checked again then.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// When a timer has to fire that is set for `wait` from now, ten years at most.
+/// The instant `wait` from now, ten years at most.
 pub fn after(wait: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(wait.min(LONGEST)).unwrap_or(now)
@@ -51,7 +51,7 @@ mod virtual_time {
 
     use super::{Duration, Instant, Now};
 
-    /// What the boot clock shows at the boot, and the wall clock when a history begins.
+    /// Initial value of the boot clock.
     const UP: Duration = Duration::from_secs(1000);
     const EPOCH: i64 = 1_700_000_000;
 
@@ -59,11 +59,11 @@ mod virtual_time {
         static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
         static BOOTED: Cell<Option<Instant>> = const { Cell::new(None) };
         static SKEW: Cell<i64> = const { Cell::new(0) };
-        /// The last instant at which somebody asked for the time, and how often.
+        /// The last instant at which the time was read, and how often.
         static ASKED: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };
     }
 
-    /// Boots now: what follows is the same each time, down to the last digit of a time.
+    /// Restarts the clocks, so that every run is identical to the last digit of a time.
     pub fn reset() {
         let now = Some(Instant::now());
         BEGAN.set(now);
@@ -71,12 +71,12 @@ mod virtual_time {
         SKEW.set(0);
     }
 
-    /// Boots again; the wall clock goes on.
+    /// Restarts the boot clock; the wall clock continues.
     pub fn reboot() {
         BOOTED.set(Some(Instant::now()));
     }
 
-    /// Somebody sets the wall clock, by this many seconds.
+    /// Sets the wall clock forward by this many seconds.
     pub fn step(by: i64) {
         SKEW.set(SKEW.get() + by);
     }
@@ -92,10 +92,11 @@ mod virtual_time {
         at.elapsed()
     }
 
-    /// More questions in one instant than any turn of a node's pods has: nothing waits for time to pass any more.
+    /// More reads in one instant than any turn of a node's pods needs.
     const ASKED_MAX: u32 = 100_000;
 
-    /// Time that is held stands still while anybody has work to do. Who makes work for himself without end would hold it for ever.
+    /// Paused time advances only when all tasks wait; a task in an endless loop would stop it for
+    /// ever.
     fn asked() {
         let now = Instant::now();
         let times = ASKED.get().filter(|(at, _)| *at == now).map_or(0, |(_, times)| times) + 1;
@@ -110,7 +111,7 @@ mod virtual_time {
         Now { unix_seconds: EPOCH + secs + SKEW.get(), boot: boot() }
     }
 
-    /// Seconds since 1970 by a clock elsewhere, which nobody sets.
+    /// Seconds since 1970 by the API server's clock, which tests never set.
     pub fn server_unix() -> i64 {
         EPOCH + i64::try_from((UP + since(&BEGAN)).as_secs()).expect("small")
     }

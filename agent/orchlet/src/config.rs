@@ -1,5 +1,5 @@
-//! How orchlet is told what to be: a configuration file with the ecosystem's field names ([`file`]), flags in its spelling that lie
-//! over it ([`flags`]), both checked as one ([`validate`]). Flags win.
+//! Configuration: a file with KubeletConfiguration's fields ([`file`]), overridden by the kubelet's
+//! flags ([`flags`]), validated together ([`validate`]).
 
 pub mod file;
 pub mod flags;
@@ -20,26 +20,26 @@ pub use file::{FileConfig, Mode};
 pub use flags::Flags;
 pub use validate::log_size;
 
-/// What orchlet runs with.
+/// The agent's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Names of the naming profile.
     pub names: &'static Names,
-    /// What flags alone decide.
+    /// Settings that only flags have.
     pub flags: Flags,
-    /// The file with the flags laid over it.
+    /// The file with the flags applied.
     pub file: FileConfig,
-    /// Which features are on.
+    /// The feature gates.
     pub gates: FeatureGates,
-    /// What the user should know of the settings: a line each, to be logged once.
+    /// Warnings about the settings, one per line, to be logged once.
     pub warnings: Vec<String>,
 }
 
 impl Settings {
-    /// Reads the configuration file that the flags name, lays the flags over it and checks the whole.
+    /// Reads the configuration file named by the flags, applies the flags and validates the result.
     ///
     /// # Errors
-    /// Every fault that can be found; nothing has been done yet.
+    /// All validation errors; nothing has been changed.
     pub fn load(flags: Flags) -> Result<Self, ConfigError> {
         let names = flags.common.names();
         let of_file: FileConfig = match &flags.common.config {
@@ -66,12 +66,13 @@ impl Settings {
         Ok(Self { names, flags, file, gates: settled.gates, warnings })
     }
 
-    /// Directory of the certificates that the agent asks for.
+    /// Directory of the agent's certificates.
     pub fn cert_dir(&self) -> PathBuf {
         self.flags.cert_dir.clone().unwrap_or_else(|| self.flags.root_dir.join("pki"))
     }
 
-    /// Whether the API server is asked for the certificate of the HTTPS endpoint: files that are named win.
+    /// Whether the serving certificate is requested from the API server; configured files take
+    /// precedence.
     pub fn serves_with_own_request(&self) -> bool {
         self.file.server_tls_bootstrap
             && self.file.tls_cert_file.is_none()
@@ -84,7 +85,7 @@ impl Settings {
         name.unwrap_or_else(|| machine::identity().hostname).trim().to_lowercase()
     }
 
-    /// The configuration in force, as `/configz` shows it.
+    /// The effective configuration as shown at `/configz`.
     pub fn shown(&self) -> Value {
         let mut shown = serde_json::to_value(&self.file).unwrap_or_default();
         if let Some(fields) = shown.as_object_mut() {
@@ -95,9 +96,9 @@ impl Settings {
     }
 }
 
-/// The file with the flags over it.
+/// The file with the flags applied.
 fn overlaid(file: &FileConfig, flags: &Flags) -> Result<FileConfig, FieldError> {
-    // Values that were just read can be written.
+    // A value that was just decoded can be encoded.
     let mut tree = serde_json::to_value(file).unwrap_or_default();
     fill_in(&mut tree, &serde_json::to_value(FileConfig::default()).unwrap_or_default());
     flags.overrides.lay_over(&mut tree);
@@ -105,7 +106,7 @@ fn overlaid(file: &FileConfig, flags: &Flags) -> Result<FileConfig, FieldError> 
         .map_err(|error| FieldError::new(error.path().to_string(), error.inner().to_string()))
 }
 
-/// The ecosystem's tools write a text or duration that is not set as an empty text or as zero: such a one has its default.
+/// Kubernetes' tools write an unset string or duration as empty or zero, which means the default.
 fn fill_in(tree: &mut Value, usual: &Value) {
     match (tree, usual) {
         (Value::Object(fields), Value::Object(usual)) => {
@@ -122,7 +123,7 @@ fn fill_in(tree: &mut Value, usual: &Value) {
     }
 }
 
-/// The types of file that are accepted: orchlet's own, and under the ecosystem's names its own.
+/// Accepted file types: orchlet's and Kubernetes' KubeletConfiguration.
 fn file_types(names: &Names) -> Vec<FileType> {
     let file_type = |component: &str, domain: &str, kind: &str| FileType {
         api_version: format!("{component}.config.{domain}/v1beta1"),

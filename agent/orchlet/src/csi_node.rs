@@ -1,4 +1,5 @@
-//! Tells the cluster which drivers this node has: the CSINode object, and what the Node object says of them.
+//! Publishes the node's CSI drivers: in the CSINode object, and in labels and annotations of the
+//! Node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +18,11 @@ use proto_client::{Client, ClientError, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::json;
 
-/// Attempts to write an object that others write too.
+/// Attempts to write an object after conflicts.
 const WRITES_MAX: u32 = 10;
 
-/// Tells an API server.
+/// Publishes to the API server.
 pub struct ClusterDrivers {
-    /// The API server.
     pub client: Client,
     /// Name of the node.
     pub node: String,
@@ -57,7 +57,7 @@ impl ClusterDrivers {
         }
     }
 
-    /// The object of this node, without drivers. It goes with the Node.
+    /// The CSINode object without drivers, owned by the Node.
     async fn new_object(&self) -> Result<CSINode, ClientError> {
         let node = self.client.all::<Node>().get(&self.node).await?;
         let mut object = CSINode::default();
@@ -88,7 +88,8 @@ impl ClusterDrivers {
         self.show(name, None).await
     }
 
-    /// Shows a driver, or that it is gone, in the Node. Several drivers come at a time: what another has written meanwhile is not undone.
+    /// Publishes a driver's registration or removal in the Node. Drivers register concurrently:
+    /// changes of others are not undone.
     async fn show(&self, name: &str, driver: Option<&Driver>) -> Result<(), String> {
         let api = self.client.all::<Node>();
         let mut tries = 0;
@@ -108,7 +109,7 @@ impl ClusterDrivers {
     }
 }
 
-/// A driver says where the node is in terms of its own; what others have said of the node stays.
+/// Checks a driver's topology against existing labels, which it must not change.
 fn check_topology(
     node: &Node,
     driver: &str,
@@ -117,7 +118,7 @@ fn check_topology(
     for (key, value) in topology {
         if let Some(known) = node.metadata.labels.get(key).filter(|known| *known != value) {
             return Err(format!(
-                "driver {driver} says {key}={value:?} of the node, whose label is {key}={known:?}"
+                "driver {driver} reports {key}={value:?} for the node, whose label is {key}={known:?}"
             ));
         }
     }
@@ -138,7 +139,7 @@ fn add(object: &mut CSINode, driver: &Driver) {
     }
 }
 
-/// What changes in the Node: the driver's name of it in an annotation, and where it is in labels.
+/// The patch of the Node: the driver's node id in an annotation, and its topology in labels.
 fn node_patch(
     names: &Names,
     node: &Node,
@@ -156,7 +157,7 @@ fn node_patch(
     let value =
         if ids.is_empty() { serde_json::Value::Null } else { json!(json!(ids).to_string()) };
     let labels = driver.map(|driver| driver.info.topology.clone()).unwrap_or_default();
-    // Of that version and no other: the annotation is everybody's.
+    // For that version only, since the annotation is shared by all drivers.
     let version = &node.metadata.resource_version;
     json!({"metadata": {
         "resourceVersion": version, "annotations": {key: value}, "labels": labels,
@@ -174,14 +175,14 @@ impl DriverAnnouncer for ClusterDrivers {
     fn driver_removed<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
         async move {
             if let Err(error) = self.remove(name).await {
-                tracing::warn!(driver = name, error, "the cluster still shows a driver");
+                tracing::warn!(driver = name, error, "cannot remove a CSI driver from the Node and CSINode objects; it stays listed there");
             }
         }
         .boxed()
     }
 }
 
-/// Tells nobody: a node without an API server.
+/// Publishes nothing, for a node without an API server.
 pub struct NoCluster;
 
 impl DriverAnnouncer for NoCluster {
@@ -194,15 +195,15 @@ impl DriverAnnouncer for NoCluster {
     }
 }
 
-/// Plugins that offer devices, beside those that are drivers of volumes.
+/// Registers device plugins in addition to CSI drivers.
 pub struct WithDevices {
-    /// Who hears of drivers.
+    /// Publishes CSI drivers.
     pub drivers: Arc<dyn DriverAnnouncer>,
-    /// Who takes in the others.
+    /// The device plugins.
     pub devices: Plugins,
 }
 
-/// Type of the plugins that offer devices.
+/// Plugin type of device plugins.
 const DEVICES: &str = "DevicePlugin";
 
 impl DriverAnnouncer for WithDevices {

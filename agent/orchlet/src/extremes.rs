@@ -1,17 +1,17 @@
-//! For tests: every number of a pod at its extremes.
+//! Test data: pods with every number at its extremes.
 
 use proto_api::core::v1::Pod;
 use serde_json::{Value, json};
 
-/// What every integer of a pod is set to.
+/// Values for integers.
 const EXTREMES: [i64; 9] =
     [i64::MAX, i64::MIN, 0, -1, 1, i32::MAX as i64, i32::MIN as i64, u32::MAX as i64 + 1, 1 << 53];
 
-/// What every quantity of a pod is set to.
+/// Values for quantities.
 const AMOUNTS: [&str; 6] =
     ["9223372036854775807", "-9223372036854775808", "0", "1e30", "8Ei", "1n"];
 
-/// The places of all numbers and quantities below `value`.
+/// JSON pointers of all numbers and quantities below `value`.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     const AMOUNTS_BELOW: [&str; 4] =
         ["/requests/", "/limits/", "/overhead/", "/emptyDir/sizeLimit"];
@@ -34,7 +34,8 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A pod for each number of the filled one and each extreme that the field can hold, with what was set.
+/// One pod for each number of `filled` and each extreme that its field can hold, with a
+/// description.
 pub fn of(filled: &Value) -> Vec<(String, Pod)> {
     let mut all = Vec::new();
     places(filled, "", &mut all);
@@ -50,12 +51,12 @@ pub fn of(filled: &Value) -> Vec<(String, Pod)> {
             let mut pod = filled.clone();
             let text = format!("{place} = {value}");
             *pod.pointer_mut(&place).expect("place") = value;
-            // What stands beside the deadline would be hidden by its end.
+            // Without the deadline, whose expiry would hide other fields.
             if place != "/spec/activeDeadlineSeconds" {
                 let spec = pod["spec"].as_object_mut().expect("spec");
                 spec.remove("activeDeadlineSeconds");
             }
-            // A field that cannot hold the number is refused before it gets here.
+            // A number that the field cannot hold is rejected when decoded.
             if let Ok(pod) = serde_json::from_value::<Pod>(pod) {
                 pods.push((text, pod));
             }

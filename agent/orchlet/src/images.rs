@@ -1,6 +1,6 @@
-//! Images of the node: pulls with credentials, shared by the pods that want the same, bounded in number and rate.
+//! Images of the node: pulls with credentials, shared between pods, and limited in number and rate.
 //!
-//! [`collect`] removes what nobody needs when the disk fills, [`import_dir`] brings what no registry has.
+//! [`image_gc`] removes unused images under disk pressure, [`import_dir`] imports image archives.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -28,7 +28,7 @@ use proto_api::core::v1::Pod;
 use proto_daemon::panics;
 use proto_daemon::rate::Rate;
 
-pub use credentials::{Logins, missing_secrets};
+pub use credentials::{CredentialSources, missing_secrets};
 pub use provider::Providers;
 pub use pull_stall::STANDSTILL;
 
@@ -37,24 +37,23 @@ use crate::pods::ports::PodObjects;
 use pull_queue::{Rank, Slots};
 use pull_stall::Watch;
 
-/// Images, shared by all pods.
 pub struct Images {
     runtime: Arc<dyn Runtime>,
-    logins: Logins,
+    logins: CredentialSources,
     slots: Slots,
-    /// How long nothing may move before a pull is given up.
+    /// How long a pull may make no progress before it is cancelled.
     standstill: Duration,
     fetching: Fetching,
     rate: Mutex<Rate>,
     under_way: Mutex<BTreeMap<Wanted, (Pull, Rank)>>,
     uses: Mutex<ImageUses>,
-    /// Where the runtime keeps images, once it has said; it never moves them while it runs.
+    /// The runtime's image filesystem once known; it does not change while the runtime runs.
     filesystem: Mutex<Option<PathBuf>>,
-    /// Names, completed, that were imported for this node and stay while their archive does.
+    /// Full names of imported images, which are kept as long as their archive.
     imported: Mutex<BTreeSet<String>>,
 }
 
-/// What is pulled, and with which credentials: pods share a pull only if they have the same.
+/// An image with credentials: pods share a pull only if both are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
     image: String,
@@ -63,31 +62,34 @@ struct Wanted {
 
 type Pull = Shared<BoxFuture<'static, Result<String, PullError>>>;
 
-/// Why an image is not there.
+/// Why an image could not be pulled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullError {
     /// Reason of the waiting container.
     pub reason: &'static str,
-    /// One line for users.
+    /// The message for users.
     pub message: String,
 }
 
-/// Bounds on pulls.
+/// Limits of pulls.
 #[derive(Clone, Copy, Debug)]
 pub struct PullBounds {
-    /// At the same time.
+    /// Concurrent pulls.
     pub parallel: usize,
-    /// That may begin a second in the long run; 0 is no bound.
+    /// Pulls started per second in the long run; 0 is unlimited.
     pub qps: u32,
-    /// That may begin at once.
+    /// Pulls that may start at once.
     pub burst: u32,
-    /// How long nothing may move before one is given up.
+    /// How long one may make no progress before it is cancelled.
     pub standstill: Duration,
 }
 
 impl Images {
-    /// Images of `runtime`.
-    pub fn new(runtime: Arc<dyn Runtime>, logins: Logins, bounds: PullBounds) -> Arc<Self> {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        logins: CredentialSources,
+        bounds: PullBounds,
+    ) -> Arc<Self> {
         Arc::new(Self {
             runtime,
             logins,
@@ -102,8 +104,8 @@ impl Images {
         })
     }
 
-    /// Pulls an image for a pod; its id. A pull under way is shared, and goes on when who asked for it does not wait any more: the
-    /// next to ask finds it further on.
+    /// Pulls an image for a pod and returns its id. A pull in flight is shared, and continues after
+    /// its caller is cancelled, so that the next caller finds it further on.
     ///
     /// # Errors
     /// The reason and message that the waiting container shows.
@@ -135,7 +137,7 @@ impl Images {
         pull.await
     }
 
-    /// How many pulls are under way or wait for their turn.
+    /// Number of running and waiting pulls.
     pub fn pulls(&self) -> usize {
         lock(&self.under_way).len()
     }
@@ -149,7 +151,7 @@ impl Images {
         });
         async move {
             task.await.unwrap_or_else(|error| {
-                Err(PullError::failed(format!("the pull broke off: {error}")))
+                Err(PullError::failed(format!("the pull panicked: {error}")))
             })
         }
         .boxed()
@@ -173,16 +175,16 @@ impl Images {
         Err(PullError::failed(errors.join("; ")))
     }
 
-    /// One pull, given up when it stands still.
+    /// Runs one pull and cancels it if it makes no progress.
     async fn watched(&self, image: &str, login: Option<&RegistryLogin>) -> Result<String, String> {
-        // A runtime that does not say is asked again at the next look.
+        // If the runtime does not report progress, the next check asks again.
         let arrivals = || async { self.runtime.pull_progress().await.unwrap_or_default() };
         let mut watch = Watch::new(self.standstill, arrivals().await);
         let (turn, mut waited) = (self.fetching.begin(), Duration::ZERO);
         let pull = self.runtime.pull_image(image, login);
         tokio::pin!(pull);
         loop {
-            // Cancel safe: the pull goes on where it is.
+            // Cancel safe: the pull is polled again.
             tokio::select! {
                 biased;
                 pulled = &mut pull => return pulled.map_err(|error| error.message()),
@@ -190,23 +192,21 @@ impl Images {
                     waited = waited.saturating_add(watch.pause());
                 }
             }
-            let stands = watch.stands(arrivals().await, self.fetching.number(), waited);
+            let stands = watch.is_stalled(arrivals().await, self.fetching.number(), waited);
             if stands && turn.is_first() {
                 let after = proto_daemon::go_duration::format(self.standstill);
-                return Err(format!(
-                    "pull of {image:?} was given up: nothing has come for {after}"
-                ));
+                return Err(format!("pull of {image:?} was cancelled: no progress for {after}"));
             }
         }
     }
 
-    /// Whether an image was imported for this node.
+    /// Whether an image was imported from the import directory.
     pub fn is_imported(&self, image: &str) -> bool {
         let name = ImageName::parse(image).map(|name| name.full());
         name.is_ok_and(|name| lock(&self.imported).contains(&name))
     }
 
-    /// Names, completed, of images that are being pulled or were imported for this node.
+    /// Full names of images that are being pulled or were imported.
     fn held(&self) -> BTreeSet<String> {
         let pulled: Vec<String> =
             lock(&self.under_way).keys().map(|wanted| wanted.image.clone()).collect();
@@ -215,7 +215,7 @@ impl Images {
     }
 }
 
-/// A pull in the list of those that are under way, until it has ended or panicked: the next to ask begins a new one.
+/// Keeps a pull in the list until it ends or panics; the next caller then starts a new one.
 struct UnderWay<'a> {
     images: &'a Images,
     wanted: Wanted,
@@ -227,7 +227,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The pulls that the runtime has been asked for, in the order in which they began.
+/// The pulls running in the runtime, in order of their start.
 #[derive(Debug, Default)]
 struct Fetching {
     begun: AtomicU64,
@@ -271,7 +271,7 @@ impl PullError {
     }
 }
 
-/// Takes an image reference apart.
+/// Parses an image reference.
 ///
 /// # Errors
 /// `InvalidImageName`, as the waiting container shows it.
@@ -288,7 +288,7 @@ fn registry_login(login: &Login) -> RegistryLogin {
     RegistryLogin {
         username: login.username.clone(),
         password: login.password.clone(),
-        // Who the credentials are for was decided here; the runtime may follow mirrors.
+        // The registry was chosen here; the runtime may use mirrors.
         server: String::new(),
         identity_token: login.identity_token.clone(),
         registry_token: login.registry_token.clone(),
@@ -299,11 +299,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Most logins that a registry is shown for one pull, which takes a slot meanwhile: a pod's secrets may hold thousands.
+/// Most logins tried for one pull, which holds a slot meanwhile; a pod's secrets may hold
+/// thousands.
 const LOGINS_MAX: usize = 64;
-/// Most bytes of what is told of a pull that failed: a registry may say whatever it likes, once for each login.
+/// Longest message of a failed pull; registries choose their text, once per login.
 const MESSAGE_BYTES: usize = 4096;
-/// How long a look at the runtime's images may be believed.
+/// How long a list of the runtime's images is reused.
 const LOOK_PERIOD: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What a restart must not forget, one record per pod, in a small durable store.
+//! A durable store of what a restart must not forget, one record per pod.
 //!
-//! Writers hand in the newest record and go on; a thread of its own commits whatever is pending in one transaction. Who is
-//! about to do something that the record protects waits for [`CommitHandle::durable`] first.
+//! Writers queue the newest record without waiting; a separate thread commits all pending records
+//! in one transaction. An action that depends on a record first awaits [`CommitHandle::durable`].
 
 mod file;
 mod reserve;
@@ -21,12 +21,12 @@ use reserve::Reserve;
 
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods");
 const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
-/// What other parts of the agent must not forget, in their own form, by key.
+/// Notes of other parts of the agent, by key.
 const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 const BOOT_ID: &str = "boot-id";
-/// How long records that nobody waits for may gather: in a burst of pods one of them takes the place of several.
+/// How long records that no action awaits are collected: in a burst one replaces several.
 pub const GATHER: Duration = Duration::from_millis(50);
-/// Pause before what could not be written is tried again.
+/// Pause before a failed commit is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The record of one pod.
@@ -36,14 +36,14 @@ pub struct Record {
     pub namespace: String,
     /// Name of the pod.
     pub name: String,
-    /// What its machine remembers.
+    /// The record of its state machine.
     pub memory: PodRecord,
 }
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The store cannot be opened or made.
+    /// The store cannot be opened or created.
     #[error("cannot open the journal {}", path.display())]
     Open {
         /// Its file.
@@ -61,7 +61,7 @@ pub enum JournalError {
         #[source]
         source: Box<redb::Error>,
     },
-    /// The thread that writes cannot be started.
+    /// The writing thread cannot be started.
     #[error("cannot start the journal's thread")]
     Thread(#[source] std::io::Error),
 }
@@ -77,24 +77,24 @@ pub struct Journal {
 struct Shared {
     pending: Mutex<Pending>,
     changed: Condvar,
-    /// The same for tests, which write when they like.
+    /// Notified of each queued record, for tests that commit explicitly.
     #[cfg(test)]
     given: Arc<Notify>,
-    /// Notes as they were when the journal was opened.
+    /// Notes at the time of opening.
     notes: BTreeMap<String, Vec<u8>>,
 }
 
-/// What was handed in and is not being written yet.
+/// Queued records and notes.
 #[derive(Debug, Default)]
 struct Pending {
     batch: Batch,
     number: u64,
-    /// The newest that somebody waits for.
+    /// The newest number that is awaited.
     awaited: u64,
     closed: bool,
 }
 
-/// Stands for a record that was handed in.
+/// Handle to await the commit of a queued record.
 #[derive(Clone, Debug)]
 pub struct CommitHandle {
     number: u64,
@@ -102,7 +102,8 @@ pub struct CommitHandle {
     durable: Arc<Progress>,
 }
 
-/// How much is on disk. Those who wait are woken in the order in which they came, so that one schedule of a test is one history.
+/// Number of the last commit. Waiters are woken in order of arrival, so that a test's schedule
+/// determines its history.
 #[derive(Debug, Default)]
 struct Progress {
     number: AtomicU64,
@@ -117,7 +118,7 @@ impl Progress {
 
     async fn reach(&self, number: u64) {
         loop {
-            // Made before the look: a move between the look and the wait counts.
+            // Created before the check, so that a commit in between is not missed.
             let moved = self.moved.notified();
             if self.number.load(Ordering::Acquire) >= number {
                 return;
@@ -128,7 +129,8 @@ impl Progress {
 }
 
 impl CommitHandle {
-    /// Returns once the record is on disk. Cancel safe. Never returns if the disk refuses it: what it protects must not happen.
+    /// Waits until the record is on disk. Cancel safe. Never returns if the disk rejects it, so
+    /// that the dependent action does not happen.
     pub async fn durable(self) {
         if self.durable.number.load(Ordering::Acquire) < self.number {
             let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,11 +144,11 @@ impl CommitHandle {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or makes it, and reads all records. Records of an earlier boot lose their points in time. Waits a few
-    /// seconds for one that another process uses.
+    /// Opens or creates the journal at `path` and reads all records. Records of an earlier boot
+    /// lose their times. Waits a few seconds for a store locked by another process.
     ///
     /// # Errors
-    /// The file cannot be used; nothing has been changed then.
+    /// The file cannot be used; it is unchanged then.
     pub fn open(
         path: &Path,
         boot_id: &str,
@@ -181,14 +183,14 @@ impl Journal {
         Ok((Self { shared, durable }, records))
     }
 
-    /// Hands in the newest record of a pod, or its removal.
+    /// Queues the newest record of a pod, or its removal.
     pub fn put(&self, uid: &str, record: Option<Record>) -> CommitHandle {
         self.hand_in(|pending| drop(pending.batch.records.insert(uid.to_owned(), record)))
     }
 
     fn hand_in(&self, add: impl FnOnce(&mut Pending)) -> CommitHandle {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who gathers is not woken for each.
+        // The thread is woken once per batch.
         let is_first = pending.batch.is_empty();
         add(&mut pending);
         pending.number += 1;
@@ -204,23 +206,23 @@ impl Journal {
         CommitHandle { number, shared: self.shared.clone(), durable: self.durable.clone() }
     }
 
-    /// Hands in a note of another part of the agent, or its removal.
+    /// Queues a note of another part of the agent, or its removal.
     pub fn put_note(&self, key: &str, note: Option<Vec<u8>>) -> CommitHandle {
         self.hand_in(|pending| drop(pending.batch.notes.insert(key.to_owned(), note)))
     }
 
-    /// A note as it was when the journal was opened.
+    /// A note as read when the journal was opened.
     pub fn note(&self, key: &str) -> Option<Vec<u8>> {
         self.shared.notes.get(key).cloned()
     }
 
-    /// The notes whose keys start with `prefix`, as they were when the journal was opened.
+    /// The notes whose keys start with `prefix`, as read when the journal was opened.
     pub fn notes(&self, prefix: &str) -> BTreeMap<String, Vec<u8>> {
         let with = self.shared.notes.iter().filter(|(key, _)| key.starts_with(prefix));
         with.map(|(key, note)| (key.clone(), note.clone())).collect()
     }
 
-    /// Stops the writing thread once everything pending is on disk.
+    /// Stops the writing thread after everything pending is on disk.
     pub fn close(&self) {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.closed = true;
@@ -232,7 +234,7 @@ fn access(verb: &'static str, source: redb::Error) -> JournalError {
     JournalError::Access { verb, source: Box::new(source) }
 }
 
-/// A record that cannot be read is left out: the pod is adopted from what the runtime and the API show.
+/// Skips records that cannot be read: their pods are adopted from the runtime and the API.
 fn read(store: &Database, boot_id: &str) -> Result<BTreeMap<String, Record>, redb::Error> {
     let transaction = store.begin_read()?;
     let same_boot = match transaction.open_table(NODE) {
@@ -250,7 +252,9 @@ fn read(store: &Database, boot_id: &str) -> Result<BTreeMap<String, Record>, red
                 }
                 records.insert(uid.value().to_owned(), record);
             }
-            Err(error) => tracing::warn!(uid = uid.value(), %error, "journal record is damaged"),
+            Err(error) => {
+                tracing::warn!(uid = uid.value(), %error, "cannot decode a journal record; its pod is adopted from the runtime and the API")
+            }
         }
     }
     Ok(records)
@@ -266,7 +270,7 @@ fn read_notes(store: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error
     Ok(notes)
 }
 
-/// Notes the boot, if it is another than before: a start in the same boot needs no room on the disk.
+/// Records the boot id if it has changed: a restart in the same boot needs no disk space.
 fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
     let known = match store.begin_read()?.open_table(NODE) {
         Ok(node) => node.get(BOOT_ID)?.is_some_and(|known| known.value() == boot_id),
@@ -284,8 +288,8 @@ fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// The thread: everything pending in one transaction, again and again. What could not be committed is tried again after a pause
-/// with all that has come meanwhile; until then nobody is told that it is durable.
+/// The writing thread: commits everything pending in one transaction, repeatedly. A failed commit
+/// is retried after a pause with everything queued meanwhile.
 fn write_all(shared: &Shared, mut open: Open, durable: &Progress) {
     let mut failed = Batch::default();
     loop {
@@ -296,7 +300,9 @@ fn write_all(shared: &Shared, mut open: Open, durable: &Progress) {
                 failed = Batch::default();
                 durable.advance(number);
             }
-            Err(error) => tracing::error!(%error, "cannot write the journal"),
+            Err(error) => {
+                tracing::error!(%error, "cannot write the journal; retried, actions that depend on it wait")
+            }
         }
         if closed {
             return;
@@ -304,7 +310,7 @@ fn write_all(shared: &Shared, mut open: Open, durable: &Progress) {
     }
 }
 
-/// The store, as the thread has it.
+/// The store, owned by the thread.
 struct Open {
     store: Option<Database>,
     path: PathBuf,
@@ -312,7 +318,7 @@ struct Open {
 }
 
 impl Open {
-    /// One commit. A store that has failed once refuses everything until it is opened anew.
+    /// One commit. After a failure the store must be reopened.
     fn write(&mut self, batch: &Batch) -> Result<(), redb::Error> {
         let store = match self.store.take() {
             Some(store) => store,
@@ -324,8 +330,8 @@ impl Open {
     }
 }
 
-/// What is written together: records by uid and notes by key, `None` removes. Bounded by the number of pods, since a newer record takes
-/// an older one's place.
+/// A transaction: records by uid and notes by key; `None` removes. Bounded by the number of pods,
+/// since newer records replace older ones.
 #[derive(Debug, Default)]
 struct Batch {
     records: BTreeMap<String, Option<Record>>,
@@ -338,8 +344,8 @@ impl Batch {
     }
 }
 
-/// Waits until there is something to write, and a little longer if nobody waits for it, after a failure no longer than a pause, and
-/// adds it to `batch`; its number, and whether the journal is closed.
+/// Waits for something to write, and a little longer if nothing is awaited or after a failure, and
+/// moves it to `batch`. Returns its number and whether the journal is closed.
 fn wait(shared: &Shared, batch: &mut Batch, durable: &Progress) -> (u64, bool) {
     let idle = |p: &mut Pending| p.batch.is_empty() && !p.closed;
     let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -373,7 +379,9 @@ fn commit(store: &Database, batch: &Batch) -> Result<(), redb::Error> {
                 Some(Ok(bytes)) => {
                     pods.insert(uid.as_str(), bytes.as_slice())?;
                 }
-                Some(Err(error)) => tracing::error!(uid, %error, "cannot encode a journal record"),
+                Some(Err(error)) => {
+                    tracing::error!(uid, %error, "cannot encode a journal record; it is not stored")
+                }
                 None => {
                     pods.remove(uid.as_str())?;
                 }
@@ -391,25 +399,25 @@ fn commit(store: &Database, batch: &Batch) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// A journal without a file, for tests that say when something is on disk.
+/// A journal in memory for tests that commit explicitly.
 #[cfg(test)]
 pub mod simulated {
     use super::*;
 
-    /// What is on disk, and what would be next.
+    /// Committed and pending records.
     #[derive(Debug)]
     pub struct Disk {
-        /// Records that have been written.
+        /// Committed records.
         pub records: BTreeMap<String, Record>,
-        /// Notes that have been written.
+        /// Committed notes.
         pub notes: BTreeMap<String, Vec<u8>>,
         shared: Arc<Shared>,
         durable: Arc<Progress>,
     }
 
     impl Disk {
-        /// A journal over these records and notes; what an earlier one had not written is gone. `given` is notified of each that is
-        /// handed in.
+        /// A journal with these records and notes; pending ones of an earlier journal are lost.
+        /// `given` is notified of each queued record.
         pub fn open(
             records: BTreeMap<String, Record>,
             notes: BTreeMap<String, Vec<u8>>,
@@ -426,7 +434,7 @@ pub mod simulated {
             (journal, Self { records, notes, shared, durable })
         }
 
-        /// Writes everything pending; whose records these are.
+        /// Commits everything pending. Returns the uids of its records.
         pub fn commit(&mut self) -> Vec<String> {
             let (records, notes, number) = {
                 let mut pending = self.shared.pending.lock().expect("lock");
@@ -451,20 +459,20 @@ pub mod simulated {
             uids
         }
 
-        /// Whether somebody waits for what is not written yet.
+        /// Whether a pending record is awaited.
         pub fn is_awaited(&self) -> bool {
             let awaited = self.shared.pending.lock().expect("lock").awaited;
             awaited > self.durable.number.load(Ordering::Acquire)
         }
 
-        /// Whether a record or a note holds these words.
+        /// Whether a record or a note contains this text.
         pub fn holds(&self, words: &str) -> bool {
             let records = serde_json::to_string(&self.records).expect("encode");
             let note = |note: &Vec<u8>| String::from_utf8_lossy(note).contains(words);
             records.contains(words) || self.notes.values().any(note)
         }
 
-        /// What a new process reads, after a boot of the machine or not.
+        /// The records that a new process reads, with or without a reboot.
         pub fn read(&mut self, rebooted: bool) -> BTreeMap<String, Record> {
             let records = std::mem::take(&mut self.records).into_iter();
             let read = |(uid, record): (String, Record)| {
@@ -504,7 +512,7 @@ mod tests {
         journal.put_note("share/b", None).durable().await;
         journal.close();
         drop(journal);
-        // The writing thread lets go of the file when it ends.
+        // The writing thread closes the file when it ends.
         let (journal, records) = Journal::open(&path, "boot-1").expect("open again");
         assert_eq!(records, BTreeMap::from([("a".to_owned(), record("pa"))]));
         assert_eq!(journal.notes("share/"), BTreeMap::from([("share/a".into(), b"1".to_vec())]));

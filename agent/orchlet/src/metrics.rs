@@ -1,5 +1,5 @@
-//! What the agent counts, with the names that the ecosystem's dashboards use: the prefix follows the naming profile, the rest is
-//! theirs. What can be seen is read when somebody asks; only what happens is counted as it happens.
+//! The agent's metrics with Kubernetes' names: the prefix follows the naming profile. Gauges of
+//! present state are read on request; events are counted when they happen.
 
 mod collect;
 mod operations;
@@ -20,11 +20,11 @@ pub use collect::{PodGauges, Registrations};
 pub(crate) use operations::{OperationMetrics, plugin};
 use register::{BUCKETS, Register};
 
-/// For pods, whose images may have to be pulled.
+/// Buckets for pod starts, which may include image pulls.
 const LONG_BUCKETS: [f64; 12] =
     [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];
 
-/// What happens, counted.
+/// Metrics of events.
 #[derive(Clone, Debug)]
 pub struct AgentMetrics {
     runtime_operations: IntCounterVec,
@@ -39,17 +39,18 @@ pub struct AgentMetrics {
     pod_worker_start_seconds: Histogram,
     /// Pods evicted, by the signal that was below its threshold.
     pub evictions: IntCounterVec,
-    /// Requests of the HTTPS endpoint: method, path, server type, whether they stay open.
+    /// Requests of the HTTPS endpoint, by method, path, server type and whether they are
+    /// long-running.
     pub http_requests: IntCounterVec,
     /// Their durations.
     pub http_seconds: HistogramVec,
-    /// Those under way.
+    /// Requests in flight.
     pub http_inflight: IntGaugeVec,
-    /// Connections of the HTTPS endpoint refused or closed by it, by reason.
+    /// Connections of the HTTPS endpoint that it rejected or closed, by reason.
     pub http_connections_closed: IntCounterVec,
-    /// Seconds until the client certificate ends.
+    /// Seconds until the client certificate expires.
     pub client_certificate_ttl: Gauge,
-    /// Seconds until the serving certificate ends.
+    /// Seconds until the serving certificate expires.
     pub server_certificate_ttl: Gauge,
     /// Renewals of the client certificate that failed.
     pub client_renew_errors: IntCounter,
@@ -58,9 +59,9 @@ pub struct AgentMetrics {
     /// Log files rotated, by outcome.
     pub log_rotations: IntCounterVec,
     log_bytes: IntGaugeVec,
-    /// What is done to the node.
+    /// Operations on the node.
     pub operations: OperationMetrics,
-    /// When pods were first seen here, until they run.
+    /// When pods were first seen, until they run.
     waiting: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
 
@@ -68,7 +69,7 @@ impl AgentMetrics {
     /// Registers everything.
     ///
     /// # Errors
-    /// A name is not one or stands twice: a fault of this file, shown by its test.
+    /// A metric name is invalid or duplicate, which the test of this file shows.
     #[expect(clippy::too_many_lines, reason = "a flat table of names")]
     pub fn register(
         metrics: &Metrics,
@@ -80,7 +81,7 @@ impl AgentMetrics {
         own.with_label_values(&[node]).set(1);
         let far = |name: &str, help: &str| {
             let gauge = with.gauge(name, help)?;
-            // Unknown, as the ecosystem has it, is infinitely far.
+            // Unknown is infinity, as in Kubernetes' kubelet.
             gauge.set(f64::INFINITY);
             Ok::<_, prometheus::Error>(gauge)
         };
@@ -182,7 +183,7 @@ impl AgentMetrics {
         })
     }
 
-    /// Counts a call of the runtime.
+    /// Counts a runtime call.
     pub fn record_call(&self, ended: CallReport) {
         let name = operation(ended.call);
         self.runtime_operations.with_label_values(&[&name]).inc();
@@ -192,7 +193,7 @@ impl AgentMetrics {
         }
     }
 
-    /// Counts a step of a pod by what it begins with: `CreateSandbox { .. }` is `CreateSandbox`.
+    /// Counts a step of a pod by its name: `CreateSandbox { .. }` is `CreateSandbox`.
     pub fn record_step(&self, what: &str, took: Duration, worked: bool) {
         let name = what.split([' ', '(', '{']).next().unwrap_or_default();
         if name == "RemoveCgroup" {
@@ -218,12 +219,13 @@ impl AgentMetrics {
         }
     }
 
-    /// The task of a pod runs, so long after its source had said that the pod is wanted.
+    /// Records the time between the source's report of a pod and the start of its task.
     pub fn record_worker_start(&self, after: Duration) {
         self.pod_worker_start_seconds.observe(after.as_secs_f64());
     }
 
-    /// What the logs of running containers take, by uid, namespace and name of the pod and name of the container.
+    /// Sets the log sizes of running containers, by uid, namespace and name of the pod and name of
+    /// the container.
     pub fn set_log_sizes<'a>(&self, logs: impl Iterator<Item = (&'a [String; 4], u64)>) {
         self.log_bytes.reset();
         for (owner, bytes) in logs {
@@ -232,7 +234,7 @@ impl AgentMetrics {
         }
     }
 
-    /// A pod's task knows this now: how long it took to run is measured once.
+    /// Observes a pod's status; its start duration is measured once.
     pub fn observe_pod(&self, pod: &Pod, status: &PodStatus) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         match status.phase.as_str() {
@@ -252,7 +254,7 @@ impl AgentMetrics {
         }
     }
 
-    /// Nothing is left of a pod.
+    /// Drops the state of a deleted pod.
     pub fn forget_pod(&self, uid: &str) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.operations.record_unmounted(uid);
@@ -260,7 +262,7 @@ impl AgentMetrics {
 }
 
 impl Default for AgentMetrics {
-    /// Counted and shown to nobody, for tests.
+    /// Unregistered metrics for tests.
     fn default() -> Self {
         use proto_api::names::Profile;
         let build = proto_daemon::metrics::BuildInfo { version: "", commit: "" };
@@ -273,7 +275,7 @@ impl Default for AgentMetrics {
     }
 }
 
-/// The ecosystem's word for a call: `RunPodSandbox` is `run_podsandbox`.
+/// Kubernetes' label of a runtime call: `RunPodSandbox` is `run_podsandbox`.
 fn operation(call: &str) -> String {
     match call {
         "ImageFsInfo" => return "image_filesystem_info".to_owned(),
@@ -299,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_have_the_ecosystem_s_names() {
+    fn calls_have_kubernetes_names() {
         for (call, name) in [
             ("RunPodSandbox", "run_podsandbox"),
             ("PodSandboxStatus", "podsandbox_status"),

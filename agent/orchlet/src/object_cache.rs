@@ -1,6 +1,7 @@
-//! Config maps and secrets that pods of this node refer to: one watch per object, shared by all pods, for as long as one needs it.
+//! Cache of the ConfigMaps, Secrets and other objects that the node's pods refer to: one watch per
+//! object, shared by all pods, as long as a pod needs it.
 //!
-//! A change reaches a pod's task at once as a poke; nothing is read on a period.
+//! A change wakes the pods' tasks at once; nothing is polled.
 
 mod persistent;
 
@@ -22,23 +23,25 @@ use crate::pods::ports::PodObjects;
 
 use persistent::{Followed, PersistentObjects};
 
-/// Gives pods the objects that they refer to.
+/// Provides the objects that pods refer to.
 pub trait ObjectCache: Send + Sync {
-    /// Follows what `pod` refers to; `poke` is notified of each change.
+    /// Watches the objects of `pod`; `poke` is notified of each change.
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription>;
 }
 
-/// What one pod refers to.
+/// The watched objects of one pod.
 pub trait Subscription: Send + Sync {
-    /// The objects as they are now, for that pod; one that has not been looked up yet is not there.
+    /// The present objects; one that has not been read yet is missing.
     fn objects(&self, pod: &Pod) -> PodObjects;
-    /// Whether everything has been looked up.
+    /// Whether all objects have been read.
     fn is_complete(&self) -> bool;
-    /// The first required object or key that a container's environment misses, as users are told.
+    /// The first required object or key that a container's environment lacks, as a message for
+    /// users.
     fn missing(&self, pod: &Pod, container: &Container) -> Option<String>;
 }
 
-/// Names of the config maps and secrets that a pod refers to, in environments and volumes.
+/// Names of the ConfigMaps and Secrets that a pod refers to in environments, volumes and pull
+/// secrets.
 pub fn needs_of(pod: &Pod) -> EnvRequirements {
     let mut all = EnvRequirements::default();
     let spec = &pod.spec;
@@ -50,7 +53,7 @@ pub fn needs_of(pod: &Pod) -> EnvRequirements {
         all.secrets.extend(secrets);
     }
     all.secrets.extend(pod.spec.image_pull_secrets.iter().map(|secret| secret.name.clone()));
-    // A volume that cannot be set up here fails when it is tried, not when its objects are looked for.
+    // An invalid volume fails when it is set up, not here.
     for volume in agent_volume::volumes(pod).unwrap_or_default() {
         let mut needs = agent_volume::VolumeRequirements::default();
         volume.add_needs(&mut needs);
@@ -60,7 +63,8 @@ pub fn needs_of(pod: &Pod) -> EnvRequirements {
     all
 }
 
-/// The first required object or key that a container's environment misses in `sources`, which are asked for only if it names any.
+/// The first required object or key that a container's environment lacks; `sources` is called only
+/// if it refers to any.
 pub fn missing(
     pod: &Pod,
     container: &Container,
@@ -80,18 +84,18 @@ pub fn missing(
     agent_pod::env::check_environment(container, &inputs).err().map(|error| error.to_string())
 }
 
-/// Watched objects by namespace and name, for as long as a pod holds one.
+/// Watched objects by namespace and name, while a pod refers to them.
 type ByName<T> = BTreeMap<(String, String), Weak<Watched<T>>>;
 
 /// All watches of one kind.
 struct Registry<T: Resource> {
     client: Client,
-    /// Whether an object will never be another, so that it need not be watched.
+    /// Whether an object is immutable, so that it need not be watched.
     is_constant: fn(&T) -> bool,
     watched: Mutex<ByName<T>>,
 }
 
-/// One object that is watched.
+/// A watched object.
 struct Watched<T> {
     state: Arc<State<T>>,
     task: AbortHandle,
@@ -104,9 +108,9 @@ impl<T> Drop for Watched<T> {
 }
 
 struct State<T> {
-    /// `None` before the first answer, `Some(None)` when the object does not exist.
+    /// `None` before the first read, `Some(None)` if the object does not exist.
     object: RwLock<Option<Option<Arc<T>>>>,
-    /// Tasks to poke. Bounded by the pods that refer to the object.
+    /// Tasks to wake. Bounded by the pods that refer to the object.
     pokes: Mutex<Vec<Weak<Notify>>>,
 }
 
@@ -165,7 +169,7 @@ impl<T: Resource> Registry<T> {
                 Observed::Applied(object) => set(Some(Arc::new(object))),
                 Observed::Deleted(_) => set(None),
             });
-            // Cancel safe: an object that cannot change need not be watched.
+            // Cancel safe: an immutable object need not be watched.
             tokio::select! {
                 () = follow => {}
                 () = settled.notified() => {}
@@ -185,8 +189,8 @@ pub struct ClusterObjects {
 }
 
 impl ClusterObjects {
-    /// Watches over `client` for the node of that name; `services` holds every service as it shows in environments, `drivers` those that
-    /// are registered here.
+    /// `services` holds every Service for environment variables, `drivers` the registered CSI
+    /// drivers.
     pub fn new(
         client: &Client,
         services: Store<Option<ServiceEnv>>,
@@ -225,7 +229,7 @@ impl ObjectCache for ClusterObjects {
         });
         let secrets = secrets.collect();
         if !self.services.is_synced() {
-            // Whoever waits for the first list of services is told when it is there.
+            // Wakes the pod when the first list of Services is complete.
             let (services, poke) = (self.services.clone(), Arc::downgrade(&poke));
             tokio::spawn(async move {
                 services.synced().await;
@@ -235,7 +239,7 @@ impl ObjectCache for ClusterObjects {
             });
         }
         let (services, names) = (self.services.clone(), self.names);
-        // A static pod runs without an API server: it does not wait for services.
+        // A static pod runs without an API server, so it does not wait for Services.
         let waits = !pod.metadata.annotations.contains_key(&names.label("config.source"));
         let persistent = self.persistent.follow(pod, &poke);
         Box::new(ClusterSubscription { waits, maps, secrets, persistent, services, names })
@@ -243,7 +247,7 @@ impl ObjectCache for ClusterObjects {
 }
 
 struct ClusterSubscription {
-    /// Whether the first list of services has to be there.
+    /// Whether it waits for the first list of Services.
     waits: bool,
     maps: BTreeMap<String, Arc<Watched<ConfigMap>>>,
     secrets: BTreeMap<String, Arc<Watched<Secret>>>,
@@ -283,7 +287,7 @@ fn known<K: Ord + Clone, T>(watched: &BTreeMap<K, Arc<Watched<T>>>) -> BTreeMap<
     known.collect()
 }
 
-/// The objects of a node without an API server: there are none.
+/// The cache of a node without an API server: no object exists.
 #[derive(Debug, Default)]
 pub struct NoObjects;
 

@@ -1,4 +1,4 @@
-//! Where pods live in the node's cgroup tree.
+//! The cgroups of pods: one per pod below its QoS class.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,56 +24,58 @@ use tokio::task::spawn_blocking;
 
 use crate::pods::ports::{ErrorText, PodCgroups};
 
-/// Tries to remove a cgroup whose killed processes still have to end, before the pod's task is told.
+/// Attempts to remove a cgroup while its killed processes exit, before an error is returned.
 const REMOVE_TRIES_MAX: usize = 20;
-/// Pause between them.
+/// Pause between attempts.
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
-/// The classes that have places of their own.
 const CLASSES: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
 
-/// What the node's share for pods is, and what is bounded beside them.
+/// Node allocatable enforcement (`enforceNodeAllocatable`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Enforced {
-    /// Whether all pods together are kept within what is not reserved.
+    /// Whether all pods together are limited to what is not reserved.
     pub pods: Bounded,
-    /// What is reserved, in all.
+    /// The total reservation.
     pub reserved: Amounts,
-    /// Cgroups of the system and of the agents, with what is reserved for each. They exist before the agent starts.
+    /// Cgroups of system and Kubernetes daemons with their reservations. They exist before the
+    /// agent starts.
     pub groups: Vec<(String, Amounts)>,
 }
 
-/// Whether something is kept within a bound.
+/// Whether a limit is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bounded {
-    /// It is.
+    /// Enforced.
     #[default]
     Yes,
-    /// It is not.
+    /// Not enforced.
     No,
 }
 
-/// The tree of this node's pods. Cheap to clone; all clones are one tree.
+/// The cgroups of this node's pods. Cheap to clone; clones share state.
 #[derive(Clone)]
 pub struct NodeCgroups {
     cgroups: Cgroups,
     root: String,
     driver: CgroupManager,
-    /// Asked only where it is the driver.
+    /// Used only with the systemd cgroup driver.
     systemd: Arc<Systemd>,
-    /// Bound on the processes of a pod.
+    /// Limit of processes per pod.
     pids: Option<u64>,
     /// How CPU limits are enforced.
     cpu: CpuBound,
-    /// Pods that have a cgroup, by uid: their class, and what each asks for of its weight.
+    /// Pods with a cgroup, by uid: QoS class and requested CPU, which counts for the weight of the
+    /// class.
     placed: Arc<Mutex<BTreeMap<String, (QosClass, Quantity)>>>,
-    /// Whether this agent has set that weight; the one before may have known pods that this one has not heard of yet.
+    /// Whether this process has set the weight; an earlier one may have known pods that are not
+    /// known yet.
     weighed: Arc<AtomicBool>,
 }
 
 impl NodeCgroups {
-    /// The tree below `root` of every hierarchy. `pids` bounds the processes of each pod, `cpu` says how its CPU
-    /// limit is enforced.
+    /// Cgroups below `root`. `pids` limits the processes of each pod, `cpu` says how its CPU limit
+    /// is enforced.
     pub fn new(
         cgroups: Cgroups,
         root: &str,
@@ -87,32 +89,32 @@ impl NodeCgroups {
         Self { cgroups, root, driver, systemd, pids, cpu, placed, weighed }
     }
 
-    /// Makes the cgroups above the pods' own, bounded where `enforced` says so.
+    /// Creates the cgroups above those of pods, with the limits of `enforced`.
     ///
     /// # Errors
-    /// The tree cannot be made.
+    /// A cgroup cannot be created.
     pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), ErrorText> {
         self.ensure(&CgroupName::pods(&self.root), &self.pods_limits(capacity, enforced))?;
         for class in [QosClass::Burstable, QosClass::BestEffort] {
             let name = CgroupName::class(&self.root, class);
-            // The weight of burstable pods that run already is not known yet: what they have stays.
+            // The weight of running burstable pods is not known yet: the present one stays.
             if class == QosClass::BestEffort || !self.cgroups.exists(&name.path(self.driver)) {
                 self.ensure(&name, &class_limits(class, std::iter::empty()))?;
             }
         }
         for (place, amounts) in &enforced.groups {
             if !self.cgroups.exists(place) {
-                return Err(format!("cgroup {place} of a reservation does not exist"));
+                return Err(format!("cgroup {place} of a reservation must exist"));
             }
             self.cgroups.make(place, &reserved_limits(amounts)).map_err(|e| chain(&e))?;
         }
         Ok(())
     }
 
-    /// Has systemd know the bounds of the slices above the pods' own, where it manages them.
+    /// Sets the limits of the slices above those of pods in systemd, if it manages cgroups.
     ///
     /// # Errors
-    /// It cannot be asked, or refuses.
+    /// systemd cannot be reached or refuses.
     pub async fn settle(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), ErrorText> {
         if self.driver == CgroupManager::Cgroupfs {
             return Ok(());
@@ -137,7 +139,7 @@ impl NodeCgroups {
         }
     }
 
-    /// The bounds of the class of burstable pods, from the pods in it.
+    /// Limits of the burstable class, from the pods in it.
     fn burstable(&self) -> CgroupLimits {
         let placed = self.placed();
         let members = placed.values().filter(|(class, _)| *class == QosClass::Burstable);
@@ -152,12 +154,12 @@ impl NodeCgroups {
         CgroupName::pod(&self.root, class(pod), &pod.metadata.uid)
     }
 
-    /// Where the cgroup of that pod is in a class.
+    /// Path of a pod's cgroup in a class.
     fn in_class(&self, class: QosClass, uid: &str) -> String {
         CgroupName::pod(&self.root, class, uid).path(self.driver)
     }
 
-    /// The classes in which the pod has a cgroup. Of one that its source has forgotten nothing is known but the uid.
+    /// The classes in which a pod has a cgroup. Of an orphaned pod only the uid is known.
     fn classes_of<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = QosClass> + 'a {
         let has = |class: &QosClass| self.cgroups.exists(&self.in_class(*class, uid));
         CLASSES.into_iter().filter(has)
@@ -168,7 +170,7 @@ impl NodeCgroups {
         for _ in 0..REMOVE_TRIES_MAX {
             let (cgroups, path) = (self.cgroups.clone(), path.clone());
             let removed = spawn_blocking(move || cgroups.remove(&path)).await;
-            let removed = removed.map_err(|e| format!("removing the cgroup broke off: {e}"))?;
+            let removed = removed.map_err(|e| format!("removing the cgroup panicked: {e}"))?;
             if removed.map_err(|e| chain(&e))? == Removal::Gone {
                 break;
             }
@@ -180,13 +182,17 @@ impl NodeCgroups {
         if self.driver == CgroupManager::Systemd
             && let Err(error) = self.systemd.remove_slice(&name.parent(self.driver)).await
         {
-            // The cgroup is gone; an empty slice of no use is all that is left.
-            tracing::warn!(path, error = chain(&error), "slice is left");
+            // The cgroup is removed; only an unused slice unit is left.
+            tracing::warn!(
+                path,
+                error = chain(&error),
+                "cannot stop the slice of a removed cgroup; an unused unit is left in systemd"
+            );
         }
         Ok(())
     }
 
-    /// Brings the weight of a class up to date with the pods in it.
+    /// Updates the weight of a class from its pods.
     fn weigh(&self, of: QosClass) -> Result<(), ErrorText> {
         match of {
             QosClass::Guaranteed | QosClass::BestEffort => Ok(()),

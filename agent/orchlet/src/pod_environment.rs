@@ -73,12 +73,12 @@ impl PodEnvironment {
         Ok(allocator.granted(pod, container))
     }
 
-    /// Where to hear of changes of the node's devices.
+    /// Notified of changes of the node's devices.
     pub fn devices(&self) -> Option<watch::Receiver<u64>> {
         self.allocator.as_ref().map(|allocator| allocator.plugins().subscribe())
     }
 
-    /// Waits for the next change; for ever where there are no devices. Cancel safe.
+    /// Waits for the next change; never returns without devices. Cancel safe.
     pub async fn devices_changed(&self, devices: &mut Option<watch::Receiver<u64>>) {
         if let Some(changed) = devices
             && changed.changed().await.is_ok()
@@ -94,14 +94,14 @@ impl PodEnvironment {
         devices::add_to_status(status, before, &inventory.unwrap_or_default());
     }
 
-    /// Takes back what a pod had.
+    /// Releases a pod's allocations.
     pub fn release(&self, uid: &str) {
         if let Some(allocator) = &self.allocator {
             allocator.release(uid);
         }
     }
 
-    /// Takes back what pods had that nobody knows any more.
+    /// Releases allocations of unknown pods.
     pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
         if let Some(allocator) = &self.allocator {
             allocator.retain(is_known);
@@ -113,7 +113,7 @@ fn read_resolver(path: &Path) -> DnsConfig {
     match read_bounded(path) {
         Ok(text) => resolver::parse(&text),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "no resolver configuration");
+            tracing::warn!(path = %path.display(), %error, "cannot read the resolver configuration; pods with dnsPolicy Default get none");
             DnsConfig::default()
         }
     }
@@ -128,8 +128,8 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
 
 // === /etc/hosts ===
 
-/// The hosts file of a pod, brought up to date, as a mount for `container`; `None` when the container mounts something of its own
-/// there. `dir` is the pod's directory.
+/// Updates a pod's `/etc/hosts` file and returns its mount for `container`; `None` if the container
+/// mounts its own file there. `dir` is the pod's directory.
 ///
 /// # Errors
 /// The file cannot be written, with its path.
@@ -159,7 +159,8 @@ pub fn hosts_mount(
     }))
 }
 
-/// The file is mounted into running containers, so it stays the same file; one that is right is left alone.
+/// Updates the file in place, since it is mounted into running containers; an unchanged one is not
+/// written.
 fn write_in_place(path: &Path, text: &str) -> std::io::Result<()> {
     if read_bounded(path).is_ok_and(|known| known == text) {
         return Ok(());
@@ -174,24 +175,25 @@ fn write_in_place(path: &Path, text: &str) -> std::io::Result<()> {
 
 // === runtime classes ===
 
-/// Runtime classes of the cluster, and the handler each named last.
+/// RuntimeClasses of the cluster, with the last known handler of each.
 #[derive(Default)]
 pub struct RuntimeClasses {
     client: Option<Client>,
-    /// Bounded by the classes that pods of this node have named and that existed.
+    /// Bounded by the existing classes that pods of this node have named.
     known: Mutex<BTreeMap<String, String>>,
 }
 
 impl RuntimeClasses {
-    /// Classes of the API server; without one there are none.
+    /// RuntimeClasses of the API server; none without it.
     pub fn new(client: Option<Client>) -> Self {
         Self { client, known: Mutex::default() }
     }
 
-    /// The handler that runs the pod; empty for the runtime's default. While the API server is away a class is what it was last.
+    /// The handler for a pod; empty for the runtime's default. While the API server is unreachable
+    /// the last known handler is used.
     ///
     /// # Errors
-    /// There is no such class, or it was never seen and cannot be asked for.
+    /// The class does not exist, or was never read and cannot be read now.
     pub async fn handler(&self, pod: &Pod) -> Result<String, ErrorText> {
         let Some(name) = pod.spec.runtime_class_name.as_ref().filter(|name| !name.is_empty())
         else {

@@ -1,11 +1,12 @@
-//! Every field that a pod can have is honoured, refused with its name, or somebody else's: a table over the API's own schema, so that
-//! a field that comes into the schema without a row here fails.
+//! Every field of a Pod is implemented, rejected by name, or documented as another component's: a
+//! table over the API schema, so that a new field without a row fails the test.
 //!
-//! A row is `message, field, sample, answer`. The field is set to the sample in a pod, and the node's whole answer to that pod
-//! (whether it runs, what the runtime is asked for, what its machine wants, its environment, files and limits) must differ from
-//! the answer without the field and contain the row's text. A sample that starts with `=` is the whole message instead of one
-//! field. Text after `!` must be in the answer without the field and not in that with it. A row whose answer starts with `@` says
-//! whose the field is instead.
+//! A row is `message, field, sample, answer`. The field is set to the sample in a pod, and the
+//! node's whole result for that pod (admission, CRI configuration, desired state, environment,
+//! files and limits) must differ from the result without the field and contain the row's text. A
+//! sample that starts with `=` replaces the whole message instead of one field. Text after `!` must
+//! be in the result without the field and not in that with it. An answer that starts with `@` names
+//! the component that uses the field.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::OnceLock;
@@ -36,7 +37,7 @@ const TABLE: &str = include_str!("pod_field_coverage/table.tsv");
 /// A field of the schema.
 struct Field {
     name: String,
-    /// The message that it holds, if it holds one, and whether in a list.
+    /// The message type of the field, if any, and whether it is repeated.
     message: Option<(String, bool)>,
     inline: bool,
 }
@@ -88,7 +89,7 @@ fn table() -> BTreeMap<(String, String), Row> {
     rows
 }
 
-/// A step from a message to one that it holds.
+/// A step from a message to a nested one.
 #[derive(Clone, Debug)]
 struct Step {
     message: String,
@@ -96,8 +97,8 @@ struct Step {
     in_list: bool,
 }
 
-/// The messages below a pod's specification, each with the way to it that is found first. What is below a field that is not the
-/// node's is not looked at.
+/// The messages below a pod's spec, each with the first path to it. Fields of other components are
+/// skipped.
 fn reachable(
     schema: &BTreeMap<String, Vec<Field>>,
     table: &BTreeMap<(String, String), Row>,
@@ -106,7 +107,7 @@ fn reachable(
     let mut queue = VecDeque::from(["PodSpec".to_owned()]);
     while let Some(message) = queue.pop_front() {
         let way = found[&message].clone();
-        // The main containers stand for all: only they can have every field.
+        // Containers first: only they can have every field.
         let (first, rest): (Vec<&Field>, Vec<&Field>) =
             schema[&message].iter().partition(|field| field.name == "containers");
         for field in first.into_iter().chain(rest) {
@@ -129,7 +130,7 @@ fn reachable(
 
 // === pods ===
 
-/// A pod with one container of each kind and what samples refer to.
+/// A pod with one container of each kind and the objects that samples refer to.
 fn base() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -144,7 +145,7 @@ fn base() -> Value {
     })
 }
 
-/// The place of a message in a pod, made if it is not there; fields on the way have their samples.
+/// The JSON value of a message in a pod, created if missing; fields on the way have their samples.
 fn place<'a>(
     pod: &'a mut Value,
     way: &[Step],
@@ -218,7 +219,7 @@ fn node() -> Node {
     node
 }
 
-/// All that the node makes of a pod, as text.
+/// The node's whole result for a pod, as text.
 fn answer(pod: &Value) -> String {
     let text = pod.to_string();
     let pod: Pod = serde_json::from_value(pod.clone()).unwrap_or_else(|e| panic!("{e}: {text}"));
@@ -275,7 +276,7 @@ fn answer(pod: &Value) -> String {
     all
 }
 
-/// The rest of what is computed from a pod's numbers: what it is ranked and measured by, what its files are, what it was.
+/// Calls everything else that computes with a pod's numbers.
 fn figures(pod: &Pod) {
     use agent_node::{preempt, qos, resources};
 
@@ -361,7 +362,7 @@ fn ranks(pod: &Pod) {
 
 // === tests ===
 
-/// Every number and quantity of a pod in which every field is set, at its extremes.
+/// Every number and quantity of a pod with all fields set, at its extremes.
 #[test]
 fn no_number_of_any_field_panics() {
     let filled: Value =
@@ -415,7 +416,7 @@ fn every_field_that_is_the_nodes_changes_its_answer() {
         let mut without = with.clone();
         let at = place(&mut without, way, &table);
         match (way.is_empty() && !row.whole, initial, at.as_object_mut()) {
-            // What every pod of this test has is what it had before.
+            // Restores the field's initial value.
             (true, Some(initial), _) => at[field] = initial,
             (_, _, Some(fields)) => drop(fields.remove(field)),
             (_, _, None) => {}

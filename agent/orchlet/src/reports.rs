@@ -1,4 +1,4 @@
-//! What pods' tasks tell the API server: statuses, the last word on a deleted pod, events.
+//! Writes of pod tasks to the API server: statuses, the deletion of terminated pods, events.
 
 use std::sync::Arc;
 
@@ -15,21 +15,20 @@ use crate::pods::shown::ServerStatus;
 use crate::pods::status_patch;
 use crate::sources::mirrors::is_mirror_of;
 
-/// Reports to an API server.
 pub struct ClusterReports {
     client: Client,
     recorder: Recorder,
-    /// The node's pods as the API shows them, mirrors included.
+    /// The node's pods in the API, including mirrors.
     shown: Store<Pod>,
 }
 
 impl ClusterReports {
-    /// Over `client`; `shown` is the node's pods as the API shows them.
+    /// `shown` holds the node's pods in the API.
     pub fn new(client: Client, recorder: Recorder, shown: Store<Pod>) -> Self {
         Self { client, recorder, shown }
     }
 
-    /// The object that shows `pod`: itself, or its mirror.
+    /// The API object of `pod`: itself or its mirror.
     fn object(&self, pod: &Pod) -> Option<(String, Option<Arc<Pod>>)> {
         let names = self.client.names();
         if !pod.metadata.annotations.contains_key(&names.label("config.source")) {
@@ -43,10 +42,10 @@ impl ClusterReports {
     async fn write(&self, pod: &Pod, change: StatusChange<'_>) -> Result<Reported, ReportError> {
         let StatusChange { from, to, whole } = change;
         let Some((uid, mirror)) = self.object(pod) else {
-            return Err(ReportError("the static pod has no mirror yet".to_owned()));
+            return Err(ReportError("the static pod has no mirror pod yet".to_owned()));
         };
         if mirror.as_ref().is_some_and(|m| status_patch::would_regress(from, &m.status, to)) {
-            return Err(ReportError("what its mirror shows has not been heard yet".to_owned()));
+            return Err(ReportError("the status of the mirror pod is not known yet".to_owned()));
         }
         let from = mirror.as_ref().map_or(from, |m| &m.status);
         if let Some(mirror) = mirror.as_ref().filter(|_| !whole && !status_patch::differs(from, to))
@@ -59,7 +58,7 @@ impl ClusterReports {
         let patch = Patch::Strategic(status_patch::patch(&uid, from, to));
         match api.patch_status(&pod.metadata.name, &patch, &WriteParams::default()).await {
             Ok(written) => Ok(shown(written)),
-            // The object is gone, or is another of the same name.
+            // The object was deleted, or has another uid.
             Err(error) if error.is_not_found() || is_other_uid(&error) => Ok(Reported::NoObject),
             Err(error) => Err(ReportError(chain(&error))),
         }
@@ -80,7 +79,7 @@ fn shown(object: Pod) -> Reported {
     Reported::Shown(ServerStatus { status: object.status, version }.into())
 }
 
-/// Whether the server refused because the object of that name has another uid.
+/// Whether the server rejected the write because the object has another uid.
 fn is_other_uid(error: &ClientError) -> bool {
     error.is_conflict() && error.to_string().contains("UID")
 }
@@ -112,7 +111,7 @@ impl Reports for ClusterReports {
     }
 }
 
-/// Reports of a node without an API server: statuses stay here, events go to the log.
+/// A node without an API server: statuses are discarded, events are logged.
 #[derive(Debug, Default)]
 pub struct NoReports;
 

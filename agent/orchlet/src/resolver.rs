@@ -2,7 +2,7 @@
 
 use agent_pod::spec::DnsConfig;
 
-/// Reads the text of a resolv.conf (resolv.conf(5)): all name servers, the last search list, all options.
+/// Parses a resolv.conf (resolv.conf(5)): all name servers, the last search list, all options.
 pub fn parse(text: &str) -> DnsConfig {
     let mut config = DnsConfig::default();
     for line in text.lines() {

@@ -1,9 +1,9 @@
-//! The node's HTTPS endpoint, port 10250: logs, exec, attach and port-forward for the API server,
-//! pods, usage and metrics for those who watch the node.
+//! The node's HTTPS endpoint, port 10250: logs, exec, attach and port-forward for the API server;
+//! pods, usage and metrics for monitoring.
 //!
-//! A request is routed ([`routes`]), its client recognised and allowed ([`access`]), and then
-//! answered from what the agent shows of itself ([`view::NodeView`]). The endpoint decides nothing
-//! about pods and keeps nothing.
+//! A request is authenticated and authorized ([`access`]), routed ([`routes`]), and answered from
+//! the agent's state ([`view::NodeView`]). The endpoint has no state of its own and decides nothing
+//! about pods.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -57,9 +57,9 @@ use routes::{NoRoute, Switch};
 use tls::{Agreed, Certified, ServerTls};
 use view::{NodeView, ViewError};
 
-/// What connections may take. The API server has one for each log and session and comes with a certificate; scrapers
-/// have one each. Each takes some 50 KiB. The time between requests is that of
-/// Kubernetes' API server.
+/// Limits of connections. The API server opens one per log and session, with a client certificate;
+/// scrapers open one each. A connection takes some 50 KiB. The idle timeout is that of Kubernetes'
+/// API server.
 const LIMITS: Limits = Limits {
     bounds: Bounds { total: 512, unauthenticated: 256, unauthenticated_per_peer: 128 },
     handshake: HEAD_TIMEOUT,
@@ -68,9 +68,9 @@ const LIMITS: Limits = Limits {
     idle: Duration::from_secs(90),
     streams: 128,
 };
-/// Sessions and followed logs at a time; a further one gets 429.
+/// Concurrent sessions and followed logs; a further one gets 429.
 const LONG_REQUESTS_MAX: usize = 128;
-/// For the TLS handshake, and for the head of the first request.
+/// Time limit of the TLS handshake and of the first request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -83,29 +83,27 @@ pub struct Server {
     service: Arc<Service>,
 }
 
-/// What requests are answered from.
+/// What the endpoint serves requests from.
 pub struct Service {
-    /// Who may what.
+    /// Authentication and authorization.
     pub access: Access,
     /// The agent.
     pub view: Arc<dyn NodeView>,
-    /// Health, metrics, task status.
     pub pages: AdminPages,
-    /// The naming profile.
     pub names: &'static Names,
-    /// Which pages are switched on.
+    /// Which pages are enabled.
     pub switches: Switches,
     /// Directory shown at `/logs/`.
     pub system_logs_dir: PathBuf,
     /// Metrics of probes, as text.
     pub probes: Box<dyn Fn() -> String + Send + Sync>,
-    /// Requests, counted.
+    /// Metrics of requests.
     pub metrics: AgentMetrics,
-    /// Sessions and followed logs.
+    /// Permits for sessions and followed logs.
     pub long_requests: Arc<Semaphore>,
 }
 
-/// Which pages are switched on, by the configuration.
+/// Which pages the configuration enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switches {
     /// `enableDebuggingHandlers`.
@@ -133,29 +131,30 @@ impl Switches {
     }
 }
 
-/// Sessions and followed logs that may be open at a time.
+/// Permits for concurrent sessions and followed logs.
 pub fn long_requests() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(LONG_REQUESTS_MAX))
 }
 
 impl Server {
-    /// Takes the address; port 0 takes a free one.
+    /// Binds the address; port 0 selects a free port.
     pub async fn bind(address: SocketAddr, tls: ServerTls, service: Service) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         Ok(Self { address: listener.local_addr()?, listener, tls, service: Arc::new(service) })
     }
 
-    /// The real address.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until drained. Sessions that are open then end with the process.
+    /// Serves until drained. Open sessions end with the process.
     pub async fn run(self, drain: DrainWatch) {
         let closed = self.service.metrics.http_connections_closed.clone();
         let connections = Connections::new(LIMITS, Some(closed));
         loop {
-            // Both arms are cancel safe: a connection not taken stays in the kernel's queue.
+            // Both arms are cancel safe: a connection that was not accepted stays in the kernel's
+            // queue.
             let (socket, place) = tokio::select! {
                 () = drain.asked() => return,
                 taken = connections.accept(&self.listener) => taken,
@@ -165,7 +164,10 @@ impl Server {
                     tokio::spawn(isolate(connection(self.service.clone(), config, socket, place)));
                 }
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "no certificate for a connection");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "no serving certificate; the connection is closed"
+                    );
                 }
             }
         }
@@ -183,7 +185,10 @@ async fn connection(
     let certified = agreed.certified(stream.get_ref().1.peer_certificates());
     match &certified {
         Some(Ok(_)) => place.authenticated(),
-        Some(Err(reason)) => tracing::info!(reason, "client certificate refused"),
+        Some(Err(reason)) => tracing::info!(
+            reason,
+            "client certificate is not valid; the client is treated as anonymous or by its token"
+        ),
         None => {}
     }
     let peer = Peer { certified: Arc::new(certified), connection: place.clone() };
@@ -191,15 +196,15 @@ async fn connection(
         request.extensions_mut().insert(peer.connection.address());
         let (service, peer) = (service.clone(), peer.clone());
         async move {
-            let answer = isolate(service.answer(request, &peer)).await;
+            let answer = isolate(service.serve(request, &peer)).await;
             answer.unwrap_or_else(|panicked| text(500, &panicked.to_string()))
         }
     };
-    // A client that goes away is its own affair; requests that are open at the end end with the process.
+    // Errors of the connection are the client's; open requests end with the process.
     let _ = place.serve(stream, handler, std::future::pending()).await;
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Clone)]
 struct Peer {
     /// What the client certificate proves.
@@ -208,8 +213,8 @@ struct Peer {
 }
 
 impl Service {
-    /// Answers one request, and counts it.
-    async fn answer(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+    /// Serves one request and counts it.
+    async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let page = routes::page_name(request.uri().path());
         let long = matches!(page, "exec" | "attach" | "portForward" | "containerLogs" | "logs");
         let method = routes::method_name(request.method());
@@ -217,14 +222,14 @@ impl Service {
         self.metrics.http_requests.with_label_values(&labels).inc();
         let in_flight = InFlight::new(self.metrics.http_inflight.with_label_values(&labels));
         let began = Instant::now();
-        let response = self.decide(request, peer).await;
+        let response = self.respond(request, peer).await;
         drop(in_flight);
         let took = began.elapsed().as_secs_f64();
         self.metrics.http_seconds.with_label_values(&labels).observe(took);
         response
     }
 
-    async fn decide(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+    async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let path = request.uri().path().to_owned();
         let permission = routes::permission(request.method(), &path);
         let authorization =
@@ -258,7 +263,7 @@ impl Service {
     }
 }
 
-/// Counts a request as in flight until dropped, which a client that goes away may do.
+/// Counts a request as in flight until dropped, also if the client disconnects.
 struct InFlight(IntGauge);
 
 impl InFlight {

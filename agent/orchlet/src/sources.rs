@@ -1,4 +1,4 @@
-//! Where pods come from: the API server and manifests.
+//! Pod sources: the API server and manifests.
 
 pub mod api;
 pub mod manifests;

@@ -1,5 +1,6 @@
-//! What was done for each pod, step by step, with how long it took and how it ended, and why a pod is not ready: one request away at
-//! `/debug/pods/<namespace>/<name>`. Bounded: the first steps of a pod and its last ones are kept, a step that repeats is counted.
+//! The recent steps of each pod with their duration and outcome, and why a pod is not ready, at
+//! `/debug/pods/<namespace>/<name>`. Bounded: the first and last steps of a pod are kept, and
+//! repeated steps are counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -10,15 +11,15 @@ use proto_api::Time;
 use proto_api::core::v1::{ContainerStatus, Pod, PodStatus};
 use serde_json::{Value, json};
 
-/// Steps kept from the beginning of a pod's life ...
+/// Steps kept from a pod's start ...
 const FIRST_MAX: usize = 32;
 /// ... and the last ones after them.
 const LAST_MAX: usize = 32;
-/// Pods that are gone and can still be asked about.
+/// Deleted pods whose timelines are kept.
 const GONE_MAX: usize = 64;
-/// Pods in all; more are not written down.
+/// Pods with a timeline; further ones are not recorded.
 const PODS_MAX: usize = 2048;
-/// The longest text of a step.
+/// Longest text of a step.
 const TEXT_MAX: usize = 512;
 
 /// The timelines of all pods.
@@ -29,47 +30,46 @@ pub struct Timelines(Mutex<State>);
 struct State {
     /// By uid.
     pods: BTreeMap<String, Timeline>,
-    /// Uids of pods that are gone, oldest first.
+    /// Uids of deleted pods, oldest first.
     gone: VecDeque<String>,
 }
 
-/// What was done for one pod.
+/// The timeline of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
     namespace: String,
     name: String,
     first: Vec<Step>,
     last: VecDeque<Step>,
-    /// Steps between the first and the last that were let go.
+    /// Number of dropped steps between the first and the last ones.
     left_out: u64,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What was done, as `CreateContainer { container: "c", attempt: 0 }`.
+    /// The action, such as `CreateContainer { container: "c", attempt: 0 }`.
     pub what: String,
-    /// When it began last.
+    /// When it last started.
     pub began: SystemTime,
-    /// How long it took then.
+    /// How long it last took.
     pub took: Duration,
     /// How it ended.
     pub outcome: Outcome,
-    /// How often it was done in a row with this outcome.
+    /// How often in a row it had this outcome.
     pub times: u32,
 }
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It worked.
+    /// Success.
     Done,
-    /// It did not: the line says why.
+    /// Failure with its error.
     Failed(String),
 }
 
 impl Timeline {
-    /// Takes in a step.
     fn push(&mut self, step: Step) {
         let before = self.last.back_mut().or(self.first.last_mut());
         if let Some(before) = before
@@ -96,7 +96,7 @@ impl Timeline {
 }
 
 impl Timelines {
-    /// A step of a pod has ended now.
+    /// Records a step that ended now.
     pub fn step(&self, pod: &Pod, what: String, took: Duration, outcome: Outcome) {
         let meta = &pod.metadata;
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl Timelines {
         timeline.push(Step { what: cut(what), began, took, outcome, times: 1 });
     }
 
-    /// Nothing is left of a pod; it can be asked about for a while.
+    /// Marks a pod as deleted; its timeline is kept for a while.
     pub fn gone(&self, uid: &str) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.pods.contains_key(uid) {
@@ -131,7 +131,7 @@ impl Timelines {
         }
     }
 
-    /// What failed last of what was done for a pod, if nothing has worked since.
+    /// The error of the last step, if it failed.
     pub fn trouble(&self, uid: &str) -> Option<String> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = state.pods.get(uid)?.steps().last()?;
@@ -141,7 +141,7 @@ impl Timelines {
         }
     }
 
-    /// The timelines of the pods of that name, newest last, with their uids: of one that lives and of those before it.
+    /// Timelines of the present and deleted pods of that name with their uids, newest last.
     pub fn of(&self, namespace: &str, name: &str) -> Vec<(String, Timeline)> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |timeline: &Timeline| timeline.namespace == namespace && timeline.name == name;
@@ -162,12 +162,14 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// Why a pod is not ready, in lines for people; empty when it is. Pure.
+/// Why a pod is not ready, one reason per line; empty if it is. Pure.
 pub fn reasons(status: &PodStatus) -> Vec<String> {
     let mut reasons = Vec::new();
     if matches!(status.phase.as_str(), "Succeeded" | "Failed") {
         let why = [&status.reason, &status.message].map(String::as_str).join(" ");
-        return vec![format!("it has ended: {} {why}", status.phase).trim_end().to_owned()];
+        return vec![
+            format!("the pod has terminated: {} {why}", status.phase).trim_end().to_owned(),
+        ];
     }
     for condition in status.conditions.iter().filter(|condition| condition.status != "True") {
         let texts = [condition.reason.as_str(), condition.message.as_str()];
@@ -194,16 +196,16 @@ fn of_container(status: &ContainerStatus) -> Option<String> {
     if let Some(ended) = &status.state.terminated {
         let fine = ended.exit_code == 0;
         let line = format!(
-            "container {name} has ended with {}: {} {}",
+            "container {name} exited with {}: {} {}",
             ended.exit_code, ended.reason, ended.message
         );
         return (!fine).then(|| line.trim_end().to_owned());
     }
     let runs = status.state.running.is_some();
-    (runs && !status.ready).then(|| format!("container {name} runs and is not ready"))
+    (runs && !status.ready).then(|| format!("container {name} is running but not ready"))
 }
 
-/// What is known of a pod, as JSON.
+/// Status and timeline of a pod as JSON.
 pub fn json_of(pod: Option<&Pod>, timelines: &[(String, Timeline)]) -> Value {
     let step = |step: &Step| {
         let (outcome, why) = match &step.outcome {
@@ -225,12 +227,12 @@ pub fn json_of(pod: Option<&Pod>, timelines: &[(String, Timeline)]) -> Value {
     json!({"pod": shown, "timelines": timelines})
 }
 
-/// The same for people.
+/// Status and timeline of a pod as text.
 pub fn text_of(pod: Option<&Pod>, timelines: &[(String, Timeline)]) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     match pod {
-        None => out.push_str("the pod is gone\n"),
+        None => out.push_str("the pod is deleted\n"),
         Some(pod) => {
             let _ = writeln!(out, "{}: uid {}", pod.status.phase, pod.metadata.uid);
             let reasons = reasons(&pod.status);
@@ -246,7 +248,7 @@ pub fn text_of(pod: Option<&Pod>, timelines: &[(String, Timeline)]) -> String {
         let _ = writeln!(out, "\nuid {uid}");
         for (at, step) in timeline.steps().enumerate() {
             if at == FIRST_MAX && timeline.left_out > 0 {
-                let _ = writeln!(out, "... {} steps left out", timeline.left_out);
+                let _ = writeln!(out, "... {} steps omitted", timeline.left_out);
             }
             let outcome = match &step.outcome {
                 Outcome::Done => "done".to_owned(),

@@ -1,4 +1,4 @@
-//! Keeps running containers on the processors they may use: what one gets for itself the others leave.
+//! Updates the CPU sets of running containers: CPUs allocated exclusively leave the shared pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use proto_daemon::exit::chain;
 
 use super::Allocator;
 
-/// Repairs at every change of the holdings, and every `period` for containers that were made while they changed.
+/// Updates them after every change of allocations, and every `period` for containers created
+/// meanwhile.
 pub async fn keep(allocator: Arc<Allocator>, runtime: Arc<dyn Runtime>, period: Duration) {
     if allocator.rules.cpus.is_none() {
         return;
@@ -21,7 +22,7 @@ pub async fn keep(allocator: Arc<Allocator>, runtime: Arc<dyn Runtime>, period: 
     loop {
         version.mark_unchanged();
         repair(&allocator, &*runtime, &mut applied).await;
-        // Cancel safe: either way everything is looked at.
+        // Cancel safe: either way all containers are checked.
         tokio::select! {
             changed = version.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(period) => {}
@@ -29,7 +30,7 @@ pub async fn keep(allocator: Arc<Allocator>, runtime: Arc<dyn Runtime>, period: 
     }
 }
 
-/// Brings every running container to its processors; `applied` holds by id what was set last.
+/// Updates the CPU set of every running container; `applied` holds what was last set, by CRI id.
 async fn repair(
     allocator: &Allocator,
     runtime: &dyn Runtime,
@@ -38,7 +39,10 @@ async fn repair(
     let pods = match runtime.list().await {
         Ok(pods) => pods,
         Err(error) => {
-            tracing::warn!(error = chain(&error), "containers' processors are not looked at");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot list containers to update their CPU sets; retried"
+            );
             return;
         }
     };
@@ -59,7 +63,11 @@ async fn repair(
                     ..ContainerResources::default()
                 };
                 if let Err(error) = runtime.update_resources(&container.id, &resources).await {
-                    tracing::warn!(id = container.id, error = chain(&error), "processors not set");
+                    tracing::warn!(
+                        id = container.id,
+                        error = chain(&error),
+                        "cannot update a container's CPU set; retried"
+                    );
                     continue;
                 }
             }

@@ -1,4 +1,4 @@
-//! The rules for processors, memory and places, from the configuration and the machine. Pure.
+//! Rules of the CPU, memory and topology managers, from the configuration and the machine. Pure.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -10,13 +10,13 @@ use agent_node::resources::{self, Amounts, CPU, MEMORY};
 
 use crate::config::FileConfig;
 
-/// Option that gives whole cores only.
+/// CPU manager option to allocate whole cores only.
 const FULL_CORES: &str = "full-pcpus-only";
 
-/// The rules; `evicted_below` is the memory in bytes that is kept free by eviction.
+/// `evicted_below` is the memory in bytes that eviction keeps free.
 ///
 /// # Errors
-/// What does not fit the machine, with the field's name.
+/// A setting that does not fit the machine, with its field.
 pub fn rules(
     file: &FileConfig,
     machine: &MachineTopology,
@@ -59,7 +59,9 @@ fn cpu_rules(
         match (option.as_str(), value.as_str()) {
             (FULL_CORES, "true") => unit = cpus::CpuUnit::Core,
             (FULL_CORES, "false") => {}
-            _ => return Err(format!("cpuManagerPolicyOptions.{option}: {value:?} is not known")),
+            _ => {
+                return Err(format!("cpuManagerPolicyOptions.{option}: {value:?} is not supported"));
+            }
         }
     }
     let given = || {
@@ -83,7 +85,8 @@ fn cpu_rules(
     }
 }
 
-/// What is reserved on the nodes must be what is reserved in all: the scheduler counts with the sum, this with the parts.
+/// The sum of reservations per NUMA node must match the total reservation, with which the scheduler
+/// counts.
 fn memory_rules(
     file: &FileConfig,
     reserved: &Amounts,

@@ -1,4 +1,4 @@
-//! What monitors of devices see.
+//! The pod resources API: allocations as seen by device monitors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use agent_node::managers::grant::containers;
 use super::Allocator;
 use crate::pods::pod_context::PodContext;
 
-/// The pods of the node with what their containers have.
-pub struct Shown {
-    /// Who has what.
+/// The node's pods with their allocations.
+pub struct PodResources {
+    /// The allocations.
     pub allocator: Arc<Allocator>,
     /// The pods.
     pub shared: Arc<PodContext>,
 }
 
-impl AllocationSource for Shown {
+impl AllocationSource for PodResources {
     fn pods(&self) -> Vec<PodAllocation> {
         self.shared.metrics.operations.record_pod_resources_request();
         let pods = self.shared.shown_pods();

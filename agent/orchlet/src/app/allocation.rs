@@ -58,7 +58,7 @@ impl Agent {
         let directory = root.join(PLUGINS_DIR);
         spawn(&directory, registration::serve(allocator.plugins().clone(), &directory, stop()));
         let directory = root.join(MONITORS_DIR);
-        let shown = Arc::new(shares::Shown { allocator, shared: shared.clone() });
+        let shown = Arc::new(shares::PodResources { allocator, shared: shared.clone() });
         spawn(&directory, resources::serve(shown, &directory, stop()));
     }
 }

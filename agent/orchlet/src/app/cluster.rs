@@ -81,10 +81,21 @@ impl Agent {
             sources.push(PodSource::Static);
             let store = cluster.map(|cluster| cluster.pods.clone());
             let changed = cluster.map_or_else(Arc::default, |c| c.mirrors_changed.clone());
-            tokio::spawn(mirrors::tell(pods.clone(), store, changed, names, say.clone()));
+            tokio::spawn(mirrors::send_static_pods(
+                pods.clone(),
+                store,
+                changed,
+                names,
+                say.clone(),
+            ));
             if let Some(cluster) = cluster {
                 let (client, store) = (cluster.client.clone(), cluster.pods.clone());
-                tokio::spawn(mirrors::keep(client, store, pods, cluster.mirrors_kept.clone()));
+                tokio::spawn(mirrors::reconcile_mirrors(
+                    client,
+                    store,
+                    pods,
+                    cluster.mirrors_kept.clone(),
+                ));
             }
         }
         sources
@@ -102,7 +113,7 @@ impl Agent {
         if origins.is_empty() {
             return None;
         }
-        let (known, heard) = watch::channel(ManifestPods::nothing_of(origins));
+        let (known, heard) = watch::channel(ManifestPods::unread(origins));
         let events = cluster.map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         let (names, node) = (self.settings.names, &self.machine.name);

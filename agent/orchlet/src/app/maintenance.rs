@@ -15,7 +15,7 @@ use crate::config::{self, Settings, log_size};
 use crate::eviction::Evictor;
 use crate::garbage;
 use crate::images::import_dir::ImportDir;
-use crate::images::{Images, Logins, Providers, image_gc};
+use crate::images::{CredentialSources, Images, Providers, image_gc};
 use crate::logs_rotation;
 use crate::metrics::OperationMetrics;
 use crate::node_events::NodeEvents;
@@ -30,14 +30,14 @@ const LOGIND_DROP_IN: &str = "/etc/systemd/logind.conf.d/99-orchlet.conf";
 pub(super) fn logins(
     settings: &Settings,
     operations: &OperationMetrics,
-) -> Result<Logins, Failure> {
+) -> Result<CredentialSources, Failure> {
     let flags = &settings.flags.node;
     let config = flags.image_credential_provider_config.as_ref();
     let providers = match config.zip(flags.image_credential_provider_bin_dir.as_ref()) {
         Some((config, dir)) => Providers::load(config, dir, operations).map_err(Failure::usage)?,
         None => Providers::default(),
     };
-    Ok(Logins::new(&settings.flags.root_dir, providers))
+    Ok(CredentialSources::new(&settings.flags.root_dir, providers))
 }
 
 impl Agent {

@@ -1,4 +1,4 @@
-//! From a key to its certificate: the request is made, or found again, and waited for.
+//! Issues a certificate for a key: creates or finds the CertificateSigningRequest and waits for it.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use super::store::Store;
 use super::unix_now;
 use super::wanted::{Wanted, is_for};
 
-/// Between two looks at a request that waits for approval.
+/// Poll interval of a pending request.
 const LOOK: Duration = Duration::from_secs(2);
-/// A request that nobody signs in this time is made again; the ecosystem's own patience.
+/// How long a request may stay unsigned before it is replaced, as in Kubernetes' kubelet.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
-/// Who keeps requests until somebody approves and signs them.
+/// Where requests are approved and signed.
 pub trait Authority: Send + Sync {
-    /// Makes a request; the one that is there when there is one of that name.
+    /// Creates a request, or returns the existing one of that name.
     fn ask<'a>(
         &'a self,
         request: &'a CertificateSigningRequest,
     ) -> BoxFuture<'a, Result<(), ClientError>>;
-    /// What has become of a request; `None` when it has been removed.
+    /// The status of a request; `None` if it was removed.
     fn look<'a>(
         &'a self,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<CertificateSigningRequestStatus>, ClientError>>;
-    /// Removes a request that is no use.
+    /// Deletes a request.
     fn drop<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ClientError>>;
 }
 
@@ -66,27 +66,27 @@ impl Authority for Client {
     }
 }
 
-/// One certificate to be had.
+/// One certificate to issue.
 pub struct Issuing<'a> {
-    /// Where key and certificate are kept.
+    /// Store of key and certificate.
     pub store: &'a Store,
-    /// What it must say.
+    /// Its requirements.
     pub wanted: &'a Wanted,
-    /// Who gives it.
+    /// Where it is requested.
     pub authority: &'a dyn Authority,
 }
 
-/// What has become of a request.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
+enum RequestOutcome {
     Waiting,
     Signed(Vec<u8>),
-    /// Denied, or failed to be signed: a new one is needed.
+    /// Denied or failed: a new request is needed.
     Refused(String),
 }
 
 /// Pure.
-fn fate(status: CertificateSigningRequestStatus) -> Fate {
+fn outcome_of(status: CertificateSigningRequestStatus) -> RequestOutcome {
     let has = |kind: &str| {
         status
             .conditions
@@ -95,23 +95,23 @@ fn fate(status: CertificateSigningRequestStatus) -> Fate {
     };
     for kind in ["Denied", "Failed"] {
         if let Some(condition) = has(kind) {
-            return Fate::Refused(
+            return RequestOutcome::Refused(
                 format!("{kind}: {} {}", condition.reason, condition.message).trim_end().to_owned(),
             );
         }
     }
-    // One that is signed but not approved comes from nobody that may sign.
+    // A certificate without approval was not issued by a signer.
     if has("Approved").is_some() && !status.certificate.is_empty() {
-        return Fate::Signed(status.certificate);
+        return RequestOutcome::Signed(status.certificate);
     }
-    Fate::Waiting
+    RequestOutcome::Waiting
 }
 
 impl Issuing<'_> {
-    /// Has the certificate issued and puts it in force. May take as long as people take to approve.
+    /// Gets the certificate issued and installs it. May wait for manual approval.
     ///
     /// # Errors
-    /// A line for the log: whoever calls tries again.
+    /// A message for the log; the caller retries.
     pub async fn issue(&self) -> Result<(), String> {
         let line =
             |error: std::io::Error| format!("key and certificate {}: {error}", self.store.pair());
@@ -120,28 +120,32 @@ impl Issuing<'_> {
         let name = &request.metadata.name;
         self.authority.ask(&request).await.map_err(|error| chain(&error))?;
         let certificate = match self.wait(name).await? {
-            Fate::Signed(certificate)
+            RequestOutcome::Signed(certificate)
                 if is_for(&certificate, &key) && self.wanted.is_met_by(&certificate) =>
             {
                 certificate
             }
-            Fate::Signed(_) => {
-                return Err(self.give_up(name, "it was signed for another key or owner").await);
+            RequestOutcome::Signed(_) => {
+                return Err(self
+                    .give_up(name, "the certificate is for another key or subject")
+                    .await);
             }
-            Fate::Refused(why) => return Err(self.give_up(name, &why).await),
-            Fate::Waiting => return Err(self.give_up(name, "nobody has signed it").await),
+            RequestOutcome::Refused(why) => return Err(self.give_up(name, &why).await),
+            RequestOutcome::Waiting => {
+                return Err(self.give_up(name, "it was not signed in time").await);
+            }
         };
-        self.store.put(&certificate, &key.serialize_pem(), unix_now()).map_err(line)
+        self.store.install(&certificate, &key.serialize_pem(), unix_now()).map_err(line)
     }
 
-    async fn wait(&self, name: &str) -> Result<Fate, String> {
+    async fn wait(&self, name: &str) -> Result<RequestOutcome, String> {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
             let status = self.authority.look(name).await.map_err(|error| chain(&error))?;
-            // Requests are cleaned away after a while: it is asked for again.
+            // Old requests are garbage collected: it is requested again.
             let Some(status) = status else { return Err(format!("request {name} was removed")) };
-            match fate(status) {
-                Fate::Waiting if tokio::time::Instant::now() < until => {
+            match outcome_of(status) {
+                RequestOutcome::Waiting if tokio::time::Instant::now() < until => {
                     tokio::time::sleep(LOOK).await
                 }
                 fate => return Ok(fate),
@@ -149,14 +153,18 @@ impl Issuing<'_> {
         }
     }
 
-    /// A new attempt needs a new key: the name of the request follows from it.
+    /// A new attempt needs a new key, from which the request's name is derived.
     async fn give_up(&self, name: &str, why: &str) -> String {
-        // It may be gone, or not ours to remove: it is cleaned away in time.
+        // It may be deleted already, or deleting may be forbidden: it is garbage collected in time.
         if let Err(error) = self.authority.drop(name).await {
-            tracing::debug!(request = name, error = chain(&error), "not removed");
+            tracing::debug!(
+                request = name,
+                error = chain(&error),
+                "cannot delete an unusable certificate request; it is garbage collected later"
+            );
         }
         if let Err(error) = self.store.forget_pending_key() {
-            tracing::warn!(%error, "the key of a refused request stays");
+            tracing::warn!(%error, "cannot remove the key of a rejected request; it is used again");
         }
         format!("request {name}: {why}")
     }
@@ -172,7 +180,7 @@ mod tests {
     use super::super::wanted::tests::{client, signed};
     use super::*;
 
-    /// What the authority does with each new request, first to last; then it signs.
+    /// What the authority does with each request in order; afterwards it signs.
     #[derive(Clone, Copy, PartialEq)]
     enum Does {
         Signs,
@@ -293,7 +301,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("tempdir");
         let store = store(&directory);
         let authority = InMemory::that(&[Does::Nothing]);
-        // Cut off while it waits, as by a crash.
+        // Aborted while it waits, as by a crash.
         let cut = tokio::time::timeout(Duration::from_secs(60), issue(&store, &authority)).await;
         assert!(cut.is_err());
         for request in authority.requests.lock().expect("lock").values_mut() {

@@ -1,5 +1,6 @@
-//! Certificates with their keys on disk, as the ecosystem keeps them: `<pair>-<time>.pem` holds both, `<pair>-current.pem` is a link to
-//! the one in force. A switch of the link is one rename: there is never none, and never half a pair.
+//! Certificates with their keys on disk, as in Kubernetes' kubelet: `<pair>-<time>.pem` holds both,
+//! `<pair>-current.pem` links to the current one. The link is switched by a rename, so that a
+//! complete pair is always available.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read as _};
@@ -10,9 +11,9 @@ use proto_api::Time;
 use proto_daemon::private_files;
 use rcgen::KeyPair;
 
-/// Certificates kept beside the one in force.
+/// Certificates kept in addition to the current one.
 const OLD_MAX: usize = 3;
-/// A larger file holds no pair.
+/// Largest file that is read.
 const LEN_MAX: u64 = 1 << 20;
 
 /// The certificates of one purpose.
@@ -23,39 +24,39 @@ pub struct Store {
 }
 
 impl Store {
-    /// Those called `pair` in a directory, which need not exist yet.
+    /// The pair of this name in a directory, which may not exist yet.
     pub fn new(directory: PathBuf, pair: String) -> Self {
         Self { directory, pair }
     }
 
-    /// Their name.
+    /// The name of the pair.
     pub fn pair(&self) -> &str {
         &self.pair
     }
 
-    /// The file with the certificate and key in force, whether or not there is one yet.
+    /// Path of the current certificate and key, whether or not it exists.
     pub fn current_path(&self) -> PathBuf {
         self.at("-current.pem")
     }
 
-    /// The pair in force.
+    /// The current pair.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// It exists and cannot be read.
     pub fn current(&self) -> io::Result<Option<Vec<u8>>> {
         read(&self.current_path())
     }
 
-    /// The key of the request under way, made when there is none. It is on disk before anybody hears of it.
+    /// The key of the pending request, created if missing. It is on disk before it is used.
     ///
     /// # Errors
-    /// It can neither be read nor written.
+    /// It cannot be read or written.
     pub fn pending_key(&self) -> io::Result<KeyPair> {
         if let Some(found) = read(&self.pending_path())? {
             match KeyPair::from_pem(&String::from_utf8_lossy(&found)) {
                 Ok(key) => return Ok(key),
                 Err(error) => {
-                    tracing::warn!(%error, path = %self.pending_path().display(), "a key that is none is replaced")
+                    tracing::warn!(%error, path = %self.pending_path().display(), "the pending key is invalid; a new one is created")
                 }
             }
         }
@@ -64,7 +65,7 @@ impl Store {
         Ok(key)
     }
 
-    /// Gives the key of the request under way up: it was denied, or its certificate is another's.
+    /// Removes the key of the pending request after a denial or a certificate for another key.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -72,11 +73,11 @@ impl Store {
         private_files::remove_private(&self.pending_path())
     }
 
-    /// Puts a certificate with its key in force.
+    /// Installs a certificate with its key.
     ///
     /// # Errors
-    /// The disk's; what was in force stays so.
-    pub fn put(&self, certificate: &[u8], key_pem: &str, now_unix: i64) -> io::Result<()> {
+    /// Writing fails; the current pair stays.
+    pub fn install(&self, certificate: &[u8], key_pem: &str, now_unix: i64) -> io::Result<()> {
         let content = [certificate.trim_ascii_end(), b"\n", key_pem.as_bytes()].concat();
         let stamp = Time::from_unix(now_unix).to_string().replace(['T', ':'], "-");
         let path = self.at(&format!("-{}.pem", stamp.trim_end_matches('Z')));
@@ -91,7 +92,7 @@ impl Store {
         Ok(())
     }
 
-    /// What cannot be removed now is removed with the next renewal.
+    /// Files that cannot be removed are removed at the next renewal.
     fn remove_old(&self, current: &Path) {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let is_one = |name: &str| {
@@ -120,13 +121,13 @@ impl Store {
     }
 
     fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        // One that the node's owner names may serve others too; the agent's own lies in a closed one.
+        // A configured directory may be shared; the agent's own one is private.
         private_files::create_trusted_dir(&self.directory)?;
         private_files::write_private_atomically(path, content)
     }
 }
 
-/// A file that is closed to others, if it is there.
+/// Reads a private file, if it exists.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match private_files::open_private(path, &mut OpenOptions::new()) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -159,11 +160,11 @@ mod tests {
                 & 0o777
         };
         assert_eq!((mode("agent-client.key.tmp"), mode("")), (0o600, 0o700));
-        store.put(b"CERT\n", "KEY\n", 1_704_207_845).expect("put");
+        store.install(b"CERT\n", "KEY\n", 1_704_207_845).expect("put");
         assert_eq!(store.current().expect("read").as_deref(), Some(b"CERT\nKEY\n".as_slice()));
         let pair = "agent-client-2024-01-02-15-04-05.pem";
         assert_eq!(mode(pair), 0o600);
-        // One that somebody has copied there.
+        // A file that was copied there.
         let open = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(directory.path().join("pki").join(pair), open).expect("opened");
         store.current().expect("read");
@@ -177,7 +178,7 @@ mod tests {
         let store = Store::new(directory.path().to_owned(), "agent-server".into());
         for round in 0..6 {
             store
-                .put(format!("CERT {round}").as_bytes(), "KEY", 1_704_207_845 + round)
+                .install(format!("CERT {round}").as_bytes(), "KEY", 1_704_207_845 + round)
                 .expect("put");
         }
         let link = std::fs::read_link(store.current_path()).expect("a link");
@@ -195,8 +196,8 @@ mod tests {
         {
             std::fs::write(directory.path().join(left), "half").expect("written");
         }
-        store.pending_key().expect("a key that is none is replaced");
-        store.put(b"CERT", "KEY", 1_704_207_845).expect("put");
+        store.pending_key().expect("the pending key is invalid; a new one is created");
+        store.install(b"CERT", "KEY", 1_704_207_845).expect("put");
         assert_eq!(store.current().expect("read").as_deref(), Some(b"CERT\nKEY".as_slice()));
     }
 }

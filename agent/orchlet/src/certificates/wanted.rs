@@ -1,4 +1,5 @@
-//! What a certificate must say, the request for it, and when it is to be renewed. Pure but for the randomness that signing needs.
+//! Requirements on a certificate, its request, and its renewal time. Pure except for the randomness
+//! of signing.
 
 use std::net::IpAddr;
 
@@ -11,28 +12,28 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The group of every node.
+/// The group of all nodes.
 const NODES: &str = "system:nodes";
-/// Signers check usages for equality; this is what those of release 1.25 expect, whatever the kind of the key.
+/// Signers compare usages for equality; these are expected by release 1.25 for every kind of key.
 const KEY_USAGES: [&str; 2] = ["digital signature", "key encipherment"];
 
-/// What a certificate must say.
+/// Requirements on a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Name of the Node object.
     pub node: String,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// Who signs it.
+    /// Its signer.
     pub signer: String,
 }
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be shown to the API server.
+    /// Authentication at the API server.
     Client,
-    /// To serve with, at these names and addresses.
+    /// Serving at these names and addresses.
     Serving {
         /// Names.
         names: Vec<String>,
@@ -41,20 +42,21 @@ pub enum Purpose {
     },
 }
 
-/// Seconds since 1970 between which a certificate is good.
+/// Validity of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// From here on.
+pub struct CertificateLifetime {
+    /// `notBefore`.
     pub begins: i64,
-    /// Up to here.
+    /// `notAfter`.
     pub ends: i64,
 }
 
 impl Wanted {
-    /// The request for the key. Its name follows from the key and what is wanted: asked again, it is the same object.
+    /// The request for a key. Its name is derived from key and requirements, so that a repeated
+    /// request is the same object.
     ///
     /// # Errors
-    /// A name that no certificate can carry, or a key that cannot sign.
+    /// A name is invalid in certificates, or the key cannot sign.
     pub fn request(&self, key: &KeyPair) -> Result<CertificateSigningRequest, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -91,7 +93,7 @@ impl Wanted {
         format!("node-csr-{:.40}", sha256_hex(&hashed))
     }
 
-    /// Whether a certificate in force says what it must: its owner, and every name and address.
+    /// Whether a certificate meets the requirements: its subject, and every name and address.
     pub fn is_met_by(&self, pem: &[u8]) -> bool {
         let Some(der) = first(pem) else { return false };
         let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
@@ -121,7 +123,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     four.map(IpAddr::from).or(sixteen.map(IpAddr::from)).ok()
 }
 
-/// Whether a certificate, as a signer gave it, is for this key.
+/// Whether an issued certificate is for this key.
 pub fn is_for(pem: &[u8], key: &KeyPair) -> bool {
     let Some(der) = first(pem) else { return false };
     let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
@@ -132,8 +134,8 @@ fn first(pem: &[u8]) -> Option<CertificateDer<'static>> {
     tls::certificates(pem).ok()?.into_iter().next()
 }
 
-impl Life {
-    /// The life of the first certificate of a chain.
+impl CertificateLifetime {
+    /// The validity of the first certificate of a chain.
     pub fn of(pem: &[u8]) -> Option<Self> {
         let der = first(pem)?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;
@@ -141,7 +143,8 @@ impl Life {
         Some(Self { begins: validity.not_before.timestamp(), ends: validity.not_after.timestamp() })
     }
 
-    /// When it is to be renewed: after 70 to 90 % of it, by a share between 0 and 1 that differs between nodes.
+    /// When to renew it: after 70 to 90 % of its validity, by a share between 0 and 1 that differs
+    /// between nodes.
     pub fn renew_at(self, share: f64) -> i64 {
         let whole = self.ends.saturating_sub(self.begins).max(0) as f64;
         let part = whole * (0.7 + 0.2 * share.clamp(0.0, 1.0));
@@ -169,7 +172,7 @@ pub(super) mod tests {
         Wanted { node: "n1".into(), purpose: Purpose::Client, signer: "s".into() }
     }
 
-    /// What an authority makes of a request.
+    /// The certificate that an authority issues for a request.
     pub(in super::super) fn signed(request: &CertificateSigningRequest) -> Vec<u8> {
         let key = KeyPair::generate().expect("key");
         let params = CertificateParams::default();
@@ -207,7 +210,7 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn renewal_lies_between_seven_and_nine_tenths(begins in 0_i64..1 << 40, len in 10_i64..1 << 32, share in 0.0_f64..1.0) {
-            let at = Life { begins, ends: begins + len }.renew_at(share) - begins;
+            let at = CertificateLifetime { begins, ends: begins + len }.renew_at(share) - begins;
             prop_assert!(at >= len * 7 / 10 - 1 && at <= len * 9 / 10 + 1, "{at} of {len}");
         }
     }

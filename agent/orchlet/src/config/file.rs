@@ -1,5 +1,5 @@
-//! The configuration file, kind `OrchletConfiguration`: every field of the ecosystem's own file, with its default. What a field means
-//! is documented there; what this agent makes of it is in `agent/README.md`.
+//! The configuration file, kind `OrchletConfiguration`: every field of KubeletConfiguration with
+//! its default. The fields are documented there, their support here in `agent/README.md`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::sources::manifests::Page;
 
-/// A section of the file: each field once, with its type and its default.
+/// Defines a section of the file: each field with its type and default.
 macro_rules! section {
     ($(#[$about:meta])* $name:ident { $($(#[$on:meta])* $field:ident: $kind:ty = $default:expr,)* }) => {
         $(#[$about])*
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
-        #[allow(missing_docs, reason = "the names are the ecosystem's own and documented there")]
+        #[allow(missing_docs, reason = "the names are KubeletConfiguration's and documented there")]
         pub struct $name { $($(#[$on])* pub $field: $kind,)* }
 
         impl Default for $name {
@@ -31,7 +31,7 @@ macro_rules! section {
     };
 }
 
-/// Names with values, such as thresholds by signal or options by name.
+/// Pairs of names and values, such as thresholds by signal.
 pub type Pairs = BTreeMap<String, String>;
 /// Amounts by resource.
 pub type AmountsByName = BTreeMap<String, Quantity>;
@@ -109,7 +109,7 @@ FileConfig {
     container_runtime_endpoint: String = "unix:///run/containerd/containerd.sock".to_owned(),
     image_service_endpoint: String = String::new(),
     #[serde(with = "proto_daemon::go_duration::text")] runtime_request_timeout: Duration = secs(120),
-    // Unlike the ecosystem's: one large image must not hold up every other pod.
+    // Unlike in Kubernetes' kubelet: one large image must not delay all other pods.
     serialize_image_pulls: bool = false,
     max_parallel_image_pulls: Option<i32> = None,
     #[serde(rename = "imageMinimumGCAge", with = "proto_daemon::go_duration::text")] image_minimum_gc_age: Duration = secs(120),
@@ -184,7 +184,7 @@ FileConfig {
 }
 
 section! {
-/// Who may use the HTTPS endpoint: how clients are recognised.
+/// Authentication at the HTTPS endpoint.
 Authentication {
     x509: X509 = X509::default(),
     webhook: TokenWebhook = TokenWebhook::default(),
@@ -213,7 +213,7 @@ Anonymous { enabled: bool = false, }
 }
 
 section! {
-/// Who may use the HTTPS endpoint: what clients may do.
+/// Authorization at the HTTPS endpoint.
 Authorization {
     mode: Mode = Mode::Webhook,
     webhook: AccessWebhook = AccessWebhook::default(),
@@ -221,7 +221,7 @@ Authorization {
 }
 
 section! {
-/// How long answers of the API server are good.
+/// How long reviews of the API server are cached.
 AccessWebhook {
     #[serde(rename = "cacheAuthorizedTTL", with = "proto_daemon::go_duration::text")] cache_authorized_ttl: Duration = secs(300),
     #[serde(rename = "cacheUnauthorizedTTL", with = "proto_daemon::go_duration::text")] cache_unauthorized_ttl: Duration = secs(30),
@@ -229,12 +229,12 @@ AccessWebhook {
 }
 
 section! {
-/// Time for pods up from a priority when the node shuts down.
+/// Grace period of pods from a priority on at a node shutdown.
 ShutdownGrace { priority: i32 = 0, shutdown_grace_period_seconds: i64 = 0, }
 }
 
 section! {
-/// Memory kept back on a NUMA node.
+/// Memory reserved on a NUMA node.
 ReservedMemory { numa_node: i32 = 0, limits: AmountsByName = BTreeMap::new(), }
 }
 
@@ -256,22 +256,22 @@ Logging {
 }
 
 section! {
-/// Pauses between restarts of containers that crash.
+/// Back-off of crashing containers.
 CrashLoopBackOff {
     #[serde(with = "proto_daemon::go_duration::text")] max_container_restart_period: Duration = CRASH_DELAY_MAX,
 }
 }
 
 section! {
-/// Where traces go.
+/// Tracing.
 Tracing { endpoint: Option<String> = None, sampling_rate_per_million: Option<i32> = None, }
 }
 
-/// Who manages cgroups.
+/// The cgroup driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
-    /// Plain directories.
+    /// Directories in cgroupfs.
     #[default]
     Cgroupfs,
     /// systemd.
@@ -287,16 +287,16 @@ impl From<CgroupDriver> for CgroupManager {
     }
 }
 
-/// Who says what clients of the HTTPS endpoint may do.
+/// Authorization mode of the HTTPS endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
-    /// All is allowed.
+    /// Every request is allowed.
     AlwaysAllow,
-    /// The API server says.
+    /// By SubjectAccessReview.
     Webhook,
 }
 
-/// The ecosystem writes a field that is not set as an empty text.
+/// Kubernetes writes an unset field as an empty string.
 fn empty_is_none<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: std::str::FromStr,
@@ -313,13 +313,14 @@ impl FileConfig {
         if self.cpu_cfs_quota { CpuBound::Period(period) } else { CpuBound::Off }
     }
 
-    /// The page that static pods come from, if there is one.
+    /// The URL of static pod manifests, if configured.
     pub fn static_pods_page(&self) -> Option<Result<Page, String>> {
         let url = Some(&self.static_pod_url).filter(|url| !url.is_empty())?;
         Some(Page::new(url, &self.static_pod_url_header, self.http_check_frequency))
     }
 
-    /// The defaults of an agent that is started with flags alone, as the ecosystem's is: the endpoint is open unless a flag closes it.
+    /// The defaults of an agent that is started with flags only, as in Kubernetes' kubelet: the
+    /// endpoint is open unless a flag restricts it.
     pub fn of_flags_alone() -> Self {
         let mut file = Self::default();
         file.authentication.anonymous.enabled = true;

@@ -1,5 +1,5 @@
-//! Flags in the ecosystem's spelling. Those that only flags can say are fields here; those that lie over a field of the
-//! configuration file are rows of [`OVERRIDES`].
+//! The kubelet's flags. Flags without a field in the configuration file are fields here; the others
+//! are rows of [`OVERRIDES`].
 
 mod texts;
 
@@ -17,7 +17,7 @@ use texts::{label, read};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "orchlet", version)]
 pub struct Flags {
-    /// What every program takes.
+    /// Flags shared by all programs.
     #[command(flatten)]
     pub common: CommonFlags,
     /// Client configuration for the API server; without it only static pods run.
@@ -53,21 +53,21 @@ pub struct Flags {
     /// Labels of the node, `key=value`.
     #[arg(long, value_delimiter = ',', value_parser = label)]
     pub node_labels: Vec<(String, String)>,
-    /// The node as a whole.
+    /// Flags of the node.
     #[command(flatten)]
     pub node: super::node::NodeFlags,
-    /// Flags that lie over the configuration file.
+    /// Flags that override the configuration file.
     #[command(flatten)]
     pub overrides: Overrides,
 }
 
-/// A flag that lies over a field of the file: its name, the field, how its text is read, and what it is for.
+/// A flag that overrides a field of the file: its name, the field, its format, and its help text.
 type Row = (&'static str, &'static str, Shape, &'static str);
 
-/// How the text of a flag becomes the value of a field.
+/// Format of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// As it is: texts, paths, durations, addresses.
+    /// A string: texts, paths, durations, addresses.
     Text,
     /// A whole number.
     Number,
@@ -446,12 +446,12 @@ const OVERRIDES: &[Row] = &[
     ),
 ];
 
-/// What the flags say of fields of the file, by path.
+/// Values of overriding flags by field path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides(BTreeMap<&'static str, Value>);
 
 impl Overrides {
-    /// Lays the flags over the file's tree.
+    /// Applies the flags to the file's JSON tree.
     pub fn lay_over(&self, tree: &mut Value) {
         for (path, value) in &self.0 {
             let mut at = &mut *tree;
@@ -459,7 +459,7 @@ impl Overrides {
                 if !at.is_object() {
                     *at = Value::Object(Map::new());
                 }
-                // It is an object: indexing makes the field.
+                // Indexing an object creates the field.
                 at = &mut at[name];
             }
             *at = value.clone();
@@ -469,7 +469,7 @@ impl Overrides {
 
 impl Args for Overrides {
     fn augment_args(command: Command) -> Command {
-        // Of a flag given twice the last counts, lists apart, which grow.
+        // The last of repeated flags counts, except lists, which are appended.
         command.args_override_self(true).args(OVERRIDES.iter().map(argument))
     }
 
@@ -508,7 +508,7 @@ impl FromArgMatches for Overrides {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for (flag, path, shape, _) in OVERRIDES {
             let Some(values) = matches.get_many::<String>(flag) else { continue };
-            // A flag given twice adds to a list; of other kinds the last counts, as clap has it.
+            // Repeated flags append to a list; of other formats the last one counts.
             let text = values.cloned().collect::<Vec<_>>().join(",");
             let value = read(*shape, &text).map_err(|why| {
                 clap::Error::raw(

@@ -1,15 +1,15 @@
-//! Which feature gates this agent knows, and which of them change what it does.
+//! The feature gates of this agent, and which of them have an effect.
 
 use proto_daemon::config::FieldError;
 use proto_daemon::feature_gates::{Gate, Settled, settle as settle_all};
 
 use super::file::FileConfig;
 
-/// Gates beside those that all programs share.
+/// Gates in addition to the shared ones.
 const OWN: &[Gate] = &[];
 
-/// Gates that are asked for somewhere in the agent. The others are accepted, as one setting is often given to every program of a
-/// cluster, and switching one of them is answered with a warning.
+/// Gates with an effect in the agent. Others are accepted, since one setting is often given to all
+/// programs of a cluster; changing one of them logs a warning.
 const CONSULTED: &[&str] = &[
     "RotateKubeletServerCertificate",
     "SeccompDefault",
@@ -17,7 +17,7 @@ const CONSULTED: &[&str] = &[
     "ContainerCheckpoint",
 ];
 
-/// What the file's gates make.
+/// Evaluates the gates of the file.
 pub fn settle(file: &FileConfig) -> Result<Settled, Vec<FieldError>> {
     settle_all(OWN, CONSULTED, &file.feature_gates).map_err(|faults| {
         faults.iter().map(|fault| FieldError::new("featureGates", fault.to_string())).collect()

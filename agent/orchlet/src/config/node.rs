@@ -1,4 +1,5 @@
-//! Settings about the node as a whole, as the parts that keep it take them: images, eviction, shutdown, the Node object. Pure.
+//! Settings of the node, converted for their users: images, eviction, shutdown, the Node object.
+//! Pure.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,27 +16,27 @@ use proto_daemon::rate::Rate;
 use super::file::FileConfig;
 use crate::images::{PullBounds, STANDSTILL};
 
-/// Flags about the node as a whole that no field of the file stands for.
+/// Flags of the node without a field in the file.
 #[derive(Clone, Debug, Args)]
 pub struct NodeFlags {
-    /// Which plugins give credentials for which images.
+    /// Configuration of credential provider plugins.
     #[arg(long, value_name = "FILE", requires = "image_credential_provider_bin_dir")]
     pub image_credential_provider_config: Option<PathBuf>,
-    /// Where those plugins are.
+    /// Directory of these plugins.
     #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
     pub image_credential_provider_bin_dir: Option<PathBuf>,
     /// Directory whose image archives (`*.tar`) are imported, for nodes that reach no registry.
     #[arg(long, value_name = "DIR")]
     pub image_import_dir: Option<PathBuf>,
-    /// Dead instances kept for each container.
+    /// Dead instances kept per container.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub maximum_dead_containers_per_container: u32,
 }
 
-/// Pulls at the same time when nothing says how many: one large image must not hold up every other pod.
+/// Default of concurrent pulls: one large image must not delay all other pods.
 const PARALLEL_PULLS: i32 = 5;
 
-/// Bounds on pulls.
+/// Limits of image pulls.
 pub fn pull_bounds(file: &FileConfig) -> PullBounds {
     let parallel = match file.max_parallel_image_pulls {
         _ if file.serialize_image_pulls => 1,
@@ -50,13 +51,13 @@ pub fn pull_bounds(file: &FileConfig) -> PullBounds {
     }
 }
 
-/// How fast events are written.
+/// Rate limit of events.
 pub fn event_rate(file: &FileConfig) -> Rate {
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
     Rate::new(number(file.event_record_qps), number(file.event_burst))
 }
 
-/// When images are removed.
+/// Limits of image garbage collection.
 pub fn image_limits(file: &FileConfig) -> ImageGcLimits {
     let percent = |value: i32| u8::try_from(value).unwrap_or(100);
     ImageGcLimits {
@@ -66,10 +67,10 @@ pub fn image_limits(file: &FileConfig) -> ImageGcLimits {
     }
 }
 
-/// When pods are evicted.
+/// Eviction thresholds.
 ///
 /// # Errors
-/// Every fault.
+/// All validation errors.
 pub fn eviction_thresholds(file: &FileConfig) -> Result<Vec<Threshold>, Vec<ThresholdError>> {
     thresholds(&ThresholdTexts {
         hard: &file.eviction_hard,
@@ -79,7 +80,7 @@ pub fn eviction_thresholds(file: &FileConfig) -> Result<Vec<Threshold>, Vec<Thre
     })
 }
 
-/// What the hard thresholds keep of memory and of the agent's disk, in bytes: pods cannot be promised it.
+/// Bytes of memory and of the root disk kept free by hard thresholds, which reduce allocatable.
 pub fn kept_by_eviction(file: &FileConfig, memory: u64, disk: u64) -> (u64, u64) {
     let all = eviction_thresholds(file).unwrap_or_default();
     let of = |signal: Signal, capacity: u64| {
@@ -89,12 +90,12 @@ pub fn kept_by_eviction(file: &FileConfig, memory: u64, disk: u64) -> (u64, u64)
     (of(Signal::MemoryAvailable, memory), of(Signal::NodefsAvailable, disk))
 }
 
-/// Most time that a soft threshold leaves to a pod.
+/// Grace period under soft thresholds.
 pub fn soft_grace(file: &FileConfig) -> Duration {
     Duration::from_secs(u64::try_from(file.eviction_max_pod_grace_period).unwrap_or(0))
 }
 
-/// How pods are ended when the node shuts down.
+/// Priority groups of a node shutdown.
 pub fn shutdown_groups(file: &FileConfig) -> ShutdownGroups {
     let by_priority: Vec<PriorityGrace> = file
         .shutdown_grace_period_by_pod_priority
@@ -112,12 +113,12 @@ pub fn shutdown_groups(file: &FileConfig) -> ShutdownGroups {
     )
 }
 
-/// Images that the Node object lists.
+/// Most images listed in the Node object.
 pub fn images_listed_max(file: &FileConfig) -> usize {
     usize::try_from(file.node_status_max_images).unwrap_or(usize::MAX)
 }
 
-/// How long the lease of the node lasts, in seconds.
+/// Duration of the node's Lease, in seconds.
 pub fn lease_secs(file: &FileConfig) -> u16 {
     u16::try_from(file.node_lease_duration_seconds).unwrap_or(u16::MAX)
 }
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ecosystems_defaults_hold() {
+    fn kubernetes_defaults_hold() {
         let file = FileConfig::default();
         assert_eq!(eviction_thresholds(&file).expect("valid").len(), 5);
         assert_eq!(image_limits(&file), ImageGcLimits::default());

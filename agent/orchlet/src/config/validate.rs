@@ -1,4 +1,5 @@
-//! What is wrong with a configuration, as the ecosystem's own validation has it, and what in it does nothing here. Pure.
+//! Validates a configuration by KubeletConfiguration's rules, and lists settings without effect.
+//! Pure.
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use super::node::eviction_thresholds;
 use crate::server::tls;
 
 impl Configuration for FileConfig {
-    /// The file alone may be incomplete: the whole is checked with the flags over it.
+    /// The file alone may be incomplete: it is validated together with the flags.
     fn validate(&self) -> Vec<FieldError> {
         Vec::new()
     }
 }
 
-/// Collects faults.
+/// Collects validation errors.
 #[derive(Default)]
 struct Faults(Vec<FieldError>);
 
@@ -34,7 +35,7 @@ impl Faults {
         self.check(
             allowed.contains(&value),
             path,
-            format!("{value:?} is none of {}", allowed.join(", ")),
+            format!("{value:?} is not one of {}", allowed.join(", ")),
         );
     }
 
@@ -44,7 +45,7 @@ impl Faults {
     }
 }
 
-/// Every fault of the whole configuration.
+/// All validation errors of a configuration.
 pub fn faults(file: &FileConfig) -> Vec<FieldError> {
     let mut faults = Faults::default();
     endpoint(file, &mut faults);
@@ -55,7 +56,7 @@ pub fn faults(file: &FileConfig) -> Vec<FieldError> {
     faults.0
 }
 
-/// Faults that depend on which features are on.
+/// Validation errors that depend on feature gates.
 pub fn gated(file: &FileConfig, gates: &FeatureGates) -> Vec<FieldError> {
     let mut faults = Faults::default();
     let needs = |gate: &str| format!("needs the feature gate {gate}");
@@ -101,7 +102,7 @@ fn node(file: &FileConfig, faults: &mut Faults) {
     if let Some(Err(why)) = file.static_pods_page() {
         faults.check(false, "staticPodURL", why);
     }
-    // Who sets it counts on an agent that ends.
+    // With this setting the agent would be expected to exit.
     faults.check(!file.run_once, "runOnce", "must be false: the agent keeps running");
     faults.check(
         !file.node_status_update_frequency.is_zero(),
@@ -198,7 +199,7 @@ fn resources(file: &FileConfig, faults: &mut Faults) {
     );
 }
 
-/// What is kept within its bounds, and that it can be.
+/// Validates `enforceNodeAllocatable`.
 fn enforced(file: &FileConfig, faults: &mut Faults) {
     let path = "enforceNodeAllocatable";
     for what in &file.enforce_node_allocatable {
@@ -223,7 +224,7 @@ fn enforced(file: &FileConfig, faults: &mut Faults) {
             other => faults.check(
                 false,
                 path,
-                format!("{other:?} is none of none, pods, system-reserved, kube-reserved"),
+                format!("{other:?} is not one of none, pods, system-reserved, kube-reserved"),
             ),
         }
     }
@@ -277,7 +278,7 @@ fn eviction(file: &FileConfig, faults: &mut Faults) {
     );
 }
 
-/// Fields that are read and change nothing, each with the reason.
+/// Fields without effect, each with the reason.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("syncFrequency", "pods are looked at when something happens"),
     ("enableContentionProfiling", "there is no such profile"),
@@ -309,7 +310,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("cgroupsPerQOS", "pods always have cgroups by class"),
 ];
 
-/// A warning for each field without effect that somebody has set.
+/// A warning for each field without effect that is set.
 pub fn without_effect(file: &FileConfig) -> Vec<String> {
     let fields = |file: &FileConfig| serde_json::to_value(file).unwrap_or_default();
     let (set, usual) = (fields(file), fields(&FileConfig::default()));

@@ -67,7 +67,7 @@ pub async fn read(shared: &PodContext, disks: &Disks, pods_memory: u64) -> Readi
         let images = (disks.images.as_ref(), Signal::ImagefsAvailable, Signal::ImagefsInodesFree);
         for (path, space, inodes) in [node, images] {
             let Some(path) = path else { continue };
-            match machine::disk(path) {
+            match machine::disk_room(path) {
                 Ok(disk) => {
                     put(space, disk.available_bytes, disk.total_bytes);
                     // A file system without an inode table never runs out of inodes.

@@ -1,4 +1,4 @@
-//! Where credentials for a registry come from: the pod's secrets first, then the node's own files and plugins.
+//! Registry credentials: the pod's secrets first, then the node's files and plugins.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,20 @@ use tokio::sync::Mutex;
 use super::provider::Providers;
 use crate::pods::ports::PodObjects;
 
-/// A larger file is not one of credentials.
+/// Largest file that is read.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Where credentials come from.
+/// The sources of credentials.
 #[derive(Debug, Default)]
-pub struct Logins {
-    /// Files of the node in the order in which they are looked for; the first that exists counts.
+pub struct CredentialSources {
+    /// Credential files of the node; the first that exists counts.
     files: Vec<PathBuf>,
-    /// What was read last.
+    /// The file read last.
     read: Mutex<Option<File>>,
     providers: Providers,
 }
 
-/// A file of credentials as it was read.
+/// A credential file as read.
 #[derive(Debug)]
 struct File {
     path: PathBuf,
@@ -34,8 +34,8 @@ struct File {
     keyring: Keyring,
 }
 
-impl Logins {
-    /// The files where clients of registries keep credentials on a node, and plugins.
+impl CredentialSources {
+    /// The node's usual credential files, and plugins.
     pub fn new(root_dir: &Path, providers: Providers) -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| "/root".into());
         let directories = [root_dir.to_owned(), home.join(".docker"), "/.docker".into()];
@@ -44,7 +44,7 @@ impl Logins {
         Self { files: new.chain(old).collect(), read: Mutex::default(), providers }
     }
 
-    /// Credentials for a repository, in the order in which they are tried; none of it twice.
+    /// Credentials for a repository in the order of attempts, without duplicates.
     pub async fn find(&self, repository: &str, pod: &Pod, objects: &PodObjects) -> Vec<Login> {
         let mut logins = of_secrets(repository, pod, objects);
         logins.extend(self.of_files(repository).await);
@@ -54,17 +54,17 @@ impl Logins {
         logins
     }
 
-    /// The node's file is read again when it has changed.
+    /// Credentials from the node's file, which is read again after a change.
     async fn of_files(&self, repository: &str) -> Vec<Login> {
         let mut read = self.read.lock().await;
         let (files, before) = (self.files.clone(), read.take());
-        // Broken off only by the end of the program.
+        // Cancelled only when the program ends.
         *read = offload(move || newest(&files, before)).await.unwrap_or_default();
         read.as_ref().map(|file| file.keyring.lookup(repository)).unwrap_or_default()
     }
 }
 
-/// The first file that exists, read again if it has changed.
+/// The first existing file, read again if it has changed.
 fn newest(files: &[PathBuf], before: Option<File>) -> Option<File> {
     let path = files.iter().find(|path| path.is_file())?;
     let changed = fs::metadata(path).and_then(|meta| meta.modified()).ok();
@@ -72,7 +72,7 @@ fn newest(files: &[PathBuf], before: Option<File>) -> Option<File> {
         return Some(known);
     }
     let keyring = read_file(path).unwrap_or_else(|fault| {
-        tracing::warn!(path = %path.display(), fault, "credentials of the node are not used");
+        tracing::warn!(path = %path.display(), fault, "the node's credential file is invalid and ignored");
         Keyring::default()
     });
     Some(File { path: path.clone(), changed, keyring })
@@ -89,7 +89,7 @@ fn read_file(path: &Path) -> Result<Keyring, String> {
     keyring.map_err(|error| error.to_string())
 }
 
-/// Secrets that do not exist or are not understood are passed over: the image may be had without them.
+/// Missing and invalid secrets are skipped: the image may be public.
 fn of_secrets(repository: &str, pod: &Pod, objects: &PodObjects) -> Vec<Login> {
     let mut logins = Vec::new();
     for reference in &pod.spec.image_pull_secrets {
@@ -98,7 +98,7 @@ fn of_secrets(repository: &str, pod: &Pod, objects: &PodObjects) -> Vec<Login> {
             Ok(keyring) => logins.extend(keyring.lookup(repository)),
             Err(error) => {
                 let name = &reference.name;
-                tracing::warn!(pod = pod.metadata.name, secret = name, %error, "pull secret");
+                tracing::warn!(pod = pod.metadata.name, secret = name, %error, "an image pull secret is invalid and ignored");
             }
         }
     }
@@ -115,7 +115,7 @@ fn keyring(secret: &Secret) -> Result<Keyring, KeyringError> {
     }
 }
 
-/// The pull secrets that a pod names and that do not exist.
+/// Pull secrets of a pod that do not exist.
 pub fn missing_secrets(pod: &Pod, objects: &PodObjects) -> Vec<String> {
     let named = pod.spec.image_pull_secrets.iter().map(|secret| &secret.name);
     let missing = named.filter(|name| !matches!(objects.secrets.get(*name), Some(Some(_))));

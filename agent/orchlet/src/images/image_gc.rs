@@ -1,5 +1,6 @@
-//! Removes images that nobody needs when the disk that holds them is full. What may go, in which order, `agent_node::image_gc`
-//! decides; after each removal the disk is looked at again, so that none goes that need not.
+//! Image garbage collection under disk pressure. `agent_node::image_gc` decides what to remove and
+//! in which order; the disk is checked after each removal, so that no more than necessary is
+//! removed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,25 +22,25 @@ use crate::node_events::NodeEvents;
 use crate::pods::pod_context::PodContext;
 use crate::pods::ports::ErrorText;
 
-/// How much is to be freed.
+/// How much to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// So many bytes more than are free now.
+    /// This many more bytes than are free now.
     Bytes(u64),
-    /// As much as can be.
+    /// As much as possible.
     Everything,
 }
 
-/// What a collection did.
+/// Result of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Bytes more than before, as the disk says.
+    /// Freed bytes.
     pub bytes: u64,
     /// Images removed.
     pub images: usize,
 }
 
-/// Looks at the disk every few minutes for as long as the agent runs.
+/// Checks the disk every few minutes for as long as the agent runs.
 pub async fn run(
     shared: Arc<PodContext>,
     limits: ImageGcLimits,
@@ -55,8 +56,11 @@ pub async fn run(
                 page.done(format!("{} images removed", freed.images));
             }
             Err(line) => {
-                tracing::warn!(error = line, "images are not collected");
-                // One failure may be a runtime that is being restarted.
+                tracing::warn!(
+                    error = line,
+                    "image garbage collection failed; retried at the next check"
+                );
+                // A single failure may be a restart of the runtime.
                 if std::mem::replace(&mut failed_before, true) {
                     events.tell(EventKind::Warning, "ImageGCFailed", line.clone());
                 }
@@ -96,36 +100,37 @@ async fn keep_free(
 }
 
 impl Images {
-    /// The disk that holds images.
+    /// Space on the image filesystem.
     ///
     /// # Errors
-    /// The runtime or the kernel cannot be asked.
+    /// The runtime or the kernel fails.
     pub async fn room(&self) -> Result<ImageDiskRoom, ErrorText> {
         let path = self.filesystem().await?;
-        let disk = spawn_blocking(move || machine::disk(&path)).await;
+        let disk = spawn_blocking(move || machine::disk_room(&path)).await;
         let disk = disk.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?;
         Ok(ImageDiskRoom { capacity: disk.total_bytes, available: disk.available_bytes })
     }
 
-    /// A directory on the disk that holds images.
+    /// A directory on the image filesystem.
     ///
     /// # Errors
-    /// The runtime cannot be asked, or does not know.
+    /// The runtime fails or reports none.
     pub async fn filesystem(&self) -> Result<PathBuf, ErrorText> {
         if let Some(known) = lock(&self.filesystem).clone() {
             return Ok(known);
         }
         let found = self.runtime.image_filesystems().await.map_err(|e| chain(&e))?;
         let first = found.into_iter().next().filter(|fs| !fs.mountpoint.is_empty());
-        let path: PathBuf = first.ok_or("the runtime names no image filesystem")?.mountpoint.into();
+        let path: PathBuf =
+            first.ok_or("the runtime reports no image filesystem")?.mountpoint.into();
         *lock(&self.filesystem) = Some(path.clone());
         Ok(path)
     }
 
-    /// Takes in which images are there and which are used.
+    /// Updates the list of images and their use.
     ///
     /// # Errors
-    /// The runtime cannot be asked.
+    /// The runtime fails.
     pub async fn look(
         &self,
         shared: &PodContext,
@@ -148,10 +153,10 @@ impl Images {
         Ok((found, needed))
     }
 
-    /// Removes images until the goal is met or none is left that may go.
+    /// Removes images until the goal is met or none may be removed.
     ///
     /// # Errors
-    /// The runtime cannot be asked. An image that cannot be removed is passed over.
+    /// The runtime fails. An image that cannot be removed is skipped.
     pub async fn collect(
         &self,
         shared: &PodContext,
@@ -170,7 +175,7 @@ impl Images {
             if matches!(goal, Goal::Bytes(wanted) if freed.bytes >= wanted) {
                 break;
             }
-            // A pod that came meanwhile may want it.
+            // A pod admitted meanwhile may need it.
             let names = self.needed_names(shared);
             if image.names.iter().any(|name| names.contains(name)) {
                 continue;
@@ -178,10 +183,14 @@ impl Images {
             match self.runtime.remove_image(&image.id).await {
                 Ok(()) => {
                     freed.images = freed.images.saturating_add(1);
-                    tracing::info!(id = image.id, names = ?image.names, "image removed for space");
+                    tracing::info!(id = image.id, names = ?image.names, "removed an unused image to free disk space");
                 }
                 Err(error) => {
-                    tracing::warn!(id = image.id, error = chain(&error), "image is not removed");
+                    tracing::warn!(
+                        id = image.id,
+                        error = chain(&error),
+                        "cannot remove an unused image; the next one is tried"
+                    );
                 }
             }
             freed.bytes = self.room().await?.available.saturating_sub(before);
@@ -189,7 +198,7 @@ impl Images {
         Ok(freed)
     }
 
-    /// Names, completed, that pods, pulls and imports stand for, and the sandbox image.
+    /// Full names of images needed by pods, pulls and imports, and the sandbox image.
     fn needed_names(&self, shared: &PodContext) -> BTreeSet<String> {
         let mut names = self.held();
         let pods = shared.image_names().into_iter().chain([shared.sandbox_image.clone()]);
@@ -198,7 +207,7 @@ impl Images {
     }
 }
 
-/// A reference in full; one that is none stands for itself.
+/// The full name of a reference; an invalid one is kept as it is.
 fn completed(name: String) -> String {
     ImageName::parse(&name).map_or(name, |parsed| parsed.full())
 }

@@ -1,7 +1,8 @@
-//! Archives of a directory (`*.tar`, `*.tar.gz`, `*.tgz`) become images of the node, each once: for nodes that reach no registry.
+//! Imports image archives of a directory (`*.tar`, `*.tar.gz`, `*.tgz`), each once, for nodes
+//! without access to a registry.
 //!
-//! Which archives were imported is remembered by file identity (inode, size, time of the last write), on disk, so that a restart
-//! imports nothing twice. Images of an archive stay while the archive does.
+//! Imported archives are recorded on disk by file identity (inode, size, mtime), so that a restart
+//! does not import them again. Images are kept as long as their archive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,28 +25,27 @@ use tokio::task::spawn_blocking;
 use super::lock;
 use crate::pods::pod_context::PodContext;
 
-/// How often the directory is read though nothing was told, and failed archives are tried again.
+/// Interval of reading the directory and retrying failed archives.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Pause after a change: whoever writes an archive writes more than once.
+/// Pause after a change, since writing an archive causes several.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Most archives in a directory.
 const ARCHIVES_MAX: usize = 1000;
 
-/// The directory and where its images go.
+/// The import directory of a node.
 pub struct ImportDir {
-    /// The directory.
     pub dir: PathBuf,
-    /// Where is remembered what was imported.
+    /// File that records imported archives.
     pub state: PathBuf,
     /// containerd.
     pub runtime: CriRuntime,
-    /// Namespace of containerd in which its CRI plugin keeps everything.
+    /// containerd namespace of the CRI plugin.
     pub namespace: &'static str,
-    /// Pods, which are told of new images.
+    /// Pod tasks, which are woken by new images.
     pub shared: Arc<PodContext>,
 }
 
-/// What a file is, as long as nobody writes it.
+/// Identity of an archive that is not modified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     device: u64,
@@ -54,7 +54,7 @@ struct Identity {
     written: (i64, i64),
 }
 
-/// What an archive brought.
+/// An imported archive and its images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Imported {
     identity: Identity,
@@ -65,10 +65,10 @@ struct Imported {
 type Done = BTreeMap<String, Imported>;
 
 impl ImportDir {
-    /// Imports what is there, and then what comes.
+    /// Imports present and future archives.
     pub async fn run(self) {
         let changed = Arc::new(Notify::new());
-        // Held for as long as the task runs: dropping it ends the watch.
+        // Dropping it would end the watch.
         let _watcher = self.watch(changed.clone());
         let mut done = self.remembered().await;
         loop {
@@ -77,7 +77,7 @@ impl ImportDir {
             if done != before {
                 self.remember(&done).await;
             }
-            // Both arms are cancel safe: they only say that it is time to look.
+            // Both arms are cancel safe: they only time the next pass.
             tokio::select! {
                 () = changed.notified() => tokio::time::sleep(SETTLE).await,
                 () = tokio::time::sleep(PERIOD) => {}
@@ -86,9 +86,9 @@ impl ImportDir {
     }
 
     fn watch(&self, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
-        // Whoever can put an archive there says what the node's images are.
+        // Write access to this directory determines the node's images.
         if let Err(error) = private_files::create_trusted_dir(&self.dir) {
-            tracing::warn!(dir = %self.dir.display(), %error, "the directory of archives is not as it should be");
+            tracing::warn!(dir = %self.dir.display(), %error, "cannot secure the image import directory");
         }
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
@@ -102,12 +102,12 @@ impl ImportDir {
         watched
             .inspect_err(|error| {
                 let dir = self.dir.display();
-                tracing::warn!(%dir, %error, "image archives are looked for on a period only");
+                tracing::warn!(%dir, %error, "cannot watch the image import directory; it is read periodically only");
             })
             .ok()
     }
 
-    /// What an earlier run imported and the runtime still has.
+    /// Archives imported by an earlier process whose images still exist.
     async fn remembered(&self) -> Done {
         let text = fs::read(&self.state).unwrap_or_default();
         let mut done: Done = serde_json::from_slice(&text).unwrap_or_default();
@@ -130,9 +130,11 @@ impl ImportDir {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let path = self.state.display();
-                tracing::warn!(%path, %error, "imports are not remembered");
+                tracing::warn!(%path, %error, "cannot record imported archives; a restart imports them again");
             }
-            Err(error) => tracing::error!(%error, "remembering imports broke off"),
+            Err(error) => {
+                tracing::error!(%error, "recording imported archives panicked; a restart imports them again")
+            }
         }
     }
 
@@ -151,15 +153,15 @@ impl ImportDir {
             {
                 Ok(images) => {
                     for image in &images {
-                        // A runtime that shows it late is no failure.
+                        // The CRI plugin may list it later.
                         let _ = import::wait_until_listed(&self.runtime, image).await;
                     }
-                    tracing::info!(archive = file, ?images, "images imported");
+                    tracing::info!(archive = file, ?images, "imported the images of an archive");
                     done.insert(file, Imported { identity, images });
                 }
                 Err(error) => {
                     let error = chain(&error);
-                    tracing::warn!(archive = %path.display(), error, "archive is not imported");
+                    tracing::warn!(archive = %path.display(), error, "cannot import an image archive; retried");
                 }
             }
             self.publish(done);
@@ -167,7 +169,7 @@ impl ImportDir {
         self.publish(done);
     }
 
-    /// Keeps the images from being collected, and tells pods that may wait for them.
+    /// Protects the images from garbage collection, and wakes pods that may wait for them.
     fn publish(&self, done: &Done) {
         let images = done.values().flat_map(|imported| &imported.images);
         let names = images.filter_map(|image| Some(ImageName::parse(image).ok()?.full())).collect();
@@ -180,7 +182,7 @@ impl ImportDir {
     }
 }
 
-/// Compressed ones are unpacked on their way.
+/// Compressed archives are decompressed while importing.
 fn is_archive(name: &str) -> bool {
     [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end))
 }
@@ -193,7 +195,7 @@ fn archives(dir: &Path) -> std::io::Result<BTreeMap<String, Identity>> {
         let Some(name) = name.filter(|name| is_archive(name) && !name.starts_with('.')) else {
             continue;
         };
-        // One that went meanwhile is not there.
+        // Skips files removed meanwhile.
         let Ok(meta) = fs::metadata(&path) else { continue };
         if meta.is_file() {
             let identity = Identity {
@@ -208,7 +210,7 @@ fn archives(dir: &Path) -> std::io::Result<BTreeMap<String, Identity>> {
     Ok(archives)
 }
 
-/// Replaces the file in one step.
+/// Replaces the file atomically.
 fn write(path: &Path, done: &Done) -> std::io::Result<()> {
     private_files::write_private_atomically(path, &serde_json::to_vec(done)?)
 }

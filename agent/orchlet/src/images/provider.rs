@@ -1,7 +1,9 @@
-//! Credential plugins: programs that are asked for the credentials of an image and answer for a while.
+//! Credential provider plugins: programs that return the credentials of an image, which are cached
+//! for a while.
 //!
-//! A plugin gets a `CredentialProviderRequest` on its standard input and writes a `CredentialProviderResponse`. Configuration and
-//! messages are the ecosystem's own, so that its plugins work here.
+//! A plugin gets a `CredentialProviderRequest` on standard input and writes a
+//! `CredentialProviderResponse`. Configuration and messages are Kubernetes', so that its plugins
+//! work.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,18 +26,18 @@ use crate::metrics::OperationMetrics;
 const CREDENTIAL_PLUGINS_CONFIG: &str = "kubelet.config.k8s.io";
 /// Group of the messages.
 const CREDENTIAL_PLUGINS_MESSAGES: &str = "credentialprovider.kubelet.k8s.io";
-/// Versions of both that are spoken.
+/// Supported versions of both.
 const VERSIONS: [&str; 3] = ["v1alpha1", "v1beta1", "v1"];
-/// How long a plugin may take.
+/// Time limit of a plugin.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A longer answer is none.
+/// Longest response.
 const ANSWER_LEN_MAX: u64 = 1 << 20;
-/// A longer configuration is none.
+/// Longest configuration.
 const CONFIG_LEN_MAX: u64 = 1 << 20;
-/// Answers kept; the one that ends first makes room.
+/// Cached responses; the one that expires first makes room.
 const ANSWERS_MAX: usize = 256;
 
-/// Why the configuration of plugins cannot be used.
+/// Why the plugin configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The file cannot be read.
@@ -47,12 +49,12 @@ pub enum ProviderError {
         #[source]
         source: std::io::Error,
     },
-    /// It does not say what it should.
+    /// Its content is invalid.
     #[error("{}: {fault}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with the field.
+        /// What is invalid, with the field.
         fault: String,
     },
 }
@@ -100,7 +102,6 @@ struct Auth {
     password: String,
 }
 
-/// The plugins of a node.
 #[derive(Debug, Default)]
 pub struct Providers(Vec<Arc<Plugin>>);
 
@@ -111,7 +112,7 @@ struct Plugin {
     lasts: Duration,
     operations: OperationMetrics,
     answers: Mutex<BTreeMap<String, Answer>>,
-    /// One question at a time: pods that start together want the same answer.
+    /// One request at a time: pods that start together need the same response.
     asking: AsyncMutex<()>,
 }
 
@@ -123,10 +124,11 @@ struct Answer {
 }
 
 impl Providers {
-    /// Reads which plugins there are; their programs are in `bin_dir`. What they are asked is counted in `acts`.
+    /// Loads the plugin configuration; programs are in `bin_dir`. Requests are counted in
+    /// `operations`.
     ///
     /// # Errors
-    /// What is wrong with the file, or a program that does not exist.
+    /// The file is invalid, or a program does not exist.
     pub fn load(
         path: &Path,
         bin_dir: &Path,
@@ -143,7 +145,7 @@ impl Providers {
         plugins(config, bin_dir, operations).map(Self).map_err(invalid)
     }
 
-    /// Credentials of all plugins for a repository, named in full.
+    /// Credentials from all plugins for a full repository name.
     pub async fn find(&self, repository: &str) -> Vec<Login> {
         let mut logins = Vec::new();
         for plugin in &self.0 {
@@ -152,7 +154,12 @@ impl Providers {
                     Ok(keyring) => logins.extend(keyring.lookup(repository)),
                     Err(fault) => {
                         let plugin = &plugin.config.name;
-                        tracing::warn!(plugin, repository, fault, "no credentials from a plugin");
+                        tracing::warn!(
+                            plugin,
+                            repository,
+                            fault,
+                            "a credential provider plugin failed; the pull continues without its credentials"
+                        );
                     }
                 }
             }
@@ -182,13 +189,13 @@ fn plugins(
             return Err(format!("{at}.name: must be a plain file name"));
         }
         if plugins.iter().any(|known| known.config.name == *name) {
-            return Err(format!("{at}.name: {name:?} is there twice"));
+            return Err(format!("{at}.name: {name:?} is duplicate"));
         }
         if provider.match_images.is_empty() {
             return Err(format!("{at}.matchImages: must not be empty"));
         }
         if !of_group(&provider.api_version, CREDENTIAL_PLUGINS_MESSAGES) {
-            return Err(format!("{at}.apiVersion: {:?} is not known", provider.api_version));
+            return Err(format!("{at}.apiVersion: {:?} is not supported", provider.api_version));
         }
         let lasts = provider.default_cache_duration.as_deref();
         let lasts = lasts.ok_or_else(|| format!("{at}.defaultCacheDuration: must be set"))?;
@@ -279,7 +286,7 @@ impl Plugin {
             let stderr = child.stderr.take();
             let ask = async move {
                 if let Some(mut stdin) = stdin {
-                    // One that does not read its question may still answer.
+                    // A plugin that does not read its input may still respond.
                     let _ = stdin.write_all(request.to_string().as_bytes()).await;
                 }
             };
@@ -289,14 +296,14 @@ impl Plugin {
         // Cancel safe: a plugin that takes too long is killed with its handle.
         let told = tokio::time::timeout(DEADLINE, talk).await;
         let (status, out, err) =
-            told.map_err(|_| format!("no answer within {} s", DEADLINE.as_secs()))?;
+            told.map_err(|_| format!("no response within {} s", DEADLINE.as_secs()))?;
         let status = status.map_err(|error| error.to_string())?;
         if !status.success() {
             let said = String::from_utf8_lossy(&err);
             return Err(format!("{status}: {}", said.lines().next().unwrap_or_default()));
         }
         let response: Response = serde_json::from_slice(&out)
-            .map_err(|error| format!("answered what is no JSON, at column {}", error.column()))?;
+            .map_err(|error| format!("the response is not JSON, at column {}", error.column()))?;
         if response.kind != "CredentialProviderResponse" || response.api_version != *version {
             return Err(format!("answered {} of {}", response.kind, response.api_version));
         }
@@ -307,18 +314,18 @@ impl Plugin {
 async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
-        // What came before an error is judged as what came before an end.
+        // Output before a read error is parsed like complete output.
         let _ = stream.take(ANSWER_LEN_MAX).read_to_end(&mut bytes).await;
     }
     bytes
 }
 
-/// For what an answer holds, as the plugin says.
+/// The cache key of a response for the plugin's `cacheKeyType`.
 fn cache_key(kind: &str, repository: &str) -> Result<String, String> {
     match kind {
         "Image" => Ok(format!("image {repository}")),
         "Registry" => Ok(format!("registry {}", repository.split('/').next().unwrap_or_default())),
         "Global" => Ok("global".to_owned()),
-        other => Err(format!("cacheKeyType: {other:?} is not known")),
+        other => Err(format!("cacheKeyType: {other:?} is not supported")),
     }
 }

@@ -1,5 +1,5 @@
-//! Whose pull is next: so many at a time, those of the most important pods first, and never all of them from one registry, so that
-//! one that is slow holds up no other.
+//! Order of pulls: a limited number at a time, those of pods with the highest priority first, and
+//! never all from one registry, so that a slow registry does not delay others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Slots for pulls.
+/// The slots of concurrent pulls.
 #[derive(Debug)]
 pub struct Slots {
     all: usize,
@@ -17,9 +17,9 @@ pub struct Slots {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Pulls under way by registry.
+    /// Running pulls by registry.
     taken: BTreeMap<String, usize>,
-    /// Those who wait, in the order of asking.
+    /// Waiting pulls in order of arrival.
     waiting: Vec<Waits>,
 }
 
@@ -30,17 +30,16 @@ struct Waits {
     call: oneshot::Sender<()>,
 }
 
-/// Priority of the most important pod that waits for a pull. Cheap to clone; all clones are one.
+/// Highest priority of the pods that wait for a pull. Clones share one value.
 #[derive(Clone, Debug)]
 pub struct Rank(Arc<AtomicI32>);
 
 impl Rank {
-    /// Of a pod with this priority.
     pub fn new(priority: i32) -> Self {
         Self(Arc::new(AtomicI32::new(priority)))
     }
 
-    /// A pod with this priority waits as well.
+    /// Adds a pod with this priority.
     pub fn raise(&self, priority: i32) {
         self.0.fetch_max(priority, Ordering::Relaxed);
     }
@@ -51,13 +50,13 @@ impl Rank {
 }
 
 impl Slots {
-    /// So many at a time.
+    /// A queue with this many slots.
     pub fn new(all: usize) -> Self {
         let all = all.max(1);
         Self { all, of_one_registry: all.saturating_sub(1).max(1), state: Mutex::default() }
     }
 
-    /// Waits for a slot for a pull from `registry`. Cancel safe.
+    /// Waits for a slot to pull from `registry`. Cancel safe.
     pub async fn take(&self, registry: &str, rank: Rank) -> Slot<'_> {
         let called = {
             let mut state = self.lock();
@@ -68,25 +67,25 @@ impl Slots {
         };
         let mut asks = Asks { slots: self, registry: registry.to_owned(), called: Some(called) };
         if let Some(called) = &mut asks.called {
-            // The caller is in the list until it calls.
+            // The sender stays in the list until it sends.
             let _called = called.await;
         }
         asks.called = None;
         Slot { slots: self, registry: registry.to_owned() }
     }
 
-    /// Gives what is free to those who wait.
+    /// Passes free slots to waiting pulls.
     fn hand_out(&self, state: &mut State) {
         while state.taken.values().sum::<usize>() < self.all {
             let fits = |waits: &Waits| {
                 state.taken.get(&waits.registry).is_none_or(|n| *n < self.of_one_registry)
             };
             let ranked = state.waiting.iter().enumerate().filter(|(_, waits)| fits(waits));
-            // Of equal ones the first that asked.
+            // Of equal priority, the first that came.
             let next = ranked.min_by_key(|(at, waits)| (std::cmp::Reverse(waits.rank.now()), *at));
             let Some((at, _)) = next else { return };
             let Waits { registry, call, .. } = state.waiting.remove(at);
-            // Who has gone away meanwhile takes none.
+            // A cancelled pull takes no slot.
             if call.send(()).is_ok() {
                 let taken = state.taken.entry(registry).or_default();
                 *taken = taken.saturating_add(1);
@@ -108,7 +107,7 @@ impl Slots {
     }
 }
 
-/// A slot.
+/// Permission for one pull.
 #[derive(Debug)]
 pub struct Slot<'a> {
     slots: &'a Slots,
@@ -121,7 +120,7 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// Somebody who waits.
+/// A waiting pull.
 struct Asks<'a> {
     slots: &'a Slots,
     registry: String,
@@ -130,7 +129,7 @@ struct Asks<'a> {
 
 impl Drop for Asks<'_> {
     fn drop(&mut self) {
-        // Called and gone before it heard: the slot is another's.
+        // A slot that was sent but not received is passed on.
         if self.called.as_mut().is_some_and(|called| called.try_recv().is_ok()) {
             self.slots.give_back(&self.registry);
         }
@@ -143,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a slot, writes down who has it and keeps it until told to let go.
+    /// Takes a slot, records it and holds it until released.
     fn pull(
         slots: &Arc<Slots>,
         order: &Arc<Mutex<Vec<&'static str>>>,
@@ -182,7 +181,7 @@ mod tests {
         let _a5 = pull(&slots, &order, ("a5", "a", Rank::new(7)));
         settle().await;
         assert_eq!(*order.lock().unwrap(), ["a1", "a2", "b1"]);
-        // A critical pod wants what waited with the least.
+        // A critical pod needs the image with the lowest priority.
         raised.raise(2_000_000_000);
         for end in ends.drain(..2) {
             end.send(()).unwrap();
@@ -197,7 +196,7 @@ mod tests {
         let held = slots.take("a", Rank::new(0)).await;
         let mut gone = Box::pin(slots.take("a", Rank::new(0)));
         assert!(gone.as_mut().now_or_never().is_none());
-        // Called, and gone before it heard.
+        // Sent, and cancelled before it was received.
         drop(held);
         drop(gone);
         assert!(slots.take("b", Rank::new(0)).now_or_never().is_some());

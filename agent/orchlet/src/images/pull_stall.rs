@@ -1,43 +1,45 @@
-//! Whether pulls have come to a standstill. Pure: time and what the runtime tells are arguments.
+//! Detects stalled pulls. Pure: time and progress are arguments.
 //!
-//! A registry that stops in the middle of a layer keeps a pull for as long as it likes, and with it the pull's place among those that may
-//! run. The runtime tells what is on its way for all pulls together, so this is decided for all of them together: when nothing has moved
-//! for long the one that began first is given up and tried again after its back-off; then the next. When
-//! nothing is on its way an image is being unpacked, and that may take as long as it takes.
+//! A registry that stops within a layer would hold a pull and its slot for ever. The runtime
+//! reports progress for all pulls together, so stalls are detected for all: if nothing has moved
+//! for long, the pull that started first is cancelled and retried with back-off, then the next. If
+//! no data is in transit, an image is being unpacked, which has no time limit.
 
 use std::time::Duration;
 
 use agent_runtime::runtime::ArrivingParts;
 
-/// How long nothing may move.
+/// Default time without progress.
 pub const STANDSTILL: Duration = Duration::from_secs(300);
-/// Looks in that time.
+/// Checks within that time.
 const LOOKS: u32 = 10;
 
-/// What one pull has seen of all.
+/// Progress of all pulls as seen by one.
 #[derive(Debug)]
 pub struct Watch {
     after: Duration,
-    /// What lay there before the pull: parts that earlier ones left.
+    /// Partial layers that earlier pulls left.
     left: ArrivingParts,
-    /// What is on its way, of how many pulls, and when that was first seen: time since the pull began.
+    /// Data in transit, of how many pulls, and when that was first seen since the pull started.
     last: (ArrivingParts, usize),
     since: Duration,
 }
 
 impl Watch {
-    /// For a pull that begins: `left` is on its way already. Nothing may move for `after`.
+    /// For a starting pull: `left` is already partially downloaded. `after` is the time limit
+    /// without progress.
     pub fn new(after: Duration, left: ArrivingParts) -> Self {
         Self { after, left, last: (left, 0), since: Duration::ZERO }
     }
 
-    /// Between two looks.
+    /// Interval between checks.
     pub fn pause(&self) -> Duration {
         self.after.checked_div(LOOKS).unwrap_or(self.after)
     }
 
-    /// Takes in what is on its way of `pulls` pulls when this one has gone on for `waited`; whether nothing has moved for too long.
-    pub fn stands(&mut self, arrivals: ArrivingParts, pulls: usize, waited: Duration) -> bool {
+    /// Checks the progress of `pulls` pulls after this one has run for `waited`. Returns whether it
+    /// is stalled.
+    pub fn is_stalled(&mut self, arrivals: ArrivingParts, pulls: usize, waited: Duration) -> bool {
         if self.last != (arrivals, pulls) {
             (self.last, self.since) = ((arrivals, pulls), waited);
         }
@@ -78,7 +80,7 @@ mod tests {
             let mut watch = Watch::new(Duration::from_secs(300), *left);
             let looks = moves.iter().chain(*then);
             let stands = looks.map(|(arrivals, pulls, at)| {
-                watch.stands(*arrivals, *pulls, Duration::from_secs(*at))
+                watch.is_stalled(*arrivals, *pulls, Duration::from_secs(*at))
             });
             assert_eq!(stands.last(), Some(*expect), "{what}");
         }

@@ -6,7 +6,7 @@ use super::*;
 use crate::metrics::AgentMetrics;
 
 fn images(runtime: &Arc<FakeRuntime>) -> Arc<Images> {
-    Images::new(runtime.clone(), Logins::default(), test_support::pull_bounds())
+    Images::new(runtime.clone(), CredentialSources::default(), test_support::pull_bounds())
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_registry_is_shown_the_right_credentials() {
     let root = containerd.dir().join("agent");
     std::fs::create_dir_all(&root).expect("mkdir");
     let bounds = PullBounds { parallel: 4, ..test_support::pull_bounds() };
-    let plain = Images::new(runtime.clone(), Logins::default(), bounds);
+    let plain = Images::new(runtime.clone(), CredentialSources::default(), bounds);
     let (nobody, nothing) = (Pod::default(), PodObjects::default());
     let public = format!("{}/{PUBLIC}:1", registry.address);
     let private = format!("{}/{PRIVATE}:1", registry.address);
@@ -157,7 +157,7 @@ async fn a_registry_is_shown_the_right_credentials() {
     runtime.remove_image(&id).await.expect("removed");
 
     // What the node itself knows comes after the pod's secrets, and is read anew when it changes.
-    let logins = Logins::new(&root, Providers::default());
+    let logins = CredentialSources::new(&root, Providers::default());
     let node = Images::new(runtime.clone(), logins, bounds);
     node.pull(&private, &pod, &wrong).await.expect_err("the node knows nothing yet");
     let config = format!(
@@ -170,7 +170,8 @@ async fn a_registry_is_shown_the_right_credentials() {
 
     // A plugin is asked once for what it says is good for a while.
     let providers = plugin(&root, &registry.address);
-    let asked = Images::new(runtime.clone(), Logins::new(&root.join("none"), providers), bounds);
+    let asked =
+        Images::new(runtime.clone(), CredentialSources::new(&root.join("none"), providers), bounds);
     for _ in 0..2 {
         let id = asked.pull(&private, &nobody, &nothing).await.expect("with the plugin's answer");
         runtime.remove_image(&id).await.expect("removed");
@@ -223,7 +224,7 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
     {
         let shared = Arc::get_mut(&mut shared).expect("nobody else's");
         shared.reports = api.clone();
-        shared.images = Images::new(runtime.clone(), Logins::default(), bounds);
+        shared.images = Images::new(runtime.clone(), CredentialSources::default(), bounds);
     }
     let pod = Pod::default();
     let objects = PodObjects::default();

@@ -1,5 +1,5 @@
-//! The journal's file: made whole or not at all, and set aside when it is damaged. An agent that cannot read what it wrote takes the
-//! pods over from what the runtime and the API show; one that does not start is a lost node.
+//! The journal's file: created atomically, and set aside if damaged. An agent without its journal
+//! adopts pods from the runtime and the API; an agent that does not start is a lost node.
 
 use std::fs::{File, remove_file, rename};
 use std::io::{self, ErrorKind};
@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use proto_daemon::private_files;
 use redb::{Database, Error};
 
-/// Memory for pages of the store; the whole store of a full node is smaller.
+/// Page cache of the store; the store of a full node is smaller.
 const CACHE_BYTES: usize = 1 << 20;
-/// How long a store that is in use is waited for: an agent that was killed may have left its lock with a child that was about to become
-/// another program.
+/// How long to wait for a locked store: a killed agent may have left its lock with a child process
+/// that was about to exec.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries meanwhile.
+/// Pause between attempts.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Opens the store at `path`, or makes an empty one there: where there is none, or where there was one that is damaged, which is then
-/// beside it as `.damaged`. One that is in use is waited for.
+/// Opens the store at `path`. Creates an empty one if it is missing or damaged; a damaged one is
+/// renamed to `.damaged`. Waits for a locked one.
 ///
 /// # Errors
-/// The file cannot be used, or is still used by another process after `patience`. Nothing has been changed then.
+/// The file cannot be used, or is still locked after `patience`. It is unchanged then.
 pub fn open_or_make(path: &Path, patience: Duration) -> Result<Database, Error> {
     if !path.exists() {
         make(path)?;
@@ -29,7 +29,7 @@ pub fn open_or_make(path: &Path, patience: Duration) -> Result<Database, Error> 
     match open_when_free(path, patience) {
         Err(error) if is_damaged(&error) => {
             let aside = path.with_extension("damaged");
-            tracing::error!(%error, aside = %aside.display(), "the journal is damaged: begun anew");
+            tracing::error!(%error, aside = %aside.display(), "the journal is damaged and was set aside; pods are adopted from the runtime and the API");
             rename(path, aside)?;
             make(path)?;
             open(path)
@@ -50,16 +50,16 @@ fn open_when_free(path: &Path, patience: Duration) -> Result<Database, Error> {
     }
 }
 
-/// Opens the store at `path`, which exists.
+/// Opens an existing store at `path`.
 ///
 /// # Errors
-/// As [`open_or_make`], and for damage.
+/// Those of [`open_or_make`], and damage.
 pub fn open(path: &Path) -> Result<Database, Error> {
     private_files::make_private(path)?;
     Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).open(path)?)
 }
 
-/// A store that was being made when its disk was full, or its process killed, is none: it gets its name when it is whole.
+/// The store gets its name when complete, so that a full disk or a crash leaves no partial one.
 fn make(path: &Path) -> Result<(), Error> {
     let unnamed = path.with_extension("new");
     match remove_file(&unnamed) {
@@ -92,7 +92,7 @@ mod tests {
     fn what_is_no_store_is_set_aside() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("journal.redb");
-        // What a making that broke off leaves is in nobody's way.
+        // A partial file of an aborted creation is overwritten.
         std::fs::write(path.with_extension("new"), "half").expect("written");
         for damage in [&b""[..], b"not a store", &[0; 8192]] {
             std::fs::write(&path, damage).expect("written");

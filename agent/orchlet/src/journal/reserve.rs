@@ -1,5 +1,5 @@
-//! Room on the disk that is the journal's own. Ending a pod is written down before it begins, so a disk that pods have filled could
-//! otherwise not be emptied by ending them.
+//! Disk space reserved for the journal. Terminating a pod is recorded before it starts, so a disk
+//! filled by pods could otherwise not be freed by terminating them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,18 +8,19 @@ use std::path::Path;
 use proto_daemon::private_files;
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// How much behind the end of the file: some hundred records, each of a few kilobytes, written beside what they replace.
+/// Space beyond the end of the file, for some hundred records of a few kilobytes each.
 const BYTES: u64 = 2 << 20;
 
-/// Keeps the journal's file larger on the disk than it is long, so that nobody can take the room between two writes.
+/// Keeps the journal's file allocated beyond its length, so that the space is not used up between
+/// two writes.
 #[derive(Debug)]
 pub struct Reserve {
-    /// A handle of its own: the store locks and closes the one it has.
+    /// A separate handle: the store locks and closes its own.
     journal: File,
 }
 
 impl Reserve {
-    /// Of the journal at `path`, which exists; nothing is taken yet.
+    /// For the existing journal at `path`; nothing is allocated yet.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -28,15 +29,16 @@ impl Reserve {
         Ok(Self { journal })
     }
 
-    /// Takes room for all of the file and [`BYTES`] behind it (fallocate(2) with FALLOC_FL_KEEP_SIZE). What it has already it keeps,
-    /// though the disk be full. A disk that is short of room, or cannot promise any, is somebody else's to tell.
+    /// Allocates the file and [`BYTES`] beyond it (fallocate(2) with FALLOC_FL_KEEP_SIZE). Already
+    /// allocated space is kept even on a full disk. Errors are only logged; other parts report a
+    /// full disk.
     pub fn hold(&self) {
         let held = self.journal.metadata().and_then(|file| {
             let wanted = file.len().saturating_add(BYTES);
             Ok(fallocate(&self.journal, FallocateFlags::KEEP_SIZE, 0, wanted)?)
         });
         if let Err(error) = held {
-            tracing::debug!(%error, "no room is kept for the journal");
+            tracing::debug!(%error, "cannot reserve disk space for the journal");
         }
     }
 }
@@ -53,7 +55,7 @@ mod tests {
         let path = dir.path().join("journal.redb");
         let journal = File::create(&path).expect("made");
         let reserve = Reserve::of(&path).expect("opened");
-        // A growing file with holes, then a shorter one: each loses or lacks room until it is held again.
+        // A growing file with holes, then a shorter one: each needs another allocation.
         for len in [0, 3 << 20, 1 << 20] {
             journal.set_len(len).expect("length");
             reserve.hold();

@@ -1,4 +1,4 @@
-//! Gauges of what there is now, read from the pods' own tasks when somebody asks.
+//! Gauges of present state, read from pod tasks on request.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use proto_api::names::Names;
 
 use super::OperationMetrics;
 
-/// Gives the pods as they are shown now.
-pub type Shown = Arc<dyn Fn() -> Vec<Pod> + Send + Sync>;
+/// Returns the pods with their present status.
+pub type PodLister = Arc<dyn Fn() -> Vec<Pod> + Send + Sync>;
 
 /// Pods and containers by state.
 #[derive(Clone)]
 pub struct PodGauges {
-    shown: Shown,
+    shown: PodLister,
     pods: IntGauge,
     containers: IntGaugeVec,
     ephemeral: IntGauge,
@@ -27,14 +27,14 @@ pub struct PodGauges {
 }
 
 impl PodGauges {
-    /// Gauges over what `shown` gives and what was done.
+    /// Gauges over the pods of `shown` and the counted operations.
     ///
     /// # Errors
-    /// A name is not one.
+    /// A metric name is invalid.
     pub fn new(
         names: &Names,
         operations: OperationMetrics,
-        shown: Shown,
+        shown: PodLister,
     ) -> Result<Self, prometheus::Error> {
         let named = |name: &str| format!("{}_{name}", names.component("let"));
         let containers =
@@ -94,7 +94,7 @@ impl Collector for PodGauges {
     }
 }
 
-/// How often device plugins have registered, by resource.
+/// Registrations of device plugins, by resource.
 #[derive(Clone)]
 pub struct Registrations {
     plugins: Plugins,
@@ -102,7 +102,7 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    /// A counter over what `plugins` knows.
+    /// A counter over the registrations of `plugins`.
     ///
     /// # Errors
     /// A name is not one.
@@ -141,7 +141,7 @@ fn is_over(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// Whether something of the pod runs.
+/// Whether a container of the pod is running.
 fn runs(pod: &Pod) -> bool {
     pod.status.phase == "Running" || statuses(pod).any(|status| status.state.running.is_some())
 }

@@ -1,4 +1,5 @@
-//! What the agent does to the node: cgroups, looks at the runtime, sandboxes, volumes, devices, pods that have to go.
+//! Metrics of operations on the node: cgroups, relists, sandboxes, volumes, devices, preemption and
+//! eviction.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +11,14 @@ use proto_api::names::Names;
 
 use super::register::Register;
 
-/// Upper ends of the count of a pod's containers.
+/// Buckets of containers per pod.
 const CONTAINERS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
-/// Upper ends in seconds for what may take minutes, those of the ecosystem's own.
+/// Buckets in seconds of storage operations, as in Kubernetes.
 const STORAGE: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0];
-/// Between two looks at the whole runtime lie minutes.
+/// Buckets of relist intervals, which are minutes.
 const INTERVALS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 600.0, 1800.0];
 
-/// Counts what is done. Cheap to clone; all clones count together.
+/// Counters of operations. Cheap to clone; clones share the counters.
 #[derive(Clone, Debug)]
 pub struct OperationMetrics {
     cgroup_seconds: HistogramVec,
@@ -39,9 +40,10 @@ pub struct OperationMetrics {
     containers: Histogram,
     domain: &'static str,
     last_look: Arc<Mutex<Option<Instant>>>,
-    /// Plugins of the volumes that are set up, by uid of the pod.
+    /// Plugins of mounted volumes, by uid of the pod.
     mounted: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
-    /// When the oldest token in each pod's volumes was issued, in seconds since 1970 by the server's clock, by uid of the pod.
+    /// Issue time of the oldest token in each pod's volumes, in seconds since 1970 by the server's
+    /// clock, by uid.
     issued: Arc<Mutex<BTreeMap<String, i64>>>,
 }
 
@@ -140,12 +142,12 @@ impl OperationMetrics {
         })
     }
 
-    /// A pod's cgroup was made (`create`), changed (`update`) or removed (`destroy`).
+    /// A pod's cgroup was created (`create`), updated (`update`) or removed (`destroy`).
     pub fn record_cgroup(&self, operation: &str, took: Duration) {
         self.cgroup_seconds.with_label_values(&[operation]).observe(took.as_secs_f64());
     }
 
-    /// All pods of the runtime were looked at.
+    /// All pods of the runtime were listed.
     pub fn record_relist(&self, took: Duration) {
         self.look_seconds.observe(took.as_secs_f64());
         let last = lock(&self.last_look).replace(Instant::now());
@@ -155,7 +157,7 @@ impl OperationMetrics {
         self.record_event();
     }
 
-    /// The runtime told something.
+    /// A runtime event was received.
     pub fn record_event(&self) {
         self.last_seen.set(unix_secs());
     }
@@ -165,7 +167,7 @@ impl OperationMetrics {
         self.lost_events.inc();
     }
 
-    /// A sandbox was asked for; the empty handler is the runtime's own choice.
+    /// A sandbox was requested; an empty handler is the runtime's default.
     pub fn record_sandbox(&self, handler: &str, took: Duration, worked: bool) {
         self.sandbox_seconds.with_label_values(&[handler]).observe(took.as_secs_f64());
         if !worked {
@@ -173,30 +175,30 @@ impl OperationMetrics {
         }
     }
 
-    /// A pod has to go for a critical one, for want of a resource.
+    /// A pod was preempted for this resource.
     pub fn record_preemption(&self, resource: &str) {
         self.preemptions.with_label_values(&[resource]).inc();
     }
 
-    /// A pod is evicted for a signal that was read so long ago.
+    /// A pod was evicted by a signal of this age.
     pub fn record_eviction_age(&self, signal: &str, age: Duration) {
         self.readings_age.with_label_values(&[signal]).observe(age.as_secs_f64());
     }
 
-    /// A volume was set up (`volume_mount`) or taken down (`volume_unmount`).
+    /// A volume was mounted (`volume_mount`) or unmounted (`volume_unmount`).
     pub fn record_volume(&self, operation: &str, plugin: &str, took: Duration, worked: bool) {
         let status = if worked { "success" } else { "fail-unknown" };
         let labels = ["false", operation, status, plugin];
         self.volume_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
-    /// The volumes of a pod were taken down, all of them in that time.
+    /// All volumes of a pod were torn down in this time.
     pub fn record_teardown(&self, pod: &Pod, took: Duration, worked: bool) {
         self.plugins_of(pod)
             .for_each(|plugin| self.record_volume("volume_unmount", &plugin, took, worked));
     }
 
-    /// A credential plugin was asked.
+    /// A credential provider plugin was called.
     pub fn record_credentials(&self, plugin: &str, took: Duration, worked: bool) {
         self.credential_seconds.with_label_values(&[plugin]).observe(took.as_secs_f64());
         if !worked {
@@ -204,41 +206,41 @@ impl OperationMetrics {
         }
     }
 
-    /// What names of plugins begin with.
+    /// The domain of plugin names.
     pub fn domain(&self) -> &'static str {
         self.domain
     }
 
-    /// The volumes of a pod are set up.
+    /// The volumes of a pod were mounted.
     pub fn record_mounted(&self, pod: &Pod) {
         let plugins = self.plugins_of(pod).collect();
         lock(&self.mounted).insert(pod.metadata.uid.clone(), plugins);
     }
 
-    /// The oldest of the tokens that a pod has now was issued then, in seconds since 1970.
+    /// The pod's oldest token was issued at this time, in seconds since 1970.
     pub fn record_tokens(&self, uid: &str, oldest: i64) {
         lock(&self.issued).insert(uid.to_owned(), oldest);
     }
 
-    /// How old the oldest token in volumes is, in seconds by the clock that people read; none without tokens.
+    /// Age of the oldest token in volumes in seconds by the wall clock; `None` without tokens.
     pub(super) fn token_age(&self) -> Option<f64> {
         let oldest = lock(&self.issued).values().copied().min()?;
         // A count of seconds is exact in a double.
         Some(unix_secs() - oldest as f64)
     }
 
-    /// The volumes of a pod are taken down.
+    /// The volumes of a pod were unmounted.
     pub fn record_unmounted(&self, uid: &str) {
         lock(&self.issued).remove(uid);
         lock(&self.mounted).remove(uid);
     }
 
-    /// How many volumes of each plugin are set up.
+    /// Mounted volumes by plugin.
     pub(super) fn mounted_count(&self) -> BTreeMap<String, i64> {
         counted(lock(&self.mounted).values().flatten().cloned())
     }
 
-    /// How many volumes of each plugin pods want.
+    /// Desired volumes by plugin.
     pub(super) fn wanted_count<'a>(
         &self,
         pods: impl Iterator<Item = &'a Pod>,
@@ -251,28 +253,28 @@ impl OperationMetrics {
         pod.spec.volumes.iter().map(move |volume| plugin(volume, domain))
     }
 
-    /// Devices were asked of a plugin.
+    /// A device plugin served an Allocate call.
     pub fn record_allocation(&self, resource: &str, took: Duration) {
         self.device_seconds.with_label_values(&[resource]).observe(took.as_secs_f64());
     }
 
-    /// A monitor asked who has which devices.
+    /// The pod resources API was called.
     pub fn record_pod_resources_request(&self) {
         self.device_asks.with_label_values(&["v1"]).inc();
     }
 
-    /// The machine shuts down, and pods are ended from now on.
+    /// A graceful shutdown started.
     pub fn record_shutdown_start(&self) {
         self.shutdown_start.set(unix_secs());
         self.shutdown_end.set(0.0);
     }
 
-    /// All pods have been ended.
+    /// A graceful shutdown has terminated all pods.
     pub fn record_shutdown_end(&self) {
         self.shutdown_end.set(unix_secs());
     }
 
-    /// A pod was heard of for the first time.
+    /// A pod was seen for the first time.
     pub fn record_new_pod(&self, pod: &Pod) {
         // A count of containers is exact in a double.
         self.containers.observe(pod.spec.containers.len() as f64);
@@ -283,7 +285,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For people who compare it with their clock, so the clock that can be set.
+/// The wall clock, since users compare it with theirs.
 fn unix_secs() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
@@ -295,7 +297,7 @@ fn counted(plugins: impl Iterator<Item = String>) -> BTreeMap<String, i64> {
     counts
 }
 
-/// The ecosystem's name of what makes a volume. A claim is called so: what is behind it is not in the pod.
+/// Kubernetes' name of a volume's plugin. A claim counts as such: its volume is not in the pod.
 pub(crate) fn plugin(volume: &Volume, domain: &str) -> String {
     let source = &volume.volume_source;
     let kind = if source.config_map.is_some() {
@@ -331,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes_have_the_ecosystem_s_plugin_names() {
+    fn volumes_have_kubernetes_plugin_names() {
         let mut volume = Volume::default();
         assert_eq!(plugin(&volume, "kubernetes.io"), "kubernetes.io/empty-dir");
         volume.volume_source.csi =

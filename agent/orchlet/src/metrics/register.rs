@@ -1,15 +1,15 @@
-//! Metrics put into the registry under the agent's prefix.
+//! Registers metrics under the agent's prefix.
 
 use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
 };
 use proto_daemon::metrics::Metrics;
 
-/// Upper ends in seconds, those of the ecosystem's own histograms of this kind.
+/// Default buckets in seconds, as in Kubernetes.
 pub(super) const BUCKETS: [f64; 11] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A registry and the prefix of what is registered there.
+/// A registry and the prefix of registered names.
 pub(super) struct Register<'a> {
     pub(super) metrics: &'a Metrics,
     pub(super) prefix: String,
@@ -48,7 +48,7 @@ impl Register<'_> {
         self.metrics.register(Gauge::new(self.named(name), help)?)
     }
 
-    /// Durations by labels.
+    /// A histogram of durations by labels.
     pub(super) fn seconds(
         &self,
         name: &str,

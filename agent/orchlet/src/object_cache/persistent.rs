@@ -1,6 +1,8 @@
-//! Claims, persistent volumes, drivers and attachments that a pod's volumes lead to, watched one by one for as long as it needs them.
+//! Watches of the claims, persistent volumes, drivers and attachments of a pod's volumes, as long
+//! as it needs them.
 //!
-//! Which they are is found out step by step: a claim names its volume, the volume its driver, the driver whether there is an attachment.
+//! They are found step by step: a claim names its volume, the volume its driver, and the driver
+//! whether it needs an attachment.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +20,10 @@ use tokio::time::Instant;
 
 use super::{Registry, Watched};
 
-/// How long a claim that is not bound, a volume that is not attached and a driver that is not there are waited for before users are
-/// told. Afterwards they are waited for all the same.
+/// How long to wait for an unbound claim, a missing attachment or an unregistered driver before it
+/// is reported. The wait continues afterwards.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Steps from a claim to everything that it leads to, and one to see that there is no more.
+/// Steps from a claim to all its objects, and one to check that there are no more.
 const STEPS_MAX: usize = 6;
 
 /// Watches of all pods.
@@ -36,7 +38,7 @@ pub struct PersistentObjects {
 }
 
 impl PersistentObjects {
-    /// Watches over `client` for the node of that name; `registered` are the drivers that are here.
+    /// `registered` are the registered CSI drivers.
     pub(super) fn new(
         client: &Client,
         secrets: Arc<Registry<Secret>>,
@@ -54,7 +56,7 @@ impl PersistentObjects {
         }
     }
 
-    /// Follows what the persistent volumes of a pod lead to; `None` for a pod without any.
+    /// Watches the objects of a pod's persistent volumes; `None` for a pod without any.
     pub(super) fn follow(self: &Arc<Self>, pod: &Pod, poke: &Arc<Notify>) -> Option<Followed> {
         if persistent::required_objects(pod, &self.node, &KnownObjects::default())
             == ObjectNames::default()
@@ -63,7 +65,7 @@ impl PersistentObjects {
         }
         let (weak, mut changes) = (Arc::downgrade(poke), self.registered.changes());
         let until = Instant::now() + PATIENCE;
-        // A driver that comes, and the end of patience, are news.
+        // Wakes the pod when a driver registers and when the wait is to be reported.
         let teller = tokio::spawn(async move {
             let mut patient = true;
             loop {
@@ -89,7 +91,7 @@ impl PersistentObjects {
     }
 }
 
-/// What one pod's persistent volumes lead to.
+/// The watched objects of one pod's persistent volumes.
 pub(super) struct Followed {
     objects: Arc<PersistentObjects>,
     pod: Pod,
@@ -117,7 +119,7 @@ struct Held {
 }
 
 impl Followed {
-    /// What is known now, and whether setting the volumes up is worth a try.
+    /// The known objects, and whether a set-up of the volumes should be attempted.
     pub(super) fn known(&self) -> (KnownObjects, bool) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = held.known();
@@ -163,7 +165,7 @@ impl Followed {
     }
 }
 
-/// Watches what is wanted and not watched yet, and lets go of what is not wanted any more.
+/// Starts missing watches and drops those no longer needed.
 fn keep<T: Resource, K: Ord + Clone>(
     held: &mut ByName<T, K>,
     wanted: &std::collections::BTreeSet<K>,

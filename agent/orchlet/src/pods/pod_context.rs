@@ -287,7 +287,7 @@ impl PodContext {
     /// The termination message file of an instance. It lies in the pod's own directory: a directory
     /// for each instance would cost more than the file.
     pub fn termination_file(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
-        self.pod_dir(uid).join(format!("{container}-{attempt}.last-words"))
+        self.pod_dir(uid).join(format!("{container}-{attempt}.termination-message"))
     }
 
     /// Parent cgroup of the pod's sandbox, for the runtime.

@@ -105,7 +105,7 @@ struct Probe {
 impl Probe {
     async fn run(self, adopted: bool) {
         let order = &self.order;
-        let mut tally = ProbeCounter::new(order.kind, order.verdict);
+        let mut tally = ProbeCounter::new(order.kind, order.result);
         let mut due = order.first_run(clock::boot(), adopted);
         loop {
             tokio::time::sleep_until(clock::instant(due)).await;

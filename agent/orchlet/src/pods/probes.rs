@@ -125,7 +125,7 @@ mod tests {
             kind: ProbeKind::Liveness,
             probe: agent_pod::probe::DesiredProbe::of(&Default::default(), &Default::default()),
             since: Duration::ZERO,
-            verdict: None,
+            result: None,
             ip: String::new(),
         };
         probes.count_result(&want, &order, &ProbeOutcome::Success);

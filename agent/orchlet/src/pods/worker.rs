@@ -331,7 +331,7 @@ impl Worker {
             &self.shared.host_ips,
             config,
         );
-        want.verdict = self.shared.decision(&update.pod.metadata.uid);
+        want.disruption = self.shared.decision(&update.pod.metadata.uid);
         want.dead_kept = self.shared.dead_kept();
         want.crash_delay_max = self.shared.crash_delay_max;
         if update.presence == Presence::Dropped { want.into_gone() } else { want }
@@ -417,7 +417,7 @@ impl Worker {
             _ => {}
         }
         let key = operation_key(action);
-        let before = self.commit.clone().filter(|_| action.needs_durable_memory());
+        let before = self.commit.clone().filter(|_| action.needs_durable_record());
         let (shared, context, mut action) =
             (self.shared.clone(), self.action_context(), action.clone());
         if let Action::StopContainer { hook, .. } = &mut action {

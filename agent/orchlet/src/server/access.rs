@@ -1,4 +1,5 @@
-//! Who may do what at the endpoint: what a request needs to be allowed, as a question about this node.
+//! Authorization at the endpoint: the permission that a request needs, as a SubjectAccessReview
+//! about this node.
 
 use proto_api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use proto_client::serving::access::{self, Question};
@@ -8,20 +9,20 @@ use super::tls::Certified;
 
 pub use proto_client::serving::access::{Anonymous, Authorization, Refused, Reviews, Tokens};
 
-/// How clients are recognised and what they may do.
+/// Authentication and authorization of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRules {
-    /// Name of the node that the permissions are about.
+    /// Name of the node in reviews.
     pub node: String,
-    /// Whether unknown clients are let in as `system:anonymous` (`--anonymous-auth`).
+    /// Whether unauthenticated clients act as `system:anonymous` (`--anonymous-auth`).
     pub anonymous: Anonymous,
-    /// Who says whose a bearer token is (`--authentication-token-webhook`).
+    /// How bearer tokens are authenticated (`--authentication-token-webhook`).
     pub tokens: Tokens,
-    /// Who says what is allowed (`--authorization-mode`).
+    /// How requests are authorized (`--authorization-mode`).
     pub authorization: Authorization,
 }
 
-/// Decides on requests.
+/// Authenticates and authorizes requests.
 pub struct Access {
     node: String,
     access: access::Access<OnNode>,
@@ -56,15 +57,14 @@ impl Question for OnNode {
 }
 
 impl Access {
-    /// By these rules.
     pub fn new(rules: AccessRules, reviews: Box<dyn Reviews>) -> Self {
         let AccessRules { node, anonymous, tokens, authorization } = rules;
         let rules = access::AccessRules { anonymous, tokens, authorization };
         Self { node, access: access::Access::new(rules, reviews) }
     }
 
-    /// Whether a client may. `certified` is what its certificate proves, `authorization` the header of
-    /// that name.
+    /// Authorizes a request. `certified` is the identity of the client certificate, `authorization`
+    /// the header of that name.
     pub async fn check(
         &self,
         certified: &Certified,
@@ -75,7 +75,8 @@ impl Access {
         self.access.check(certified, authorization, &question).await
     }
 
-    /// Whether a request with this header that was let in had a token that the API server knows.
+    /// Whether an authorized request with this header had a token that the API server
+    /// authenticated.
     pub fn knows_by_token(&self, authorization: Option<&str>) -> bool {
         self.access.knows_by_token(authorization)
     }

@@ -1,5 +1,5 @@
-//! The endpoint's view of this agent: pods as the agent knows them, everything else from the
-//! runtime and the machine when asked.
+//! The agent as seen by the endpoint: pods from their tasks, everything else read from the runtime
+//! and the machine on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,28 +25,25 @@ use crate::log_files::LogDirectory;
 use crate::pods::ports::PodVolumes;
 use crate::timeline::Timeline;
 
-/// Timelines by namespace and name of a pod, with their uids.
+/// Timelines of pods by namespace and name, with their uids.
 type TimelinesOf = dyn Fn(&str, &str) -> Vec<(String, Timeline)> + Send + Sync;
 
-/// What the view is made of.
+/// The agent's parts that the endpoint reads.
 pub struct AgentView {
-    /// The container runtime.
     pub runtime: Arc<dyn Runtime>,
-    /// The pods of the node, with their status as far as it is known.
+    /// The node's pods with their known status.
     pub pods: Box<dyn Fn() -> Vec<Pod> + Send + Sync>,
-    /// Directory with the logs of all pods.
     pub pod_logs_dir: PathBuf,
-    /// Directory that containers are written to.
+    /// Directory for checkpoints.
     pub checkpoints_dir: PathBuf,
-    /// The configuration in force.
     pub configuration: Value,
-    /// What is used.
+    /// Measures usage.
     pub measure: Arc<Measure>,
-    /// Volumes whose drivers tell how full they are.
+    /// Volumes whose drivers report usage.
     pub volumes: Option<Arc<dyn PodVolumes>>,
-    /// What the machine is, for `/spec/`.
+    /// The machine's description for `/spec/`.
     pub machine: Value,
-    /// What was done for a pod, by namespace and name.
+    /// Timelines of pods, by namespace and name.
     pub timeline: Box<TimelinesOf>,
 }
 
@@ -94,7 +91,7 @@ impl NodeView for AgentView {
             match self.runtime.container(&log.instance).await {
                 Ok(Some(seen)) => is_running(&seen),
                 Ok(None) => false,
-                // A runtime that does not answer now may go on writing.
+                // The container may still be writing if the runtime does not answer.
                 Err(_) => true,
             }
         })
@@ -159,7 +156,7 @@ impl NodeView for AgentView {
             let pods = (self.pods)();
             let mut stats = self.measure.node(&*self.runtime, pods.clone()).await?;
             let Some(volumes) = &self.volumes else { return Ok(stats) };
-            // All at once: a driver that is silent takes its own volumes' figures and not the time of the others.
+            // Concurrently: a hanging driver delays only its own volumes' figures.
             let told = stats.pods.iter_mut().filter_map(|shown| {
                 let pod = pods.iter().find(|pod| pod.metadata.uid == shown.uid)?;
                 Some(async move {
@@ -199,7 +196,7 @@ impl AgentView {
         })
     }
 
-    /// The runs of a container that the runtime still knows, oldest first.
+    /// The instances of a container in the runtime, oldest first.
     async fn instances(
         &self,
         pod: &Pod,
@@ -212,8 +209,9 @@ impl AgentView {
         Ok(instances)
     }
 
-    /// The runs of a container whose log may be read, oldest first: those that the runtime knows, with their ids, and
-    /// earlier ones of which only the log is left. A file for a run that is yet to come was not written by the runtime.
+    /// The instances of a container whose log may be read, oldest first: those in the runtime with
+    /// their ids, and earlier ones of which only the log is left. A log of a later attempt than the
+    /// newest was not written by the runtime.
     async fn runs(
         &self,
         pod: &Pod,
@@ -260,12 +258,12 @@ impl AgentView {
     }
 }
 
-/// The memory of containers is nobody else's business.
+/// Checkpoints contain the memory of containers, so only root may read them.
 fn private_directory(path: &Path) -> std::io::Result<()> {
     proto_daemon::private_files::create_private_dir(path)
 }
 
-/// Attempts whose logs are there as regular files; none when the directory cannot be read.
+/// Attempts whose logs exist as regular files; none if the directory cannot be read.
 fn logged_attempts(directory: &Path) -> BTreeSet<u32> {
     let entries = LogDirectory::open(directory).and_then(|opened| opened.entries());
     let files = entries.unwrap_or_default().into_iter().filter(|entry| entry.len.is_some());
@@ -292,7 +290,7 @@ fn is_running(seen: &ObservedContainer) -> bool {
     matches!(seen.state, InstanceState::Running { .. } | InstanceState::Unknown)
 }
 
-/// Whether the pod has such a container at all.
+/// Fails if the pod has no container of that name.
 fn known_in(pod: &Pod, container: &ContainerName) -> Result<(), ViewError> {
     let spec = &pod.spec;
     let ephemeral = spec.ephemeral_containers.iter().map(|c| &c.ephemeral_container_common.name);
@@ -305,7 +303,7 @@ fn known_in(pod: &Pod, container: &ContainerName) -> Result<(), ViewError> {
     Err(ViewError::NotFound(format!("container {name:?} not found in pod {pod:?}")))
 }
 
-/// The container has not run yet, and why.
+/// The error for a container that has not run yet, with the reason.
 fn waiting(pod: &Pod, container: &ContainerName) -> ViewError {
     let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
     let mut reasons = statuses

@@ -1,5 +1,5 @@
-//! `/metrics/cadvisor`: what the kernel counts of containers, pods and the machine, with the names that dashboards use. And what volumes
-//! of claims hold, for `/metrics`. Pure.
+//! `/metrics/cadvisor`: cgroup metrics of containers, pods and the machine with cAdvisor's names;
+//! and volume usage for `/metrics`. Pure.
 
 use agent_host::cgroup_stats::{CgroupStats, Throttling};
 use proto_api::names::Names;
@@ -7,20 +7,20 @@ use proto_api::names::Names;
 use super::exposition::Exposition;
 use super::stats::{Counted, FsUsage, NodeStats, PodStats};
 
-/// Whose numbers these are. Empty labels say what it is not.
+/// The cgroup that metrics belong to. Labels that do not apply are empty.
 #[derive(Clone, Copy, Default)]
 struct Subject<'a> {
     container: &'a str,
     /// Path of the cgroup.
     id: &'a str,
     image: &'a str,
-    /// The runtime's id.
+    /// CRI id.
     name: &'a str,
     namespace: &'a str,
     pod: &'a str,
 }
 
-/// A metric over cgroups: its name, its type, its help, labels of its own, and how it is read.
+/// A metric of cgroups: name, type, help, extra labels, and how to read it.
 type Row = (
     &'static str,
     &'static str,
@@ -182,7 +182,7 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// Interfaces: the name, the help, and which counter of which direction.
+/// Metrics of interfaces: name, help, direction and counter.
 const NETWORK: [(&str, &str, Direction, usize); 8] = [
     (
         "container_network_receive_bytes_total",
@@ -264,7 +264,7 @@ pub fn text(stats: &NodeStats) -> String {
     out.into_text()
 }
 
-/// The root, what is beside pods, pods, containers.
+/// The root, system cgroups, pods, containers.
 fn subjects(stats: &NodeStats) -> Vec<(Subject<'_>, &CgroupStats)> {
     fn of<'a>(
         counted: Option<&'a Counted>,
@@ -294,7 +294,7 @@ fn of_pod(pod: &PodStats) -> Subject<'_> {
     Subject { namespace: &pod.namespace, pod: &pod.name, ..Subject::default() }
 }
 
-/// In the order of the alphabet, as the ecosystem's own page has them; those of the metric first.
+/// In alphabetical order as in cAdvisor; the metric's own labels first.
 fn labels<'a>(subject: &Subject<'a>, own: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut labels = vec![
         ("container", subject.container),
@@ -404,7 +404,7 @@ fn machine(out: &mut Exposition, stats: &NodeStats) {
     out.sample("container_scrape_error", &[], 0.0, None);
 }
 
-/// What the volumes of claims hold, for `/metrics`.
+/// Usage of volumes of claims, for `/metrics`.
 pub fn volumes(stats: &NodeStats, names: &Names) -> String {
     type Value = fn(&FsUsage) -> u64;
     let rows: [(&str, &str, Value); 6] = [

@@ -1,8 +1,7 @@
-//! The text form of metrics that are made when somebody asks. Pure.
+//! The Prometheus text format for metrics that are generated on request. Pure.
 
 use std::fmt::Write as _;
 
-/// Labels in their order.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// A text under construction.
@@ -10,12 +9,12 @@ pub type Labels<'a> = &'a [(&'a str, &'a str)];
 pub struct Exposition(String);
 
 impl Exposition {
-    /// The lines before a metric's samples. Writing to a String cannot fail.
+    /// Adds the HELP and TYPE lines of a metric. Writing to a String cannot fail.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// One sample; with the moment at which it was measured where that differs from the moment of asking.
+    /// Adds a sample, with its time if it was not measured on request.
     pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, at_nanos: Option<i64>) {
         self.0.push_str(name);
         let mut before = '{';
@@ -34,7 +33,6 @@ impl Exposition {
         };
     }
 
-    /// The text.
     pub fn into_text(self) -> String {
         self.0
     }

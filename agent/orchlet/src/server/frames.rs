@@ -1,6 +1,7 @@
-//! What a client's bytes to the runtime's streaming server must look like. The runtime takes lengths and counts of frames
-//! at their word and ends with a wrong one (spdystream makes room for as many entries as SETTINGS claims), so every frame's
-//! head is looked at as it passes; what data frames carry passes untouched. Pure.
+//! Validates the frames that a client sends to the runtime's streaming server. The server trusts
+//! lengths and counts of frames and crashes on wrong ones (spdystream allocates as many entries as
+//! SETTINGS claims), so every frame's header is checked; payloads of data frames pass unchanged.
+//! Pure.
 
 mod headers;
 mod spdy;
@@ -11,37 +12,37 @@ use std::ops::Range;
 pub use spdy::Spdy;
 pub use websocket::WebSocket;
 
-/// Why bytes are not passed on.
+/// Why a frame is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
-    /// It is no frame of SPDY/3.1.
+    /// Not a SPDY/3.1 frame.
     #[error("SPDY version {0}, expected 3")]
     Version(u16),
-    /// A frame that no client sends.
+    /// A frame type that clients do not send.
     #[error("unknown frame type {0}")]
     Type(u16),
-    /// The length is not one that frames of the type have.
+    /// A length that is not valid for the frame type.
     #[error("frame type {kind} with {len} bytes, expected {expected:?}")]
     Length {
         /// SPDY's type, or WebSocket's opcode.
         kind: u16,
-        /// What the frame says.
+        /// The frame's length.
         len: u64,
-        /// What it may say.
+        /// The valid lengths.
         expected: Range<u64>,
     },
-    /// The frame claims another number of entries than it has room for.
+    /// The entry count does not match the frame's length.
     #[error("SETTINGS of {len} bytes with {entries} entries")]
     Settings {
-        /// Bytes of the frame.
+        /// Length of the frame.
         len: u64,
-        /// What it claims.
+        /// The claimed count.
         entries: u32,
     },
-    /// A header block that cannot be read.
+    /// An invalid header block.
     #[error("header block: {0}")]
     Headers(&'static str),
-    /// Bits that must not be set, or must be.
+    /// Flag bits that are wrongly set or missing.
     #[error("{0}")]
     Bits(&'static str),
 }
@@ -56,7 +57,7 @@ pub enum Checker {
 }
 
 impl Checker {
-    /// For a protocol as the header `Upgrade` names it.
+    /// The checker for a protocol named in the `Upgrade` header.
     pub fn of(protocol: &str) -> Option<Self> {
         if protocol.eq_ignore_ascii_case("SPDY/3.1") {
             return Some(Self::Spdy(Box::default()));
@@ -64,10 +65,10 @@ impl Checker {
         protocol.eq_ignore_ascii_case("websocket").then(|| Self::WebSocket(WebSocket::default()))
     }
 
-    /// Appends to `passed` what may be passed on; a frame's head is kept back until it is complete.
+    /// Appends checked bytes to `passed`; a frame's header is held back until it is complete.
     ///
     /// # Errors
-    /// `BadFrame`; what was appended is good, nothing else may be passed on from then on.
+    /// A frame is invalid. The bytes appended so far are valid; nothing further may be passed on.
     pub fn pass(&mut self, bytes: &[u8], passed: &mut Vec<u8>) -> Result<(), BadFrame> {
         match self {
             Self::Spdy(spdy) => spdy.pass(bytes, passed),
@@ -76,12 +77,12 @@ impl Checker {
     }
 }
 
-/// The beginning of a frame, gathered up to the length that is needed to judge it.
+/// The beginning of a frame, collected until it can be checked.
 #[derive(Debug, Default)]
 struct Head(Vec<u8>);
 
 impl Head {
-    /// Takes from `rest` until there are `needed` bytes; whether there are.
+    /// Moves bytes from `rest` until there are `needed`. Returns whether there are.
     fn fill(&mut self, rest: &mut &[u8], needed: usize) -> bool {
         let missing = needed.saturating_sub(self.0.len()).min(rest.len());
         let (taken, left) = rest.split_at(missing);
@@ -94,7 +95,7 @@ impl Head {
         self.0.get(at).copied().unwrap_or_default()
     }
 
-    /// Big-endian number of the bytes in `range`.
+    /// The bytes in `range` as a big-endian number.
     fn number(&self, range: Range<usize>) -> u64 {
         let bytes = self.0.get(range).unwrap_or_default();
         bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -105,7 +106,7 @@ impl Head {
     }
 }
 
-/// Passes on up to `left` bytes of a payload.
+/// Passes up to `left` bytes of a payload.
 fn pass_payload(rest: &mut &[u8], left: &mut u64, passed: &mut Vec<u8>) {
     let len = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
     let (payload, after) = rest.split_at(len);

@@ -1,5 +1,5 @@
-//! `/containerLogs/<namespace>/<pod>/<container>`: a container's log file as the runtime writes it,
-//! cut to what a client asked for.
+//! `/containerLogs/<namespace>/<pod>/<container>`: a container's log file, filtered as the client
+//! requested.
 
 pub mod cri_log;
 pub mod follow;

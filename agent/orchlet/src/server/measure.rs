@@ -1,5 +1,5 @@
-//! Measures the node when somebody asks: cgroups, file systems and interfaces from the kernel, writable layers from the runtime. One
-//! call to the runtime, the rest off the async threads.
+//! Measures the node on request: cgroups, file systems and interfaces from the kernel, writable
+//! layers from the runtime. One call to the runtime; the rest is blocking IO off the async threads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,46 +26,43 @@ use super::stats::{
 };
 use super::view::ViewError;
 
-/// Where things are on this node.
+/// The paths and cgroups to measure.
 #[derive(Clone, Debug)]
 pub struct Sites {
-    /// Name of the node.
     pub node: String,
-    /// Name of the agent among the parts of the system.
+    /// Name of the agent in the list of system daemons.
     pub agent: String,
-    /// Directory below which the agent keeps pods; its file system is the node's.
+    /// The agent's root directory; its file system is the node's.
     pub root_dir: PathBuf,
-    /// Directory with the logs of all pods.
     pub pod_logs_dir: PathBuf,
-    /// The cgroup trees; without them only the runtime's own numbers are told.
+    /// The cgroup hierarchies; without them only the runtime's figures are reported.
     pub cgroups: Option<Cgroups>,
-    /// Cgroup below which the pods' tree is.
+    /// Parent of the pods' cgroups.
     pub cgroup_root: String,
-    /// Who manages it.
+    /// The cgroup driver.
     pub driver: CgroupManager,
-    /// How long the use of a directory is good.
+    /// How long the measured size of a directory is reused.
     pub disk_period: Duration,
 }
 
-/// How long a volume is waited for that somebody has mounted.
+/// Timeout for statistics of a network or FUSE volume.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Measures, and remembers what rates and directories need.
+/// Measures, and caches what rates and directory sizes need.
 #[derive(Debug)]
 pub struct Measure {
     sites: Sites,
-    /// CPU times of the last pass.
+    /// CPU times of the previous pass.
     last: CpuTimes,
     disks: Mutex<BTreeMap<PathBuf, (Instant, DiskUsage)>>,
     looks: Looks,
 }
 
-/// CPU time in nanoseconds by container id, with the moment of measuring.
+/// CPU time in nanoseconds by container id, with the time of measurement.
 #[derive(Debug, Default)]
 pub struct CpuTimes(Mutex<BTreeMap<String, (i64, u64)>>);
 
 impl Measure {
-    /// For a node with these sites.
     pub fn new(sites: Sites) -> Self {
         Self { sites, last: CpuTimes::default(), disks: Mutex::default(), looks: Looks::default() }
     }
@@ -76,9 +73,12 @@ impl Measure {
         runtime: &dyn Runtime,
         pods: Vec<Pod>,
     ) -> Result<NodeStats, ViewError> {
-        // A runtime that does not answer leaves what the kernel tells.
+        // Without the runtime's answer the kernel's figures are still reported.
         let layers = runtime.usage().await.unwrap_or_else(|error| {
-            tracing::warn!(error = chain(&error), "no usage of writable layers");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot get usage of writable layers from the runtime; they are left out"
+            );
             Vec::new()
         });
         let images = runtime.image_filesystems().await.unwrap_or_default().into_iter().next();
@@ -92,7 +92,7 @@ impl Measure {
         });
         measured
             .await
-            .map_err(|error| ViewError::Failed(format!("measuring broke off: {error}")))?
+            .map_err(|error| ViewError::Failed(format!("the measurement panicked: {error}")))?
     }
 
     fn measure(&self, pods: &[Pod], layers: &[ContainerUsage]) -> Result<NodeStats, ViewError> {
@@ -138,7 +138,7 @@ impl Measure {
         Some(Counted { place: place.to_owned(), stats })
     }
 
-    /// The pods' tree as a whole, and the agent itself.
+    /// The pods' cgroup as a whole, and the agent itself.
     fn system(&self, now: i64) -> Vec<SystemStats> {
         let pods = self.counted(&CgroupName::pods(&self.sites.cgroup_root).path(self.sites.driver));
         let pods = pods.map(|counted| SystemStats {
@@ -179,7 +179,7 @@ impl Measure {
         }
     }
 
-    /// What a directory takes, looked at again when the last look is too old.
+    /// The size of a directory, measured again if the last measurement is too old.
     fn disk(
         &self,
         directory: &Path,
@@ -192,7 +192,7 @@ impl Measure {
         {
             return known;
         }
-        // One that cannot be opened counts as empty.
+        // A directory that cannot be opened counts as empty.
         let found = look().unwrap_or_default();
         let mut disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
         disks.insert(directory.to_owned(), (Instant::now(), found));
@@ -214,10 +214,10 @@ impl Measure {
     }
 }
 
-/// Kinds of file systems in memory, which always answer.
+/// In-memory file systems, which never hang.
 const IN_MEMORY: [&[u8]; 3] = [b"tmpfs", b"ramfs", b"hugetlbfs"];
 
-/// What is mounted below the directory of all pods and not in memory: `<uid>/volumes/<kind>/<volume>...`
+/// Mounts of other file systems below the pods' directory: `<uid>/volumes/<plugin>/<volume>...`
 fn foreign_mounts(pods: &Path) -> Vec<PathBuf> {
     let Ok(pods) = pods.canonicalize() else { return Vec::new() };
     let all = mountinfo::read().unwrap_or_default().into_iter();
@@ -228,9 +228,9 @@ fn foreign_mounts(pods: &Path) -> Vec<PathBuf> {
 /// One pass over the pods.
 struct Looked<'a> {
     measure: &'a Measure,
-    /// Directories that were looked at.
+    /// Directories that were measured.
     seen: Vec<PathBuf>,
-    /// What is mounted in pods' directories and need not answer, below the directory of all pods.
+    /// Mounts in pods' directories that may hang, relative to the pods' directory.
     foreign: Vec<PathBuf>,
     now: i64,
     /// The node's own file system.
@@ -238,7 +238,7 @@ struct Looked<'a> {
 }
 
 impl Looked<'_> {
-    /// A pod of which something runs.
+    /// Statistics of a pod with running containers.
     fn pod(&mut self, pod: &Pod, layers: &[ContainerUsage]) -> Option<PodStats> {
         let sites = &self.measure.sites;
         let meta = &pod.metadata;
@@ -318,7 +318,8 @@ impl Looked<'_> {
         }
     }
 
-    /// Seen by a process of the pod: of the sandbox, whose cgroup is the one that is no container's, or of any container.
+    /// Read through a process of the pod: of the sandbox, whose cgroup belongs to no container, or
+    /// of any container.
     fn network(
         &self,
         place: &str,
@@ -336,7 +337,8 @@ impl Looked<'_> {
         processes.next().map(|pid| net_counters::read_process(Some(pid))).unwrap_or_default()
     }
 
-    /// The top of a volume, open, and its file system. What others have mounted there is given little time.
+    /// Opens the root of a volume and reads its file system's usage. Mounts that may hang get a
+    /// short timeout.
     fn top(&self, uid: &str, volume: &str) -> Option<(OpenVolume, FsUsage)> {
         let is_there = |point: &&PathBuf| {
             point.starts_with(uid) && point.iter().nth(3) == Some(volume.as_ref())
@@ -346,7 +348,7 @@ impl Looked<'_> {
             (self.measure.sites.root_dir.clone(), uid.to_owned(), volume.to_owned());
         let look = move || {
             let top = open_volume::open_volume(&root, &uid, &volume, None).ok()??;
-            let fs = machine::disk_of_open(&top.directory).map(usage_of).ok()?;
+            let fs = machine::open_disk_room(&top.directory).map(usage_of).ok()?;
             Some((top, fs))
         };
         match foreign {
@@ -389,7 +391,7 @@ impl Looked<'_> {
         stats
     }
 
-    /// What a pod takes of the node's own disk: layers, logs, and volumes that are directories of it.
+    /// Usage of the node's disk by a pod: layers, logs and local volumes.
     fn ephemeral(&self, containers: &[ContainerStats], volumes: &[VolumeStats]) -> Option<FsUsage> {
         let of_containers =
             containers.iter().flat_map(|container| [container.rootfs, container.logs]).flatten();
@@ -415,7 +417,7 @@ impl Looked<'_> {
 }
 
 impl CpuTimes {
-    /// CPU time a second since the last call for `id`.
+    /// CPU time per second since the previous call for `id`.
     fn rate(&self, id: &str, at: i64, cpu_nanos: u64) -> Option<u64> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (then, before) = last.insert(id.to_owned(), (at, cpu_nanos))?;
@@ -425,7 +427,7 @@ impl CpuTimes {
     }
 }
 
-/// A pod without a cgroup that could be read uses what its containers use.
+/// The sum over containers, for a pod whose cgroup cannot be read.
 fn sum(containers: &[ContainerStats]) -> Usage {
     containers.iter().map(|container| &container.usage).fold(Usage::default(), |sum, one| Usage {
         at_nanos: sum.at_nanos.max(one.at_nanos),
@@ -437,7 +439,7 @@ fn sum(containers: &[ContainerStats]) -> Usage {
     })
 }
 
-/// The class that the API shows, which never changes in a pod's life, else the computed one.
+/// The QoS class from the status, which never changes, else computed.
 fn class(pod: &Pod) -> QosClass {
     match pod.status.qos_class.as_str() {
         "Guaranteed" => QosClass::Guaranteed,
@@ -448,7 +450,7 @@ fn class(pod: &Pod) -> QosClass {
 }
 
 fn file_system(path: &Path) -> Option<FsUsage> {
-    machine::disk(path).ok().map(usage_of)
+    machine::disk_room(path).ok().map(usage_of)
 }
 
 fn usage_of(disk: machine::DiskRoom) -> FsUsage {
@@ -471,7 +473,7 @@ fn nanos_since_1970() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Seconds since 1970 at which the machine was started; 0 when the kernel does not say.
+/// Boot time in seconds since 1970; 0 if the kernel does not report it.
 fn boot_time() -> i64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
@@ -505,7 +507,8 @@ mod tests {
         }
     }
 
-    /// Who mounts a server that is silent loses his own figures and nobody else's, and takes one thread, however often he is asked of.
+    /// A hanging volume only affects its own figures, and holds one thread however often it is
+    /// measured.
     #[test]
     fn a_volume_that_hangs_is_left_out() {
         let root = tempfile::tempdir().expect("tempdir");

@@ -1,4 +1,4 @@
-//! From settings to a bound endpoint: its rules, and the one call that puts its parts together.
+//! Builds the endpoint from settings: access rules, certificates, listener.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::{Server, Service, Switches};
 use crate::config::{FileConfig, Mode};
 use crate::metrics::AgentMetrics;
 
-/// The rules for a node, from its configuration.
+/// The access rules of the configuration.
 pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
     let (authentication, access) = (&file.authentication, &file.authorization);
     AccessRules {
@@ -43,53 +43,51 @@ pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
     }
 }
 
-/// Everything that an endpoint is made of.
+/// The parts of an endpoint.
 pub struct Opening {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to bind; port 0 selects a free port.
     pub address: SocketAddr,
-    /// Certificates.
+    /// Certificate files.
     pub files: TlsFiles,
-    /// Names and addresses of the node, for a certificate that is made when there is none.
+    /// Names and addresses of the node for a self-signed certificate.
     pub hosts: Vec<String>,
-    /// Who may what.
+    /// Authentication and authorization.
     pub rules: AccessRules,
-    /// The API server, for reviews; without it nobody is recognised by a token.
+    /// The API server for reviews; without it no token is accepted.
     pub client: Option<Client>,
     /// The agent.
     pub view: Arc<dyn NodeView>,
-    /// Health, metrics, task status.
     pub pages: AdminPages,
-    /// The naming profile.
     pub names: &'static Names,
-    /// Which pages are switched on.
+    /// Which pages are enabled.
     pub switches: Switches,
     /// Directory shown at `/logs/`.
     pub system_logs_dir: PathBuf,
     /// Metrics of probes, as text.
     pub probes: Box<dyn Fn() -> String + Send + Sync>,
-    /// Requests, counted.
+    /// Metrics of requests.
     pub metrics: AgentMetrics,
 }
 
-/// Why there is no endpoint.
+/// Why the endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The certificates are no use.
+    /// The certificates are not usable.
     #[error("cannot set up TLS of the HTTPS endpoint")]
     Tls(#[source] TlsError),
-    /// The address cannot be taken.
+    /// The address cannot be bound.
     #[error("cannot listen at {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
 }
 
 impl Opening {
-    /// Reads the certificates and takes the address.
+    /// Reads the certificates and binds the address.
     pub async fn open(self) -> Result<Server, OpenError> {
         let tls = ServerTls::new(&self.files, &self.hosts).map_err(OpenError::Tls)?;
         let reviews: Box<dyn Reviews> = match self.client {
@@ -115,7 +113,7 @@ impl Opening {
     }
 }
 
-/// Without an API server no token is anybody's and nothing that would be asked is allowed.
+/// Reviews without an API server: no token is valid and nothing is allowed.
 struct NobodyToAsk;
 
 impl Reviews for NobodyToAsk {

@@ -1,4 +1,4 @@
-//! One answer a page.
+//! The handlers of the pages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,13 +24,13 @@ use super::view::{Run, Session, ViewError};
 use super::{Body, Service, cadvisor, resource_metrics, stream, system_logs};
 use crate::{log_files, timeline};
 
-/// A command of `/run` that takes longer is cut off.
+/// Time limit of a command of `/run`.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pieces of a log that wait for a slow client.
+/// Chunks of a log that may wait for a slow client.
 const LOG_PIECES_MAX: usize = 4;
-/// Of a file of the system's logs, read at a time.
+/// Bytes of a system log file read at a time.
 const FILE_BLOCK: usize = 64 << 10;
-/// Longest number that says how much is logged.
+/// Longest body of a verbosity request.
 const VERBOSITY_LEN: usize = 16;
 
 impl Service {
@@ -99,7 +99,7 @@ impl Service {
         }
     }
 
-    /// What is counted, and what the volumes of claims hold.
+    /// The agent's metrics and the usage of volumes of claims.
     async fn metrics(&self) -> Response<Body> {
         let mut metrics = self.pages.metrics.text();
         let has_claims = |pod: &Pod| {
@@ -119,14 +119,14 @@ impl Service {
     async fn system_logs(&self, path: String) -> Result<Response<Body>, ViewError> {
         let root = self.system_logs_dir.clone();
         let opened = panics::spawn_blocking(move || system_logs::open(&root, &path)).await;
-        let opened =
-            opened.map_err(|error| ViewError::Failed(format!("opening broke off: {error}")))?;
+        let opened = opened
+            .map_err(|error| ViewError::Failed(format!("opening the file panicked: {error}")))?;
         let file = match opened {
             Err(_) => return Ok(text(404, "404 page not found")),
-            Ok(system_logs::Found::Directory(page)) => {
+            Ok(system_logs::LogEntry::Directory(page)) => {
                 return Ok(body(200, "text/html; charset=utf-8", Bytes::from(page)));
             }
-            Ok(system_logs::Found::File(file)) => file,
+            Ok(system_logs::LogEntry::File(file)) => file,
         };
         let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
             return Ok(text(429, "too many logs and sessions are open"));
@@ -139,7 +139,7 @@ impl Service {
         Ok(streamed(from))
     }
 
-    /// What was done for a pod and why it is not ready; JSON for who asks for it.
+    /// The timeline of a pod and why it is not ready; JSON if the client accepts it.
     fn explain(
         &self,
         request: &Request<Incoming>,
@@ -189,7 +189,7 @@ impl Service {
         let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
             return Ok(text(429, "too many logs and sessions are open"));
         };
-        // An error is an answer only until the first piece is sent.
+        // An error can only be returned before the first chunk is sent.
         let path = file.path.clone();
         let opened = panics::spawn_blocking(move || log_files::read(&path)).await;
         let opened = opened.map_err(|error| ViewError::Failed(error.to_string()))?;
@@ -216,13 +216,13 @@ impl Service {
         container: &ContainerName,
         query: &Query,
     ) -> Result<Response<Body>, ViewError> {
-        // The ecosystem's form is one `cmd`, split at spaces.
+        // Kubernetes' form is one `cmd`, split at spaces.
         let command: Vec<String> =
             query.get("cmd").unwrap_or_default().split_whitespace().map(str::to_owned).collect();
         if command.is_empty() {
             return Err(ViewError::NotNow("cmd is missing".to_owned()));
         }
-        // Each may hold as much as a command writes.
+        // Each may buffer the whole output of a command.
         let Ok(_slot) = self.long_requests.try_acquire() else {
             return Ok(text(429, "too many logs and sessions are open"));
         };
@@ -231,7 +231,7 @@ impl Service {
         Ok(body(if output.code == 0 { 200 } else { 500 }, "text/plain", Bytes::from(bytes)))
     }
 
-    /// Answers with the archive, in the ecosystem's form.
+    /// Returns the path of the archive in Kubernetes' form.
     async fn checkpoint(
         &self,
         container: &ContainerName,
@@ -279,7 +279,7 @@ impl Service {
     }
 }
 
-/// A session and its client, for the log.
+/// Describes a session and its client for the log.
 fn described(session: &Session, client: Option<&SocketAddr>) -> String {
     let (action, pod) = match session {
         Session::Exec { container, .. } => ("exec", &container.pod),
@@ -297,7 +297,7 @@ fn streams(query: &Query) -> Result<Streams, ViewError> {
     let streams = Streams {
         stdin: on(["input", "stdin"]),
         stdout: on(["output", "stdout"]),
-        // A terminal has one output: the runtime refuses a second one.
+        // A terminal has one output stream: the runtime rejects a second one.
         stderr: on(["error", "stderr"]) && !tty,
         tty,
     };
@@ -307,7 +307,7 @@ fn streams(query: &Query) -> Result<Streams, ViewError> {
     Err(ViewError::NotNow("you must specify at least 1 of stdin, stdout, stderr".to_owned()))
 }
 
-/// Sets how much is logged to the number in the body.
+/// Sets the log verbosity to the number in the body.
 async fn set_verbosity(request: Request<Incoming>) -> Result<Response<Body>, ViewError> {
     let body = Limited::new(request.into_body(), VERBOSITY_LEN).collect().await;
     let body = body.map_err(|error| ViewError::NotNow(error.to_string()))?.to_bytes();
@@ -318,7 +318,7 @@ async fn set_verbosity(request: Request<Incoming>) -> Result<Response<Body>, Vie
     };
     let verbosity = said.parse::<u8>().map_err(|error| failed(&error.to_string()))?;
     proto_daemon::log::set_verbosity(verbosity).map_err(failed)?;
-    tracing::info!(verbosity, "what is logged was changed");
+    tracing::info!(verbosity, "the log verbosity was changed by a client");
     Ok(text(200, &format!("successfully set klog.logging.verbosity to {verbosity}")))
 }
 
@@ -326,7 +326,7 @@ fn json_body(value: &Value) -> Response<Body> {
     body(200, "application/json", Bytes::from(value.to_string()))
 }
 
-/// A line for people.
+/// A plain text response.
 pub(super) fn text(status: u16, line: &str) -> Response<Body> {
     body(status, "text/plain; charset=utf-8", Bytes::from(format!("{line}\n")))
 }
@@ -350,7 +350,7 @@ fn metrics_body(metrics: String) -> Response<Body> {
     body(200, proto_daemon::metrics::CONTENT_TYPE, Bytes::from(metrics))
 }
 
-/// What comes from elsewhere, piece by piece.
+/// A streamed response.
 fn streamed(mut from: mpsc::Receiver<io::Result<Bytes>>) -> Response<Body> {
     let pieces = futures_util::stream::poll_fn(move |cx| from.poll_recv(cx));
     let pieces = futures_util::StreamExt::map(pieces, |piece| piece.map(Frame::data));
@@ -359,7 +359,7 @@ fn streamed(mut from: mpsc::Receiver<io::Result<Bytes>>) -> Response<Body> {
     response
 }
 
-/// Sends a file to its end, or until nobody listens. Blocks.
+/// Sends a file to its end, or until the client disconnects. Does blocking IO.
 fn send_file(mut file: std::fs::File, to: &mpsc::Sender<io::Result<Bytes>>) {
     use std::io::Read as _;
     let mut block = vec![0; FILE_BLOCK];

@@ -1,20 +1,20 @@
-//! Looks at what others have mounted, which may never answer: each in a thread of its own that is waited for a little, and no second one
-//! while it hangs. Whoever's server is silent keeps his own figures from being shown, and nobody else's.
+//! Queries mounts that may hang: each query runs in a separate thread with a short timeout, and is
+//! not repeated while it hangs. A hanging server only affects figures of its own mounts.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Most looks at a time; for more there is no thread.
+/// Most concurrent queries; further ones fail.
 const LOOKS_MAX: usize = 128;
 /// Stack of a thread that opens a directory and asks for its size.
 const STACK_LEN: usize = 256 << 10;
 
-/// Looks that have begun and not ended.
+/// Queries in flight, by path with their start.
 #[derive(Clone, Debug, Default)]
 pub struct Looks(Arc<Mutex<Vec<(PathBuf, Instant)>>>);
 
-/// Ends with the look.
+/// Removes the query when it ends.
 struct UnderWay {
     looks: Looks,
     what: (PathBuf, Instant),
@@ -30,7 +30,8 @@ impl Drop for UnderWay {
 }
 
 impl Looks {
-    /// What `look` at a place finds; `None` when it does not end within `patience`, or an earlier one at that place has not.
+    /// The result of `look` at a path; `None` if it does not end within `patience`, or an earlier
+    /// query of that path still hangs.
     pub fn at<T: Send + 'static>(
         &self,
         at: &Path,
@@ -42,7 +43,7 @@ impl Looks {
         let work = move || {
             let seen = look();
             drop(mine);
-            // Nobody may wait for it any more.
+            // The caller may have timed out.
             let _ = send.send(seen);
         };
         let thread = std::thread::Builder::new().name("look".to_owned()).stack_size(STACK_LEN);
@@ -77,13 +78,13 @@ mod tests {
             let _ = asked.recv();
         };
         assert_eq!(looks.at(silent, short, hang), None);
-        // Not even begun: it would hang as well.
+        // Not started: it would hang as well.
         let begun = Arc::new(Mutex::new(false));
         let begins = begun.clone();
         assert_eq!(looks.at(silent, short, move || *begins.lock().expect("lock") = true), None);
         assert!(!*begun.lock().expect("lock"));
         assert_eq!(looks.at(other, long, || 2), Some(2));
-        // Two who look at the same time both see.
+        // Two concurrent queries of one path both succeed.
         assert_eq!(looks.at(silent, long, || 3), Some(3));
         drop(answer);
         while looks.at(silent, short, || 4).is_none() {

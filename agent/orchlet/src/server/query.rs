@@ -1,11 +1,11 @@
 //! The query of a URL, decoded. Pure.
 
-/// Parameters in their order.
+/// Parameters in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads `a=1&b=%20`; what is wrongly escaped stays as it is.
+    /// Parses `a=1&b=%20`; invalid escapes are kept as they are.
     pub(super) fn parse(text: &str) -> Self {
         let pairs = form_urlencoded::parse(text.as_bytes());
         Self(pairs.map(|(key, value)| (key.into_owned(), value.into_owned())).collect())

@@ -1,11 +1,11 @@
-//! `/metrics/resource`: CPU and memory of node, pods and containers, as autoscalers and `top` read
-//! them. Pure.
+//! `/metrics/resource`: CPU and memory of node, pods and containers, for autoscalers and `kubectl
+//! top`. Pure.
 
 use std::fmt::Write as _;
 
 use super::stats::{NodeStats, Usage};
 
-/// The text form, each sample with the moment at which it was measured.
+/// The Prometheus text format, with the time of measurement of each sample.
 pub fn text(stats: &NodeStats) -> String {
     let mut out = String::new();
     let containers = || {

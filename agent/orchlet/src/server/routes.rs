@@ -1,65 +1,63 @@
-//! What the node's HTTPS endpoint serves, and what a client must be allowed to do for it. One
-//! table: what is not in it does not exist. Pure.
+//! The routes of the HTTPS endpoint and the permissions they need, as one table. Pure.
 
 use http::Method;
 
-/// A page with what its path names.
+/// A page with the parameters of its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Health and task status, answered by the pages that every program has.
+    /// Health and task status, shared by all programs.
     Admin,
-    /// What the agent counts.
+    /// The agent's metrics.
     Metrics,
-    /// What the kernel counts of containers.
+    /// cAdvisor's metrics.
     ContainerMetrics,
-    /// What probes found.
+    /// Probe metrics.
     ProbeMetrics,
-    /// What the machine is.
+    /// The machine's description.
     Spec,
-    /// A file or directory of the system's logs, by its path.
+    /// A file or directory of system logs, by path.
     SystemLogs(String),
-    /// What was done for a pod, and why it is not ready.
+    /// The timeline of a pod, and why it is not ready.
     Explain(PodName),
-    /// A container written to disk.
+    /// A checkpoint of a container.
     Checkpoint(ContainerName),
     /// Profiles of the process.
     Profile,
-    /// How much is logged.
+    /// The log verbosity.
     Verbosity,
-    /// The pods bound to the node, with their status as the agent knows it.
+    /// The node's pods with the agent's status.
     Pods,
-    /// The pods that the runtime runs.
+    /// The pods running in the runtime.
     RunningPods,
     /// A container's log.
     Logs(ContainerName),
     /// A command in a container, over an upgraded connection.
     Exec(ContainerName),
-    /// A container's own streams, over an upgraded connection.
+    /// The streams of a container's main process, over an upgraded connection.
     Attach(ContainerName),
     /// Ports of a pod, over an upgraded connection.
     PortForward(PodName),
-    /// A command in a container, answered with its output.
+    /// A command in a container, with its output as the response.
     Run(ContainerName),
     /// Usage of node, pods and containers.
     StatsSummary,
-    /// The same as the metrics that autoscalers and `top` read.
+    /// Resource metrics for autoscalers and `kubectl top`.
     ResourceMetrics,
-    /// The configuration in force.
     Configz,
 }
 
-/// A pod as a path names it.
+/// A pod named in a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodName {
     /// Namespace.
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// UID, when the path has one: only that very pod is meant.
+    /// UID if the path has one; then only this pod matches.
     pub uid: Option<String>,
 }
 
-/// A container as a path names it.
+/// A container named in a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerName {
     /// Its pod.
@@ -68,7 +66,7 @@ pub struct ContainerName {
     pub container: String,
 }
 
-/// What a request needs to be allowed: `verb` on `nodes/<subresource>` of this node.
+/// The permission that a request needs: `verb` on `nodes/<subresource>` of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
     /// `get`, `create`, `update`, `patch` or `delete`.
@@ -80,30 +78,30 @@ pub struct Permission {
 /// Why a request has no route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoute {
-    /// Nothing is there.
+    /// No such page.
     NotFound,
-    /// Something is, for another method.
+    /// The page has no such method.
     WrongMethod,
-    /// Something would be, and is switched off.
+    /// The page is disabled.
     SwitchedOff(Switch),
 }
 
 type Make = fn(&[&str]) -> Route;
 
-/// Which switch of the configuration a page hangs on.
+/// The setting that enables a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// None: it is always there.
+    /// Always enabled.
     Always,
-    /// `enableDebuggingHandlers`: what reaches into pods.
+    /// `enableDebuggingHandlers`: access to pods.
     Debugging,
-    /// `enableSystemLogHandler`, and the one above.
+    /// `enableSystemLogHandler` and `enableDebuggingHandlers`.
     SystemLogs,
     /// `enableProfilingHandler`, and `enableDebuggingHandlers`.
     Profiling,
     /// `enableDebugFlagsHandler`, and `enableDebuggingHandlers`.
     Flags,
-    /// The gate `ContainerCheckpoint`: without it there is no such page.
+    /// The feature gate `ContainerCheckpoint`.
     Checkpoint,
 }
 
@@ -113,7 +111,8 @@ const UPGRADE: &[Method] = &[Method::GET, Method::POST];
 const WRITE: &[Method] = &[Method::POST];
 const SET: &[Method] = &[Method::PUT];
 
-/// Pattern, methods, switch, route. `*` takes one segment and hands it to the route, `**` at the end takes what is left.
+/// Pattern, methods, setting, route. `*` matches one segment and passes it to the route, `**` at
+/// the end matches the rest.
 const ROUTES: &[(&str, &[Method], Switch, Make)] = &[
     ("/healthz", READ, Always, |_| Route::Admin),
     ("/healthz/*", READ, Always, |_| Route::Admin),
@@ -149,7 +148,7 @@ const ROUTES: &[(&str, &[Method], Switch, Make)] = &[
 
 use Switch::{Always, Checkpoint, Debugging, Flags, Profiling, SystemLogs};
 
-/// Finds the route of a request. A slash at the end does not matter.
+/// Finds the route of a request. A trailing slash is ignored.
 pub fn route(
     method: &Method,
     path: &str,
@@ -169,8 +168,8 @@ pub fn route(
     Err(if known { NoRoute::WrongMethod } else { NoRoute::NotFound })
 }
 
-/// What a request needs to be allowed, whether or not it has a route: who may nothing here shall
-/// not learn what is here.
+/// The permission that a request needs, whether or not it has a route: unauthorized clients learn
+/// nothing about routes.
 pub fn permission(method: &Method, path: &str) -> Permission {
     let verb = match *method {
         Method::POST => "create",
@@ -212,7 +211,8 @@ fn matching<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
     rest.next().is_none().then_some(names)
 }
 
-/// The first segment of a path, with the second below `/metrics`, for counting: never a name that a client made up.
+/// The label of a path in metrics: its first segment, with the second below `/metrics`; never a
+/// name chosen by a client.
 pub fn page_name(path: &str) -> &'static str {
     let known =
         |pattern: &&(&'static str, &[Method], Switch, Make)| matching(pattern.0, path).is_some();
@@ -221,7 +221,7 @@ pub fn page_name(path: &str) -> &'static str {
     pattern.get(1..end).unwrap_or_default()
 }
 
-/// A method, for counting: never a word that a client made up.
+/// The label of a method in metrics; never a word chosen by a client.
 pub fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -234,7 +234,7 @@ pub fn method_name(method: &Method) -> &'static str {
     }
 }
 
-/// Namespace, pod, and perhaps a UID.
+/// Namespace, pod and optional UID.
 fn pod(names: &[&str]) -> PodName {
     let name = |at: usize| names.get(at).map(|name| (*name).to_owned());
     PodName {
@@ -244,7 +244,7 @@ fn pod(names: &[&str]) -> PodName {
     }
 }
 
-/// Namespace, pod, perhaps a UID, and the container last.
+/// Namespace, pod, optional UID, and container.
 fn container(names: &[&str]) -> ContainerName {
     let (container, before) =
         names.split_last().map_or(("", names), |(last, before)| (*last, before));

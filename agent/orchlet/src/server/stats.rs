@@ -6,59 +6,58 @@ use agent_host::net_counters::InterfaceCounters;
 use proto_api::Time;
 use serde_json::{Map, Value, json};
 
-/// CPU and memory, at one moment.
+/// CPU and memory usage at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// When it was measured, nanoseconds since 1970.
     pub at_nanos: i64,
     /// CPU time since the start, nanoseconds.
     pub cpu_nanos: u64,
-    /// CPU time a second lately, nanoseconds; when it is known.
+    /// Recent CPU time per second in nanoseconds, if known.
     pub cpu_nanos_per_sec: Option<u64>,
-    /// All memory charged, bytes.
+    /// Charged memory in bytes.
     pub memory_bytes: u64,
-    /// Memory that cannot be taken back at once, bytes.
+    /// Memory that cannot be reclaimed at once, in bytes.
     pub working_set_bytes: u64,
     /// Anonymous memory, bytes.
     pub rss_bytes: u64,
-    /// The limit, or what the machine has, less the working set; when there is a limit.
+    /// The limit or the machine's memory less the working set, if there is a limit.
     pub available_bytes: Option<u64>,
-    /// Page faults, and those that had to read; when they are counted.
+    /// Minor and major page faults, if counted.
     pub page_faults: Option<(u64, u64)>,
 }
 
-/// Use of a file system, bytes and inodes.
+/// Usage of a file system in bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsUsage {
     /// Size of the file system.
     pub capacity_bytes: u64,
-    /// Free to anybody.
+    /// Available bytes.
     pub available_bytes: u64,
-    /// Used by what it is about.
+    /// Used bytes.
     pub used_bytes: u64,
-    /// Inodes in all.
+    /// Total inodes.
     pub inodes: u64,
     /// Free inodes.
     pub inodes_free: u64,
-    /// Inodes used by what it is about.
+    /// Used inodes.
     pub inodes_used: u64,
 }
 
-/// A cgroup with what the kernel counts of it.
+/// A cgroup with the kernel's statistics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Its path from the root of the tree.
+    /// Its path.
     pub place: String,
-    /// The numbers.
+    /// Statistics.
     pub stats: CgroupStats,
 }
 
 /// One container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStats {
-    /// Its name in the pod.
     pub name: String,
-    /// The runtime's id.
+    /// CRI id.
     pub id: String,
     /// Its image.
     pub image: String,
@@ -81,9 +80,9 @@ pub struct VolumeStats {
     pub name: String,
     /// The claim that it comes from.
     pub claim: Option<String>,
-    /// What it holds.
+    /// Usage.
     pub fs: FsUsage,
-    /// Whether it is a file system of its own.
+    /// Whether it is a separate file system.
     pub own_fs: bool,
 }
 
@@ -114,21 +113,21 @@ pub struct PodStats {
     pub uid: String,
     /// When it was started, seconds since 1970.
     pub started: i64,
-    /// CPU and memory of the whole pod, when its cgroup could be read.
+    /// CPU and memory of the whole pod, if its cgroup could be read.
     pub usage: Option<Usage>,
     /// Its containers.
     pub containers: Vec<ContainerStats>,
-    /// Interfaces of its own network.
+    /// Interfaces of its network namespace.
     pub network: Vec<InterfaceCounters>,
     /// Its volumes.
     pub volumes: Vec<VolumeStats>,
-    /// What it takes of the node's own disk.
+    /// Usage of the node's disk.
     pub ephemeral: Option<FsUsage>,
     /// Its cgroup.
     pub cgroup: Option<Counted>,
 }
 
-/// A part of the system beside the pods.
+/// A system container: the pods as a whole, or a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SystemStats {
     /// `pods`, or the name of a program.
@@ -137,11 +136,10 @@ pub struct SystemStats {
     pub started: i64,
     /// CPU and memory.
     pub usage: Usage,
-    /// Its cgroup, when it has one of its own.
+    /// Its cgroup, if it has a separate one.
     pub cgroup: Option<Counted>,
 }
 
-/// The node and everything on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeStats {
     /// Name of the node.
@@ -158,20 +156,20 @@ pub struct NodeStats {
     pub image_fs: Option<FsUsage>,
     /// The node's own interfaces.
     pub network: Vec<InterfaceCounters>,
-    /// Processes and threads of the machine, and their largest number.
+    /// Processes and threads of the machine, and their limit.
     pub tasks: Option<(u64, u64)>,
     /// Processors, and bytes of memory.
     pub machine: (u32, u64),
-    /// What runs beside single pods.
+    /// System containers.
     pub system: Vec<SystemStats>,
     /// The pods.
     pub pods: Vec<PodStats>,
 }
 
-/// How much of the summary is wanted.
+/// The requested part of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it.
+    /// Everything.
     Full,
     /// `?only_cpu_and_memory=true`.
     CpuAndMemory,
@@ -276,7 +274,7 @@ fn put_usage(into: &mut Map<String, Value>, usage: &Usage) {
     into.insert("memory".to_owned(), Value::Object(memory));
 }
 
-/// The first interface stands for the whole: `eth0` where there is one.
+/// The default interface is `eth0`, else the first one.
 fn put_network(into: &mut Map<String, Value>, interfaces: &[InterfaceCounters], at: i64) {
     let fields = |interface: &InterfaceCounters| {
         let ([rx, _, rx_errors, _], [tx, _, tx_errors, _]) = (interface.received, interface.sent);

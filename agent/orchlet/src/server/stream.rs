@@ -1,6 +1,6 @@
-//! exec, attach and port-forward: the client's connection is joined to one to the runtime's own
-//! streaming server, byte for byte, in the protocol that the two agreed on (SPDY/3.1 or WebSocket). Frames of the client
-//! are looked at as they pass ([`super::frames`]): a bad one ends the session before the runtime sees it.
+//! exec, attach and port-forward: joins the client's connection with one to the runtime's streaming
+//! server in the protocol that the two negotiated (SPDY/3.1 or WebSocket). Frames of the client are
+//! validated ([`super::frames`]): an invalid one ends the session before it reaches the runtime.
 
 use std::io;
 use std::pin::Pin;
@@ -23,41 +23,41 @@ use tokio::time::timeout;
 
 use super::frames::Checker;
 
-/// For connecting to the runtime and for its answer.
+/// Time limit for connecting to the runtime and its response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The runtime's refusal is passed on up to this length.
+/// Longest error response of the runtime that is passed on.
 const REFUSAL_LEN_MAX: usize = 64 << 10;
-/// How long a session goes on when one side has ended: none of its protocols goes on in one direction alone, and a side that never ends
-/// would keep its slot.
+/// How long a session continues after one side has closed: none of the protocols is half-duplex,
+/// and a side that never closes would hold its permit.
 const LINGER: Duration = Duration::from_secs(10);
-/// Held by each session in each direction.
+/// Buffer of each session and direction.
 const BUFFER: usize = 16 << 10;
 
-/// Why no session came about; the client gets 502.
+/// Why a session could not be established; the client gets 502.
 #[derive(Debug, thiserror::Error)]
 pub enum SpliceError {
-    /// The runtime gave an address that is none.
-    #[error("the runtime's session address {0:?} is no http URL")]
+    /// The runtime returned an invalid URL.
+    #[error("the runtime's session address {0:?} is not an http URL")]
     Address(String),
-    /// Nobody listens there.
+    /// The connection was refused.
     #[error("cannot connect to the runtime's streaming server")]
     Connect(#[source] std::io::Error),
-    /// It broke off.
-    #[error("the runtime's streaming server broke off")]
+    /// The connection broke.
+    #[error("the runtime's streaming server closed the connection")]
     Broken(#[source] hyper::Error),
-    /// It switched to a protocol whose frames are not known.
+    /// It switched to an unknown protocol.
     #[error("the runtime's streaming server switched to {0:?}, expected SPDY/3.1 or websocket")]
     Protocol(String),
-    /// It did not answer.
+    /// It did not respond in time.
     #[error("the runtime's streaming server did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
     TooSlow,
     /// The request cannot be passed on.
-    #[error("the request cannot be passed on")]
+    #[error("cannot forward the request")]
     Request(#[source] http::Error),
 }
 
-/// Passes `request` on to `url` and, when that agrees to switch protocols, joins both connections
-/// in a task that holds `slot`. `who` names session and client in the log.
+/// Forwards `request` to `url`; if the runtime switches protocols, joins both connections in a task
+/// that holds `slot`. `who` names session and client in the log.
 pub async fn splice(
     mut request: Request<Incoming>,
     url: &str,
@@ -75,8 +75,7 @@ pub async fn splice(
     let far = hyper::upgrade::on(&mut answer);
     panics::spawn(async move {
         let _slot = slot;
-        // Both are there as soon as our own answer has been written; a client that goes first ends
-        // it.
+        // Both upgrade once the response is written; a client that disconnects first ends the task.
         let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
         let (read, write) = tokio::io::split(TokioIo::new(near));
         let near = tokio::io::join(Checked::new(read, checker, who), write);
@@ -88,7 +87,7 @@ pub async fn splice(
     Ok(response)
 }
 
-/// Passes bytes both ways until both sides have ended, or one has and the other does not follow.
+/// Copies bytes both ways until both sides have closed, or one has and the other does not follow.
 async fn join(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
     let ended = Arc::<Notify>::default();
     let (mut near, mut far) = (noted(near, &ended), noted(far, &ended));
@@ -96,14 +95,14 @@ async fn join(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrit
         ended.notified().await;
         tokio::time::sleep(LINGER).await;
     };
-    // Either side may go at any time: that is how sessions end. Whichever is done first, both are dropped.
+    // Either side may close at any time. Whichever finishes first, both are dropped.
     tokio::select! {
         _ = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER) => {}
         () = lingers => {}
     }
 }
 
-/// A side of a session that notifies `ended` when nothing more comes from it.
+/// A side of a session that notifies `ended` at its end of stream.
 fn noted(
     side: impl AsyncRead + AsyncWrite,
     ended: &Arc<Notify>,
@@ -140,14 +139,14 @@ fn checker(agreed: &HeaderMap) -> Result<Checker, SpliceError> {
     Checker::of(protocol).ok_or_else(|| SpliceError::Protocol(protocol.to_owned()))
 }
 
-/// A client's side of a session: what is read from it has been checked.
+/// The client's side of a session, with validated frames.
 struct Checked<S> {
     stream: S,
     checker: Checker,
     who: String,
-    /// Read, and not yet looked at.
+    /// Read but not yet validated.
     read: Box<[u8]>,
-    /// Checked, and from `given` on not yet passed on.
+    /// Validated; passed on up to `given`.
     checked: Vec<u8>,
     given: usize,
     is_bad: bool,
@@ -160,7 +159,7 @@ impl<S> Checked<S> {
     }
 
     fn refused() -> io::Error {
-        io::Error::new(io::ErrorKind::InvalidData, "a bad frame")
+        io::Error::new(io::ErrorKind::InvalidData, "invalid frame")
     }
 }
 
@@ -193,7 +192,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
                 tracing::warn!(
                     session = this.who,
                     error = chain(&error),
-                    "session ended: its client sent a bad frame"
+                    "session ended: the client sent an invalid frame"
                 );
                 this.is_bad = true;
             }
@@ -201,8 +200,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
     }
 }
 
-/// The request as the runtime gets it: its own path, the client's headers but for those that were
-/// meant for us.
+/// The request for the runtime: its URL, and the client's headers without credentials.
 fn onward(request: &Request<Incoming>, url: &str) -> Result<Request<Empty<Bytes>>, SpliceError> {
     let (authority, path) = target(url)?;
     let mut onward = Request::builder()
@@ -246,7 +244,7 @@ fn target(url: &str) -> Result<(String, String), SpliceError> {
 async fn ask(request: Request<Empty<Bytes>>, url: &str) -> Result<Response<Incoming>, SpliceError> {
     let (authority, _) = target(url)?;
     let socket = TcpStream::connect(authority).await.map_err(SpliceError::Connect)?;
-    // Interactive: small pieces must not wait for each other.
+    // Interactive: small writes must not be delayed.
     let _ = socket.set_nodelay(true);
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(socket)).await.map_err(SpliceError::Broken)?;
@@ -254,7 +252,7 @@ async fn ask(request: Request<Empty<Bytes>>, url: &str) -> Result<Response<Incom
     sender.send_request(request).await.map_err(SpliceError::Broken)
 }
 
-/// What the runtime said instead, redirects included: they are shown to the client and never
+/// The runtime's other response, including redirects, which are returned to the client and never
 /// followed.
 async fn refusal(answer: Response<Incoming>) -> Response<Full<Bytes>> {
     let (head, body) = answer.into_parts();
@@ -299,7 +297,7 @@ mod tests {
             let mut last = Vec::new();
             stays.read_to_end(&mut last).await.expect("read");
             assert_eq!(last, b"bye");
-            // What is still on its way to the side that has ended is passed on.
+            // Data in transit to the closed side is delivered.
             stays.write_all(b"late").await.expect("written");
             let mut late = [0; 4];
             ends.read_exact(&mut late).await.expect("read");

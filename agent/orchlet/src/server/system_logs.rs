@@ -1,5 +1,5 @@
-//! `/logs/`: files and directories below one directory of the machine. A path cannot lead out of it, links included: the kernel itself
-//! resolves it beneath.
+//! `/logs/`: files and directories below one directory. Neither paths nor links can lead out of it:
+//! the kernel resolves them beneath it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -9,41 +9,41 @@ use percent_encoding::AsciiSet;
 use proto_api::uri;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-/// What is encoded in a link: everything but unreserved characters and slashes.
+/// Characters that are escaped in links: everything but unreserved ones and slashes.
 const SEGMENTS: &AsciiSet = &uri::COMPONENT.remove(b'/');
 
-/// Names of a directory shown at most.
+/// Most names listed of a directory.
 const NAMES_MAX: usize = 10_000;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Debug)]
-pub enum Found {
-    /// A file, to be read to its present end.
+pub enum LogEntry {
+    /// A file, read to its present end.
     File(File),
-    /// A directory, as a page of links.
+    /// A directory as a page of links.
     Directory(String),
 }
 
-/// Opens `path` below `root`; the empty path is `root` itself. Blocks.
+/// Opens `path` below `root`; the empty path is `root` itself. Does blocking IO.
 ///
 /// # Errors
-/// What the kernel says; a path that leads out is as if it did not exist.
-pub fn open(root: &Path, path: &str) -> std::io::Result<Found> {
+/// The path does not exist below `root`, or cannot be opened.
+pub fn open(root: &Path, path: &str) -> std::io::Result<LogEntry> {
     let top = File::open(root)?;
     let path = if path.is_empty() { "." } else { path };
-    // Without O_NONBLOCK a pipe among the logs would hold the thread.
+    // Without O_NONBLOCK a FIFO would block the thread.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let opened: OwnedFd = openat2(&top, path, flags, Mode::empty(), resolve)?;
     let file = File::from(opened);
     let kind = file.metadata()?.file_type();
     if kind.is_dir() {
-        return Ok(Found::Directory(listing(&file)?));
+        return Ok(LogEntry::Directory(listing(&file)?));
     }
     if !kind.is_file() {
         return Err(std::io::ErrorKind::NotFound.into());
     }
-    Ok(Found::File(file))
+    Ok(LogEntry::File(file))
 }
 
 fn listing(directory: &File) -> std::io::Result<String> {
@@ -90,7 +90,7 @@ mod tests {
         std::os::unix::fs::symlink("../../etc/passwd", at("relative")).expect("linked");
         std::os::unix::fs::symlink("pods/0.log", at("within")).expect("linked");
         for path in ["pods/0.log", "within"] {
-            let Found::File(mut file) = open(root.path(), path).expect("there") else {
+            let LogEntry::File(mut file) = open(root.path(), path).expect("there") else {
                 panic!("{path} is a file")
             };
             let mut text = String::new();
@@ -100,7 +100,7 @@ mod tests {
         for path in ["absolute", "relative", "../x", "none", "/etc/passwd"] {
             assert!(open(root.path(), path).is_err(), "{path}");
         }
-        let Found::Directory(page) = open(root.path(), "").expect("there") else {
+        let LogEntry::Directory(page) = open(root.path(), "").expect("there") else {
             panic!("a directory")
         };
         assert!(

@@ -1,4 +1,4 @@
-//! What the endpoint needs from the agent, and nothing else of it.
+//! The interface between the endpoint and the agent.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,26 +14,27 @@ use crate::timeline::Timeline;
 
 /// The agent as seen by its endpoint.
 pub trait NodeView: Send + Sync {
-    /// The pods bound to the node, with their status as the agent knows it.
+    /// The node's pods with the agent's status.
     fn pods(&self) -> Vec<Pod>;
 
-    /// The pods that the runtime runs: names, UIDs and containers.
+    /// The pods running in the runtime: names, UIDs and containers.
     fn running_pods(&self) -> BoxFuture<'_, Result<Vec<Pod>, ViewError>>;
 
-    /// The file that a container logs to.
+    /// The log file of a container.
     fn log_file<'a>(
         &'a self,
         container: &'a ContainerName,
         run: Run,
     ) -> BoxFuture<'a, Result<LogFile, ViewError>>;
 
-    /// Whether the run of a container that logs there may still write.
+    /// Whether the instance that writes this log may still run.
     fn is_running<'a>(&'a self, log: &'a LogFile) -> BoxFuture<'a, bool>;
 
-    /// Prepares a session in the runtime's own streaming server; its URL, good for one connection.
+    /// Prepares a session in the runtime's streaming server. Returns its URL, valid for one
+    /// connection.
     fn session<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<String, ViewError>>;
 
-    /// Runs a command in a container to its end.
+    /// Runs a command in a container and waits for it.
     fn run<'a>(
         &'a self,
         container: &'a ContainerName,
@@ -41,7 +42,8 @@ pub trait NodeView: Send + Sync {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ExecOutput, ViewError>>;
 
-    /// Writes a running container to an archive; where it is. A `timeout` of zero is the runtime's own.
+    /// Writes a checkpoint of a running container. Returns its path. A `timeout` of zero is the
+    /// runtime's default.
     fn checkpoint<'a>(
         &'a self,
         container: &'a ContainerName,
@@ -51,31 +53,31 @@ pub trait NodeView: Send + Sync {
     /// Usage of everything on the node.
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>>;
 
-    /// What the machine is.
+    /// The machine's description.
     fn machine(&self) -> Value;
 
-    /// What was done for the pods of that name, with their uids.
+    /// Timelines of the pods of that name, with their uids.
     fn timeline(&self, namespace: &str, name: &str) -> Vec<(String, Timeline)>;
 
     /// The configuration in force, without secrets.
     fn configuration(&self) -> Value;
 }
 
-/// Which run of a container is meant.
+/// Which instance of a container is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// The present or last one.
+    /// The current or last one.
     Last,
     /// The one before it.
     Previous,
 }
 
-/// The log of one run of a container.
+/// The log of one container instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// The runtime's id of that run.
+    /// CRI id of the instance; empty if the runtime no longer has it.
     pub instance: String,
 }
 
@@ -91,7 +93,7 @@ pub enum Session {
         /// Which streams are connected.
         streams: Streams,
     },
-    /// A container's own process.
+    /// The container's main process.
     Attach {
         /// The container.
         container: ContainerName,
@@ -102,18 +104,18 @@ pub enum Session {
     PortForward {
         /// The pod.
         pod: PodName,
-        /// Ports; empty when the client names them in the session.
+        /// Ports; empty if the client names them in the session.
         ports: Vec<i32>,
     },
 }
 
-/// Why the agent cannot serve a request. The text goes to the client.
+/// Why the agent cannot serve a request; the text goes to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
-    /// There is no such pod or container here.
+    /// No such pod or container on this node.
     #[error("{0}")]
     NotFound(String),
-    /// It is there and cannot be asked that now: a container that waits to start has no log.
+    /// Not possible in its present state: a container that waits to start has no log.
     #[error("{0}")]
     NotNow(String),
     /// The runtime or the system failed.

@@ -1,4 +1,4 @@
-//! Pods that the API server assigns to this node.
+//! Pods that are bound to this node in the API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use tokio::sync::{Notify, mpsc};
 use crate::pods::PodSourceEvent;
 use crate::sources::mirrors::is_mirror;
 
-/// The pods of this node as a map that follows the server.
+/// A reflector of this node's pods.
 pub fn reflector(client: &Client, node: &str) -> Reflector<Pod, Pod> {
     let params = ListParams::fields(format!("spec.nodeName={node}"));
     Reflector::whole(client.all::<Pod>(), params)
 }
 
-/// Pods of the map that have changed, until somebody asks. As many as there are pods at most.
+/// Keys of changed pods until they are taken. Bounded by the number of pods.
 #[derive(Debug, Default)]
 pub struct Changed {
     keys: Mutex<BTreeSet<ObjectKey>>,
@@ -26,7 +26,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Notes a change; a map that is complete is one as well.
+    /// Notes a change, or the end of the first list.
     pub fn note(&self, change: &Change<Pod>) {
         if let Change::Applied { key, .. } | Change::Deleted { key, .. } = change {
             self.keys().insert(key.clone());
@@ -34,7 +34,7 @@ impl Changed {
         self.came.notify_one();
     }
 
-    fn take(&self) -> BTreeSet<ObjectKey> {
+    fn take_changed(&self) -> BTreeSet<ObjectKey> {
         std::mem::take(&mut *self.keys())
     }
 
@@ -43,7 +43,8 @@ impl Changed {
     }
 }
 
-/// Tells what the map says of the pods that have `changed`. Mirror pods are not told: they only show static pods.
+/// Sends the present state of `changed` pods to the dispatcher, except mirror pods, which only show
+/// static pods.
 pub async fn run(
     store: Store<Pod>,
     changed: Arc<Changed>,
@@ -55,7 +56,7 @@ pub async fn run(
     loop {
         let complete = store.is_synced();
         let (mut before, mut now) = (BTreeMap::new(), BTreeMap::new());
-        for key in changed.take() {
+        for key in changed.take_changed() {
             let pod = store.get(&key).filter(|pod| !is_mirror(names, pod));
             let was = match &pod {
                 Some(pod) => known.insert(key, pod.clone()),
@@ -83,7 +84,7 @@ fn by_uid(pod: Arc<Pod>) -> (String, Arc<Pod>) {
     (pod.metadata.uid.clone(), pod)
 }
 
-/// What has changed between two maps.
+/// Compares the known pods with the store.
 pub fn news(
     known: &BTreeMap<String, Arc<Pod>>,
     now: &BTreeMap<String, Arc<Pod>>,
@@ -117,8 +118,8 @@ mod tests {
         }
         changed.note(&Change::Deleted { key: key("c"), old: new });
         changed.note(&Change::Synced);
-        assert_eq!(changed.take(), BTreeSet::from(["a", "b", "c"].map(key)));
-        assert_eq!(changed.take(), BTreeSet::new());
+        assert_eq!(changed.take_changed(), BTreeSet::from(["a", "b", "c"].map(key)));
+        assert_eq!(changed.take_changed(), BTreeSet::new());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Static pods: manifests in a directory of the node, or behind a URL. They run whether or not there is an API server.
+//! Static pods: manifests in a directory of the node or behind a URL. They run with or without an
+//! API server.
 
 mod directory;
 mod text;
@@ -30,7 +31,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The word that a pod's annotation `config.source` has for it.
+    /// The value of the annotation `config.source`.
     fn word(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -39,18 +40,18 @@ impl Origin {
     }
 }
 
-/// What the sources of manifests have said so far; one that has said nothing yet has `None`.
+/// The pods of all manifest sources; `None` for a source that has not been read yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ManifestPods(BTreeMap<Origin, Option<StaticPods>>);
 
 impl ManifestPods {
-    /// Nothing yet, of these sources.
-    pub fn nothing_of(origins: impl IntoIterator<Item = Origin>) -> Self {
+    /// No pods yet, of these sources.
+    pub fn unread(origins: impl IntoIterator<Item = Origin>) -> Self {
         Self(origins.into_iter().map(|origin| (origin, None)).collect())
     }
 
-    /// Whether every source has said everything once: what no pod stands for before that may still be wanted.
-    pub fn is_whole(&self) -> bool {
+    /// Whether every source has been read once. Before that, a missing pod may still be reported.
+    pub fn is_synced(&self) -> bool {
         self.0.values().all(Option::is_some)
     }
 
@@ -66,23 +67,21 @@ impl ManifestPods {
     }
 }
 
-/// A source's way to say which pods it has, and what is wrong with its manifests.
+/// Publishes the pods of a source and the errors of its manifests.
 pub struct ManifestPublisher {
-    /// Which source.
     pub origin: Origin,
-    /// What all of them say.
+    /// The pods of all sources.
     pub known: watch::Sender<ManifestPods>,
-    /// Where users of the node read of faults.
+    /// Recorder of Node events.
     pub events: NodeEvents,
     /// Names of the naming profile.
     pub names: &'static Names,
-    /// The node.
+    /// Name of the node.
     pub node: String,
     faults: Faults,
 }
 
 impl ManifestPublisher {
-    /// One that has said nothing.
     pub fn new(
         origin: Origin,
         known: watch::Sender<ManifestPods>,
@@ -94,22 +93,27 @@ impl ManifestPublisher {
         Self { origin, known, events, names, node, faults: Faults::default() }
     }
 
-    /// These are the source's pods now.
-    fn say(&self, pods: StaticPods) {
+    /// Publishes the source's present pods.
+    fn publish(&self, pods: StaticPods) {
         self.known.send_if_modified(|known| known.hear(self.origin, pods));
     }
 
-    /// These are the faults that the source has now.
-    fn complain(&mut self, faults: BTreeMap<String, String>) {
+    /// Reports the source's present errors.
+    fn report_faults(&mut self, faults: BTreeMap<String, String>) {
         for fault in self.faults.take(faults) {
-            tracing::warn!(source = self.origin.word(), fault, "a manifest is not used");
+            tracing::warn!(
+                source = self.origin.word(),
+                fault,
+                "a static pod manifest is invalid; its pod is not started"
+            );
             let message = format!("Error validating static pod: {fault}");
             self.events.tell(EventKind::Warning, "FailedValidation", message);
         }
     }
 }
 
-/// Faults by place. One is told when it is met a second time, once: most are files that somebody is writing.
+/// Errors by path or URL. An error is reported once, when it is found a second time: most first
+/// ones are files being written.
 #[derive(Debug, Default)]
 struct Faults(BTreeMap<String, Fault>);
 
@@ -120,7 +124,7 @@ struct Fault {
 }
 
 impl Faults {
-    /// Takes the faults that there are now; those to tell.
+    /// Updates the errors. Returns those to report.
     fn take(&mut self, now: BTreeMap<String, String>) -> Vec<String> {
         let mut to_tell = Vec::new();
         let mut known = std::mem::take(&mut self.0);
@@ -156,11 +160,11 @@ mod tests {
     #[test]
     fn the_pods_of_one_source_do_not_wait_for_another() {
         let pods = |uid: &str| StaticPods::from([(uid.to_owned(), Arc::default())]);
-        let mut known = ManifestPods::nothing_of([Origin::File, Origin::Http]);
+        let mut known = ManifestPods::unread([Origin::File, Origin::Http]);
         assert!(known.hear(Origin::File, pods("a")));
-        assert_eq!((known.pods(), known.is_whole()), (pods("a"), false));
+        assert_eq!((known.pods(), known.is_synced()), (pods("a"), false));
         assert!(!known.hear(Origin::File, pods("a")), "no news");
         assert!(known.hear(Origin::Http, StaticPods::new()));
-        assert!(known.is_whole());
+        assert!(known.is_synced());
     }
 }

@@ -1,5 +1,5 @@
-//! Static pods, and their mirrors in the API: objects that show them to users. The static pod is the truth; a mirror is made,
-//! made anew and deleted after it, and deleting a mirror stops nothing.
+//! Mirror pods: API objects that show static pods to users. The manifest is authoritative; mirrors
+//! are created, replaced and deleted to match it, and deleting a mirror stops nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,20 +14,21 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::pods::PodSourceEvent;
 use crate::sources::manifests::{ManifestPods, StaticPods};
 
-/// Between attempts to bring mirrors up to date.
+/// Pause between attempts after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Whether a pod of the API only shows a static pod.
+/// Whether a pod of the API is a mirror pod.
 pub fn is_mirror(names: &Names, pod: &Pod) -> bool {
     pod.metadata.annotations.contains_key(&names.label("config.mirror"))
 }
 
-/// Whether a pod of the API shows that static pod, and not another that had its name before.
+/// Whether it mirrors this static pod, and not an earlier one of its name.
 pub fn is_mirror_of(names: &Names, mirror: &Pod, pod: &Pod) -> bool {
     mirror.metadata.annotations.get(&names.label("config.mirror")) == Some(&pod.metadata.uid)
 }
 
-/// Whether what has changed in the API may ask for something to be done to mirrors: it was one, is one now, or had the name of one.
+/// Whether a change in the API may require changes of mirrors: the pod is or was a mirror, or had
+/// the name of one.
 pub fn may_change(names: &Names, change: &Change<Pod>) -> bool {
     match change {
         Change::Applied { new, old, .. } => {
@@ -37,28 +38,28 @@ pub fn may_change(names: &Names, change: &Change<Pod>) -> bool {
     }
 }
 
-/// What has to be done to the mirrors.
+/// A change of mirror pods.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Make the mirror of that static pod.
+pub enum MirrorChange {
+    /// Create the mirror of this static pod.
     Create(Arc<Pod>),
-    /// Delete a mirror that shows nothing any more.
+    /// Delete a mirror without a static pod.
     Delete(Arc<Pod>),
 }
 
 /// Compares mirrors with static pods. Pure.
-pub fn plan(names: &Names, pods: &StaticPods, mirrors: &[Arc<Pod>]) -> Vec<Step> {
+pub fn plan(names: &Names, pods: &StaticPods, mirrors: &[Arc<Pod>]) -> Vec<MirrorChange> {
     let annotation = names.label("config.mirror");
     let hash = |mirror: &Pod| mirror.metadata.annotations.get(&annotation).cloned();
     let stale = mirrors.iter().filter(|m| hash(m).is_none_or(|h| !pods.contains_key(&h)));
     let shown: Vec<String> = mirrors.iter().filter_map(|m| hash(m)).collect();
-    let deleted = stale.map(|m| Step::Delete(m.clone()));
+    let deleted = stale.map(|m| MirrorChange::Delete(m.clone()));
     let created = pods.iter().filter(|(uid, _)| !shown.contains(uid));
-    // Deletes first: a new mirror often takes the name of an old one.
-    deleted.chain(created.map(|(_, pod)| Step::Create(pod.clone()))).collect()
+    // Deletions first: a new mirror often has the name of an old one.
+    deleted.chain(created.map(|(_, pod)| MirrorChange::Create(pod.clone()))).collect()
 }
 
-/// The object that shows a static pod.
+/// The mirror pod of a static pod.
 pub fn mirror_of(names: &Names, pod: &Pod) -> Pod {
     let mut mirror = pod.clone();
     let uid = std::mem::take(&mut mirror.metadata.uid);
@@ -67,8 +68,9 @@ pub fn mirror_of(names: &Names, pod: &Pod) -> Pod {
     mirror
 }
 
-/// Tells the pods' tasks about static pods, each with the status that its mirror shows, so that a task knows what users see.
-pub async fn tell(
+/// Sends static pods to the dispatcher, each with the status of its mirror, so that its task knows
+/// the status that users see.
+pub async fn send_static_pods(
     mut pods: watch::Receiver<ManifestPods>,
     mirrors: Option<Store<Pod>>,
     changed: Arc<Notify>,
@@ -93,11 +95,11 @@ pub async fn tell(
             }
         }
         known = now;
-        if !synced && current.is_whole() {
+        if !synced && current.is_synced() {
             synced = true;
             let _ = said.send(PodSourceEvent::Synced(PodSource::Static)).await;
         }
-        // Cancel safe: both only say that it is time to compare.
+        // Cancel safe: both only time the next comparison.
         tokio::select! {
             changed = pods.changed() => if changed.is_err() { return },
             () = changed.notified() => {}
@@ -111,7 +113,7 @@ fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod
         Some(mirror) => {
             let mut pod = (**pod).clone();
             pod.status = mirror.status.clone();
-            // Tells which of two statuses is newer.
+            // Shows which of two statuses is newer.
             pod.metadata.resource_version = mirror.metadata.resource_version.clone();
             Arc::new(pod)
         }
@@ -119,8 +121,8 @@ fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod
     }
 }
 
-/// Keeps the mirrors: compares whenever something changed, and again after a failure.
-pub async fn keep(
+/// Reconciles mirrors on every change, and again after a failure.
+pub async fn reconcile_mirrors(
     client: Client,
     store: Store<Pod>,
     mut pods: watch::Receiver<ManifestPods>,
@@ -134,12 +136,15 @@ pub async fn keep(
         let mirrors: Vec<Arc<Pod>> =
             store.list().into_iter().map(|(_, p)| p).filter(|p| is_mirror(names, p)).collect();
         let mut steps = plan(names, &current.pods(), &mirrors);
-        // What no manifest stands for may come from a source that has not spoken yet.
-        steps.retain(|step| current.is_whole() || matches!(step, Step::Create(_)));
+        // A mirror without a static pod may belong to a source that has not been read yet.
+        steps.retain(|step| current.is_synced() || matches!(step, MirrorChange::Create(_)));
         for step in steps {
             if let Err(error) = apply(&client, names, &step).await {
                 failed = true;
-                tracing::warn!(error = proto_daemon::exit::chain(&error), "mirror pod");
+                tracing::warn!(
+                    error = proto_daemon::exit::chain(&error),
+                    "cannot update a mirror pod; retried"
+                );
             }
         }
         let retry = async {
@@ -149,10 +154,11 @@ pub async fn keep(
                 std::future::pending::<()>().await;
             }
         };
-        // Cancel safe: all three only say that it is time to compare.
+        // Cancel safe: all three only time the next comparison.
         tokio::select! {
             changed = pods.changed() => if changed.is_err() { return },
-            // Pods come and go all the time: a mirror that is refused is not tried with each of them.
+            // After a failure only the timer counts: pods change often, and a rejected mirror must
+            // not be retried each time.
             () = changed.notified(), if !failed => {}
             () = retry => {}
         }
@@ -162,20 +168,20 @@ pub async fn keep(
 async fn apply(
     client: &Client,
     names: &Names,
-    step: &Step,
+    step: &MirrorChange,
 ) -> Result<(), proto_client::ClientError> {
     let done = match step {
-        Step::Create(pod) => {
+        MirrorChange::Create(pod) => {
             let api = client.within::<Pod>(&pod.metadata.namespace);
             api.create(&mirror_of(names, pod), &WriteParams::default()).await.map(drop)
         }
-        Step::Delete(mirror) => {
+        MirrorChange::Delete(mirror) => {
             let api = client.within::<Pod>(&mirror.metadata.namespace);
             api.delete(&mirror.metadata.name, &DeleteParams::now(&mirror.metadata.uid)).await
         }
     };
     match done {
-        // The watch has not told us yet what we did before.
+        // The watch has not delivered the earlier write yet.
         Err(error) if error.is_already_exists() || error.is_not_found() => Ok(()),
         done => done,
     }
@@ -203,10 +209,13 @@ mod tests {
         assert_eq!(of_new, [true, false]);
         assert_eq!(plan(names, &pods, std::slice::from_ref(&current)), []);
         let steps = plan(names, &pods, std::slice::from_ref(&stale));
-        assert_eq!(steps, [Step::Delete(stale.clone()), Step::Create(pods["new"].clone())]);
+        assert_eq!(
+            steps,
+            [MirrorChange::Delete(stale.clone()), MirrorChange::Create(pods["new"].clone())]
+        );
         assert_eq!(
             plan(names, &StaticPods::new(), std::slice::from_ref(&current)),
-            [Step::Delete(current)]
+            [MirrorChange::Delete(current)]
         );
     }
 
@@ -222,7 +231,7 @@ mod tests {
         };
         assert!(!applied(&pod, None) && !applied(&pod, Some(&pod)));
         assert!(applied(&mirror, None) && applied(&pod, Some(&mirror)));
-        // It may have had the name that a mirror waits for.
+        // It may have had the name that a mirror needs.
         assert!(may_change(names, &Change::Deleted { key: key(), old: pod }));
     }
 }

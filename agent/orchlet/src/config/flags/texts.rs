@@ -1,4 +1,4 @@
-//! Texts of flags -> values of fields. Pure.
+//! Parses values of flags. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::Shape::{self, Headers, List, Number, Pairs, PerNode, Switch, Switches, Taints, Text};
 
-/// The value of a field from the text of its flag.
+/// Parses the value of a flag.
 ///
 /// # Errors
-/// The text is none of that shape.
+/// The text does not have this format.
 pub(super) fn read(shape: Shape, text: &str) -> Result<Value, String> {
     let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
     Ok(match shape {
@@ -83,16 +83,17 @@ fn taint(text: &str) -> Result<Value, String> {
     Ok(json!({"key": key, "value": value, "effect": effect}))
 }
 
-/// A part that names a node begins it; what follows belongs to it, so that a flag given twice adds nodes.
+/// A part with a node number starts that node's entry, so that repeated flags add nodes.
 fn per_node(text: &str) -> Result<Value, String> {
     let mut nodes: Vec<(i64, Map<String, Value>)> = Vec::new();
     for part in text.split([';', ',']).map(str::trim).filter(|part| !part.is_empty()) {
         let amount = match part.split_once(':') {
             None => part,
             Some((node, amount)) => {
-                let node = node.parse().map_err(|_| format!("{node:?} is no NUMA node"))?;
+                let node =
+                    node.parse().map_err(|_| format!("{node:?} is not a NUMA node number"))?;
                 if nodes.iter().any(|(known, _)| *known == node) {
-                    return Err(format!("NUMA node {node} stands twice"));
+                    return Err(format!("NUMA node {node} is duplicate"));
                 }
                 nodes.push((node, Map::new()));
                 amount

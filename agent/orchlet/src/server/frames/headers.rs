@@ -1,16 +1,16 @@
-//! Header blocks of SPDY: zlib with a dictionary, one stream for the whole connection. A block is unpacked, as the number of
-//! headers and their lengths are inside, and those are what the runtime makes room for.
+//! SPDY header blocks: zlib with a dictionary, one stream per connection. A block is decompressed
+//! to check the number of headers and their lengths, for which the runtime allocates memory.
 
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::BadFrame;
 
-/// Longest block, unpacked.
+/// Longest decompressed block.
 const BLOCK_LEN_MAX: usize = 64 << 10;
-/// Bytes that are unpacked at a time.
+/// Bytes decompressed at a time.
 const PIECE_LEN: usize = 4 << 10;
 
-/// The dictionary of SPDY/3 (section 2.6.10.1): words behind their lengths, then a text.
+/// The dictionary of SPDY/3 (section 2.6.10.1): words with length prefixes, then a text.
 const WORDS: [&str; 65] = [
     "options",
     "head",
@@ -84,7 +84,7 @@ const TEXT: &str = "100101201202205206300302303304305306307402405406407408409410
     Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,\
     text/plain,text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// Unpacks the blocks of a connection in their order.
+/// Decompresses the header blocks of a connection in order.
 #[derive(Debug)]
 pub(super) struct Headers(Decompress);
 
@@ -95,10 +95,10 @@ impl Default for Headers {
 }
 
 impl Headers {
-    /// Whether the block's numbers fit its length.
+    /// Checks that the block's counts and lengths fit its size.
     pub(super) fn check(&mut self, packed: &[u8]) -> Result<(), BadFrame> {
         let block = self.unpack(packed).map_err(BadFrame::Headers)?;
-        walk(&block).ok_or(BadFrame::Headers("counts and lengths do not fit its own length"))
+        walk(&block).ok_or(BadFrame::Headers("counts and lengths do not match its size"))
     }
 
     fn unpack(&mut self, packed: &[u8]) -> Result<Vec<u8>, &'static str> {
@@ -110,21 +110,23 @@ impl Headers {
             let status = match self.0.decompress(rest, &mut piece, FlushDecompress::Sync) {
                 Ok(status) => status,
                 Err(error) if error.needs_dictionary().is_some() => {
-                    self.0.set_dictionary(&dictionary()).map_err(|_| "another dictionary")?;
+                    self.0
+                        .set_dictionary(&dictionary())
+                        .map_err(|_| "expected the SPDY/3 dictionary")?;
                     Status::Ok
                 }
-                Err(_) => return Err("it is not compressed with zlib"),
+                Err(_) => return Err("expected zlib data"),
             };
             let taken = usize::try_from(self.0.total_in().saturating_sub(read)).unwrap_or(0);
             let made = usize::try_from(self.0.total_out().saturating_sub(written)).unwrap_or(0);
             rest = rest.get(taken..).unwrap_or_default();
             block.extend_from_slice(piece.get(..made).unwrap_or_default());
             if block.len() > BLOCK_LEN_MAX {
-                return Err("it is too long");
+                return Err("longer than 64 KiB decompressed");
             }
             match status {
-                Status::StreamEnd => return Err("the compression ends"),
-                // Nothing is left to be made of what there was.
+                Status::StreamEnd => return Err("the zlib stream ends early"),
+                // All input is consumed.
                 Status::BufError => return Ok(block),
                 Status::Ok if rest.is_empty() && made < PIECE_LEN => return Ok(block),
                 Status::Ok => {}
@@ -133,11 +135,12 @@ impl Headers {
     }
 }
 
-/// Reads the count, and a name and a value for each; `None` when they are not exactly the block.
+/// Reads the count, and a name and a value for each header; `None` unless they fill the block
+/// exactly.
 fn walk(block: &[u8]) -> Option<()> {
     let mut rest = block;
     let count = number(&mut rest)?;
-    // Two lengths for each header: a count beyond what fits fails before anything is made of it.
+    // Two lengths per header: an excessive count fails before anything is allocated.
     for _ in 0..count {
         for _ in 0..2 {
             let len = usize::try_from(number(&mut rest)?).ok()?;

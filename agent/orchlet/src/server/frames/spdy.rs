@@ -1,11 +1,11 @@
-//! SPDY/3.1 as its draft has it (section 2.2), with the types that the runtime's library reads.
+//! SPDY/3.1 frames (draft section 2.2) of the types that the runtime's library reads.
 
 use super::headers::Headers;
 use super::{BadFrame, Head, pass_payload};
 
-/// Head of every frame.
+/// Length of a frame header.
 const HEAD_LEN: usize = 8;
-/// Longest control frame behind its head: a compressed block of the few headers that streams have.
+/// Longest control frame without its header: a compressed block of the few headers of a stream.
 const CONTROL_LEN_MAX: u64 = 64 << 10;
 
 const SYN_STREAM: u16 = 1;
@@ -17,11 +17,10 @@ const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 const WINDOW_UPDATE: u16 = 9;
 
-/// The frames of one direction.
 #[derive(Debug, Default)]
 pub struct Spdy {
     head: Head,
-    /// Of the data frame that is passing.
+    /// Bytes left of the current data frame.
     payload_left: u64,
     headers: Headers,
 }
@@ -45,7 +44,6 @@ impl Spdy {
             }
             let kind = kind(&self.head)?;
             check_len(kind, len)?;
-            // Bounded by CONTROL_LEN_MAX.
             if !self
                 .head
                 .fill(&mut rest, HEAD_LEN.saturating_add(usize::try_from(len).unwrap_or(0)))

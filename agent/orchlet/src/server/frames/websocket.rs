@@ -4,12 +4,11 @@ use std::ops::Range;
 
 use super::{BadFrame, Head, pass_payload};
 
-/// Longest frame: what the runtime's library takes at most.
+/// Longest frame that the runtime's library accepts.
 const FRAME_LEN_MAX: u64 = 32 << 20;
 /// Longest control frame (section 5.5).
 const CONTROL_LEN_MAX: u64 = 125;
 
-/// The frames of one direction.
 #[derive(Debug, Default)]
 pub struct WebSocket {
     head: Head,
@@ -29,7 +28,7 @@ impl WebSocket {
             }
             let (first, second) = (self.head.byte(0), self.head.byte(1));
             check_bits(first, second)?;
-            // The length, then the mask.
+            // The header's length with the mask, and the position of the payload length.
             let (head_len, len_at): (usize, Range<usize>) = match second & 0x7f {
                 126 => (8, 2..4),
                 127 => (14, 2..10),
@@ -58,13 +57,13 @@ fn check_bits(first: u8, second: u8) -> Result<(), BadFrame> {
         return Err(BadFrame::Type(kind.into()));
     }
     if first & 0x70 != 0 {
-        return Err(BadFrame::Bits("reserved bits of a WebSocket frame are set"));
+        return Err(BadFrame::Bits("reserved bits of a WebSocket frame must be zero"));
     }
     if second & 0x80 == 0 {
-        return Err(BadFrame::Bits("a WebSocket frame of a client is not masked"));
+        return Err(BadFrame::Bits("a WebSocket frame of a client must be masked"));
     }
     if kind >= 8 && (first & 0x80 == 0 || second & 0x7f > 125) {
-        return Err(BadFrame::Bits("a WebSocket control frame is in parts or too long"));
+        return Err(BadFrame::Bits("a WebSocket control frame is fragmented or too long"));
     }
     Ok(())
 }

@@ -1,27 +1,27 @@
-//! The runtime's log format, one entry a line, and what of it a client gets. Pure.
+//! The CRI log format, one entry per line, and its conversion for clients. Pure.
 //!
 //! ```text
 //! 2024-01-02T15:04:05.123456789Z stdout F a whole line
 //! 2024-01-02T15:04:05.123456789Z stdout P the beginning of a long line, to be continued
 //! ```
 
-/// An entry longer than this is passed on in pieces: runtimes cut at 16 KiB. What is not an entry is left out, as Kubernetes does: a
-/// file that a pod has put there is not shown.
+/// Longer entries are passed on in pieces; runtimes split lines at 16 KiB. Lines that are not
+/// entries are left out, as in Kubernetes: a file that a pod has put there is not shown.
 const ENTRY_LEN_MAX: usize = 256 << 10;
 
-/// Makes what a client gets out of what the runtime wrote, piece by piece.
+/// Converts log entries for a client, chunk by chunk.
 #[derive(Debug)]
 pub struct Cutter {
     timestamps: bool,
-    /// Entries before this time, as text that sorts like the time it says, are left out.
+    /// Entries before this time are left out; RFC 3339 text, which sorts by time.
     since: Option<String>,
-    /// Bytes that may still be given out.
+    /// Bytes left of the client's limit.
     left: Option<u64>,
-    /// The beginning of an entry whose end has not come.
+    /// The beginning of an incomplete entry.
     rest: Vec<u8>,
-    /// The entry of which a piece was passed on, or left out, because it is too long.
+    /// The overlong entry of which a piece was passed on or left out.
     within: Option<Within>,
-    /// Whether the next entry begins a line.
+    /// Whether the next entry starts a line.
     at_line_start: bool,
 }
 
@@ -32,7 +32,7 @@ struct Within {
 }
 
 impl Cutter {
-    /// `since` is RFC 3339 with a `Z`, as the entries have it.
+    /// `since` is RFC 3339 in UTC (`Z`), as in the entries.
     pub fn new(timestamps: bool, since: Option<String>, limit_bytes: Option<u64>) -> Self {
         Self {
             timestamps,
@@ -44,12 +44,12 @@ impl Cutter {
         }
     }
 
-    /// Whether nothing more will be given out, whatever comes.
+    /// Whether the client's limit is reached.
     pub fn is_done(&self) -> bool {
         self.left == Some(0)
     }
 
-    /// Takes in what the file holds next.
+    /// Converts the next chunk of the file.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -70,12 +70,12 @@ impl Cutter {
         out
     }
 
-    /// What remains when the file has ended in the middle of an entry.
+    /// Converts the rest of a file that ends within an entry.
     pub fn finish(&mut self) -> Vec<u8> {
         if self.rest.is_empty() && self.within.is_none() { Vec::new() } else { self.push(b"\n") }
     }
 
-    /// Takes an entry, or a part of one that is too long.
+    /// Converts an entry, or a part of an overlong one.
     fn part(&mut self, part: &[u8], ends: bool, out: &mut Vec<u8>) {
         let part = part.strip_suffix(b"\n").unwrap_or(part);
         let within = match self.within.take() {
@@ -127,13 +127,13 @@ impl<'a> Entry<'a> {
         if !is_time(time) || !matches!(stream, b"stdout" | b"stderr") {
             return None;
         }
-        // Tags are separated by colons; the first says whether the line is whole.
+        // Tags are separated by colons; the first is `P` for a partial line.
         let is_whole = !tags.starts_with(b"P");
         Some(Self { time, is_whole, text: fields.next().unwrap_or_default() })
     }
 }
 
-/// Whether a text is a moment of RFC 3339: what begins an entry.
+/// Whether a text is an RFC 3339 time, with which an entry starts.
 fn is_time(text: &str) -> bool {
     let shape = |text: &[u8], shape: &[u8]| {
         let fits = |(byte, wanted): (&u8, &u8)| match wanted {
@@ -157,7 +157,7 @@ fn is_time(text: &str) -> bool {
     shape(seconds, b"0000-00-00T00:00:00") && is_zone
 }
 
-/// Compares times as text. Entries in another zone than UTC cannot be compared so and are kept.
+/// Compares times as text. Entries in another time zone than UTC are kept.
 fn is_before(time: &str, since: &str) -> bool {
     let (Some(time), Some(since)) = (time.strip_suffix('Z'), since.strip_suffix('Z')) else {
         return false;
@@ -165,10 +165,10 @@ fn is_before(time: &str, since: &str) -> bool {
     time < since
 }
 
-/// Where the last `lines` lines of `bytes` begin; `None` when there are not so many.
+/// The offset of the last `lines` lines in `bytes`; `None` if there are fewer.
 pub fn tail_start(bytes: &[u8], lines: u64) -> Option<usize> {
     let mut seen: u64 = 0;
-    // A line end at the very end belongs to the last line.
+    // A line feed at the end belongs to the last line.
     let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     for (at, byte) in body.iter().enumerate().rev() {
         if *byte == b'\n' {

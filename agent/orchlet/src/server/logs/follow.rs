@@ -1,4 +1,4 @@
-//! Reads a log file and sends what the client asked for, to the end of the file or of the
+//! Reads a log file and sends it as the client requested, to the end of the file or of the
 //! container.
 
 use std::io::{self, SeekFrom};
@@ -15,16 +15,16 @@ use super::cri_log::{Cutter, tail_start};
 use super::options::{LogOptions, Since};
 use super::rotated_files::{BLOCK, Part};
 
-/// Between two looks at a file that has been read to its end ...
+/// Poll interval at the end of a file ...
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// ... of which every so many-th also asks whether the container still runs.
+/// ... every n-th poll also checks whether the container still runs.
 const ASK_EVERY: u32 = 5;
-/// A file that has a successor is read to its end this often before the next is begun: the runtime may be writing a last line to it
-/// while it opens the new one.
+/// A rotated file is read to its end this often before the next one: the runtime may write a last
+/// line to it while it opens the new one.
 const ENDS_BEFORE_NEXT: u32 = 2;
 
-/// Sends `path` cut by `options`; returns when all is sent, when a followed container has ended, or
-/// when the client has gone.
+/// Sends `path` filtered by `options`. Returns when everything is sent, a followed container has
+/// ended, or the client has disconnected.
 pub async fn send<Runs: Future<Output = bool> + Send>(
     path: PathBuf,
     options: LogOptions,
@@ -32,7 +32,7 @@ pub async fn send<Runs: Future<Output = bool> + Send>(
     to: Sender<io::Result<Bytes>>,
 ) {
     if let Err(error) = read(&path, &options, is_running, &to).await {
-        // The client may have gone as well.
+        // The client may have disconnected as well.
         let _ = to.send(Err(error)).await;
     }
 }
@@ -48,18 +48,19 @@ async fn read<Runs: Future<Output = bool> + Send>(
         Some(lines) => last_lines_of(current, lines).await?,
         None => (current, Begun::Here),
     };
-    // A log that is not followed ends with the file that it begins with, unless it began in an earlier one.
+    // Without `follow` the log ends with the current file.
     let goes_on = options.follow || begun == Begun::Earlier;
     let ends_before_next = if options.follow { ENDS_BEFORE_NEXT } else { 1 };
     let mut cutter = Cutter::new(options.timestamps, since(options), options.limit_bytes);
     let mut block = Vec::new();
     let mut looks: u32 = 0;
     let mut may_grow = options.follow;
-    // How often the present file was read to its end since its successor was seen.
+    // How often this file was read to its end since it was rotated.
     let mut ends: u32 = 0;
     loop {
         if may_grow && looks.is_multiple_of(ASK_EVERY) {
-            // Asked before reading: what was written before the end is then read after it.
+            // Checked before reading, so that everything written before the container's end is
+            // read.
             may_grow = is_running().await;
         }
         let succeeded = goes_on && part.has_successor().await;
@@ -79,7 +80,7 @@ async fn read<Runs: Future<Output = bool> + Send>(
         }
         if may_grow || succeeded {
             looks = looks.wrapping_add(1);
-            // Both arms are cancel safe: neither takes anything.
+            // Both arms are cancel safe.
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = to.closed() => return Ok(()),
@@ -91,16 +92,16 @@ async fn read<Runs: Future<Output = bool> + Send>(
     }
 }
 
-/// In which file the wanted lines begin.
+/// The file in which the requested lines start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begun {
-    /// In the one that is written.
+    /// The current file.
     Here,
-    /// In the one before.
+    /// The previous one.
     Earlier,
 }
 
-/// Positions at the last lines; when the file that is written has been begun just now, those of the one before count too.
+/// Seeks to the last lines; they may start in the previous file if the log was just rotated.
 async fn last_lines_of(mut current: Part, lines: u64) -> io::Result<(Part, Begun)> {
     let Some(file) = current.plain() else { return Ok((current, Begun::Here)) };
     let start = last_lines(file, lines).await?;
@@ -116,7 +117,7 @@ async fn last_lines_of(mut current: Part, lines: u64) -> io::Result<(Part, Begun
     Ok((before, Begun::Earlier))
 }
 
-/// Lines of a file from its beginning on.
+/// The number of lines in a file.
 async fn count_lines(file: &mut File) -> io::Result<u64> {
     file.seek(SeekFrom::Start(0)).await?;
     let mut block = vec![0; BLOCK];
@@ -135,12 +136,12 @@ fn line_ends(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Whether somebody still listens.
+/// Sends bytes. Returns whether the client is still connected.
 async fn give(to: &Sender<io::Result<Bytes>>, bytes: Vec<u8>) -> bool {
     bytes.is_empty() || to.send(Ok(Bytes::from(bytes))).await.is_ok()
 }
 
-/// Where the last `lines` lines begin, looked for from the end, block by block.
+/// The offset of the last `lines` lines, searched from the end block by block.
 async fn last_lines(file: &mut File, lines: u64) -> io::Result<u64> {
     let len = file.metadata().await?.len();
     if lines == 0 {
@@ -155,8 +156,8 @@ async fn last_lines(file: &mut File, lines: u64) -> io::Result<u64> {
         file.seek(SeekFrom::Start(begin)).await?;
         block.resize(usize::try_from(size).unwrap_or(BLOCK), 0);
         file.read_exact(&mut block).await?;
-        // The line end at the very end of the file belongs to the last line; one at the end of an
-        // earlier block does not.
+        // A line feed at the end of the file belongs to the last line; one at the end of an earlier
+        // block does not.
         let at_end = begin.saturating_add(size) == len;
         let own = u64::from(at_end && block.ends_with(b"\n"));
         let ends = line_ends(&block).saturating_sub(own);
@@ -170,7 +171,7 @@ async fn last_lines(file: &mut File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// A block in the middle counts its last line end like any other: one more is put after it.
+/// Adds a byte after the block, so that a line feed at the end of a middle block counts.
 fn block_with_end(block: &mut Vec<u8>) -> &[u8] {
     if block.ends_with(b"\n") {
         block.push(b'\n');
@@ -178,7 +179,7 @@ fn block_with_end(block: &mut Vec<u8>) -> &[u8] {
     block
 }
 
-/// The moment from which on entries are wanted, as text.
+/// The time from which on entries are requested, as text.
 fn since(options: &LogOptions) -> Option<String> {
     let unix = match options.since? {
         Since::Unix(unix) => unix,

@@ -1,34 +1,34 @@
-//! What a client wants of a log, from the query. Pure.
+//! Options of a log request, from the query. Pure.
 
 use proto_api::Time;
 
-/// What a client wants of a log.
+/// Options of a log request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on until the container ends.
+    /// Follow the log until the container ends.
     pub follow: bool,
-    /// The run before the last.
+    /// Show the previous instance.
     pub previous: bool,
-    /// Each line begins with its time.
+    /// Start each line with its time.
     pub timestamps: bool,
-    /// Only the last so many lines.
+    /// Show at most this many lines from the end.
     pub tail_lines: Option<u64>,
-    /// Only so many bytes.
+    /// Show at most this many bytes.
     pub limit_bytes: Option<u64>,
-    /// Only what was written then or later.
+    /// Show entries from this time on.
     pub since: Option<Since>,
 }
 
 /// A moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// So many seconds ago.
+    /// Seconds before now.
     SecondsAgo(u64),
     /// Seconds since 1970.
     Unix(i64),
 }
 
-/// What is wrong with a query; goes to the client with status 400 or 422.
+/// An invalid query; returned to the client with status 400 or 422.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{parameter}: invalid value {value:?}: {must}")]
 pub struct BadOption {
@@ -38,7 +38,7 @@ pub struct BadOption {
 }
 
 impl LogOptions {
-    /// Reads decoded parameters; unknown ones are ignored, the last of several counts.
+    /// Parses decoded parameters. Unknown ones are ignored, and the last of several counts.
     pub fn parse<'a>(
         parameters: impl Iterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, BadOption> {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_those_of_the_ecosystem() {
+    fn parameters_are_those_of_kubernetes() {
         let options = parse(&[
             ("follow", "true"),
             ("timestamps", "1"),

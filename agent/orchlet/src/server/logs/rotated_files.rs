@@ -1,5 +1,5 @@
-//! The files that one log has become by rotation, oldest first: `0.log.20240102-150405.gz`, `0.log.20240102-160405`, and `0.log`, the one
-//! that is written. A reader goes from each to the next and misses none.
+//! The files of one rotated log, oldest first: `0.log.20240102-150405.gz`, `0.log.20240102-160405`,
+//! and `0.log`, the current one. A reader goes through them without gaps.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 
 use crate::log_files::{self, LogDirectory};
 
-/// Read at a time.
+/// Bytes read at a time.
 pub const BLOCK: usize = 64 << 10;
-/// Pieces of a compressed file that wait for a slow reader.
+/// Decompressed blocks that may wait for a slow reader.
 const PIECES_MAX: usize = 2;
 
-/// When a file was rotated away, as its name says; sorts like the time.
+/// The time of a rotation, from the file name; sorts by time.
 pub type Stamp = String;
 
 /// The stamp in the name of a rotated file of `log`, compressed or not; `None` for every other name.
@@ -31,7 +31,7 @@ pub fn stamp_of(log: &str, name: &str) -> Option<Stamp> {
     (digits(day, 8) && digits(time, 6)).then(|| stamp.to_owned())
 }
 
-/// Whether the file that is written is there, and the stamps of the others.
+/// Whether the current file exists, and the timestamps of the rotated ones.
 fn look(path: &Path) -> io::Result<(bool, BTreeSet<Stamp>)> {
     let (directory, log) = log_files::split(path)?;
     let entries = match LogDirectory::open(directory) {
@@ -42,7 +42,7 @@ fn look(path: &Path) -> io::Result<(bool, BTreeSet<Stamp>)> {
     Ok((there, entries.iter().filter_map(|entry| stamp_of(log, &entry.name)).collect()))
 }
 
-/// Opens a file of a log; never waits, follows no link.
+/// Opens a file of a log; does not block and follows no link.
 async fn open(path: PathBuf) -> io::Result<std::fs::File> {
     let opened = panics::spawn_blocking(move || log_files::read(&path)).await;
     opened.map_err(io::Error::other)?
@@ -52,7 +52,7 @@ async fn open(path: PathBuf) -> io::Result<std::fs::File> {
 pub struct Part {
     content: Content,
     path: PathBuf,
-    /// The newest file that is older than this one: what tells this one when it is rotated away itself.
+    /// The newest file older than this one, by which this one is found after its rotation.
     after: Option<Stamp>,
 }
 
@@ -62,7 +62,7 @@ enum Content {
 }
 
 impl Part {
-    /// The file that is written. In the moment between its being moved away and its successor's being made, the one moved away.
+    /// The current file; between its rotation and the creation of its successor, the rotated one.
     pub async fn current(path: PathBuf) -> io::Result<Self> {
         let (there, known) = looked(path.clone()).await?;
         let mut newest_first = known.into_iter().rev();
@@ -70,12 +70,12 @@ impl Part {
         Self::after(path, after).await
     }
 
-    /// The oldest file that is newer than `after`.
+    /// The oldest file newer than `after`.
     async fn after(path: PathBuf, after: Option<Stamp>) -> io::Result<Self> {
         loop {
             match later(&path, after.as_ref()).await?.into_iter().next() {
                 Some(stamp) => {
-                    // It may be compressed, or removed, between the look and the opening: look again.
+                    // It may be compressed or removed before it is opened: list again.
                     if let Some(content) = rotated(&path, &stamp).await? {
                         return Ok(Self { content, path, after });
                     }
@@ -90,7 +90,7 @@ impl Part {
         }
     }
 
-    /// The file before this one, while it is not compressed: the newest rotated one never is.
+    /// The file before this one if it is not compressed; the newest rotated file never is.
     pub async fn predecessor(&self) -> io::Result<Option<Self>> {
         let Some(stamp) = &self.after else { return Ok(None) };
         let (_, known) = looked(self.path.clone()).await?;
@@ -100,7 +100,7 @@ impl Part {
         Ok(plain.map(|content| Self { content, path: self.path.clone(), after }))
     }
 
-    /// What comes next of this file; 0 at its present end.
+    /// Reads the next block; 0 at the present end.
     pub async fn read(&mut self, block: &mut Vec<u8>) -> io::Result<usize> {
         match &mut self.content {
             Content::Plain(file) => {
@@ -117,7 +117,7 @@ impl Part {
         }
     }
 
-    /// The plain file, for looking through it from its end.
+    /// The uncompressed file, for seeking.
     pub fn plain(&mut self) -> Option<&mut File> {
         match &mut self.content {
             Content::Plain(file) => Some(file),
@@ -125,7 +125,7 @@ impl Part {
         }
     }
 
-    /// Whether a newer file is there: this one is not written any more, or will not be in a moment.
+    /// Whether a newer file exists, so that this one is no longer written, or will not be shortly.
     pub async fn has_successor(&self) -> bool {
         let Ok((there, known)) = looked(self.path.clone()).await else { return false };
         let newer =
@@ -137,7 +137,7 @@ impl Part {
         }
     }
 
-    /// The file after this one; call it only when [`Part::has_successor`].
+    /// The file after this one, once [`Part::has_successor`].
     pub async fn successor(&self) -> io::Result<Self> {
         let this = later(&self.path, self.after.as_ref()).await?.into_iter().next();
         Self::after(self.path.clone(), this.or(self.after.clone())).await
@@ -154,7 +154,7 @@ async fn later(path: &Path, after: Option<&Stamp>) -> io::Result<BTreeSet<Stamp>
     Ok(known)
 }
 
-/// A rotated file, compressed or not; `None` when there is neither.
+/// A rotated file, compressed or not; `None` if it does not exist.
 async fn rotated(path: &Path, stamp: &str) -> io::Result<Option<Content>> {
     let named = |end: &str| PathBuf::from(format!("{}.{stamp}{end}", path.display()));
     match open(named("")).await {
@@ -169,7 +169,7 @@ async fn rotated(path: &Path, stamp: &str) -> io::Result<Option<Content>> {
     }
 }
 
-/// Decompresses on a thread of its own, no further ahead than the bound.
+/// Decompresses on a separate thread, no further ahead than the bound.
 fn unpack(file: std::fs::File) -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (to, pieces) = mpsc::channel(PIECES_MAX);
     panics::spawn_blocking(move || {

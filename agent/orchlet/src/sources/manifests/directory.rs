@@ -20,34 +20,35 @@ const MANIFESTS_MAX: usize = 500;
 /// A directory of manifests.
 #[derive(Clone, Debug)]
 pub struct Directory {
-    /// Where it is.
     pub path: PathBuf,
-    /// How often it is looked at in case a change was missed.
+    /// How often it is read in case a change was missed.
     pub period: Duration,
 }
 
 impl Directory {
-    /// Reads the directory whenever it changes, and every period, and says which pods it has. One that cannot be read keeps the pods
-    /// that were known: a failing disk must not stop them.
+    /// Reads the directory whenever it changes and every `period`, and publishes its pods. If it
+    /// cannot be read, the known pods stay: a failing disk must not stop them.
     pub async fn run(self, mut teller: ManifestPublisher) {
         let changed = Arc::new(Notify::new());
-        // Held for as long as the task runs: dropping it ends the watch.
+        // Dropping it would end the watch.
         let _watcher = watch_directory(&self.path, changed.clone());
         loop {
             let (path, names, node) = (self.path.clone(), teller.names, teller.node.clone());
             let read = tokio::task::spawn_blocking(move || read_directory(&path, names, &node));
             match read.await {
                 Ok(Ok(found)) => {
-                    teller.say(found.pods);
-                    teller.complain(found.faults);
+                    teller.publish(found.pods);
+                    teller.report_faults(found.faults);
                 }
                 Ok(Err(error)) => {
                     let path = self.path.display();
-                    tracing::warn!(dir = %path, %error, "cannot read static pods");
+                    tracing::warn!(dir = %path, %error, "cannot read the static pod directory; known static pods keep running");
                 }
-                Err(error) => tracing::error!(%error, "reading static pods broke off"),
+                Err(error) => {
+                    tracing::error!(%error, "reading the static pod directory panicked; retried")
+                }
             }
-            // Both arms are cancel safe: they only say that it is time to read.
+            // Both arms are cancel safe: they only time the next read.
             tokio::select! {
                 () = changed.notified() => {}
                 () = tokio::time::sleep(self.period) => {}
@@ -58,7 +59,7 @@ impl Directory {
 
 fn watch_directory(dir: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Our own reading is an access, and must not call for another.
+        // Access events come from this task's own reads.
         if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
             changed.notify_one();
         }
@@ -70,25 +71,27 @@ fn watch_directory(dir: &Path, changed: Arc<Notify>) -> Option<notify::Recommend
     match watched {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            tracing::warn!(dir = %dir.display(), %error, "static pods are looked for on a period only");
+            tracing::warn!(dir = %dir.display(), %error, "cannot watch the static pod directory; it is read periodically only");
             None
         }
     }
 }
 
-/// What a directory has.
+/// Content of a directory.
 #[derive(Debug, Default)]
-struct Found {
+struct DirectoryContent {
     pods: StaticPods,
-    /// What is wrong, by file.
+    /// Errors by file.
     faults: BTreeMap<String, String>,
 }
 
-/// All pods of a directory. A directory that does not exist has none.
-fn read_directory(dir: &Path, names: &Names, node: &str) -> io::Result<Found> {
+/// The pods of a directory; none if it does not exist.
+fn read_directory(dir: &Path, names: &Names, node: &str) -> io::Result<DirectoryContent> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(DirectoryContent::default());
+        }
         Err(error) => return Err(error),
     };
     let mut paths = Vec::new();
@@ -100,7 +103,7 @@ fn read_directory(dir: &Path, names: &Names, node: &str) -> io::Result<Found> {
         }
     }
     paths.sort();
-    let mut found = Found::default();
+    let mut found = DirectoryContent::default();
     for path in paths {
         let place = path.to_string_lossy();
         let context = Context { origin: Origin::File, place: &place, names, node };

@@ -1,4 +1,4 @@
-//! The text of a manifest -> the pods of this node that it means. Pure.
+//! Parses a manifest into static pods. Pure.
 
 use std::collections::BTreeSet;
 
@@ -16,29 +16,28 @@ pub const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// Where a manifest was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// Which source has it.
     pub origin: Origin,
     /// Its path or URL.
     pub place: &'a str,
     /// Names of the naming profile.
     pub names: &'a Names,
-    /// The node.
+    /// Name of the node.
     pub node: &'a str,
 }
 
-/// The pods of a manifest: one, or those of a list. A list with a faulty pod is none.
+/// The pods of a manifest: a Pod or a list. A list with an invalid pod is rejected as a whole.
 ///
 /// # Errors
-/// What is wrong with it, with the field.
+/// What is invalid, with the field.
 pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
     if text.len() as u64 > MANIFEST_BYTES_MAX {
         return Err(format!("longer than {MANIFEST_BYTES_MAX} bytes"));
     }
-    // A line of dashes before or after it makes documents that are empty.
+    // Leading or trailing `---` makes empty documents.
     let mut documents = yaml::parse_all(text).map_err(|error| chain(&error))?.into_iter();
-    let value = documents.next().ok_or("nothing is in it")?;
+    let value = documents.next().ok_or("expected a Pod or a list of Pods, found an empty file")?;
     if documents.next().is_some() {
-        return Err("several documents: a manifest has one pod, or one list of pods".to_owned());
+        return Err("expected one document with a Pod or a list of Pods, found several".to_owned());
     }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "PodList" | "List") {
@@ -46,7 +45,7 @@ pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
     }
     let items = value.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
     let each = |(number, mut item): (usize, Value)| {
-        // Items of a typed list do not say what they are.
+        // Items of a typed list have no `kind`.
         if let Some(item) = item.as_object_mut().filter(|_| kind == "PodList") {
             item.entry("kind").or_insert(json!("Pod"));
             item.entry("apiVersion").or_insert(json!("v1"));
@@ -57,7 +56,8 @@ pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
     items.into_iter().enumerate().map(each).collect()
 }
 
-/// Makes a static pod. Its uid follows from the node, the place and the text: a changed manifest is another pod.
+/// Completes a static pod. Its uid is a hash of node, path and text: a changed manifest is another
+/// pod.
 fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, String> {
     let Context { origin, place, names, node } = context;
     let mut pod: Pod = object::from_json_value(value, names).map_err(|error| chain(&error))?;
@@ -75,7 +75,7 @@ fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, String> {
     }
     meta.uid = uid;
     pod.spec.node_name = node.to_owned();
-    // Nothing evicts what is part of the node.
+    // Static pods tolerate all NoExecute taints.
     pod.spec.tolerations.push(Toleration {
         operator: "Exists".to_owned(),
         effect: "NoExecute".to_owned(),
@@ -88,8 +88,8 @@ fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, String> {
     Ok(pod)
 }
 
-/// No API server has looked at a static pod. What is checked here is what paths, cgroups and the runtime's names are made of, and what
-/// tells one container of a pod from another.
+/// Validates what the API server would: names used in paths, cgroups and CRI names, and unique
+/// container names.
 fn check(pod: &Pod) -> Result<(), String> {
     let meta = &pod.metadata;
     let is_name =
@@ -108,7 +108,7 @@ fn check(pod: &Pod) -> Result<(), String> {
         let at = format!("spec.volumes[{number}].name");
         named(short(&volume.name), &at, &volume.name)?;
         if !volumes.insert(&volume.name) {
-            return Err(format!("{at}: {:?} is there twice", volume.name));
+            return Err(format!("{at}: {:?} is duplicate", volume.name));
         }
     }
     let mut containers = BTreeSet::new();
@@ -119,14 +119,17 @@ fn check(pod: &Pod) -> Result<(), String> {
             let at = format!("spec.{list}[{number}]");
             named(short(&container.name), &format!("{at}.name"), &container.name)?;
             if !containers.insert(&container.name) {
-                return Err(format!("{at}.name: {:?} is there twice", container.name));
+                return Err(format!("{at}.name: {:?} is duplicate", container.name));
             }
             if container.image.is_empty() {
                 return Err(format!("{at}.image: must be set"));
             }
             let unknown = container.volume_mounts.iter().find(|m| !volumes.contains(&m.name));
             if let Some(mount) = unknown {
-                return Err(format!("{at}.volumeMounts: no volume {:?}", mount.name));
+                return Err(format!(
+                    "{at}.volumeMounts: volume {:?} is not in spec.volumes",
+                    mount.name
+                ));
             }
         }
     }
@@ -144,7 +147,7 @@ fn short(text: &str) -> bool {
     label(text) && text.len() <= 63
 }
 
-/// Of the characters of a DNS label.
+/// Whether it has only characters of a DNS label.
 fn label(text: &str) -> bool {
     let edge = |c: Option<u8>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     edge(text.bytes().next())
@@ -222,8 +225,11 @@ pub mod tests {
             assert!(fault.starts_with(&format!("{field}: ")), "{to}: {fault}");
         }
         let two = read(&format!("{POD}---\n{POD}")).expect_err("two documents");
-        assert!(two.starts_with("several documents"), "{two}");
-        assert_eq!(read("---\n"), Err("nothing is in it".to_owned()));
+        assert!(two.starts_with("expected one document"), "{two}");
+        assert_eq!(
+            read("---\n"),
+            Err("expected a Pod or a list of Pods, found an empty file".to_owned())
+        );
         assert_eq!(read(&format!("---\n{POD}---\n")).map(|pods| pods.len()), Ok(1));
     }
 }

@@ -23,12 +23,12 @@ use tokio_rustls::TlsConnector;
 use super::text::{self, Context, MANIFEST_BYTES_MAX};
 use super::{ManifestPublisher, Origin};
 
-/// How long an answer may take.
+/// Time limit of a request.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Where the authorities of the system are, unless `SSL_CERT_FILE` names another file.
+/// The system's CA bundle, unless `SSL_CERT_FILE` names another file.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// A page with manifests: a pod or a list of pods.
+/// A URL with manifests: a Pod or a list of Pods.
 #[derive(Clone, Debug)]
 pub struct Page {
     uri: Uri,
@@ -37,10 +37,10 @@ pub struct Page {
 }
 
 impl Page {
-    /// The page at `url`, asked for with `headers` every `period`.
+    /// The page at `url`, requested with `headers` every `period`.
     ///
     /// # Errors
-    /// It is no URL of HTTP or HTTPS, or a header is none.
+    /// It is not an HTTP or HTTPS URL, or a header is invalid.
     pub fn new(
         url: &str,
         headers: &BTreeMap<String, Vec<String>>,
@@ -57,14 +57,15 @@ impl Page {
             let parsed = HeaderName::try_from(name).map_err(|error| bad(&error))?;
             for value in values {
                 // The value may be a secret.
-                let value = HeaderValue::try_from(value).map_err(|_| bad(&"is no text"))?;
+                let value = HeaderValue::try_from(value).map_err(|_| bad(&"is not text"))?;
                 all.push((parsed.clone(), value));
             }
         }
         Ok(Self { uri, headers: all, period })
     }
 
-    /// Asks for the page every period, and says which pods it has. One that cannot be had, or is faulty, leaves the pods as they are.
+    /// Requests the page every period and publishes its pods. If it cannot be fetched or is
+    /// invalid, the known pods stay.
     pub async fn run(self, mut teller: ManifestPublisher) {
         let place = self.uri.to_string();
         let mut last = None;
@@ -74,17 +75,17 @@ impl Page {
                 Ok(Some(pods)) => {
                     let pods =
                         pods.into_iter().map(|pod| (pod.metadata.uid.clone(), Arc::new(pod)));
-                    teller.say(pods.collect());
+                    teller.publish(pods.collect());
                 }
                 Ok(None) => {}
                 Err(fault) => _ = faults.insert(place.clone(), fault),
             }
-            teller.complain(faults);
+            teller.report_faults(faults);
             tokio::time::sleep(self.period).await;
         }
     }
 
-    /// The page's pods; nothing when it is as it was.
+    /// The page's pods; `None` if it has not changed.
     async fn pods(
         &self,
         teller: &ManifestPublisher,
@@ -92,7 +93,8 @@ impl Page {
         last: &mut Option<String>,
     ) -> Result<Option<Vec<proto_api::core::v1::Pod>>, String> {
         let fetched = tokio::time::timeout(DEADLINE, self.fetch()).await;
-        let text = fetched.map_err(|_| format!("no answer within {} s", DEADLINE.as_secs()))??;
+        let text =
+            fetched.map_err(|_| format!("no response within {} s", DEADLINE.as_secs()))??;
         if last.as_ref() == Some(&text) {
             return Ok(None);
         }
@@ -122,7 +124,7 @@ impl Page {
         tokio::spawn(connection);
         let path = self.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let host = self.uri.authority().map_or("", |authority| authority.as_str());
-        // A user name in the URL is none of the host's business.
+        // The Host header has no user name.
         let host = host.rsplit('@').next().unwrap_or_default();
         let mut request = Request::get(path).header(header::HOST, host);
         for (name, value) in &self.headers {
@@ -131,20 +133,20 @@ impl Page {
         let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
         let answer = sender.send_request(request).await.map_err(|error| chain(&error))?;
         if answer.status() != http::StatusCode::OK {
-            // Redirects are not followed: the node asks only whom its configuration names.
-            return Err(format!("answered {}", answer.status()));
+            // Redirects are not followed: the node only connects to configured hosts.
+            return Err(format!("status {}", answer.status()));
         }
         let bound = usize::try_from(MANIFEST_BYTES_MAX).unwrap_or(usize::MAX);
         let body = Limited::new(answer.into_body(), bound).collect().await;
-        let body = body.map_err(|error| format!("reading the answer: {error}"))?.to_bytes();
+        let body = body.map_err(|error| format!("reading the response: {error}"))?.to_bytes();
         if body.is_empty() {
-            return Err("answered nothing".to_owned());
+            return Err("the response is empty".to_owned());
         }
-        String::from_utf8(body.into()).map_err(|_| "answered what is no text".to_owned())
+        String::from_utf8(body.into()).map_err(|_| "the response is not UTF-8".to_owned())
     }
 }
 
-/// Trust in the system's authorities.
+/// TLS with the system's CA certificates.
 fn trust() -> Result<ClientConfig, String> {
     let file: PathBuf =
         std::env::var_os("SSL_CERT_FILE").map_or_else(|| SYSTEM_AUTHORITIES.into(), Into::into);
@@ -192,7 +194,7 @@ mod tests {
     }
 
     async fn until(known: &mut watch::Receiver<ManifestPods>, holds: impl Fn(&StaticPods) -> bool) {
-        let wait = known.wait_for(|known| known.is_whole() && holds(&known.pods()));
+        let wait = known.wait_for(|known| known.is_synced() && holds(&known.pods()));
         let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
         waited.expect("in time").expect("told");
     }
@@ -203,7 +205,7 @@ mod tests {
         let url = serve(Arc::clone(&answer), Arc::clone(&asked)).await;
         let headers = BTreeMap::from([("X-Token".to_owned(), vec!["t".to_owned()])]);
         let page = Page::new(&url, &headers, Duration::from_millis(10)).expect("a page");
-        let (send, mut known) = watch::channel(ManifestPods::nothing_of([Origin::Http]));
+        let (send, mut known) = watch::channel(ManifestPods::unread([Origin::Http]));
         let teller =
             ManifestPublisher::new(Origin::Http, send, NodeEvents::new(None, "n"), names(), "n");
         let running = tokio::spawn(page.run(teller));

@@ -8,7 +8,7 @@ use super::world::World;
 use crate::pods::ports::StatusChange;
 use crate::pods::status_patch;
 
-/// A status after a strategic merge patch of it, as the ecosystem's server applies one: of the lists in a status conditions are merged by
+/// A status after a strategic merge patch of it, as kube-apiserver applies one: of the lists in a status conditions are merged by
 /// type and addresses by address, all others are replaced (`patchStrategy` of the fields of PodStatus).
 fn merged(status: &PodStatus, patch: &Value) -> Option<PodStatus> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(status) else { return None };

@@ -40,7 +40,7 @@ pub enum Late {
 }
 
 /// What becomes of a call.
-struct Fate {
+struct CallOutcome {
     before: Duration,
     after: Duration,
     end: End,
@@ -57,7 +57,7 @@ enum End {
 }
 
 impl Troubled {
-    fn fate(&self, call: &str) -> Fate {
+    fn fate(&self, call: &str) -> CallOutcome {
         let mut world = lock(&self.world);
         let reads = matches!(call, "container" | "pod" | "list" | "image");
         let end = if world.runtime_away {
@@ -71,7 +71,7 @@ impl Troubled {
         } else {
             End::Works
         };
-        Fate { before: world.chance.pause(), after: world.chance.pause(), end }
+        CallOutcome { before: world.chance.pause(), after: world.chance.pause(), end }
     }
 
     fn refuse<T>(call: &'static str, kind: RefusalKind) -> Result<T, RuntimeError> {

@@ -82,7 +82,7 @@ pub struct Book {
     /// The end as it is on disk.
     pub ending: Option<Duration>,
     /// A sandbox was made: the runtime knows of it, and the node has said yes for good. An agent that dies before its call arrives
-    /// has begun nothing of the pod, and its successor may find the node short: it asks once more, as the ecosystem's does for every
+    /// has begun nothing of the pod, and its successor may find the node short: it asks once more, as Kubernetes' kubelet does for every
     /// pod at each start.
     pub made_sandbox: bool,
     pub shown: PodStatus,

@@ -1,6 +1,6 @@
-//! The volumes that the Node object lists as in use. Whoever attaches and detaches goes by that list, so it is written when a volume comes
-//! into or out of use and not with the next status: a volume is used only after it is listed, and another node gets it as soon as
-//! it is not.
+//! The Node's `volumesInUse`. The attach/detach controller relies on it, so it is written as soon
+//! as a volume's use starts or ends, not with the next status: a volume is used only after it is
+//! listed, and detached only after it is removed from the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,31 +17,30 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::pods::ports::PodVolumes;
 
-/// What comes at the same time is written together.
+/// Pause that collects concurrent changes.
 const SETTLE: Duration = Duration::from_millis(5);
-/// Between two writes: many pods that come at once are not as many versions of the Node object.
+/// Least interval between writes, so that a burst of pods does not cause as many versions of the
+/// Node.
 const PACE: Duration = Duration::from_millis(100);
-/// After a write that failed.
+/// Back-off after failed writes.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
-/// Keeps the list.
+/// The task that writes the list.
 pub struct InUse {
-    /// The API server.
     pub client: Client,
-    /// Name of the node.
     pub name: String,
     /// The node's volumes.
     pub volumes: Arc<dyn PodVolumes>,
-    /// The Node object as it is known.
+    /// The known Node object.
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }
 
 impl InUse {
-    /// Keeps the list until drained.
+    /// Writes the list until drained.
     pub async fn run(self, page: TaskStatus, drain: DrainWatch) {
         let Some(changes) = self.volumes.in_use_changes() else { return };
-        // Cancel safe: the server has a write or it has not, and the next start looks.
+        // Cancel safe: the next start reads the object again.
         tokio::select! {
             () = drain.asked() => {}
             () = self.keep(changes, page) => {}
@@ -52,30 +51,33 @@ impl InUse {
         let mut node = self.node.clone();
         let mut retries = Retries::new(RETRY);
         loop {
-            // Nobody tells any more when nobody is left who knows the Node.
+            // The sender is dropped when the agent stops.
             let Ok(known) = node.wait_for(Option::is_some).await.map(|node| node.clone()) else {
                 return;
             };
-            // From here on nobody else writes the list but the periodic status, which says the same.
+            // From here on only the periodic status also writes the list, with the same content.
             let listed = known.map(|node| node.status.volumes_in_use.clone());
             page.started("change");
             let follow = self.follow(listed.unwrap_or_default(), &mut changes, || {
                 retries.reset();
                 page.done("written");
             });
-            // All arms are cancel safe: the server has a write or it has not.
+            // All arms are cancel safe: the server has the write or not.
             let error = tokio::select! {
                 error = follow => error,
-                // Another object takes its place.
+                // The Node object was replaced.
                 () = gone(&self.node) => continue,
             };
             page.failed(chain(&error));
-            tracing::warn!(error = chain(&error), "volumes in use are not listed");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot write the Node's volumesInUse; retried, new volumes wait for it"
+            );
             sleep(retries.next_delay(rand::random())).await;
         }
     }
 
-    /// Writes the list of one Node object whenever it is another, until that fails.
+    /// Writes the list of one Node object after every change, until a write fails.
     async fn follow(
         &self,
         mut listed: Vec<String>,
@@ -97,14 +99,14 @@ impl InUse {
                 self.volumes.listed(&listed);
             }
             if changes.changed().await.is_err() {
-                // Nothing changes any more.
+                // No further changes.
                 std::future::pending::<()>().await;
             }
             sleep_until(next.max(Instant::now() + SETTLE)).await;
         }
     }
 
-    /// Of the status this list alone, whatever else has changed.
+    /// Patches only this list of the status.
     async fn write(&self, wanted: &[String]) -> Result<(), ClientError> {
         let patch = Patch::Merge(json!({"status": {"volumesInUse": wanted}}));
         let api = self.client.all::<Node>();
@@ -112,7 +114,7 @@ impl InUse {
     }
 }
 
-/// Waits until the Node object is known no more.
+/// Waits until the Node object is no longer known.
 async fn gone(node: &watch::Receiver<Option<Arc<Node>>>) {
     let _ = node.clone().wait_for(Option::is_none).await;
 }

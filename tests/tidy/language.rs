@@ -12,7 +12,7 @@ const PHRASES: &[(&str, &str)] =
     &[(concat!("eco", "system"), "Kubernetes"), (concat!("last ", "words"), "termination message")];
 
 /// Components that still contain some of [`PHRASES`] and of the retired names.
-const NOT_YET: &[&str] = &["apiserver-lite/"];
+const NOT_YET: &[&str] = &[];
 
 /// Names of types that were replaced by Kubernetes', containerd's or Rust's words.
 const RETIRED_TYPES: &[&str] = &[

@@ -1,8 +1,9 @@
 //! The garbage collector: deletes objects whose owners are all deleted, and handles the finalizers `orphan` and `foregroundDeletion`, for every kind
 //! that is served.
 //!
-//! Metadata-only watches keep the ownership of each object ([`index::Ownership`]). A change queues the objects to process ([`index`], pure); processing reads from the server what the caches may lack
-//! ([`process`]); [`plan`] (pure) decides, and its writes are conditional on the version that was read.
+//! Metadata-only watches keep the ownership of each object ([`index::Ownership`]). A change queues the objects to process ([`index`], pure).
+//! Processing reads from the server what the caches may lack ([`process`]); [`plan`] (pure) decides, and its writes are conditional on the version
+//! that was read.
 
 mod index;
 mod kinds;

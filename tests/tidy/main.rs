@@ -309,7 +309,7 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
         "join(uid).symlink_metadata()",
         "the agent's own directory",
     ),
-    ("agent/orchlet/src/persistent_volumes/helpers.rs", "path.exists()", "a helper of the node"),
+    ("agent/orchlet/src/persistent_volumes/helpers.rs", "path.exists()", "a program of the node"),
     ("agent/orchlet/src/server/measure.rs", "/proc/stat", "the kernel's numbers"),
     ("agent/orchlet/src/server/measure.rs", "pods.canonicalize()", "the agent's own directory"),
     ("agent/host/src/disk_usage.rs", "CWD", "tops that the agent names: of logs"),

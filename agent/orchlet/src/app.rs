@@ -10,7 +10,7 @@ mod runtime;
 mod serve;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,14 +89,7 @@ pub fn build(settings: Settings) -> Result<Agent, Failure> {
         tracing::info!(score, %error, "cannot set oomScoreAdj; lowering it needs CAP_SYS_RESOURCE");
     }
     let root = &settings.flags.root_dir;
-    for directory in [root.clone(), root.join("pods")] {
-        private::make(&directory).map_err(|error| {
-            Failure::run(format!(
-                "cannot use {} as the root directory: {error}",
-                directory.display()
-            ))
-        })?;
-    }
+    make_root_directory(root)?;
     let identity = machine::identity();
     let machine = node::describe(&settings, &identity)?;
     let runtime = CriRuntime::with_connection_keeper(&settings.file.container_runtime_endpoint)
@@ -157,6 +150,17 @@ pub fn build(settings: Settings) -> Result<Agent, Failure> {
         settings,
         runtime_limiter: Arc::new(RuntimeLimiter::new(processors())),
     })
+}
+
+/// Makes the root directory and the one of the pods, closed to other users.
+fn make_root_directory(root: &Path) -> Result<(), Failure> {
+    for directory in [root.to_owned(), root.join("pods")] {
+        private::make(&directory).map_err(|error| {
+            let directory = directory.display();
+            Failure::run(format!("cannot use {directory} as the root directory: {error}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Processors that this process may use.

@@ -60,7 +60,9 @@ fn cpu_rules(
             (FULL_CORES, "true") => unit = cpus::CpuUnit::Core,
             (FULL_CORES, "false") => {}
             _ => {
-                return Err(format!("cpuManagerPolicyOptions.{option}: {value:?} is not supported"));
+                return Err(format!(
+                    "cpuManagerPolicyOptions.{option}: {value:?} is not supported"
+                ));
             }
         }
     }

@@ -58,7 +58,7 @@ async fn a_pull_that_panicked_can_be_tried_again() {
     let images = images(&Arc::new(runtime));
     let (pod, objects) = (Pod::default(), PodObjects::default());
     let broken = images.pull("reg.io/app:1", &pod, &objects).await.expect_err("it panicked");
-    assert!(broken.message.starts_with("the pull broke off: "), "{}", broken.message);
+    assert!(broken.message.starts_with("the pull panicked: "), "{}", broken.message);
     assert!(images.held().is_empty());
     images.pull("reg.io/app:1", &pod, &objects).await.expect("pulled");
 }
@@ -233,11 +233,11 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
     let given_up =
         pulling::with_progress_events(&shared, &pod, (&image, "c"), said_after, pull()).await;
     let message = given_up.expect_err("the registry has stopped").message;
-    assert!(message.ends_with("was given up: nothing has come for 2s"), "{message}");
+    assert!(message.ends_with("was cancelled: no progress for 2s"), "{message}");
     let told = api.events.lock().expect("lock").clone();
     let told: Vec<&str> = told.iter().map(|event| event.message.as_str()).collect();
     assert!(
-        told.iter().any(|text| text.ends_with(": 2.0 of 4.0 MiB have come of 1 layers")),
+        told.iter().any(|text| text.ends_with(": 2.0 of 4.0 MiB received of 1 layers")),
         "{told:?}"
     );
 

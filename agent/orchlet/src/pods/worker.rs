@@ -14,6 +14,7 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod action_outcome;
 mod refresh;
 mod relist;
 mod status_writer;
@@ -40,7 +41,7 @@ use tokio::time::Instant;
 
 use super::act::{ActionFailure, act};
 use super::action_context::ActionContext;
-use super::action_result::{self, ActionResult, step};
+use super::action_result::{self, ActionResult};
 use super::active_pods::ActivityMark;
 use super::in_flight::{OperationKey, OperationsInFlight, operation_key};
 use super::inbox::Inbox;
@@ -531,75 +532,6 @@ impl Worker {
             }
             OperationResult::StatusWritten(status, result) => self.status_written(*status, result),
             OperationResult::Relisted(epoch, result) => self.apply_relist(epoch, result),
-        }
-    }
-
-    fn action_done(
-        &mut self,
-        want: &DesiredPod,
-        action: &Action,
-        result: Result<ActionResult, ActionFailure>,
-        took: Duration,
-    ) {
-        match result {
-            Ok(result) => {
-                self.mark_uncertain(action, result.shows_state());
-                self.action_succeeded(want, action, result, took);
-            }
-            Err(failure) => {
-                self.shared.step_failed(&self.pod(), action, took, &failure.message);
-                let told = failure.result.shows_state();
-                if let ActionResult::Instance(instance) = failure.result {
-                    action_result::update_instance(&mut self.seen, *instance);
-                }
-                if let Action::RunPostStart { container, id } = action {
-                    // Already reported as an event; the instance is stopped because of it.
-                    self.memory.record_post_start(container, id, false);
-                    return;
-                }
-                if let Action::CreateContainer { container, .. } = action {
-                    // The image may have been removed meanwhile: it is inspected again.
-                    if let Some(c) = want.container(container) {
-                        self.seen.images.remove(&c.image);
-                    }
-                }
-                self.mark_uncertain(action, told);
-                self.action_failed(want, action, failure.reason, &failure.message);
-            }
-        }
-    }
-
-    fn action_succeeded(
-        &mut self,
-        want: &DesiredPod,
-        action: &Action,
-        result: ActionResult,
-        took: Duration,
-    ) {
-        let pod = self.pod();
-        if let Action::CreateContainer { container, .. } = action {
-            self.report_present_image(want, container);
-        }
-        if let Some(event) =
-            events::action_succeeded(want, action, &proto_daemon::go_duration::format(took))
-        {
-            self.shared.reports.event(&pod, event);
-        }
-        action_result::apply(&mut self.seen, &mut self.memory, action, result);
-        self.shared.step_done(&pod, action, took);
-        tracing::debug!(pod = %name(&pod), ?action, ?took, "done");
-        self.forgotten |= *action == Action::Forget;
-    }
-
-    fn action_failed(&mut self, want: &DesiredPod, action: &Action, reason: &str, message: &str) {
-        let pod = self.pod();
-        tracing::warn!(pod = %name(&pod), ?action, error = message, "failed");
-        if let Some(event) = events::action_failed(want, action, message) {
-            self.shared.reports.event(&pod, event);
-        }
-        self.memory.record_failure(step(action), reason, message, clock::boot());
-        if let Action::CreateSandbox { attempt } = action {
-            self.memory.record_spoilt_sandbox(*attempt);
         }
     }
 

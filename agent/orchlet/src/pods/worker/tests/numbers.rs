@@ -93,11 +93,8 @@ async fn no_number_of_a_pod_ends_its_task() {
         for (n, (what, pod)) in few.iter().enumerate() {
             let mut pod = pod.clone();
             pod.metadata.uid = format!("u{n}");
-            let update = PodUpdate {
-                pod: Arc::new(pod),
-                source: PodSource::Api,
-                presence: Presence::Present,
-            };
+            let (pod, source, presence) = (Arc::new(pod), PodSource::Api, Presence::Present);
+            let update = PodUpdate { pod, source, presence };
             let (update, updates) = watch::channel(update);
             let news = Arc::new(Inbox::default());
             let page = StatusBoard::default().task("pod");

@@ -1,0 +1,191 @@
+//! The size of each crate and the arrows between its modules. Programs wire and crates decide: a program crate is small, and no module of a
+//! crate needs one that needs it.
+//!
+//! `cargo test -p orch-tests --test tidy crates -- --nocapture` prints the map.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{check, is_generated, is_test, packages, production, sources};
+
+/// Production lines that a program crate may have: neither blank, nor a comment, nor of tests.
+const PROGRAM_LINES_MAX: usize = 3000;
+
+/// Program crates over the limit, and the most that each may have. These figures only go down.
+const PROGRAMS_TO_SPLIT: &[(&str, usize)] = &[
+    ("orchlet", 18_950),
+    ("orch-apiserver", 9310),
+    ("orch-controller-manager", 8900),
+    ("orch-proxy", 4980),
+];
+
+/// Modules of each crate that are in a cycle with another one, and how many there may be. These figures only go down.
+const CYCLES_TO_CUT: &[(&str, usize)] = &[
+    ("agent-devices", 2),
+    ("agent-pod", 6),
+    ("agent-runtime", 2),
+    ("agent-volume", 2),
+    ("cluster", 5),
+    ("orch-apiserver", 15),
+    ("orch-controller-manager", 6),
+    ("orch-proxy", 19),
+    ("orch-scheduler", 7),
+    ("orchlet", 9),
+    ("proto-client", 2),
+    ("proto-daemon", 2),
+    ("proxy-rules", 2),
+    ("proxy-userspace", 4),
+];
+
+/// Top-level modules of a crate, each with those of the same crate that it names.
+type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+struct CrateMap {
+    name: String,
+    kind: String,
+    lines: usize,
+    arrows: Arrows,
+}
+
+impl CrateMap {
+    /// Modules that can be reached from themselves.
+    fn in_cycles(&self) -> Vec<&str> {
+        self.arrows
+            .keys()
+            .filter(|module| self.reaches(module, module))
+            .map(String::as_str)
+            .collect()
+    }
+
+    fn reaches(&self, from: &str, to: &str) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut next = vec![from];
+        while let Some(module) = next.pop() {
+            for needed in self.arrows.get(module).into_iter().flatten() {
+                if needed == to {
+                    return true;
+                }
+                if seen.insert(needed) {
+                    next.push(needed);
+                }
+            }
+        }
+        false
+    }
+}
+
+fn is_code(line: &&str) -> bool {
+    let line = line.trim_start();
+    !line.is_empty() && !line.starts_with("//")
+}
+
+/// First segments of the paths below `crate::` in a source, those in braces as well.
+fn crate_paths(source: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, prefix) in source.match_indices("crate::") {
+        let rest = &source[at + prefix.len()..];
+        match rest.strip_prefix('{') {
+            Some(group) => found.extend(group_heads(group)),
+            None => found.extend(head(rest)),
+        }
+    }
+    found
+}
+
+/// First segments of a group of imports, up to its closing brace.
+fn group_heads(group: &str) -> Vec<String> {
+    let (mut depth, mut begin, mut found) = (0_usize, 0, Vec::new());
+    for (at, char) in group.char_indices() {
+        match char {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                found.extend(head(&group[begin..at]));
+                break;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.extend(head(&group[begin..at]));
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn head(path: &str) -> Option<String> {
+    let word: String =
+        path.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    word.starts_with(char::is_lowercase).then_some(word)
+}
+
+/// The top-level module of a file below `src`; `None` for a root, which wires.
+fn top_module(below_src: &str) -> Option<&str> {
+    let first = below_src.split('/').next()?;
+    let name = first.strip_suffix(".rs").unwrap_or(first);
+    (!matches!(name, "lib" | "main")).then_some(name)
+}
+
+fn maps() -> Vec<CrateMap> {
+    let sources = sources();
+    let map = |package: crate::Package| {
+        let src = format!("{}/src/", package.dir);
+        let (mut lines, mut arrows) = (0, Arrows::new());
+        for (path, source) in &sources {
+            let Some(below) = path.strip_prefix(&src) else { continue };
+            if is_test(path) || is_generated(path) {
+                continue;
+            }
+            let source = production(source);
+            lines += source.lines().filter(is_code).count();
+            if let Some(module) = top_module(below) {
+                let needed = crate_paths(source).into_iter().filter(|needed| needed != module);
+                arrows.entry(module.to_owned()).or_default().extend(needed);
+            }
+        }
+        CrateMap { name: package.name, kind: package.kind, lines, arrows }
+    };
+    let mut maps: Vec<CrateMap> = packages().into_iter().map(map).collect();
+    maps.sort_by(|a, b| b.lines.cmp(&a.lines));
+    maps
+}
+
+#[test]
+fn crates_programs_only_wire() {
+    let maps = maps();
+    println!("| crate | kind | production lines | modules in a cycle |\n|---|---|---|---|");
+    for map in maps.iter().filter(|map| map.lines > 0) {
+        println!("| {} | {} | {} | {} |", map.name, map.kind, map.lines, map.in_cycles().join(" "));
+    }
+    let too_large = |map: &&CrateMap| {
+        let listed = PROGRAMS_TO_SPLIT.iter().find(|(name, _)| *name == map.name);
+        map.kind == "bin" && map.lines > listed.map_or(PROGRAM_LINES_MAX, |(_, most)| *most)
+    };
+    let too_large = maps.iter().filter(too_large);
+    check(
+        "a program crate only wires",
+        too_large.map(|map| format!("{}: {} lines", map.name, map.lines)).collect(),
+    );
+}
+
+#[test]
+fn crates_have_no_cycle_of_modules() {
+    let entangled = |map: &CrateMap| {
+        let listed = CYCLES_TO_CUT.iter().find(|(name, _)| *name == map.name);
+        let found = map.in_cycles();
+        (found.len() > listed.map_or(0, |(_, most)| *most))
+            .then(|| format!("{}: {}", map.name, found.join(" ")))
+    };
+    check("modules of a crate form layers", maps().iter().filter_map(entangled).collect());
+}
+
+#[test]
+fn crates_imports_are_read() {
+    let source = "use crate::{a::B, c::{d, E}, F};\nfn f() { crate::g::h(); crate::X; }";
+    let heads: Vec<String> = crate_paths(source).into_iter().collect();
+    assert_eq!(heads, ["a", "c", "g"]);
+    let arrows = [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")];
+    let arrows = arrows.map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()])));
+    let map =
+        CrateMap { name: String::new(), kind: String::new(), lines: 0, arrows: arrows.into() };
+    assert_eq!(map.in_cycles(), ["a", "b", "c"]);
+}

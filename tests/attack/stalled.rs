@@ -1,6 +1,11 @@
 //! HTTP/2 connections of an unauthenticated client that requests the version and never reads the response: its flow-control window is 0 (RFC 9113, section
 //! 6.9).
 
+#![expect(
+    clippy::expect_used,
+    reason = "what is sent is constant: a failure is a mistake in this file"
+)]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

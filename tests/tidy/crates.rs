@@ -145,7 +145,7 @@ fn maps() -> Vec<CrateMap> {
         CrateMap { name: package.name, kind: package.kind, lines, arrows }
     };
     let mut maps: Vec<CrateMap> = packages().into_iter().map(map).collect();
-    maps.sort_by(|a, b| b.lines.cmp(&a.lines));
+    maps.sort_by_key(|map| std::cmp::Reverse(map.lines));
     maps
 }
 

@@ -1,4 +1,4 @@
-//! Disk usage of a directory. The walk uses file descriptors, so whoever writes there cannot redirect it; it stays on the file
+//! Disk usage of a directory. The walk uses file descriptors, so a process that can write there cannot redirect it; it stays on the file
 //! system, counts hard links once, and is bounded in the number of files but not in depth.
 
 use std::collections::HashSet;

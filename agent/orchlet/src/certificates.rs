@@ -65,6 +65,8 @@ impl Keeper {
                 Ok(()) => {
                     retries.reset();
                     tracing::info!(certificate = self.store.pair(), "certificate renewed");
+                    // One that is due at once, for example since this node's clock is ahead, is not renewed in a loop.
+                    tokio::time::sleep(RETRY.first).await;
                 }
                 Err(error) => {
                     self.errors.inc();

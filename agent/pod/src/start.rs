@@ -211,8 +211,8 @@ fn handle_running(
     if health.id != instance.id {
         return;
     }
-    if let Some(doom) = health.doomed {
-        replace_instance(next, record, instance, StopReason::Unhealthy(doom));
+    if let Some(reason) = health.doomed {
+        replace_instance(next, record, instance, StopReason::Unhealthy(reason));
     } else if health.post_start == PostStart::Due {
         let (container, id) = (instance.name.clone(), instance.id.clone());
         next.add_action(Action::RunPostStart { container, id });

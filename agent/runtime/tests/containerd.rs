@@ -128,9 +128,9 @@ async fn commands_may_write_more_than_is_kept() {
     containerd.runtime.remove_sandbox(&sandbox).await.unwrap();
 }
 
-/// Peak resident memory of this process in KiB; `anew` resets the peak.
-fn peak(anew: bool) -> usize {
-    if anew {
+/// Peak resident memory of this process in KiB; `reset` sets it to the present use first.
+fn peak(reset: bool) -> usize {
+    if reset {
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

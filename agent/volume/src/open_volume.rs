@@ -1,4 +1,4 @@
-//! Opens volumes of pods for measurements of their usage. Whoever can write to a volume controls its names, so a measurement uses
+//! Opens volumes of pods for measurements of their usage. A process that can write to a volume controls its names, so a measurement uses
 //! descriptors from the volume's top directory on.
 
 use std::os::fd::OwnedFd;

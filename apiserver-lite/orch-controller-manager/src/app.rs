@@ -125,6 +125,11 @@ struct Dependencies {
 async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainWatch) {
     let Dependencies { client, settings, workers, observability, informers, reflectors, mut led } =
         dependencies;
+    // Nothing is watched before: without workers the queue would grow with every object that comes and goes.
+    tokio::select! {
+        () = drain.asked() => return,
+        led = led.wait_for(|led| *led) => if led.is_err() { return },
+    }
     let synced = readiness.guard("caches-synced");
     let queue = WorkQueue::default();
     let sink = Sink {
@@ -142,10 +147,6 @@ async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainW
     drop(synced);
     trim_heap();
     tracing::info!("caches synced");
-    tokio::select! {
-        () = drain.asked() => return,
-        led = led.wait_for(|led| *led) => if led.is_err() { return },
-    }
     let certificates = Certificates {
         client: client.clone(),
         authority: settings.authority.clone(),

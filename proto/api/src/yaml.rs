@@ -15,9 +15,8 @@ use std::str::Chars;
 
 /// Why a text is not YAML.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read YAML")]
+#[error(transparent)]
 pub struct ParseYamlError {
-    #[source]
     source: Box<serde_saphyr::Error>,
 }
 

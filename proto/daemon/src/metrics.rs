@@ -104,13 +104,17 @@ impl Collector for ProcessCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         // A value that cannot be read keeps its last one: a process out of descriptors still answers.
-        if let (Ok(stat), Ok(boot)) = (Stat::from_file("/proc/self/stat"), procfs::boot_time_secs())
-        {
+        if let Ok(stat) = Stat::from_file("/proc/self/stat") {
             let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
             self.cpu_seconds.set(seconds(stat.utime.saturating_add(stat.stime)));
             self.resident_bytes.set(stat.rss.saturating_mul(procfs::page_size()) as f64);
             self.virtual_bytes.set(stat.vsize as f64);
-            self.start_seconds.set(boot as f64 + seconds(stat.starttime));
+            if self.start_seconds.get() == 0.0
+                && let Ok(boot) = procfs::boot_time_secs()
+            {
+                // Once: the boot time that the kernel gives moves with the wall clock, and a start that moves reads as a restart.
+                self.start_seconds.set(boot as f64 + seconds(stat.starttime));
+            }
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             // One of them is the directory being read.
@@ -153,6 +157,16 @@ mod tests {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let age = now.expect("after 1970").as_secs_f64() - process.start_seconds.get();
         assert!((-2.0..86_400.0).contains(&age), "{age} s");
+        let started = process.start_seconds.get();
+        let spins = std::time::Instant::now();
+        while spins.elapsed() < std::time::Duration::from_millis(100) {
+            std::hint::spin_loop();
+        }
+        process.collect();
+        assert_eq!(process.start_seconds.get(), started);
+        // The limit of any machine: all tests of this program, since it was started.
+        let cpu = process.cpu_seconds.get();
+        assert!((0.02..3600.0).contains(&cpu), "{cpu} s");
         assert!(process.resident_bytes.get() > block.len() as f64);
         assert!(process.virtual_bytes.get() >= process.resident_bytes.get());
         let fds = process.open_fds.get();

@@ -1,14 +1,14 @@
 //! What should be forwarded: one [`Dataplane`], shared by the watches, which mark changes in it, and the driver, which compiles
 //! and commits what is marked.
 //!
-//! The watches share the program's one thread with the health and metrics pages, so they never wait for the driver, which holds
+//! The watches share the main thread with the health and metrics pages, so they never wait for the driver, which holds
 //! the dataplane while it compiles: some 200 ms for 100,000 Services. Changes that arrive meanwhile are queued and applied, in
 //! order, as soon as the dataplane is free. The queue is bounded; only when it is full does a watch wait.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::IntGauge;
 use proto_daemon::panics::isolate_sync;
 use proxy_rules::Dataplane;
 use proxy_rules::health::HealthChecks;
@@ -16,6 +16,7 @@ use proxy_rules::model::{LocalService, LocalSlice, LocalTraffic, ServiceId};
 use proxy_userspace::Forwarder;
 use tokio::sync::{Notify, watch};
 
+use crate::metrics::ProxyMetrics;
 use crate::sources::ChangeHandler;
 
 /// Services and EndpointSlices.
@@ -28,7 +29,7 @@ const TRIGGERS_MAX: usize = 10_000;
 /// The desired forwarding of this node.
 #[derive(Debug)]
 pub struct Desired {
-    /// Locked before `inbox`, never while holding it.
+    /// Waited for only without `inbox`; with it, it is merely tried.
     plane: Mutex<Dataplane>,
     inbox: Mutex<Inbox>,
     changed: Notify,
@@ -36,30 +37,39 @@ pub struct Desired {
     synced: watch::Sender<usize>,
     health_checks: watch::Sender<Arc<HealthChecks>>,
     loopback: OnceLock<Arc<Forwarder>>,
-    /// Metrics of changes that are not committed: Services, EndpointSlices.
-    pending_gauges: OnceLock<[IntGauge; 2]>,
+    metrics: OnceLock<ProxyMetrics>,
 }
 
 /// What the dataplane does not have yet, and what the driver has not committed yet.
 #[derive(Debug, Default)]
 struct Inbox {
-    queue: Vec<QueuedChange>,
+    queue: Vec<ReceivedChange<'static>>,
     zone: Option<Option<Box<str>>>,
     local_traffic: Option<LocalTraffic>,
     pending: PendingChanges,
 }
 
+/// A change as a watch reports it; it owns its names once it is queued.
 #[derive(Debug)]
-enum QueuedChange {
-    Service(ServiceId, Option<Arc<LocalService>>),
-    Slice(Box<str>, Option<Arc<LocalSlice>>, Option<Arc<LocalSlice>>),
+enum ReceivedChange<'a> {
+    Service(Cow<'a, ServiceId>, Option<Arc<LocalService>>),
+    Slice(Cow<'a, str>, Option<Arc<LocalSlice>>, Option<Arc<LocalSlice>>),
 }
 
-impl QueuedChange {
+impl ReceivedChange<'_> {
     fn apply(self, plane: &mut Dataplane) {
         match self {
             Self::Service(id, service) => plane.service_changed(&id, service),
             Self::Slice(name, old, new) => plane.slice_changed(&name, old.as_deref(), new),
+        }
+    }
+
+    fn into_owned(self) -> ReceivedChange<'static> {
+        match self {
+            Self::Service(id, new) => ReceivedChange::Service(Cow::Owned(id.into_owned()), new),
+            Self::Slice(name, old, new) => {
+                ReceivedChange::Slice(Cow::Owned(name.into_owned()), old, new)
+            }
         }
     }
 }
@@ -96,7 +106,7 @@ impl Desired {
             synced: watch::Sender::new(0),
             health_checks: watch::Sender::new(Arc::default()),
             loopback: OnceLock::new(),
-            pending_gauges: OnceLock::new(),
+            metrics: OnceLock::new(),
         }
     }
 
@@ -107,14 +117,15 @@ impl Desired {
         let _ = self.loopback.set(forwarder);
     }
 
-    /// Shows the number of changes that are not committed; the driver subtracts those that it has committed.
-    pub fn set_pending_gauges(&self, gauges: [IntGauge; 2]) {
+    /// Counts changes in `metrics` from now on, with those that were received before.
+    pub fn set_metrics(&self, metrics: ProxyMetrics) {
         let inbox = self.inbox();
-        for (gauge, count) in gauges.iter().zip([inbox.pending.services, inbox.pending.slices]) {
+        let counts = [inbox.pending.services, inbox.pending.slices];
+        for (gauge, count) in metrics.pending.iter().zip(counts) {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         // Set once, by the driver.
-        let _ = self.pending_gauges.set(gauges);
+        let _ = self.metrics.set(metrics);
     }
 
     /// Results of load balancers' health checks, as of the last [`Desired::publish`].
@@ -140,9 +151,14 @@ impl Desired {
         }
     }
 
-    /// The dataplane with all changes received so far. Waits while it is in use, so the main thread must not call this.
+    /// The dataplane without the changes that are queued. Waits while it is in use, so the main thread must not call this.
     pub fn plane(&self) -> MutexGuard<'_, Dataplane> {
-        let mut plane = self.plane.lock().unwrap_or_else(PoisonError::into_inner);
+        self.plane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The dataplane with all changes received so far, for a pass. Waits while it is in use, so the main thread must not call this.
+    pub fn updated_plane(&self) -> MutexGuard<'_, Dataplane> {
+        let mut plane = self.plane();
         let (queue, zone, local_traffic) = {
             let mut inbox = self.inbox();
             (std::mem::take(&mut inbox.queue), inbox.zone.take(), inbox.local_traffic.take())
@@ -171,28 +187,25 @@ impl Desired {
     }
 
     /// Applies a change at once, or queues it while the dataplane is in use or earlier changes are queued.
-    fn receive(&self, change: QueuedChange) {
+    fn receive(&self, change: ReceivedChange<'_>) {
         let mut inbox = self.inbox();
-        let which = match change {
-            QueuedChange::Service(..) => {
-                inbox.pending.services = inbox.pending.services.saturating_add(1);
-                0
-            }
-            QueuedChange::Slice(..) => {
-                inbox.pending.slices = inbox.pending.slices.saturating_add(1);
-                1
-            }
+        let (count, which) = match change {
+            ReceivedChange::Service(..) => (&mut inbox.pending.services, 0),
+            ReceivedChange::Slice(..) => (&mut inbox.pending.slices, 1),
         };
-        if let Some(gauge) = self.pending_gauges.get().and_then(|gauges| gauges.get(which)) {
-            gauge.inc();
+        *count = count.saturating_add(1);
+        if let Some(metrics) = self.metrics.get() {
+            metrics.pending[which].inc();
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            metrics.last_queued.set(now.as_secs_f64());
         }
         let free = if inbox.queue.is_empty() { self.free_plane() } else { None };
         match free {
             Some(mut plane) => change.apply(&mut plane),
-            None if inbox.queue.len() < QUEUE_LEN_MAX => inbox.queue.push(change),
+            None if inbox.queue.len() < QUEUE_LEN_MAX => inbox.queue.push(change.into_owned()),
             None => {
                 drop(inbox);
-                change.apply(&mut self.plane());
+                change.apply(&mut self.updated_plane());
             }
         }
         self.notify();
@@ -234,7 +247,7 @@ impl Desired {
 
 impl ChangeHandler for Desired {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
-        self.receive(QueuedChange::Service(id.clone(), service));
+        self.receive(ReceivedChange::Service(Cow::Borrowed(id), service));
     }
 
     fn slice_changed(
@@ -243,12 +256,15 @@ impl ChangeHandler for Desired {
         old: Option<&Arc<LocalSlice>>,
         new: Option<Arc<LocalSlice>>,
     ) {
-        self.receive(QueuedChange::Slice(name.into(), old.cloned(), new));
+        self.receive(ReceivedChange::Slice(Cow::Borrowed(name), old.cloned(), new));
     }
 
     /// While the dataplane is in use the name is kept twice, which costs only memory.
     fn intern_service_id(&self, id: ServiceId) -> ServiceId {
-        self.free_plane().map_or(id.clone(), |plane| plane.intern_service_id(&id))
+        match self.free_plane() {
+            Some(plane) => plane.intern_service_id(&id),
+            None => id,
+        }
     }
 
     /// Ignores the initial list: its objects may be of any age.
@@ -267,6 +283,7 @@ impl ChangeHandler for Desired {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto_daemon::metrics::{BuildInfo, Metrics};
     use proxy_netfilter::nft::Family;
     use proxy_netfilter::nft::numbers::TableFlags;
     use proxy_rules::layout::Layout;
@@ -294,7 +311,8 @@ mod tests {
         assert_eq!(desired.intern_service_id(id("c")), id("c"));
         assert_eq!(held.services_len(), 0);
         drop(held);
-        assert_eq!(desired.plane().services_len(), 1);
+        assert_eq!(desired.plane().services_len(), 0, "only a pass takes changes in");
+        assert_eq!(desired.updated_plane().services_len(), 1);
         assert_eq!(desired.take_pending_changes().services, 3);
     }
 
@@ -314,14 +332,16 @@ mod tests {
     }
 
     #[test]
-    fn the_gauges_count_changes_until_they_are_committed() {
+    fn the_metrics_count_changes_until_they_are_committed() {
         let desired = desired();
-        let gauge = || IntGauge::new("g", "g").unwrap();
+        let build = BuildInfo { version: "0", commit: "x" };
+        let registry = Metrics::new("test", build).unwrap();
+        let metrics = ProxyMetrics::register(&registry, "x").unwrap();
         desired.service_changed(&ServiceId::new("ns", "a"), Some(Arc::default()));
-        let gauges = [gauge(), gauge()];
-        desired.set_pending_gauges(gauges.clone());
+        desired.set_metrics(metrics.clone());
         desired.slice_changed("s", None, Some(Arc::new(LocalSlice::default())));
         desired.slice_changed("s", None, Some(Arc::new(LocalSlice::default())));
-        assert_eq!(gauges.map(|gauge| gauge.get()), [1, 2]);
+        assert_eq!(metrics.pending.map(|gauge| gauge.get()), [1, 2]);
+        assert!(metrics.last_queued.get() > 0.0, "also while the driver is busy");
     }
 }

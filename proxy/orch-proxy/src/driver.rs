@@ -128,7 +128,7 @@ impl<T: Transport> Driver<T> {
             TableFlags::NONE => Ownership::Shared { generation: None },
             _ => Ownership::Ours,
         };
-        desired.set_pending_gauges(metrics.pending.clone());
+        desired.set_metrics(metrics.clone());
         Self {
             desired,
             session,
@@ -193,10 +193,9 @@ impl<T: Transport> Driver<T> {
                 () = drain.asked() => return,
                 () = desired.changed(), if failures == 0 => {
                     ruleset_monitor.unsubscribe();
-                    self.note_queued();
                     let rest = earliest.saturating_duration_since(Instant::now());
-                    if !rest.is_zero() {
-                        tokio::time::sleep(rest).await;
+                    if !rest.is_zero() && tokio::time::timeout(rest, drain.asked()).await.is_ok() {
+                        return;
                     }
                     self.begin("services or endpoints changed");
                     result = self.pass();
@@ -216,15 +215,9 @@ impl<T: Transport> Driver<T> {
         self.status.started(reason);
     }
 
-    fn note_queued(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.metrics.last_queued.set(now.as_secs_f64());
-    }
-
     /// Compiles and commits the Services that are marked.
     pub fn pass(&mut self) -> Result<(), SyncError> {
-        let desired = self.desired.clone();
-        self.pending.add(desired.take_pending_changes());
+        self.pending.add(self.desired.take_pending_changes());
         self.commit_marked()?;
         self.record_committed();
         Ok(())
@@ -251,7 +244,7 @@ impl<T: Transport> Driver<T> {
         let started = Instant::now();
         let desired = self.desired.clone();
         let (pass, layout) = {
-            let mut plane = desired.plane();
+            let mut plane = desired.updated_plane();
             (plane.pass(), plane.layout().clone())
         };
         match pass {

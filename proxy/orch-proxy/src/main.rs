@@ -114,7 +114,11 @@ async fn run_until_signal(
     // Both arms are cancel safe.
     let signal = tokio::select! {
         signal = drain::stop_signal() => signal.map_err(Failure::run)?,
-        Some(Ok(Err(error))) = running.join_next() => return Err(Failure::run(error)),
+        Some(ended) = running.join_next() => return Err(match ended {
+            Ok(Err(error)) => Failure::run(error),
+            Ok(Ok(())) => Failure::run("the proxy ended before a signal to stop"),
+            Err(error) => Failure::run(error),
+        }),
     };
     tracing::info!(signal, "stopping; the kernel keeps the ruleset");
     drain.drain(deadline).await;

@@ -29,7 +29,10 @@ use sys::in_namespace;
 /// Timeout of a page, and of a change to become visible.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Holds up datagrams to the kernel while it is closed.
+/// Type of the message that begins a transaction, NFNL_MSG_BATCH_BEGIN (linux/netfilter/nfnetlink.h).
+const BATCH_BEGIN: [u8; 2] = 16_u16.to_ne_bytes();
+
+/// Holds up transactions to the kernel while it is closed.
 #[derive(Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -40,6 +43,8 @@ struct Gate {
 struct GateState {
     closed: bool,
     waiting: bool,
+    /// Transactions that went through.
+    sent: Vec<Vec<u8>>,
 }
 
 impl Gate {
@@ -48,7 +53,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    fn pass(&self) {
+    fn pass(&self, transaction: &[u8]) {
         let mut state = self.state.lock().unwrap();
         while state.closed {
             state.waiting = true;
@@ -56,9 +61,16 @@ impl Gate {
             state = self.changed.wait(state).unwrap();
         }
         state.waiting = false;
+        state.sent.push(transaction.to_owned());
     }
 
-    /// Returns once a datagram is held up.
+    /// Whether a transaction with these bytes went through.
+    fn has_sent(&self, bytes: &[u8]) -> bool {
+        let state = self.state.lock().unwrap();
+        state.sent.iter().any(|sent| sent.windows(bytes.len()).any(|part| part == bytes))
+    }
+
+    /// Returns once a transaction is held up.
     fn wait_until_used(&self) {
         let state = self.state.lock().unwrap();
         let waits = |state: &mut GateState| !state.waiting;
@@ -67,8 +79,7 @@ impl Gate {
     }
 }
 
-/// A kernel that holds up every transaction and query while its gate is closed, as the real one does while another
-/// program commits.
+/// A kernel that holds up every transaction while its gate is closed, as the real one does while another program commits.
 struct SlowKernel {
     inner: FakeTransport,
     gate: Arc<Gate>,
@@ -76,7 +87,9 @@ struct SlowKernel {
 
 impl Transport for SlowKernel {
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
-        self.gate.pass();
+        if datagram.get(4..6) == Some(&BATCH_BEGIN) {
+            self.gate.pass(datagram);
+        }
         self.inner.send(datagram)
     }
 
@@ -212,6 +225,8 @@ fn pages_and_watches_go_on_while_a_commit_blocks_and_shutdown_waits_for_it() {
         gate.set_closed(false);
         assert_eq!(draining.join().unwrap(), Drained::Finished);
         proxy.join().unwrap();
+        assert!(gate.has_sent(&[10, 244, 0, 4]), "the last change is not committed");
+        assert!(!gate.has_sent(&[10, 244, 0, 5]));
         std::fs::remove_file(&kubeconfig).unwrap();
     });
 }

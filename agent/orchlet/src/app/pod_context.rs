@@ -13,7 +13,6 @@ use super::{Agent, processors};
 use crate::images::Images;
 use crate::object_cache::{NoObjects, ObjectCache};
 use crate::persistent_volumes::PersistentVolumes;
-use crate::persistent_volumes::helpers::{Helpers, NodeHelpers};
 use crate::pod_environment::{PodEnvironment, RuntimeClasses};
 use crate::pods::pod_context::{PodContext, PodDecisions};
 use crate::pods::ports::Reports;
@@ -47,7 +46,6 @@ impl Agent {
         let on_disk = agent_volume::PodVolumes::new(&self.root_dir, settings.names);
         let reports =
             cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
-        let helpers: Arc<dyn Helpers> = Arc::new(NodeHelpers::default());
         let persistent = PersistentVolumes {
             csi: self.csi.clone(),
             volumes: on_disk.clone(),
@@ -55,7 +53,7 @@ impl Agent {
             client: client.clone(),
             reports: reports.clone(),
             disks: self.disks.clone(),
-            helpers,
+            helpers: self.disks.helpers(),
             operations: self.metrics.operations.clone(),
             selinux: agent_host::machine::has_selinux(),
         };

@@ -136,19 +136,19 @@ async fn a_registry_is_shown_the_right_credentials() {
     std::fs::create_dir_all(&root).expect("mkdir");
     let bounds = PullBounds { parallel: 4, ..test_support::pull_bounds() };
     let plain = Images::new(runtime.clone(), CredentialSources::default(), bounds);
-    let (nobody, nothing) = (Pod::default(), PodObjects::default());
+    let (pod, objects) = (Pod::default(), PodObjects::default());
     let public = format!("{}/{PUBLIC}:1", registry.address);
     let private = format!("{}/{PRIVATE}:1", registry.address);
 
     // Pods that want the same at the same time fetch it once.
-    let pull = || plain.pull(&public, &nobody, &nothing);
+    let pull = || plain.pull(&public, &pod, &objects);
     let (a, b, c) = tokio::join!(pull(), pull(), pull());
     assert!(a.is_ok() && a == b && b == c, "{a:?}");
     assert_eq!(registry.fetched("blobs"), 2, "the layer and the configuration, once each");
     runtime.remove_image(&a.expect("id")).await.expect("removed");
 
     // A private repository is refused to strangers and to a wrong password.
-    let stranger = plain.pull(&private, &nobody, &nothing).await.expect_err("refused");
+    let stranger = plain.pull(&private, &pod, &objects).await.expect_err("refused");
     assert_eq!(stranger.reason, "ErrImagePull");
     let (pod, wrong) = with_secret(&registry.address, "guess");
     plain.pull(&private, &pod, &wrong).await.expect_err("refused");
@@ -156,7 +156,7 @@ async fn a_registry_is_shown_the_right_credentials() {
     let id = plain.pull(&private, &pod, &right).await.expect("with the pod's secret");
     runtime.remove_image(&id).await.expect("removed");
 
-    // What the node itself knows comes after the pod's secrets, and is read anew when it changes.
+    // What the node itself knows comes after the pod's secrets, and is read again when it changes.
     let logins = CredentialSources::new(&root, Providers::default());
     let node = Images::new(runtime.clone(), logins, bounds);
     node.pull(&private, &pod, &wrong).await.expect_err("the node knows nothing yet");
@@ -173,7 +173,7 @@ async fn a_registry_is_shown_the_right_credentials() {
     let asked =
         Images::new(runtime.clone(), CredentialSources::new(&root.join("none"), providers), bounds);
     for _ in 0..2 {
-        let id = asked.pull(&private, &nobody, &nothing).await.expect("with the plugin's answer");
+        let id = asked.pull(&private, &pod, &objects).await.expect("with the plugin's answer");
         runtime.remove_image(&id).await.expect("removed");
     }
     let asked = std::fs::read_to_string(root.join("asked")).expect("asked");
@@ -222,7 +222,7 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
     let standstill = Duration::from_secs(2);
     let bounds = PullBounds { standstill, ..test_support::pull_bounds() };
     {
-        let shared = Arc::get_mut(&mut shared).expect("nobody else's");
+        let shared = Arc::get_mut(&mut shared).expect("the only reference");
         shared.reports = api.clone();
         shared.images = Images::new(runtime.clone(), CredentialSources::default(), bounds);
     }

@@ -121,6 +121,11 @@ impl Disks {
         Self { mounts, helpers, links_dir, locks, ended, listed, changes }
     }
 
+    /// What runs the programs of the node: one for all volumes, since it counts those that were killed and have not ended.
+    pub fn helpers(&self) -> Arc<dyn Helpers> {
+        self.helpers.clone()
+    }
+
     /// Names of attached devices, and of those being attached, for `status.volumesInUse`.
     pub fn in_use(&self) -> Vec<String> {
         let each: BTreeSet<_> = self.lock_listed().values().cloned().collect();

@@ -16,6 +16,8 @@ use crate::pods::ports::ErrorText;
 
 /// Characters of a program's message that go into an error.
 const MESSAGE_LEN_MAX: usize = 512;
+/// Bytes of a program's output that are kept; the rest is read and dropped.
+const OUTPUT_LEN_MAX: u64 = 64 << 10;
 /// Most programs of one name that may be left over after their deadlines, each waiting in the kernel for a device or server.
 const OVERDUE_MAX: usize = 128;
 
@@ -195,16 +197,42 @@ async fn wait(
     }
 }
 
-/// Reads what a program prints, to the end.
+/// Reads what a program prints to its end, and returns the first [`OUTPUT_LEN_MAX`] bytes.
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> String {
     let mut text = Vec::new();
     if let Some(mut pipe) = pipe {
         // What was printed before an error is kept.
-        let _ = pipe.read_to_end(&mut text).await;
+        let _ = (&mut pipe).take(OUTPUT_LEN_MAX).read_to_end(&mut text).await;
+        let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
     }
     String::from_utf8_lossy(&text).into_owned()
 }
 
 fn lock(overdue: &Mutex<Vec<Run>>) -> MutexGuard<'_, Vec<Run>> {
     overdue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn output_is_read_to_its_end_and_kept_up_to_a_bound() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::os::unix::fs::symlink("/usr/bin/cat", dir.path().join("cat")).expect("linked");
+        let file = dir.path().join("output");
+        // More than a pipe holds.
+        std::fs::write(&file, vec![b'x'; 1 << 20]).expect("written");
+        let helpers = NodeHelpers::in_dirs(vec![dir.path().to_owned()]);
+        let run = Run {
+            program: "cat".to_owned(),
+            args: vec![file.to_string_lossy().into_owned()],
+            accepted: &[],
+            timeout: Duration::from_secs(60),
+        };
+        let output = helpers.run(&run).await.expect("it ends");
+        assert_eq!(output.stdout.len() as u64, OUTPUT_LEN_MAX);
+    }
 }

@@ -165,7 +165,7 @@ mod tests {
         let mut shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
         let registry = Metrics::new("x", BuildInfo { version: "1", commit: "c" }).expect("names");
         let metrics = AgentMetrics::register(&registry, Names::new(Profile::Kubernetes), "n");
-        Arc::get_mut(&mut shared).expect("nobody else's").metrics = metrics.expect("names");
+        Arc::get_mut(&mut shared).expect("the only reference").metrics = metrics.expect("names");
         let known = |name: &str, holds_resources| PodSnapshot {
             pod: context(name, "500m", 0).pod,
             status: Arc::default(),
@@ -193,7 +193,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let mut shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
         let api = Arc::new(Api::default());
-        Arc::get_mut(&mut shared).expect("nobody else's").reports = api.clone();
+        Arc::get_mut(&mut shared).expect("the only reference").reports = api.clone();
         let resource = "example.com/dongle";
         let has = (resource.to_owned(), "1".parse().expect("quantity"));
         shared.node.write().expect("lock").status.allocatable.extend([has]);

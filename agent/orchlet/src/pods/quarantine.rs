@@ -226,7 +226,11 @@ impl Pods {
             }
             record.is_quarantined |= record.crashes >= CRASHES_MAX;
         });
-        tracing::error!(uid, crashes = record.crashes, error = %panicked, "the task of the pod panicked; retried with back-off, quarantined if it happens again");
+        let next = match record.is_quarantined {
+            true => "the pod is quarantined and tried again with back-off",
+            false => "retried; the pod is quarantined if it happens again",
+        };
+        tracing::error!(uid, crashes = record.crashes, error = %panicked, next, "the task of the pod panicked");
         if let Some(memory) = memory {
             let (namespace, name) = super::full_name(&update.pod);
             self.records.insert(uid.clone(), Record { namespace, name, memory });

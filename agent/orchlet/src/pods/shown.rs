@@ -1,8 +1,8 @@
 //! Tracks the status that the API shows of a pod, and decides when to write it. Pure.
 //!
 //! The watch and the responses to the agent's writes both show it. Any field owned by the agent
-//! that differs from the agent's status is written again, whoever changed it: the node controller
-//! while the node was unreachable, a user, another agent.
+//! that differs from the agent's status is written again, also after a change by another client: the node
+//! lifecycle controller while the node was unreachable, a user, another agent.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -72,7 +72,9 @@ async fn serve(
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Panicked> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    let target = routes::parse(request.method(), request.uri().path(), &query);
+    let target = query
+        .check_len()
+        .and_then(|()| routes::parse(request.method(), request.uri().path(), &query));
     let writes = target.as_ref().is_ok_and(|target| is_write(request.method(), target));
     let work = serve_with_metrics(server, peer, request, query, target);
     // A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too.

@@ -6,15 +6,25 @@ use crate::status::ApiError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
 
-/// Longest query that is parsed, in pairs; further pairs are ignored.
-const PAIRS_MAX: usize = 256;
+/// Most pairs of a query: a command of exec is one pair a word.
+const PAIRS_MAX: usize = 4096;
 
 impl Query {
-    /// Decodes `a=b&c=d`, `+` as a space. Invalid escapes are left as they are.
+    /// Decodes `a=b&c=d`, `+` as a space. Invalid escapes are left as they are. A query that is too long is not decoded to its end, see
+    /// [`Query::check_len`].
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let pairs = form_urlencoded::parse(text.as_bytes()).take(PAIRS_MAX);
+        let pairs = form_urlencoded::parse(text.as_bytes()).take(PAIRS_MAX.saturating_add(1));
         Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    /// Checks the number of pairs.
+    ///
+    /// # Errors
+    /// 400 if there are more than 4,096: a part of a query would mean something else than all of it.
+    pub fn check_len(&self) -> Result<(), ApiError> {
+        let too_long = || format!("the query has more than {PAIRS_MAX} parameters");
+        if self.0.len() > PAIRS_MAX { Err(ApiError::bad_request(too_long())) } else { Ok(()) }
     }
 
     /// The first value of `name`; `Some("")` for a parameter without a value.
@@ -70,6 +80,14 @@ mod tests {
         assert_eq!(query.number("limit").unwrap(), Some(5));
         assert_eq!(query.all("container").collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(query.text("watch"), None);
+    }
+
+    #[test]
+    fn a_query_that_is_too_long_is_refused_and_never_cut() {
+        let words = |count: usize| Query::parse(&"command=x&".repeat(count));
+        assert_eq!(words(PAIRS_MAX).all("command").count(), PAIRS_MAX);
+        assert!(words(PAIRS_MAX).check_len().is_ok());
+        assert_eq!(words(PAIRS_MAX + 1).check_len().unwrap_err().code(), 400);
     }
 
     #[test]

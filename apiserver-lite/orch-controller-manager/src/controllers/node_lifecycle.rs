@@ -16,7 +16,7 @@ use proto_client::events::correlate::EventReport;
 use serde_json::{Value, json};
 
 use super::Plan;
-use super::addresses::{has_ended, is_ready as is_pod_ready, is_terminating, pod_reference};
+use super::addresses::{is_ready as is_pod_ready, pod_reference};
 use crate::api_writes::{ObjectKind, Part, Write};
 
 /// The conditions that the kubelet reports.
@@ -163,7 +163,8 @@ pub fn plan(
 
 /// Plans to mark a ready pod of a silent node as not ready: its kubelet does not report it.
 pub fn plan_pod(pod: &Pod, node: &Node, now: Time) -> Plan {
-    if is_terminating(pod) || has_ended(pod) || !is_pod_ready(pod) || !is_unknown(node) {
+    // Pods that terminate as well: their endpoints would count as serving.
+    if !is_pod_ready(pod) || !is_unknown(node) {
         return Plan::default();
     }
     let mut plan = Plan::of([mark_pod_not_ready(pod, now)]);
@@ -181,6 +182,12 @@ pub fn plan_pod(pod: &Pod, node: &Node, now: Time) -> Plan {
 pub fn is_newly_assigned(old: Option<&Pod>, new: &Pod) -> bool {
     let node = &new.spec.node_name;
     !node.is_empty() && old.is_none_or(|old| old.spec.node_name != *node)
+}
+
+/// Whether a change of a node calls for [`plan_pod`] of its pods. As in kube-controller-manager, a node that was not ready before does not: its
+/// pods were marked then. The first state after a start counts, since what was before is not known.
+pub fn falls_silent(old: Option<&Node>, new: &Node) -> bool {
+    is_unknown(new) && old.is_none_or(is_ready)
 }
 
 fn ready_condition(node: &Node) -> Option<&NodeCondition> {

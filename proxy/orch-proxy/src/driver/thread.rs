@@ -13,16 +13,13 @@ use tokio::sync::oneshot;
 
 use super::Driver;
 
-/// Enough for the deepest call, also in builds without optimisation; only what is used is resident.
-const STACK_LEN: usize = 512 << 10;
-
 /// The driver does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
     /// The thread or its runtime could not be created.
     #[error("start the nftables thread")]
     Start(#[source] io::Error),
-    /// It panicked.
+    /// It panicked, where a panic does not abort the process.
     #[error("the nftables thread ended unexpectedly")]
     Ended,
 }
@@ -38,8 +35,8 @@ impl<T: Transport + Send + 'static> Driver<T> {
             // The receiver is gone if the program has reached its deadline.
             let _ = done.send(());
         };
-        let builder = std::thread::Builder::new().name("nftables".into()).stack_size(STACK_LEN);
-        builder.spawn(body).map_err(ThreadError::Start)?;
+        let thread = std::thread::Builder::new().name("nftables".into()).spawn(body);
+        thread.map_err(ThreadError::Start)?;
         ended.await.map_err(|_| ThreadError::Ended)
     }
 }

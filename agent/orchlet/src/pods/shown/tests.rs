@@ -82,7 +82,7 @@ fn a_version_that_went_back_counts_once_the_watch_cannot_be_late_any_more() {
     assert!(shown.matches(&wanted));
     shown.observe(&restored, Some(&wanted), at).expect("news");
     assert!(!shown.matches(&wanted));
-    assert_eq!(shown.watch_trusted_at(), None, "nobody is woken again and again");
+    assert_eq!(shown.watch_trusted_at(), None, "no wake-up is due again");
     // The same where there is no object any more.
     let mut shown = written();
     assert_eq!(shown.observe(&pod("", PodStatus::default()), Some(&wanted), at), None);

@@ -193,6 +193,20 @@ fn ready_pods_of_a_silent_node_are_marked_once() {
     let mut marked = ready.clone();
     examples::set_ready(&mut marked, "False");
     assert_eq!(plan_on(&marked, "Unknown"), Plan::default());
+    let mut terminating = ready.clone();
+    terminating.metadata.deletion_timestamp = Some(Time::from_unix(90));
+    assert_eq!(plan_on(&terminating, "Unknown").writes.len(), 1, "it would count as serving");
+    let transitions = [
+        (None, "Unknown", true),
+        (Some("True"), "Unknown", true),
+        (Some("False"), "Unknown", false),
+        (Some("Unknown"), "Unknown", false),
+        (Some("True"), "False", false),
+    ];
+    for (old, new, expected) in transitions {
+        let old_node = old.map(node);
+        assert_eq!(falls_silent(old_node.as_ref(), &node(new)), expected, "{old:?} -> {new}");
+    }
     assert!(is_newly_assigned(None, &ready));
     assert!(!is_newly_assigned(Some(&marked), &ready), "its kubelet is back before its node");
 }

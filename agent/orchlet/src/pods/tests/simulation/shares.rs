@@ -65,7 +65,7 @@ fn asked(pod: &Pod) -> i64 {
 pub fn judge(runtime: &Troubled) {
     let running = runtime.running();
     let mut world = lock(&runtime.world);
-    // A static pod begins though nobody knows what the API server's pods ask for, as in Kubernetes.
+    // As in Kubernetes, a static pod starts before the requests of the API server's pods are known.
     let counts = |uid: &&String| world.books.get(*uid).is_some_and(|book| !book.unheard);
     let pods: BTreeSet<&String> = running.iter().map(|(uid, _)| uid).filter(counts).collect();
     let together: i64 =

@@ -1,0 +1,364 @@
+//! The keys that a change of an object queues, for all kinds but those of volumes and disruption budgets.
+
+use std::sync::Arc;
+
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::coordination::v1::Lease;
+use proto_api::core::v1::{
+    ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Secret, Service,
+    ServiceAccount,
+};
+use proto_api::discovery::v1::EndpointSlice;
+use proto_api::selectors::Selector;
+use proto_client::{Change, ObjectKey};
+
+use super::{ReconcileKey, disruption, volumes};
+use crate::controllers::account_token;
+use crate::controllers::addresses::{has_ended, has_selector, trigger_annotation};
+use crate::controllers::deployment;
+use crate::controllers::endpoint_slices::{self, Manager};
+use crate::controllers::node_cidr::has_ranges;
+use crate::controllers::node_lifecycle::{falls_silent, is_newly_assigned, is_ready, is_unknown};
+use crate::controllers::owners;
+use crate::controllers::service_account;
+use crate::informers::Informers;
+
+/// A watched kind whose changes queue keys.
+pub trait Watched: Sized {
+    /// The keys to queue for a change, which the caches contain already.
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey>;
+}
+
+/// Key, new and old state of a change.
+pub(super) type ChangedObject<'a, T> = (&'a ObjectKey, Option<&'a Arc<T>>, Option<&'a Arc<T>>);
+
+pub(super) fn split<T>(change: &Change<T>) -> Option<ChangedObject<'_, T>> {
+    match change {
+        Change::Applied { key, new, old } => Some((key, Some(new), old.as_ref())),
+        Change::Deleted { key, old } => Some((key, None, Some(old))),
+        Change::Synced => None,
+    }
+}
+
+impl Watched for Namespace {
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, Some(namespace), _)) = split(change) else { return Vec::new() };
+        let name = key.name.clone();
+        if namespace.metadata.deletion_timestamp.is_some() {
+            return vec![ReconcileKey::Namespace(name)];
+        }
+        vec![ReconcileKey::ServiceAccount(name.clone()), ReconcileKey::RootCa(name)]
+    }
+}
+
+impl Watched for ServiceAccount {
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, ..)) = split(change) else { return Vec::new() };
+        let token = ReconcileKey::AccountToken(key.clone());
+        if key.name == service_account::NAME {
+            return vec![ReconcileKey::ServiceAccount(key.namespace.clone()), token];
+        }
+        vec![token]
+    }
+}
+
+impl Watched for Secret {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((_, new, old)) = split(change) else { return Vec::new() };
+        let accounts = [new, old].into_iter().flatten();
+        let accounts = accounts
+            .filter_map(|secret| account_token::account_of(informers.names, &secret.metadata));
+        let mut keys: Vec<ReconcileKey> = accounts.map(ReconcileKey::AccountToken).collect();
+        keys.dedup();
+        keys
+    }
+}
+
+impl Watched for ConfigMap {
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let key = split(change).map(|(key, ..)| key);
+        key.map(|key| ReconcileKey::RootCa(key.namespace.clone())).into_iter().collect()
+    }
+}
+
+impl Watched for Service {
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, ..)) = split(change) else { return Vec::new() };
+        let [endpoints, slices] = keys_of_service(key);
+        vec![endpoints, slices, ReconcileKey::Mirror(key.clone())]
+    }
+}
+
+fn keys_of_service(key: &ObjectKey) -> [ReconcileKey; 2] {
+    [ReconcileKey::Endpoints(key.clone()), ReconcileKey::Slices(key.clone())]
+}
+
+impl Watched for Endpoints {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, _)) = split(change) else { return Vec::new() };
+        // A user may create Endpoints before their Service: they are only deleted with a Service.
+        let trigger = trigger_annotation(informers.names);
+        let is_made = new.is_some_and(|found| found.metadata.annotations.contains_key(&trigger));
+        // Endpoints with the trigger annotation were created by this controller; their Service may have been deleted while it was not running.
+        let is_managed = new.is_none() || is_made || informers.services.get(key).is_some();
+        if is_managed {
+            vec![ReconcileKey::Endpoints(key.clone()), ReconcileKey::Mirror(key.clone())]
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+impl Watched for EndpointSlice {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((_, new, old)) = split(change) else { return Vec::new() };
+        let origin = new.or(old).and_then(|slice| endpoint_slices::origin(informers.names, slice));
+        let task = origin.map(|(manager, service)| match manager {
+            Manager::Selector => ReconcileKey::Slices(service),
+            Manager::Mirror => ReconcileKey::Mirror(service),
+        });
+        task.into_iter().collect()
+    }
+}
+
+impl Watched for Pod {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        informers.pods_by_node.apply(key, old.map(|pod| &**pod), new.map(|pod| &**pod));
+        let mut keys = keys_of_services(new, old, &informers.services.within(&key.namespace));
+        if let Some(pod) = new {
+            keys.push(ReconcileKey::PodGc(key.clone()));
+            if !pod.spec.node_name.is_empty() {
+                keys.push(ReconcileKey::TaintEviction(key.clone()));
+            }
+            if is_newly_assigned(old.map(|pod| &**pod), pod) {
+                keys.push(ReconcileKey::PodReadiness(key.clone()));
+            }
+            if has_ended(pod) && !old.is_some_and(|old| has_ended(old)) {
+                keys.push(ReconcileKey::EndedPods);
+            }
+        } else if informers.is_terminating(&key.namespace) {
+            keys.push(ReconcileKey::Namespace(key.namespace.clone()));
+        }
+        keys.extend(volumes::keys_of_pod(informers, key, new, old));
+        keys.extend(disruption::keys_of_pod(informers, key, new, old));
+        for pod in [new, old].into_iter().flatten() {
+            match pod.metadata.owner_references.iter().find(|o| o.controller == Some(true)) {
+                Some(owner) => {
+                    let of = ObjectKey::new(&key.namespace, &owner.name);
+                    match owner.kind.as_str() {
+                        "ReplicaSet" => {
+                            keys.extend(recreating_deployment(informers, &of, new));
+                            keys.push(ReconcileKey::ReplicaSet(of));
+                        }
+                        "ReplicationController" => {
+                            keys.push(ReconcileKey::ReplicationController(of))
+                        }
+                        _ => {}
+                    }
+                }
+                None if new.is_some() && pod.metadata.owner_references.is_empty() => {
+                    // An orphan: a controller that selects it may adopt it.
+                    keys.extend(keys_of_adopters(informers, pod));
+                }
+                None => {}
+            }
+        }
+        keys.dedup();
+        keys
+    }
+}
+
+/// The deployment of a finished or deleted pod if its strategy is Recreate: it waits for old pods to end.
+fn recreating_deployment(
+    informers: &Informers,
+    set: &ObjectKey,
+    pod: Option<&Arc<Pod>>,
+) -> Option<ReconcileKey> {
+    if pod.is_some_and(|pod| !has_ended(pod)) {
+        return None;
+    }
+    let set = informers.replica_sets.get(set)?;
+    let owner = owners::controller(&set.metadata, "Deployment")?;
+    let key = ObjectKey::new(&set.metadata.namespace, &owner.name);
+    let waits = informers.deployments.get(&key).is_some_and(|found| deployment::recreates(&found));
+    waits.then_some(ReconcileKey::Deployment(key))
+}
+
+/// The keys of the Services whose endpoints change between two states of a pod.
+fn keys_of_services(
+    new: Option<&Arc<Pod>>,
+    old: Option<&Arc<Pod>>,
+    services: &[Arc<Service>],
+) -> Vec<ReconcileKey> {
+    if let (Some(new), Some(old)) = (new, old)
+        && endpoint_fields(new) == endpoint_fields(old)
+    {
+        return Vec::new();
+    }
+    let mut keys = Vec::new();
+    for service in services {
+        let selector = Selector::from_map(&service.spec.selector);
+        let selects =
+            |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| selector.matches(&pod.metadata.labels));
+        if has_selector(service) && (selects(new) || selects(old)) {
+            keys.extend(keys_of_service(&ObjectKey::of(&service.metadata)));
+        }
+    }
+    keys
+}
+
+/// The fields of a pod that endpoints are made from.
+fn endpoint_fields(pod: &Pod) -> impl PartialEq + '_ {
+    let (metadata, spec, status) = (&pod.metadata, &pod.spec, &pod.status);
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| &c.status);
+    let identity = (&metadata.uid, &metadata.labels, metadata.deletion_timestamp.is_some());
+    (identity, &spec.node_name, &status.pod_ip, &status.pod_ips, &status.phase, ready)
+}
+
+fn keys_of_adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
+    let mut keys = Vec::new();
+    for controller in informers.replication_controllers.within(&pod.metadata.namespace) {
+        let selector = &controller.spec.selector;
+        if !selector.is_empty() && Selector::from_map(selector).matches(&pod.metadata.labels) {
+            keys.push(ReconcileKey::ReplicationController(ObjectKey::of(&controller.metadata)));
+        }
+    }
+    for set in informers.replica_sets.within(&pod.metadata.namespace) {
+        let selects = set.spec.selector.as_ref().is_some_and(|selector| {
+            let selector = Selector::from_label_selector(selector, "spec.selector");
+            selector.is_ok_and(|selector| selector.matches(&pod.metadata.labels))
+        });
+        if selects {
+            keys.push(ReconcileKey::ReplicaSet(ObjectKey::of(&set.metadata)));
+        }
+    }
+    keys
+}
+
+impl Watched for Node {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        let mut keys = vec![ReconcileKey::NodeLifecycle(key.name.clone())];
+        if new.is_some_and(|node| !has_ranges(node)) {
+            keys.push(ReconcileKey::NodeIpam(key.name.clone()));
+        }
+        keys.extend(volumes::keys_of_node(key, new, old));
+        let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
+        if readiness(new) != readiness(old) {
+            // Whether any node is ready affects the taints of all.
+            let all = informers.nodes.list();
+            if !all.iter().any(|(other, node)| other != key && is_ready(node)) {
+                keys.extend(all.into_iter().map(|(key, _)| ReconcileKey::NodeLifecycle(key.name)));
+            }
+        }
+        let taints = |node: Option<&Arc<Self>>| node.map(|node| node.spec.taints.clone());
+        let unknown = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_unknown(node));
+        let zone = informers.names.sub_label("topology", "zone");
+        let zone =
+            |node: Option<&Arc<Self>>| node.and_then(|n| n.metadata.labels.get(&zone).cloned());
+        let (tainted, moved) = (taints(new) != taints(old), zone(new) != zone(old));
+        let silent = unknown(new) && !unknown(old);
+        let marks_pods = new.is_some_and(|new| falls_silent(old.map(|old| &**old), new));
+        if tainted || moved || silent {
+            for pod in informers.pods_on(&key.name) {
+                let pod_key = ObjectKey::of(&pod.metadata);
+                if tainted || silent {
+                    keys.push(ReconcileKey::PodGc(pod_key.clone()));
+                    keys.push(ReconcileKey::TaintEviction(pod_key.clone()));
+                }
+                if marks_pods {
+                    keys.push(ReconcileKey::PodReadiness(pod_key));
+                }
+                if moved {
+                    let services = informers.services.within(&pod.metadata.namespace);
+                    keys.extend(keys_of_services(Some(&pod), None, &services));
+                }
+            }
+        }
+        keys
+    }
+}
+
+impl Watched for Lease {
+    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, Some(_), _)) = split(change) else { return Vec::new() };
+        vec![ReconcileKey::NodeLifecycle(key.name.clone())]
+    }
+}
+
+/// The key of an object that scales pods, and those of the disruption budgets that count its replicas.
+fn keys_of_scaled<T>(
+    change: &Change<T>,
+    informers: &Informers,
+    reconciled: fn(ObjectKey) -> ReconcileKey,
+    replicas: impl Fn(&T) -> Option<i32>,
+) -> Vec<ReconcileKey> {
+    let Some((key, new, old)) = split(change) else { return Vec::new() };
+    let (new, old) = (new.map(|new| replicas(new)), old.map(|old| replicas(old)));
+    let mut keys = vec![reconciled(key.clone())];
+    keys.extend(disruption::keys_of_scale(informers, &key.namespace, new, old));
+    keys
+}
+
+impl Watched for ReplicaSet {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        let replicas = |set: &Self| set.spec.replicas;
+        let mut keys = keys_of_scaled(change, informers, ReconcileKey::ReplicaSet, replicas);
+        for set in [new, old].into_iter().flatten() {
+            let owner = owners::controller(&set.metadata, "Deployment");
+            keys.extend(owner.map(|owner| {
+                ReconcileKey::Deployment(ObjectKey::new(&key.namespace, &owner.name))
+            }));
+        }
+        keys
+    }
+}
+
+impl Watched for ReplicationController {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let replicas = |controller: &Self| controller.spec.replicas;
+        keys_of_scaled(change, informers, ReconcileKey::ReplicationController, replicas)
+    }
+}
+
+impl Watched for Deployment {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let replicas = |deployment: &Self| deployment.spec.replicas;
+        keys_of_scaled(change, informers, ReconcileKey::Deployment, replicas)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::addresses::examples;
+
+    fn keys(new: Option<Pod>, old: Option<Pod>) -> usize {
+        let services = [Arc::new(examples::service())];
+        keys_of_services(new.map(Arc::new).as_ref(), old.map(Arc::new).as_ref(), &services).len()
+    }
+
+    #[test]
+    fn services_are_queued_only_for_fields_of_endpoints() {
+        let pod = || examples::pod(1);
+        assert_eq!(keys(Some(pod()), None), 2, "Endpoints and slices");
+        assert_eq!(keys(None, Some(pod())), 2);
+        assert_eq!(keys(Some(pod()), Some(pod())), 0);
+        let mut unlike = pod();
+        unlike.metadata.labels.clear();
+        assert_eq!(keys(Some(unlike.clone()), None), 0);
+        assert_eq!(keys(Some(unlike), Some(pod())), 2, "it left the selector");
+        let mut renamed = pod();
+        renamed.metadata.annotations.insert("note".into(), "x".into());
+        renamed.metadata.resource_version = "9".into();
+        assert_eq!(keys(Some(renamed), Some(pod())), 0);
+        let mut unready = pod();
+        examples::set_ready(&mut unready, "False");
+        assert_eq!(keys(Some(unready), Some(pod())), 2);
+        let mut moved = pod();
+        moved.status.pod_ip = "10.1.0.99".into();
+        assert_eq!(keys(Some(moved), Some(pod())), 2);
+    }
+}

@@ -14,7 +14,7 @@ use proto_client::{Client, ListParams};
 
 use crate::agent_process::{self, Agent, is_at_work};
 use crate::bursts::{self, Bursts};
-use crate::report::Report;
+use crate::figures::{Figure, Group, Unit};
 use crate::workload::{Network, PATIENCE};
 use crate::{footprint, own_cluster, probes};
 
@@ -32,16 +32,12 @@ const RESTARTS: usize = 7;
 /// Between two looks at what its tasks know. A look costs it a millisecond.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The rows of bursts, on a cluster of their own.
-pub async fn measure_bursts(
-    bin_dir: &Path,
-    wanted: &bursts::Wanted,
-    report: &mut Report,
-) -> Result<()> {
+/// Bursts, on a cluster of their own.
+pub async fn measure_bursts(bin_dir: &Path, wanted: &bursts::Wanted) -> Result<()> {
     own_cluster::with(bin_dir, &FLAGS, async |spec| {
         let client = prepared(spec).await?;
         let mut agent = Agent::take_over(spec).await?;
-        Bursts::new(spec, &client)?.measure(wanted, &mut agent, report).await
+        Bursts::new(spec, &client)?.measure(wanted, &mut agent).await
     })
     .await
 }
@@ -56,39 +52,33 @@ async fn prepared(spec: &Spec) -> Result<Client> {
     Ok(client)
 }
 
-/// The rows of memory, restarts and probes, on a cluster of their own.
-pub async fn measure_load(bin_dir: &Path, report: &mut Report) -> Result<()> {
-    own_cluster::with(bin_dir, &FLAGS, async |spec| load(spec, report).await).await
+/// Memory, restarts and probes, on a cluster of their own.
+pub async fn measure_load(bin_dir: &Path) -> Result<()> {
+    own_cluster::with(bin_dir, &FLAGS, async |spec| load(spec).await).await
 }
 
-async fn load(spec: &Spec, report: &mut Report) -> Result<()> {
+async fn load(spec: &Spec) -> Result<()> {
     let client = prepared(spec).await?;
-    memory(spec, "no pods", report).await?;
+    memory(spec, 0).await?;
     let bursts = Bursts::new(spec, &client)?;
     let mut agent = Agent::take_over(spec).await?;
     bursts.fill(0..FULL, Network::Host, CLIENTS).await?;
-    memory(spec, "110 pods", report).await?;
-    restarts(spec, &client, &mut agent, report).await?;
+    memory(spec, FULL).await?;
+    restarts(spec, &client, &mut agent).await?;
     bursts.fill(FULL..MANY, Network::Host, CLIENTS).await?;
-    memory(spec, "300 pods", report).await?;
+    memory(spec, MANY).await?;
     bursts.empty(CLIENTS).await?;
     agent.hand_back()?;
-    probes::measure(spec, &client, report).await
+    probes::measure(spec, &client).await
 }
 
-async fn memory(spec: &Spec, what: &str, report: &mut Report) -> Result<()> {
+async fn memory(spec: &Spec, pods: usize) -> Result<()> {
     tokio::time::sleep(SETTLE).await;
-    let agent = [(format!("orchlet, {what}"), agent_process::pid(spec)?)];
-    footprint::each(&agent, report).await
+    footprint::of_agent(agent_process::pid(spec)?, pods).await
 }
 
 /// Kills the agent of a full node, and measures the next one from its start until it is ready and every pod's task has its state.
-async fn restarts(
-    spec: &Spec,
-    client: &Client,
-    agent: &mut Agent<'_>,
-    report: &mut Report,
-) -> Result<()> {
+async fn restarts(spec: &Spec, client: &Client, agent: &mut Agent<'_>) -> Result<()> {
     let before = (changes(spec).await?, versions(client).await?);
     let (mut ready, mut known) = (Vec::new(), Vec::new());
     for _ in 0..RESTARTS {
@@ -104,13 +94,18 @@ async fn restarts(
         // What it would do wrong it would do now.
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
-    report.times("agent killed with 110 pods: start -> ready", ready);
-    report.times("agent killed with 110 pods: start -> all pods known", known);
+    let killed = "agent killed with 110 pods";
+    for (what, samples) in [("start -> ready", ready), ("start -> all pods known", known)] {
+        Figure::of_times(Group::Load, format!("{killed}: {what}"), Unit::Millis, samples).tell()?;
+    }
     let asked = changes(spec).await?.saturating_sub(before.0);
     let after = versions(client).await?;
     let kept = after.iter().filter(|(pod, version)| before.1.get(*pod) == Some(version)).count();
-    let row = format!("{asked} calls, {} of {FULL} pods written", before.1.len() - kept);
-    report.text("the same: changes of the runtime and of the API, in all", row);
+    let written = before.1.len() - kept;
+    for (what, changes) in [("runtime's", asked as f64), ("API's", written as f64)] {
+        let what = format!("{killed}: changes of the {what} pods by {RESTARTS} agents");
+        Figure::new(Group::Load, what, Unit::Count, changes).budget(0.0).tell()?;
+    }
     Ok(())
 }
 

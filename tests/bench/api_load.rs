@@ -12,30 +12,34 @@ use proto_client::{Api, Client, ListParams, WriteParams, request};
 use tokio::task::JoinSet;
 
 use crate::api_server::serve;
-use crate::report::Report;
+use crate::figures::{Figure, Group, KUBERNETES, OURS, Unit};
 
 const CLIENTS: usize = 64;
 const CREATES: usize = 16_000;
 const SERIAL_CREATES: usize = 1_000;
-const WATCHERS: usize = 1_000;
+/// Watchers of one collection, one number after the other.
+const WATCHERS: [usize; 3] = [10, 100, 1_000];
 /// Connections that the watchers share.
 const WATCH_CONNECTIONS: usize = 20;
 const WATCHED_WRITES: usize = 200;
 
-/// All rows.
-pub async fn measure(bin_dir: &Path, report: &mut Report) -> Result<()> {
+/// All of it.
+pub async fn measure(bin_dir: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (mut server, client) = serve(bin_dir, dir.path(), "load").await?;
-    load(&client, report).await?;
+    load(&client, OURS).await?;
     server.kill().await?;
     Ok(())
 }
 
-/// The same for a server that runs already, with an empty namespace `default`.
-pub async fn load(client: &Client, report: &mut Report) -> Result<()> {
-    creates(client, report).await?;
-    lists(client, report).await?;
-    fan_out(client, report).await
+/// The same of a server of that side that runs already, with an empty namespace `default`.
+pub async fn load(client: &Client, side: &str) -> Result<()> {
+    creates(client, side).await?;
+    lists(client, side).await?;
+    for watchers in WATCHERS {
+        fan_out(client, side, watchers).await?;
+    }
+    Ok(())
 }
 
 /// A config map of about 512 bytes.
@@ -46,7 +50,7 @@ fn map(name: String) -> ConfigMap {
     map
 }
 
-async fn creates(client: &Client, report: &mut Report) -> Result<()> {
+async fn creates(client: &Client, side: &str) -> Result<()> {
     let api = client.within::<ConfigMap>("default");
     let mut samples = Vec::new();
     for n in 0..SERIAL_CREATES {
@@ -54,7 +58,10 @@ async fn creates(client: &Client, report: &mut Report) -> Result<()> {
         api.create(&map(format!("serial-{n}")), &WriteParams::default()).await?;
         samples.push(began.elapsed());
     }
-    report.times("API server: durable create, one client", samples);
+    Figure::of_times(Group::Api, "durable create, one client", Unit::Millis, samples)
+        .side(side)
+        .beside(KUBERNETES)
+        .tell()?;
     let mut clients = JoinSet::new();
     let began = Instant::now();
     for number in 0..CLIENTS {
@@ -70,39 +77,41 @@ async fn creates(client: &Client, report: &mut Report) -> Result<()> {
         done??;
     }
     let rate = CREATES as f64 / began.elapsed().as_secs_f64();
-    let row = format!("{rate:8.0} a second (the clients share the machine)");
-    report.text(&format!("API server: durable creates, {CLIENTS} clients"), row);
-    Ok(())
+    Ok(Figure::new(Group::Api, "durable creates", Unit::PerSecond, rate)
+        .at(CLIENTS, "clients")
+        .side(side)
+        .beside(KUBERNETES)
+        .tell()?)
 }
 
-async fn lists(client: &Client, report: &mut Report) -> Result<()> {
+async fn lists(client: &Client, side: &str) -> Result<()> {
     for (what, query) in [
-        ("all 17,000 config maps from memory", "?resourceVersion=0"),
-        ("500 of 17,000 config maps", "?limit=500"),
+        ("list of 17,000 objects", "?resourceVersion=0"),
+        ("list of 500 of 17,000 objects", "?limit=500"),
     ] {
         let mut samples = Vec::new();
-        let mut size = 0;
         for _ in 0..20 {
             let path = format!("/api/v1/namespaces/default/configmaps{query}");
             let began = Instant::now();
-            let answer = client.call(request::get(path)).await?;
+            client.call(request::get(path)).await?;
             samples.push(began.elapsed());
-            size = answer.body.len();
         }
-        report.times(&format!("API server: {what}, {:.1} MB", size as f64 / 1e6), samples);
+        let figure = Figure::of_times(Group::Api, what, Unit::Millis, samples);
+        figure.side(side).beside(KUBERNETES).tell()?;
     }
     Ok(())
 }
 
-async fn fan_out(client: &Client, report: &mut Report) -> Result<()> {
+async fn fan_out(client: &Client, side: &str, count: usize) -> Result<()> {
+    let namespace = format!("kept-quiet-{count}");
     let received = Arc::new(AtomicUsize::new(0));
     let synced = Arc::new(AtomicUsize::new(0));
     let mut watchers = JoinSet::new();
     let connections: Vec<Client> =
         (0..WATCH_CONNECTIONS).map(|_| client.separate()).collect::<Result<_, _>>()?;
-    for number in 0..WATCHERS {
+    for number in 0..count {
         let connection = connections.get(number % WATCH_CONNECTIONS).context("a connection")?;
-        let api: Api<ConfigMap> = connection.within("kept-quiet");
+        let api: Api<ConfigMap> = connection.within(&namespace);
         let (received, synced) = (received.clone(), synced.clone());
         watchers.spawn(async move {
             watch(&api, &ListParams::default(), |observed| {
@@ -117,24 +126,26 @@ async fn fan_out(client: &Client, report: &mut Report) -> Result<()> {
     }
     cluster::apply::apply(
         client,
-        "apiVersion: v1\nkind: Namespace\nmetadata: {name: kept-quiet}\n",
+        &format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}\n"),
     )
     .await?;
-    while synced.load(Ordering::Relaxed) < WATCHERS {
+    while synced.load(Ordering::Relaxed) < count {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let api = client.within::<ConfigMap>("kept-quiet");
+    let api = client.within::<ConfigMap>(&namespace);
     let began = Instant::now();
     for n in 0..WATCHED_WRITES {
         api.create(&map(format!("w{n}")), &WriteParams::default()).await?;
     }
-    let all = WATCHERS * WATCHED_WRITES;
+    let all = count * WATCHED_WRITES;
     while received.load(Ordering::Relaxed) < all && began.elapsed() < Duration::from_secs(60) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let rate = received.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
-    let row = format!("{rate:8.0} events a second (decoded by clients on the same machine)");
-    report.text(&format!("API server: fan-out to {WATCHERS} watchers"), row);
     watchers.shutdown().await;
-    Ok(())
+    Ok(Figure::new(Group::Api, "events to watchers", Unit::PerSecond, rate)
+        .at(count, "watchers")
+        .side(side)
+        .beside(KUBERNETES)
+        .tell()?)
 }

@@ -10,14 +10,14 @@ use proto_api::names::{Names, Profile};
 use proto_client::{Client, config, request};
 use tokio::process::{Child, Command};
 
-use crate::report::Report;
+use crate::figures::{Figure, Group, Unit};
 
 const ROUNDS: usize = 15;
 
-/// All rows about the API server.
-pub async fn measure(bin_dir: &Path, report: &mut Report) -> Result<()> {
-    start(bin_dir, report).await?;
-    crate::api_load::measure(bin_dir, report).await
+/// All about the API server.
+pub async fn measure(bin_dir: &Path) -> Result<()> {
+    start(bin_dir).await?;
+    crate::api_load::measure(bin_dir).await
 }
 
 /// An API server of one's own on loopback, with its store and certificates in `dir`.
@@ -51,7 +51,7 @@ pub async fn serve(bin_dir: &Path, dir: &Path, store: &str) -> Result<(Child, Cl
 }
 
 /// From exec to the first `/readyz` that says so, with an empty store and existing certificates.
-async fn start(bin_dir: &Path, report: &mut Report) -> Result<()> {
+async fn start(bin_dir: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut samples = Vec::new();
     for round in 0..=ROUNDS {
@@ -63,8 +63,7 @@ async fn start(bin_dir: &Path, report: &mut Report) -> Result<()> {
         }
         server.kill().await?;
     }
-    report.times("API server: start to ready", samples);
-    Ok(())
+    Ok(Figure::of_times(Group::Api, "start to ready, empty store", Unit::Millis, samples).tell()?)
 }
 
 async fn wait_port(address: SocketAddr) -> Result<()> {

@@ -14,8 +14,8 @@ use proto_client::{Client, DeleteParams, ListParams, WriteParams};
 
 use crate::agent_only::AgentOnly;
 use crate::agent_process::Agent;
+use crate::figures::{Figure, Group, OURS, RUNTIME, Unit};
 use crate::footprint::Spent;
-use crate::report::Report;
 use crate::runtime_floor::{self, RuntimeFloor};
 use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
@@ -35,6 +35,10 @@ const CLIENTS: usize = 8;
 /// Pods that are created and removed sequentially.
 const CALM: usize = 4;
 const NAMESPACE: &str = "burst";
+/// The side of an agent without an API server.
+const ALONE: &str = "orchlet alone";
+/// The least that ours should be of the best direct use, in percent.
+const SHARE: f64 = 95.0;
 
 /// Which bursts are made; all of them where nothing is said.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -84,39 +88,31 @@ impl<'a> Bursts<'a> {
         })
     }
 
-    /// The rows that are wanted. The node has no pods before and after, and may have no agent after.
-    pub async fn measure(
-        &self,
-        wanted: &Wanted,
-        agent: &mut Agent<'_>,
-        report: &mut Report,
-    ) -> Result<()> {
+    /// The bursts that are wanted. The node has no pods before and after, and may have no agent after.
+    pub async fn measure(&self, wanted: &Wanted, agent: &mut Agent<'_>) -> Result<()> {
         let rounds = wanted.rounds.unwrap_or(ROUNDS);
         for network in wanted.networks() {
-            let widths = self.best_widths(agent, network, report).await?;
+            let widths = self.best_widths(agent, network).await?;
             for pods in wanted.sizes() {
-                self.compare(agent, network, (pods, rounds), &widths, report).await?;
+                self.compare(agent, network, (pods, rounds), &widths).await?;
             }
         }
         Ok(())
     }
 
     /// The best widths of the direct calls, best first.
-    async fn best_widths(
-        &self,
-        agent: &mut Agent<'_>,
-        network: Network,
-        report: &mut Report,
-    ) -> Result<Vec<usize>> {
+    async fn best_widths(&self, agent: &mut Agent<'_>, network: Network) -> Result<Vec<usize>> {
         agent.kill().await?;
         let mut all = Vec::new();
         for width in WIDTHS {
-            all.push((self.directly(TRIAL, width, network).await?.0, width));
+            let took = self.directly(TRIAL, width, network).await?.0;
+            let what = format!("{network}: {TRIAL} pods, so many at a time");
+            Figure::new(Group::Bursts, what, Unit::PerSecond, rate(TRIAL, took))
+                .at(width, "at a time")
+                .side(RUNTIME)
+                .tell()?;
+            all.push((took, width));
         }
-        let row: Vec<String> =
-            all.iter().map(|(took, width)| format!("{width}: {:.1}", rate(TRIAL, *took))).collect();
-        let what = format!("{network}: {TRIAL} pods by runtime calls alone, by pods at a time");
-        report.text(&what, format!("{}   pods/s", row.join("  ")));
         all.sort();
         Ok(all.into_iter().take(FINALISTS).map(|(_, width)| width).collect())
     }
@@ -128,7 +124,6 @@ impl<'a> Bursts<'a> {
         network: Network,
         (pods, rounds): (usize, usize),
         widths: &[usize],
-        report: &mut Report,
     ) -> Result<()> {
         let mut taken = Taken::default();
         for round in 0..rounds {
@@ -156,7 +151,7 @@ impl<'a> Bursts<'a> {
                 }
             }
         }
-        taken.tell(&format!("{network}: burst of {pods}"), pods, report)
+        taken.tell(network, pods)
     }
 
     /// Has the whole system make and remove so many pods.
@@ -311,30 +306,37 @@ struct Taken {
 }
 
 impl Taken {
-    fn tell(self, burst: &str, pods: usize, report: &mut Report) -> Result<()> {
+    fn tell(self, network: Network, pods: usize) -> Result<()> {
         let medians = self.direct.iter().map(|(width, took)| (median(took.clone()), *width));
-        let (best, width) = medians.min().context("no width")?;
-        let row = format!("{:.1} pods/s, {width} at a time", rate(pods, best));
-        report.text(&format!("{burst}, runtime calls alone"), row);
-        let made = pods * self.whole.len();
-        let direct = made * self.direct.len();
+        let (_, width) = medians.min().context("no width")?;
         let floors = self.direct.get(&width).cloned().unwrap_or_default();
-        let sides = [
-            ("agent alone, manifests -> all run", self.alone),
-            ("created -> all Ready", self.whole),
-        ];
-        for (what, took) in sides {
-            let share = shares(floors.iter().zip(&took));
-            let rate = rate(pods, median(took));
-            let row = format!("{rate:.1} pods/s   {share} of the best direct use");
-            report.text(&format!("{burst}, {what}"), row);
+        let figure = |what: &str, unit: Unit, side: &str, samples: Vec<f64>| {
+            let figure = Figure::of(Group::Bursts, format!("{network}: {what}"), unit, samples);
+            figure.at(pods, "pods").side(side)
+        };
+        let rates = |took: &[Duration]| took.iter().map(|took| rate(pods, *took)).collect();
+        let burst = |side: &str, took: &[Duration]| {
+            figure("created -> all run", Unit::PerSecond, side, rates(took)).tell()
+        };
+        burst(RUNTIME, &floors)?;
+        for (side, took) in [(ALONE, &self.alone), (OURS, &self.whole)] {
+            burst(side, took)?;
+            let shares = shares(floors.iter().zip(took));
+            let figure = figure("share of the best direct use", Unit::Share, side, shares);
+            figure.budget(SHARE).tell()?;
         }
-        let row = format!("{:.1} ms", self.spent_directly.machine_ms(direct));
-        report.text(&format!("{burst}, CPU for each pod, direct"), row);
-        report.text(&format!("{burst}, CPU for each pod, agent alone"), self.spent_alone.row(made));
-        report.text(&format!("{burst}, CPU for each pod"), self.spent.row(made));
-        let row = format!("{:.1} pods/s", rate(pods, median(self.ends)));
-        report.text(&format!("{burst}, deleted -> all gone"), row);
+        figure("deleted -> all gone", Unit::PerSecond, OURS, rates(&self.ends)).tell()?;
+        let made = pods * self.whole.len();
+        let cpu = |of: &str, side: &str, ms: f64| {
+            figure(&format!("CPU of {of} for a pod"), Unit::Millis, side, vec![ms]).tell()
+        };
+        let direct = self.spent_directly.machine_ms(made * self.direct.len());
+        cpu("the machine", RUNTIME, direct)?;
+        for (side, spent) in [(ALONE, &self.spent_alone), (OURS, &self.spent)] {
+            cpu("the machine", side, spent.machine_ms(made))?;
+            cpu("orchlet", side, spent.programs_ms("orchlet", made))?;
+        }
+        cpu("all programs", OURS, self.spent.programs_ms("", made))?;
         Ok(())
     }
 }
@@ -348,14 +350,9 @@ fn median(mut samples: Vec<Duration>) -> Duration {
     samples.get(samples.len() / 2).copied().unwrap_or(Duration::MAX)
 }
 
-/// What ours is of the direct use, both of one round: the median of all rounds, the least and the most.
-fn shares<'a>(rounds: impl Iterator<Item = (&'a Duration, &'a Duration)>) -> String {
-    let share = |(direct, ours): (&Duration, &Duration)| direct.div_duration_f64(*ours) * 100.0;
-    let mut all: Vec<f64> = rounds.map(share).collect();
-    all.sort_by(f64::total_cmp);
-    let [least, median, most] =
-        [0, all.len() / 2, all.len().saturating_sub(1)].map(|n| all.get(n).copied().unwrap_or(0.0));
-    format!("{median:.0} % ({least:.0} to {most:.0})")
+/// What ours is of the direct use, both of one round, in percent.
+fn shares<'a>(rounds: impl Iterator<Item = (&'a Duration, &'a Duration)>) -> Vec<f64> {
+    rounds.map(|(direct, ours)| direct.div_duration_f64(*ours) * 100.0).collect()
 }
 
 fn rate(pods: usize, took: Duration) -> f64 {

@@ -1,7 +1,6 @@
 //! Memory and CPU of each program of a cluster, beside the budgets of an idle node.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::iter::Sum;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use anyhow::{Context as _, Result};
 use cluster::spec::Spec;
 use cluster::{programs, supervisor};
 
-use crate::report::Report;
+use crate::figures::{Figure, Group, KUBERNETES, Unit};
 
 /// How long an idle cluster is observed.
 const IDLE: Duration = Duration::from_secs(30);
@@ -30,56 +29,109 @@ pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
         .collect()
 }
 
-/// One row a program, and their sum. For an idle node without pods: rows are compared with the budgets.
-pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
-    let budget = |name: &str| name.starts_with("orchlet").then_some(ORCHLET_BUDGET);
-    let (used, share) = rows(programs, budget, report).await?;
-    report.text("idle: all on one node", row(&used, share, Some(ALL_BUDGET)));
+/// What an idle cluster of that side costs, by program and in all. Ours has budgets.
+pub async fn measure(programs: &[(String, i32)], side: &str) -> Result<()> {
+    let used = Used::of(programs).await?;
+    for used in used.iter().chain([&Used::sum(&used)]) {
+        let budget = match used.name.as_str() {
+            AGENT => Some(ORCHLET_BUDGET),
+            ALL => Some(ALL_BUDGET),
+            _ => None,
+        };
+        used.tell(Group::Idle, budget, |figure| figure.side(side).beside(KUBERNETES))?;
+    }
     Ok(())
 }
 
-/// One row a program.
-pub async fn each(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
-    rows(programs, |_| None, report).await.map(drop)
+/// What the agent costs that has so many pods.
+pub async fn of_agent(pid: i32, pods: usize) -> Result<()> {
+    for used in Used::of(&[(AGENT.to_owned(), pid)]).await? {
+        used.tell(Group::Load, None, |figure| figure.at(pods, "pods"))?;
+    }
+    Ok(())
 }
 
-async fn rows(
-    programs: &[(String, i32)],
-    budget: impl Fn(&str) -> Option<Memory>,
-    report: &mut Report,
-) -> Result<(Vec<Memory>, f64)> {
-    let began = Instant::now();
-    let before: Vec<Duration> = programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
-    let mut samples: Vec<Vec<Memory>> = Vec::new();
-    while began.elapsed() < IDLE {
-        tokio::time::sleep(SAMPLE_INTERVAL).await;
-        samples.push(programs.iter().map(|(_, pid)| Memory::of(*pid)).collect::<Result<_>>()?);
-    }
-    let took = began.elapsed();
-    let mut all_cpu = 0.0;
-    for (at, ((name, pid), before)) in programs.iter().zip(before).enumerate() {
-        let used: Vec<Memory> = samples.iter().map(|sample| sample[at]).collect();
-        let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
-        all_cpu += share;
-        report.text(&format!("idle: {name}"), row(&used, share, budget(name)));
-    }
-    let all = samples.iter().map(|sample| sample.iter().copied().sum()).collect();
-    Ok((all, all_cpu))
+/// The sum of all programs.
+const ALL: &str = "all programs";
+/// The program that runs pods, ours or another.
+const AGENT: &str = "node agent";
+
+/// What a program does in a cluster, whoever's program it is.
+fn role(program: &str) -> &str {
+    const ROLES: [(&str, &[&str]); 5] = [
+        (AGENT, &["orchlet", "kubelet"]),
+        ("Service proxy", &["orch-proxy", "kube-proxy"]),
+        ("API server", &["orch-apiserver", "kube-apiserver"]),
+        ("controller manager", &["orch-controller-manager", "kube-controller-manager"]),
+        ("scheduler", &["orch-scheduler", "kube-scheduler"]),
+    ];
+    let of = |(_, programs): &&(&str, &[&str])| programs.iter().any(|p| program.starts_with(p));
+    ROLES.iter().find(of).map_or(program, |(role, _)| role)
 }
 
-/// The mean over all samples, its budget, and the largest proportional set size in one of them.
-fn row(samples: &[Memory], share: f64, budget: Option<Memory>) -> String {
-    let all: Memory = samples.iter().copied().sum();
-    let count = u64::try_from(samples.len().max(1)).unwrap_or(1);
-    let mean =
-        Memory { pss_kb: all.pss_kb / count, private_dirty_kb: all.private_dirty_kb / count };
-    let most = samples.iter().map(|sample| sample.pss_kb).max().unwrap_or_default();
-    let budget = match budget {
-        Some(budget) if mean.exceeds(budget) => format!("   OVER BUDGET of {budget}"),
-        Some(budget) => format!("   budget {budget}"),
-        None => String::new(),
-    };
-    format!("{mean}, at most {:.1} MB   CPU {share:5.2} % of a core{budget}", mb(most))
+/// What a program cost while it was observed.
+struct Used {
+    name: String,
+    /// At each look.
+    samples: Vec<Memory>,
+    /// Percent of a core.
+    share: f64,
+}
+
+impl Used {
+    /// Observes programs for a while.
+    async fn of(programs: &[(String, i32)]) -> Result<Vec<Used>> {
+        let began = Instant::now();
+        let before: Vec<Duration> =
+            programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
+        let new = |(name, _): &(String, i32)| Used {
+            name: role(name).to_owned(),
+            samples: Vec::new(),
+            share: 0.0,
+        };
+        let mut all: Vec<Used> = programs.iter().map(new).collect();
+        while began.elapsed() < IDLE {
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
+            for (used, (_, pid)) in all.iter_mut().zip(programs) {
+                used.samples.push(Memory::of(*pid)?);
+            }
+        }
+        let took = began.elapsed();
+        for ((used, (_, pid)), before) in all.iter_mut().zip(programs).zip(before) {
+            used.share = cpu(*pid)?.saturating_sub(before).div_duration_f64(took) * 100.0;
+        }
+        Ok(all)
+    }
+
+    fn sum(all: &[Used]) -> Used {
+        let looks = all.iter().map(|used| used.samples.len()).min().unwrap_or_default();
+        let at = |look: usize| all.iter().filter_map(|used| used.samples.get(look).copied()).sum();
+        Used {
+            name: ALL.to_owned(),
+            samples: (0..looks).map(at).collect(),
+            share: all.iter().map(|used| used.share).sum(),
+        }
+    }
+
+    /// Three figures, each completed by `with`.
+    fn tell(
+        &self,
+        group: Group,
+        budget: Option<Memory>,
+        with: impl Fn(Figure) -> Figure,
+    ) -> Result<()> {
+        let of = |what: &str, kb: fn(&Memory) -> u64| {
+            let samples = self.samples.iter().map(|sample| mb(kb(sample))).collect();
+            let figure =
+                Figure::of(group, format!("{}: {what}", self.name), Unit::Megabytes, samples);
+            let figure = with(figure);
+            budget.map_or(figure.clone(), |budget| figure.budget(mb(kb(&budget))))
+        };
+        of("PSS", |memory| memory.pss_kb).tell()?;
+        of("private dirty", |memory| memory.private_dirty_kb).tell()?;
+        let cpu = Figure::new(group, format!("{}: CPU", self.name), Unit::Core, self.share);
+        Ok(with(cpu).tell()?)
+    }
 }
 
 fn mb(kb: u64) -> f64 {
@@ -107,8 +159,9 @@ impl Memory {
         Ok(Memory { pss_kb: field("Pss:")?, private_dirty_kb: field("Private_Dirty:")? })
     }
 
-    fn exceeds(self, budget: Memory) -> bool {
-        self.pss_kb > budget.pss_kb || self.private_dirty_kb > budget.private_dirty_kb
+    /// Proportional set size and private dirty memory, in millions of bytes.
+    pub fn megabytes(self) -> (f64, f64) {
+        (mb(self.pss_kb), mb(self.private_dirty_kb))
     }
 }
 
@@ -121,14 +174,7 @@ impl Sum for Memory {
     }
 }
 
-impl fmt::Display for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pss, dirty) = (mb(self.pss_kb), mb(self.private_dirty_kb));
-        write!(f, "PSS {pss:.1} MB, private dirty {dirty:.1} MB")
-    }
-}
-
-/// CPU time of each program of the cluster, of this program, and of the whole machine.
+/// CPU time of each program of the cluster, and of the whole machine.
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
     machine: Duration,
@@ -138,8 +184,7 @@ pub struct Spent {
 impl Spent {
     /// Since their start.
     pub fn now(spec: &Spec) -> Result<Spent> {
-        let own = i32::try_from(std::process::id())?;
-        let running = ours(spec).into_iter().chain([("this program".to_owned(), own)]);
+        let running = ours(spec).into_iter();
         let programs = running.map(|(name, pid)| Ok((name, cpu(pid)?))).collect::<Result<_>>()?;
         Ok(Spent { machine: busy()?, programs })
     }
@@ -170,12 +215,10 @@ impl Spent {
         self.machine.as_secs_f64() * 1e3 / count as f64
     }
 
-    /// For each of `count`, in one line.
-    pub fn row(&self, count: usize) -> String {
-        let ms = |spent: &Duration| spent.as_secs_f64() * 1e3 / count as f64;
-        let programs = self.programs.iter().map(|(name, spent)| format!("{name} {:.2}", ms(spent)));
-        let programs: Vec<String> = programs.collect();
-        format!("{:.1} ms: {}", self.machine_ms(count), programs.join(", "))
+    /// Milliseconds of the programs whose name begins so, for each of `count`.
+    pub fn programs_ms(&self, prefix: &str, count: usize) -> f64 {
+        let of = self.programs.iter().filter(|(name, _)| name.starts_with(prefix));
+        of.map(|(_, spent)| spent.as_secs_f64()).sum::<f64>() * 1e3 / count as f64
     }
 }
 

@@ -12,7 +12,7 @@ use proto_api::core::v1::{ConfigMap, Pod};
 use proto_client::{Client, DeleteParams, Patch, WriteParams};
 use serde_json::json;
 
-use crate::report::Report;
+use crate::figures::{Figure, Group, KUBERNETES, OURS, RUNTIME, Unit};
 use crate::runtime_floor::{self, RuntimeFloor};
 use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
@@ -25,6 +25,8 @@ const STAMP: &str = "/stamp/at";
 
 /// A cluster whose pods are timed: ours, or another one on this machine.
 pub struct Target {
+    /// Whose it is.
+    pub side: &'static str,
     /// Its administrator.
     pub client: Client,
     /// Where its only node keeps the pods' directories.
@@ -41,6 +43,7 @@ impl Target {
     /// A running cluster of ours with the busybox image.
     pub fn ours(spec: &Spec) -> Result<Target> {
         Ok(Target {
+            side: OURS,
             client: cluster::demo::client(spec, up::names(spec))?,
             pods_dir: spec.node_dir("node-1").join("orchlet/pods"),
             image: BUSYBOX_IMAGE.to_owned(),
@@ -49,18 +52,25 @@ impl Target {
         })
     }
 
-    /// All rows about pods.
-    pub async fn measure(&self, report: &mut Report) -> Result<()> {
+    /// All about pods.
+    pub async fn measure(&self) -> Result<()> {
         let manifest =
             format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
         apply(&self.client, &manifest).await?;
         for network in Network::BOTH {
             let (starts, ends) = self.pods(network).await?;
-            report.times(&format!("{network}: pod created -> Ready on a watch"), starts);
-            report.times(&format!("{network}: pod deleted -> gone on a watch"), ends);
+            for (what, samples) in [(created(network), starts), (deleted(network), ends)] {
+                let figure = Figure::of_times(Group::Node, what, Unit::Millis, samples);
+                figure.side(self.side).beside(RUNTIME).beside(KUBERNETES).tell()?;
+            }
         }
-        report.times("container killed -> its successor runs", self.restarts().await?);
-        report.times("config map written -> file switched", self.rotations().await?);
+        for (what, samples) in [
+            ("container killed -> its successor runs", self.restarts().await?),
+            ("config map written -> file switched", self.rotations().await?),
+        ] {
+            let figure = Figure::of_times(Group::Node, what, Unit::Millis, samples);
+            figure.side(self.side).beside(KUBERNETES).tell()?;
+        }
         Ok(())
     }
 
@@ -160,8 +170,18 @@ impl Target {
     }
 }
 
+/// A pod's start, as a watch shows it.
+fn created(network: Network) -> String {
+    format!("{network}: pod created -> Ready")
+}
+
+/// A pod's end, as a watch shows it.
+fn deleted(network: Network) -> String {
+    format!("{network}: pod deleted -> gone")
+}
+
 /// The calls that the agent makes to the runtime, and nothing else.
-pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
+pub async fn floor(spec: &Spec) -> Result<()> {
     let floor = RuntimeFloor::new(spec)?;
     for network in Network::BOTH {
         let (mut starts, mut ends) = (Vec::new(), Vec::new());
@@ -176,8 +196,10 @@ pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
             floor.end(&made, Duration::from_secs(5)).await?;
             ends.push(began.elapsed());
         }
-        report.times(&format!("{network}: runtime calls alone, start"), starts);
-        report.times(&format!("{network}: runtime calls alone, stop and remove"), ends);
+        for (what, samples) in [(created(network), starts), (deleted(network), ends)] {
+            let figure = Figure::of_times(Group::Node, what, Unit::Millis, samples);
+            figure.side(RUNTIME).tell()?;
+        }
     }
     Ok(())
 }

@@ -12,11 +12,11 @@ use cluster::{down, up};
 /// The directory of these clusters: there is one of them at a time.
 const DIR: &str = "/var/tmp/orch-bench";
 
-/// Brings up one node with the programs of `bin_dir`, its agent with `agent_flags`, takes `rows` there and removes it, whatever came of them.
+/// Brings up one node with the programs of `bin_dir`, its agent with `agent_flags`, measures there and removes it, whatever came of them.
 pub async fn with(
     bin_dir: &Path,
     agent_flags: &[&str],
-    rows: impl AsyncFnOnce(&Spec) -> Result<()>,
+    work: impl AsyncFnOnce(&Spec) -> Result<()>,
 ) -> Result<()> {
     let dir = PathBuf::from(DIR);
     let _alone = alone(&dir.with_extension("lock"))?;
@@ -33,7 +33,7 @@ pub async fn with(
     // Cancel safe: whatever was begun is removed below.
     let measured = tokio::select! {
         signal = proto_daemon::drain::stop_signal() => Err(anyhow!("ended by {}", signal?)),
-        measured = async { rows(&up::up(&flags, &Progress::new()).await?).await } => measured,
+        measured = async { work(&up::up(&flags, &Progress::new()).await?).await } => measured,
     };
     let removed = down::down(&dir, &Progress::new()).await;
     measured.and(removed)

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use proto_api::names::{Names, Profile};
 use proto_client::{Client, config, request};
+use serde_json::Value;
 
+use crate::figures::{self, KUBERNETES};
 use crate::node::Target;
-use crate::report::Report;
 use crate::{api_load, footprint};
 
 /// Where the other cluster is. It runs on this machine and has one node.
@@ -34,16 +35,20 @@ fn program(text: &str) -> Result<(String, i32)> {
 }
 
 /// Idle footprint first, then pods if there is a node to look at, then the API server under load.
-pub async fn measure(flags: Flags, report: &mut Report) -> Result<()> {
+pub async fn measure(flags: Flags) -> Result<()> {
     let config = config::file::load(&flags.kubeconfig, None)?;
     let client = Client::new(&config, Names::new(Profile::Kubernetes), "bench/0")?;
+    let version = client.call(request::get("/version".into())).await?.body;
+    let version: Value = serde_json::from_slice(&version)?;
+    let version = version["gitVersion"].as_str().context("no version")?;
+    figures::tell_version(KUBERNETES, version)?;
     if !flags.programs.is_empty() {
-        footprint::measure(&flags.programs, report).await?;
+        footprint::measure(&flags.programs, KUBERNETES).await?;
     }
     if let Some(pods_dir) = flags.pods_dir {
         let (image, client) = (flags.image, client.clone());
-        let target = Target { client, pods_dir, image, rounds: 10, rotations: 3 };
-        target.measure(report).await?;
+        let target = Target { side: KUBERNETES, client, pods_dir, image, rounds: 10, rotations: 3 };
+        target.measure().await?;
     }
     // A server under load may shed it; it is given time to say that it is well.
     for _ in 0..100 {
@@ -52,5 +57,5 @@ pub async fn measure(flags: Flags, report: &mut Report) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    api_load::load(&client, report).await
+    api_load::load(&client, KUBERNETES).await
 }

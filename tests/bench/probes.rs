@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::report::Report;
+use crate::figures::{Figure, Group, Unit};
 use crate::workload::{Network, SCRIPT, container, pod};
 use crate::{agent_process, bursts, footprint};
 
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const HEAD_MAX: usize = 4096;
 
 /// Counts the requests of many containers' probes at a server of this program, and their cost.
-pub async fn measure(spec: &Spec, client: &Client, report: &mut Report) -> Result<()> {
+pub async fn measure(spec: &Spec, client: &Client) -> Result<()> {
     let listener = TcpListener::bind((spec.host_address(), 0)).await?;
     let address = listener.local_addr()?;
     let asked = Arc::<AtomicU64>::default();
@@ -56,11 +56,17 @@ pub async fn measure(spec: &Spec, client: &Client, report: &mut Report) -> Resul
     let share = footprint::cpu(pid)?.saturating_sub(cpu).as_secs_f64() / took * 100.0;
     let memory = footprint::Memory::of(pid)?;
     server.abort();
-    let row = format!(
-        "{rate:.0} a second   CPU {share:.1} % of a core, {:.0} us each   {memory}",
-        share * 1e4 / rate
-    );
-    report.text(&format!("http probes, {PODS} pods of {CONTAINERS} containers"), row);
+    let (pss, dirty) = memory.megabytes();
+    for (what, unit, value) in [
+        ("probes", Unit::PerSecond, rate),
+        ("orchlet's CPU", Unit::Core, share),
+        ("orchlet's CPU for a probe", Unit::Micros, share * 1e4 / rate),
+        ("orchlet's PSS", Unit::Megabytes, pss),
+        ("orchlet's private dirty memory", Unit::Megabytes, dirty),
+    ] {
+        let what = format!("{PODS} pods of {CONTAINERS} containers with http probes: {what}");
+        Figure::new(Group::Load, what, unit, value).tell()?;
+    }
     Ok(())
 }
 

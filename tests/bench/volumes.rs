@@ -15,8 +15,8 @@ use proto_client::{Client, ListParams, Patch, WriteParams};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
+use crate::figures::{Figure, Group, Unit};
 use crate::own_cluster;
-use crate::report::Report;
 
 const NAMESPACE: &str = "bench-volumes";
 const ROUNDS: usize = 200;
@@ -28,21 +28,21 @@ const PASSES: usize = 7;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// On a cluster of its own, which it removes.
-pub async fn measure(bin_dir: &Path, report: &mut Report) -> Result<()> {
-    own_cluster::with(bin_dir, &[], async |spec| rows(spec, report).await).await
+pub async fn measure(bin_dir: &Path) -> Result<()> {
+    own_cluster::with(bin_dir, &[], async |spec| follow(spec).await).await
 }
 
-async fn rows(spec: &Spec, report: &mut Report) -> Result<()> {
+async fn follow(spec: &Spec) -> Result<()> {
     cluster::demo::import_images(spec).await?;
     let client = cluster::demo::client(spec, up::names(spec))?;
     apply(&client, &format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n"))
         .await?;
-    one_volume(spec, &client, report).await?;
-    many_volumes(spec, &client, report).await
+    one_volume(spec, &client).await?;
+    many_volumes(spec, &client).await
 }
 
 /// A config map's volume and the floor, measured by the same writes.
-async fn one_volume(spec: &Spec, client: &Client, report: &mut Report) -> Result<()> {
+async fn one_volume(spec: &Spec, client: &Client) -> Result<()> {
     let maps = client.within::<ConfigMap>(NAMESPACE);
     let mut map = ConfigMap::default();
     map.metadata.name = "settings".into();
@@ -65,9 +65,12 @@ async fn one_volume(spec: &Spec, client: &Client, report: &mut Report) -> Result
         ours.push(here);
         least.push(there);
     }
-    report.far_times("config map written -> a watch and a rename (floor)", least);
-    report.far_times("config map written -> file in the container", ours);
-    Ok(())
+    let figure = |samples| {
+        let what = "config map written -> file in the container";
+        Figure::of_times(Group::Volumes, what, Unit::Millis, samples)
+    };
+    figure(least).side("a watch and a rename").tell()?;
+    Ok(figure(ours).tell()?)
 }
 
 /// When each of two files has had the value, since `began`. Looks every 100 us or so, which a timer of this program's runtime does not.
@@ -120,7 +123,7 @@ impl Drop for Floor {
 }
 
 /// A thousand mounts of one secret follow it.
-async fn many_volumes(spec: &Spec, client: &Client, report: &mut Report) -> Result<()> {
+async fn many_volumes(spec: &Spec, client: &Client) -> Result<()> {
     let secrets = client.within::<Secret>(NAMESPACE);
     let mut secret = Secret::default();
     secret.metadata.name = "shared".into();
@@ -151,8 +154,7 @@ async fn many_volumes(spec: &Spec, client: &Client, report: &mut Report) -> Resu
         samples.push(began.elapsed());
     }
     let what = format!("secret written -> all of its {} files in containers", files.len());
-    report.far_times(&what, samples);
-    Ok(())
+    Ok(Figure::of_times(Group::Volumes, what, Unit::Millis, samples).tell()?)
 }
 
 fn pod(name: &str, volumes: &Value) -> Value {

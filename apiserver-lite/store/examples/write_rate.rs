@@ -1,7 +1,10 @@
-//! Prints the rate of durable writes: `write_rate [directory [seconds]]`.
+//! Measures the rate of durable writes, also for `hack/bench`: `write_rate [directory [seconds]]`.
 //!
 //! For 1, 16, 64 and 256 clients, each creating records of 1 KiB one after the other: writes per second and latency. They depend on
-//! the file system of the directory; the first line is the lower bound, an append and `fdatasync` of the same size.
+//! the file system of the directory; the lower bound is an append and `fdatasync` of the same size.
+
+#[path = "../../../tests/bench/figures.rs"]
+mod figures;
 
 use std::{
     error::Error,
@@ -15,7 +18,11 @@ use std::{
 use apiserver_store::{Identity, Medium, Store, StoreConfig, Write};
 use bytes::Bytes;
 
+use figures::{Figure, Group, Unit};
+
 const VALUE_LEN: usize = 1024;
+/// What the lower bound is measured by as well.
+const WRITE: &str = "a durable write";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -32,7 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let opened = start.elapsed();
         runtime.block_on(run(&store, clients, Duration::from_secs(seconds)))?;
         runtime.block_on(store.close());
-        println!("    opened empty in {opened:?}");
+        if clients == 1 {
+            Figure::of_times(Group::Store, "opened empty", Unit::Millis, [opened]).tell()?;
+        }
         std::fs::remove_dir_all(&path)?;
     }
     Ok(())
@@ -49,8 +58,8 @@ fn floor(path: &Path) -> Result<(), Box<dyn Error>> {
         latencies.push(start.elapsed());
     }
     std::fs::remove_file(path)?;
-    print("append + fdatasync", &mut latencies);
-    Ok(())
+    let figure = Figure::of_times(Group::Store, WRITE, Unit::Millis, latencies);
+    Ok(figure.at(1_u64, "clients").side("append and fdatasync").tell()?)
 }
 
 async fn run(store: &Store<Bytes>, clients: usize, length: Duration) -> Result<(), Box<dyn Error>> {
@@ -80,13 +89,8 @@ async fn run(store: &Store<Bytes>, clients: usize, length: Duration) -> Result<(
         latencies.extend(task.await?.map_err(|error| error.to_string())?);
     }
     let rate = latencies.len() as f64 / length.as_secs_f64();
-    print(&format!("{clients} clients: {rate:.0} writes/s"), &mut latencies);
-    Ok(())
-}
-
-fn print(what: &str, latencies: &mut [Duration]) {
-    latencies.sort_unstable();
-    let at =
-        |share: usize| latencies.get(latencies.len() * share / 100).copied().unwrap_or_default();
-    println!("{what}: p50 {:?} p99 {:?}", at(50), at(99));
+    let rate = Figure::new(Group::Store, "durable writes", Unit::PerSecond, rate);
+    rate.at(clients, "clients").tell()?;
+    let latency = Figure::of_times(Group::Store, WRITE, Unit::Millis, latencies);
+    Ok(latency.at(clients, "clients").tell()?)
 }

@@ -5,17 +5,15 @@
 //! - The program with an API server in this process: start, memory, from the bytes of a change on the watch's socket
 //!   to the commit, and the longest health request meanwhile ([`watch`]). Needs the program in the parent directory.
 //! - kube-proxy's layouts, a chain per Service, at feasible sizes ([`peers`]).
-//! - kube-proxy itself, if its path is given ([`theirs`]).
+//! - The program beside kube-proxy, if its path is given ([`theirs`]).
 //! - Stale flows found and deleted in a full conntrack table ([`stale`]).
 
-#![allow(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "a program for people, which may end anywhere"
-)]
+#![allow(clippy::unwrap_used, reason = "a program for people, which may end anywhere")]
 
 #[path = "../../tests/support/api.rs"]
 mod api;
+#[path = "../../../../tests/bench/figures.rs"]
+mod figures;
 mod memory;
 mod network;
 mod packets;
@@ -63,7 +61,7 @@ enum Part {
     Watch,
     /// kube-proxy's layouts.
     Peers,
-    /// kube-proxy, if its path is given.
+    /// The program with 1,000 Services, and kube-proxy if its path is given.
     Program,
     /// Stale flows.
     Stale,
@@ -77,21 +75,15 @@ fn main() {
     let roads = needs_roads.then(packets::Roads::make);
     if wanted(Part::Plane) || wanted(Part::Packets) {
         plane::measure_all(&flags.sizes, roads.as_ref().filter(|_| wanted(Part::Packets)));
-        println!();
     }
     if wanted(Part::Watch) {
         watch::measure_all(&flags.sizes);
-        println!();
     }
     if let Some(roads) = roads.as_ref().filter(|_| wanted(Part::Peers)) {
         peers::measure_all(&flags.peer_sizes, roads);
-        println!();
     }
-    if let (Some(roads), Some(peer)) =
-        (roads.as_ref().filter(|_| wanted(Part::Program)), &flags.peer)
-    {
-        theirs::measure(peer, &flags.peer_flags, roads);
-        println!();
+    if let Some(roads) = roads.as_ref().filter(|_| wanted(Part::Program)) {
+        theirs::measure(flags.peer.as_deref(), &flags.peer_flags, roads);
     }
     if wanted(Part::Stale) {
         stale::measure();

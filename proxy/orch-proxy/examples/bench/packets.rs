@@ -14,6 +14,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
+use crate::figures::{Figure, Group, KUBE_PROXY, OURS, Unit};
 use crate::network::{Processors, Road, SERVERS, inside, keep_to};
 use crate::sys::raw_socket;
 
@@ -71,48 +72,30 @@ const QUESTIONS: [Question; 6] = [
     Question::new(true, true, true),
 ];
 
-/// Nanoseconds of one kind, in the order of [`QUESTIONS`].
-struct Costs([f64; 6]);
+/// Nanoseconds of one kind in each round, in the order of [`QUESTIONS`].
+struct Costs([Vec<f64>; 6]);
 
 impl Costs {
-    /// The medians of the rounds.
-    fn of(rounds: [Vec<f64>; 6]) -> Self {
-        Self(rounds.map(|mut all| {
-            all.sort_unstable_by(f64::total_cmp);
-            all.get(all.len() / 2).copied().unwrap_or_default()
-        }))
+    /// What a side pays for `what`: as a multiple of the same without Services, round by round; ours in nanoseconds too, without Services.
+    fn tell(self, side: &str, services: u32, what: &str) {
+        let [plain, here, service, plain_all, _, service_all] = self.0;
+        let times = |paid: &[f64], plain: &[f64]| {
+            paid.iter().zip(plain).map(|(paid, plain)| paid / plain).collect()
+        };
+        let tell = |how: &str, unit, samples| {
+            let figure = Figure::of(Group::Packets, format!("{what}, {how}"), unit, samples);
+            let figure = figure.at(services, crate::plane::SERVICES).side(side);
+            let is_compared = side == OURS && services == crate::theirs::SERVICES;
+            let is_compared = is_compared && unit == Unit::Times;
+            if is_compared { figure.beside(KUBE_PROXY) } else { figure }.tell().unwrap();
+        };
+        tell("one address", Unit::Times, times(&service, &plain));
+        tell("all at random", Unit::Times, times(&service_all, &plain_all));
+        tell("past all Services", Unit::Times, times(&here, &plain));
+        if side == OURS {
+            tell("without Services", Unit::Nanos, plain);
+        }
     }
-
-    fn row(&self, layout: &str, services: u32, what: &str) {
-        let [plain, here, service, plain_all, here_all, service_all] = self.0;
-        println!(
-            "{layout:<22} {services:>8} {what:<24} {plain:>7.0} {here:>7.0} {service:>7.0} {:>6.2}x   \
-             {plain_all:>7.0} {here_all:>7.0} {service_all:>7.0} {:>6.2}x",
-            service / plain,
-            service_all / plain_all,
-        );
-    }
-}
-
-/// Prints the header.
-pub fn head() {
-    println!(
-        "what packets pay, ns (plain: over a node without services; direct: past the services; x: service / plain)"
-    );
-    println!(
-        "{:<22} {:>8} {:<24} {:>7} {:>7} {:>7} {:>7}   {:>7} {:>7} {:>7} {:>7}",
-        "layout",
-        "services",
-        "one address, then all",
-        "plain",
-        "direct",
-        "service",
-        "",
-        "plain",
-        "direct",
-        "service",
-        ""
-    );
 }
 
 impl Roads {
@@ -140,28 +123,14 @@ impl Roads {
         if question.here { &self.here } else { &self.plain }
     }
 
-    /// Measures the loaded tables.
-    pub fn measure(&self, layout: &str, services: u32) {
+    /// Measures the loaded tables of a side.
+    pub fn measure(&self, side: &str, services: u32) {
         let first = |question| self.first_packets(question, services);
-        self.rounds(first).row(layout, services, "first packet");
+        self.rounds(first).tell(side, services, "first packet");
         let known = |question| self.known_packets(question, services);
-        self.rounds(known).row(layout, services, "packet of a connection");
+        self.rounds(known).tell(side, services, "packet of a connection");
         let connected = |question| self.connections(question, services);
-        let connected = self.rounds(connected);
-        connected.row(layout, services, "to connect");
-        let rates = connected.0.map(|nanos| 1e9 / nanos);
-        println!(
-            "{:<22} {services:>8} {:<24} {:>7.0} {:>7.0} {:>7.0} {:>7}   {:>7.0} {:>7.0} {:>7.0}",
-            layout,
-            "connections a second",
-            rates[0],
-            rates[1],
-            rates[2],
-            "",
-            rates[3],
-            rates[4],
-            rates[5],
-        );
+        self.rounds(connected).tell(side, services, "to connect");
     }
 
     fn rounds(&self, measure: impl Fn(Question) -> f64) -> Costs {
@@ -176,7 +145,7 @@ impl Roads {
                 }
             }
         }
-        Costs::of(rounds)
+        Costs(rounds)
     }
 
     /// Cost of the first packet of a connection.

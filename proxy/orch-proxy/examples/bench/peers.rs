@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 
+use crate::figures::Unit;
 use crate::packets::Roads;
+use crate::plane::{LOAD, LOAD_IN_KERNEL, REPLACE, REPLACE_IN_KERNEL, figure};
 
 /// Changes that are timed.
 const ROUNDS: u32 = 20;
@@ -42,18 +44,6 @@ pub fn with_one_rule(measure: impl FnOnce()) {
 
 /// Loads each size, replaces single endpoints, and sends packets.
 pub fn measure_all(sizes: &[u32], roads: &Roads) {
-    println!(
-        "for comparison, by nft: kp has a chain for each service and endpoint, kpn for each service"
-    );
-    println!(
-        "{:<22} {:>8} {:>12} {:>14} {:>24} {:>24}",
-        "layout",
-        "services",
-        "load",
-        "its kernel CPU",
-        "replace ep p50/p99",
-        "its kernel CPU p50/p99"
-    );
     for services in sizes {
         for peer in [Peer::Older, Peer::Newer] {
             peer.measure(*services, roads);
@@ -63,7 +53,7 @@ pub fn measure_all(sizes: &[u32], roads: &Roads) {
 
 impl Peer {
     fn name(self) -> &'static str {
-        if self == Self::Older { "kp, by nft" } else { "kpn, by nft" }
+        if self == Self::Older { "nft, chain per endpoint" } else { "nft, chain per Service" }
     }
 
     fn measure(self, services: u32, roads: &Roads) {
@@ -74,15 +64,14 @@ impl Peer {
             nft(&self.change(n, round + 1))
         });
         let (wall, kernel): (Vec<_>, Vec<_>) = changes.map(|took| (took.wall, took.kernel)).unzip();
-        println!(
-            "{:<22} {services:>8} {:>9.0} ms {:>11.0} ms {:>24} {:>24}",
-            self.name(),
-            load.wall.as_secs_f64() * 1e3,
-            load.kernel.as_secs_f64() * 1e3,
-            crate::plane::quantiles(wall),
-            crate::plane::quantiles(kernel),
-        );
-        crate::packets::head();
+        for (what, unit, times) in [
+            (LOAD, Unit::Millis, vec![load.wall]),
+            (LOAD_IN_KERNEL, Unit::Millis, vec![load.kernel]),
+            (REPLACE, Unit::Micros, wall),
+            (REPLACE_IN_KERNEL, Unit::Micros, kernel),
+        ] {
+            figure(what, unit, services, times).side(self.name()).tell().unwrap();
+        }
         roads.measure(self.name(), services);
         nft("delete table ip peer\n");
     }

@@ -1,5 +1,5 @@
-//! From the node-local model to the kernel. One line per size: a load, then the kernel's part and the total of
-//! replacing an endpoint, of adding or removing an endpoint, of adding or removing a Service, of bulk changes.
+//! From the node-local model to the kernel, for each size: a load, then the kernel's part and the total of replacing an endpoint, of adding or removing an
+//! endpoint, of adding or removing a Service, of bulk changes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,45 +14,43 @@ use proxy_rules::model::{
 };
 use proxy_rules::{Dataplane, Pass};
 
-use crate::memory::Group;
-use crate::packets::{self, Roads};
+use crate::figures::{Figure, Group, OURS, Unit};
+use crate::memory;
+use crate::packets::Roads;
 
 /// Endpoints per Service.
 const ENDPOINTS: u32 = 3;
 /// Repetitions of each small change.
 const ROUNDS: u32 = 2000;
 
+/// What is varied.
+pub const SERVICES: &str = "Services";
+/// What other layouts are measured by as well.
+pub const LOAD: &str = "load from nothing";
+pub const LOAD_IN_KERNEL: &str = "load from nothing, in the kernel";
+pub const REPLACE: &str = "one endpoint replaced";
+pub const REPLACE_IN_KERNEL: &str = "one endpoint replaced, in the kernel";
+
 /// Kernel memory is stable after this time.
 const SETTLED: Duration = Duration::from_millis(300);
 
 /// Measures each size; with `roads`, the cost of packets too.
 pub fn measure_all(sizes: &[u32], roads: Option<&Roads>) {
-    let group = Group::enter();
-    println!("from the model to the kernel, {ENDPOINTS} endpoints a service");
-    println!(
-        "{:>9} {:>10} {:>10} {:>16} {:>16} {:>16} {:>16} {:>12} {:>9} {:>20}",
-        "services",
-        "compile",
-        "commit",
-        "replace ep",
-        "replace, whole",
-        "add/remove ep",
-        "add/remove svc",
-        "bulk ep/s",
-        "PSS MiB",
-        "kernel B/svc or ep"
-    );
+    let group = memory::Group::enter();
     sizes.iter().for_each(|services| measure(*services, group.as_ref()));
     drop(group);
     let Some(roads) = roads else { return };
-    println!();
-    packets::head();
-    crate::peers::with_one_rule(|| roads.measure("the least: one rule", 1));
+    crate::peers::with_one_rule(|| roads.measure("one rule without lookup", 1));
     for services in sizes {
         let bench = Bench::loaded(*services).0;
-        roads.measure("ours", *services);
+        roads.measure(OURS, *services);
         bench.clear();
     }
+}
+
+/// A figure of durations with so many Services.
+pub fn figure(what: &str, unit: Unit, services: u32, times: Vec<Duration>) -> Figure {
+    Figure::of_times(Group::Plane, what, unit, times).at(services, SERVICES)
 }
 
 /// A node with its tables.
@@ -105,7 +103,7 @@ impl Bench {
     fn pass(&mut self) -> Took {
         let started = Instant::now();
         let Pass::Change(transaction) = self.plane.pass() else {
-            println!("a reload in the middle of a measurement");
+            eprintln!("a reload in the middle of a measurement");
             return Took { kernel: Duration::ZERO, whole: Duration::ZERO };
         };
         let mut batch = self.session.batch(None);
@@ -121,32 +119,38 @@ impl Bench {
 }
 
 /// Kernel memory of this program, once it is stable.
-fn kernel_bytes(group: Option<&Group>) -> Option<u64> {
+fn kernel_bytes(group: Option<&memory::Group>) -> Option<u64> {
     std::thread::sleep(SETTLED);
     group?.kernel_bytes()
 }
 
-fn measure(services: u32, group: Option<&Group>) {
+fn measure(services: u32, group: Option<&memory::Group>) {
     let before = kernel_bytes(group);
     let (mut bench, compiled, committed) = Bench::loaded(services);
     let held = kernel_bytes(group).zip(before).map(|(after, before)| after.saturating_sub(before));
-    let things = u64::from(services * (1 + ENDPOINTS));
-    let held = held.map_or("not known".to_owned(), |bytes| (bytes / things).to_string());
     proto_daemon::runtime::trim_heap();
-    let pss = crate::program::memory_mib(std::process::id()).pss;
-    let (replace, whole) = replace(&mut bench, services);
-    let grow = grow(&mut bench, services);
-    let come = come(&mut bench, services);
-    let bulk = bulk(&mut bench, services);
-    println!(
-        "{services:>9} {:>7.1} ms {:>7.1} ms {:>16} {:>16} {:>16} {:>16} {bulk:>12.0} {pss:>9.1} {held:>20}",
-        compiled.as_secs_f64() * 1e3,
-        committed.as_secs_f64() * 1e3,
-        quantiles(replace),
-        quantiles(whole),
-        quantiles(grow),
-        quantiles(come),
-    );
+    let pss = crate::program::memory_mb(std::process::id()).pss;
+    for (what, took) in [(LOAD, compiled + committed), (LOAD_IN_KERNEL, committed)] {
+        figure(what, Unit::Millis, services, vec![took]).tell().unwrap();
+    }
+    let (kernel, whole) = replace(&mut bench, services);
+    for (what, times) in [
+        (REPLACE, whole),
+        (REPLACE_IN_KERNEL, kernel),
+        ("one endpoint added or removed, in the kernel", grow(&mut bench, services)),
+        ("one Service added or removed, in the kernel", come(&mut bench, services)),
+    ] {
+        figure(what, Unit::Micros, services, times).tell().unwrap();
+    }
+    let number = |what: &str, unit, value| {
+        Figure::new(Group::Plane, what, unit, value).at(services, SERVICES).tell().unwrap();
+    };
+    number("endpoints replaced in bulk", Unit::PerSecond, bulk(&mut bench, services));
+    number("model in memory: PSS", Unit::Megabytes, pss);
+    if let Some(bytes) = held {
+        let each = bytes as f64 / f64::from(services * (1 + ENDPOINTS));
+        number("kernel memory for a Service or endpoint", Unit::Bytes, each);
+    }
     bench.clear();
 }
 
@@ -245,14 +249,4 @@ fn slice(n: u32, variant: u32, endpoints: u32) -> Arc<LocalSlice> {
 /// Scatters rounds over all Services.
 pub fn scatter(round: u32, services: u32) -> u32 {
     round.wrapping_mul(2_654_435_761) % services
-}
-
-/// Median and 99th percentile.
-pub fn quantiles(mut times: Vec<Duration>) -> String {
-    times.sort_unstable();
-    let at = |share: f64| {
-        let index = (times.len() as f64 * share) as usize;
-        times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
-    };
-    format!("{:.1}/{:.1} us", at(0.5).as_secs_f64() * 1e6, at(0.99).as_secs_f64() * 1e6)
 }

@@ -104,7 +104,7 @@ pub fn last_change(session: &mut Session<Socket>, long: Duration) -> Option<Inst
     last
 }
 
-/// Memory of a process in MiB, see proc_pid_smaps(5).
+/// Memory of a process in millions of bytes, see proc_pid_smaps(5).
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// Proportional set size: a page that n processes share counts as an n-th of a page.
@@ -114,13 +114,13 @@ pub struct Memory {
 }
 
 /// Memory of a process; zero if it has ended.
-pub fn memory_mib(process: u32) -> Memory {
+pub fn memory_mb(process: u32) -> Memory {
     let rollup =
         std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
     let field = |name: &str| {
         let line = rollup.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|line| line.split_whitespace().next());
-        kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default() / 1024.0
+        kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default() * 1024.0 / 1e6
     };
     Memory { pss: field("Pss:"), private_dirty: field("Private_Dirty:") }
 }

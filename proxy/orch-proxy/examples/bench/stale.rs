@@ -9,6 +9,8 @@ use proxy_kernel::{Session, Socket};
 use proxy_netfilter::ct::{AddressFamily, FlowFilter, TupleFilter};
 use proxy_rules::stale::StaleFlows;
 
+use crate::figures::{Figure, Group, Unit};
+
 /// Conntrack entries to create.
 const CONNECTIONS: u32 = 1_000_000;
 /// Flows that become stale.
@@ -37,9 +39,10 @@ pub fn measure() {
     fill(wanted);
     let mut session = Session::new(Socket::open().unwrap());
     let used = session.flow_table_use().unwrap().entries;
-    println!(
-        "stale flows among {used} connections (the kernel tracks at most {room} on this machine)"
-    );
+    let tell = |what: &str, started: Instant| {
+        let figure = Figure::of_times(Group::Stale, what, Unit::Millis, [started.elapsed()]);
+        figure.at(used, "connections").tell().unwrap();
+    };
     let mut stale = |what: &str, filters: usize| {
         let _service = UdpSocket::bind("127.0.0.1:5353").unwrap();
         let clients: Vec<UdpSocket> = (0..STALE)
@@ -54,17 +57,17 @@ pub fn measure() {
         let started = Instant::now();
         let work = WalkTargets { stale, allowed: None };
         let deleted = delete_stale_flows(&mut session, &work, FlowSelection::All).unwrap().deleted;
-        let took = started.elapsed().as_secs_f64() * 1e3;
-        println!("  {what:<44} {took:8.1} ms, {deleted} let go");
+        tell(what, started);
+        eprintln!("{deleted} of {STALE} flows deleted");
         drop(clients);
     };
-    stale("one endpoint removed, the kernel compares", 0);
-    stale("a thousand endpoints removed, one walk", 999);
+    stale("100 flows of one endpoint removed, the kernel compares", 0);
+    stale("100 flows, a thousand endpoints removed, one walk", 999);
     let all = Instant::now();
     let mut seen = 0_u64;
     session.flows(AddressFamily::V4, &FlowFilter::default(), |_| seen += 1).unwrap();
-    let took = all.elapsed().as_secs_f64() * 1e3;
-    println!("  {:<44} {took:8.1} ms, {seen} read", "for comparison: all of them read");
+    tell("all flows read, for comparison", all);
+    eprintln!("{seen} flows read");
 }
 
 fn flows(port: u16) -> StaleFlows {

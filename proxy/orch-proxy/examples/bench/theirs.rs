@@ -1,7 +1,7 @@
-//! orch-proxy and kube-proxy compared, if kube-proxy's path is given: the same Services on the same API server, the
-//! same measurements.
+//! orch-proxy and, if its path is given, kube-proxy: the same Services on the same API server, the same measurements.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use proto_api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints};
@@ -9,13 +9,14 @@ use proto_api::names::{Names, Profile};
 use proxy_kernel::{Session, Socket};
 
 use crate::api::{self, Api};
+use crate::figures::{self, Figure, Group, KUBE_PROXY, OURS, Unit};
 use crate::packets::{self, Roads};
-use crate::plane::{quantiles, scatter};
-use crate::program::{PATIENCE, Program, last_change, memory_mib, processor_time, quiet};
+use crate::plane::{self, scatter};
+use crate::program::{PATIENCE, Program, last_change, memory_mb, processor_time, quiet};
 use crate::watch;
 
 /// Services of three endpoints each.
-const SERVICES: u32 = 1000;
+pub const SERVICES: u32 = 1000;
 const ENDPOINTS: u32 = 3;
 /// Changes that are timed, with pauses: kube-proxy batches changes for a second.
 const ROUNDS: u32 = 20;
@@ -23,21 +24,19 @@ const PAUSE: Duration = Duration::from_millis(1500);
 /// A sync is complete when the tables have not changed for this time.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Measures both.
-pub fn measure(peer: &Path, flags: &[String], roads: &Roads) {
-    println!("{SERVICES} services of {ENDPOINTS}: ours and {}", peer.display());
-    println!(
-        "{:<22} {:>16} {:>30} {:>18} {:>9}",
-        "program", "start to loaded", "written to committed p50/p99", "CPU of a change", "PSS MiB"
-    );
+/// Measures both, or ours alone.
+pub fn measure(peer: Option<&Path>, flags: &[String], roads: &Roads) {
     if let Some(ours) = Program::ours() {
-        measure_program("orch-proxy", &ours, roads);
+        measure_program(OURS, &ours, roads);
     }
-    let theirs = Program::theirs(peer.to_owned(), flags);
-    measure_program("the peer", &theirs, roads);
+    if let Some(peer) = peer {
+        let version = Command::new(peer).arg("--version").output().unwrap().stdout;
+        figures::tell_version(KUBE_PROXY, &String::from_utf8_lossy(&version)).unwrap();
+        measure_program(KUBE_PROXY, &Program::theirs(peer.to_owned(), flags), roads);
+    }
 }
 
-fn measure_program(name: &str, program: &Program, roads: &Roads) {
+fn measure_program(side: &str, program: &Program, roads: &Roads) {
     let names = Names::new(Profile::Kubernetes);
     let api = Api::new(names);
     for n in 0..SERVICES {
@@ -71,15 +70,24 @@ fn measure_program(name: &str, program: &Program, roads: &Roads) {
         std::thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
     }
     let busy = processor_time(child.id()).saturating_sub(before) / ROUNDS;
-    println!(
-        "{name:<22} {:>13.0} ms {:>30} {:>15.1} ms {:>9.1}",
-        answered.as_secs_f64() * 1e3,
-        quantiles(times),
-        busy.as_secs_f64() * 1e3,
-        memory_mib(child.id()).pss,
-    );
-    packets::head();
-    roads.measure(name, SERVICES);
+    let figure = |what: &str, unit, times| {
+        let figure = Figure::of_times(Group::Proxy, what, unit, times);
+        figure.at(SERVICES, plane::SERVICES).side(side).beside(KUBE_PROXY)
+    };
+    for (what, times) in [
+        ("program started -> a Service answers", vec![answered]),
+        ("endpoint written -> last transaction", times),
+        ("CPU time of a change", vec![busy]),
+    ] {
+        figure(what, Unit::Millis, times).tell().unwrap();
+    }
+    let mut pss = figure("PSS after changes", Unit::Megabytes, Vec::new());
+    pss.median = memory_mb(child.id()).pss;
+    pss.tell().unwrap();
+    // Ours have been measured with the tables alone.
+    if side != OURS {
+        roads.measure(side, SERVICES);
+    }
     program.end(child, &path);
     std::fs::remove_file(&path).unwrap();
 }

@@ -14,34 +14,26 @@ use proxy_kernel::{Session, Socket};
 use proxy_netfilter::nft::Family;
 
 use crate::api::{self, Api};
+use crate::figures::{Figure, Group, Unit};
 use crate::network::{Processors, keep_to};
-use crate::plane::{quantiles, scatter};
-use crate::program::{HEALTH_ADDRESS, PATIENCE, Program, memory_mib, quiet};
+use crate::plane::{SERVICES, scatter};
+use crate::program::{HEALTH_ADDRESS, PATIENCE, Program, memory_mb, quiet};
 
 /// Changes that are timed.
 const ROUNDS: u32 = 2000;
+/// What the minimum for a change is measured by as well.
+const COMMITTED: &str = "watch's socket -> committed";
 
 /// Measures each size, the one with a memory budget, and the largest with DNS.
 pub fn measure_all(sizes: &[u32]) {
     let Some(program) = Program::ours() else {
-        println!("orch-proxy is not beside this program's directory: cargo build --release");
+        eprintln!("orch-proxy is not beside this program's directory: cargo build --release");
         return;
     };
-    println!("the program at an API server over plain HTTP, Protobuf");
-    println!("{:<38} {:>24}", "the least for a change: socket, one transaction", floor());
-    println!(
-        "{:>9} {:>4} {:>4} {:>16} {:>20} {:>20} {:>24} {:>15} {:>8} {:>14}",
-        "services",
-        "eps",
-        "dns",
-        "start to loaded",
-        "/healthz p99/max",
-        "echo p99/max",
-        "socket to commit p50/99",
-        "10,000 at once",
-        "PSS MiB",
-        "priv dirty MiB"
-    );
+    figure(COMMITTED, Unit::Micros, floor())
+        .side("a socket and an empty transaction")
+        .tell()
+        .unwrap();
     sizes.iter().for_each(|services| measure(&program, *services, 3, false));
     measure(&program, 30_000, 4, false);
     let named = program.with(&["--dns", "--dns-bind-address=127.0.0.1"]);
@@ -51,9 +43,9 @@ pub fn measure_all(sizes: &[u32]) {
     }
 }
 
-/// Median and 99th percentile of the minimum for a change on this machine: a thread reads from a socket and commits
+/// The minimum for a change on this machine: a thread reads from a socket and commits
 /// one transaction.
-fn floor() -> String {
+fn floor() -> Vec<Duration> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut reader, _) = listener.accept().unwrap();
@@ -82,7 +74,11 @@ fn floor() -> String {
     keep_to(gettid(), Processors::All);
     drop(writer);
     waiter.join().unwrap();
-    quantiles(times)
+    times
+}
+
+fn figure(what: &str, unit: Unit, times: Vec<Duration>) -> Figure {
+    Figure::of_times(Group::Proxy, what, unit, times)
 }
 
 fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
@@ -119,16 +115,22 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     others(Processors::All);
     keep_to(gettid(), Processors::All);
     let burst = burst(&api, &mut session, services, endpoints);
-    let memory = memory_mib(child.id());
-    println!(
-        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {health:>20} {echo:>20} {:>24} {:>12.0} ms {:>8.1} {:>14.1}",
-        if naming { "yes" } else { "" },
-        loaded.as_secs_f64() * 1e3,
-        quantiles(times),
-        burst.as_secs_f64() * 1e3,
-        memory.pss,
-        memory.private_dirty,
-    );
+    let memory = memory_mb(child.id());
+    let with = [(endpoints != 3, ", four endpoints"), (naming, ", with --dns")];
+    let with: String = with.iter().filter(|(is_so, _)| *is_so).map(|(_, with)| *with).collect();
+    let tell = |what: &str, unit, times, side: Option<&str>| {
+        let figure = figure(&format!("{what}{with}"), unit, times).at(services, SERVICES);
+        side.map_or(figure.clone(), |side| figure.side(side)).tell().unwrap();
+    };
+    tell("program started -> loaded", Unit::Millis, vec![loaded], None);
+    tell("/healthz during the load", Unit::Millis, health, None);
+    tell("/healthz during the load", Unit::Millis, echo, Some("a thread that echoes"));
+    tell(COMMITTED, Unit::Micros, times, None);
+    tell("10,000 Services or all changed at once", Unit::Millis, vec![burst], None);
+    for (what, value) in [("PSS", memory.pss), ("private dirty memory", memory.private_dirty)] {
+        let figure = Figure::new(Group::Proxy, format!("{what}{with}"), Unit::Megabytes, value);
+        figure.at(services, SERVICES).tell().unwrap();
+    }
     program.end(child, &path);
     std::fs::remove_file(&path).unwrap();
 }
@@ -160,13 +162,10 @@ impl Probe {
         Self { ended, times }
     }
 
-    /// The 99th percentile and the maximum.
-    fn end(self) -> String {
+    /// How long each request took.
+    fn end(self) -> Vec<Duration> {
         self.ended.store(true, Ordering::Relaxed);
-        let mut times = self.times.join().unwrap();
-        times.sort_unstable();
-        let at = |index: usize| times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e3);
-        format!("{:.1}/{:.1} ms", at(times.len() * 99 / 100), at(times.len().saturating_sub(1)))
+        self.times.join().unwrap()
     }
 }
 

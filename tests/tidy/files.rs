@@ -32,7 +32,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("proxy/orch-proxy/src/host.rs", "fs::write(", "the kernel's own files in /proc and /sys"),
     // What is opened and never made.
     (
-        "agent/orchlet/src/pods/termination_message.rs",
+        "agent/workers/src/termination_message.rs",
         "File::options()",
         "read of what a container wrote",
     ),
@@ -44,12 +44,12 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("agent/volume/src/shared_mounts.rs", "OFlags::CREATE", "0600 and O_EXCL, by descriptor"),
     ("agent/volume/src/sub_path.rs", "OFlags::CREATE", "an empty file to mount on"),
     ("agent/volume/src/sub_path.rs", "mkdirat(", "a directory of the pod's volume, with its mode"),
-    ("agent/orchlet/src/log_files.rs", "OFlags::CREATE", "O_EXCL, by descriptor"),
+    ("agent/logs/src/log_files.rs", "OFlags::CREATE", "O_EXCL, by descriptor"),
     ("agent/volume/src/host_path.rs", "OFlags::CREATE", "what a pod asks for on its node"),
     ("agent/volume/src/host_path.rs", "mkdirat(", "what a pod asks for on its node"),
     // What other programs of the node read.
-    ("agent/orchlet/src/pods/act.rs", "create_dir", "directories of logs, which collectors read"),
-    ("agent/orchlet/src/log_links.rs", "create_dir", "the directory of links to logs"),
+    ("agent/workers/src/act.rs", "create_dir", "directories of logs, which collectors read"),
+    ("agent/logs/src/log_links.rs", "create_dir", "the directory of links to logs"),
     ("agent/orchlet/src/shutdown.rs", "fs::", "a drop-in of the session service, read by all"),
     ("agent/runtime/src/import.rs", "File::options()", "O_EXCL, and without a name at once"),
     // What a user asks for in so many words.

@@ -21,7 +21,7 @@ const FILE_LINES_MAX: usize = 600;
 /// Names of other software that look like the brand's, with the reason why they stand where they do.
 const OTHERS_NAMES: &[(&str, &str, &str)] = &[
     (
-        "agent/orchlet/src/images/provider.rs",
+        "agent/images/src/provider.rs",
         "CREDENTIAL_PLUGINS",
         "credential plugins and their configuration are the other agent's, in both profiles",
     ),
@@ -41,7 +41,7 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "the conversion of autoscalers has no names at hand; one annotation serves both profiles",
     ),
     (
-        "agent/orchlet/src/config.rs",
+        "agent/config/src/lib.rs",
         "KubeletConfiguration",
         "the configuration file of the other agent is accepted in both profiles",
     ),
@@ -238,13 +238,13 @@ fn brand_names_come_from_one_file() {
 const VOLUME_CODE: &[&str] = &[
     "agent/volume/src/",
     "agent/csi/src/",
-    "agent/orchlet/src/volumes.rs",
-    "agent/orchlet/src/persistent_volumes.rs",
-    "agent/orchlet/src/persistent_volumes/",
-    "agent/orchlet/src/volumes/",
-    "agent/orchlet/src/csi_node.rs",
+    "agent/node-volumes/src/volumes.rs",
+    "agent/node-volumes/src/persistent_volumes.rs",
+    "agent/node-volumes/src/persistent_volumes/",
+    "agent/node-volumes/src/volumes/",
+    "agent/node-volumes/src/csi_node.rs",
     "agent/orchlet/src/eviction/measure.rs",
-    "agent/orchlet/src/server/measure.rs",
+    "agent/server/src/measure.rs",
     "agent/host/src/disk_usage.rs",
 ];
 
@@ -309,9 +309,13 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
         "join(uid).symlink_metadata()",
         "the agent's own directory",
     ),
-    ("agent/orchlet/src/persistent_volumes/helpers.rs", "path.exists()", "a program of the node"),
-    ("agent/orchlet/src/server/measure.rs", "/proc/stat", "the kernel's numbers"),
-    ("agent/orchlet/src/server/measure.rs", "pods.canonicalize()", "the agent's own directory"),
+    (
+        "agent/node-volumes/src/persistent_volumes/helpers.rs",
+        "path.exists()",
+        "a program of the node",
+    ),
+    ("agent/server/src/measure.rs", "/proc/stat", "the kernel's numbers"),
+    ("agent/server/src/measure.rs", "pods.canonicalize()", "the agent's own directory"),
     ("agent/host/src/disk_usage.rs", "CWD", "tops that the agent names: of logs"),
 ];
 

@@ -14,14 +14,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_config::Settings;
 use agent_csi::{CsiError, CsiNode, Drivers, registration};
 use agent_host::cgroups::Cgroups;
 use agent_host::machine;
+use agent_images::CredentialSources;
+use agent_journal::active_pods::ActivePods;
+use agent_journal::{Journal, Record};
 use agent_node::status::{self, MachineInfo};
+use agent_node_volumes::csi_node::{ClusterDrivers, NoCluster, WithDevices};
+use agent_node_volumes::persistent_volumes::block::Disks;
+use agent_node_volumes::persistent_volumes::helpers::NodeHelpers;
+use agent_resources::allocator::Allocator;
+use agent_resources::pod_cgroups::{Bounded, Enforced, NodeCgroups};
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::observe;
+use agent_telemetry::metrics::{AgentMetrics, Registrations};
+use agent_telemetry::node_events::NodeEvents;
 use agent_volume::private;
 use agent_volume::shared_mounts::SharedMounts;
+use agent_workers::runtime_limiter::RuntimeLimiter;
+use agent_workers::{Found, Pods};
 use proto_client::Client;
 use proto_client::config::file;
 use proto_client::events::EventKind;
@@ -33,20 +46,7 @@ use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 
-use crate::allocator::Allocator;
 use crate::bootstrap;
-use crate::config::Settings;
-use crate::csi_node::{ClusterDrivers, NoCluster, WithDevices};
-use crate::images::CredentialSources;
-use crate::journal::{Journal, Record};
-use crate::metrics::{AgentMetrics, Registrations};
-use crate::node_events::NodeEvents;
-use crate::persistent_volumes::block::Disks;
-use crate::persistent_volumes::helpers::NodeHelpers;
-use crate::pod_cgroups::{Bounded, Enforced, NodeCgroups};
-use crate::pods::active_pods::ActivePods;
-use crate::pods::runtime_limiter::RuntimeLimiter;
-use crate::pods::{Found, Pods};
 use crate::shutdown::Shutdown;
 
 /// Events of pod sources that may wait for the dispatcher.

@@ -4,6 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use agent_config::Settings;
+use agent_identity::issue::Issuing;
+use agent_identity::store::Store;
+use agent_identity::unix_now;
+use agent_identity::wanted::{CertificateLifetime, Purpose, Wanted};
 use proto_api::names::Names;
 use proto_client::Client;
 use proto_client::config::{ClientConfig, Identity, Pem, file};
@@ -11,12 +16,6 @@ use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::exit::{Failure, chain};
 use proto_daemon::private_files;
 use serde_json::{Value, json};
-
-use crate::certificates::issue::Issuing;
-use crate::certificates::store::Store;
-use crate::certificates::unix_now;
-use crate::certificates::wanted::{CertificateLifetime, Purpose, Wanted};
-use crate::config::Settings;
 
 const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(60) };
 

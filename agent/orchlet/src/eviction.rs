@@ -27,10 +27,11 @@ use agent_pod::events::{PodEvent, Severity};
 use proto_client::events::EventKind;
 use proto_daemon::statusz::TaskStatus;
 
-use crate::clock;
-use crate::images::image_gc::Goal;
-use crate::node_events::NodeEvents;
-use crate::pods::pod_context::{PodContext, PodSnapshot};
+use agent_clock as clock;
+use agent_images::PodImages as _;
+use agent_images::image_gc::Goal;
+use agent_telemetry::node_events::NodeEvents;
+use agent_workers::pod_context::{PodContext, PodSnapshot};
 use measure::{Extent, Measured, measure};
 
 /// Interval between passes without another cause.
@@ -248,7 +249,7 @@ impl Evictor {
             _ => return false,
         };
         // Pod tasks remove dead containers meanwhile.
-        match self.shared.images.collect(&self.shared, goal, self.image_limits).await {
+        match self.shared.images.collect(&*self.shared, goal, self.image_limits).await {
             Ok(freed) => freed.images > 0,
             Err(line) => {
                 tracing::warn!(error = line, "cannot collect images; pods are evicted instead");

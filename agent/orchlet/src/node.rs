@@ -5,9 +5,12 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use agent_clock as clock;
 use agent_node::pressure::Pressure;
 use agent_node::status::{self, ListedImages, MachineInfo, NodeHealth, NodeImage};
 use agent_runtime::Runtime;
+use agent_telemetry::node_events::NodeEvents;
+use agent_workers::pod_context::PodContext;
 use proto_api::Time;
 use proto_api::core::v1::Node;
 use proto_api::meta::v1::OwnerReference;
@@ -19,10 +22,6 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use tokio::sync::watch;
-
-use crate::clock;
-use crate::node_events::NodeEvents;
-use crate::pods::pod_context::PodContext;
 
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause after a conflicting write of another client.

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use agent_host::kernel_log::{KERNEL_LOG, KernelLog};
 use agent_node::oom::parse_victim;
+use agent_telemetry::node_events::NodeEvents;
 use proto_client::events::EventKind;
 use proto_daemon::statusz::TaskStatus;
-
-use crate::node_events::NodeEvents;
 
 /// Follows the kernel log until it cannot be read.
 pub async fn run(events: NodeEvents, page: TaskStatus) {

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
+use agent_interfaces::ServerStatus;
+use agent_interfaces::{ReportError, Reported, Reports, StatusChange};
 use agent_pod::events::{PodEvent, Severity};
+use agent_sources::mirrors::is_mirror_of;
+use agent_workers::status_patch;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{Pod, PodStatus};
 use proto_client::events::{EventKind, Recorder, reference};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, WriteParams};
 use proto_daemon::exit::chain;
-
-use crate::pods::ports::{ReportError, Reported, Reports, StatusChange};
-use crate::pods::shown::ServerStatus;
-use crate::pods::status_patch;
-use crate::sources::mirrors::is_mirror_of;
 
 pub struct ClusterReports {
     client: Client,

@@ -22,12 +22,11 @@ use agent_host::dbus::BusError;
 use agent_host::logind::{Inhibitor, Logind};
 use agent_node::shutdown::{ShutdownGroups, TERMINATED_MESSAGE, TERMINATED_REASON};
 use agent_pod::desired::Disruption;
+use agent_telemetry::node_events::NodeEvents;
+use agent_workers::pod_context::PodContext;
 use proto_client::events::EventKind;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-
-use crate::node_events::NodeEvents;
-use crate::pods::pod_context::PodContext;
 
 /// Pause between attempts to reach logind.
 const RETRY: Duration = Duration::from_secs(30);
@@ -159,7 +158,7 @@ impl Shutdown {
                 self.shared.end_pod(&uid, verdict);
                 uids.push(uid);
             }
-            let deadline = crate::clock::after(round.within);
+            let deadline = agent_clock::after(round.within);
             if !self.shared.wait_until_ended(&uids, deadline).await {
                 tracing::warn!(within = ?round.within, "not all pods of a priority group have ended within its grace period; the next group follows");
             }

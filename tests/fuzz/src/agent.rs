@@ -2,7 +2,7 @@
 
 // The agent is a program without a library; this file of it stands alone.
 #[allow(dead_code, missing_docs, reason = "the fuzzer uses a part of the file")]
-#[path = "../../../agent/orchlet/src/server/logs/cri_log.rs"]
+#[path = "../../../agent/logs/src/cri_log.rs"]
 mod cut;
 
 /// Lines of logs as runtimes write them.

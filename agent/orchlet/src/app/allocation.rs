@@ -4,18 +4,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use agent_config::Settings;
 use agent_devices::{Plugins, registration, resources};
 use agent_host::topology;
+use agent_journal::Journal;
 use agent_node::status::MachineInfo;
+use agent_resources::allocator::{Allocator, pool, settings, shares};
+use agent_telemetry::metrics::OperationMetrics;
+use agent_workers::pod_context::PodContext;
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 
 use super::{Agent, until};
-use crate::allocator::{Allocator, pool, settings, shares};
-use crate::config::Settings;
-use crate::journal::Journal;
-use crate::metrics::OperationMetrics;
-use crate::pods::pod_context::PodContext;
 
 /// Directory of device plugin sockets below the root directory.
 const PLUGINS_DIR: &str = "device-plugins";
@@ -58,7 +58,9 @@ impl Agent {
         let directory = root.join(PLUGINS_DIR);
         spawn(&directory, registration::serve(allocator.plugins().clone(), &directory, stop()));
         let directory = root.join(MONITORS_DIR);
-        let shown = Arc::new(shares::PodResources { allocator, shared: shared.clone() });
+        let pods = shared.clone();
+        let pods = Box::new(move || pods.shown_pods());
+        let shown = Arc::new(shares::PodResources { allocator, pods });
         spawn(&directory, resources::serve(shown, &directory, stop()));
     }
 }

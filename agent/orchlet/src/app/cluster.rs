@@ -2,8 +2,14 @@
 
 use std::sync::Arc;
 
+use agent_config::node::event_rate;
+use agent_interfaces::PodSourceEvent;
 use agent_pod::desired::PodSource;
 use agent_pod::env::ServiceEnv;
+use agent_sources::manifests::{Directory, ManifestPods, ManifestPublisher, Origin};
+use agent_sources::object_cache::ClusterObjects;
+use agent_sources::{api, mirrors};
+use agent_telemetry::node_events::NodeEvents;
 use proto_api::core::v1::{self, Pod};
 use proto_client::events::recorder;
 use proto_client::{Client, ListParams, Reflector, Store};
@@ -11,13 +17,7 @@ use proto_daemon::drain::Drain;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::Agent;
-use crate::config::node::event_rate;
-use crate::node_events::NodeEvents;
-use crate::object_cache::ClusterObjects;
-use crate::pods::PodSourceEvent;
 use crate::reports::ClusterReports;
-use crate::sources::manifests::{Directory, ManifestPods, ManifestPublisher, Origin};
-use crate::sources::{api, mirrors};
 
 impl Agent {
     /// Starts the watches of the API server.

@@ -3,24 +3,24 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use agent_config::{self as config, Settings, log_size};
 use agent_host::logind;
+use agent_images::import_dir::ImportDir;
+use agent_images::{CredentialSources, Images, Providers, image_gc};
+use agent_logs::rotation;
 use agent_node::eviction::decide::EvictionState;
 use agent_node::resources::MEMORY;
 use agent_runtime::cri::CRI_NAMESPACE;
+use agent_telemetry::metrics::OperationMetrics;
+use agent_telemetry::node_events::NodeEvents;
+use agent_workers::garbage;
+use agent_workers::pod_context::PodContext;
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 
 use super::{Agent, until};
-use crate::config::{self, Settings, log_size};
 use crate::eviction::Evictor;
-use crate::garbage;
-use crate::images::import_dir::ImportDir;
-use crate::images::{CredentialSources, Images, Providers, image_gc};
-use crate::logs_rotation;
-use crate::metrics::OperationMetrics;
-use crate::node_events::NodeEvents;
 use crate::oom;
-use crate::pods::pod_context::PodContext;
 use crate::shutdown::Shutdown;
 
 /// Drop-in that raises logind's `InhibitDelayMaxSec`.
@@ -56,6 +56,7 @@ impl Agent {
     ) -> Arc<Shutdown> {
         let (flags, file) = (&self.settings.flags, &self.settings.file);
         let collecting = image_gc::run(
+            shared.images.clone(),
             shared.clone(),
             config::node::image_limits(file),
             events.clone(),
@@ -68,12 +69,19 @@ impl Agent {
         tokio::spawn(until(drain.watch(), evicting));
         let killed = oom::run(events.clone(), self.board.task("kernel log"));
         tokio::spawn(until(drain.watch(), killed));
-        let limits = logs_rotation::Limits {
+        let limits = rotation::Limits {
             // Validated when the settings were read.
             size: log_size(file).unwrap_or(u64::MAX),
             files: usize::try_from(file.container_log_max_files).unwrap_or(usize::MAX),
         };
-        let rotating = logs_rotation::run(shared.clone(), limits, self.board.task("log rotation"));
+        let pods = shared.clone();
+        let rotated = rotation::RotatedLogs {
+            pods: Box::new(move || pods.shown_pods()),
+            pod_logs_dir: shared.facts.pod_logs_dir.clone(),
+            runtime: shared.runtime.clone(),
+            metrics: shared.metrics.clone(),
+        };
+        let rotating = rotation::run(rotated, limits, self.board.task("log rotation"));
         tokio::spawn(until(drain.watch(), rotating));
         if let Some(dir) = &flags.node.image_import_dir {
             let import = ImportDir {
@@ -81,7 +89,8 @@ impl Agent {
                 state: flags.root_dir.join("imported-images.json"),
                 runtime: self.runtime.clone(),
                 namespace: CRI_NAMESPACE,
-                shared: shared.clone(),
+                images: shared.images.clone(),
+                pods: shared.clone(),
             };
             tokio::spawn(until(drain.watch(), import.run()));
         }

@@ -3,11 +3,18 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use agent_config::{self as config, Settings};
 use agent_host::address;
 use agent_host::machine::{self, Identity};
+use agent_identity::Keeper;
+use agent_identity::wanted::{Purpose, Wanted};
 use agent_node::node_labels;
 use agent_node::resources::{self, Amounts};
 use agent_node::status::{MachineInfo, Reserved};
+use agent_node_volumes::volumes_in_use::InUse;
+use agent_resources::pod_cgroups::Bounded;
+use agent_telemetry::node_events::NodeEvents;
+use agent_workers::pod_context::PodContext;
 use proto_api::core::v1::{Node, NodeSystemInfo};
 use proto_client::Client;
 use proto_client::events::EventKind;
@@ -17,15 +24,8 @@ use tokio::sync::watch;
 
 use super::{Agent, until};
 use crate::bootstrap;
-use crate::certificates::Keeper;
-use crate::certificates::wanted::{Purpose, Wanted};
-use crate::config::{self, Settings};
 use crate::network;
 use crate::node::{self, NodeTask};
-use crate::node_events::NodeEvents;
-use crate::pod_cgroups::Bounded;
-use crate::pods::pod_context::PodContext;
-use crate::volumes_in_use::InUse;
 
 /// Describes the node from the machine and the settings.
 pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<MachineInfo, Failure> {

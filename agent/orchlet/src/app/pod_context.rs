@@ -2,25 +2,25 @@
 
 use std::sync::{Arc, Mutex, RwLock};
 
+use agent_images::Images;
+use agent_interfaces::Reports;
+use agent_interfaces::objects::{NoObjects, ObjectCache};
 use agent_node::status;
 use agent_node::unsupported_fields::NodeFeatures;
+use agent_node_volumes::persistent_volumes::PersistentVolumes;
+use agent_node_volumes::volumes::{self, NodeVolumes};
 use agent_pod::node_facts::NodeFacts;
+use agent_resources::pod_environment::{PodEnvironment, RuntimeClasses};
+use agent_telemetry::timeline::Timelines;
+use agent_workers::pod_context::{PodContext, PodDecisions};
+use agent_workers::probes::NodeProbes;
+use agent_workers::restart_limiter::RestartLimiter;
 use proto_api::core::v1::Node;
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
 use super::{Agent, processors};
-use crate::images::Images;
-use crate::object_cache::{NoObjects, ObjectCache};
-use crate::persistent_volumes::PersistentVolumes;
-use crate::pod_environment::{PodEnvironment, RuntimeClasses};
-use crate::pods::pod_context::{PodContext, PodDecisions};
-use crate::pods::ports::Reports;
-use crate::pods::probes::NodeProbes;
-use crate::pods::restart_limiter::RestartLimiter;
 use crate::reports::NoReports;
-use crate::timeline::Timelines;
-use crate::volumes::{self, NodeVolumes};
 
 impl Agent {
     /// The Node object as assumed before the API server has answered.

@@ -4,6 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use agent_host::cgroups::Cgroups;
+use agent_server::agent::AgentView;
+use agent_server::measure::{Measure, Sites};
+use agent_server::open::{self, Opening};
+use agent_server::{Server, Switches};
+use agent_telemetry::metrics::PodGauges;
+use agent_workers::pod_context::PodContext;
 use proto_client::Client;
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::Drain;
@@ -14,13 +20,7 @@ use serde_json::{Value, json};
 
 use super::Agent;
 use crate::bootstrap;
-use crate::metrics::PodGauges;
-use crate::pods::pod_context::PodContext;
-use crate::server::agent::AgentView;
-use crate::server::measure::{Measure, Sites};
-use crate::server::open::{self, Opening};
-use crate::server::tls::{Serving, Terms, TlsFiles};
-use crate::server::{Server, Switches};
+use proto_client::serving::tls::{Serving, Terms, TlsFiles};
 
 impl Agent {
     /// Starts the HTTPS endpoint, and health and metrics on a loopback port.

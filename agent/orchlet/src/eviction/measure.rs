@@ -15,10 +15,9 @@ use agent_pod::translate::log_directory;
 use agent_runtime::runtime::ContainerUsage;
 use agent_volume::open_volume;
 use agent_volume::sources::VolumePlugin;
+use agent_workers::pod_context::{PodContext, PodSnapshot};
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
-
-use crate::pods::pod_context::{PodContext, PodSnapshot};
 
 /// Timeout of the runtime's usage: a node under pressure does not wait for a hanging runtime.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use agent_clock as clock;
 use agent_host::machine;
 use agent_node::eviction::{Reading, Readings, Signal};
+use agent_workers::pod_context::PodContext;
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
-
-use crate::clock;
-use crate::pods::pod_context::PodContext;
 
 /// The file systems that eviction observes.
 #[derive(Clone, Debug)]

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use agent_node::eviction::thresholds::Amount;
 use agent_runtime::fake::FakeRuntime;
+use agent_workers::pod_context::HoldsResources;
+use agent_workers::test_support;
 use proto_api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
 
 use super::*;
-use crate::pods::pod_context::HoldsResources;
-use crate::pods::test_support;
 
 struct World {
     evictor: Evictor,
@@ -100,7 +100,7 @@ async fn images_go_before_pods() {
     runtime.add_image("pause:1");
     let mut world = world(&runtime, &[(Signal::NodefsInodesFree, ALWAYS)]);
     run(&world.shared, "p", |_| {});
-    world.shared.images.look(&world.shared).await.expect("look");
+    world.shared.images.look(&*world.shared).await.expect("look");
     let (did, _) = world.evictor.run_pass().await;
     assert_eq!(did, PassOutcome::Evicted(1), "it was not enough");
     assert!(world.shared.node_pressure.borrow().pressure.disk);

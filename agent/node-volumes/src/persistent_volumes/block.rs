@@ -1,0 +1,399 @@
+//! Persistent volumes on block devices (local, iSCSI, Fibre Channel): attached if necessary, formatted if empty, mounted once per node and
+//! bound into each pod that uses the volume. After the last pod all of it is undone.
+//!
+//! ```text
+//! <root>/plugins/<domain>/<kind>/mounts/<mount name>         the mount, named by its device
+//! <root>/plugins/<domain>/<kind>/mounts/<mount name>.json    what has to be undone and which pods use it; written first
+//! <root>/pods/<uid>/volumes/<domain>~<kind>/<spec name>      the pod's bind mount; while it exists, the pod uses the device
+//! ```
+
+mod detach;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_csi::offload;
+use agent_interfaces::ErrorText;
+use agent_volume::PodVolumes;
+use agent_volume::devices;
+use agent_volume::disk::{self, Run, Step};
+use agent_volume::host_path;
+use agent_volume::persistent::AttachedDisk;
+use agent_volume::persistent::attached::Iscsi;
+use agent_volume::shared_mounts::{MountUser, Pending, SharedMounts};
+use agent_volume::sources::{HostPathKind, VolumePlugin};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use proto_api::core::v1::Secret;
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
+
+use super::helpers::Helpers;
+
+/// Time for the device to appear after its attachment.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for logins by the other portals after the first has succeeded.
+const OTHER_PORTALS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of checks for the device.
+const DEVICE_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Directory of the links to block devices.
+const DEVICE_LINKS_DIR: &str = "/dev/disk";
+/// Plugins whose devices the node attaches.
+const ATTACHED: [VolumePlugin; 2] = [VolumePlugin::Iscsi, VolumePlugin::Fc];
+
+/// The block device of a volume.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// A device of the node, by path.
+    Device(&'a str),
+    /// A device that has to be attached.
+    Attached(&'a AttachedDisk),
+}
+
+impl Source<'_> {
+    /// The volume plugin.
+    pub fn plugin(self) -> VolumePlugin {
+        match self {
+            Self::Device(_) => VolumePlugin::Local,
+            Self::Attached(AttachedDisk::Iscsi(_)) => VolumePlugin::Iscsi,
+            Self::Attached(AttachedDisk::FibreChannel(_)) => VolumePlugin::Fc,
+        }
+    }
+}
+
+/// A volume on a block device.
+#[derive(Clone, Copy, Debug)]
+pub struct OnDisk<'a> {
+    /// Name of the persistent volume, or of the pod's volume if there is none.
+    pub name: &'a str,
+    /// Its device.
+    pub source: Source<'a>,
+    /// Type of its file system; empty for the default.
+    pub fs_type: &'a str,
+    /// Whether it is mounted read-only.
+    pub read_only: bool,
+    /// Mount options.
+    pub options: &'a [String],
+    /// Credentials for the attachment.
+    pub secret: Option<&'a Secret>,
+}
+
+impl OnDisk<'_> {
+    /// Name of its mount, which all pods of the node share.
+    fn mount_name(&self) -> String {
+        match self.source {
+            Source::Device(_) => self.name.to_owned(),
+            Source::Attached(disk) => disk.mount_name(),
+        }
+    }
+}
+
+/// Volumes on block devices of this node's pods.
+pub struct Disks {
+    mounts: SharedMounts,
+    helpers: Arc<dyn Helpers>,
+    /// Directory of the links to block devices.
+    links_dir: PathBuf,
+    /// By mount name, and by IQN for logins and logouts: one operation at a time.
+    locks: Mutex<BTreeMap<String, Arc<AsyncMutex<()>>>>,
+    /// Notified when the volumes of a pod are unmounted.
+    ended: Notify,
+    /// Names for `status.volumesInUse`, by mount name.
+    listed: Mutex<BTreeMap<String, String>>,
+    /// Notified of changes of `listed`.
+    changes: watch::Sender<u64>,
+}
+
+impl Disks {
+    /// Volumes whose devices are mounted at `mounts`, including those of an earlier process. `changes` is notified when a device comes into
+    /// or out of use.
+    pub fn new(
+        mounts: SharedMounts,
+        helpers: Arc<dyn Helpers>,
+        changes: watch::Sender<u64>,
+    ) -> Self {
+        // An unreadable directory is reported when unused devices are detached.
+        let before =
+            ATTACHED.iter().filter_map(|plugin| mounts.pending_records(*plugin).ok()).flatten();
+        let listed = before.filter(|of| !of.listed.is_empty()).map(|of| (of.name, of.listed));
+        let listed = Mutex::new(listed.collect());
+        let (links_dir, locks, ended) = (DEVICE_LINKS_DIR.into(), Mutex::default(), Notify::new());
+        Self { mounts, helpers, links_dir, locks, ended, listed, changes }
+    }
+
+    /// What runs the programs of the node: one for all volumes, since it counts those that were killed and have not ended.
+    pub fn helpers(&self) -> Arc<dyn Helpers> {
+        self.helpers.clone()
+    }
+
+    /// Names of attached devices, and of those being attached, for `status.volumesInUse`.
+    pub fn in_use(&self) -> Vec<String> {
+        let each: BTreeSet<_> = self.lock_listed().values().cloned().collect();
+        each.into_iter().collect()
+    }
+
+    fn lock_listed(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify_change(&self) {
+        self.changes.send_modify(|number| *number += 1);
+    }
+
+    /// Binds a volume into a pod and mounts it first if no other pod uses it. Returns the path, and whether this call made the bind mount.
+    ///
+    /// # Errors
+    /// What is wrong with the device, or which program is missing.
+    pub async fn bind(
+        &self,
+        pods: &PodVolumes,
+        uid: &str,
+        volume: OnDisk<'_>,
+    ) -> Result<(PathBuf, bool), ErrorText> {
+        let (plugin, mount) = (volume.source.plugin(), volume.mount_name());
+        let lock = self.lock(&mount);
+        let _guard = lock.lock().await;
+        let (pods_of, of, name) = (pods.clone(), uid.to_owned(), volume.name.to_owned());
+        // The directory of the pod comes first: the mount is undone when no pod has one.
+        let place = move || pods_of.mount_point(&of, plugin, &name);
+        let (path, bound) = run_blocking(place).await?;
+        if bound {
+            return Ok((path, false));
+        }
+        self.record_use(pods, uid, volume).await?;
+        self.mount_device(pods, volume).await?;
+        let (mounts, pods_of) = (self.mounts.clone(), pods.clone());
+        let (of, name) = (uid.to_owned(), volume.name.to_owned());
+        run_blocking(move || {
+            let source = mounts.open(plugin, &mount)?;
+            pods_of.bind(&of, plugin, &name, &source)
+        })
+        .await
+    }
+
+    /// Attaches the device of a volume with `volumeMode: Block`; its path.
+    ///
+    /// # Errors
+    /// See [`Disks::bind`].
+    pub async fn device(
+        &self,
+        pods: &PodVolumes,
+        uid: &str,
+        volume: OnDisk<'_>,
+    ) -> Result<PathBuf, ErrorText> {
+        let plugin = volume.source.plugin();
+        let lock = self.lock(&volume.mount_name());
+        let _guard = lock.lock().await;
+        let (pods_of, of, name) = (pods.clone(), uid.to_owned(), volume.name.to_owned());
+        run_blocking(move || pods_of.mount_point(&of, plugin, &name)).await?;
+        self.record_use(pods, uid, volume).await?;
+        self.attach(volume).await.map(PathBuf::from)
+    }
+
+    async fn mount_device(&self, pods: &PodVolumes, volume: OnDisk<'_>) -> Result<(), ErrorText> {
+        let (mounts, name) = (self.mounts.clone(), volume.mount_name());
+        let plugin = volume.source.plugin();
+        let (pods, writes) = (pods.clone(), !volume.read_only);
+        let place = move || {
+            let (target, there) = mounts.mount_point(plugin, &name)?;
+            let frozen = there && writes && mounts.is_read_only(plugin, &name)?;
+            let held = frozen && is_bound(&pods, &mounts, plugin, &name)?;
+            if frozen && !held {
+                // No pod uses the read-only mount any more.
+                mounts.unmount(plugin, &name)?;
+                return mounts
+                    .mount_point(plugin, &name)
+                    .map(|(target, there)| (target, there, false));
+            }
+            Ok((target, there, held))
+        };
+        let (target, there, held) = run_blocking(place).await?;
+        if held {
+            return Err("the device is mounted read-only for another pod of this node".to_owned());
+        }
+        if there {
+            return Ok(());
+        }
+        let device = self.attach(volume).await?;
+        let output = self.helpers.run(&disk::probe(&device)).await?;
+        let found = disk::parse_probe(&output);
+        let (step, fs_type) = disk::plan_mount(&device, &found, volume.fs_type, volume.read_only)?;
+        match step {
+            Step::Format(run) => {
+                tracing::info!(device, fs_type, volume = volume.name, "formatting an empty device");
+                self.helpers.run(&run).await?;
+            }
+            Step::Check(run) => {
+                self.helpers.run(&run).await.map_err(|error| {
+                    format!("errors on device {device} could not be corrected: {error}")
+                })?;
+            }
+            Step::None => {}
+        }
+        let mut options = volume.options.to_vec();
+        if volume.read_only {
+            options.push("ro".to_owned());
+        }
+        let run = disk::mount(&device, &fs_type, &options, &target.to_string_lossy());
+        Ok(self.helpers.run(&run).await.map(drop)?)
+    }
+
+    /// Records, before anything is done, what has to be undone after the last pod that uses the device.
+    async fn record_use(
+        &self,
+        pods: &PodVolumes,
+        uid: &str,
+        volume: OnDisk<'_>,
+    ) -> Result<(), ErrorText> {
+        let (plugin, name) = (volume.source.plugin(), volume.mount_name());
+        let (session, listed) = match volume.source {
+            Source::Device(_) => (None, String::new()),
+            Source::Attached(disk) => {
+                let session =
+                    if let AttachedDisk::Iscsi(disk) = disk { Some(disk.clone()) } else { None };
+                (session, self.mounts.unique_name(plugin, disk.name()))
+            }
+        };
+        if !listed.is_empty() && self.lock_listed().insert(name.clone(), listed.clone()).is_none() {
+            self.notify_change();
+        }
+        let user = MountUser { uid: uid.to_owned(), volume: volume.name.to_owned() };
+        let (mounts, pods) = (self.mounts.clone(), pods.clone());
+        run_blocking(move || {
+            let before = mounts.pending_record(plugin, &name)?;
+            let mut users = before.map(|pending| pending.users).unwrap_or_default();
+            users.retain(|user| pods.has_target(plugin, user).unwrap_or(true));
+            if !users.contains(&user) {
+                users.push(user);
+            }
+            mounts.write_record(plugin, &Pending { name, users, session, listed })
+        })
+        .await
+    }
+
+    /// Attaches the device if necessary; its path.
+    async fn attach(&self, volume: OnDisk<'_>) -> Result<String, ErrorText> {
+        match volume.source {
+            Source::Device(path) => {
+                let path = path.to_owned();
+                let checked = path.clone();
+                let check = move || host_path::check(&checked, HostPathKind::BlockDevice);
+                let done = offload(check).await.map_err(|e| e.to_string())?;
+                done.map_err(|e| proto_daemon::exit::chain(&e)).map(|()| path)
+            }
+            Source::Attached(disk) => self.attach_disk(disk, volume.secret).await,
+        }
+    }
+
+    async fn attach_disk(
+        &self,
+        disk: &AttachedDisk,
+        secret: Option<&Secret>,
+    ) -> Result<String, ErrorText> {
+        match disk {
+            AttachedDisk::Iscsi(iscsi) => {
+                // A device that exists may belong to a session that is being logged out.
+                let lock = self.lock(&iscsi.iqn);
+                let _guard = lock.lock().await;
+                if let Some(path) = self.find_device(disk).await? {
+                    return Ok(path);
+                }
+                self.log_in(iscsi, secret).await?;
+            }
+            AttachedDisk::FibreChannel(_) => {
+                if let Some(path) = self.find_device(disk).await? {
+                    return Ok(path);
+                }
+                run_blocking(devices::rescan_adapters).await?;
+            }
+        }
+        let deadline = tokio::time::Instant::now() + DEVICE_TIMEOUT;
+        loop {
+            if let Some(path) = self.find_device(disk).await? {
+                return Ok(path);
+            }
+            if tokio::time::Instant::now() > deadline {
+                let links = disk.links().join(", ");
+                return Err(format!("no device has appeared as {links}"));
+            }
+            tokio::time::sleep(DEVICE_POLL_INTERVAL).await;
+        }
+    }
+
+    /// Logs in to all portals at the same time. One session is enough; the others are additional paths.
+    async fn log_in(&self, disk: &Iscsi, secret: Option<&Secret>) -> Result<(), ErrorText> {
+        let portals = disk.log_in(secret)?;
+        self.run_all(&disk.create_interface()).await?;
+        let mut under_way: FuturesUnordered<_> =
+            portals.iter().map(|portal| self.run_all(portal)).collect();
+        let mut outcome = Err("no portal".to_owned());
+        while let Some(done) = under_way.next().await {
+            outcome = done;
+            if outcome.is_ok() {
+                // Cancel safe: a later session is logged out with the others.
+                let others = async { while under_way.next().await.is_some() {} };
+                let _ = tokio::time::timeout(OTHER_PORTALS_TIMEOUT, others).await;
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn run_all(&self, runs: &[Run]) -> Result<(), ErrorText> {
+        for run in runs {
+            self.helpers.run(run).await?;
+        }
+        Ok(())
+    }
+
+    async fn find_device(&self, disk: &AttachedDisk) -> Result<Option<String>, ErrorText> {
+        let (root, links) = (self.links_dir.clone(), disk.links());
+        run_blocking(move || Ok(devices::find_device(&root, &links))).await
+    }
+
+    fn lock(&self, name: &str) -> Arc<AsyncMutex<()>> {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// Drops locks that are neither held nor awaited.
+    fn drop_unused_locks(&self) {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+    }
+}
+
+/// Whether the mount of a device is bound into a pod.
+fn is_bound(
+    pods: &PodVolumes,
+    mounts: &SharedMounts,
+    plugin: VolumePlugin,
+    name: &str,
+) -> rustix::io::Result<bool> {
+    for user in mounts.pending_record(plugin, name)?.map(|of| of.users).unwrap_or_default() {
+        if pods.is_bound(plugin, &user)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Runs blocking work on the blocking pool.
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> rustix::io::Result<T> + Send + 'static,
+) -> Result<T, ErrorText> {
+    let done =
+        offload(work).await.map_err(|e| format!("work on a block device was interrupted: {e}"))?;
+    done.map_err(|error| error.to_string())
+}
+
+/// For tests: another directory of the links to block devices.
+#[cfg(test)]
+impl Disks {
+    fn with_links_dir(self, root: &std::path::Path) -> Self {
+        Self { links_dir: root.to_owned(), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests;

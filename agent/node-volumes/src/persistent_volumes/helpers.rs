@@ -1,0 +1,237 @@
+//! Programs of the node that mount, make file systems and attach disks. They are started by their absolute paths: no search, no shell,
+//! no environment.
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use agent_interfaces::ErrorText;
+use agent_volume::disk::{PROGRAM_DIRS, ProgramOutput, Run};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+
+/// Characters of a program's message that go into an error.
+const MESSAGE_LEN_MAX: usize = 512;
+/// Bytes of a program's output that are kept; the rest is read and dropped.
+const OUTPUT_LEN_MAX: u64 = 64 << 10;
+/// Most programs of one name that may be left over after their deadlines, each waiting in the kernel for a device or server.
+const OVERDUE_MAX: usize = 128;
+
+/// Runs programs of the node.
+pub trait Helpers: Send + Sync {
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// See [`HelperError`].
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>>;
+}
+
+/// Why a program did not do its work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HelperError {
+    /// There is no such program: what needs it cannot exist either.
+    #[error("{0} is not on this node")]
+    Missing(String),
+    /// It cannot be started.
+    #[error("start {program}: {error}")]
+    Start {
+        /// Name of the program.
+        program: String,
+        /// Why.
+        error: String,
+    },
+    /// It did not end in time and was killed. It may wait in the kernel and be there still.
+    #[error("{program} did not end within {secs} s")]
+    Timeout {
+        /// Name of the program.
+        program: String,
+        /// Its deadline in seconds.
+        secs: u64,
+    },
+    /// The same command was given before, was killed at its deadline and still waits in the kernel. It was not started again.
+    #[error("an earlier {0} with the same arguments was killed and has not ended")]
+    StillRunning(String),
+    /// Too many commands of this program wait in the kernel. It was not started.
+    #[error("{OVERDUE_MAX} commands of {0} were killed and have not ended")]
+    TooManyOverdue(String),
+    /// It ended with a status that stands for a failure.
+    #[error("{program}: {status}: {message}")]
+    Exit {
+        /// Name of the program.
+        program: String,
+        /// Its exit code; `None` when a signal ended it.
+        code: Option<i32>,
+        /// The status in words.
+        status: String,
+        /// What it printed.
+        message: String,
+    },
+}
+
+impl From<HelperError> for ErrorText {
+    fn from(error: HelperError) -> Self {
+        error.to_string()
+    }
+}
+
+/// The programs of this node.
+#[derive(Clone, Debug)]
+pub struct NodeHelpers {
+    dirs: Arc<[PathBuf]>,
+    overdue: Arc<Mutex<Vec<Run>>>,
+}
+
+impl Default for NodeHelpers {
+    fn default() -> Self {
+        Self::in_dirs(PROGRAM_DIRS.map(PathBuf::from).to_vec())
+    }
+}
+
+impl Helpers for NodeHelpers {
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
+        self.start(run).boxed()
+    }
+}
+
+impl NodeHelpers {
+    /// Programs that lie in these directories.
+    pub fn in_dirs(dirs: Vec<PathBuf>) -> Self {
+        Self { dirs: dirs.into(), overdue: Arc::default() }
+    }
+
+    async fn start(&self, run: &Run) -> Result<ProgramOutput, HelperError> {
+        let program = &run.program;
+        self.check_overdue(run)?;
+        let path = self.find(program).ok_or_else(|| HelperError::Missing(program.clone()))?;
+        let mut command = Command::new(path);
+        command.args(&run.args).env_clear().kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let failed = |error: std::io::Error| HelperError::Start {
+            program: program.clone(),
+            error: error.to_string(),
+        };
+        let child = command.spawn().map_err(failed)?;
+        let (send, outcome) = oneshot::channel();
+        // In a task of its own, which outlives the caller if the program cannot be killed.
+        tokio::spawn(wait(child, run.clone(), self.overdue.clone(), send));
+        let Ok(ended) = outcome.await else {
+            return Err(failed(std::io::Error::other("the wait for it was cancelled")));
+        };
+        let Some(ended) = ended else {
+            return Err(HelperError::Timeout {
+                program: program.clone(),
+                secs: run.timeout.as_secs(),
+            });
+        };
+        let Output { status, out, err } = ended.map_err(failed)?;
+        let code = status.code();
+        if status.success() || code.is_some_and(|code| run.accepted.contains(&code)) {
+            return Ok(ProgramOutput { exit: code, stdout: out });
+        }
+        let message = if err.trim().is_empty() { out } else { err };
+        let message = message.trim().chars().take(MESSAGE_LEN_MAX).collect();
+        let status = status.to_string();
+        Err(HelperError::Exit { program: program.clone(), code, status, message })
+    }
+
+    fn check_overdue(&self, run: &Run) -> Result<(), HelperError> {
+        let overdue = lock(&self.overdue);
+        if overdue.contains(run) {
+            return Err(HelperError::StillRunning(run.program.clone()));
+        }
+        let same = overdue.iter().filter(|other| other.program == run.program).count();
+        if same >= OVERDUE_MAX {
+            return Err(HelperError::TooManyOverdue(run.program.clone()));
+        }
+        Ok(())
+    }
+
+    fn find(&self, program: &str) -> Option<PathBuf> {
+        self.dirs.iter().map(|dir| dir.join(program)).find(|path| path.exists())
+    }
+}
+
+/// How a program ended, and what it printed.
+struct Output {
+    status: ExitStatus,
+    out: String,
+    err: String,
+}
+
+/// Waits for a program and sends how it ended, or `None` at its deadline. At the deadline, or when the receiver is dropped, the program is
+/// killed and listed as overdue until it has ended.
+async fn wait(
+    mut child: Child,
+    run: Run,
+    overdue: Arc<Mutex<Vec<Run>>>,
+    mut send: oneshot::Sender<Option<std::io::Result<Output>>>,
+) {
+    let (out, err) = (read(child.stdout.take()), read(child.stderr.take()));
+    // Cancel safe: after the other arms only the end of the program matters.
+    let ended = tokio::select! {
+        (status, out, err) = async { tokio::join!(child.wait(), out, err) } => {
+            Some(status.map(|status| Output { status, out, err }))
+        }
+        () = tokio::time::sleep(run.timeout) => None,
+        () = send.closed() => None,
+    };
+    if ended.is_some() {
+        // The receiver may have been dropped meanwhile.
+        let _ = send.send(ended);
+        return;
+    }
+    lock(&overdue).push(run.clone());
+    // It may have ended just now.
+    let _ = child.start_kill();
+    let _ = send.send(None);
+    if let Err(error) = child.wait().await {
+        tracing::error!(program = run.program, %error, "a killed program cannot be waited for");
+    }
+    let mut overdue = lock(&overdue);
+    if let Some(at) = overdue.iter().position(|other| *other == run) {
+        overdue.swap_remove(at);
+    }
+}
+
+/// Reads what a program prints to its end, and returns the first [`OUTPUT_LEN_MAX`] bytes.
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> String {
+    let mut text = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What was printed before an error is kept.
+        let _ = (&mut pipe).take(OUTPUT_LEN_MAX).read_to_end(&mut text).await;
+        let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn lock(overdue: &Mutex<Vec<Run>>) -> MutexGuard<'_, Vec<Run>> {
+    overdue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn output_is_read_to_its_end_and_kept_up_to_a_bound() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::os::unix::fs::symlink("/usr/bin/cat", dir.path().join("cat")).expect("linked");
+        let file = dir.path().join("output");
+        // More than a pipe holds.
+        std::fs::write(&file, vec![b'x'; 1 << 20]).expect("written");
+        let helpers = NodeHelpers::in_dirs(vec![dir.path().to_owned()]);
+        let run = Run {
+            program: "cat".to_owned(),
+            args: vec![file.to_string_lossy().into_owned()],
+            accepted: &[],
+            timeout: Duration::from_secs(60),
+        };
+        let output = helpers.run(&run).await.expect("it ends");
+        assert_eq!(output.stdout.len() as u64, OUTPUT_LEN_MAX);
+    }
+}

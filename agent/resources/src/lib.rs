@@ -1,0 +1,7 @@
+//! io: what a pod gets of its node beside images and volumes: processors, memory and devices of its
+//! own, a cgroup, names, a resolver, a runtime class.
+
+pub mod allocator;
+pub mod pod_cgroups;
+pub mod pod_environment;
+mod resolver;

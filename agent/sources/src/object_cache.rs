@@ -1,0 +1,226 @@
+//! Cache of the ConfigMaps, Secrets and other objects that the node's pods refer to: one watch per
+//! object, shared by all pods, as long as a pod needs it.
+//!
+//! A change wakes the pods' tasks at once; nothing is polled.
+
+mod persistent;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use agent_csi::Drivers;
+use agent_interfaces::PodObjects;
+use agent_interfaces::objects::{ObjectCache, Subscription, missing, needs_of};
+use agent_pod::env::{EnvRequirements, ServiceEnv, linked_services};
+use proto_api::Resource;
+use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
+use proto_api::names::Names;
+use proto_client::watch::{Observed, watch};
+use proto_client::{Client, ListParams, Store};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use persistent::{Followed, PersistentObjects};
+
+/// Watched objects by namespace and name, while a pod refers to them.
+type ByName<T> = BTreeMap<(String, String), Weak<Watched<T>>>;
+
+/// All watches of one kind.
+struct Registry<T: Resource> {
+    client: Client,
+    /// Whether an object is immutable, so that it need not be watched.
+    is_constant: fn(&T) -> bool,
+    watched: Mutex<ByName<T>>,
+}
+
+/// A watched object.
+struct Watched<T> {
+    state: Arc<State<T>>,
+    task: AbortHandle,
+}
+
+impl<T> Drop for Watched<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct State<T> {
+    /// `None` before the first read, `Some(None)` if the object does not exist.
+    object: RwLock<Option<Option<Arc<T>>>>,
+    /// Tasks to wake. Bounded by the pods that refer to the object.
+    pokes: Mutex<Vec<Weak<Notify>>>,
+}
+
+impl<T> State<T> {
+    fn get(&self) -> Option<Option<Arc<T>>> {
+        self.object.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, object: Option<Arc<T>>) {
+        *self.object.write().unwrap_or_else(PoisonError::into_inner) = Some(object);
+        let mut pokes = self.pokes.lock().unwrap_or_else(PoisonError::into_inner);
+        pokes.retain(|poke| poke.upgrade().map(|poke| poke.notify_one()).is_some());
+    }
+}
+
+impl<T: Resource> Registry<T> {
+    fn new(client: Client) -> Self {
+        Self { client, is_constant: |_| false, watched: Mutex::default() }
+    }
+
+    fn watch(&self, namespace: &str, name: &str, poke: &Arc<Notify>) -> Arc<Watched<T>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, watched| watched.strong_count() > 0);
+        let watched = all.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let watched = Arc::new(self.begin(namespace, name));
+            all.insert(key, Arc::downgrade(&watched));
+            watched
+        });
+        let mut pokes = watched.state.pokes.lock().unwrap_or_else(PoisonError::into_inner);
+        pokes.push(Arc::downgrade(poke));
+        drop(pokes);
+        watched
+    }
+
+    fn begin(&self, namespace: &str, name: &str) -> Watched<T> {
+        let state = Arc::new(State { object: RwLock::new(None), pokes: Mutex::default() });
+        let api = match namespace {
+            "" => self.client.all::<T>(),
+            namespace => self.client.within::<T>(namespace),
+        };
+        let (params, is_constant) = (ListParams::name(name), self.is_constant);
+        let told = state.clone();
+        let task = tokio::spawn(async move {
+            let (mut listed, settled) = (None, Notify::new());
+            let set = |object: Option<Arc<T>>| {
+                if object.as_deref().is_some_and(is_constant) {
+                    settled.notify_one();
+                }
+                told.set(object);
+            };
+            let follow = watch(&api, &params, |observed| match observed {
+                Observed::ListBegan => listed = None,
+                Observed::Listed(object) => listed = Some(Arc::new(object)),
+                Observed::ListEnded => set(listed.take()),
+                Observed::Applied(object) => set(Some(Arc::new(object))),
+                Observed::Deleted(_) => set(None),
+            });
+            // Cancel safe: an immutable object need not be watched.
+            tokio::select! {
+                () = follow => {}
+                () = settled.notified() => {}
+            }
+        });
+        Watched { state, task: task.abort_handle() }
+    }
+}
+
+/// The objects of a cluster.
+pub struct ClusterObjects {
+    config_maps: Registry<ConfigMap>,
+    secrets: Arc<Registry<Secret>>,
+    persistent: Arc<PersistentObjects>,
+    services: Store<Option<ServiceEnv>>,
+    names: &'static Names,
+}
+
+impl ClusterObjects {
+    /// `services` holds every Service for environment variables, `drivers` the registered CSI
+    /// drivers.
+    pub fn new(
+        client: &Client,
+        services: Store<Option<ServiceEnv>>,
+        drivers: Drivers,
+        node: &str,
+    ) -> Self {
+        let secrets = Arc::new(Registry {
+            is_constant: |secret: &Secret| secret.immutable == Some(true),
+            ..Registry::new(client.clone())
+        });
+        Self {
+            config_maps: Registry {
+                is_constant: |map: &ConfigMap| map.immutable == Some(true),
+                ..Registry::new(client.clone())
+            },
+            persistent: Arc::new(PersistentObjects::new(client, secrets.clone(), drivers, node)),
+            secrets,
+            services,
+            names: client.names(),
+        }
+    }
+}
+
+impl ObjectCache for ClusterObjects {
+    fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
+        let namespace = &pod.metadata.namespace;
+        let EnvRequirements { config_maps, secrets } = needs_of(pod);
+        let maps = config_maps.into_iter().map(|name| {
+            let watched = self.config_maps.watch(namespace, &name, &poke);
+            (name, watched)
+        });
+        let maps = maps.collect();
+        let secrets = secrets.into_iter().map(|name| {
+            let watched = self.secrets.watch(namespace, &name, &poke);
+            (name, watched)
+        });
+        let secrets = secrets.collect();
+        if !self.services.is_synced() {
+            // Wakes the pod when the first list of Services is complete.
+            let (services, poke) = (self.services.clone(), Arc::downgrade(&poke));
+            tokio::spawn(async move {
+                services.synced().await;
+                if let Some(poke) = poke.upgrade() {
+                    poke.notify_one();
+                }
+            });
+        }
+        let (services, names) = (self.services.clone(), self.names);
+        // A static pod runs without an API server, so it does not wait for Services.
+        let waits = !pod.metadata.annotations.contains_key(&names.label("config.source"));
+        let persistent = self.persistent.follow(pod, &poke);
+        Box::new(ClusterSubscription { waits, maps, secrets, persistent, services, names })
+    }
+}
+
+struct ClusterSubscription {
+    /// Whether it waits for the first list of Services.
+    waits: bool,
+    maps: BTreeMap<String, Arc<Watched<ConfigMap>>>,
+    secrets: BTreeMap<String, Arc<Watched<Secret>>>,
+    persistent: Option<Followed>,
+    services: Store<Option<ServiceEnv>>,
+    names: &'static Names,
+}
+
+impl Subscription for ClusterSubscription {
+    fn objects(&self, pod: &Pod) -> PodObjects {
+        let services = self.services.list();
+        let services = services
+            .iter()
+            .filter_map(|(key, service)| Some((key.namespace.as_str(), (**service).as_ref()?)));
+        PodObjects {
+            config_maps: known(&self.maps),
+            secrets: known(&self.secrets),
+            persistent: self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default(),
+            services: linked_services(pod, self.names, services),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        (!self.waits || self.services.is_synced())
+            && self.maps.values().all(|w| w.state.get().is_some())
+            && self.secrets.values().all(|w| w.state.get().is_some())
+            && self.persistent.as_ref().is_none_or(|p| p.known().1)
+    }
+
+    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
+        missing(pod, container, || self.objects(pod))
+    }
+}
+
+fn known<K: Ord + Clone, T>(watched: &BTreeMap<K, Arc<Watched<T>>>) -> BTreeMap<K, Option<Arc<T>>> {
+    let known = watched.iter().filter_map(|(name, w)| Some((name.clone(), w.state.get()?)));
+    known.collect()
+}

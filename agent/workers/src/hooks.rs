@@ -1,0 +1,115 @@
+//! Lifecycle hooks of containers: `postStart` and `preStop`.
+
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+use std::time::Duration;
+
+use agent_clock as clock;
+use agent_pod::desired::{ConfigState, DesiredContainer, DesiredPod};
+use agent_pod::events::{self, Hook};
+use agent_pod::handler::Handler;
+use agent_probe::{ANSWER_BYTES, Prober};
+use proto_daemon::exit::chain;
+
+use super::action_context::ActionContext;
+use super::pod_context::PodContext;
+use super::probe_worker::command_output;
+
+/// Time limit of a `postStart` hook.
+const HOOK_MAX: Duration = Duration::from_secs(3600);
+/// Least time between the end of a `preStop` hook and SIGKILL.
+pub const GRACE_AFTER_HOOK: Duration = Duration::from_secs(2);
+
+/// Why a hook failed, with the output of its command.
+struct HookError {
+    error: String,
+    output: String,
+}
+
+/// Runs the `postStart` hook. A failure has been reported as an event when this returns it.
+pub async fn post_start(
+    shared: &PodContext,
+    context: &ActionContext,
+    container: &str,
+    id: &str,
+) -> Result<(), String> {
+    run(shared, context, (container, id), Hook::PostStart, HOOK_MAX).await
+}
+
+/// Runs the `preStop` hook until `deadline` (since boot). A failing hook does not prevent the stop.
+pub async fn pre_stop(
+    shared: &PodContext,
+    context: &ActionContext,
+    container: &str,
+    id: &str,
+    deadline: Duration,
+) {
+    let limit = deadline.saturating_sub(clock::boot());
+    // The call has its own timeout; what it does after the deadline is not awaited.
+    let ran = run(shared, context, (container, id), Hook::PreStop, limit);
+    let _ = tokio::time::timeout(limit, ran).await;
+}
+
+async fn run(
+    shared: &PodContext,
+    context: &ActionContext,
+    (container, id): (&str, &str),
+    hook: Hook,
+    limit: Duration,
+) -> Result<(), String> {
+    let want = pod_want(context);
+    let handler = want.container(container).and_then(|c: &DesiredContainer| match hook {
+        Hook::PostStart => c.post_start.as_ref(),
+        Hook::PreStop => c.pre_stop.as_ref(),
+    });
+    let Some(handler) = handler else { return Ok(()) };
+    match call(shared, context, id, handler, limit).await {
+        Ok(()) => Ok(()),
+        Err(HookError { error, output }) => {
+            let event = events::hook_failed(&want, container, hook, &error, &output);
+            shared.reports.event(&context.pod, event);
+            Err(error)
+        }
+    }
+}
+
+async fn call(
+    shared: &PodContext,
+    context: &ActionContext,
+    id: &str,
+    handler: &Handler,
+    limit: Duration,
+) -> Result<(), HookError> {
+    let failed = |error: String| HookError { error, output: String::new() };
+    match handler {
+        Handler::Exec(command) => {
+            let ran = shared.runtime.exec(id, command, limit, ANSWER_BYTES).await;
+            let ran = ran.map_err(|error| failed(chain(&error)))?;
+            if ran.code == 0 {
+                return Ok(());
+            }
+            let output = command_output(&ran);
+            let error =
+                format!("command '{}' exited with {}: {output}", command.join(" "), ran.code);
+            Err(HookError { error, output })
+        }
+        Handler::Http(request) => {
+            let host = context.pod.spec.host_network;
+            let ips = if host { &shared.host_ips } else { &context.pod_ips };
+            let ip = ips.first().map_or("", String::as_str);
+            let asker = Prober { ip, user_agent: &shared.probes.user_agent, timeout: limit };
+            // Any HTTP response counts as success.
+            let reply = agent_probe::get(request, asker).await;
+            reply.map(|_| ()).map_err(|error| failed(error.to_string()))
+        }
+        Handler::Unusable(why) => Err(failed(why.clone())),
+        Handler::Tcp { .. } | Handler::Grpc { .. } => {
+            Err(failed("a lifecycle hook must be exec, httpGet or sleep".to_owned()))
+        }
+    }
+}
+
+/// The pod's desired state, without what depends on its configuration.
+pub fn pod_want(context: &ActionContext) -> DesiredPod {
+    DesiredPod::from_pod(&context.pod, context.source, "", &[], |_| ConfigState::Ready)
+}

@@ -1,0 +1,293 @@
+//! A pod's task on the runtime in memory, which keeps the real one's rules.
+
+use agent_node::adaptive_limit::CallKind;
+use agent_runtime::Runtime as _;
+use agent_runtime::fake::FakeRuntime;
+use proto_api::Time;
+use proto_daemon::statusz::StatusBoard;
+use tokio::task::JoinHandle;
+
+mod numbers;
+
+use agent_interfaces::testing::{Api, FakeHost};
+use agent_journal::Journal;
+
+use super::*;
+use crate::test_support::{Outside, pod_context};
+
+/// A node that lives on when the agent does not.
+struct World {
+    dir: tempfile::TempDir,
+    runtime: Arc<FakeRuntime>,
+    happened: tokio::sync::mpsc::UnboundedReceiver<RuntimeEvent>,
+    api: Arc<Api>,
+    host: Arc<FakeHost>,
+    /// How many calls that hang take their turns before the pod comes.
+    hanging: usize,
+}
+
+/// The agent, as far as one pod goes.
+struct Agent {
+    update: watch::Sender<PodUpdate>,
+    news: Arc<Inbox<RuntimeEvent>>,
+    journal: Journal,
+    task: JoinHandle<Result<(), Panicked>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (runtime, happened) = FakeRuntime::new();
+        runtime.add_image("image:1");
+        Self {
+            dir: tempfile::tempdir().expect("tempdir"),
+            runtime: Arc::new(runtime),
+            happened,
+            api: Arc::default(),
+            host: Arc::default(),
+            hanging: 0,
+        }
+    }
+
+    /// Starts the agent as a new process would: from the journal and from what the runtime has.
+    async fn start(&self, pod: Pod) -> Agent {
+        let path = self.dir.path().join("journal.redb");
+        // The process before lets go of the journal when it ends.
+        let (journal, mut records) = Journal::open(&path, "boot").expect("journal");
+        let uid = pod.metadata.uid.clone();
+        let start = InitialState {
+            on_node: self.runtime.pod(&uid).await.expect("pod"),
+            memory: records.remove(&uid).map(|record| record.memory),
+        };
+        let outside = Outside {
+            dir: self.dir.path(),
+            runtime: self.runtime.clone(),
+            reports: self.api.clone(),
+            host: self.host.clone(),
+            journal: journal.clone(),
+        };
+        let shared = pod_context(outside);
+        for _ in 0..self.hanging {
+            let limiter = shared.runtime_limiter.clone();
+            let hang = std::future::pending::<Result<(), ()>>();
+            tokio::spawn(async move { limiter.run(CallKind::Start, hang).await });
+        }
+        tokio::task::yield_now().await;
+        let update =
+            PodUpdate { pod: Arc::new(pod), source: PodSource::Api, presence: Presence::Present };
+        let (update, updates) = watch::channel(update);
+        let news = Arc::new(Inbox::default());
+        let page = StatusBoard::default().task("pod");
+        let worker = Worker::new(Arc::new(shared), updates, news.clone(), page, start);
+        Agent { update, news, journal, task: tokio::spawn(Box::new(worker).run()) }
+    }
+
+    /// Brings the runtime's news to the task.
+    async fn deliver(&mut self, agent: &Agent) {
+        while let Ok(happened) = self.happened.try_recv() {
+            agent.news.add(happened, 16, || RuntimeEvent::Missed);
+        }
+    }
+
+    /// Waits until the shown status is as wanted.
+    async fn shown(&self, what: &str, wanted: impl Fn(&PodStatus) -> bool) -> PodStatus {
+        let mut statuses = self.api.statuses.subscribe();
+        let until = statuses.wait_for(|all| all.last().is_some_and(&wanted));
+        match tokio::time::timeout(Duration::from_secs(20), until).await {
+            Ok(all) => all.expect("api").last().cloned().expect("status"),
+            Err(_) => panic!("{what} is not shown, but {:?}", self.api.statuses.borrow().last()),
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.runtime.changes().into_iter().map(|c| format!("{} {}", c.call, c.object)).collect()
+    }
+}
+
+impl Agent {
+    /// Ends like a killed process, the journal's pending records apart.
+    async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+        self.journal.close();
+    }
+}
+
+fn pod() -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.name = "p".into();
+    pod.metadata.namespace = "ns".into();
+    pod.metadata.uid = "u".into();
+    pod.spec.dns_policy = "Default".into();
+    pod.spec.containers =
+        vec![Container { name: "c".into(), image: "image:1".into(), ..Container::default() }];
+    pod
+}
+
+fn is_ready(status: &PodStatus) -> bool {
+    status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+fn restarts(status: &PodStatus) -> i32 {
+    status.container_statuses.first().map_or(-1, |c| c.restart_count)
+}
+
+#[tokio::test]
+async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
+    let mut world = World::new();
+    let agent = world.start(pod()).await;
+    let first = world.shown("a ready pod", is_ready).await;
+    assert_eq!(first.phase, "Running");
+    let events = world.api.reasons();
+    assert_eq!(events, ["Pulled", "Created", "Started"]);
+    agent.kill().await;
+
+    // A new process with the same journal, runtime and API object does nothing and writes nothing.
+    let (calls, written) = (world.calls(), world.api.statuses.borrow().len());
+    let same = Pod { status: first, ..pod() };
+    let agent = world.start(same.clone()).await;
+    world.deliver(&agent).await;
+    tokio::task::yield_now().await;
+
+    // It hears of a crash and restarts the container at once.
+    let id = world.runtime.pod("u").await.expect("pod").containers[0].id.clone();
+    world.runtime.end(&id, 3);
+    world.deliver(&agent).await;
+    let crashed = world.shown("a restart", |s| is_ready(s) && restarts(s) == 1).await;
+    let last = crashed.container_statuses[0].last_state.terminated.clone().expect("ended");
+    assert_eq!(last.exit_code, 3);
+    let between: Vec<PodStatus> = world.api.statuses.borrow()[written..].to_vec();
+    assert!(between.iter().all(|s| s.start_time == same.status.start_time));
+    assert!(!between.iter().any(|s| restarts(s) == 0 && is_ready(s)), "written without a change");
+    let since = &world.calls()[calls.len()..];
+    assert!(since.iter().all(|call| call.contains('c')), "{since:?}");
+
+    // Deleted: last status first, then the object, with everything of the pod gone.
+    let mut deleted = same;
+    deleted.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    deleted.metadata.deletion_grace_period_seconds = Some(0);
+    agent.update.send_modify(|update| update.pod = Arc::new(deleted));
+    let over = world.shown("the end", |s| s.phase == "Failed").await;
+    assert_eq!(restarts(&over), 1);
+    let mut changes = world.api.statuses.subscribe();
+    let gone = |_: &Vec<PodStatus>| !world.api.deleted.lock().expect("lock").is_empty();
+    tokio::time::timeout(Duration::from_secs(20), changes.wait_for(gone))
+        .await
+        .expect("reported")
+        .expect("api");
+    let on_node = world.runtime.pod("u").await.expect("pod");
+    assert!(on_node.sandboxes.is_empty() && on_node.containers.is_empty());
+    assert!(world.host.is_bare());
+    agent.update.send_modify(|update| update.presence = Presence::Dropped);
+    agent.task.await.expect("ends by itself").expect("without a panic");
+}
+
+/// A pod as its object shows it after somebody's write.
+fn shown_as(version: &str, status: &PodStatus) -> Pod {
+    let mut pod = Pod { status: status.clone(), ..pod() };
+    pod.metadata.resource_version = version.into();
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_node_controller_has_written_is_set_right_at_once_and_what_is_old_is_not() {
+    let world = World::new();
+    *world.api.version.lock().expect("lock") = "5".into();
+    let agent = world.start(shown_as("1", &PodStatus::default())).await;
+    let ours = world.shown("a ready pod", is_ready).await;
+    let written = || world.api.statuses.borrow().len();
+    let before = written();
+    let show = |version: &str, status: &PodStatus| {
+        let pod = Arc::new(shown_as(version, status));
+        agent.update.send_modify(|update| update.pod = pod);
+    };
+    let pause = || tokio::time::sleep(Duration::from_secs(1));
+    // The watch is behind, and then shows what the agent wrote.
+    show("3", &PodStatus { phase: "Pending".into(), ..PodStatus::default() });
+    pause().await;
+    show("5", &ours);
+    pause().await;
+    assert_eq!(written(), before);
+    let mut unready = ours.clone();
+    for condition in unready.conditions.iter_mut().filter(|c| c.type_ == "Ready") {
+        (condition.status, condition.last_transition_time) = ("False".into(), Time::from_unix(9));
+    }
+    *world.api.version.lock().expect("lock") = "7".into();
+    show("6", &unready);
+    pause().await;
+    assert_eq!(written(), before + 1);
+    let now = world.shown("a ready pod", is_ready).await;
+    let since = |status: &PodStatus| {
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready").expect("a condition");
+        ready.last_transition_time.unix()
+    };
+    assert!(since(&now) >= since(&ours) && since(&now) > Some(9), "it has turned now");
+    agent.kill().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_another_shows_as_over_is_stopped_and_stays_over() {
+    let world = World::new();
+    let mut wants = pod();
+    wants.spec.termination_grace_period_seconds = Some(0);
+    let agent = world.start(wants.clone()).await;
+    let ours = world.shown("a ready pod", is_ready).await;
+    let mut over = Pod { status: ours, ..wants };
+    (over.status.phase, over.status.reason) = ("Failed".into(), "NodeLost".into());
+    over.metadata.resource_version = "9".into();
+    agent.update.send_modify(|update| update.pod = Arc::new(over));
+    let stopped =
+        |status: &PodStatus| status.container_statuses.iter().all(|c| c.state.terminated.is_some());
+    let shown = world.shown("an end", stopped).await;
+    assert_eq!((shown.phase.as_str(), shown.reason.as_str()), ("Failed", "NodeLost"));
+    assert!(!world.api.statuses.borrow().iter().rev().any(|s| s.phase == "Succeeded"));
+    agent.kill().await;
+}
+
+/// Calls keep their turns for five seconds, twelve at a time on two processors.
+#[tokio::test(start_paused = true)]
+async fn while_more_pods_begin_than_can_at_once_that_one_begins_is_told_late_or_not_at_all() {
+    for (hanging, phase, waited) in [(0, "Pending", 0), (14, "Running", 5), (60, "Pending", 10)] {
+        let world = World { hanging, ..World::new() };
+        let began = clock::boot();
+        let agent = world.start(pod()).await;
+        let first = world.shown("anything", |_| true).await;
+        let took = (clock::boot() - began).as_secs();
+        let seen = world.api.statuses.borrow().first().map(|status| status.phase.clone());
+        assert_eq!((seen.as_deref(), took), (Some(phase), waited), "{hanging}: {first:?}");
+        world.shown("a ready pod", is_ready).await;
+        agent.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn a_missing_config_map_is_told_and_nothing_is_created() {
+    let world = World::new();
+    let mut wants = pod();
+    wants.spec.containers[0].env_from = vec![proto_api::core::v1::EnvFromSource {
+        config_map_ref: Some(proto_api::core::v1::ConfigMapEnvSource {
+            local_object_reference: proto_api::core::v1::LocalObjectReference { name: "m".into() },
+            optional: None,
+        }),
+        ..Default::default()
+    }];
+    let agent = world.start(wants).await;
+    let reason = |s: &PodStatus| {
+        let waiting = s.container_statuses.first()?.state.waiting.clone()?;
+        Some((waiting.reason, waiting.message))
+    };
+    let expect = ("CreateContainerConfigError".to_owned(), "configmap \"m\" not found".to_owned());
+    world.shown("the error", |s| reason(s).as_ref() == Some(&expect)).await;
+    assert!(!world.calls().iter().any(|call| call.starts_with("CreateContainer")));
+    agent.kill().await;
+}
+
+#[tokio::test]
+async fn what_the_runtime_refuses_is_tried_again() {
+    let world = World::new();
+    let kind = agent_runtime::runtime::RefusalKind::Other;
+    world.runtime.fail_next("RunPodSandbox", kind, "no");
+    let agent = world.start(pod()).await;
+    world.shown("a ready pod", is_ready).await;
+    assert!(world.api.reasons().contains(&"FailedCreatePodSandBox".to_owned()));
+    agent.kill().await;
+}

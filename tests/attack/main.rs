@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use cluster::commands::Place;
+use cluster::directory::ClusterDirectory;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
 use cluster::{demo, down, up};
@@ -90,7 +90,7 @@ async fn run(flags: &Flags) -> Result<usize> {
 async fn attack(flags: &Flags) -> Result<usize> {
     let bin_dir = std::env::var_os("ORCH_BIN_DIR").map(PathBuf::from);
     let up_flags = up::Flags {
-        place: Place { dir: flags.dir.clone() },
+        place: ClusterDirectory { dir: flags.dir.clone() },
         nodes: Some(1),
         naming: Some(flags.naming.clone()),
         bin_dir,

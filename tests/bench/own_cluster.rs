@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use cluster::commands::Place;
+use cluster::directory::ClusterDirectory;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
 use cluster::{down, up};
@@ -22,7 +22,7 @@ pub async fn with(
     let _alone = alone(&dir.with_extension("lock"))?;
     down::down(&dir, &Progress::new()).await?;
     let flags = up::Flags {
-        place: Place { dir: dir.clone() },
+        place: ClusterDirectory { dir: dir.clone() },
         nodes: Some(1),
         naming: Some("orch".to_owned()),
         no_demo: true,

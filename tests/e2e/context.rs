@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cluster::apply::apply;
-use cluster::commands::Place;
+use cluster::directory::ClusterDirectory;
 use cluster::processes::Identity;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
@@ -40,7 +40,7 @@ impl Context {
 
     /// Starts a cluster with the demo in `dir`, whose agents get more flags.
     pub async fn start_in(dir: PathBuf, naming: &str, agent_flags: Vec<String>) -> Result<Context> {
-        let place = Place { dir };
+        let place = ClusterDirectory { dir };
         let naming = Some(naming.to_owned());
         let flags =
             up::Flags { place, nodes: Some(1), naming, agent_flags, ..up::Flags::default() };
@@ -101,7 +101,7 @@ impl Context {
     /// Gives the cluster more nodes by bringing it up once more, the demo included.
     pub async fn grow(&self, nodes: u8) -> Result<()> {
         let flags = up::Flags {
-            place: Place { dir: self.spec.dir.clone() },
+            place: ClusterDirectory { dir: self.spec.dir.clone() },
             nodes: Some(nodes),
             naming: None,
             no_demo: false,

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::commands::Place;
+use cluster::directory::ClusterDirectory;
 use cluster::up;
 use orch_tests::runner::Skip;
 use orch_tests::wait::until;
@@ -71,7 +71,7 @@ pub async fn dependents_and_evictions_end_as_asked(_: &Context) -> Result<()> {
         return Err(Skip("no kubectl on this machine".into()).into());
     }
     let flags = up::Flags {
-        place: Place { dir: "/var/tmp/orch-e2e-deletion".into() },
+        place: ClusterDirectory { dir: "/var/tmp/orch-e2e-deletion".into() },
         nodes: Some(2),
         naming: Some("kubernetes".to_owned()),
         no_demo: false,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cluster::commands::Place;
+use cluster::directory::ClusterDirectory;
 use cluster::{supervisor, up};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use orch_tests::wait::until;
@@ -186,7 +186,7 @@ pub async fn a_full_disk_of_the_store_refuses_writes_until_there_is_room(
 }
 
 async fn the_stores(root: &Path) -> Result<()> {
-    let place = Place { dir: PathBuf::from("/var/tmp/orch-e2e-disk") };
+    let place = ClusterDirectory { dir: PathBuf::from("/var/tmp/orch-e2e-disk") };
     let flags = up::Flags { place, nodes: Some(1), ..up::Flags::default() };
     let link = |dir: &Path| {
         std::fs::create_dir_all(dir)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::commands::Place;
+use cluster::directory::ClusterDirectory;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
 use cluster::up;
@@ -94,7 +94,7 @@ async fn joined(c: &Context, own: &Path) -> Result<()> {
 /// Has the first node's agent run with these flags in the place of its own of the same names.
 async fn restart_with(c: &Context, flags: &[String]) -> Result<()> {
     let flags = up::Flags {
-        place: Place { dir: c.spec.dir.clone() },
+        place: ClusterDirectory { dir: c.spec.dir.clone() },
         no_demo: true,
         bin_dir: Some(c.spec.bin_dir.clone()),
         agent_flags: flags.to_vec(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::commands::Place;
+use cluster::directory::ClusterDirectory;
 use cluster::{supervisor, up};
 use nix::sys::signal::Signal;
 use orch_tests::wait::until;
@@ -22,7 +22,7 @@ const UNMOUNT: Duration = Duration::from_secs(5);
 
 pub async fn volumes_leave_nodes_that_are_lost(_: &Context) -> Result<()> {
     let flags = up::Flags {
-        place: Place { dir: "/var/tmp/orch-e2e-lost".into() },
+        place: ClusterDirectory { dir: "/var/tmp/orch-e2e-lost".into() },
         nodes: Some(2),
         naming: Some("kubernetes".to_owned()),
         no_demo: false,

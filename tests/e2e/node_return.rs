@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::commands::Place;
 use cluster::demo::http_get;
+use cluster::directory::ClusterDirectory;
 use cluster::spec::Spec;
 use cluster::{supervisor, up};
 use nix::sys::signal::Signal;
@@ -27,7 +27,7 @@ const CUT: &str = "e2e_cut";
 
 pub async fn pods_of_a_node_that_returns_serve_again(_: &Context) -> Result<()> {
     let flags = up::Flags {
-        place: Place { dir: "/var/tmp/orch-e2e-return".into() },
+        place: ClusterDirectory { dir: "/var/tmp/orch-e2e-return".into() },
         nodes: Some(2),
         naming: Some("kubernetes".to_owned()),
         no_demo: false,

@@ -16,17 +16,10 @@ const PROGRAMS_TO_SPLIT: &[(&str, usize)] =
 
 /// Modules of each crate that are in a cycle with another one, and how many there may be. These figures only go down.
 const CYCLES_TO_CUT: &[(&str, usize)] = &[
-    ("agent-devices", 2),
-    ("agent-pod", 6),
-    ("agent-runtime", 2),
-    ("agent-volume", 2),
-    ("cluster", 5),
     ("orch-apiserver", 15),
     ("orch-controller-manager", 6),
     ("orch-proxy", 19),
     ("orch-scheduler", 7),
-    ("proto-client", 2),
-    ("proto-daemon", 2),
     ("proxy-rules", 2),
     ("proxy-userspace", 4),
 ];
@@ -73,16 +66,25 @@ fn is_code(line: &&str) -> bool {
     !line.is_empty() && !line.starts_with("//")
 }
 
-/// First segments of the paths below `crate::` in a source, those in braces as well.
-fn crate_paths(source: &str) -> BTreeSet<String> {
+/// First segments of the paths below the root of the crate in a source, those in braces as well.
+/// `depth` is that of the source's module: so many `super::` lead to the root too.
+fn crate_paths(source: &str, depth: usize) -> BTreeSet<String> {
+    let supers = "super::".repeat(depth);
     let mut found = BTreeSet::new();
-    for (at, prefix) in source.match_indices("crate::") {
-        let rest = &source[at + prefix.len()..];
-        match rest.strip_prefix('{') {
-            Some(group) => found.extend(group_heads(group)),
-            None => found.extend(head(rest)),
+    for root in ["crate::", &supers] {
+        for (at, _) in source.match_indices(root) {
+            let before = source[..at].chars().next_back();
+            if before.is_some_and(|c| c == ':' || c == '_' || c.is_alphanumeric()) {
+                continue;
+            }
+            let rest = &source[at + root.len()..];
+            match rest.strip_prefix('{') {
+                Some(group) => found.extend(group_heads(group)),
+                None => found.extend(head(rest)),
+            }
         }
     }
+    found.remove("super");
     found
 }
 
@@ -133,7 +135,10 @@ fn maps() -> Vec<CrateMap> {
             let source = production(source);
             lines += source.lines().filter(is_code).count();
             if let Some(module) = top_module(below) {
-                let needed = crate_paths(source).into_iter().filter(|needed| needed != module);
+                // Links in comments need nothing.
+                let code: Vec<&str> = source.lines().filter(is_code).collect();
+                let paths = crate_paths(&code.join("\n"), below.split('/').count());
+                let needed = paths.into_iter().filter(|needed| needed != module);
                 arrows.entry(module.to_owned()).or_default().extend(needed);
             }
         }
@@ -176,8 +181,11 @@ fn crates_have_no_cycle_of_modules() {
 #[test]
 fn crates_imports_are_read() {
     let source = "use crate::{a::B, c::{d, E}, F};\nfn f() { crate::g::h(); crate::X; }";
-    let heads: Vec<String> = crate_paths(source).into_iter().collect();
+    let heads: Vec<String> = crate_paths(source, 1).into_iter().collect();
     assert_eq!(heads, ["a", "c", "g"]);
+    let source = "use super::super::{a::B, C};\nuse super::d;\nuse super::super::e::F;";
+    assert_eq!(Vec::from_iter(crate_paths(source, 2)), ["a", "e"]);
+    assert_eq!(Vec::from_iter(crate_paths("use super::{a, B};", 1)), ["a"]);
     let arrows = [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")];
     let arrows = arrows.map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()])));
     let map =

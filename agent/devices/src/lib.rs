@@ -8,7 +8,6 @@
 //!
 //! `agent_node::managers` decides which devices a container gets; this crate only makes the calls.
 
-mod connection;
 mod socket;
 
 pub mod plugins;

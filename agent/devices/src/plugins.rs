@@ -1,5 +1,7 @@
 //! The registered device plugins, their devices, and calls to them.
 
+mod connection;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
@@ -16,7 +18,7 @@ use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 use wire::device_plugin_client::DevicePluginClient;
 
-use crate::{connection, socket};
+use crate::socket;
 
 /// Most resources; registration of another one is rejected.
 const RESOURCES_MAX: usize = 256;
@@ -335,6 +337,6 @@ fn container_edits(answer: wire::ContainerAllocateResponse) -> ContainerEdits {
 }
 
 /// Marks all devices of a disconnected plugin as unhealthy: containers keep theirs, others get none.
-pub(crate) fn mark_unhealthy(devices: &mut Devices) {
+fn mark_unhealthy(devices: &mut Devices) {
     devices.values_mut().for_each(|device| device.health = DeviceHealth::Unhealthy);
 }

@@ -158,7 +158,15 @@ pub struct StepFailure {
     pub message: String,
 }
 
+/// Time for which a failed pull shows its error before `ImagePullBackOff`.
+const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
+
 impl StepFailure {
+    /// When the waiting reason of a failed pull changes from the error to the back-off, since boot.
+    pub(crate) fn shows_error_until(&self) -> Duration {
+        self.at.saturating_add(PULL_ERROR_SHOWN)
+    }
+
     /// Failure of a step: the first, or one more after `before`.
     pub fn next(
         before: Option<&Self>,

@@ -10,6 +10,7 @@ use proto_api::core::v1::{Container, EphemeralContainer, LifecycleHandler, Pod, 
 use crate::backoff::CRASH_DELAY_MAX;
 use crate::handler::Handler;
 use crate::probe::Probes;
+use crate::seconds::clamp_seconds;
 
 /// A pod as its source specifies it, with settings of the node.
 #[derive(Clone, Debug, PartialEq)]
@@ -373,15 +374,6 @@ pub fn grace_period(pod: &Pod) -> Duration {
     let deletion = pod.metadata.deletion_grace_period_seconds;
     let grace = deletion.or(pod.spec.termination_grace_period_seconds);
     clamp_seconds(grace.unwrap_or(GRACE_SECS_DEFAULT))
-}
-
-/// Largest number of seconds read from any field: the API's bound for `activeDeadlineSeconds`, 68 years. Grace periods have no
-/// bound in the API; this one keeps every sum with the clock from overflowing.
-const SECS_MAX: i64 = i32::MAX as i64;
-
-/// Seconds of an API field, clamped to 0 and `i32::MAX`.
-pub fn clamp_seconds(value: i64) -> Duration {
-    Duration::from_secs(value.clamp(0, SECS_MAX).unsigned_abs())
 }
 
 /// Pull policy of a container. Without one, images that have no tag or `latest` are always pulled.

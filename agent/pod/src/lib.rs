@@ -21,6 +21,7 @@ pub mod desired;
 pub mod observed;
 pub mod phase;
 pub mod record;
+mod seconds;
 
 pub mod backoff;
 mod ending;

@@ -102,7 +102,7 @@ impl DesiredProbe {
             grace: probe
                 .termination_grace_period_seconds
                 .filter(|value| *value >= 0)
-                .map(crate::desired::clamp_seconds),
+                .map(crate::seconds::clamp_seconds),
         }
     }
 }

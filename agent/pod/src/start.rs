@@ -318,7 +318,7 @@ fn pull(next: &mut PlanDraft<'_>, record: &PodRecord, container: &DesiredContain
     let step = RetryStep::Image(container.image.clone());
     if let Some(trouble) = record.last_failure(&step) {
         // The shown reason changes from the error to `ImagePullBackOff`.
-        let turns = crate::status::pull_reason_turns_at(trouble);
+        let turns = trouble.shows_error_until();
         if next.now < turns {
             next.request_wake(turns);
         }

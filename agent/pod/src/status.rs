@@ -444,7 +444,7 @@ impl<'a> ContainerView<'a> {
     fn pull_failed(&self, container: &DesiredContainer, trouble: &StepFailure) -> ContainerState {
         // An invalid name stays invalid.
         let stays = matches!(trouble.reason.as_str(), "InvalidImageName" | "ImageInspectError");
-        if stays || self.now < pull_reason_turns_at(trouble) {
+        if stays || self.now < trouble.shows_error_until() {
             return waiting(&trouble.reason, &trouble.message);
         }
         waiting("ImagePullBackOff", &format!("Back-off pulling image {:?}", container.image))
@@ -455,14 +455,6 @@ impl<'a> ContainerView<'a> {
         let initializing = !is_initialized(self.desired, self.record);
         waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, "")
     }
-}
-
-/// Time for which a failed pull shows its error before `ImagePullBackOff`.
-const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
-
-/// When the waiting reason of a failed pull changes from the error to the back-off, since boot.
-pub(crate) fn pull_reason_turns_at(trouble: &StepFailure) -> Duration {
-    trouble.at.saturating_add(PULL_ERROR_SHOWN)
 }
 
 /// Start time of the newest instance if it counts as running, which it does after its `postStart` hook.

@@ -7,6 +7,7 @@ mod calls;
 pub(crate) mod config;
 mod exec_truncate;
 pub(crate) mod observed;
+mod pull_progress;
 mod sandbox_index;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -11,7 +11,6 @@ pub mod runtime;
 pub mod connection_keeper;
 pub mod cri;
 pub mod events;
-mod pull_progress;
 
 pub mod image;
 pub mod import;

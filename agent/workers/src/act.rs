@@ -17,7 +17,6 @@ use agent_node::adaptive_limit::CallKind;
 use agent_pod::desired::{find_container, instance_hash};
 use agent_pod::dns;
 use agent_pod::env::{EnvInputs, environment, skipped_keys};
-use agent_pod::events::{PodEvent, Severity};
 use agent_pod::observed::{InstanceState, ObservedContainer, ObservedImage};
 use agent_pod::plan::Action;
 use agent_pod::security::{self, ImageUser};
@@ -29,33 +28,10 @@ use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
 
 use super::action_context::ActionContext;
-use super::action_result::ActionResult;
+use super::action_result::{ActionFailure, ActionResult};
 use super::admit::admit_pod;
 use super::pod_context::PodContext;
 use super::{hooks, pulling, termination_message};
-
-/// Why an action failed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ActionFailure {
-    /// The `reason` of the waiting container.
-    pub reason: &'static str,
-    /// The message for statuses and events.
-    pub message: String,
-    /// The result of the part that took effect.
-    pub result: ActionResult,
-}
-
-impl ActionFailure {
-    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), result: ActionResult::Nothing }
-    }
-
-    fn runtime(reason: &'static str, error: &RuntimeError) -> Self {
-        // The text goes to statuses and events; with ids in it, repeated failures would not be
-        // aggregated.
-        Self::new(reason, error.message())
-    }
-}
 
 /// Executes `action`. Volumes are set up and torn down by the pod's task, which owns their state.
 pub async fn act(
@@ -147,7 +123,7 @@ async fn create_sandbox(
     let mut config = translate::sandbox_config(&context.pod, &facts, &cgroup, attempt)
         .map_err(|e| ActionFailure::new("", e.to_string()))?;
     for (reason, message) in dns::resolver(&context.pod, &facts).warnings {
-        warn(shared, &context.pod, reason, message);
+        shared.warn(&context.pod, reason, message);
     }
     let handler = shared.environment.classes.handler(&context.pod).await;
     config.runtime_handler = handler.map_err(|e| ActionFailure::new("", e))?;
@@ -178,12 +154,8 @@ async fn report_network(shared: &PodContext, pod: &Pod) {
     }
     if let Ok(RuntimeHealth { network: Err(why), .. }) = shared.runtime.health().await {
         let message = format!("network is not ready: container runtime network not ready: {why}");
-        warn(shared, pod, "NetworkNotReady", message);
+        shared.warn(pod, "NetworkNotReady", message);
     }
-}
-
-pub(super) fn warn(shared: &PodContext, pod: &Pod, reason: &'static str, message: String) {
-    shared.reports.event(pod, PodEvent::new(Severity::Warning, reason, message));
 }
 
 /// A missing log link is not fatal; garbage collection creates it later.
@@ -230,7 +202,7 @@ async fn create_container(
     )
     .map_err(|e| config_error(e.to_string()))?;
     for message in skipped_keys(container, &pod.metadata.namespace, &*context.objects) {
-        warn(shared, pod, "InvalidEnvironmentVariableNames", message);
+        shared.warn(pod, "InvalidEnvironmentVariableNames", message);
     }
     let sub_paths = bind_parts(shared, context, container, &env).await.map_err(config_error)?;
     let granted = shared.environment.granted(pod, &container.name).await.map_err(config_error)?;

@@ -7,6 +7,30 @@ use agent_pod::observed::{
 };
 use agent_pod::plan::Action;
 use agent_pod::record::{Admission, PodRecord};
+use agent_runtime::RuntimeError;
+
+/// Why an action failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActionFailure {
+    /// The `reason` of the waiting container.
+    pub reason: &'static str,
+    /// The message for statuses and events.
+    pub message: String,
+    /// The result of the part that took effect.
+    pub result: ActionResult,
+}
+
+impl ActionFailure {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), result: ActionResult::Nothing }
+    }
+
+    pub(super) fn runtime(reason: &'static str, error: &RuntimeError) -> Self {
+        // The text goes to statuses and events; with ids in it, repeated failures would not be
+        // aggregated.
+        Self::new(reason, error.message())
+    }
+}
 
 /// The result of a successful action.
 #[derive(Clone, Debug, PartialEq)]

@@ -532,7 +532,7 @@ fn pod_from_remains(uid: &str, namespace: &str, name: &str, containers: &[String
     pod
 }
 
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod test_support;
 #[cfg(test)]
 mod tests;

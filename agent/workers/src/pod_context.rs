@@ -15,6 +15,7 @@ use agent_node::admission::NodeLoad;
 use agent_node::pressure::Pressure;
 use agent_node::qos::qos_class;
 use agent_pod::desired::{Disruption, PodSource};
+use agent_pod::events::{PodEvent, Severity};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::plan::Action;
 use agent_pod::translate::log_directory;
@@ -219,6 +220,11 @@ impl PodContext {
             tokio::time::sleep(END_POLL).await;
         }
         true
+    }
+
+    /// Records an event of type Warning about a pod.
+    pub fn warn(&self, pod: &Pod, reason: &'static str, message: String) {
+        self.reports.event(pod, PodEvent::new(Severity::Warning, reason, message));
     }
 
     /// Drops everything that is known of a pod whose task has ended.

@@ -5,9 +5,8 @@ use agent_pod::desired::find_container;
 use agent_pod::events;
 use agent_pod::observed::ObservedImage;
 
-use super::act::{ActionFailure, warn};
 use super::action_context::ActionContext;
-use super::action_result::ActionResult;
+use super::action_result::{ActionFailure, ActionResult};
 use super::pod_context::PodContext;
 
 /// The id of the image if an operator has imported it meanwhile, unless the pull policy is
@@ -41,7 +40,7 @@ pub(super) async fn pull(
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
             missing.join(", ")
         );
-        warn(shared, &context.pod, "FailedToRetrieveImagePullSecret", message);
+        shared.warn(&context.pod, "FailedToRetrieveImagePullSecret", message);
     }
     let report = |message| {
         shared.reports.event(&context.pod, events::pull_progress(&context.pod, container, message));

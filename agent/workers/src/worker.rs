@@ -44,8 +44,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::act::{ActionFailure, act};
+use super::act::act;
 use super::action_context::ActionContext;
+use super::action_result::ActionFailure;
 use super::action_result::{self, ActionResult};
 use super::in_flight::{OperationKey, OperationsInFlight, operation_key};
 use super::inbox::Inbox;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
+use crate::directory::ClusterDirectory;
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::{down, namespaces, network, supervisor, sys, up};
@@ -24,12 +25,12 @@ enum Verb {
     /// Start a cluster, or mend one that is there, and run the demo in it.
     Up(up::Flags),
     /// Remove every trace of a cluster.
-    Down(Place),
+    Down(ClusterDirectory),
     /// Run a command in the namespaces of a node.
     Exec(Exec),
     /// Keep a cluster's programs running (started by `up`).
     #[command(hide = true)]
-    Supervise(Place),
+    Supervise(ClusterDirectory),
     /// Hold a node's namespaces (started by the supervisor).
     #[command(hide = true)]
     Hold { node_dir: PathBuf, node: String },
@@ -38,28 +39,10 @@ enum Verb {
     NodeNetwork { address: Ipv4Addr, gateway: Ipv4Addr },
 }
 
-/// Where a cluster lies when nothing else is said.
-pub const DIR_DEFAULT: &str = "/var/tmp/orch";
-
-/// Where a cluster's files lie.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Place {
-    /// Directory of the cluster; another directory is another cluster.
-    #[arg(long, env = "ORCH_CLUSTER_DIR", default_value = DIR_DEFAULT)]
-    pub dir: PathBuf,
-}
-
-impl Place {
-    /// The directory as an absolute path, so that the same directory is the same cluster.
-    pub fn absolute(&self) -> Result<PathBuf> {
-        std::path::absolute(&self.dir).with_context(|| format!("--dir {}", self.dir.display()))
-    }
-}
-
 #[derive(Debug, Args)]
 struct Exec {
     #[command(flatten)]
-    place: Place,
+    place: ClusterDirectory,
     /// Name of the node.
     node: String,
     /// Command and arguments.

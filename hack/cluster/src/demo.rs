@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::apply::apply;
+use crate::images;
 use crate::progress::Progress;
 use crate::spec::Spec;
-use crate::{commands, images};
 
 const MANIFESTS: &str = include_str!("../../demo.yaml");
 const NAMESPACE: &str = "demo";
@@ -151,7 +151,7 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
     if has_demo {
         lines.push(format!("  demo                  curl http://{address}:{NODE_PORT}/"));
     }
-    let dir = match spec.dir == Path::new(commands::DIR_DEFAULT) {
+    let dir = match spec.dir == Path::new(crate::directory::DIR_DEFAULT) {
         true => String::new(),
         false => format!(" --dir {}", spec.dir.display()),
     };

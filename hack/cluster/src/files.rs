@@ -106,8 +106,14 @@ fn create_beside(path: &Path) -> Result<(PathBuf, File)> {
     bail!("every temporary name for {} is taken", path.display())
 }
 
-/// Opens a log to append to.
+/// A log that is longer than this when it is opened is set aside.
+const LOG_BYTES_MAX: u64 = 32 << 20;
+
+/// Opens a log to append to. A long one becomes `<name>.log.1` first, in place of an earlier one.
 pub fn open_log(path: &Path) -> Result<File> {
+    if fs::metadata(path).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
+        fs::rename(path, path.with_extension("log.1"))?;
+    }
     OpenOptions::new()
         .create(true)
         .append(true)

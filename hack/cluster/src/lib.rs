@@ -20,6 +20,7 @@ pub mod apply;
 pub mod certificates;
 pub mod commands;
 pub mod demo;
+pub mod directory;
 pub mod down;
 pub mod files;
 pub mod images;

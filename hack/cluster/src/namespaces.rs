@@ -11,7 +11,6 @@ use nix::mount::{MsFlags, mount};
 
 use crate::processes::{Handle, Identity};
 use crate::spec::{Node, Spec};
-use crate::supervisor::open_log;
 use crate::{network, sys};
 
 /// Directories that each node has for itself; the programs find them at their usual places.
@@ -105,7 +104,10 @@ fn start_holder(spec: &Spec, node: &Node) -> Result<Handle> {
     command.arg("hold").arg(spec.node_dir(&node.name)).arg(&node.name);
     // It outlives its starter: a pipe or terminal of the starter must not stay open with it.
     let log = format!("holder-{}", node.name);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(open_log(spec, &log)?);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(crate::files::open_log(&spec.log(&log))?);
     sys::run_in_new_session(&mut command);
     sys::run_in_new_namespaces(&mut command);
     let mut child = command.spawn().context("starting the node's holder")?;

@@ -1,6 +1,5 @@
 //! The process that keeps a cluster's programs running: starts them in order, restarts what ends, adopts what it finds.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -27,8 +26,6 @@ const SETTLED: Duration = Duration::from_secs(10);
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// Time a program gets between SIGTERM and SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// A log larger than this is moved aside when its program is next started.
-const LOG_BYTES_MAX: u64 = 32 << 20;
 
 /// What a program's task is to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -139,7 +136,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(Handle, Child)> {
     let record = record(spec, &program.name);
     let mut command = Command::new(&program.argv[0]);
     command.args(&program.argv[1..]).stdin(Stdio::null());
-    let log = open_log(spec, &program.name)?;
+    let log = files::open_log(&spec.log(&program.name))?;
     command.stdout(log.try_clone()?).stderr(log);
     sys::run_in_new_session(&mut command);
     if let Place::Node(name) = &program.place {
@@ -165,14 +162,6 @@ pub fn find(spec: &Spec, program: &str) -> Option<Handle> {
 
 fn record(spec: &Spec, program: &str) -> PathBuf {
     spec.dir.join("processes").join(format!("{program}.json"))
-}
-
-pub(crate) fn open_log(spec: &Spec, program: &str) -> Result<File> {
-    let path = spec.log(program);
-    if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
-        std::fs::rename(&path, path.with_extension("log.1"))?;
-    }
-    files::open_log(&path)
 }
 
 async fn wait_ready(ready: &Ready) {
@@ -203,7 +192,7 @@ pub fn start_supervisor(spec: &Spec) -> Result<()> {
     for dir in ["logs", "processes"] {
         make_dir(&spec.dir.join(dir))?;
     }
-    let log = open_log(spec, "supervisor")?;
+    let log = files::open_log(&spec.log("supervisor"))?;
     let mut command = Command::new(spec.bin_dir.join("cluster"));
     command.arg("supervise").arg("--dir").arg(&spec.dir);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

@@ -9,7 +9,7 @@ use proto_api::names::{Names, Profile};
 use proto_client::Client;
 
 use crate::apply::apply;
-use crate::commands::Place;
+use crate::directory::ClusterDirectory;
 use crate::files::{make_dir, write_file};
 use crate::progress::Progress;
 use crate::spec::Spec;
@@ -21,7 +21,7 @@ use crate::{certificates, demo, namespaces, network, programs};
 pub struct Flags {
     /// Where the cluster lies.
     #[command(flatten)]
-    pub place: Place,
+    pub place: ClusterDirectory,
     /// Number of nodes; each has its own namespaces, containerd, orchlet and orch-proxy. A running cluster can grow.
     #[arg(long)]
     pub nodes: Option<u8>,

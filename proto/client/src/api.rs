@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use bytes::Bytes;
 use http::Request;
+use proto_api::meta::v1::PartialObjectMetadata;
 use proto_api::{Kind, List, Resource};
 
 use crate::client::{Client, label};
@@ -18,6 +19,23 @@ pub struct Api<T> {
     client: Client,
     collection: Collection,
     kind: PhantomData<fn() -> T>,
+}
+
+impl Client {
+    /// Objects of `T` in all namespaces, or of a cluster-scoped kind.
+    pub fn all<T: Resource>(&self) -> Api<T> {
+        Api::new(self.clone(), None)
+    }
+
+    /// Objects of `T` in one namespace.
+    pub fn within<T: Resource>(&self, namespace: &str) -> Api<T> {
+        Api::new(self.clone(), Some(namespace))
+    }
+
+    /// The metadata of the objects of a collection, of any kind; the server sends nothing else.
+    pub fn metadata(&self, collection: Collection) -> Api<PartialObjectMetadata> {
+        Api::of(self.for_metadata(), collection)
+    }
 }
 
 impl<T> Clone for Api<T> {

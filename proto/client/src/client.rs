@@ -11,19 +11,18 @@ use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
-use proto_api::meta::v1::{PartialObjectMetadata, Status};
+use proto_api::Kind;
+use proto_api::meta::v1::Status;
 use proto_api::names::Names;
-use proto_api::{Kind, Resource};
 use tokio::time::{Instant, timeout_at};
 
-use crate::api::Api;
 use crate::config::{ClientConfig, Credential};
 use crate::content::{Encoding, Form};
 use crate::error::{ClientError, DecodeError};
 use crate::metrics::RequestMetrics;
 use crate::params::{DeleteParams, ListParams};
 use crate::reloading_file::ReloadingFile;
-use crate::request::{self, Collection};
+use crate::request;
 use crate::transport::{self, Pings, TlsError, Transport};
 
 /// Default deadline of a complete response.
@@ -147,19 +146,9 @@ impl Client {
         &self.shared.config
     }
 
-    /// Objects of `T` in all namespaces, or of a cluster-scoped kind.
-    pub fn all<T: Resource>(&self) -> Api<T> {
-        Api::new(self.clone(), None)
-    }
-
-    /// Objects of `T` in one namespace.
-    pub fn within<T: Resource>(&self, namespace: &str) -> Api<T> {
-        Api::new(self.clone(), Some(namespace))
-    }
-
-    /// The metadata of the objects of a collection, of any kind; the server sends nothing else.
-    pub fn metadata(&self, collection: Collection) -> Api<PartialObjectMetadata> {
-        Api::of(Self { form: Form::Metadata, ..self.clone() }, collection)
+    /// The same client, whose responses hold the metadata of objects only.
+    pub(crate) fn for_metadata(&self) -> Self {
+        Self { form: Form::Metadata, ..self.clone() }
     }
 
     /// The same client, for a list as the next response.

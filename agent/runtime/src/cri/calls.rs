@@ -17,7 +17,6 @@ use super::{
     ANSWER_LEN_MAX, CHANGE, CriRuntime, PULL, PendingCall, READ, call, config, ignore_missing,
     incomplete, is_already_started, observed,
 };
-use crate::pull_progress;
 use crate::runtime::{
     ArrivingParts, CallFuture, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode,
     RegistryLogin, Runtime, RuntimeHealth, RuntimeVersion, StreamRequest,
@@ -376,7 +375,7 @@ impl Runtime for CriRuntime {
     }
 
     fn pull_progress(&self) -> CallFuture<'_, ArrivingParts> {
-        pull_progress::read_progress(self.channel()).boxed()
+        super::pull_progress::read_progress(self.channel()).boxed()
     }
 
     fn remove_image<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {

@@ -8,7 +8,7 @@ use agent_pod::events;
 use agent_pod::plan::Action;
 
 use super::{Worker, name};
-use crate::act::ActionFailure;
+use crate::action_result::ActionFailure;
 use crate::action_result::{self, ActionResult, step};
 
 impl Worker {

@@ -8,7 +8,7 @@ use proto_grpc::device_plugin::v1beta1 as wire;
 use tonic::transport::Channel;
 use wire::device_plugin_client::DevicePluginClient;
 
-use crate::plugins::{Plugins, mark_unhealthy};
+use super::{Plugins, mark_unhealthy};
 
 /// How long the devices of a plugin that disconnected are kept, as in the kubelet.
 const COME_BACK: Duration = Duration::from_secs(5 * 60);
@@ -17,7 +17,7 @@ const DEVICES_MAX: usize = 16_384;
 
 /// Follows a plugin's devices until it disconnects, and drops them if it does not return. Ends early when another registration
 /// replaces it.
-pub(crate) async fn follow(plugins: Plugins, resource: String, generation: u64, channel: Channel) {
+pub(super) async fn follow(plugins: Plugins, resource: String, generation: u64, channel: Channel) {
     if let Err(status) = listen(&plugins, &resource, generation, channel).await {
         tracing::warn!(
             resource,

@@ -4,7 +4,7 @@ use containerd_client::services::v1::ListStatusesRequest;
 use containerd_client::services::v1::content_client::ContentClient;
 use tonic::transport::Channel;
 
-use crate::cri::{CRI_NAMESPACE, READ, call};
+use super::{CRI_NAMESPACE, READ, call};
 use crate::import::in_namespace;
 use crate::runtime::{ArrivingParts, RefusalKind, RuntimeError};
 

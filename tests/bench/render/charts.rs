@@ -56,7 +56,8 @@ pub fn all(run: &Run) -> Result<Files> {
 }
 
 fn is_another_size(row: &Row, other: &Row) -> bool {
-    (&row.what, row.unit) == (&other.what, other.unit) && row.at != other.at
+    let are_sized = row.at.is_some() && other.at.is_some();
+    are_sized && (&row.what, row.unit) == (&other.what, other.unit) && row.at != other.at
 }
 
 /// Whether a file is a chart.

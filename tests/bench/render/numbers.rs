@@ -1,5 +1,7 @@
 //! Numbers as people read them: three digits that count, thousands apart.
 
+use crate::figures::Size;
+
 /// A figure on the page and in charts.
 pub fn number(value: f64) -> String {
     let value = if value.abs() >= 10_000.0 { to_three_digits(value) } else { value };
@@ -25,6 +27,12 @@ pub fn tick(value: f64) -> String {
 /// A whole number.
 pub fn count(value: u64) -> String {
     grouped(&value.to_string())
+}
+
+/// How many of what: `64 clients`, `1 client`.
+pub fn size(size: &Size) -> String {
+    let of = if size.count == 1 { size.of.trim_end_matches('s') } else { &size.of };
+    format!("{} {of}", count(size.count))
 }
 
 /// How many times better; two or three digits that count.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::figures::{Figure, Group, Spread};
 
-use super::numbers::{count, number, ratio};
+use super::numbers::{number, ratio, size};
 use super::rows::{Peer, Row, Run};
 use super::{KEPT_DATA, charts};
 
@@ -137,7 +137,7 @@ const COLUMNS: [Column; 11] = [
 ];
 
 fn with(row: &Row) -> String {
-    row.at.as_ref().map_or(String::new(), |at| format!("{} {}", count(at.count), at.of))
+    row.at.as_ref().map_or(String::new(), size)
 }
 
 fn spread(ours: &Option<Figure>, field: fn(Spread) -> Option<f64>) -> String {

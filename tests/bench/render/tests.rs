@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use roxmltree::Document;
 
+use crate::figures::Size;
+
 use super::rows::Run;
 use super::{DATA, KEPT_DATA, PAGE, README, RESULTS, charts, files, numbers, readme, root};
 
@@ -157,5 +159,6 @@ fn numbers_have_three_digits_that_count() {
     assert_eq!(numbers::ratio(0.893), "0.89");
     assert_eq!(numbers::tick(10.0), "10");
     assert_eq!(numbers::tick(100.0), "100");
-    assert_eq!(numbers::count(100_000), "100,000");
+    let one = |count| numbers::size(&Size { of: "clients".to_owned(), count });
+    assert_eq!((one(1), one(1000)), ("1 client".to_owned(), "1,000 clients".to_owned()));
 }

@@ -126,7 +126,7 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     tell("/healthz during the load", Unit::Millis, health, None);
     tell("/healthz during the load", Unit::Millis, echo, Some("a thread that echoes"));
     tell(COMMITTED, Unit::Micros, times, None);
-    tell("10,000 Services or all changed at once", Unit::Millis, vec![burst], None);
+    tell("10,000 changed at once", Unit::Millis, vec![burst], None);
     for (what, value) in [("PSS", memory.pss), ("private dirty memory", memory.private_dirty)] {
         let figure = Figure::new(Group::Proxy, format!("{what}{with}"), Unit::Megabytes, value);
         figure.at(services, SERVICES).tell().unwrap();

@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 
 use crate::figures::Unit;
 
-use super::super::numbers::{count, number, tick};
+use super::super::numbers::{number, size, tick};
 use super::super::rows::Row;
 use super::{Area, GRID, INK, LEGEND, Sides, TEXT, WIDTH, decades, text};
 
@@ -14,10 +14,10 @@ use super::{Area, GRID, INK, LEGEND, Sides, TEXT, WIDTH, decades, text};
 const ROW: u32 = 19;
 const AXIS: u32 = 22;
 /// Where the axis begins and ends.
-const LEFT: u32 = 430;
+const LEFT: u32 = 460;
 const RIGHT: u32 = 76;
 /// Characters of a name that have room on its left.
-const NAME_MAX: usize = 68;
+const NAME_MAX: usize = 72;
 const RADIUS: i32 = 4;
 
 /// The chart of rows of one group.
@@ -93,7 +93,7 @@ fn panel(area: &Area<'_>, unit: Unit, rows: &[&Row], sides: &Sides<'_>) -> Resul
             chart.draw_series([mark])?;
         }
         let top = i32::try_from(ROW)? * i32::try_from(at)? + i32::try_from(ROW / 2)?;
-        let at = row.at.as_ref().map(|at| format!(", {} {}", count(at.count), at.of));
+        let at = row.at.as_ref().map(|at| format!(", {}", size(at)));
         let name = format!("{}{}", row.what, at.unwrap_or_default());
         let name: String = name.chars().take(NAME_MAX).collect();
         text(area, &name, (i32::try_from(LEFT)? - 10, top), HPos::Right, INK)?;

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// Bursts, on a cluster of their own.
 pub async fn measure_bursts(bin_dir: &Path, wanted: &bursts::Wanted) -> Result<()> {
-    own_cluster::with(bin_dir, &FLAGS, async |spec| {
+    own_cluster::with(bin_dir, &FLAGS, async |spec, _| {
         let client = prepared(spec).await?;
         let mut agent = Agent::take_over(spec).await?;
         Bursts::new(spec, &client)?.measure(wanted, &mut agent).await
@@ -54,7 +54,7 @@ async fn prepared(spec: &Spec) -> Result<Client> {
 
 /// Memory, restarts and probes, on a cluster of their own.
 pub async fn measure_load(bin_dir: &Path) -> Result<()> {
-    own_cluster::with(bin_dir, &FLAGS, async |spec| load(spec).await).await
+    own_cluster::with(bin_dir, &FLAGS, async |spec, _| load(spec).await).await
 }
 
 async fn load(spec: &Spec) -> Result<()> {

@@ -23,6 +23,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 
+use crate::figures::{Figure, Group, Unit};
+
 /// Measures this project's programs, or another cluster on this machine, or makes the page of what was measured.
 #[derive(Parser)]
 enum What {
@@ -58,7 +60,9 @@ async fn main() -> Result<()> {
 }
 
 async fn node_figures(bin_dir: &Path) -> Result<()> {
-    own_cluster::with(bin_dir, &[], async |spec| {
+    own_cluster::with(bin_dir, &[], async |spec, up| {
+        let what = "cluster of one node: hack/up -> Ready";
+        Figure::of_times(Group::Node, what, Unit::Millis, [up]).tell()?;
         cluster::demo::import_images(spec).await?;
         agent_process::without(spec, node::floor(spec)).await?;
         node::Target::ours(spec)?.measure().await?;

@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use cluster::directory::ClusterDirectory;
@@ -12,11 +13,12 @@ use cluster::{down, up};
 /// The directory of these clusters: there is one of them at a time.
 const DIR: &str = "/var/tmp/orch-bench";
 
-/// Brings up one node with the programs of `bin_dir`, its agent with `agent_flags`, measures there and removes it, whatever came of them.
+/// Brings up one node with the programs of `bin_dir`, its agent with `agent_flags`, measures there and removes it, whatever came of them. The work is told how
+/// long it took until the node was ready.
 pub async fn with(
     bin_dir: &Path,
     agent_flags: &[&str],
-    work: impl AsyncFnOnce(&Spec) -> Result<()>,
+    work: impl AsyncFnOnce(&Spec, Duration) -> Result<()>,
 ) -> Result<()> {
     let dir = PathBuf::from(DIR);
     let _alone = alone(&dir.with_extension("lock"))?;
@@ -30,10 +32,15 @@ pub async fn with(
         agent_flags: agent_flags.iter().map(|&flag| flag.to_owned()).collect(),
         manager_flags: Vec::new(),
     };
+    let measured = async {
+        let began = Instant::now();
+        let spec = up::up(&flags, &Progress::new()).await?;
+        work(&spec, began.elapsed()).await
+    };
     // Cancel safe: whatever was begun is removed below.
     let measured = tokio::select! {
         signal = proto_daemon::drain::stop_signal() => Err(anyhow!("ended by {}", signal?)),
-        measured = async { work(&up::up(&flags, &Progress::new()).await?).await } => measured,
+        measured = measured => measured,
     };
     let removed = down::down(&dir, &Progress::new()).await;
     measured.and(removed)

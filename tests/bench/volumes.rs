@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// On a cluster of its own, which it removes.
 pub async fn measure(bin_dir: &Path) -> Result<()> {
-    own_cluster::with(bin_dir, &[], async |spec| follow(spec).await).await
+    own_cluster::with(bin_dir, &[], async |spec, _| follow(spec).await).await
 }
 
 async fn follow(spec: &Spec) -> Result<()> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use roxmltree::Document;
 
-use crate::figures::Size;
+use crate::figures::{Figure, Group, Size, Unit};
 
 use super::rows::Run;
 use super::{DATA, KEPT_DATA, PAGE, README, RESULTS, charts, files, numbers, readme, root};
@@ -129,6 +129,20 @@ fn a_figure_is_quoted_with_both_numbers() {
     assert!(check_quoted(&readme, "| b | 1.5 ms | 90 | 1,143 ms |").is_ok());
     assert!(check_quoted(&readme, "| b | 1.5 ms |\n| c | 1,143 ms |").is_err());
     assert!(check_quoted(&readme, "| b | 11.5 ms | 1,143 ms |").is_err());
+}
+
+#[test]
+fn samples_have_a_median_and_a_spread() {
+    let of = |count: u32| {
+        let samples = (1..=count).rev().map(f64::from).collect();
+        Figure::of(Group::Api, "x", Unit::Millis, samples)
+    };
+    let many = of(100);
+    let spread = many.spread.expect("many samples");
+    assert_eq!((many.median, spread.p10, spread.p90, spread.p99), (51.0, 11.0, 91.0, Some(100.0)));
+    assert_eq!(of(15).spread.expect("some samples").p99, None);
+    assert_eq!((of(1).median, of(1).spread), (1.0, None));
+    assert_eq!(of(0).median, 0.0);
 }
 
 #[test]

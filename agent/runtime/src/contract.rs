@@ -11,7 +11,7 @@ use agent_pod::observed::{InstanceState, ObservedContainer};
 use agent_pod::spec::{ContainerConfig, NamespaceScope, Namespaces, SandboxConfig, labels};
 
 use crate::events::RuntimeEvent;
-use crate::runtime::{Runtime, RuntimeError};
+use crate::runtime::{Runtime, RuntimeError, StreamRequest, Streams};
 
 /// Time after which an expected event counts as missing.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -190,6 +190,10 @@ impl Contract<'_> {
         let command = ["/bin/sh", "-c", "exit 3"].map(String::from);
         let output = self.runtime.exec(&id, &command, PATIENCE, KEPT).await.unwrap();
         assert_eq!(output.code, 3);
+        let streams = Streams { stdin: true, stdout: true, stderr: true, tty: true };
+        let both = StreamRequest::Attach { container: id.clone(), streams };
+        let refused = self.runtime.stream(&both).await.unwrap_err().message();
+        assert!(refused.ends_with("tty and stderr cannot both be true"), "{refused}");
         self.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
         self.runtime.exec(&id, &command, PATIENCE, KEPT).await.unwrap_err();
         self.runtime.remove_sandbox(&sandbox).await.unwrap();

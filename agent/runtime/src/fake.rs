@@ -541,8 +541,16 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    fn stream<'a>(&'a self, _request: &'a StreamRequest) -> CallFuture<'a, String> {
+    fn stream<'a>(&'a self, request: &'a StreamRequest) -> CallFuture<'a, String> {
         self.act("Exec", "", |_| {
+            if let StreamRequest::Exec { streams, .. } | StreamRequest::Attach { streams, .. } =
+                request
+                && streams.tty
+                && streams.stderr
+            {
+                let message = "tty and stderr cannot both be true".into();
+                return Err(RuntimeRefusal { kind: RefusalKind::Other, message });
+            }
             let message = "the runtime in memory has no streaming server".into();
             Err(RuntimeRefusal { kind: RefusalKind::Unimplemented, message })
         })

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use agent_interfaces::PodVolumes;
 use agent_logs::log_files::LogDirectory;
+use agent_pod::desired::find_container;
 use agent_pod::observed::{InstanceState, ObservedContainer};
 use agent_pod::translate::log_directory;
-use agent_runtime::runtime::{ExecOutput, OUTPUT_LEN_MAX, PodOnNode, StreamRequest};
+use agent_runtime::runtime::{ExecOutput, OUTPUT_LEN_MAX, PodOnNode, StreamRequest, Streams};
 use agent_runtime::{Runtime, RuntimeError};
 use agent_telemetry::timeline::Timeline;
 use futures_util::future::{BoxFuture, join_all};
@@ -110,7 +111,9 @@ impl NodeView for AgentView {
                 },
                 Session::Attach { container, streams } => StreamRequest::Attach {
                     container: self.running_instance(container).await?,
-                    streams: *streams,
+                    // As in the kubelet: the process has a terminal since its start or never. The
+                    // runtime refuses standard error beside one, and the client reads the log.
+                    streams: Streams { tty: self.has_terminal(container)?, ..*streams },
                 },
                 Session::PortForward { pod, ports } => StreamRequest::PortForward {
                     sandbox: self.ready_sandbox(pod).await?,
@@ -240,6 +243,12 @@ impl AgentView {
             Err(error) if error.is_not_found() => Ok(PodOnNode::default()),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// Whether the container's spec asks for a terminal.
+    fn has_terminal(&self, container: &ContainerName) -> Result<bool, ViewError> {
+        let pod = self.find(&container.pod)?;
+        Ok(find_container(&pod, &container.container).is_some_and(|container| container.tty))
     }
 
     async fn running_instance(&self, container: &ContainerName) -> Result<String, ViewError> {

@@ -117,6 +117,25 @@ async fn logs_are_those_of_the_asked_run() {
 }
 
 #[tokio::test]
+async fn an_attachment_has_a_terminal_if_the_container_has_one() {
+    let mut bench = Bench::new().await;
+    bench.start(0).await;
+    let streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+    let attach = Session::Attach { container: container("c", None), streams };
+    let message = |answer| match answer {
+        Err(ViewError::Failed(message)) => message,
+        other => panic!("{other:?}"),
+    };
+    let plain = message(bench.view.session(&attach).await);
+    assert!(plain.ends_with("the runtime in memory has no streaming server"), "{plain}");
+    let mut pod = web();
+    pod.spec.containers[0].tty = true;
+    bench.view.pods = Box::new(move || vec![pod.clone()]);
+    let refused = message(bench.view.session(&attach).await);
+    assert!(refused.ends_with("tty and stderr cannot both be true"), "{refused}");
+}
+
+#[tokio::test]
 async fn sessions_need_something_that_runs() {
     let bench = Bench::new().await;
     let exec = |uid| Session::Exec {

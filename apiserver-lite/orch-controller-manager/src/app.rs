@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_garbage::{self as garbage, Garbage};
+use apiserver_signers::bootstrap::{Bootstrap, TokenControllers};
+use apiserver_signers::certificates::{Certificates, CsrControllers};
 use proto_client::config::file;
 use proto_client::election;
 use proto_client::events::recorder;
@@ -21,15 +24,13 @@ use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 use tokio::sync::watch;
 
-use crate::bootstrap::{self, Bootstrap};
-use crate::certificates::{Certificates, CsrControllers};
-use crate::garbage::{self, Garbage};
-use crate::informers::{Informers, Reflectors, Sink};
+use crate::informers::Informers;
 use crate::keys::EVENT_SOURCES;
 use crate::metrics::Counters;
-use crate::metrics::volumes::VolumeCounts;
 use crate::reconcile::{Observability, Reconciler};
+use crate::reflectors::{self, Reflectors, Sink};
 use crate::settings::{Flags, Settings};
+use crate::volume_counts::VolumeCounts;
 
 /// Time limit for running reconciles at shutdown.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -87,7 +88,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let lock = names.component("controller-manager");
     let mut candidate =
         election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
-    let (informers, reflectors) = Informers::new(&client);
+    let (informers, reflectors) = reflectors::make(&client);
     let counts = VolumeCounts::new(informers.clone()).map_err(Failure::run)?;
     metrics.register(counts).map_err(Failure::run)?;
     let dependencies =
@@ -160,7 +161,7 @@ async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainW
     let certificates = tokio::spawn(certificates.run(page, drain.clone()));
     let bootstrap = Bootstrap {
         client: client.clone(),
-        enabled: bootstrap::TokenControllers {
+        enabled: TokenControllers {
             cleaner: settings.enabled.has("tokencleaner"),
             signer: settings.enabled.has("bootstrapsigner"),
         },
@@ -170,7 +171,7 @@ async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainW
     let garbage = Garbage {
         client: client.clone(),
         workers,
-        counters: observability.counters.clone(),
+        counters: Arc::new(observability.counters.clone()),
         page: observability.board.task(garbage::CONTROLLER),
     };
     let garbage =

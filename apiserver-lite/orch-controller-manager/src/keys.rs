@@ -14,58 +14,73 @@ pub use changes::Watched;
 use changes::split;
 pub(crate) use volumes::users;
 
-/// A controller and the object that it reconciles.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReconcileKey {
-    /// The service account `default` of a namespace.
-    ServiceAccount(String),
-    /// The token secrets of a service account.
-    AccountToken(ObjectKey),
-    /// The root CA config map of a namespace.
-    RootCa(String),
-    /// The Endpoints of a Service.
-    Endpoints(ObjectKey),
-    /// The EndpointSlices of a Service.
-    Slices(ObjectKey),
-    /// The EndpointSlices that mirror the Endpoints of a Service.
-    Mirror(ObjectKey),
-    /// A namespace that is being deleted.
-    Namespace(String),
-    /// A pod that no kubelet may be able to remove.
-    PodGc(ObjectKey),
-    /// The finished pods beyond the threshold.
-    EndedPods,
-    /// The health and the taints of a node.
-    NodeLifecycle(String),
-    /// The readiness of a pod whose node is silent.
-    PodReadiness(ObjectKey),
-    /// The eviction of a pod by the taints of its node.
-    TaintEviction(ObjectKey),
-    /// The pod CIDRs of a node.
-    NodeIpam(String),
-    /// The pods of a replica set.
-    ReplicaSet(ObjectKey),
-    /// The pods of a replication controller.
-    ReplicationController(ObjectKey),
-    /// The replica sets of a deployment.
-    Deployment(ObjectKey),
-    /// The status of a PodDisruptionBudget.
-    Disruption(ObjectKey),
-    /// The binding of a PersistentVolumeClaim.
-    Claim(ObjectKey),
-    /// The phase and reclaim of a PersistentVolume.
-    Volume(String),
-    /// The protection finalizer of a claim.
-    ClaimProtection(ObjectKey),
-    /// The protection finalizer of a volume.
-    VolumeProtection(String),
-    /// The claims of a pod's ephemeral volumes.
-    EphemeralClaims(ObjectKey),
-    /// The attached volumes of a node.
-    Attachments(String),
-    /// A claim that requests more than its capacity.
-    Expand(ObjectKey),
+/// Calls a macro with every kind of key: its documentation, its name and what it holds.
+macro_rules! for_every_key {
+    ($then:ident) => {
+        $then! {
+            /// The service account `default` of a namespace.
+            ServiceAccount(String),
+            /// The token secrets of a service account.
+            AccountToken(ObjectKey),
+            /// The root CA config map of a namespace.
+            RootCa(String),
+            /// The Endpoints of a Service.
+            Endpoints(ObjectKey),
+            /// The EndpointSlices of a Service.
+            Slices(ObjectKey),
+            /// The EndpointSlices that mirror the Endpoints of a Service.
+            Mirror(ObjectKey),
+            /// A namespace that is being deleted.
+            Namespace(String),
+            /// A pod that no kubelet may be able to remove.
+            PodGc(ObjectKey),
+            /// The finished pods beyond the threshold.
+            EndedPods,
+            /// The health and the taints of a node.
+            NodeLifecycle(String),
+            /// The readiness of a pod whose node is silent.
+            PodReadiness(ObjectKey),
+            /// The eviction of a pod by the taints of its node.
+            TaintEviction(ObjectKey),
+            /// The pod CIDRs of a node.
+            NodeIpam(String),
+            /// The pods of a replica set.
+            ReplicaSet(ObjectKey),
+            /// The pods of a replication controller.
+            ReplicationController(ObjectKey),
+            /// The replica sets of a deployment.
+            Deployment(ObjectKey),
+            /// The status of a PodDisruptionBudget.
+            Disruption(ObjectKey),
+            /// The binding of a PersistentVolumeClaim.
+            Claim(ObjectKey),
+            /// The phase and reclaim of a PersistentVolume.
+            Volume(String),
+            /// The protection finalizer of a claim.
+            ClaimProtection(ObjectKey),
+            /// The protection finalizer of a volume.
+            VolumeProtection(String),
+            /// The claims of a pod's ephemeral volumes.
+            EphemeralClaims(ObjectKey),
+            /// The attached volumes of a node.
+            Attachments(String),
+            /// A claim that requests more than its capacity.
+            Expand(ObjectKey)
+        }
+    };
 }
+
+macro_rules! define_keys {
+    ($($(#[doc = $doc:literal])+ $kind:ident $(($object:ty))?),+) => {
+        /// A controller and the object that it reconciles.
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum ReconcileKey {
+            $($(#[doc = $doc])+ $kind $(($object))?),+
+        }
+    };
+}
+
+for_every_key!(define_keys);
 
 impl ReconcileKey {
     /// The controller, by its name in `--controllers`.
@@ -236,22 +251,58 @@ const TOKEN_CLEANER: &str = "tokencleaner";
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// The object of an example of a key.
+    trait Example {
+        fn example() -> Self;
+    }
+
+    impl Example for String {
+        fn example() -> Self {
+            "a".into()
+        }
+    }
+
+    impl Example for ObjectKey {
+        fn example() -> Self {
+            Self::new("ns", "a")
+        }
+    }
+
+    macro_rules! example_keys {
+        ($($(#[doc = $doc:literal])+ $kind:ident $(($object:ty))?),+) => {
+            [$(ReconcileKey::$kind $((<$object as Example>::example()))?),+]
+        };
+    }
 
     #[test]
     fn every_key_has_a_known_controller() {
-        let key = ObjectKey::new("ns", "a");
-        for task in [
-            ReconcileKey::ServiceAccount("ns".into()),
-            ReconcileKey::Endpoints(key.clone()),
-            ReconcileKey::EndedPods,
-            ReconcileKey::NodeLifecycle("n".into()),
-            ReconcileKey::NodeIpam("n".into()),
-            ReconcileKey::ReplicaSet(key.clone()),
-        ] {
-            assert!(CONTROLLERS.contains(&task.controller()), "{task:?}");
-            assert!(task.to_string().starts_with(task.controller()));
+        let keys = for_every_key!(example_keys);
+        for key in &keys {
+            assert!(CONTROLLERS.contains(&key.controller()), "{key:?}");
+            assert!(key.to_string().starts_with(key.controller()), "{key:?}");
+            assert!(
+                key.event_source().is_none_or(|source| EVENT_SOURCES.contains(&source)),
+                "{key:?}"
+            );
         }
+        // These have queues of their own.
+        let others = [
+            "bootstrapsigner",
+            "csrapproving",
+            "csrcleaner",
+            "csrsigning",
+            "garbagecollector",
+            "tokencleaner",
+        ];
+        let of_keys = keys.iter().map(ReconcileKey::controller);
+        let all: BTreeSet<&str> = of_keys.chain(others).collect();
+        assert_eq!(all, BTreeSet::from(CONTROLLERS));
+        let sources: BTreeSet<&str> = keys.iter().filter_map(ReconcileKey::event_source).collect();
+        assert_eq!(sources, BTreeSet::from(EVENT_SOURCES));
         let slices = ReconcileKey::Slices(ObjectKey::new("ns", "a"));
         assert_eq!(slices.to_string(), "endpointslice ns/a");
     }

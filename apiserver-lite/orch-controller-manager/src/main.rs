@@ -1,5 +1,5 @@
-//! bin: the controllers of kube-controller-manager. Each is a pure function from objects to a plan of writes ([`controllers`]). One work queue of
-//! reconcile keys ([`keys`]) and one reconciler ([`reconcile`]) run them all.
+//! bin: the controllers of kube-controller-manager. Each is a function from objects to a plan of writes (`apiserver_controllers`). One work queue of
+//! reconcile keys ([`keys`]) and one reconciler ([`reconcile`]) run them all; the garbage collector and the signers have caches of their own.
 //!
 //! ```text
 //!   watches ──▶ caches (informers) ──▶ keys ──▶ queue ──▶ plan ──▶ writes
@@ -10,20 +10,16 @@
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-mod api_writes;
 mod app;
-mod bootstrap;
-mod certificates;
-mod controllers;
-#[cfg(test)]
-mod extremes;
-mod garbage;
+mod execute_write;
 mod informers;
 mod keys;
 mod metrics;
 mod pods_by_node;
 mod reconcile;
+mod reflectors;
 mod settings;
+mod volume_counts;
 
 use std::process::ExitCode;
 

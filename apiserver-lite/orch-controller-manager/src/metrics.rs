@@ -1,9 +1,8 @@
 //! The work queue metrics of each controller, named as kube-controller-manager's.
 
-pub mod volumes;
-
 use std::time::Duration;
 
+use apiserver_garbage::WorkCounter;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, exponential_buckets};
 use proto_daemon::metrics::Metrics;
 
@@ -50,5 +49,20 @@ impl Counters {
     /// Observes the duration of a reconcile.
     pub fn observe_duration(&self, controller: &str, took: Duration) {
         self.durations.with_label_values(&[controller]).observe(took.as_secs_f64());
+    }
+}
+
+/// Counts the work of the garbage collector as that of a controller of its name.
+impl WorkCounter for Counters {
+    fn count_add(&self) {
+        Self::count_add(self, apiserver_garbage::CONTROLLER);
+    }
+
+    fn count_failure(&self) {
+        Self::count_failure(self, apiserver_garbage::CONTROLLER);
+    }
+
+    fn observe_duration(&self, took: Duration) {
+        Self::observe_duration(self, apiserver_garbage::CONTROLLER, took);
     }
 }

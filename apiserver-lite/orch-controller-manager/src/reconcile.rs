@@ -9,27 +9,30 @@ mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use proto_api::core::v1::Namespace;
-use proto_api::{Cidr, Quantity, Time};
+use apiserver_clock::now;
+use apiserver_controllers::account_token::TokenSigner;
+use apiserver_controllers::addresses::has_ended;
+use apiserver_controllers::api_writes::Effect;
+use apiserver_controllers::disruption::controller as owner_of;
+use apiserver_controllers::endpoint_slices::{Manager, SliceContext};
+use apiserver_controllers::node_cidr;
+use apiserver_controllers::node_lifecycle::{self, ClusterHealth, NodeClocks, NodeHealth};
+use apiserver_controllers::volumes::{VolumeAnnotations, attach};
+use apiserver_controllers::write_events::WriteEvent;
+use apiserver_controllers::{
+    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_gc, replica_set,
+    replication_controller, root_ca, service_account,
+};
+use apiserver_token::{LegacyToken, jwt};
+use proto_api::core::v1::{Namespace, ServiceAccount};
+use proto_api::{Cidr, Quantity};
 use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
-use crate::api_writes::Effect;
-use crate::controllers::account_token::TokenSigner;
-use crate::controllers::addresses::has_ended;
-use crate::controllers::disruption::controller as owner_of;
-use crate::controllers::endpoint_slices::{Manager, SliceContext};
-use crate::controllers::node_cidr;
-use crate::controllers::node_lifecycle::{self, Clocks, ClusterHealth, NodeHealth};
-use crate::controllers::volumes::{VolumeAnnotations, attach};
-use crate::controllers::write_events::WriteEvent;
-use crate::controllers::{
-    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_gc, replica_set,
-    replication_controller, root_ca, service_account,
-};
+use crate::execute_write::execute;
 use crate::informers::Informers;
 use crate::keys::{CONTROLLERS, ReconcileKey};
 use crate::metrics::Counters;
@@ -273,9 +276,18 @@ impl Reconciler {
         secrets.retain(|secret| {
             account_token::account_of(names, &secret.metadata).as_ref() == Some(account)
         });
+        let sign = |account: &ServiceAccount, secret: &str| {
+            let token = LegacyToken {
+                namespace: account.metadata.namespace.clone(),
+                secret: secret.to_owned(),
+                account: account.metadata.name.clone(),
+                account_uid: account.metadata.uid.clone(),
+            };
+            jwt::sign(&token.claims(names), key)
+        };
         let signer = TokenSigner {
             names,
-            key,
+            sign: &sign,
             ca: self.settings.root_ca.as_deref(),
             auto_generates: self.settings.auto_generates_tokens,
         };
@@ -334,7 +346,7 @@ impl Reconciler {
         };
         let lease = ObjectKey::new(self.informers.names.node_lease_namespace(), name);
         let lease = self.informers.leases.get(&lease);
-        let clocks = Clocks { steady, wall: now() };
+        let clocks = NodeClocks { steady, wall: now() };
         let latest = NodeHealth::update(health.get(name), &node, lease.as_deref(), clocks.steady);
         record(health.get(name), Some(&latest));
         health.insert(name.to_owned(), latest.clone());
@@ -363,7 +375,7 @@ impl Reconciler {
         let mut effects = Vec::new();
         let mut failure = None;
         for (nth, write) in plan.writes.iter().enumerate() {
-            let done = write.apply(&self.client).await;
+            let done = execute(write, &self.client).await;
             if let Some(event) = plan.events.get(&nth) {
                 self.record(reconcile_key, event, &done);
             }
@@ -456,17 +468,11 @@ impl Reconciler {
         let plan = node_cidr::plan(&node, &self.settings.node_ranges, &taken)?;
         for write in &plan.writes {
             let ranges = node_cidr::of_write(write);
-            write.apply(&self.client).await?;
+            execute(write, &self.client).await?;
             assigned.insert(node.metadata.uid.clone(), ranges);
         }
         Ok(None)
     }
-}
-
-/// The wall-clock time.
-pub fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

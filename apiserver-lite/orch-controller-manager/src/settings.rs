@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_controllers::node_cidr::NodeRange;
+use apiserver_signers::certificates::authority::{Authority, AuthorityError};
 use apiserver_token::SigningKey;
 use clap::Parser;
 use proto_api::Cidr;
@@ -14,8 +16,6 @@ use proto_daemon::flags::CommonFlags;
 use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::{feature_gates, go_duration};
 
-use crate::certificates::authority::{Authority, AuthorityError};
-use crate::controllers::node_cidr::NodeRange;
 use crate::keys::{CONTROLLERS, ONLY_BY_NAME};
 
 /// Runs the cluster's controllers.

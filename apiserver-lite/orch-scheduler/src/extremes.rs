@@ -1,6 +1,6 @@
 //! Pods and nodes with extreme numbers: scheduling does not panic, and no sum of requests wraps. Debug builds check each operation.
 
-#[path = "../../orch-controller-manager/src/extremes/values.rs"]
+#[path = "../../controllers/src/extremes/values.rs"]
 mod values;
 
 use std::sync::Arc;

@@ -2,6 +2,16 @@
 
 use std::sync::Arc;
 
+use apiserver_controllers::account_token;
+use apiserver_controllers::addresses::{has_ended, has_selector, trigger_annotation};
+use apiserver_controllers::deployment;
+use apiserver_controllers::endpoint_slices::{self, Manager};
+use apiserver_controllers::node_cidr::has_ranges;
+use apiserver_controllers::node_lifecycle::{
+    falls_silent, is_newly_assigned, is_ready, is_unknown,
+};
+use apiserver_controllers::owners;
+use apiserver_controllers::service_account;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
@@ -13,14 +23,6 @@ use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
 use super::{ReconcileKey, disruption, volumes};
-use crate::controllers::account_token;
-use crate::controllers::addresses::{has_ended, has_selector, trigger_annotation};
-use crate::controllers::deployment;
-use crate::controllers::endpoint_slices::{self, Manager};
-use crate::controllers::node_cidr::has_ranges;
-use crate::controllers::node_lifecycle::{falls_silent, is_newly_assigned, is_ready, is_unknown};
-use crate::controllers::owners;
-use crate::controllers::service_account;
 use crate::informers::Informers;
 
 /// A watched kind whose changes queue keys.
@@ -332,17 +334,48 @@ impl Watched for Deployment {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proto_api::core::v1::{PodCondition, PodIP};
+
     use super::*;
-    use crate::controllers::addresses::examples;
+
+    /// A service that selects `app=web`.
+    fn service() -> Service {
+        let mut service = Service::default();
+        service.metadata.namespace = "ns".into();
+        service.metadata.name = "web".into();
+        service.spec.selector = BTreeMap::from([("app".into(), "web".into())]);
+        service
+    }
+
+    /// A ready pod that the service selects.
+    fn pod() -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = "ns".into();
+        pod.metadata.name = "web-1".into();
+        pod.metadata.uid = "uid-1".into();
+        pod.metadata.labels = BTreeMap::from([("app".into(), "web".into())]);
+        pod.spec.node_name = "node".into();
+        pod.status.phase = "Running".into();
+        pod.status.pod_ip = "10.1.0.1".into();
+        pod.status.pod_ips = vec![PodIP { ip: "10.1.0.1".into() }];
+        set_ready(&mut pod, "True");
+        pod
+    }
+
+    fn set_ready(pod: &mut Pod, status: &str) {
+        let condition = PodCondition { type_: "Ready".into(), ..PodCondition::default() };
+        pod.status.conditions = vec![PodCondition { status: status.into(), ..condition }];
+    }
 
     fn keys(new: Option<Pod>, old: Option<Pod>) -> usize {
-        let services = [Arc::new(examples::service())];
+        let services = [Arc::new(service())];
         keys_of_services(new.map(Arc::new).as_ref(), old.map(Arc::new).as_ref(), &services).len()
     }
 
     #[test]
     fn services_are_queued_only_for_fields_of_endpoints() {
-        let pod = || examples::pod(1);
         assert_eq!(keys(Some(pod()), None), 2, "Endpoints and slices");
         assert_eq!(keys(None, Some(pod())), 2);
         assert_eq!(keys(Some(pod()), Some(pod())), 0);
@@ -355,7 +388,7 @@ mod tests {
         renamed.metadata.resource_version = "9".into();
         assert_eq!(keys(Some(renamed), Some(pod())), 0);
         let mut unready = pod();
-        examples::set_ready(&mut unready, "False");
+        set_ready(&mut unready, "False");
         assert_eq!(keys(Some(unready), Some(pod())), 2);
         let mut moved = pod();
         moved.status.pod_ip = "10.1.0.99".into();

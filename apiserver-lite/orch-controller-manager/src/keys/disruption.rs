@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use apiserver_controllers::addresses::is_ready;
+use apiserver_controllers::disruption;
 use proto_api::core::v1::Pod;
 use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
 use super::{ReconcileKey, Watched, split};
-use crate::controllers::addresses::is_ready;
-use crate::controllers::disruption;
 use crate::informers::Informers;
 
 impl Watched for PodDisruptionBudget {

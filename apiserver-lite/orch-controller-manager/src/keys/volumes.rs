@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use apiserver_controllers::volumes::{
+    VolumeAnnotations, attach, claim_of, claims_of, ephemeral, fit,
+};
 use proto_api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Change, ObjectKey};
 
 use super::{ReconcileKey, Watched, split};
-use crate::controllers::volumes::{VolumeAnnotations, attach, claim_of, claims_of, ephemeral, fit};
 use crate::informers::Informers;
 
 impl Watched for PersistentVolumeClaim {

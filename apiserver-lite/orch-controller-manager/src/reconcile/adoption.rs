@@ -1,14 +1,14 @@
 //! Whether a controller can adopt orphans: its cache may not show yet that it is being deleted, and it would adopt again what a deletion with
 //! `Orphan` has released.
 
+use apiserver_controllers::Adopter;
+use apiserver_controllers::api_writes::ObjectKind;
 use proto_api::Resource;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::core::v1::ReplicationController;
 use proto_client::ClientError;
 
 use super::Reconciler;
-use crate::api_writes::ObjectKind;
-use crate::controllers::Adopter;
 
 impl Reconciler {
     /// Reads from the server whether the adopter exists and is not being deleted.

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apiserver_clock::now;
+use apiserver_controllers::disruption::{self, OwnerScale};
+use apiserver_controllers::owners;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::core::v1::ReplicationController;
 use proto_api::meta::v1::OwnerReference;
@@ -10,9 +13,7 @@ use proto_api::{Kind, schema};
 use proto_client::request::Collection;
 use proto_client::{ClientError, ObjectKey, dynamic, request};
 
-use super::{ReconcileError, Reconciler, now};
-use crate::controllers::disruption::{self, Scale};
-use crate::controllers::owners;
+use super::{ReconcileError, Reconciler};
 use crate::keys::ReconcileKey;
 
 /// Interval of reads of a scale that is not cached.
@@ -27,7 +28,7 @@ impl Reconciler {
     ) -> Result<Option<Duration>, ReconcileError> {
         let Some(budget) = self.informers.budgets.get(key) else { return Ok(None) };
         let pods = disruption::covered(&budget, &self.informers.pods.within(&key.namespace));
-        let mut scales: BTreeMap<String, Option<Scale>> = BTreeMap::new();
+        let mut scales: BTreeMap<String, Option<OwnerScale>> = BTreeMap::new();
         let mut read = false;
         if disruption::needs_scale(&budget) {
             for owner in pods.iter().filter_map(|pod| disruption::controller(pod)) {
@@ -51,12 +52,12 @@ impl Reconciler {
     }
 
     /// The scale of a cached controller. A replica set of a deployment has the deployment's scale, because no set has all pods during a rollout.
-    fn cached_scale(&self, owner: &OwnerReference, namespace: &str) -> Option<Scale> {
+    fn cached_scale(&self, owner: &OwnerReference, namespace: &str) -> Option<OwnerScale> {
         let informers = &self.informers;
         let key = ObjectKey::new(namespace, &owner.name);
         let is_it =
             |api_version: String, uid: &str| owner.api_version == api_version && owner.uid == uid;
-        let scale = |uid: &str, replicas: Option<i32>| Scale {
+        let scale = |uid: &str, replicas: Option<i32>| OwnerScale {
             uid: uid.to_owned(),
             replicas: replicas.unwrap_or(1),
         };
@@ -95,7 +96,7 @@ impl Reconciler {
         &self,
         owner: &OwnerReference,
         namespace: &str,
-    ) -> Result<Option<Scale>, ClientError> {
+    ) -> Result<Option<OwnerScale>, ClientError> {
         let (group, version) =
             owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
         let names = self.informers.names;
@@ -119,6 +120,6 @@ impl Reconciler {
         let uid = scale.pointer("/metadata/uid").and_then(serde_json::Value::as_str);
         let replicas = scale.pointer("/spec/replicas").and_then(serde_json::Value::as_i64);
         let replicas = i32::try_from(replicas.unwrap_or(0)).unwrap_or(i32::MAX);
-        Ok((uid == Some(&owner.uid)).then(|| Scale { uid: owner.uid.clone(), replicas }))
+        Ok((uid == Some(&owner.uid)).then(|| OwnerScale { uid: owner.uid.clone(), replicas }))
     }
 }

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apiserver_clock::now;
+use apiserver_controllers::api_writes::Write;
+use apiserver_controllers::namespace::{NamespaceStep, Remains, plan};
 use proto_api::core::v1::Namespace;
 use proto_api::object::to_json_value;
 use proto_api::{Resource as _, schema};
@@ -11,9 +14,8 @@ use proto_client::request::Collection;
 use proto_client::{ClientError, DeleteParams, ListParams, ObjectKey, WriteParams};
 use serde_json::Value;
 
-use super::{ReconcileError, Reconciler, now};
-use crate::api_writes::Write;
-use crate::controllers::namespace::{Remains, Step, plan};
+use super::{ReconcileError, Reconciler};
+use crate::execute_write::execute;
 
 /// Interval of counts; deleted pods queue the key earlier.
 const RECOUNT: Duration = Duration::from_secs(1);
@@ -39,15 +41,15 @@ impl Reconciler {
             return Ok(None);
         };
         match plan(&namespace, finalizer, &remains, now()) {
-            Step::Finalize(done) => {
+            NamespaceStep::Finalize(done) => {
                 self.finalize(&done).await?;
                 Ok(None)
             }
-            Step::Report(next) => {
-                Write::UpdateStatus((*next).into()).apply(&self.client).await?;
+            NamespaceStep::Report(next) => {
+                execute(&Write::UpdateStatus((*next).into()), &self.client).await?;
                 Ok(Some(RECOUNT))
             }
-            Step::Wait => Ok(Some(RECOUNT)),
+            NamespaceStep::Wait => Ok(Some(RECOUNT)),
         }
     }
 

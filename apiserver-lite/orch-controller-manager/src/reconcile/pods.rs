@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apiserver_clock::now;
+use apiserver_controllers::pod_gc::{self, PodNode, QUARANTINE};
+use apiserver_controllers::taint_manager::{self, TaintAge};
+use apiserver_controllers::{Plan, node_lifecycle};
 use proto_api::Time;
 use proto_api::core::v1::{Node, Pod, Taint};
 use proto_client::ObjectKey;
 
-use super::{ReconcileError, Reconciler, lock, now};
-use crate::controllers::pod_gc::{self, PodNode, QUARANTINE};
-use crate::controllers::taint_manager::{self, Clocks};
-use crate::controllers::{Plan, node_lifecycle};
+use super::{ReconcileError, Reconciler, lock};
 use crate::keys::ReconcileKey;
 
 /// How long a missing node is remembered at least. Users can name any node in a pod, so that entries must expire.
@@ -82,7 +83,7 @@ impl Reconciler {
             Some(before) if before.is_same(&latest) => before,
             _ => latest,
         };
-        let clocks = Clocks { first: seen.wall, elapsed: seen.at.elapsed() };
+        let clocks = TaintAge { first: seen.wall, elapsed: seen.at.elapsed() };
         let plan = taint_manager::plan(&pod, &node, clocks);
         if plan.requeue_after.is_some() {
             tainted.insert(key.clone(), seen);

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apiserver_controllers::Plan;
+use apiserver_controllers::addresses::has_ended;
+use apiserver_controllers::volumes::attach::{self, Attachable, NodeView};
+use apiserver_controllers::volumes::claim::{self, ClaimContext};
+use apiserver_controllers::volumes::{
+    claim_of, claims_of, ephemeral, ephemeral_claim_name, expand, has_annotation,
+    is_ephemeral_claim_of, protection, storage, volume,
+};
 use proto_api::Quantity;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_client::{ListParams, ObjectKey};
 
 use super::{REQUEUE, ReconcileError, Reconciler, lock};
-use crate::controllers::Plan;
-use crate::controllers::addresses::has_ended;
-use crate::controllers::volumes::attach::{self, Attachable, NodeView};
-use crate::controllers::volumes::claim::{self, ClaimContext};
-use crate::controllers::volumes::{
-    claim_of, claims_of, ephemeral, ephemeral_claim_name, expand, has_annotation,
-    is_ephemeral_claim_of, protection, storage, volume,
-};
 use crate::keys::{ReconcileKey, users};
 
 /// Maximum number of announced sizes that are remembered.

@@ -1,8 +1,6 @@
 //! The Bind extension point, and the report of a pod that cannot be bound.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use proto_api::Time;
+use apiserver_clock::now;
 use proto_api::core::v1::{Binding, ObjectReference, Pod};
 use proto_api::meta::v1::ObjectMeta;
 use proto_client::events::EventKind;
@@ -56,9 +54,4 @@ impl Scheduler {
             tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "condition PodScheduled not written");
         }
     }
-}
-
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }

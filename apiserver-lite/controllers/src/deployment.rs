@@ -1,0 +1,237 @@
+//! The deployment controller: one replica set per pod template; the newest is scaled up and the others down as the strategy allows.
+
+mod revision;
+mod rollout;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proto_api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
+use proto_api::core::v1::PodTemplateSpec;
+use proto_api::meta::v1::{ObjectMeta, OwnerReference};
+use proto_api::names::Names;
+use proto_api::selectors::Selector;
+use proto_api::{Kind, Time};
+use proto_client::ObjectKey;
+use serde_json::json;
+
+use crate::api_writes::{ObjectKind, Part, Write};
+use crate::owners::{adopt, controlled_by, release};
+use crate::write_events::{Operation, WriteEvent};
+use crate::{Adopter, Plan};
+use revision::Revision;
+use rollout::{OldPods, SetScale, Sizes};
+
+pub use rollout::recreates;
+
+/// Label with the hash of the pod template. It has no domain.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Default of `revisionHistoryLimit`.
+const HISTORY_LEN: i32 = 10;
+
+/// Plans the next step of a rollout. `sets` are the replica sets of the namespace. `has_pods` tells for the uid of one whether it has unfinished
+/// pods, including terminating ones, which no status counts; it is only called for deployments that [`recreates`].
+pub fn plan<S: AsRef<ReplicaSet>>(
+    names: &Names,
+    deployment: &Deployment,
+    sets: &[S],
+    has_pods: &dyn Fn(&str) -> bool,
+    now: Time,
+) -> Plan {
+    if deployment.metadata.deletion_timestamp.is_some() {
+        return Plan::default();
+    }
+    let mut plan = Plan::default();
+    let names_in_use: BTreeSet<&str> =
+        sets.iter().map(|set| set.as_ref().metadata.name.as_str()).collect();
+    let Some(mut sets) = claim(names, deployment, sets, &mut plan) else { return plan };
+    if !plan.writes.is_empty() {
+        // Ownership is written before sizes.
+        return plan;
+    }
+    sets.sort_by_key(|set| (set.metadata.creation_timestamp.unix(), set.metadata.name.clone()));
+    let newest = sets.iter().copied().find(|set| same_template(&set.spec.template, deployment));
+    let old: Vec<&ReplicaSet> = sets
+        .iter()
+        .copied()
+        .filter(|set| Some(set.metadata.uid.as_str()) != newest.map(|n| n.metadata.uid.as_str()))
+        .collect();
+
+    let old_pods = match recreates(deployment) && old.iter().any(|set| has_pods(&set.metadata.uid))
+    {
+        true => OldPods::Left,
+        false => OldPods::Gone,
+    };
+    let revision = Revision::of(names, deployment, newest, &old);
+    let about = proto_client::events::reference(deployment, names);
+    let mut collided = false;
+    match newest {
+        None if deployment.spec.paused => {}
+        None => {
+            let sizes = Sizes::of(None, &old);
+            if let Some(to) = rollout::first_size(deployment, &sizes, old_pods) {
+                let set = new_set(names, deployment, &revision, to);
+                collided = names_in_use.contains(set.metadata.name.as_str());
+                if !collided {
+                    let event = WriteEvent {
+                        about: about.clone(),
+                        operation: Operation::Scale { from: None, to },
+                    };
+                    plan.push_with_event(Write::Create(set.into()), event);
+                }
+            }
+        }
+        Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
+    }
+    for SetScale { set, replicas } in rollout::steps(deployment, newest, &old, old_pods) {
+        let operation = Operation::Scale { from: Some(rollout::size(set)), to: replicas };
+        plan.push_with_event(scale(set, replicas), WriteEvent { about: about.clone(), operation });
+    }
+    plan.writes.extend(delete_old_sets(deployment, &old));
+    plan.writes.extend(revision.mark_deployment(deployment));
+    let mut status = status::of(deployment, newest, &old, now);
+    if collided {
+        // Another set has the name: the next plan derives another name for the same template.
+        let collisions = status.collision_count.unwrap_or(0);
+        status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+        plan.requeue_in(Duration::ZERO);
+    }
+    if let Some(due) = status::deadline_in(deployment, &status, now) {
+        plan.requeue_in(due);
+    }
+    if status != deployment.status {
+        plan.writes.push(Write::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
+    }
+    plan
+}
+
+/// The sets that the deployment controls and selects, and the orphans that it selects and adopts. None if its selector is invalid.
+fn claim<'a, S: AsRef<ReplicaSet>>(
+    names: &Names,
+    deployment: &Deployment,
+    sets: &'a [S],
+    plan: &mut Plan,
+) -> Option<Vec<&'a ReplicaSet>> {
+    let selector = deployment.spec.selector.as_ref();
+    let selector = selector.map(|s| Selector::from_label_selector(s, "spec.selector"));
+    // Validation rejects such selectors, but stored objects may have them.
+    let selector = selector.and_then(Result::ok).filter(|selector| !selector.is_everything())?;
+    let selects = |set: &ReplicaSet| selector.matches(&set.metadata.labels);
+    let mut claimed = Vec::new();
+    for set in sets.iter().map(AsRef::as_ref) {
+        let (kind, metadata) = (ObjectKind::ReplicaSet, &set.metadata);
+        let controller = metadata.owner_references.iter().find(|o| o.controller == Some(true));
+        match controller {
+            Some(owner) if owner.uid != deployment.metadata.uid => {}
+            Some(owner) if !selects(set) => {
+                plan.writes.push(release(kind, metadata, &owner.uid));
+            }
+            None if !selects(set) || metadata.deletion_timestamp.is_some() => {}
+            None => {
+                plan.writes.push(adopt(kind, metadata, reference(names, deployment)));
+                plan.adopter = Some(Adopter::of(ObjectKind::Deployment, &deployment.metadata));
+                claimed.push(set);
+            }
+            Some(_) => claimed.push(set),
+        }
+    }
+    Some(claimed)
+}
+
+fn reference(names: &Names, deployment: &Deployment) -> OwnerReference {
+    let api_version = names.api_version(Deployment::GROUP, Deployment::VERSION);
+    controlled_by(api_version, Deployment::KIND, &deployment.metadata)
+}
+
+// === Templates ===
+
+fn same_template(template: &PodTemplateSpec, deployment: &Deployment) -> bool {
+    let mut template = template.clone();
+    template.metadata.labels.remove(TEMPLATE_HASH);
+    template == deployment.spec.template
+}
+
+/// The hash of a template: FNV-1a of its JSON, encoded without vowels. The deployment's collision count is hashed too.
+fn template_hash(deployment: &Deployment) -> String {
+    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut hash: u32 = 0x811c_9dc5;
+    let template = serde_json::to_vec(&deployment.spec.template).unwrap_or_default();
+    let collisions = deployment.status.collision_count.unwrap_or(0).to_le_bytes();
+    for byte in template.iter().chain(&collisions) {
+        hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    }
+    // The ten digits map to different characters.
+    let digit = |byte: u8| char::from(ALPHABET[usize::from(byte).rem_euclid(ALPHABET.len())]);
+    hash.to_string().bytes().map(digit).collect()
+}
+
+fn new_set(
+    names: &Names,
+    deployment: &Deployment,
+    revision: &Revision,
+    replicas: i64,
+) -> ReplicaSet {
+    let hash = template_hash(deployment);
+    let mut template = deployment.spec.template.clone();
+    template.metadata.labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
+    let mut selector = deployment.spec.selector.clone().unwrap_or_default();
+    selector.match_labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
+    let annotations = revision.annotations(deployment, &BTreeMap::new());
+    ReplicaSet {
+        metadata: ObjectMeta {
+            name: format!("{}-{hash}", deployment.metadata.name),
+            namespace: deployment.metadata.namespace.clone(),
+            labels: template.metadata.labels.clone(),
+            annotations,
+            owner_references: vec![reference(names, deployment)],
+            ..ObjectMeta::default()
+        },
+        spec: ReplicaSetSpec {
+            replicas: Some(rollout::narrow(replicas)),
+            min_ready_seconds: deployment.spec.min_ready_seconds,
+            selector: Some(selector),
+            template,
+        },
+        ..ReplicaSet::default()
+    }
+}
+
+// === Writes ===
+
+fn scale(set: &ReplicaSet, replicas: i64) -> Write {
+    let version = &set.metadata.resource_version;
+    Write::Patch {
+        kind: ObjectKind::ReplicaSet,
+        key: ObjectKey::of(&set.metadata),
+        part: Part::Main,
+        patch: json!({
+            "metadata": { "resourceVersion": version },
+            "spec": { "replicas": replicas },
+        }),
+    }
+}
+
+/// Deletes the oldest replica sets beyond the revision history limit.
+fn delete_old_sets(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<Write> {
+    let limit = deployment.spec.revision_history_limit.unwrap_or(HISTORY_LEN);
+    let is_idle = |set: &&&ReplicaSet| {
+        set.spec.replicas == Some(0)
+            && set.status.replicas == 0
+            && set.status.observed_generation >= set.metadata.generation
+            && set.metadata.deletion_timestamp.is_none()
+    };
+    let idle: Vec<&&ReplicaSet> = old.iter().filter(is_idle).collect();
+    let excess = idle.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+    let delete = |set: &&ReplicaSet| Write::Delete {
+        kind: ObjectKind::ReplicaSet,
+        key: ObjectKey::of(&set.metadata),
+        uid: set.metadata.uid.clone(),
+        grace_secs: None,
+    };
+    idle.into_iter().take(excess).map(delete).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! The sizes of a deployment's replica sets in a rollout: never more pods than `maxSurge` allows, never fewer available than `maxUnavailable`
+//! allows.
+
+use proto_api::IntOrString;
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+
+/// A replica set and its next size.
+pub struct SetScale<'a> {
+    pub set: &'a ReplicaSet,
+    pub replicas: i64,
+}
+
+/// The sums of the sizes of all sets, in 64 bits so that they are exact.
+pub struct Sizes {
+    new: i64,
+    old: i64,
+    new_available: i64,
+    old_available: i64,
+    old_pods: i64,
+}
+
+impl Sizes {
+    /// Sums the sizes.
+    pub fn of(newest: Option<&ReplicaSet>, old: &[&ReplicaSet]) -> Self {
+        Self {
+            new: newest.map_or(0, size),
+            old: sum(old.iter().map(|set| size(set))),
+            new_available: newest.map_or(0, available),
+            old_available: sum(old.iter().map(|set| available(set))),
+            old_pods: sum(old.iter().map(|set| i64::from(set.status.replicas.max(0)))),
+        }
+    }
+
+    /// The number of pods that all sets request.
+    pub fn total(&self) -> i64 {
+        self.new.saturating_add(self.old)
+    }
+}
+
+/// Sums counts with saturation.
+pub fn sum(counts: impl Iterator<Item = i64>) -> i64 {
+    counts.fold(0, i64::saturating_add)
+}
+
+/// The replicas of the deployment, at least 0: stored objects may not be valid.
+pub fn replicas(deployment: &Deployment) -> i64 {
+    i64::from(deployment.spec.replicas.unwrap_or(1).max(0))
+}
+
+/// The replicas of the set, at least 0.
+pub fn size(set: &ReplicaSet) -> i64 {
+    i64::from(set.spec.replicas.unwrap_or(1).max(0))
+}
+
+fn available(set: &ReplicaSet) -> i64 {
+    i64::from(set.status.available_replicas.max(0))
+}
+
+/// Converts a count to the type of API fields.
+pub fn narrow(count: i64) -> i32 {
+    i32::try_from(count.max(0)).unwrap_or(i32::MAX)
+}
+
+/// Whether the strategy is Recreate.
+pub fn recreates(deployment: &Deployment) -> bool {
+    deployment.spec.strategy.type_ == "Recreate"
+}
+
+/// The number of pods that a rollout may create above the replicas.
+pub fn max_surge(deployment: &Deployment) -> i64 {
+    let rolling = deployment.spec.strategy.rolling_update.as_ref();
+    match rolling.and_then(|rolling| rolling.max_surge.as_ref()) {
+        Some(surge) => share(surge, replicas(deployment), Round::Up),
+        None => share(&IntOrString::from("25%"), replicas(deployment), Round::Up),
+    }
+}
+
+/// The number of pods below the replicas that may be unavailable.
+pub fn max_unavailable(deployment: &Deployment) -> i64 {
+    if recreates(deployment) {
+        return 0;
+    }
+    let wanted = replicas(deployment);
+    let rolling = deployment.spec.strategy.rolling_update.as_ref();
+    let unavailable = match rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) {
+        Some(unavailable) => share(unavailable, wanted, Round::Down),
+        None => share(&IntOrString::from("25%"), wanted, Round::Down),
+    };
+    // With both 0 a rollout would not progress.
+    let stuck = unavailable == 0 && max_surge(deployment) == 0;
+    let unavailable = if stuck { 1 } else { unavailable };
+    unavailable.min(wanted)
+}
+
+#[derive(Clone, Copy)]
+enum Round {
+    Up,
+    Down,
+}
+
+/// A number or a percentage of `whole`, bounded to 0 and the maximum of an API field.
+fn share(value: &IntOrString, whole: i64, round: Round) -> i64 {
+    let percent = match value {
+        IntOrString::Int(number) => return i64::from((*number).max(0)),
+        IntOrString::String(text) => {
+            text.strip_suffix('%').and_then(|text| text.parse::<i64>().ok())
+        }
+    };
+    let part = whole.saturating_mul(percent.unwrap_or(0).max(0));
+    let part = match round {
+        Round::Up => part.saturating_add(99).div_euclid(100),
+        Round::Down => part.div_euclid(100),
+    };
+    part.min(i64::from(i32::MAX))
+}
+
+/// Whether old sets have pods, including terminating ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldPods {
+    /// They have none.
+    Gone,
+    /// Some may be running.
+    Left,
+}
+
+/// The initial size of the newest set; none while it has to wait for old pods to end.
+pub fn first_size(deployment: &Deployment, sizes: &Sizes, old_pods: OldPods) -> Option<i64> {
+    if recreates(deployment) {
+        let gone = sizes.old == 0 && sizes.old_pods == 0 && old_pods == OldPods::Gone;
+        return gone.then(|| replicas(deployment));
+    }
+    Some(scaled_up(deployment, sizes))
+}
+
+/// The largest size of the newest set with the current sizes of the others.
+fn scaled_up(deployment: &Deployment, sizes: &Sizes) -> i64 {
+    let wanted = replicas(deployment);
+    let maximum = wanted.saturating_add(max_surge(deployment));
+    let room = maximum.saturating_sub(sizes.total()).max(0);
+    wanted.min(sizes.new.saturating_add(room))
+}
+
+/// The next sizes: the newest set is scaled up first, then the old ones down.
+pub fn steps<'a>(
+    deployment: &Deployment,
+    newest: Option<&'a ReplicaSet>,
+    old: &[&'a ReplicaSet],
+    old_pods: OldPods,
+) -> Vec<SetScale<'a>> {
+    let sizes = Sizes::of(newest, old);
+    let wanted = replicas(deployment);
+    if deployment.spec.paused {
+        let waits = recreates(deployment) && old_pods == OldPods::Left;
+        return if waits { Vec::new() } else { paused(deployment, newest, old) };
+    }
+    let Some(newest) = newest else {
+        let all_to_zero = recreates(deployment);
+        let running = old.iter().filter(|set| size(set) > 0 && all_to_zero);
+        return running.map(|set| SetScale { set, replicas: 0 }).collect();
+    };
+    if sizes.new > wanted {
+        return vec![SetScale { set: newest, replicas: wanted }];
+    }
+    if recreates(deployment) {
+        let running: Vec<SetScale<'a>> = old
+            .iter()
+            .filter(|set| size(set) > 0)
+            .map(|set| SetScale { set, replicas: 0 })
+            .collect();
+        let gone = running.is_empty() && sizes.old_pods == 0 && old_pods == OldPods::Gone;
+        if gone && sizes.new < wanted {
+            return vec![SetScale { set: newest, replicas: wanted }];
+        }
+        return running;
+    }
+    let grown = scaled_up(deployment, &sizes);
+    if grown > sizes.new {
+        return vec![SetScale { set: newest, replicas: grown }];
+    }
+    scale_down(deployment, &sizes, old)
+}
+
+/// Scales the old sets down: unavailable pods first, then as many available ones as the strategy allows.
+fn scale_down<'a>(
+    deployment: &Deployment,
+    sizes: &Sizes,
+    old: &[&'a ReplicaSet],
+) -> Vec<SetScale<'a>> {
+    let min_available = replicas(deployment).saturating_sub(max_unavailable(deployment));
+    let new_missing = sizes.new.saturating_sub(sizes.new_available);
+    let mut broken_room =
+        sizes.total().saturating_sub(min_available).saturating_sub(new_missing).max(0);
+    let running = sizes.new_available.saturating_add(sizes.old_available);
+    let mut room = running.saturating_sub(min_available).max(0);
+    let mut steps = Vec::new();
+    for set in old.iter().copied().filter(|set| size(set) > 0) {
+        let broken = size(set).saturating_sub(available(set)).clamp(0, broken_room);
+        broken_room = broken_room.saturating_sub(broken);
+        let working = size(set).saturating_sub(broken).min(room).min(broken_room);
+        room = room.saturating_sub(working);
+        broken_room = broken_room.saturating_sub(working);
+        let fewer = broken.saturating_add(working);
+        if fewer > 0 {
+            steps.push(SetScale { set, replicas: size(set).saturating_sub(fewer) });
+        }
+    }
+    steps
+}
+
+/// A paused deployment is scaled but not rolled out: the only set with pods, or the newest without, gets the size; several share it.
+fn paused<'a>(
+    deployment: &Deployment,
+    newest: Option<&'a ReplicaSet>,
+    old: &[&'a ReplicaSet],
+) -> Vec<SetScale<'a>> {
+    let wanted = replicas(deployment);
+    let sets = || old.iter().copied().chain(newest);
+    let mut with_pods = sets().filter(|set| size(set) > 0);
+    let only = match (with_pods.next(), with_pods.next()) {
+        (Some(only), None) => Some(only),
+        (None, _) => sets().last(),
+        (Some(_), Some(_)) if recreates(deployment) => None,
+        // The newest set is complete: the others are not needed.
+        (Some(_), Some(_))
+            if newest.is_some_and(|n| size(n) == wanted && available(n) == wanted) =>
+        {
+            let running = old.iter().copied().filter(|set| size(set) > 0);
+            return running.map(|set| SetScale { set, replicas: 0 }).collect();
+        }
+        (Some(_), Some(_)) => {
+            return scale_proportionally(deployment, sets().filter(|set| size(set) > 0).collect());
+        }
+    };
+    let only = only.filter(|set| size(set) != wanted);
+    only.map(|set| SetScale { set, replicas: wanted }).into_iter().collect()
+}
+
+/// Proportional scaling: each set keeps its share of the maximum; the largest gets the remainder.
+fn scale_proportionally<'a>(
+    deployment: &Deployment,
+    mut sets: Vec<&'a ReplicaSet>,
+) -> Vec<SetScale<'a>> {
+    let wanted = replicas(deployment);
+    let maximum = if wanted > 0 { wanted.saturating_add(max_surge(deployment)) } else { 0 };
+    let total = sum(sets.iter().map(|set| size(set)));
+    if maximum > total {
+        // Among equal sets the newer are scaled up first, and the older down first.
+        sets.reverse();
+    }
+    sets.sort_by_key(|set| std::cmp::Reverse(size(set)));
+    let part = |set: &ReplicaSet| {
+        let twice = size(set).saturating_mul(maximum).saturating_mul(2).saturating_add(total);
+        twice.checked_div(total.saturating_mul(2)).unwrap_or(0)
+    };
+    let mut sizes: Vec<i64> = sets.iter().map(|set| part(set)).collect();
+    let rest = maximum.saturating_sub(sum(sizes.iter().copied()));
+    if let Some(largest) = sizes.first_mut() {
+        *largest = largest.saturating_add(rest).max(0);
+    }
+    let scales = sets.into_iter().zip(sizes).map(|(set, replicas)| SetScale { set, replicas });
+    scales.filter(|scale| scale.replicas != size(scale.set)).collect()
+}

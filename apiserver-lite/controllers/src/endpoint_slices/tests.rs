@@ -1,0 +1,204 @@
+//! Every history of pods ends in the desired slices, and one change rewrites one slice.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proto_api::Time;
+use proto_api::names::Profile;
+
+use super::*;
+use crate::addresses::examples::{pod, pods, service, set_ready};
+use crate::api_writes::Object;
+
+fn context(names: &Names, endpoints_max: usize) -> SliceContext<'_> {
+    SliceContext {
+        names,
+        zone: &|node| (node == "node").then(|| "zone-a".to_owned()),
+        endpoints_max,
+    }
+}
+
+fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+/// A model of the server that stores slices and counts writes.
+#[derive(Default)]
+struct Server {
+    slices: BTreeMap<String, EndpointSlice>,
+    named: u32,
+    writes: usize,
+}
+
+impl Server {
+    fn run(&mut self, endpoints_max: usize, service: Option<&Service>, pods: &[Arc<Pod>]) {
+        let context = context(names(), endpoints_max);
+        let existing: Vec<Arc<EndpointSlice>> =
+            self.slices.values().cloned().map(Arc::new).collect();
+        let plan = plan(&context, service, pods, &existing);
+        self.writes = plan.writes.len();
+        for write in plan.writes {
+            match write {
+                Write::Create(Object::EndpointSlice(mut slice)) => {
+                    self.named += 1;
+                    slice.metadata.name = format!("web-{:03}", self.named);
+                    slice.metadata.uid = format!("slice-{}", self.named);
+                    assert!(self.slices.insert(slice.metadata.name.clone(), *slice).is_none());
+                }
+                Write::Update(Object::EndpointSlice(slice)) => {
+                    let old = self.slices.insert(slice.metadata.name.clone(), (*slice).clone());
+                    assert_ne!(old, Some(*slice), "an update that changes nothing");
+                }
+                Write::Delete { kind: ObjectKind::EndpointSlice, key, .. } => {
+                    assert!(self.slices.remove(&key.name).is_some());
+                }
+                other => unreachable!("{other:?}"),
+            }
+        }
+    }
+
+    /// Address, ready, serving, terminating of every endpoint, by address type.
+    fn endpoints(&self) -> Vec<(String, String, [bool; 3])> {
+        let mut all = Vec::new();
+        for slice in self.slices.values() {
+            for endpoint in &slice.endpoints {
+                let c = &endpoint.conditions;
+                let conditions = [c.ready, c.serving, c.terminating].map(Option::unwrap);
+                all.push((slice.address_type.clone(), endpoint.addresses[0].clone(), conditions));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    fn sizes(&self) -> Vec<usize> {
+        self.slices.values().map(|slice| slice.endpoints.len()).collect()
+    }
+}
+
+#[test]
+fn a_slice_says_what_its_readers_need() {
+    let mut server = Server::default();
+    server.run(100, Some(&service()), &pods(1));
+    let slice = server.slices.values().next().unwrap();
+    assert_eq!(slice.metadata.labels["kubernetes.io/service-name"], "web");
+    assert_eq!(
+        slice.metadata.labels["endpointslice.kubernetes.io/managed-by"],
+        "endpointslice-controller.k8s.io"
+    );
+    assert_eq!(slice.metadata.owner_references[0].uid, "service-uid");
+    assert_eq!((slice.ports[0].name.as_deref(), slice.ports[0].port), (Some("http"), Some(8080)));
+    let endpoint = &slice.endpoints[0];
+    assert_eq!(endpoint.zone.as_deref(), Some("zone-a"));
+    assert_eq!(endpoint.node_name.as_deref(), Some("node"));
+    assert_eq!(endpoint.target_ref.as_ref().unwrap().name, "web-1");
+}
+
+#[test]
+fn conditions() {
+    let conditions = |publish: bool, ready: &str, terminating: bool| {
+        let (mut service, mut pod) = (service(), pod(1));
+        service.spec.publish_not_ready_addresses = publish;
+        set_ready(&mut pod, ready);
+        pod.metadata.deletion_timestamp = terminating.then(|| Time::from_unix(1));
+        let mut server = Server::default();
+        server.run(100, Some(&service), &[Arc::new(pod)]);
+        server.endpoints()[0].2
+    };
+    // ready, serving, terminating
+    assert_eq!(conditions(false, "True", false), [true, true, false]);
+    assert_eq!(conditions(false, "False", false), [false, false, false]);
+    assert_eq!(conditions(false, "True", true), [false, true, true]);
+    assert_eq!(conditions(false, "False", true), [false, false, true]);
+    assert_eq!(conditions(true, "False", false), [true, false, false]);
+    assert_eq!(conditions(true, "True", true), [true, true, true]);
+}
+
+#[test]
+fn both_families_have_their_slices() {
+    let mut service = service();
+    service.spec.ip_families = vec!["IPv6".into(), "IPv4".into()];
+    let mut server = Server::default();
+    server.run(100, Some(&service), &pods(1));
+    let addresses: Vec<_> = server.endpoints().into_iter().map(|(_, address, _)| address).collect();
+    assert_eq!(addresses, ["10.1.0.1", "fd00::1"]);
+    service.spec.ip_families = vec!["IPv6".into()];
+    server.run(100, Some(&service), &pods(1));
+    assert_eq!(server.endpoints().len(), 1);
+    assert_eq!(server.slices.values().next().unwrap().address_type, "IPv6");
+}
+
+#[test]
+fn one_change_rewrites_one_slice() {
+    let mut server = Server::default();
+    let mut all = pods(10);
+    server.run(4, Some(&service()), &all);
+    assert_eq!(server.sizes(), [4, 4, 2]);
+    server.run(4, Some(&service()), &all);
+    assert_eq!(server.writes, 0);
+    let mut changed = pod(6);
+    set_ready(&mut changed, "False");
+    all[5] = Arc::new(changed);
+    server.run(4, Some(&service()), &all);
+    assert_eq!(server.writes, 1);
+    all.push(Arc::new(pod(11)));
+    server.run(4, Some(&service()), &all);
+    assert_eq!((server.writes, server.sizes()), (1, vec![4, 4, 3]));
+    all.extend([Arc::new(pod(12)), Arc::new(pod(13))]);
+    server.run(4, Some(&service()), &all);
+    assert_eq!((server.writes, server.sizes()), (1, vec![4, 4, 3, 2]), "no slice takes both");
+}
+
+#[test]
+fn a_service_without_endpoints_has_an_empty_slice() {
+    let mut server = Server::default();
+    server.run(100, Some(&service()), &[]);
+    assert_eq!((server.writes, server.sizes()), (1, vec![0]));
+    server.run(100, Some(&service()), &[]);
+    assert_eq!(server.writes, 0);
+    server.run(100, Some(&service()), &pods(1));
+    assert_eq!(server.sizes(), [1], "the empty slice has other ports and goes");
+    server.run(100, None, &pods(1));
+    assert!(server.slices.is_empty());
+}
+
+/// A pod as a number: absent, or ready, unready, terminating, ended.
+fn history() -> impl Strategy<Value = Vec<(u8, u8)>> {
+    proptest::collection::vec((1..15u8, 0..5u8), 1..60)
+}
+
+proptest! {
+    #[test]
+    fn any_history_ends_in_the_right_slices(history in history(), max in 1..6usize) {
+        let mut server = Server::default();
+        let mut all = BTreeMap::<u8, Arc<Pod>>::new();
+        for (nth, state) in history {
+            let mut pod = pod(nth);
+            match state {
+                0 => { all.remove(&nth); }
+                1 => set_ready(&mut pod, "True"),
+                2 => set_ready(&mut pod, "False"),
+                3 => pod.metadata.deletion_timestamp = Some(Time::from_unix(1)),
+                _ => pod.status.phase = "Succeeded".into(),
+            }
+            if state > 0 {
+                all.insert(nth, Arc::new(pod));
+            }
+            let pods: Vec<_> = all.values().cloned().collect();
+            server.run(max, Some(&service()), &pods);
+            prop_assert!(server.writes <= 2, "one change, {} writes", server.writes);
+            let mut expected: Vec<_> = pods
+                .iter()
+                .filter(|pod| pod.status.phase != "Succeeded")
+                .map(|pod| {
+                    let (serving, terminating) = (is_ready(pod), is_terminating(pod));
+                    let conditions = [serving && !terminating, serving, terminating];
+                    ("IPv4".to_owned(), pod.status.pod_ip.clone(), conditions)
+                })
+                .collect();
+            expected.sort();
+            prop_assert_eq!(server.endpoints(), expected);
+            prop_assert!(server.sizes().iter().all(|size| *size <= max));
+        }
+    }
+}

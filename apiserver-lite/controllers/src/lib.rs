@@ -1,0 +1,102 @@
+//! Plans of the controllers: each file plans the writes of one controller from objects and the time, without IO. Writes are values
+//! ([`api_writes`]); orch-controller-manager executes them.
+
+// Numbers come from API objects.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+pub mod account_token;
+pub mod addresses;
+pub mod api_writes;
+pub mod deployment;
+pub mod disruption;
+pub mod endpoint_slices;
+pub mod endpoints;
+pub mod mirror;
+pub mod namespace;
+pub mod node_cidr;
+pub mod node_lifecycle;
+pub mod owners;
+pub mod pod_gc;
+pub mod replica_set;
+pub mod replicas;
+pub mod replication_controller;
+pub mod root_ca;
+pub mod service_account;
+pub mod taint_manager;
+pub mod volumes;
+pub mod write_events;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto_api::meta::v1::ObjectMeta;
+use proto_client::ObjectKey;
+use proto_client::events::correlate::EventReport;
+
+use crate::api_writes::{ObjectKind, Write};
+use write_events::WriteEvent;
+
+/// The writes and events that a controller plans.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// The writes, in order.
+    pub writes: Vec<Write>,
+    /// When to reconcile again if nothing changes.
+    pub requeue_after: Option<Duration>,
+    /// Events to record when all writes have succeeded.
+    pub reports: Vec<EventReport>,
+    /// Events of single writes, by their index.
+    pub events: BTreeMap<usize, WriteEvent>,
+    /// The owner that adopts objects by these writes, which are only made if a live read shows that it is not being deleted.
+    pub adopter: Option<Adopter>,
+}
+
+/// An object that becomes the controller of orphans.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopter {
+    /// The kind.
+    pub kind: ObjectKind,
+    /// The key.
+    pub key: ObjectKey,
+    /// The uid.
+    pub uid: String,
+}
+
+impl Adopter {
+    /// The object of this kind with this metadata.
+    pub fn of(kind: ObjectKind, metadata: &ObjectMeta) -> Self {
+        Self { kind, key: ObjectKey::of(metadata), uid: metadata.uid.clone() }
+    }
+}
+
+impl Plan {
+    /// A plan of these writes.
+    pub fn of(writes: impl IntoIterator<Item = Write>) -> Self {
+        Self { writes: writes.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Appends another plan.
+    pub fn absorb(&mut self, other: Self) {
+        let before = self.writes.len();
+        let events = other.events.into_iter();
+        self.events.extend(events.map(|(nth, event)| (before.saturating_add(nth), event)));
+        self.writes.extend(other.writes);
+        self.reports.extend(other.reports);
+        self.adopter = other.adopter.or(self.adopter.take());
+        other.requeue_after.into_iter().for_each(|delay| self.requeue_in(delay));
+    }
+
+    /// Adds a write with the events of its success and failure.
+    pub fn push_with_event(&mut self, write: Write, event: WriteEvent) {
+        self.events.insert(self.writes.len(), event);
+        self.writes.push(write);
+    }
+
+    /// Plans to reconcile again in `delay`, or earlier if that is planned.
+    pub fn requeue_in(&mut self, delay: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(delay, |earlier| earlier.min(delay)));
+    }
+}
+
+#[cfg(test)]
+mod extremes;

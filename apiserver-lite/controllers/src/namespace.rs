@@ -1,0 +1,177 @@
+//! The namespace controller: finalizes a terminating namespace once it is empty, and reports the remaining content in its conditions until then.
+
+use std::collections::BTreeMap;
+
+use proto_api::Time;
+use proto_api::core::v1::{Namespace, NamespaceCondition};
+
+/// The content of a namespace after its objects were deleted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Remains {
+    /// Number of remaining objects by resource.
+    pub objects: BTreeMap<String, usize>,
+    /// Number of remaining objects by finalizer.
+    pub finalizers: BTreeMap<String, usize>,
+    /// Errors of deletions and lists.
+    pub failures: Vec<String>,
+}
+
+/// The next step of a terminating namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NamespaceStep {
+    /// It is empty: removes the finalizer.
+    Finalize(Box<Namespace>),
+    /// Writes changed conditions.
+    Report(Box<Namespace>),
+    /// The conditions are up to date.
+    Wait,
+}
+
+/// Plans the next step; `finalizer` is the one for the namespace's content.
+pub fn plan(namespace: &Namespace, finalizer: &str, remains: &Remains, now: Time) -> NamespaceStep {
+    let mut next = namespace.clone();
+    if remains.objects.is_empty() && remains.failures.is_empty() {
+        next.spec.finalizers.retain(|other| other != finalizer);
+        return NamespaceStep::Finalize(Box::new(next));
+    }
+    for condition in conditions(remains) {
+        set(&mut next.status.conditions, condition, now);
+    }
+    if next == *namespace { NamespaceStep::Wait } else { NamespaceStep::Report(Box::new(next)) }
+}
+
+/// The conditions for the remaining content.
+fn conditions(remains: &Remains) -> [NamespaceCondition; 5] {
+    let condition = |type_: &str, held: Option<(&str, String)>, reason: &str, message: &str| {
+        let (status, reason, message) = match held {
+            Some((reason, message)) => ("True", reason, message),
+            None => ("False", reason, message.to_owned()),
+        };
+        NamespaceCondition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message,
+            ..NamespaceCondition::default()
+        }
+    };
+    let failed = || Some(("ContentDeletionFailed", remains.failures.join("; ")));
+    let instances =
+        |(name, count): (&String, &usize)| format!("{name} has {count} resource instances");
+    let resources: Vec<String> = remains.objects.iter().map(instances).collect();
+    let left = || {
+        let message = format!("Some resources are remaining: {}", resources.join(", "));
+        Some(("SomeResourcesRemain", message))
+    };
+    let holding =
+        |(name, count): (&String, &usize)| format!("{name} in {count} resource instances");
+    let finalizers: Vec<String> = remains.finalizers.iter().map(holding).collect();
+    let held = || {
+        let list = finalizers.join(", ");
+        let message = format!("Some content in the namespace has finalizers remaining: {list}");
+        Some(("SomeFinalizersRemain", message))
+    };
+    [
+        condition(
+            "NamespaceDeletionDiscoveryFailure",
+            None,
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        condition(
+            "NamespaceDeletionGroupVersionParsingFailure",
+            None,
+            "ParsedGroupVersions",
+            "All group versions successfully parsed",
+        ),
+        condition(
+            "NamespaceDeletionContentFailure",
+            if remains.failures.is_empty() { None } else { failed() },
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        condition(
+            "NamespaceContentRemaining",
+            if resources.is_empty() { None } else { left() },
+            "ContentRemoved",
+            "All content successfully removed",
+        ),
+        condition(
+            "NamespaceFinalizersRemaining",
+            if finalizers.is_empty() { None } else { held() },
+            "ContentHasNoFinalizers",
+            "All content-preserving finalizers finished",
+        ),
+    ]
+}
+
+/// Sets a condition; its transition time changes only with its status.
+fn set(all: &mut Vec<NamespaceCondition>, condition: NamespaceCondition, now: Time) {
+    match all.iter_mut().find(|other| other.type_ == condition.type_) {
+        Some(other) => {
+            let same = other.status == condition.status;
+            let last_transition_time = if same { other.last_transition_time } else { now };
+            *other = NamespaceCondition { last_transition_time, ..condition };
+        }
+        None => all.push(NamespaceCondition { last_transition_time: now, ..condition }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace() -> Namespace {
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = "ns".into();
+        namespace.metadata.deletion_timestamp = Some(Time::from_unix(5));
+        namespace.spec.finalizers = vec!["kubernetes".into(), "other".into()];
+        namespace.status.phase = "Terminating".into();
+        namespace
+    }
+
+    fn step(namespace: &Namespace, remains: &Remains, now: i64) -> NamespaceStep {
+        plan(namespace, "kubernetes", remains, Time::from_unix(now))
+    }
+
+    #[test]
+    fn an_empty_namespace_loses_our_finalizer_only() {
+        let NamespaceStep::Finalize(done) = step(&namespace(), &Remains::default(), 9) else {
+            unreachable!("nothing is left")
+        };
+        assert_eq!(done.spec.finalizers, ["other"]);
+    }
+
+    #[test]
+    fn what_is_left_is_reported_once() {
+        let remains = Remains {
+            objects: BTreeMap::from([("pods".into(), 2)]),
+            finalizers: BTreeMap::from([("example.com/hold".into(), 1)]),
+            failures: vec![],
+        };
+        let NamespaceStep::Report(reported) = step(&namespace(), &remains, 9) else {
+            unreachable!("news to report")
+        };
+        let text = |kind: &str| {
+            let condition = reported.status.conditions.iter().find(|c| c.type_ == kind).unwrap();
+            format!("{} {} {}", condition.status, condition.reason, condition.message)
+        };
+        assert_eq!(
+            text("NamespaceContentRemaining"),
+            "True SomeResourcesRemain Some resources are remaining: pods has 2 resource instances"
+        );
+        assert!(
+            text("NamespaceFinalizersRemaining")
+                .ends_with("example.com/hold in 1 resource instances")
+        );
+        assert!(text("NamespaceDeletionContentFailure").starts_with("False ContentDeleted"));
+        assert_eq!(step(&reported, &remains, 10), NamespaceStep::Wait);
+        let failing = Remains { failures: vec!["secrets: no".into()], ..Remains::default() };
+        let NamespaceStep::Report(failed) = step(&reported, &failing, 11) else {
+            unreachable!("news")
+        };
+        let times: Vec<_> =
+            failed.status.conditions.iter().map(|c| c.last_transition_time.unix()).collect();
+        assert_eq!(times, [Some(9), Some(9), Some(11), Some(11), Some(11)]);
+    }
+}

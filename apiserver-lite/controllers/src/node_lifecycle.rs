@@ -1,0 +1,305 @@
+//! The node lifecycle controller: marks a node whose kubelet is silent as Unknown and its pods as not ready, and keeps the taints that
+//! follow from the node's conditions.
+//!
+//! A kubelet is silent when neither its lease nor its heartbeat has changed for the grace period. The period is measured with this machine's
+//! monotonic clock from the last observed change, because the clocks of nodes may differ.
+
+use std::time::{Duration, Instant};
+
+use proto_api::coordination::v1::Lease;
+use proto_api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint};
+use proto_api::names::Names;
+use proto_api::{MicroTime, Time};
+use proto_client::ObjectKey;
+use proto_client::events::EventKind;
+use proto_client::events::correlate::EventReport;
+use serde_json::{Value, json};
+
+use crate::Plan;
+use crate::addresses::{is_ready as is_pod_ready, pod_reference};
+use crate::api_writes::{ObjectKind, Part, Write};
+
+/// The conditions that the kubelet reports.
+const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// The last observed state of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeHealth {
+    renewed: Option<MicroTime>,
+    heartbeat: Option<Time>,
+    observed_at: Instant,
+    ready: Readiness,
+    /// The object that events about the node refer to.
+    reference: ObjectReference,
+}
+
+/// The status of a node's condition `Ready`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readiness {
+    Ready,
+    NotReady,
+    Unknown,
+}
+
+impl Readiness {
+    fn of(node: &Node) -> Self {
+        match condition(node, "Ready") {
+            "True" => Self::Ready,
+            "Unknown" => Self::Unknown,
+            _ => Self::NotReady,
+        }
+    }
+}
+
+impl NodeHealth {
+    /// The state at `now`; the time of the last change is kept when neither lease nor heartbeat has changed.
+    pub fn update(before: Option<&Self>, node: &Node, lease: Option<&Lease>, now: Instant) -> Self {
+        let renewed = lease.and_then(|lease| lease.spec.renew_time);
+        let heartbeat = ready_condition(node).map(|ready| ready.last_heartbeat_time);
+        let same =
+            before.filter(|before| before.renewed == renewed && before.heartbeat == heartbeat);
+        let observed_at = same.map_or(now, |before| before.observed_at);
+        let reference = ObjectReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: node.metadata.name.clone(),
+            uid: node.metadata.uid.clone(),
+            ..ObjectReference::default()
+        };
+        Self { renewed, heartbeat, observed_at, ready: Readiness::of(node), reference }
+    }
+
+    /// Restarts the grace period, after a time in which no kubelet could be observed.
+    pub fn restart_grace(&mut self, now: Instant) {
+        self.observed_at = now;
+    }
+}
+
+/// The event of a change between two observations. A node that its own kubelet reports as not ready has none here: the kubelet records it.
+pub fn transition_event(
+    before: Option<&NodeHealth>,
+    after: Option<&NodeHealth>,
+) -> Option<EventReport> {
+    let (health, reason, message) = match (before, after) {
+        (None, None) => return None,
+        (None, Some(new)) => {
+            let name = &new.reference.name;
+            let message = format!("Node {name} event: Registered Node {name} in Controller");
+            (new, "RegisteredNode", message)
+        }
+        (Some(old), None) => {
+            let name = &old.reference.name;
+            let message = format!("Node {name} event: Removing Node {name} from Controller");
+            (old, "RemovingNode", message)
+        }
+        (Some(old), Some(new))
+            if (old.ready, new.ready) == (Readiness::Ready, Readiness::Unknown) =>
+        {
+            let message = format!("Node {} status is now: NodeNotReady", new.reference.name);
+            (new, "NodeNotReady", message)
+        }
+        (Some(_), Some(_)) => return None,
+    };
+    let (about, kind) = (health.reference.clone(), EventKind::Normal);
+    Some(EventReport { about, kind, reason: reason.into(), message })
+}
+
+/// The current time on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeClocks {
+    /// Measures durations.
+    pub steady: Instant,
+    /// Written to objects.
+    pub wall: Time,
+}
+
+/// The state of all nodes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterHealth {
+    /// At least one node is ready.
+    SomeReady,
+    /// No node is ready. More likely this program is cut off than every node failed at once, and evicted pods would have nowhere to run.
+    NoneReady,
+}
+
+impl ClusterHealth {
+    /// The state of these nodes.
+    pub fn of<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> Self {
+        if nodes.any(is_ready) { Self::SomeReady } else { Self::NoneReady }
+    }
+}
+
+/// Whether the node's condition `Ready` is true.
+pub fn is_ready(node: &Node) -> bool {
+    Readiness::of(node) == Readiness::Ready
+}
+
+/// Whether the node's condition `Ready` is Unknown, which only this controller sets.
+pub fn is_unknown(node: &Node) -> bool {
+    Readiness::of(node) == Readiness::Unknown
+}
+
+/// Plans conditions first, and taints once the conditions have been written, so that each write follows from what the server has. NoExecute
+/// taints are removed while no node is ready, as in Kubernetes.
+pub fn plan(
+    names: &Names,
+    node: &Node,
+    health: &NodeHealth,
+    grace: Duration,
+    now: NodeClocks,
+    cluster: ClusterHealth,
+) -> Plan {
+    let silent = now.steady.saturating_duration_since(health.observed_at);
+    if silent >= grace {
+        if let Some(write) = mark_unknown(names, node, now.wall) {
+            return Plan::of([write]);
+        }
+        return Plan::of(update_taints(names, node, now.wall, cluster));
+    }
+    let mut plan = Plan::of(update_taints(names, node, now.wall, cluster));
+    plan.requeue_in(grace.saturating_sub(silent));
+    plan
+}
+
+/// Plans to mark a ready pod of a silent node as not ready: its kubelet does not report it.
+pub fn plan_pod(pod: &Pod, node: &Node, now: Time) -> Plan {
+    // Pods that terminate as well: their endpoints would count as serving.
+    if !is_pod_ready(pod) || !is_unknown(node) {
+        return Plan::default();
+    }
+    let mut plan = Plan::of([mark_pod_not_ready(pod, now)]);
+    plan.reports.push(EventReport {
+        about: pod_reference(pod),
+        kind: EventKind::Warning,
+        reason: "NodeNotReady".into(),
+        message: "Node is not ready".to_owned(),
+    });
+    plan
+}
+
+/// Whether a change of a pod calls for [`plan_pod`]: only its assignment to a node does. A kubelet that returns reports its pods as ready before its
+/// node is, and they must not be marked again.
+pub fn is_newly_assigned(old: Option<&Pod>, new: &Pod) -> bool {
+    let node = &new.spec.node_name;
+    !node.is_empty() && old.is_none_or(|old| old.spec.node_name != *node)
+}
+
+/// Whether a change of a node calls for [`plan_pod`] of its pods. As in kube-controller-manager, a node that was not ready before does not: its
+/// pods were marked then. The first state after a start counts, since what was before is not known.
+pub fn falls_silent(old: Option<&Node>, new: &Node) -> bool {
+    is_unknown(new) && old.is_none_or(is_ready)
+}
+
+fn ready_condition(node: &Node) -> Option<&NodeCondition> {
+    node.status.conditions.iter().find(|condition| condition.type_ == "Ready")
+}
+
+fn condition<'a>(node: &'a Node, kind: &str) -> &'a str {
+    let mut all = node.status.conditions.iter();
+    all.find(|condition| condition.type_ == kind).map_or("", |condition| &condition.status)
+}
+
+/// Sets the kubelet's conditions to Unknown; none if they are.
+fn mark_unknown(names: &Names, node: &Node, now: Time) -> Option<Write> {
+    let kubelet = capitalized(&names.component("let"));
+    let mut conditions = node.status.conditions.clone();
+    let mut changed = false;
+    for kind in KUBELET_CONDITIONS {
+        match conditions.iter_mut().find(|condition| condition.type_ == kind) {
+            Some(condition) if condition.status == "Unknown" => {}
+            Some(condition) => {
+                condition.status = "Unknown".to_owned();
+                condition.reason = "NodeStatusUnknown".to_owned();
+                condition.message = format!("{kubelet} stopped posting node status.");
+                condition.last_transition_time = now;
+                changed = true;
+            }
+            None => {
+                conditions.push(NodeCondition {
+                    type_: kind.to_owned(),
+                    status: "Unknown".to_owned(),
+                    last_heartbeat_time: node.metadata.creation_timestamp,
+                    last_transition_time: now,
+                    reason: "NodeStatusNeverUpdated".to_owned(),
+                    message: format!("{kubelet} never posted node status."),
+                });
+                changed = true;
+            }
+        }
+    }
+    changed.then(|| patch(node, Part::Status, json!({ "conditions": conditions })))
+}
+
+fn capitalized(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// Sets the taints that follow from the conditions; none if they are set.
+fn update_taints(names: &Names, node: &Node, now: Time, cluster: ClusterHealth) -> Option<Write> {
+    let key = |name: &str| names.sub_label("node", name);
+    let no_schedule = "NoSchedule";
+    let (not_ready, unreachable) = match condition(node, "Ready") {
+        "True" => (false, false),
+        "Unknown" => (false, true),
+        _ => (true, false),
+    };
+    let evicts = cluster == ClusterHealth::SomeReady;
+    let is_true = |kind: &str| condition(node, kind) == "True";
+    let rules = [
+        (key("not-ready"), no_schedule, not_ready),
+        (key("not-ready"), "NoExecute", not_ready && evicts),
+        (key("unreachable"), no_schedule, unreachable),
+        (key("unreachable"), "NoExecute", unreachable && evicts),
+        (key("memory-pressure"), no_schedule, is_true("MemoryPressure")),
+        (key("disk-pressure"), no_schedule, is_true("DiskPressure")),
+        (key("pid-pressure"), no_schedule, is_true("PIDPressure")),
+        (key("network-unavailable"), no_schedule, is_true("NetworkUnavailable")),
+        (key("unschedulable"), no_schedule, node.spec.unschedulable),
+        // No cloud provider initializes these nodes.
+        (names.sub_label("node.cloudprovider", "uninitialized"), no_schedule, false),
+    ];
+    let mut taints = node.spec.taints.clone();
+    for (key, effect, wanted) in rules {
+        let is_same = |taint: &Taint| taint.key == key && taint.effect == effect;
+        if !wanted {
+            taints.retain(|taint| !is_same(taint));
+        } else if !taints.iter().any(is_same) {
+            let (effect, value) = (effect.to_owned(), String::new());
+            taints.push(Taint { key, value, effect, time_added: Some(now) });
+        }
+    }
+    (taints != node.spec.taints).then(|| patch(node, Part::Main, json!({ "taints": taints })))
+}
+
+fn mark_pod_not_ready(pod: &Pod, now: Time) -> Write {
+    let mut conditions = pod.status.conditions.clone();
+    for condition in conditions.iter_mut().filter(|condition| condition.type_ == "Ready") {
+        condition.status = "False".to_owned();
+        condition.last_transition_time = now;
+    }
+    let version = &pod.metadata.resource_version;
+    Write::Patch {
+        kind: ObjectKind::Pod,
+        key: ObjectKey::of(&pod.metadata),
+        part: Part::Status,
+        patch: json!({
+            "metadata": { "resourceVersion": version },
+            "status": { "conditions": conditions },
+        }),
+    }
+}
+
+fn patch(node: &Node, part: Part, fields: Value) -> Write {
+    let field = if part == Part::Status { "status" } else { "spec" };
+    let version = &node.metadata.resource_version;
+    Write::Patch {
+        kind: ObjectKind::Node,
+        key: ObjectKey::of(&node.metadata),
+        part,
+        patch: json!({ "metadata": { "resourceVersion": version }, field: fields }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

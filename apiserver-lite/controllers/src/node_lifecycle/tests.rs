@@ -1,0 +1,212 @@
+//! Nodes that fall silent and return.
+
+use proto_api::names::Profile;
+
+use super::*;
+use crate::addresses::examples;
+
+const GRACE: Duration = Duration::from_secs(40);
+
+fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+fn node(ready: &str) -> Node {
+    let mut node = Node::default();
+    node.metadata.name = "node".into();
+    node.metadata.resource_version = "7".into();
+    node.status.conditions.push(NodeCondition {
+        type_: "Ready".into(),
+        status: ready.into(),
+        last_heartbeat_time: Time::from_unix(10),
+        ..NodeCondition::default()
+    });
+    node
+}
+
+fn lease(renewed: i64) -> Lease {
+    let mut lease = Lease::default();
+    lease.spec.renew_time = Some(MicroTime::from_unix_micros(renewed));
+    lease
+}
+
+/// The patched conditions and taints, as `name=status` and `key:effect`.
+fn patched(plan: &Plan) -> Vec<String> {
+    let mut all = Vec::new();
+    for write in &plan.writes {
+        let Write::Patch { kind: ObjectKind::Node, patch, .. } = write else {
+            unreachable!("{write:?}")
+        };
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        let text =
+            |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        for condition in patch["status"]["conditions"].as_array().into_iter().flatten() {
+            all.push(format!("{}={}", text(condition, "type"), text(condition, "status")));
+        }
+        for taint in patch["spec"]["taints"].as_array().into_iter().flatten() {
+            all.push(format!("{}:{}", text(taint, "key"), text(taint, "effect")));
+        }
+        if patch["spec"]["taints"] == json!([]) {
+            all.push("untainted".to_owned());
+        }
+    }
+    all
+}
+
+#[test]
+fn silence_is_measured_from_the_last_change() {
+    let start = Instant::now();
+    let at = |secs| start + Duration::from_secs(secs);
+    let clocks = |secs| NodeClocks { steady: at(secs), wall: Time::from_unix(100) };
+    let node = node("True");
+    let health = NodeHealth::update(None, &node, Some(&lease(1)), at(0));
+    let same = NodeHealth::update(Some(&health), &node, Some(&lease(1)), at(30));
+    assert_eq!(health, same);
+    let plan_at = |health: &NodeHealth, secs| {
+        plan(names(), &node, health, GRACE, clocks(secs), ClusterHealth::SomeReady)
+    };
+    assert_eq!(plan_at(&same, 30).requeue_after, Some(Duration::from_secs(10)));
+    assert!(plan_at(&same, 30).writes.is_empty());
+    assert_eq!(
+        patched(&plan_at(&same, 40)),
+        ["Ready=Unknown", "MemoryPressure=Unknown", "DiskPressure=Unknown", "PIDPressure=Unknown"]
+    );
+    let renewed = NodeHealth::update(Some(&same), &node, Some(&lease(2)), at(39));
+    assert_eq!(plan_at(&renewed, 40).requeue_after, Some(Duration::from_secs(39)));
+}
+
+/// A controller manager that is cut off finds all nodes silent, and must not evict all pods.
+#[test]
+fn no_pods_are_evicted_while_no_node_is_ready() {
+    let now = Instant::now();
+    let clocks = NodeClocks { steady: now, wall: Time::from_unix(100) };
+    let unreachable = "node.kubernetes.io/unreachable";
+    let mut silent = node("Unknown");
+    let health = NodeHealth::update(None, &silent, None, now);
+    let taints =
+        |node: &Node, cluster| patched(&plan(names(), node, &health, GRACE, clocks, cluster));
+    assert_eq!(taints(&silent, ClusterHealth::NoneReady), [format!("{unreachable}:NoSchedule")]);
+    for effect in ["NoSchedule", "NoExecute"] {
+        let (key, effect) = (unreachable.to_owned(), effect.to_owned());
+        silent.spec.taints.push(Taint { key, effect, ..Taint::default() });
+    }
+    assert_eq!(taints(&silent, ClusterHealth::NoneReady), [format!("{unreachable}:NoSchedule")]);
+    assert!(taints(&silent, ClusterHealth::SomeReady).is_empty());
+    assert_eq!(ClusterHealth::of([&silent, &node("True")].into_iter()), ClusterHealth::SomeReady);
+    assert_eq!(ClusterHealth::of([&silent, &node("False")].into_iter()), ClusterHealth::NoneReady);
+}
+
+#[test]
+fn registered_failed_and_removed_nodes_have_events() {
+    let now = Instant::now();
+    let health = |status: &str| {
+        let mut node = node(status);
+        node.metadata.name = "n1".into();
+        NodeHealth::update(None, &node, None, now)
+    };
+    let event = |before: Option<&NodeHealth>, after: Option<&NodeHealth>| {
+        transition_event(before, after).map(|event| format!("{} {}", event.reason, event.message))
+    };
+    let (ready, failed, reported) = (health("True"), health("Unknown"), health("False"));
+    assert_eq!(
+        event(None, Some(&ready)).as_deref(),
+        Some("RegisteredNode Node n1 event: Registered Node n1 in Controller")
+    );
+    assert_eq!(
+        event(Some(&ready), Some(&failed)).as_deref(),
+        Some("NodeNotReady Node n1 status is now: NodeNotReady")
+    );
+    assert_eq!(event(Some(&ready), Some(&reported)), None, "the kubelet records it");
+    assert_eq!(event(Some(&reported), Some(&failed)), None);
+    assert_eq!(event(Some(&failed), Some(&ready)), None);
+    assert_eq!(event(Some(&failed), Some(&failed)), None);
+    assert_eq!(
+        event(Some(&failed), None).as_deref(),
+        Some("RemovingNode Node n1 event: Removing Node n1 from Controller")
+    );
+}
+
+#[test]
+fn messages_name_the_kubelet_of_the_profile() {
+    let now = Instant::now();
+    let clocks = NodeClocks { steady: now + GRACE, wall: Time::from_unix(100) };
+    let node = node("True");
+    let health = NodeHealth::update(None, &node, None, now);
+    let cluster = ClusterHealth::SomeReady;
+    let text = |names: &Names| format!("{:?}", plan(names, &node, &health, GRACE, clocks, cluster));
+    assert!(text(names()).contains("Kubelet stopped posting node status."));
+    let own = Names::new(Profile::default());
+    assert!(text(own).contains("Orchlet stopped posting node status."));
+}
+
+#[test]
+fn taints_follow_conditions() {
+    let now = Instant::now();
+    let clocks = NodeClocks { steady: now, wall: Time::from_unix(100) };
+    let taints = |node: &Node| {
+        let health = NodeHealth::update(None, node, None, now);
+        patched(&plan(names(), node, &health, GRACE, clocks, ClusterHealth::SomeReady))
+    };
+    assert!(taints(&node("True")).is_empty());
+    let not_ready = "node.kubernetes.io/not-ready";
+    assert_eq!(
+        taints(&node("False")),
+        [format!("{not_ready}:NoSchedule"), format!("{not_ready}:NoExecute")]
+    );
+    let unreachable = "node.kubernetes.io/unreachable";
+    assert_eq!(
+        taints(&node("Unknown")),
+        [format!("{unreachable}:NoSchedule"), format!("{unreachable}:NoExecute")]
+    );
+    let mut back = node("True");
+    let add = |node: &mut Node, key: &str| {
+        let (key, effect) = (key.to_owned(), "NoSchedule".to_owned());
+        node.spec.taints.push(Taint { key, effect, ..Taint::default() });
+    };
+    add(&mut back, unreachable);
+    add(&mut back, "node.cloudprovider.kubernetes.io/uninitialized");
+    assert_eq!(taints(&back), ["untainted"]);
+    let mut cordoned = node("True");
+    cordoned.spec.unschedulable = true;
+    add(&mut cordoned, "user");
+    assert_eq!(
+        taints(&cordoned),
+        ["user:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule"]
+    );
+}
+
+#[test]
+fn ready_pods_of_a_silent_node_are_marked_once() {
+    let ready = examples::pod(1);
+    let plan_on = |pod: &Pod, status: &str| plan_pod(pod, &node(status), Time::from_unix(100));
+    let plan = plan_on(&ready, "Unknown");
+    let [Write::Patch { part: Part::Status, patch, .. }] = &plan.writes[..] else {
+        unreachable!("{plan:?}")
+    };
+    assert_eq!(patch["status"]["conditions"][0]["status"], "False");
+    let events = plan.reports.iter().map(|event| (event.kind, &*event.reason, &*event.message));
+    let expected = (EventKind::Warning, "NodeNotReady", "Node is not ready");
+    assert_eq!(events.collect::<Vec<_>>(), [expected]);
+    for status in ["True", "False"] {
+        assert_eq!(plan_on(&ready, status), Plan::default(), "{status}");
+    }
+    let mut marked = ready.clone();
+    examples::set_ready(&mut marked, "False");
+    assert_eq!(plan_on(&marked, "Unknown"), Plan::default());
+    let mut terminating = ready.clone();
+    terminating.metadata.deletion_timestamp = Some(Time::from_unix(90));
+    assert_eq!(plan_on(&terminating, "Unknown").writes.len(), 1, "it would count as serving");
+    let transitions = [
+        (None, "Unknown", true),
+        (Some("True"), "Unknown", true),
+        (Some("False"), "Unknown", false),
+        (Some("Unknown"), "Unknown", false),
+        (Some("True"), "False", false),
+    ];
+    for (old, new, expected) in transitions {
+        let old_node = old.map(node);
+        assert_eq!(falls_silent(old_node.as_ref(), &node(new)), expected, "{old:?} -> {new}");
+    }
+    assert!(is_newly_assigned(None, &ready));
+    assert!(!is_newly_assigned(Some(&marked), &ready), "its kubelet is back before its node");
+}

@@ -1,0 +1,159 @@
+//! Creation, adoption and deletion of pods.
+
+use std::sync::Arc;
+
+use proto_api::meta::v1::LabelSelector;
+use proto_api::names::Profile;
+
+use super::*;
+use crate::addresses::examples;
+use crate::api_writes::Object;
+use crate::owners::controlled_by;
+use std::time::Duration;
+
+const NOW: i64 = 2000;
+
+fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+fn set(replicas: i32) -> ReplicaSet {
+    let mut set = ReplicaSet::default();
+    set.metadata.name = "web-abc".into();
+    set.metadata.namespace = "ns".into();
+    set.metadata.uid = "set".into();
+    set.metadata.generation = 3;
+    let labels = std::collections::BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+    set.spec.replicas = Some(replicas);
+    set.spec.selector = Some(LabelSelector { match_labels: labels.clone(), ..Default::default() });
+    set.spec.template.metadata.labels = labels;
+    set
+}
+
+/// A running, ready pod of the set.
+fn pod(nth: u8) -> Pod {
+    let mut pod = examples::pod(nth);
+    pod.metadata.owner_references =
+        vec![controlled_by("apps/v1".into(), "ReplicaSet", &set(1).metadata)];
+    pod
+}
+
+fn planned(set: &ReplicaSet, pods: Vec<Pod>) -> Plan {
+    let pods: Vec<Arc<Pod>> = pods.into_iter().map(Arc::new).collect();
+    plan(names(), set, &pods, Time::from_unix(NOW))
+}
+
+/// The plan in short form: `+` created, `-name` deleted, `=name` adopted.
+fn acts(plan: &Plan) -> Vec<String> {
+    let act = |write: &Write| match write {
+        Write::Create(Object::Pod(_)) => Some("+".to_owned()),
+        Write::Delete { key, .. } => Some(format!("-{}", key.name)),
+        Write::Patch { key, .. } => Some(format!("={}", key.name)),
+        _ => None,
+    };
+    plan.writes.iter().filter_map(act).collect()
+}
+
+fn reported(plan: &Plan) -> (i32, i32, i32) {
+    match plan.writes.last() {
+        Some(Write::UpdateStatus(Object::ReplicaSet(set))) => {
+            let status = &set.status;
+            assert_eq!(status.observed_generation, 3);
+            (status.replicas, status.ready_replicas, status.available_replicas)
+        }
+        other => unreachable!("{other:?}"),
+    }
+}
+
+#[test]
+fn pods_are_made_from_the_template() {
+    let plan = planned(&set(2), vec![]);
+    assert_eq!(acts(&plan), ["+", "+"]);
+    let Write::Create(Object::Pod(made)) = &plan.writes[0] else { unreachable!("a pod") };
+    assert_eq!(made.metadata.generate_name, "web-abc-");
+    let owner = &made.metadata.owner_references[0];
+    assert_eq!((&*owner.api_version, &*owner.kind, &*owner.uid), ("apps/v1", "ReplicaSet", "set"));
+    assert!(
+        Selector::from_map(&set(1).spec.template.metadata.labels).matches(&made.metadata.labels)
+    );
+}
+
+#[test]
+fn ended_and_terminating_pods_do_not_count_and_others_are_not_ours() {
+    let (mut ended, mut terminating, mut other) = (pod(1), pod(2), pod(3));
+    ended.status.phase = "Failed".into();
+    terminating.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    other.metadata.owner_references[0].uid = "another".into();
+    let plan = planned(&set(2), vec![ended, terminating, other, pod(4)]);
+    assert_eq!(acts(&plan), ["+"]);
+    assert_eq!(reported(&plan), (1, 1, 1));
+}
+
+#[test]
+fn a_pod_that_nobody_controls_is_adopted() {
+    let orphan = examples::pod(7);
+    let plan = planned(&set(2), vec![orphan.clone(), pod(1)]);
+    assert_eq!(acts(&plan), ["=web-7"]);
+    let adopter = plan.adopter.map(|adopter| adopter.uid);
+    assert_eq!(adopter, Some(set(2).metadata.uid), "the server is asked whether it stays");
+    let mut unlike = orphan;
+    unlike.metadata.labels.clear();
+    assert_eq!(acts(&planned(&set(1), vec![unlike, pod(1)])), [] as [&str; 0]);
+}
+
+#[test]
+fn a_pod_that_is_not_selected_any_more_is_given_up_and_replaced() {
+    let mut strayed = pod(1);
+    strayed.metadata.labels.insert("app".into(), "other".into());
+    let plan = planned(&set(1), vec![strayed.clone()]);
+    assert_eq!(acts(&plan), ["=web-1", "+"]);
+    let Write::Patch { patch, .. } = &plan.writes[0] else { unreachable!("a patch") };
+    assert_eq!(patch["metadata"]["ownerReferences"], serde_json::json!([]));
+    let mut gone = set(1);
+    gone.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    assert_eq!(acts(&planned(&gone, vec![strayed])), [] as [&str; 0]);
+}
+
+#[test]
+fn the_least_valuable_pod_goes_first() {
+    let mut unscheduled = pod(1);
+    unscheduled.spec.node_name.clear();
+    let mut pending = pod(2);
+    pending.status.phase = "Pending".into();
+    let mut unready = pod(3);
+    examples::set_ready(&mut unready, "False");
+    let mut cheap = pod(4);
+    let cost = "controller.kubernetes.io/pod-deletion-cost".to_owned();
+    cheap.metadata.annotations.insert(cost, "-5".into());
+    let mut young = pod(5);
+    young.status.conditions[0].last_transition_time = Time::from_unix(1500);
+    let all = vec![pod(6), young, cheap, unready, pending, unscheduled];
+    let order = ["-web-1", "-web-2", "-web-3", "-web-4", "-web-5", "-web-6"];
+    for keep in 0..=6 {
+        let plan = planned(&set(keep), all.clone());
+        assert_eq!(acts(&plan), order[..6 - usize::try_from(keep).unwrap()]);
+    }
+}
+
+#[test]
+fn availability_waits_for_min_ready_seconds() {
+    let mut slow = set(1);
+    slow.spec.min_ready_seconds = 1200; // ready since 1000
+    let plan = planned(&slow, vec![pod(1)]);
+    assert_eq!(reported(&plan), (1, 1, 0));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(200)));
+    slow.spec.min_ready_seconds = 1000;
+    assert_eq!(reported(&planned(&slow, vec![pod(1)])), (1, 1, 1));
+}
+
+#[test]
+fn a_deleted_set_makes_nothing_and_a_second_plan_is_empty() {
+    let mut gone = set(3);
+    gone.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    assert!(acts(&planned(&gone, vec![pod(1)])).is_empty());
+    let plan = planned(&set(1), vec![pod(1)]);
+    let Some(Write::UpdateStatus(Object::ReplicaSet(told))) = plan.writes.last() else {
+        unreachable!("a status")
+    };
+    assert_eq!(planned(told, vec![pod(1)]), Plan::default());
+}

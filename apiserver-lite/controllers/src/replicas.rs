@@ -1,0 +1,203 @@
+//! Scaling of pods, common to replica sets and replication controllers.
+
+use std::time::Duration;
+
+use proto_api::apps::v1::ReplicaSet;
+use proto_api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
+use proto_api::meta::v1::{ObjectMeta, OwnerReference};
+use proto_api::names::Names;
+use proto_api::selectors::Selector;
+use proto_api::{Kind, Time};
+use proto_client::ObjectKey;
+
+use crate::addresses::{has_ended, is_terminating};
+use crate::api_writes::{ObjectKind, Write};
+use crate::owners::{adopt, controlled_by, release};
+use crate::write_events::{Operation, WriteEvent};
+use crate::{Adopter, Plan};
+
+/// Maximum number of pods created or deleted by one plan.
+const BURST_MAX: usize = 500;
+
+/// The desired pods of an object.
+pub struct DesiredPods<'a> {
+    /// The object's metadata; it becomes the controller of its pods.
+    pub metadata: &'a ObjectMeta,
+    /// The object that events refer to.
+    pub about: ObjectReference,
+    /// The object's API version.
+    pub api_version: String,
+    /// The object's kind.
+    pub kind: &'static str,
+    /// Selects the pods to adopt.
+    pub selector: Selector,
+    /// The number of pods; one if not set.
+    pub replicas: Option<i32>,
+    /// Time for which an available pod must have been ready.
+    pub min_ready_seconds: i32,
+    /// The pod template.
+    pub template: &'a PodTemplateSpec,
+}
+
+/// The current pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    /// Pods that are neither finished nor terminating.
+    pub replicas: i32,
+    /// Pods with the labels of the template.
+    pub labelled: i32,
+    /// Ready pods.
+    pub ready: i32,
+    /// Available pods.
+    pub available: i32,
+}
+
+/// Plans creations and deletions, and counts. `pods` are those of the namespace.
+pub fn plan<P: AsRef<Pod>>(
+    names: &Names,
+    asked: &DesiredPods<'_>,
+    pods: &[P],
+    now: Time,
+) -> (Plan, ReplicaCounts) {
+    let mut plan = Plan::default();
+    let mut active: Vec<&Pod> = Vec::new();
+    for pod in pods.iter().map(AsRef::as_ref).filter(|pod| !has_ended(pod) && !is_terminating(pod))
+    {
+        let controller = pod.metadata.owner_references.iter().find(|o| o.controller == Some(true));
+        match controller {
+            Some(owner) if owner.uid == asked.metadata.uid => {
+                match asked.selector.matches(&pod.metadata.labels) || asked.is_deleting() {
+                    true => active.push(pod),
+                    false => {
+                        plan.writes.push(release(ObjectKind::Pod, &pod.metadata, &owner.uid));
+                    }
+                }
+            }
+            None if asked.selector.matches(&pod.metadata.labels) && !asked.is_deleting() => {
+                plan.writes.push(adopt(ObjectKind::Pod, &pod.metadata, asked.reference()));
+                plan.adopter = Some(asked.adopter());
+                active.push(pod);
+            }
+            _ => {}
+        }
+    }
+    if !asked.is_deleting() {
+        for (write, operation) in asked.scale(names, &active) {
+            plan.push_with_event(write, WriteEvent { about: asked.about.clone(), operation });
+        }
+    }
+    let (counts, due) = asked.count(&active, now);
+    if let Some(due) = due {
+        plan.requeue_in(due);
+    }
+    (plan, counts)
+}
+
+impl DesiredPods<'_> {
+    fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<(Write, Operation)> {
+        let wanted = usize::try_from(self.replicas.unwrap_or(1)).unwrap_or(0);
+        if let Some(missing) = wanted.checked_sub(active.len()) {
+            // Pods that the selector does not match would be created without end.
+            let selects = self.selector.matches(&self.template.metadata.labels);
+            let missing = if selects { missing.min(BURST_MAX) } else { 0 };
+            let create = || (Write::Create(self.new_pod().into()), Operation::Create);
+            return std::iter::repeat_with(create).take(missing).collect();
+        }
+        let mut ranked = active.to_vec();
+        ranked.sort_by_cached_key(|pod| value(names, pod));
+        let excess = active.len().saturating_sub(wanted).min(BURST_MAX);
+        ranked.into_iter().take(excess).map(|pod| (delete(pod), Operation::Delete)).collect()
+    }
+
+    fn adopter(&self) -> Adopter {
+        let is_set = self.kind == ReplicaSet::KIND;
+        let kind = if is_set { ObjectKind::ReplicaSet } else { ObjectKind::ReplicationController };
+        Adopter::of(kind, self.metadata)
+    }
+
+    fn reference(&self) -> OwnerReference {
+        controlled_by(self.api_version.clone(), self.kind, self.metadata)
+    }
+
+    fn new_pod(&self) -> Pod {
+        let template = self.template;
+        Pod {
+            metadata: ObjectMeta {
+                generate_name: format!("{}-", self.metadata.name),
+                namespace: self.metadata.namespace.clone(),
+                labels: template.metadata.labels.clone(),
+                annotations: template.metadata.annotations.clone(),
+                finalizers: template.metadata.finalizers.clone(),
+                owner_references: vec![self.reference()],
+                ..ObjectMeta::default()
+            },
+            spec: template.spec.clone(),
+            ..Pod::default()
+        }
+    }
+
+    /// The counts, and the time until the next ready pod is available.
+    fn count(&self, active: &[&Pod], now: Time) -> (ReplicaCounts, Option<Duration>) {
+        let count = |len: usize| i32::try_from(len).unwrap_or(i32::MAX);
+        let template = Selector::from_map(&self.template.metadata.labels);
+        let now = now.unix().unwrap_or(0);
+        let (mut ready, mut available, mut due) = (0_i32, 0_i32, None);
+        for since in active.iter().filter_map(|pod| ready_since(pod)) {
+            ready = ready.saturating_add(1);
+            let due_at =
+                since.unix().unwrap_or(0).saturating_add(i64::from(self.min_ready_seconds));
+            let rest = due_at.saturating_sub(now);
+            match u64::try_from(rest) {
+                Ok(rest) if rest > 0 && self.min_ready_seconds > 0 => {
+                    due = Some(due.map_or(rest, |due: u64| due.min(rest)));
+                }
+                _ => available = available.saturating_add(1),
+            }
+        }
+        let labelled = active.iter().filter(|pod| template.matches(&pod.metadata.labels)).count();
+        let (replicas, labelled) = (count(active.len()), count(labelled));
+        (ReplicaCounts { replicas, labelled, ready, available }, due.map(Duration::from_secs))
+    }
+}
+
+/// The rank of a pod; the lowest is deleted first: unassigned before assigned, pending before running, not ready before ready, low before high
+/// deletion cost, young before old.
+fn value(names: &Names, pod: &Pod) -> impl Ord + use<> {
+    let phase = match pod.status.phase.as_str() {
+        "Running" => 2,
+        "Unknown" => 1,
+        _ => 0,
+    };
+    let cost = pod.metadata.annotations.get(&names.sub_label("controller", "pod-deletion-cost"));
+    let cost: i32 = cost.and_then(|cost| cost.parse().ok()).unwrap_or(0);
+    let ready = ready_since(pod);
+    let age = |time: Option<i64>| std::cmp::Reverse(time.unwrap_or(i64::MAX));
+    (
+        !pod.spec.node_name.is_empty(),
+        phase,
+        ready.is_some(),
+        cost,
+        age(ready.and_then(Time::unix)),
+        age(pod.metadata.creation_timestamp.unix()),
+        pod.metadata.name.clone(),
+    )
+}
+
+/// The time at which the pod became ready, if it is.
+fn ready_since(pod: &Pod) -> Option<Time> {
+    let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True");
+    ready.map(|condition| condition.last_transition_time)
+}
+
+fn delete(pod: &Pod) -> Write {
+    Write::Delete {
+        kind: ObjectKind::Pod,
+        key: ObjectKey::of(&pod.metadata),
+        uid: pod.metadata.uid.clone(),
+        grace_secs: None,
+    }
+}

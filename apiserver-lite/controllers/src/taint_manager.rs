@@ -1,0 +1,210 @@
+//! The NoExecute taint manager of the node lifecycle controller: deletes pods that do not tolerate a taint of their node, or not for longer.
+
+use std::time::Duration;
+
+use proto_api::Time;
+use proto_api::core::v1::{Node, Pod, Taint, Toleration};
+use proto_client::ObjectKey;
+use proto_client::events::EventKind;
+use proto_client::events::correlate::EventReport;
+
+use crate::Plan;
+use crate::addresses::{has_ended, is_terminating, pod_reference};
+use crate::api_writes::{ObjectKind, Write};
+
+/// The times from which the remaining toleration of a pod is computed.
+#[derive(Clone, Copy, Debug)]
+pub struct TaintAge {
+    /// Wall-clock time at which the pod was first seen with these taints.
+    pub first: Time,
+    /// Monotonic time since then, independent of steps of the wall clock.
+    pub elapsed: Duration,
+}
+
+#[cfg(test)]
+impl TaintAge {
+    /// For a pod that is seen with these taints for the first time.
+    pub fn at(wall: Time) -> Self {
+        Self { first: wall, elapsed: Duration::ZERO }
+    }
+}
+
+/// Plans the eviction of a pod from its node, now or when its toleration ends.
+pub fn plan(pod: &Pod, node: &Node, now: TaintAge) -> Plan {
+    let mut plan = Plan::default();
+    if is_terminating(pod) || has_ended(pod) {
+        return plan;
+    }
+    match toleration_left(&node.spec.taints, &pod.spec.tolerations, bound_at(pod), now) {
+        Tolerated::Forever => {}
+        Tolerated::For(rest) => plan.requeue_in(rest),
+        Tolerated::No => {
+            let key = ObjectKey::of(&pod.metadata);
+            let message = format!("Marking for deletion Pod {key}");
+            let uid = pod.metadata.uid.clone();
+            plan.writes.push(Write::Delete { kind: ObjectKind::Pod, key, uid, grace_secs: None });
+            plan.reports.push(EventReport {
+                about: pod_reference(pod),
+                kind: EventKind::Normal,
+                reason: "TaintManagerEviction".into(),
+                message,
+            });
+        }
+    }
+    plan
+}
+
+/// How long a pod tolerates the taints of its node from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tolerated {
+    Forever,
+    For(Duration),
+    No,
+}
+
+/// When the pod was bound to its node, in seconds since 1970; its creation if no condition says so.
+fn bound_at(pod: &Pod) -> i64 {
+    let scheduled = pod.status.conditions.iter().find(|c| c.type_ == "PodScheduled");
+    let since = scheduled.and_then(|condition| condition.last_transition_time.unix());
+    since.or(pod.metadata.creation_timestamp.unix()).unwrap_or(0)
+}
+
+/// The shortest time for which the pod tolerates any of the `NoExecute` taints. It runs from the later of the taint's and the binding's time, but
+/// from the first observation if those lie in the future.
+fn toleration_left(
+    taints: &[Taint],
+    tolerations: &[Toleration],
+    bound_at: i64,
+    now: TaintAge,
+) -> Tolerated {
+    let first = now.first.unix().unwrap_or(0);
+    let now = first.saturating_add(i64::try_from(now.elapsed.as_secs()).unwrap_or(i64::MAX));
+    let mut shortest = Tolerated::Forever;
+    for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {
+        // If several tolerations match the taint, the first one counts.
+        let mut tolerating = tolerations.iter().filter(|toleration| tolerates(toleration, taint));
+        let Some(toleration) = tolerating.next() else { return Tolerated::No };
+        let Some(limit) = toleration.toleration_seconds else { continue };
+        let added = taint.time_added.and_then(Time::unix).unwrap_or(first);
+        let since = added.max(bound_at).min(first);
+        let rest = since.saturating_add(limit.max(0)).saturating_sub(now);
+        match u64::try_from(rest) {
+            Ok(rest) if rest > 0 => {
+                let rest = Duration::from_secs(rest);
+                shortest = match shortest {
+                    Tolerated::For(earlier) => Tolerated::For(earlier.min(rest)),
+                    _ => Tolerated::For(rest),
+                };
+            }
+            _ => return Tolerated::No,
+        }
+    }
+    shortest
+}
+
+/// Whether the toleration matches the taint.
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
+    let key =
+        toleration.key.is_empty() && toleration.operator == "Exists" || toleration.key == taint.key;
+    effect && key && (toleration.operator == "Exists" || toleration.value == taint.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addresses::examples;
+
+    const NOW: i64 = 1000;
+
+    fn taint(effect: &str, since: i64) -> Taint {
+        let time_added = Some(Time::from_unix(since));
+        Taint { key: "k".into(), value: "v".into(), effect: effect.into(), time_added }
+    }
+
+    fn toleration(key: &str, operator: &str, value: &str, secs: Option<i64>) -> Toleration {
+        Toleration {
+            key: key.into(),
+            operator: operator.into(),
+            value: value.into(),
+            effect: "NoExecute".into(),
+            toleration_seconds: secs,
+        }
+    }
+
+    #[test]
+    fn taints_drive_pods_away() {
+        let check = |taint: Taint, tolerations: &[Toleration], expect: Tolerated| {
+            assert_eq!(
+                toleration_left(&[taint], tolerations, 0, TaintAge::at(Time::from_unix(NOW))),
+                expect
+            );
+        };
+        let secs = |secs| Tolerated::For(Duration::from_secs(secs));
+        check(taint("NoSchedule", NOW), &[], Tolerated::Forever);
+        check(taint("NoExecute", NOW), &[], Tolerated::No);
+        check(taint("NoExecute", NOW), &[toleration("k", "Equal", "v", None)], Tolerated::Forever);
+        check(taint("NoExecute", NOW), &[toleration("k", "", "v", None)], Tolerated::Forever);
+        check(taint("NoExecute", NOW), &[toleration("k", "Equal", "w", None)], Tolerated::No);
+        check(taint("NoExecute", NOW), &[toleration("k", "Exists", "", Some(300))], secs(300));
+        check(taint("NoExecute", NOW - 290), &[toleration("", "Exists", "", Some(300))], secs(10));
+        check(
+            taint("NoExecute", NOW - 300),
+            &[toleration("k", "Exists", "", Some(300))],
+            Tolerated::No,
+        );
+        check(taint("NoExecute", NOW), &[toleration("k", "Exists", "", Some(0))], Tolerated::No);
+        let both =
+            [toleration("k", "Exists", "", Some(60)), toleration("", "Exists", "", Some(30))];
+        check(taint("NoExecute", NOW), &both, secs(60));
+        let ever = [toleration("", "Exists", "", None), toleration("k", "Exists", "", Some(30))];
+        check(taint("NoExecute", NOW), &ever, Tolerated::Forever);
+    }
+
+    #[test]
+    fn the_toleration_of_a_new_pod_starts_when_it_is_bound() {
+        let (old, tolerations) =
+            (taint("NoExecute", NOW - 1000), [toleration("k", "Exists", "", Some(300))]);
+        let now = TaintAge::at(Time::from_unix(NOW));
+        let left = |ago| toleration_left(std::slice::from_ref(&old), &tolerations, NOW - ago, now);
+        assert_eq!(left(10), Tolerated::For(Duration::from_secs(290)));
+        assert_eq!(left(300), Tolerated::No);
+    }
+
+    #[test]
+    fn times_in_the_future_do_not_extend_a_toleration() {
+        let tolerations = [toleration("k", "Exists", "", Some(300))];
+        let left = |added: i64, bound_at: i64, elapsed: u64| {
+            let (first, elapsed) = (Time::from_unix(NOW), Duration::from_secs(elapsed));
+            let taints = [taint("NoExecute", added)];
+            toleration_left(&taints, &tolerations, bound_at, TaintAge { first, elapsed })
+        };
+        let secs = |secs| Tolerated::For(Duration::from_secs(secs));
+        assert_eq!(left(NOW, 0, 100), secs(200));
+        assert_eq!(left(NOW - 50, 0, 100), secs(150));
+        assert_eq!(left(NOW, 0, 300), Tolerated::No);
+        for future in [NOW + 1, NOW + 86_400, i64::MAX] {
+            assert_eq!(left(future, 0, 100), secs(200), "{future}");
+            assert_eq!(left(NOW, future, 100), secs(200), "{future}");
+            assert_eq!(left(NOW, future, 300), Tolerated::No, "{future}");
+        }
+    }
+
+    #[test]
+    fn an_eviction_deletes_the_pod_and_has_an_event() {
+        let mut node = Node::default();
+        let planned = |pod: &Pod, node: &Node| plan(pod, node, TaintAge::at(Time::from_unix(NOW)));
+        let mut pod = examples::pod(1);
+        assert_eq!(planned(&pod, &node), Plan::default());
+        node.spec.taints.push(taint("NoExecute", NOW));
+        let evicted = planned(&pod, &node);
+        let [Write::Delete { grace_secs: None, .. }] = &evicted.writes[..] else {
+            unreachable!("{evicted:?}")
+        };
+        let events = evicted.reports.iter().map(|event| (&*event.reason, &*event.message));
+        let expected = ("TaintManagerEviction", "Marking for deletion Pod ns/web-1");
+        assert_eq!(events.collect::<Vec<_>>(), [expected]);
+        pod.metadata.deletion_timestamp = Some(Time::from_unix(NOW));
+        assert_eq!(planned(&pod, &node), Plan::default());
+    }
+}

@@ -1,0 +1,240 @@
+//! Plans the actions for one object from its state, its owners and its dependents. Pure.
+
+use proto_api::meta::v1::OwnerReference;
+
+use super::index::{FOREGROUND, ORPHAN, Ownership, Stage};
+use super::kinds::Id;
+
+/// The state of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// It exists and does not wait for its dependents.
+    Solid,
+    /// It waits for its dependents to be deleted.
+    Waiting,
+    /// No object of that kind, name and uid exists.
+    Absent,
+    /// Its kind is not served, or it cannot own the object.
+    Unknown,
+}
+
+/// The object as read from the server.
+#[derive(Clone, Debug)]
+pub struct Item<'a> {
+    /// Uid, owners and stage.
+    pub state: &'a Ownership,
+    /// The finalizers.
+    pub finalizers: &'a [String],
+}
+
+/// A dependent of the object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dependent {
+    /// The id.
+    pub id: Id,
+    /// The ownership.
+    pub state: Ownership,
+}
+
+/// The propagation policy of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Dependents are orphaned.
+    Orphan,
+    /// Dependents are deleted first.
+    Foreground,
+    /// Dependents are deleted afterwards.
+    Background,
+}
+
+impl Policy {
+    /// The value of `propagationPolicy`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Orphan => "Orphan",
+            Self::Foreground => "Foreground",
+            Self::Background => "Background",
+        }
+    }
+}
+
+/// An action of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GcAction {
+    /// Deletes the object if its version is unchanged.
+    Delete(Policy),
+    /// Removes these owners from the object, by uid.
+    DropOwners(Vec<String>),
+    /// Clears the object's `blockOwnerDeletion`.
+    Unblock,
+    /// Removes the object from the owners of a dependent.
+    Release(Id),
+    /// Removes a finalizer of the object.
+    Finish(&'static str),
+    /// Processes this object, for which the planned one waits.
+    Process(Id),
+}
+
+/// Plans the actions, in order. `owners` are in the order of the references; `dependents` are complete.
+pub fn plan(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
+    match item.state.stage {
+        Stage::Going => Vec::new(),
+        Stage::Orphaning => orphan(dependents),
+        Stage::Foreground => wait_for_dependents(item, dependents),
+        Stage::Alive => judge(item, owners, dependents),
+    }
+}
+
+/// Removes the owner from every dependent, then its finalizer.
+fn orphan(dependents: &[Dependent]) -> Vec<GcAction> {
+    if dependents.is_empty() {
+        return vec![GcAction::Finish(ORPHAN)];
+    }
+    dependents.iter().map(|dependent| GcAction::Release(dependent.id.clone())).collect()
+}
+
+/// Removes the owner's finalizer once no dependent blocks it.
+fn wait_for_dependents(item: &Item<'_>, dependents: &[Dependent]) -> Vec<GcAction> {
+    let blocking: Vec<&Dependent> =
+        dependents.iter().filter(|dependent| dependent.state.blocks(&item.state.uid)).collect();
+    if blocking.is_empty() {
+        return vec![GcAction::Finish(FOREGROUND)];
+    }
+    let idle = blocking.into_iter().filter(|dependent| dependent.state.stage == Stage::Alive);
+    idle.map(|dependent| GcAction::Process(dependent.id.clone())).collect()
+}
+
+fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
+    let references = &item.state.owners;
+    if references.is_empty() || owners.len() != references.len() {
+        return Vec::new();
+    }
+    let of = |wanted: Owner| {
+        let pairs = references.iter().zip(owners).filter(move |(_, owner)| **owner == wanted);
+        pairs.map(|(reference, _): (&OwnerReference, _)| reference.uid.clone())
+    };
+    if owners.iter().any(|owner| matches!(owner, Owner::Solid | Owner::Unknown)) {
+        // A waiting owner would wait for ever for an object that another owner keeps.
+        let leaving: Vec<String> = of(Owner::Absent).chain(of(Owner::Waiting)).collect();
+        let leave = !leaving.is_empty();
+        return leave.then_some(GcAction::DropOwners(leaving)).into_iter().collect();
+    }
+    let waited_for = owners.contains(&Owner::Waiting);
+    if waited_for && !dependents.is_empty() {
+        // A waiting dependent may wait for this object's owner: a cycle ends only if one object does not block.
+        let circle = dependents.iter().any(|d| d.state.stage == Stage::Foreground);
+        let blocks = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
+        let unblock = (circle && blocks).then_some(GcAction::Unblock);
+        return unblock.into_iter().chain([GcAction::Delete(Policy::Foreground)]).collect();
+    }
+    let has = |wanted: &str| item.finalizers.iter().any(|finalizer| finalizer == wanted);
+    let policy = if has(ORPHAN) {
+        Policy::Orphan
+    } else if has(FOREGROUND) {
+        Policy::Foreground
+    } else {
+        Policy::Background
+    };
+    vec![GcAction::Delete(policy)]
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_client::ObjectKey;
+
+    use super::*;
+    use crate::kinds::Kinds;
+    use proto_api::names::{Names, Profile};
+
+    fn id(name: &str) -> Id {
+        let kinds = Kinds::new(Names::new(Profile::Kubernetes));
+        let kind = kinds.find("v1", "Pod").unwrap();
+        Id { kind, key: ObjectKey::new("ns", name) }
+    }
+
+    fn slim(uid: &str, owners: &[&str], stage: Stage) -> Ownership {
+        let reference = |uid: &&str| OwnerReference {
+            uid: (*uid).to_owned(),
+            block_owner_deletion: Some(true),
+            ..OwnerReference::default()
+        };
+        Ownership { uid: uid.into(), owners: owners.iter().map(reference).collect(), stage }
+    }
+
+    fn acts(
+        state: &Ownership,
+        finalizers: &[&str],
+        owners: &[Owner],
+        of: &[Ownership],
+    ) -> Vec<GcAction> {
+        let finalizers: Vec<String> = finalizers.iter().map(|f| (*f).to_owned()).collect();
+        let dependents: Vec<Dependent> =
+            of.iter().map(|state| Dependent { id: id(&state.uid), state: state.clone() }).collect();
+        plan(&Item { state, finalizers: &finalizers }, owners, &dependents)
+    }
+
+    #[test]
+    fn an_object_goes_when_no_owner_keeps_it() {
+        use Owner::{Absent, Solid, Unknown, Waiting};
+        let delete = |policy| vec![GcAction::Delete(policy)];
+        let drop = |owners: &[&str]| {
+            vec![GcAction::DropOwners(owners.iter().map(|o| (*o).to_owned()).collect())]
+        };
+        let table: [(&[Owner], Vec<GcAction>); 11] = [
+            (&[], vec![]),
+            (&[Solid], vec![]),
+            (&[Unknown], vec![]),
+            (&[Absent], delete(Policy::Background)),
+            (&[Waiting], delete(Policy::Background)),
+            (&[Absent, Waiting], delete(Policy::Background)),
+            (&[Absent, Absent], delete(Policy::Background)),
+            (&[Solid, Absent], drop(&["1"])),
+            (&[Unknown, Absent], drop(&["1"])),
+            (&[Waiting, Solid], drop(&["0"])),
+            (&[Absent, Solid, Waiting], drop(&["0", "2"])),
+        ];
+        for (owners, expected) in table {
+            let names = ["0", "1", "2"];
+            let state = slim("x", &names[..owners.len()], Stage::Alive);
+            assert_eq!(acts(&state, &[], owners, &[]), expected, "{owners:?}");
+        }
+    }
+
+    #[test]
+    fn finalizers_of_the_object_choose_the_policy() {
+        let state = slim("x", &["0"], Stage::Alive);
+        let of = |finalizers: &[&str]| acts(&state, finalizers, &[Owner::Absent], &[]);
+        assert_eq!(of(&["a/b", ORPHAN]), [GcAction::Delete(Policy::Orphan)]);
+        assert_eq!(of(&[FOREGROUND]), [GcAction::Delete(Policy::Foreground)]);
+        assert_eq!(of(&["a/b"]), [GcAction::Delete(Policy::Background)]);
+    }
+
+    #[test]
+    fn the_foreground_reaches_down_and_breaks_circles() {
+        let state = slim("x", &["0"], Stage::Alive);
+        let of = |stage| acts(&state, &[], &[Owner::Waiting], &[slim("y", &["x"], stage)]);
+        assert_eq!(of(Stage::Alive), [GcAction::Delete(Policy::Foreground)]);
+        assert_eq!(
+            of(Stage::Foreground),
+            [GcAction::Unblock, GcAction::Delete(Policy::Foreground)]
+        );
+    }
+
+    #[test]
+    fn what_waits_goes_when_it_is_time() {
+        let owner = slim("x", &["0"], Stage::Foreground);
+        let mut free = slim("y", &["x"], Stage::Alive);
+        let blocking = slim("z", &["x"], Stage::Alive);
+        free.owners[0].block_owner_deletion = None;
+        let of = |dependents: &[Ownership]| acts(&owner, &[FOREGROUND], &[], dependents);
+        assert_eq!(of(&[]), [GcAction::Finish(FOREGROUND)]);
+        assert_eq!(of(std::slice::from_ref(&free)), [GcAction::Finish(FOREGROUND)]);
+        assert_eq!(of(&[free, blocking.clone()]), [GcAction::Process(id("z"))]);
+        assert_eq!(of(&[slim("z", &["x"], Stage::Going)]), [], "it is on its way");
+        let owner = slim("x", &[], Stage::Orphaning);
+        let of = |dependents: &[Ownership]| acts(&owner, &[ORPHAN], &[], dependents);
+        assert_eq!(of(&[blocking]), [GcAction::Release(id("z"))]);
+        assert_eq!(of(&[]), [GcAction::Finish(ORPHAN)]);
+        assert_eq!(acts(&slim("x", &["0"], Stage::Going), &[], &[], &[]), []);
+    }
+}

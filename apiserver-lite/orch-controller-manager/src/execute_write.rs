@@ -1,0 +1,114 @@
+//! Execution of writes: one request each.
+
+use apiserver_controllers::api_writes::{Effect, EffectState, Object, ObjectKind, Part, Write};
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::core::v1::{
+    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Secret, ServiceAccount,
+};
+use proto_api::discovery::v1::EndpointSlice;
+use proto_api::policy::v1::PodDisruptionBudget;
+use proto_api::storage::v1::VolumeAttachment;
+use proto_api::{Kind, Resource};
+use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams};
+use serde_json::Value;
+
+/// Defines [`execute`] for the kinds that controllers write.
+macro_rules! define_execute {
+    ($($kind:ident),+) => {
+        /// Executes a write. Gives its effect; none if the object to create existed.
+        ///
+        /// # Errors
+        /// The server rejects it, or the request fails.
+        pub async fn execute(write: &Write, client: &Client) -> Result<Option<Effect>, ClientError> {
+            match write {
+                $(Write::Create(Object::$kind(object)) => {
+                    create(client, ObjectKind::$kind, object.as_ref()).await
+                })+
+                $(Write::Update(Object::$kind(object)) => {
+                    let new = client.all::<$kind>().update(object, &WriteParams::default()).await?;
+                    Ok(effect(ObjectKind::$kind, &new))
+                })+
+                $(Write::UpdateStatus(Object::$kind(object)) => {
+                    let params = WriteParams::default();
+                    let new = client.all::<$kind>().update_status(object, &params).await?;
+                    Ok(effect(ObjectKind::$kind, &new))
+                })+
+                $(Write::Patch { kind: ObjectKind::$kind, key, part, patch } => {
+                    let new = apply_patch::<$kind>(client, key, *part, patch).await?;
+                    Ok(effect(ObjectKind::$kind, &new))
+                })+
+                $(Write::Delete { kind: ObjectKind::$kind, key, uid, grace_secs } => {
+                    delete::<$kind>(client, key, uid, *grace_secs).await?;
+                    let state = EffectState::Deleted(uid.clone());
+                    Ok(Some(Effect { kind: ObjectKind::$kind, key: key.clone(), state }))
+                })+
+            }
+        }
+    };
+}
+
+define_execute!(
+    ConfigMap,
+    Deployment,
+    EndpointSlice,
+    Endpoints,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
+    Secret,
+    ServiceAccount,
+    VolumeAttachment
+);
+
+async fn create<T: Resource>(
+    client: &Client,
+    kind: ObjectKind,
+    object: &T,
+) -> Result<Option<Effect>, ClientError> {
+    match client.all::<T>().create(object, &WriteParams::default()).await {
+        Ok(new) => Ok(effect(kind, &new)),
+        Err(error) if error.is_already_exists() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn apply_patch<T: Resource>(
+    client: &Client,
+    key: &ObjectKey,
+    part: Part,
+    patch: &Value,
+) -> Result<T, ClientError> {
+    let api = client.within::<T>(&key.namespace);
+    let (patch, params) = (Patch::Merge(patch.clone()), WriteParams::default());
+    match part {
+        Part::Main => api.patch(&key.name, &patch, &params).await,
+        Part::Status => api.patch_status(&key.name, &patch, &params).await,
+    }
+}
+
+async fn delete<T: Resource>(
+    client: &Client,
+    key: &ObjectKey,
+    uid: &str,
+    grace_secs: Option<i64>,
+) -> Result<(), ClientError> {
+    let uid = Some(uid.to_owned());
+    let params = DeleteParams { grace_secs, uid, ..DeleteParams::default() };
+    match client.within::<T>(&key.namespace).delete(&key.name, &params).await {
+        // The object is deleted, or another one has its name.
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+        other => other,
+    }
+}
+
+fn effect<T: Resource + Kind>(kind: ObjectKind, new: &T) -> Option<Effect> {
+    let version = new.metadata().resource_version.parse().ok()?;
+    let (key, state) = (ObjectKey::of(new.metadata()), EffectState::Version(version));
+    Some(Effect { kind, key, state })
+}

@@ -1,0 +1,210 @@
+//! Decodes a certificate request in PEM to names and key. Pure.
+//!
+//! Nothing else of the request enters the certificate, so that what is checked is what is signed.
+
+use std::net::IpAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{DistinguishedName, DnType, SanType, SubjectPublicKeyInfo};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::der_parser::oid::Oid;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::oid_registry as oid;
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::PublicKey;
+use x509_parser::x509::X509Name;
+
+/// Maximum length of a request in bytes of PEM.
+const REQUEST_MAX: usize = 64 << 10;
+/// Maximum number of alternative names.
+const NAMES_MAX: usize = 100;
+/// Minimum and maximum bits of an RSA modulus.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+
+/// The names in a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestedNames {
+    /// Attributes of the subject, in order; organizations and every other type at most once.
+    subject: Vec<(DnType, String)>,
+    /// Host names.
+    pub dns: Vec<String>,
+    /// Addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Mail addresses.
+    pub emails: Vec<String>,
+    /// URIs.
+    pub uris: Vec<String>,
+}
+
+/// A decoded request whose signature has been verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The names.
+    pub asked: RequestedNames,
+    /// The public key.
+    pub key: SubjectPublicKeyInfo,
+}
+
+impl RequestedNames {
+    /// The common name; empty if there is none.
+    pub fn common_name(&self) -> &str {
+        self.attribute(&DnType::CommonName)
+    }
+
+    /// The organization; empty if there is none.
+    pub fn organization(&self) -> &str {
+        self.attribute(&DnType::OrganizationName)
+    }
+
+    fn attribute(&self, wanted: &DnType) -> &str {
+        let mut subject = self.subject.iter();
+        subject.find(|(kind, _)| kind == wanted).map_or("", |(_, value)| value)
+    }
+
+    /// The subject of the certificate.
+    pub fn subject(&self) -> DistinguishedName {
+        let mut name = DistinguishedName::new();
+        for (kind, value) in &self.subject {
+            name.push(kind.clone(), value.as_str());
+        }
+        name
+    }
+
+    /// The alternative names of the certificate.
+    ///
+    /// # Errors
+    /// A name is not ASCII.
+    pub fn alternative_names(&self) -> Result<Vec<SanType>, rcgen::Error> {
+        let dns = self.dns.iter().map(|name| Ok(SanType::DnsName(name.as_str().try_into()?)));
+        let addresses = self.addresses.iter().map(|address| Ok(SanType::IpAddress(*address)));
+        let emails =
+            self.emails.iter().map(|name| Ok(SanType::Rfc822Name(name.as_str().try_into()?)));
+        let uris = self.uris.iter().map(|name| Ok(SanType::URI(name.as_str().try_into()?)));
+        dns.chain(addresses).chain(emails).chain(uris).collect()
+    }
+}
+
+/// Decodes a request.
+///
+/// # Errors
+/// What is invalid, for the request's condition Failed.
+pub fn read(pem: &[u8]) -> Result<Request, String> {
+    let der = decode(pem)?;
+    let parsed = X509CertificationRequest::from_der(&der);
+    let (rest, parsed) =
+        parsed.map_err(|_| "spec.request: cannot parse the certificate request")?;
+    if !rest.is_empty() {
+        return Err("spec.request: data after the certificate request".to_owned());
+    }
+    let key = key_of(&parsed)?;
+    parsed.verify_signature().map_err(|_| {
+        "spec.request: the signature is not that of the request's own key".to_owned()
+    })?;
+    let mut asked = RequestedNames {
+        subject: subject(&parsed.certification_request_info.subject)?,
+        ..RequestedNames::default()
+    };
+    for extension in parsed.requested_extensions().into_iter().flatten() {
+        if let ParsedExtension::SubjectAlternativeName(names) = extension {
+            names.general_names.iter().try_for_each(|name| asked.add(name))?;
+        }
+    }
+    Ok(Request { asked, key })
+}
+
+/// Decodes the only PEM block, which may be surrounded by white space.
+fn decode(pem: &[u8]) -> Result<Vec<u8>, String> {
+    if pem.len() > REQUEST_MAX {
+        return Err(format!("spec.request: longer than {REQUEST_MAX} bytes"));
+    }
+    let text = std::str::from_utf8(pem).ok().map(str::trim_ascii);
+    let body = text.and_then(|text| text.strip_prefix(BEGIN)?.strip_suffix(END));
+    let body = body.ok_or("PEM block type must be CERTIFICATE REQUEST")?;
+    // The decoder rejects anything but base64, including a second block.
+    let body: String = body.split_ascii_whitespace().collect();
+    STANDARD.decode(body).map_err(|_| "spec.request: not one PEM block of base64".to_owned())
+}
+
+/// Decodes the key if its type is supported.
+fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo, String> {
+    let info = &request.certification_request_info.subject_pki;
+    let algorithm = &request.signature_algorithm.algorithm;
+    if [oid::OID_PKCS1_SHA1WITHRSA, oid::OID_SHA1_WITH_RSA].contains(algorithm) {
+        return Err("spec.request: signatures with SHA-1 are not supported".to_owned());
+    }
+    match info.parsed() {
+        Ok(PublicKey::RSA(key)) if RSA_BITS.contains(&key.key_size()) => {}
+        Ok(PublicKey::RSA(key)) => {
+            let (bits, least, most) = (key.key_size(), RSA_BITS.start(), RSA_BITS.end());
+            return Err(format!(
+                "spec.request: an RSA key of {bits} bits, expected {least} to {most}"
+            ));
+        }
+        Ok(PublicKey::EC(_) | PublicKey::Unknown(_)) => {}
+        _ => return Err("spec.request: the public key is of no supported kind".to_owned()),
+    }
+    // P-256, P-384 and Ed25519 besides RSA: signatures of other types cannot be verified.
+    SubjectPublicKeyInfo::from_der(info.raw)
+        .map_err(|_| "spec.request: the public key is of no supported kind".to_owned())
+}
+
+/// Decodes the known attributes, each with one value.
+fn subject(name: &X509Name<'_>) -> Result<Vec<(DnType, String)>, String> {
+    let mut subject: Vec<(DnType, String)> = Vec::new();
+    for attribute in name.iter_attributes() {
+        let kind = attribute_kind(attribute.attr_type()).ok_or_else(|| {
+            format!("subject attribute {} is not supported", attribute.attr_type())
+        })?;
+        let value = attribute.as_str().ok().filter(|text| !text.chars().any(char::is_control));
+        let value = value.ok_or("the subject has an attribute that is no text")?;
+        if subject.iter().any(|(other, _)| *other == kind) {
+            return Err(format!("the subject has more than one {kind:?}, which is not supported"));
+        }
+        subject.push((kind, value.to_owned()));
+    }
+    Ok(subject)
+}
+
+fn attribute_kind(kind: &Oid<'_>) -> Option<DnType> {
+    let known = [
+        (oid::OID_X509_COMMON_NAME, DnType::CommonName),
+        (oid::OID_X509_ORGANIZATION_NAME, DnType::OrganizationName),
+        (oid::OID_X509_ORGANIZATIONAL_UNIT, DnType::OrganizationalUnitName),
+        (oid::OID_X509_COUNTRY_NAME, DnType::CountryName),
+        (oid::OID_X509_STATE_OR_PROVINCE_NAME, DnType::StateOrProvinceName),
+        (oid::OID_X509_LOCALITY_NAME, DnType::LocalityName),
+    ];
+    known.into_iter().find(|(oid, _)| oid == kind).map(|(_, kind)| kind)
+}
+
+impl RequestedNames {
+    fn add(&mut self, name: &GeneralName<'_>) -> Result<(), String> {
+        let counts = [self.dns.len(), self.addresses.len(), self.emails.len(), self.uris.len()];
+        if counts.iter().sum::<usize>() >= NAMES_MAX {
+            return Err(format!("more than {NAMES_MAX} subjectAltNames"));
+        }
+        match name {
+            GeneralName::DNSName(name) => self.dns.push((*name).to_owned()),
+            GeneralName::RFC822Name(name) => self.emails.push((*name).to_owned()),
+            GeneralName::URI(name) => self.uris.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => self.addresses.push(address(bytes)?),
+            _ => return Err("a subjectAltName is of no supported kind".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+fn address(bytes: &[u8]) -> Result<IpAddr, String> {
+    if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
+        return Ok(bytes.into());
+    }
+    let bytes = <[u8; 16]>::try_from(bytes);
+    Ok(bytes.map_err(|_| "an IP subjectAltName of neither 4 nor 16 bytes")?.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,7 @@ mod shown;
 mod static_pod_queue;
 pub mod status_patch;
 mod termination_message;
+mod transitions;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -54,6 +54,7 @@ use super::pod_context::{HoldsResources, PodContext, PodSnapshot};
 use super::probe_worker::{ProbeChange, ProbeWorkers};
 use super::shown::ShownStatus;
 use super::termination_message::with_message;
+use super::transitions::transitions;
 
 /// The latest state of a pod in its source.
 #[derive(Clone, Debug, PartialEq)]
@@ -245,7 +246,9 @@ impl Worker {
                 self.wait(wake_at).await;
             }
         }
-        let uid = self.pod().metadata.uid.clone();
+        let pod = self.pod();
+        let uid = pod.metadata.uid.clone();
+        tracing::info!(pod = %name(&pod), uid, "nothing of the pod is left on the node");
         self.shared.journal.put(&uid, None);
         self.shared.forget(&uid);
         Ok(())
@@ -391,8 +394,20 @@ impl Worker {
         if !self.snapshot.as_ref().is_some_and(is_told) {
             let known =
                 PodSnapshot { pod, status: Arc::new(next.status.clone()), holds_resources, source };
+            self.log_transitions(&known);
             self.snapshot = Some(known.clone());
             self.shared.update_snapshot(known);
+        }
+    }
+
+    /// Logs what has changed since the last snapshot, or since the status that the API showed when
+    /// the task began.
+    fn log_transitions(&self, now: &PodSnapshot) {
+        let before = self.snapshot.as_ref();
+        let before =
+            before.map_or((&*now.pod, &now.pod.status), |known| (&*known.pod, &*known.status));
+        for transition in transitions(before, (&now.pod, &now.status)) {
+            tracing::info!(pod = %name(&now.pod), uid = now.pod.metadata.uid, "{transition}");
         }
     }
 

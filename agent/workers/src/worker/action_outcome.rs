@@ -65,7 +65,7 @@ impl Worker {
         }
         action_result::apply(&mut self.seen, &mut self.memory, action, result);
         self.shared.step_done(&pod, action, took);
-        tracing::debug!(pod = %name(&pod), ?action, ?took, "done");
+        tracing::debug!(pod = %name(&pod), ?action, ?took, "action completed");
         self.forgotten |= *action == Action::Forget;
     }
 
@@ -77,7 +77,7 @@ impl Worker {
         message: &str,
     ) {
         let pod = self.pod();
-        tracing::warn!(pod = %name(&pod), ?action, error = message, "failed");
+        tracing::warn!(pod = %name(&pod), ?action, error = message, "action failed; it is planned again after its back-off");
         if let Some(event) = events::action_failed(want, action, message) {
             self.shared.reports.event(&pod, event);
         }

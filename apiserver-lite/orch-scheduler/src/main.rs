@@ -10,22 +10,27 @@
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod amounts;
 mod app;
 mod backoff_queue;
+mod claim_use;
 mod config;
 mod cycle_trigger;
-#[cfg(test)]
-mod extremes;
+mod disks;
 mod filter;
 mod host_ports;
 mod metrics;
 mod node_info;
+mod node_selector;
 mod nodes;
+mod placement;
 mod pod_affinity;
 mod pod_info;
+mod refusal;
 mod scheduling_cycle;
 mod score;
 mod storage_informers;
+mod taints;
 mod volumes;
 
 use std::process::ExitCode;
@@ -40,3 +45,6 @@ fn main() -> ExitCode {
         Err(code) => code,
     }
 }
+
+#[cfg(test)]
+mod extremes;

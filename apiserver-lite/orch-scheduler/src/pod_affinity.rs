@@ -4,99 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use proto_api::core::v1::{Pod, PodAffinityTerm, TopologySpreadConstraint};
-use proto_api::meta::v1::LabelSelector;
-use proto_api::selectors::Selector;
-
-use crate::filter::{Refusal, matches_selector};
+use crate::amounts::add;
 use crate::node_info::NodeInfo;
+use crate::node_selector::matches_selector;
 use crate::nodes::NodeLoad;
-use crate::pod_info::{PodInfo, PodPhase, add};
+use crate::placement::{Spread, Term};
+use crate::pod_info::{PodInfo, PodPhase};
+use crate::refusal::Refusal;
 
 /// The labels of namespaces, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// A pod's required affinity, anti-affinity and topology spread constraints.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PlacementConstraints {
-    /// Terms of which each needs a selected pod in the node's domain.
-    affinity: Vec<Term>,
-    /// Terms that exclude domains with a selected pod, and later pods from this pod's domain.
-    anti_affinity: Vec<Term>,
-    /// Constraints with `whenUnsatisfiable: DoNotSchedule`.
-    topology_spread: Vec<Spread>,
-}
-
-/// Selected pods and the topology key whose values are the domains.
-#[derive(Clone, Debug, PartialEq)]
-struct Term {
-    pods: Option<Selector>,
-    namespaces: BTreeSet<String>,
-    namespace_selector: Option<Selector>,
-    topology_key: String,
-}
-
-/// A topology spread constraint.
-#[derive(Clone, Debug, PartialEq)]
-struct Spread {
-    pods: Option<Selector>,
-    topology_key: String,
-    max_skew: i64,
-    min_domains: usize,
-}
-
-impl PlacementConstraints {
-    /// Reads the constraints of an API object.
-    pub fn of(pod: &Pod) -> Self {
-        let rules = pod.spec.affinity.as_ref();
-        let affinity = rules.and_then(|rules| rules.pod_affinity.as_ref());
-        let anti_affinity = rules.and_then(|rules| rules.pod_anti_affinity.as_ref());
-        let terms = |terms: &[PodAffinityTerm]| -> Vec<Term> {
-            terms.iter().map(|term| Term::of(term, &pod.metadata.namespace)).collect()
-        };
-        let spread = pod.spec.topology_spread_constraints.iter();
-        let binding = spread.filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule");
-        Self {
-            affinity: affinity.map_or_else(Vec::new, |affinity| {
-                terms(&affinity.required_during_scheduling_ignored_during_execution)
-            }),
-            anti_affinity: anti_affinity.map_or_else(Vec::new, |anti_affinity| {
-                terms(&anti_affinity.required_during_scheduling_ignored_during_execution)
-            }),
-            topology_spread: binding.map(Spread::of).collect(),
-        }
-    }
-
-    /// Whether a pod that is assigned to a node can make the node feasible for this one.
-    pub fn can_be_helped_by_pods(&self) -> bool {
-        !self.affinity.is_empty() || !self.topology_spread.is_empty()
-    }
-
-    /// Whether there are anti-affinity terms.
-    pub fn has_anti_affinity(&self) -> bool {
-        !self.anti_affinity.is_empty()
-    }
-}
-
-/// A missing selector selects nothing, an empty one everything.
-fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
-    selector.and_then(|selector| Selector::from_label_selector(selector, "labelSelector").ok())
-}
-
 impl Term {
-    fn of(term: &PodAffinityTerm, namespace: &str) -> Self {
-        let mut namespaces: BTreeSet<String> = term.namespaces.iter().cloned().collect();
-        if namespaces.is_empty() && term.namespace_selector.is_none() {
-            namespaces.insert(namespace.to_owned());
-        }
-        Self {
-            pods: selector(term.label_selector.as_ref()),
-            namespaces,
-            namespace_selector: selector(term.namespace_selector.as_ref()),
-            topology_key: term.topology_key.clone(),
-        }
-    }
-
     fn selects(&self, pod: &PodInfo, namespaces: &NamespaceLabels) -> bool {
         let namespace = &pod.key.namespace;
         let nothing = BTreeMap::new();
@@ -108,16 +27,6 @@ impl Term {
 }
 
 impl Spread {
-    fn of(constraint: &TopologySpreadConstraint) -> Self {
-        let min_domains = constraint.min_domains.and_then(|min| usize::try_from(min).ok());
-        Self {
-            pods: selector(constraint.label_selector.as_ref()),
-            topology_key: constraint.topology_key.clone(),
-            max_skew: i64::from(constraint.max_skew),
-            min_domains: min_domains.unwrap_or(1),
-        }
-    }
-
     fn selects(&self, pod: &PodInfo, other: &PodInfo) -> bool {
         pod.key.namespace == other.key.namespace
             && self.pods.as_ref().is_some_and(|selector| selector.matches(&other.labels))

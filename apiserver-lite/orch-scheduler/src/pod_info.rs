@@ -2,27 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use proto_api::Resource as _;
 use proto_api::core::v1::{
     Container, NodeSelector, ObjectReference, Pod, PodCondition, PreferredSchedulingTerm,
     Toleration,
 };
 use proto_api::names::Names;
-use proto_api::{Quantity, Resource as _};
 use proto_client::ObjectKey;
 
-use crate::pod_affinity::PlacementConstraints;
-use crate::volumes::disks::{self, Disk};
-use crate::volumes::{ClaimUse, claims_of};
-
-/// Amounts by resource: CPU in millicores, all others in bytes or units.
-pub type Amounts = BTreeMap<String, i64>;
-
-/// CPU, in millicores.
-pub const CPU: &str = "cpu";
-/// Memory, in bytes.
-pub const MEMORY: &str = "memory";
-/// The number of pods.
-pub const PODS: &str = "pods";
+use crate::amounts::{Amounts, CPU, MEMORY, add, amount};
+use crate::claim_use::{ClaimUse, claims_of};
+use crate::disks::{self, Disk};
+use crate::placement::PlacementConstraints;
 
 /// Defaults for containers without requests when nodes are scored, so that such pods are spread too.
 const DEFAULT_CPU: i64 = 100;
@@ -155,17 +146,6 @@ fn phase(pod: &Pod) -> PodPhase {
     }
 }
 
-/// The amount of a resource in its unit, at least zero.
-pub(crate) fn amount(resource: &str, quantity: &Quantity) -> i64 {
-    let amount = if resource == CPU { quantity.as_milli() } else { quantity.value() };
-    amount.max(0)
-}
-
-/// Adds with saturation, so that a request beyond the range is infeasible instead of negative.
-pub fn add(sum: &mut i64, amount: i64) {
-    *sum = sum.saturating_add(amount);
-}
-
 /// The larger of the sum over the containers and the largest init container, plus the overhead.
 fn requests(pod: &Pod) -> Amounts {
     let mut sum = Amounts::new();
@@ -212,7 +192,10 @@ fn host_ports(pod: &Pod) -> Vec<HostPort> {
 pub mod examples {
     //! Pods and nodes for tests.
 
+    use proto_api::Quantity;
+
     use super::*;
+    use crate::amounts::PODS;
     use crate::node_info::NodeInfo;
 
     /// A pending pod that requests `cpu` millicores and `memory` bytes.

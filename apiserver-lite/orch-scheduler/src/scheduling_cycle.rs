@@ -15,13 +15,14 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
+use crate::amounts::add;
 use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::{Attempt, Counters};
 use crate::node_info::NodeInfo;
 use crate::nodes::{NodeLoad, load};
 use crate::pod_affinity::NamespaceLabels;
-use crate::pod_info::{PodInfo, PodPhase, add};
+use crate::pod_info::{PodInfo, PodPhase};
 use crate::storage_informers::StorageInformers;
 use crate::volumes::{StorageSnapshot, VolumeAnnotations};
 use bind_volumes::Reservation;

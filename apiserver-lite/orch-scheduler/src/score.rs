@@ -3,9 +3,11 @@
 
 use std::cmp::Reverse;
 
-use crate::filter::{matches_term, tolerates};
+use crate::amounts::{CPU, MEMORY};
+use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
-use crate::pod_info::{CPU, MEMORY, PodInfo};
+use crate::pod_info::PodInfo;
+use crate::taints::tolerates;
 
 const MAX_POINTS: i64 = 100;
 

@@ -9,13 +9,12 @@
 //! A claim with delayed binding is bound after the node is selected, and the pod after that: the selection is written to the objects
 //! ([`VolumeChoice::patch`]), and the pod is retried when they change.
 
-pub mod disks;
 pub mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
@@ -25,34 +24,13 @@ use proto_client::ObjectKey;
 use proto_client::events::reference;
 use serde_json::{Value, json};
 
-use crate::filter::{Refusal, matches_term};
+use crate::claim_use::ClaimUse;
 use crate::node_info::NodeInfo;
+use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
+use crate::refusal::Refusal;
 use limits::Limits;
-
-/// A claim that a pod uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimUse {
-    /// The claim's name.
-    pub name: String,
-    /// Whether it belongs to an ephemeral volume of the pod.
-    pub ephemeral: bool,
-}
-
-/// The claims that a pod uses.
-pub fn claims_of(pod: &Pod) -> Vec<ClaimUse> {
-    let volumes = pod.spec.volumes.iter();
-    let claim = |volume: &proto_api::core::v1::Volume| {
-        let source = &volume.volume_source;
-        if let Some(claim) = &source.persistent_volume_claim {
-            return Some(ClaimUse { name: claim.claim_name.clone(), ephemeral: false });
-        }
-        let name = format!("{}-{}", pod.metadata.name, volume.name);
-        source.ephemeral.is_some().then_some(ClaimUse { name, ephemeral: true })
-    };
-    volumes.filter_map(claim).collect()
-}
 
 /// The storage objects of one scheduling cycle.
 #[derive(Clone, Debug, Default)]

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use proto_api::core::v1::NodeSelector;
+use proto_api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 use super::*;
 use crate::pod_info::HostPort;
 use crate::pod_info::examples::{node, pod};
+use crate::refusal::summary;
 
 fn refusals(pod: &PodInfo, node: NodeInfo) -> String {
     let load = NodeLoad::empty(Arc::new(node));

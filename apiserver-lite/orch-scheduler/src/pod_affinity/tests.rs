@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use proto_api::core::v1::{Affinity, PodAffinity, PodAntiAffinity};
+use proto_api::core::v1::{
+    Affinity, Pod, PodAffinity, PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint,
+};
 use proto_api::meta::v1::LabelSelector;
 
 use super::*;

@@ -2,10 +2,11 @@
 
 use proto_daemon::panics::isolate_sync;
 
-use crate::filter::{Refusal, check, summary};
+use crate::filter::check;
 use crate::nodes::NodeLoad;
 use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
+use crate::refusal::{Refusal, summary};
 use crate::score::select_best;
 use crate::volumes::{ClaimRequirements, StorageSnapshot, VolumeAnnotations, VolumeChoice};
 
@@ -84,8 +85,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::amounts::{CPU, MEMORY, PODS};
     use crate::pod_info::examples::{names, node, pod};
-    use crate::pod_info::{CPU, MEMORY, PODS};
 
     /// Selects a node for a pod without claims.
     fn select(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, String> {

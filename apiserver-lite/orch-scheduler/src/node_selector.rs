@@ -1,0 +1,47 @@
+//! Node selectors and node affinity.
+
+use proto_api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+
+use crate::node_info::NodeInfo;
+use crate::pod_info::PodInfo;
+
+/// Whether the node matches the pod's node selector and required node affinity.
+pub fn matches_selector(pod: &PodInfo, node: &NodeInfo) -> bool {
+    let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
+    let required = pod.required.as_ref();
+    pod.node_selector.iter().all(has)
+        && required.is_none_or(|required| {
+            required.node_selector_terms.iter().any(|term| matches_term(term, node))
+        })
+}
+
+/// Whether the node meets all requirements of a term; an empty term matches nothing.
+pub fn matches_term(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
+    let empty = term.match_expressions.is_empty() && term.match_fields.is_empty();
+    let label = |key: &str| node.labels.get(key).map(String::as_str);
+    let field = |key: &str| (key == "metadata.name").then_some(node.name.as_str());
+    !empty
+        && term
+            .match_expressions
+            .iter()
+            .all(|requirement| meets(requirement, label(&requirement.key)))
+        && term.match_fields.iter().all(|requirement| meets(requirement, field(&requirement.key)))
+}
+
+fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let listed = value.is_some_and(|value| requirement.values.iter().any(|other| other == value));
+    let compare = |holds: fn(i64, i64) -> bool| {
+        let bound = requirement.values.first().and_then(|bound| bound.parse().ok());
+        let value = value.and_then(|value| value.parse().ok());
+        bound.zip(value).is_some_and(|(bound, value)| holds(value, bound))
+    };
+    match requirement.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(|value, bound| value > bound),
+        "Lt" => compare(|value, bound| value < bound),
+        _ => false,
+    }
+}

@@ -97,6 +97,13 @@ pub enum CsiError {
     },
 }
 
+impl CsiError {
+    /// Whether the volume is there and only its expansion failed.
+    pub fn is_of_expansion(&self) -> bool {
+        matches!(self, Self::NoDriver { step, .. } | Self::Call { step, .. } if *step == EXPAND)
+    }
+}
+
 const SET_UP: &str = "MountVolume.SetUp";
 const STAGE: &str = "MountVolume.MountDevice";
 const EXPAND: &str = "MountVolume.NodeExpandVolume";

@@ -13,7 +13,7 @@ use std::time::Duration;
 use agent_host::cgroups::CgroupUsage;
 use agent_pod::desired::PodSource;
 use agent_pod::env::ServiceEnv;
-use agent_pod::events::PodEvent;
+use agent_pod::events::{PodEvent, VolumeStep};
 use agent_pod::volume_mounts::{AllReadOnly, VolumeOnHost};
 use agent_volume::persistent::KnownObjects;
 use futures_util::future::BoxFuture;
@@ -118,7 +118,7 @@ pub trait PodVolumes: Send + Sync {
         &'a self,
         pod: &'a Arc<Pod>,
         sources: &'a PodObjects,
-    ) -> BoxFuture<'a, Result<MountedVolumes, ErrorText>>;
+    ) -> BoxFuture<'a, Result<MountedVolumes, VolumeError>>;
     /// Cancels hanging driver calls of a set-up for a terminating pod; the set-up then fails.
     /// Affects nothing else.
     fn give_up(&self, _: &Pod) {}
@@ -152,6 +152,23 @@ pub trait PodVolumes: Send + Sync {
     fn exist(&self, pod: &Pod) -> bool;
     /// Tears down all volumes of the pod.
     fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
+}
+
+/// Why the volumes of a pod cannot be set up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct VolumeError {
+    /// The step that failed.
+    pub step: VolumeStep,
+    /// The message for users, worded as the kubelet's event.
+    pub message: ErrorText,
+}
+
+impl From<ErrorText> for VolumeError {
+    /// A failure of no particular step.
+    fn from(message: ErrorText) -> Self {
+        Self { step: VolumeStep::default(), message }
+    }
 }
 
 /// A volume, or a part of one, that a container gets through a bind mount of the agent.

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::{
     ErrorText, MountedVolumes, PodCgroups, PodObjects, PodVolumes, ReportError, Reported, Reports,
-    ServerStatus, StatusChange, WantedPart,
+    ServerStatus, StatusChange, VolumeError, WantedPart,
 };
 
 /// An API server that accepts every write.
@@ -103,7 +103,7 @@ impl PodVolumes for FakeHost {
         &'a self,
         pod: &'a Arc<Pod>,
         _: &'a PodObjects,
-    ) -> BoxFuture<'a, Result<MountedVolumes, ErrorText>> {
+    ) -> BoxFuture<'a, Result<MountedVolumes, VolumeError>> {
         self.volumes.lock().expect("lock").insert(pod.metadata.uid.clone());
         std::future::ready(Ok(MountedVolumes::default())).boxed()
     }

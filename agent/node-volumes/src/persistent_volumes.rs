@@ -13,8 +13,8 @@ use agent_csi::mounts::MountTable;
 use agent_csi::node::{CallMaterial, Published, secret_values};
 use agent_csi::request::{PodFacts, Token};
 use agent_csi::{CsiNode, offload};
-use agent_interfaces::{ErrorText, Reports};
-use agent_pod::events::{PodEvent, Severity};
+use agent_interfaces::{ErrorText, Reports, VolumeError};
+use agent_pod::events::{PodEvent, Severity, VolumeStep};
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_telemetry::metrics::OperationMetrics;
 use agent_volume::disk::Run;
@@ -71,16 +71,17 @@ impl PersistentVolumes {
         &self,
         pod: &Pod,
         known: &KnownObjects,
-    ) -> Result<Vec<PersistentSource>, ErrorText> {
+    ) -> Result<Vec<PersistentSource>, VolumeError> {
         let all = pod.spec.volumes.iter();
         let found = all.map(|volume| persistent::resolve(pod, volume, &self.node, known));
-        found.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(|error| {
-            match &error {
-                // Its text begins with the failed step, which selects the reason of the event.
-                persistent::PersistentError::NotAttached { .. } => error.to_string(),
-                _ => unmounted_message(pod, &error.to_string()),
-            }
-        })
+        found.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(
+            |error| match &error {
+                persistent::PersistentError::NotAttached { .. } => {
+                    VolumeError { step: VolumeStep::Attach, message: error.to_string() }
+                }
+                _ => unmounted_message(pod, &error.to_string()).into(),
+            },
+        )
     }
 
     /// Sets up one volume, or updates it.
@@ -93,7 +94,7 @@ impl PersistentVolumes {
         volume: &PersistentSource,
         known: &KnownObjects,
         tokens: &Tokens,
-    ) -> Result<VolumeOnHost, ErrorText> {
+    ) -> Result<VolumeOnHost, VolumeError> {
         let path = match &volume.backing {
             Backing::HostPath { path, kind } => self.check_host_path(volume, path, *kind).await?,
             Backing::Local { path, fs_type } if !volume.block && is_device(path).await? => {
@@ -188,9 +189,10 @@ impl PersistentVolumes {
         source: Source<'_>,
         fs_type: &str,
         secret: Option<&Secret>,
-    ) -> Result<PathBuf, ErrorText> {
-        let failure = |step: &str, why: ErrorText| {
-            format!("{step} failed for volume {:?} : {why}", volume.spec_name)
+    ) -> Result<PathBuf, VolumeError> {
+        let failure = |step: VolumeStep, operation: &str, why: ErrorText| {
+            let message = format!("{operation} failed for volume {:?} : {why}", volume.spec_name);
+            VolumeError { step, message }
         };
         let wanted = OnDisk {
             name: &volume.spec_name,
@@ -203,10 +205,12 @@ impl PersistentVolumes {
         let uid = &pod.metadata.uid;
         if volume.block {
             let device = self.disks.device(&self.volumes, uid, wanted).await;
-            return device.map_err(|why| failure("MapVolume.WaitForAttach", why));
+            return device
+                .map_err(|why| failure(VolumeStep::MapDevice, "MapVolume.WaitForAttach", why));
         }
         let bound = self.disks.bind(&self.volumes, uid, wanted).await;
-        let (path, fresh) = bound.map_err(|why| failure("MountVolume.MountDevice", why))?;
+        let (path, fresh) =
+            bound.map_err(|why| failure(VolumeStep::Mount, "MountVolume.MountDevice", why))?;
         let given = fs_group(pod).filter(|_| fresh && !volume.read_only);
         if let Some(group) = given {
             let (volumes, at) = (self.volumes.clone(), path.clone());
@@ -266,12 +270,15 @@ impl PersistentVolumes {
         csi: &CsiVolume,
         known: &KnownObjects,
         tokens: &Tokens,
-    ) -> Result<PathBuf, ErrorText> {
+    ) -> Result<PathBuf, VolumeError> {
         let material = call_material(volume, csi, known, tokens)?;
         let mut labelled = volume.clone();
         labelled.mount_options.extend(self.selinux_option(pod, volume));
         let done = self.csi.set_up(&pod_facts(pod), &labelled, csi, material).await;
-        let Published { path, grown_to } = done.map_err(|e| e.to_string())?;
+        let Published { path, grown_to } = done.map_err(|error| {
+            let step = if error.is_of_expansion() { VolumeStep::Expand } else { VolumeStep::Mount };
+            VolumeError { step, message: error.to_string() }
+        })?;
         if grown_to.is_some() {
             self.report_expansion(pod, volume, known).await?;
         }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use agent_clock as clock;
 use agent_csi::offload;
-use agent_interfaces::{ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeFill, WantedPart};
+use agent_interfaces::{
+    ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, VolumeFill, WantedPart,
+};
 use agent_journal::active_pods::ActivityMark;
 use agent_pod::events::{self, PodEvent, Severity};
 use agent_pod::volume_mounts::VolumeOnHost;
@@ -111,7 +113,7 @@ impl NodeVolumes {
         &self,
         pod: &Arc<Pod>,
         sources: &PodObjects,
-    ) -> Result<MountedVolumes, ErrorText> {
+    ) -> Result<MountedVolumes, VolumeError> {
         let volumes = agent_volume::volumes(pod).map_err(|e| e.to_string())?;
         if volumes.is_empty() {
             return Ok(MountedVolumes::default());
@@ -151,7 +153,7 @@ impl NodeVolumes {
             self.persistent.operations.record_tokens(uid, oldest);
         }
         // The earliest step that failed is what a new pod waits for.
-        resolved.and(tokens_result)?;
+        resolved.and(tokens_result.map_err(VolumeError::from))?;
         on_host.extend(persistent?);
         outcome?;
         self.persistent.operations.record_mounted(pod);
@@ -162,7 +164,7 @@ impl NodeVolumes {
     async fn set_up_persistent(
         &self,
         request: PersistentSetUp,
-    ) -> Result<BTreeMap<String, VolumeOnHost>, ErrorText> {
+    ) -> Result<BTreeMap<String, VolumeOnHost>, VolumeError> {
         if request.volumes.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -201,10 +203,11 @@ impl NodeVolumes {
             async move { set_up_each(&persistent, &request).await.1 }
         };
         let reports = self.persistent.reports.clone();
-        let report = move |request: &PersistentSetUp, line: ErrorText| {
+        let report = move |request: &PersistentSetUp, failure: VolumeError| {
             let pod = &request.pod.metadata;
-            tracing::warn!(pod = pod.name, error = line, "update of volumes failed; it is retried");
-            reports.event(&request.pod, events::mount_failed(&line));
+            tracing::warn!(pod = pod.name, error = %failure, "update of volumes failed; it is retried");
+            let event = events::volumes_failed(failure.step, &failure.message);
+            reports.event(&request.pod, event);
         };
         self.republish_queue.push(uid, request, act, report);
     }
@@ -214,7 +217,7 @@ impl NodeVolumes {
         &self,
         uid: &str,
         request: &PersistentSetUp,
-    ) -> Result<SetUpEach, ErrorText> {
+    ) -> Result<SetUpEach, VolumeError> {
         let ends = Arc::new(Notify::new());
         self.lock_cancellations().insert(uid.to_owned(), ends.clone());
         let cancelled = async {
@@ -229,7 +232,9 @@ impl NodeVolumes {
             () = cancelled => None,
         };
         self.lock_cancellations().remove(uid);
-        done.ok_or_else(|| "set-up of volumes was cancelled because the pod is ending".to_owned())
+        done.ok_or_else(|| {
+            "set-up of volumes was cancelled because the pod is ending".to_owned().into()
+        })
     }
 
     /// Sets up the volumes that live with the pod: projected, emptyDir and hostPath volumes.
@@ -239,7 +244,7 @@ impl NodeVolumes {
         volumes: Vec<Volume>,
         sources: &PodObjects,
         tokens: &PodTokens,
-    ) -> Result<SetUpResult, ErrorText> {
+    ) -> Result<SetUpResult, VolumeError> {
         let text = |(want, token): (&TokenWant, &Token)| (want.clone(), token.text.clone());
         let allocatable = self.node.borrow().as_ref().map(|n| n.status.allocatable.clone());
         let task = SetUpTask {
@@ -258,7 +263,7 @@ impl NodeVolumes {
             panics::isolate_sync(|| task.set_up(&on_disk))
         };
         let done = offload(set_up).await.and_then(|done| done.map_err(std::io::Error::other));
-        done.map_err(|e| format!("set-up of volumes was interrupted: {e}"))
+        done.map_err(|e| format!("set-up of volumes was interrupted: {e}").into())
     }
 
     fn lock_cancellations(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Notify>>> {
@@ -312,7 +317,7 @@ impl NodeVolumes {
 }
 
 /// The volumes that were set up, by name in the pod, and the first error.
-type SetUpEach = (BTreeMap<String, VolumeOnHost>, Result<(), ErrorText>);
+type SetUpEach = (BTreeMap<String, VolumeOnHost>, Result<(), VolumeError>);
 
 /// Sets up persistent volumes, one after the other.
 async fn set_up_each(persistent: &PersistentVolumes, request: &PersistentSetUp) -> SetUpEach {
@@ -358,7 +363,7 @@ struct SetUpResult {
     on_host: BTreeMap<String, VolumeOnHost>,
     switched: Vec<Volume>,
     /// The first error.
-    outcome: Result<(), ErrorText>,
+    outcome: Result<(), VolumeError>,
 }
 
 impl SetUpTask {
@@ -395,14 +400,14 @@ impl SetUpTask {
                     if follows {
                         let refresher = &self.subpath_refresher;
                         let renewed = refresher.refresh(on_disk, &self.pod, &volume.name, &on_host);
-                        done.outcome = done.outcome.and(renewed);
+                        done.outcome = done.outcome.and(renewed.map_err(VolumeError::from));
                     }
                     done.on_host.insert(volume.name.clone(), on_host);
                     if written == Some(Written::Switched) {
                         done.switched.push(volume);
                     }
                 }
-                Err(error) => done.outcome = done.outcome.and(Err(chain(&error))),
+                Err(error) => done.outcome = done.outcome.and(Err(chain(&error).into())),
             }
         }
         done
@@ -441,7 +446,7 @@ impl PodVolumes for NodeVolumes {
         &'a self,
         pod: &'a Arc<Pod>,
         sources: &'a PodObjects,
-    ) -> BoxFuture<'a, Result<MountedVolumes, ErrorText>> {
+    ) -> BoxFuture<'a, Result<MountedVolumes, VolumeError>> {
         self.set_up_all(pod, sources).boxed()
     }
 

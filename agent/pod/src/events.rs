@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use proto_api::core::v1::Pod;
 
 use crate::backoff::RetryStep;
-use crate::desired::{ContainerRole, DesiredPod, Presence, RestartPolicy};
+use crate::desired::{ContainerRole, DesiredPod, RestartPolicy};
 use crate::handler::Handler;
 use crate::plan::{Action, StopReason};
 use crate::probe::{ProbeKind, ProbeOutcome};
@@ -196,22 +196,26 @@ pub fn image_present(desired: &DesiredPod, container: &str, image: &str) -> PodE
     PodEvent::new(Severity::Normal, "Pulled", message).at(desired, container)
 }
 
-/// Event for an action that failed with `error`.
-pub fn action_failed(desired: &DesiredPod, action: &Action, error: &str) -> Option<PodEvent> {
+/// Event for an action that failed with `error`; `reason` is that of the waiting container. Failed
+/// volumes have [`volumes_failed`].
+pub fn action_failed(
+    desired: &DesiredPod,
+    action: &Action,
+    reason: &str,
+    error: &str,
+) -> Option<PodEvent> {
     use Severity::Warning;
     let event = match action {
-        // A pod being deleted no longer needs its volumes and may have released them.
-        Action::MountVolumes if desired.presence != Presence::Present => return None,
-        Action::MountVolumes => mount_failed(error),
         Action::CreateSandbox { .. } => PodEvent::new(
             Warning,
             "FailedCreatePodSandBox",
             format!("Failed to create pod sandbox: {error}"),
         ),
         Action::InspectImage { image } => {
-            let message = match error.starts_with("Failed to") {
-                true => error.to_owned(),
-                false => format!("Failed to inspect image {image:?}: {error}"),
+            let message = match reason {
+                // It was not looked for.
+                "InvalidImageName" => error.to_owned(),
+                _ => format!("Failed to inspect image {image:?}: {error}"),
             };
             PodEvent::new(Warning, "InspectFailed", message)
         }
@@ -230,22 +234,29 @@ pub fn action_failed(desired: &DesiredPod, action: &Action, error: &str) -> Opti
     Some(event)
 }
 
-/// Event for volumes that could not be set up or refreshed.
-pub fn mount_failed(error: &str) -> PodEvent {
-    PodEvent::new(Severity::Warning, mount_reason(error), error.to_owned())
+/// The step at which the volumes of a pod failed; it selects the reason of the event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VolumeStep {
+    /// The volume is not attached to the node.
+    Attach,
+    /// Its block device cannot be given to the pod.
+    MapDevice,
+    /// Its file system cannot be expanded.
+    Expand,
+    /// Anything else on the way to a mounted volume.
+    #[default]
+    Mount,
 }
 
-/// Event reason of a volume failure, derived from the step named in its text.
-fn mount_reason(error: &str) -> &'static str {
-    if error.starts_with("AttachVolume.") {
-        "FailedAttachVolume"
-    } else if error.starts_with("MapVolume.") {
-        "FailedMapVolume"
-    } else if error.starts_with("MountVolume.NodeExpandVolume") {
-        "VolumeResizeFailed"
-    } else {
-        "FailedMount"
-    }
+/// Event for volumes that could not be set up or refreshed.
+pub fn volumes_failed(step: VolumeStep, error: &str) -> PodEvent {
+    let reason = match step {
+        VolumeStep::Attach => "FailedAttachVolume",
+        VolumeStep::MapDevice => "FailedMapVolume",
+        VolumeStep::Expand => "VolumeResizeFailed",
+        VolumeStep::Mount => "FailedMount",
+    };
+    PodEvent::new(Severity::Warning, reason, error.to_owned())
 }
 
 /// Events for a container that now waits for `reason`; reported when the reason changes.
@@ -326,12 +337,10 @@ mod tests {
                 "Killing",
                 "spec.containers{c}",
             ),
-            (action_failed(&desired(), &Action::MountVolumes, "no"), "FailedMount", ""),
-            (
-                action_failed(&desired(), &Action::MountVolumes, "AttachVolume.Attach failed"),
-                "FailedAttachVolume",
-                "",
-            ),
+            (Some(volumes_failed(VolumeStep::Mount, "no")), "FailedMount", ""),
+            (Some(volumes_failed(VolumeStep::Attach, "no")), "FailedAttachVolume", ""),
+            (Some(volumes_failed(VolumeStep::MapDevice, "no")), "FailedMapVolume", ""),
+            (Some(volumes_failed(VolumeStep::Expand, "no")), "VolumeResizeFailed", ""),
             (
                 container_waiting(&desired(), "c", "CrashLoopBackOff", "").pop(),
                 "BackOff",
@@ -351,9 +360,12 @@ mod tests {
             None
         );
         assert_eq!(container_waiting(&desired(), "c", "ContainerCreating", ""), []);
-        let going =
-            DesiredPod { presence: Presence::Deleting { grace: Duration::ZERO }, ..desired() };
-        assert_eq!(action_failed(&going, &Action::MountVolumes, "no"), None);
+        let inspect = Action::InspectImage { image: "a:1".to_owned() };
+        let message = |reason, error| {
+            action_failed(&desired(), &inspect, reason, error).expect("an event").message
+        };
+        assert_eq!(message("ImageInspectError", "no"), "Failed to inspect image \"a:1\": no");
+        assert_eq!(message("InvalidImageName", "Failed to parse"), "Failed to parse");
     }
 
     #[test]

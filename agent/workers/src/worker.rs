@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use agent_clock as clock;
 use agent_interfaces::objects::Subscription;
-use agent_interfaces::{ErrorText, MountedVolumes, ReportError, Reported};
+use agent_interfaces::{ErrorText, MountedVolumes, ReportError, Reported, VolumeError};
 use agent_journal::active_pods::ActivityMark;
 use agent_journal::{CommitHandle, Record};
 use agent_pod::backoff::RetryStep;
@@ -93,7 +93,7 @@ enum OperationResult {
     ActionDone(Action, Result<ActionResult, ActionFailure>, Duration),
     /// Not started, because the pod is terminating.
     Skipped,
-    Mounted(Result<MountedVolumes, ErrorText>),
+    Mounted(Result<MountedVolumes, VolumeError>),
     Unmounted(Result<(), ErrorText>),
     StatusWritten(Box<PodStatus>, Result<Reported, ReportError>),
     Relisted(u64, Result<PodOnNode, ErrorText>),

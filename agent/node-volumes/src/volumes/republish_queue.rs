@@ -6,7 +6,6 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_interfaces::ErrorText;
 use proto_daemon::backoff::{Backoff, Retries};
 use tokio::task::JoinHandle;
 
@@ -38,14 +37,15 @@ impl<J> Drop for RepublishQueue<J> {
 
 impl<J: Clone + Send + 'static> RepublishQueue<J> {
     /// Runs `job` after the pod's job in progress, and retries it until it succeeds. `report` receives each failure.
-    pub fn push<F>(
+    pub fn push<F, E>(
         &self,
         uid: &str,
         job: J,
         act: impl Fn(J) -> F + Send + 'static,
-        report: impl Fn(&J, ErrorText) + Send + 'static,
+        report: impl Fn(&J, E) + Send + 'static,
     ) where
-        F: Future<Output = Result<(), ErrorText>> + Send,
+        F: Future<Output = Result<(), E>> + Send,
+        E: Send,
     {
         let mut slots = lock(&self.slots);
         if let Some(slot) = slots.get_mut(uid).filter(|slot| !slot.task.is_finished()) {
@@ -121,7 +121,7 @@ mod tests {
                     }
                 }
             };
-            queue.push("u", job, act, move |_, _| {
+            queue.push("u", job, act, move |_, _: String| {
                 failures.fetch_add(1, Ordering::Relaxed);
             });
         };

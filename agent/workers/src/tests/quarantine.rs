@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agent_interfaces::objects::{NoObjects, ObjectCache, Subscription};
-use agent_interfaces::{ErrorText, MountedVolumes, PodObjects, PodVolumes, WantedPart};
+use agent_interfaces::{
+    ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, WantedPart,
+};
 use agent_journal::active_pods::ActivePods;
 use agent_pod::env::EnvObjects as _;
 use proto_api::Time;
@@ -77,7 +79,7 @@ impl PodVolumes for Poison {
         &'a self,
         pod: &'a Arc<Pod>,
         sources: &'a PodObjects,
-    ) -> BoxFuture<'a, Result<MountedVolumes, ErrorText>> {
+    ) -> BoxFuture<'a, Result<MountedVolumes, VolumeError>> {
         Box::pin(async move {
             self.act(Where::Operation, has_env(pod));
             assert!(sources.config_map("none").is_none());

@@ -78,7 +78,7 @@ impl Worker {
     ) {
         let pod = self.pod();
         tracing::warn!(pod = %name(&pod), ?action, error = message, "action failed; it is planned again after its back-off");
-        if let Some(event) = events::action_failed(want, action, message) {
+        if let Some(event) = events::action_failed(want, action, reason, message) {
             self.shared.reports.event(&pod, event);
         }
         self.memory.record_failure(step(action), reason, message, clock::boot());

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_clock as clock;
-use agent_interfaces::{ErrorText, MountedVolumes};
+use agent_interfaces::{MountedVolumes, VolumeError};
 use agent_pod::backoff::RetryStep;
-use agent_pod::desired::{ConfigState, DesiredPod};
+use agent_pod::desired::{ConfigState, DesiredPod, Presence};
 use agent_pod::events;
 use agent_pod::observed::{ObservedImage, ObservedVolumes};
 use agent_pod::plan::{Action, Plan, PodStage};
@@ -63,7 +63,7 @@ impl Worker {
     pub(super) fn volumes_set_up(
         &mut self,
         want: &DesiredPod,
-        result: Result<MountedVolumes, ErrorText>,
+        result: Result<MountedVolumes, VolumeError>,
     ) {
         match result {
             Ok(mounted) => {
@@ -76,22 +76,31 @@ impl Worker {
                     Duration::ZERO,
                 );
             }
-            Err(line) if self.seen.volumes == ObservedVolumes::Mounted => {
+            Err(failure) if self.seen.volumes == ObservedVolumes::Mounted => {
                 // The volumes stay as they are after a failed refresh.
-                tracing::warn!(pod = %name(&self.pod()), error = line, "cannot refresh volumes; containers keep the previous content until a retry succeeds");
-                self.shared.reports.event(&self.pod(), events::mount_failed(&line));
+                tracing::warn!(pod = %name(&self.pod()), error = %failure, "cannot refresh volumes; containers keep the previous content until a retry succeeds");
+                self.report_failed_volumes(&failure);
                 self.volumes_stale = true;
                 let wait = REFRESH_RETRY
                     .saturating_mul(2_u32.saturating_pow(self.refresh_failures.min(8)));
                 self.refresh_failures = self.refresh_failures.saturating_add(1);
                 self.refresh_not_before = clock::boot().saturating_add(wait.min(REFRESH_RETRY_MAX));
             }
-            Err(line) => {
+            Err(failure) => {
                 let action = Action::MountVolumes;
-                self.shared.step_failed(&self.pod(), &action, Duration::ZERO, &line);
-                self.action_failed(want, &Action::MountVolumes, "", &line);
+                self.shared.step_failed(&self.pod(), &action, Duration::ZERO, &failure.message);
+                self.action_failed(want, &action, "", &failure.message);
+                // A pod being deleted no longer needs its volumes and may have released them.
+                if want.presence == Presence::Present {
+                    self.report_failed_volumes(&failure);
+                }
             }
         }
+    }
+
+    fn report_failed_volumes(&self, failure: &VolumeError) {
+        let event = events::volumes_failed(failure.step, &failure.message);
+        self.shared.reports.event(&self.pod(), event);
     }
 
     /// Forgets pull failures of images that have been imported meanwhile.

@@ -31,12 +31,12 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "containerd's own name for what its CRI plugin keeps",
     ),
     (
-        "apiserver-lite/orch-apiserver/src/http/websocket.rs",
+        "apiserver-lite/http/src/websocket.rs",
         "binary.k8s.io",
         "subprotocols that WebSocket clients of both profiles offer",
     ),
     (
-        "apiserver-lite/orch-apiserver/src/registry/versions.rs",
+        "apiserver-lite/core/src/versions.rs",
         "METRICS_ANNOTATION",
         "the conversion of autoscalers has no names at hand; one annotation serves both profiles",
     ),

@@ -5,6 +5,8 @@
 //! process is its command: with `exit <n>` as last argument it exits at once with that code, otherwise it runs until it is
 //! stopped or [`FakeRuntime::end`] is called. Time is a counter, or the result of [`FakeRuntime::set_clock`]'s function.
 
+mod stream;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -542,18 +544,7 @@ impl Runtime for FakeRuntime {
     }
 
     fn stream<'a>(&'a self, request: &'a StreamRequest) -> CallFuture<'a, String> {
-        self.act("Exec", "", |_| {
-            if let StreamRequest::Exec { streams, .. } | StreamRequest::Attach { streams, .. } =
-                request
-                && streams.tty
-                && streams.stderr
-            {
-                let message = "tty and stderr cannot both be true".into();
-                return Err(RuntimeRefusal { kind: RefusalKind::Other, message });
-            }
-            let message = "the runtime in memory has no streaming server".into();
-            Err(RuntimeRefusal { kind: RefusalKind::Unimplemented, message })
-        })
+        self.act("Exec", "", |_| Err(stream::refuse(request)))
     }
 
     fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>> {

@@ -319,6 +319,20 @@ pub enum StreamRequest {
     },
 }
 
+impl StreamRequest {
+    /// Whether standard error is to be connected to a session with a terminal, which runtimes
+    /// refuse.
+    #[must_use]
+    pub fn has_stderr_beside_terminal(&self) -> bool {
+        match self {
+            Self::Exec { streams, .. } | Self::Attach { streams, .. } => {
+                streams.tty && streams.stderr
+            }
+            Self::PortForward { .. } => false,
+        }
+    }
+}
+
 /// Streams of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {

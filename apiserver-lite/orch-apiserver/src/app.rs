@@ -5,6 +5,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use apiserver_core::auth::{
+    AlwaysAllow, AlwaysDeny, AnonymousLimit, Authenticators, Authorizer, Chain, KeyError, Masters,
+    NodeLimit, PublicKey, SigningKey, StaticTokens, TokenFileError, TokenIssuer,
+};
+use apiserver_core::config::{
+    Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
+};
+use apiserver_core::record::StoredObject;
+use apiserver_core::server::Server;
+use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
+use apiserver_core::times::now;
+use apiserver_http::Metrics;
+use apiserver_http::{HttpServer, NodeProxyError, Overload, WatchBatches, serve};
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, OpenError, Range, Store, StoreConfig};
 use proto_api::names::Profile;
@@ -19,21 +32,10 @@ use proto_daemon::tls::ClientTrust;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::auth::{
-    AlwaysAllow, AlwaysDeny, AnonymousLimit, Authenticators, Authorizer, Chain, KeyError, Masters,
-    NodeLimit, PublicKey, SigningKey, StaticTokens, TokenFileError, TokenIssuer,
-};
-use crate::bootstrap;
-use crate::config::{Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage};
-use crate::http::{NodeProxyError, Overload, WatchBatches, serve};
+use crate::bootstrap::{self, BootstrapError};
 use crate::kubeconfig;
 use crate::maintenance;
-use crate::metrics::Metrics;
 use crate::pki::{Pki, PkiError, ServingNames};
-use crate::record::StoredObject;
-use crate::registry::{ServiceAllocations, ServiceRange as _};
-use crate::server::{Server, now};
-use crate::status::ApiError;
 use crate::tls::{self, TlsError};
 
 /// Error of [`build`].
@@ -94,14 +96,8 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// A bootstrap object (namespace, priority class, the server's own Service) cannot be written.
-    #[error("cannot write bootstrap object {what}")]
-    Bootstrap {
-        /// Resource and name of the object.
-        what: String,
-        /// The API error of the write.
-        #[source]
-        source: ApiError,
-    },
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
 }
 
 impl BuildError {
@@ -117,7 +113,7 @@ impl BuildError {
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
 pub struct BoundServer {
-    server: Arc<Server>,
+    server: Arc<HttpServer>,
     listener: TcpListener,
     address: SocketAddr,
     tls: TlsAcceptor,
@@ -143,9 +139,9 @@ impl BoundServer {
     /// react, the listener closes, and open requests get up to the configured deadline to finish. The store is closed at the
     /// end.
     pub async fn run(self, until: DrainWatch) {
-        let store = self.server.store.clone();
+        let store = self.server.core.store.clone();
         let (delay, deadline) =
-            (self.server.config.shutdown_delay, self.server.config.shutdown_deadline);
+            (self.server.core.config.shutdown_delay, self.server.core.config.shutdown_deadline);
         let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
         let about_to_stop = self.server.about_to_stop.clone();
         let drain = Drain::default();
@@ -182,7 +178,6 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let address = listener
         .local_addr()
         .map_err(|source| BuildError::Listen { address: config.bind, source })?;
-    let authenticators = authenticators(&config)?;
     let given_key = given_signing_key(&config)?;
     let verifying = verifying_keys(&config)?;
     let pki = own_pki(&config)?;
@@ -190,6 +185,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let (acceptor, trust) = tls::acceptor(&provider, &config, pki.as_ref())?;
     let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
     let tokens = Arc::new(token_issuer(&config, given_key, verifying, pki.as_ref())?);
+    let authenticators = authenticators(&config, tokens)?;
     let engine = Engine::new(names);
     let store = open_store(&engine, &config)?;
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
@@ -197,14 +193,18 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let stopping = tokio_util::sync::CancellationToken::new();
     let about_to_stop = tokio_util::sync::CancellationToken::new();
     let pages = pages(&config, &store, &about_to_stop)?;
-    let server = Arc::new(Server {
+    let core = Arc::new(Server {
         names,
         engine,
         store,
         authenticators,
         authorizer: authorizer(&config),
-        tokens,
         allocations: Arc::new(Mutex::new(allocations)),
+        config: Config { bind: address, ..config },
+    });
+    bootstrap::run(&core).await?;
+    let server = Arc::new(HttpServer {
+        core,
         nodes,
         watch_batches: WatchBatches::default(),
         overload: Overload::default(),
@@ -212,31 +212,15 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         pages,
         about_to_stop,
         stopping,
-        config: Config { bind: address, ..config },
     });
-    bootstrap::run(&server).await?;
     let kubeconfig =
         pki.as_ref().map(|pki| kubeconfig::write(names, address, pki)).unwrap_or_default();
-    if let Some(path) = server.config.write_kubeconfig.as_ref().filter(|_| !kubeconfig.is_empty()) {
+    if let Some(path) =
+        server.core.config.write_kubeconfig.as_ref().filter(|_| !kubeconfig.is_empty())
+    {
         crate::pki::write(path, &kubeconfig)?;
     }
     Ok(BoundServer { server, listener, address, tls: acceptor, trust, kubeconfig })
-}
-
-/// The address under which clients reach this server: `--advertise-address`, else the bind address, else the source address of
-/// this host's default route, else loopback.
-#[must_use]
-pub fn advertised(config: &Config) -> IpAddr {
-    let own = Some(config.bind.ip()).filter(|ip| !ip.is_unspecified());
-    config.advertise_address.or(own).or_else(outward).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
-/// The source address of the default route. Connecting a UDP socket sends no packet.
-fn outward() -> Option<IpAddr> {
-    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // A documentation address (RFC 5737) is on no local network, so the route is the default route.
-    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
 /// The server's own CA and certificates; `None` when all of them are configured.
@@ -299,13 +283,13 @@ fn adopt_services(
     allocations: &mut ServiceAllocations,
 ) {
     let Some(kind) = engine.resource("", "v1", "services") else { return };
-    let prefix = crate::key::prefix(kind, "");
+    let prefix = apiserver_core::key::prefix(kind, "");
     let range = Range { prefix: &prefix, after: None, limit: None };
     let entries = store.snapshot().range(range).map(|page| page.entries).unwrap_or_default();
     entries.iter().for_each(|entry| allocations.adopt(entry.record.object()));
 }
 
-fn authenticators(config: &Config) -> Result<Authenticators, BuildError> {
+fn authenticators(config: &Config, tokens: Arc<TokenIssuer>) -> Result<Authenticators, BuildError> {
     let static_tokens = match &config.token_auth_file {
         Some(path) => {
             let text = std::fs::read_to_string(path);
@@ -318,6 +302,7 @@ fn authenticators(config: &Config) -> Result<Authenticators, BuildError> {
         static_tokens,
         bootstrap_tokens: config.bootstrap_tokens,
         anonymous: config.anonymous,
+        tokens,
     })
 }
 
@@ -396,12 +381,4 @@ fn pages(
     let prefix = config.names.metric_prefix("apiserver");
     let metrics = proto_daemon::metrics::Metrics::new(&prefix, build)?;
     Ok(AdminPages { health, metrics, status: StatusBoard::default() })
-}
-
-#[cfg(test)]
-impl BoundServer {
-    /// What all requests share.
-    pub(crate) fn server(&self) -> Arc<Server> {
-        self.server.clone()
-    }
 }

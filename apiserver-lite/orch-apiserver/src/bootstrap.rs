@@ -1,22 +1,33 @@
 //! Bootstrap objects: namespaces, priority classes, and the Service, Endpoints and EndpointSlice of the API server.
 
+use apiserver_core::auth::User;
+use apiserver_core::config::advertised;
+use apiserver_core::context::RequestContext;
+use apiserver_core::options::Effects;
+use apiserver_core::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
+use apiserver_core::server::Server;
+use apiserver_core::services::ServiceRange as _;
+use apiserver_core::status::ApiError;
+use apiserver_core::verbs;
 use apiserver_schema::{Format, Strictness};
 use futures_util::future::{try_join, try_join_all, try_join3};
 use serde_json::{Value, json};
 
-use crate::app::{BuildError, advertised};
-use crate::auth::User;
-use crate::registry::ServiceRange as _;
-use crate::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
-use crate::server::Server;
-use crate::status::ApiError;
-use crate::verbs::{self, Effects, RequestContext};
+/// A bootstrap object cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write bootstrap object {what}")]
+pub struct BootstrapError {
+    /// Resource and name of the object.
+    what: String,
+    /// The API error of the write.
+    source: ApiError,
+}
 
 /// Creates the missing bootstrap objects and updates the API server's endpoints.
 ///
 /// # Errors
-/// [`BuildError::Bootstrap`] with the object.
-pub async fn run(server: &Server) -> Result<(), BuildError> {
+/// [`BootstrapError`] with the object.
+pub async fn run(server: &Server) -> Result<(), BootstrapError> {
     let names = server.names;
     let namespaces = [
         "default",
@@ -49,7 +60,7 @@ pub async fn run(server: &Server) -> Result<(), BuildError> {
 }
 
 /// The Service under which pods reach the API server, and its endpoints.
-async fn own_service(server: &Server) -> Result<(), BuildError> {
+async fn own_service(server: &Server) -> Result<(), BootstrapError> {
     let name = server.names.api_service_name();
     let labels = json!({"component": "apiserver", "provider": name});
     let Some(range) = server.config.service_ranges.first() else { return Ok(()) };
@@ -93,14 +104,14 @@ async fn create_if_missing(
     group: &str,
     resource: &str,
     object: Value,
-) -> Result<(), BuildError> {
+) -> Result<(), BootstrapError> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     if server.find_in(group, resource, text("namespace"), text("name")).is_some() {
         return Ok(());
     }
     let what = format!("{resource} {}", text("name"));
     match create(server, group, resource, &object).await {
-        Err(error) if error.code() != 409 => Err(BuildError::Bootstrap { what, source: error }),
+        Err(error) if error.code() != 409 => Err(BootstrapError { what, source: error }),
         _ => Ok(()),
     }
 }
@@ -112,7 +123,7 @@ async fn create_or_replace(
     resource: &str,
     object: Value,
     field: &str,
-) -> Result<(), BuildError> {
+) -> Result<(), BootstrapError> {
     let (namespace, name) = (&object["metadata"]["namespace"], &object["metadata"]["name"]);
     let found = server.find_in(
         group,
@@ -130,7 +141,7 @@ async fn create_or_replace(
         return Ok(());
     }
     let what = format!("{resource} {name}");
-    let failed = |source| BuildError::Bootstrap { what: what.clone(), source };
+    let failed = |source| BootstrapError { what: what.clone(), source };
     let (request, query) =
         (request(server, group, resource, &object, Verb::Update), Query::default());
     let call = call(server, &request, &query).map_err(failed)?;
@@ -181,7 +192,8 @@ fn call<'a>(
     query: &'a Query,
 ) -> Result<RequestContext<'a>, ApiError> {
     let kind = server.engine.resource(&request.group, &request.version, &request.resource);
-    let kind = kind.cloned().ok_or_else(|| crate::server::missing_kind(&request.resource))?;
+    let kind =
+        kind.cloned().ok_or_else(|| apiserver_core::server::missing_kind(&request.resource))?;
     let accepted = Accepted { encoding: Encoding::Json, representation: Representation::Object };
     Ok(RequestContext {
         server,

@@ -4,15 +4,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Parser, ValueEnum};
-use proto_api::Cidr;
-use proto_daemon::flags::CommonFlags;
-
-use crate::config::{
+use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config, Credentials,
     NodeClient, Privileged, ServiceAccounts, Storage, TokenLookup,
 };
-use crate::registry::PortRange;
+use apiserver_core::services::PortRange;
+use clap::{ArgAction, Parser, ValueEnum};
+use proto_api::Cidr;
+use proto_daemon::flags::CommonFlags;
 
 /// The API server: REST over an embedded durable store.
 #[derive(Parser, Clone, Debug)]

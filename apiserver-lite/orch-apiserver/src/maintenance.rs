@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apiserver_core::key;
+use apiserver_core::server::Server;
+use apiserver_core::times::{now, time_of};
+use apiserver_http::HttpServer;
 use apiserver_schema::Object;
 use apiserver_store::{Expect, Range, Write};
 use time::OffsetDateTime;
 
 use crate::bootstrap;
-use crate::key;
-use crate::server::{Server, now, time_of};
 
 /// Time between two rounds.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -21,7 +23,7 @@ const EVENT_ROUNDS: u32 = 6;
 const CLOCK_SKEW_MAX: time::Duration = time::Duration::minutes(5);
 
 /// Runs a round every [`INTERVAL`] until `server.stopping` is cancelled.
-pub async fn run(server: Arc<Server>) {
+pub async fn run(server: Arc<HttpServer>) {
     let status = server.pages.status.task("maintenance");
     let mut rounds = 0u32;
     let mut events_due = None;
@@ -32,15 +34,15 @@ pub async fn run(server: Arc<Server>) {
             () = tokio::time::sleep(INTERVAL) => {}
         }
         status.started("time has passed");
-        server.store.compact_expired(Instant::now());
+        server.core.store.compact_expired(Instant::now());
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(EVENT_ROUNDS) {
-            delete_old_events(&server, &mut events_due).await;
+            delete_old_events(&server.core, &mut events_due).await;
         }
-        if let Err(error) = bootstrap::run(&server).await {
+        if let Err(error) = bootstrap::run(&server.core).await {
             tracing::warn!(error = %proto_daemon::exit::chain(&error), "bootstrap objects were not restored; retried at the next maintenance round");
         }
-        let (now, oldest) = (server.store.revision(), server.store.oldest());
+        let (now, oldest) = (server.core.store.revision(), server.core.store.oldest());
         status.done(format!("revision {now}, history since {oldest}"));
     }
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use apiserver_core::config::{Config, Credentials};
+use apiserver_http::{NodeProxy, NodeProxyError};
 use proto_daemon::tls::{self, ClientTrust};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
@@ -11,8 +13,6 @@ use rustls::server::VerifierBuilderError;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::{Config, Credentials};
-use crate::http::{NodeProxy, NodeProxyError};
 use crate::pki::{CertificatePem, Pki};
 
 /// Error of setting up TLS.

@@ -1,0 +1,67 @@
+//! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
+//! object.
+
+mod namespaces;
+mod nodes;
+mod pods;
+mod runtime_class;
+mod service_accounts;
+mod storage;
+
+use apiserver_schema::Object;
+
+use crate::context::RequestContext;
+use crate::status::ApiError;
+
+pub use namespaces::namespace_of;
+
+/// The operation to be admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is created.
+    Create,
+    /// It is replaced or patched.
+    Update,
+    /// A subresource of it is updated.
+    UpdateSubresource,
+}
+
+/// Runs all steps on `object`. `old` is the stored version of an update.
+///
+/// # Errors
+/// The 403, 404 or 422 of the first step that refuses.
+pub async fn admit(
+    call: &RequestContext<'_>,
+    operation: Operation,
+    object: &mut Object,
+    old: Option<&Object>,
+) -> Result<(), ApiError> {
+    nodes::admit(call, object, old)?;
+    if operation == Operation::Create {
+        namespaces::admit_create(call, object)?;
+        storage::admit_create(call, object);
+    }
+    if object.kind.is("", "Pod") && operation == Operation::Create {
+        service_accounts::admit(call, object).await?;
+        runtime_class::admit(call, object)?;
+        pods::admit_create(call, object)?;
+    }
+    if let (true, Some(old)) = (object.kind.is("", "Pod") && operation == Operation::Update, old) {
+        pods::admit_update(call.server.names, object, old);
+    }
+    if let (true, Operation::Update, Some(old)) =
+        (object.kind.is("", "PersistentVolumeClaim"), operation, old)
+    {
+        storage::admit_update(call, object, old)?;
+    }
+    Ok(())
+}
+
+/// Runs the steps for deletions.
+///
+/// # Errors
+/// 403 for an object that may not be deleted.
+pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
+    nodes::admit_delete(call)?;
+    namespaces::admit_delete(call)
+}

@@ -1,0 +1,168 @@
+//! Admission of pods: privileged containers, priority, default tolerations.
+
+use apiserver_schema::{Map, Object, Value};
+use apiserver_store::Range;
+use proto_api::names::Names;
+
+use crate::config::Privileged;
+use crate::context::{RequestContext, about_kind};
+use crate::key;
+use crate::registry::pods::CONTAINER_LISTS;
+use crate::status::{ApiError, FieldProblem};
+
+/// Seconds for which a pod tolerates a node that is not ready or unreachable, by default.
+const DEFAULT_TOLERATION_SECS: i64 = 300;
+
+/// Checks a new pod for privileged containers and sets its priority and default tolerations.
+pub fn admit_create(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
+    check_privileged(call, pod)?;
+    set_priority(call, pod)?;
+    add_default_tolerations(call.server.names, pod);
+    Ok(())
+}
+
+fn add_default_tolerations(names: &Names, pod: &mut Object) {
+    for condition in ["not-ready", "unreachable"] {
+        tolerate(pod.fields.map_or_insert("spec"), &names.sub_label("node", condition));
+    }
+}
+
+/// Keeps the fields that admission set at creation and that the update leaves out.
+pub fn admit_update(names: &Names, pod: &mut Object, old: &Object) {
+    add_default_tolerations(names, pod);
+    let Some(before) = old.spec() else { return };
+    let spec = pod.fields.map_or_insert("spec");
+    for field in ["priority", "preemptionPolicy"] {
+        if let (false, Some(value)) = (spec.contains(field), before.get(field)) {
+            spec.insert(field, value.clone());
+        }
+    }
+}
+
+fn check_privileged(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiError> {
+    if call.server.config.privileged == Privileged::Admitted {
+        return Ok(());
+    }
+    let Some(spec) = pod.spec() else { return Ok(()) };
+    let mut problems = Vec::new();
+    for list in CONTAINER_LISTS {
+        for (index, container) in spec.maps(list).enumerate() {
+            if container.map("securityContext").is_some_and(|context| context.is_true("privileged"))
+            {
+                let field = format!("spec.{list}[{index}].securityContext.privileged");
+                problems.push(FieldProblem::forbidden(field, "disallowed by cluster policy"));
+            }
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(ApiError::invalid(about_kind(pod), &problems)) }
+}
+
+/// Sets `priority` and `preemptionPolicy` from the pod's PriorityClass, or from the global default.
+fn set_priority(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
+    let name = pod.str_at(&["spec", "priorityClassName"]).to_owned();
+    let class = if name.is_empty() { default_class(call) } else { class(call, &name)? };
+    let spec = pod.fields.map_or_insert("spec");
+    let (value, policy, class_name) =
+        class.unwrap_or((0, "PreemptLowerPriority".to_owned(), String::new()));
+    if let Some(given) = spec.int("priority").filter(|given| *given != value) {
+        let why = format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+        );
+        return Err(ApiError::forbidden(
+            crate::status::About { name: pod.name(), ..call.about() },
+            &why,
+        ));
+    }
+    spec.insert("priority", value);
+    if !spec.contains("preemptionPolicy") {
+        spec.insert("preemptionPolicy", policy);
+    }
+    if name.is_empty() && !class_name.is_empty() {
+        spec.insert("priorityClassName", class_name);
+    }
+    Ok(())
+}
+
+type Class = (i64, String, String);
+
+fn class(call: &RequestContext<'_>, name: &str) -> Result<Option<Class>, ApiError> {
+    let found = call.server.find_in("scheduling", "priorityclasses", "", name);
+    match found {
+        Some(record) => Ok(Some(read_class(record.object()))),
+        None => Err(ApiError::forbidden(
+            call.about(),
+            &format!("no PriorityClass with name {name} was found"),
+        )),
+    }
+}
+
+fn default_class(call: &RequestContext<'_>) -> Option<Class> {
+    let kind = call.server.kind("scheduling", "priorityclasses")?;
+    let prefix = key::prefix(kind, "");
+    let page =
+        call.server.snapshot().range(Range { prefix: &prefix, after: None, limit: None }).ok()?;
+    let defaults = page.entries.iter().map(|entry| entry.record.object());
+    defaults
+        .filter(|class| class.fields.is_true("globalDefault"))
+        .map(read_class)
+        .min_by_key(|(value, ..)| *value)
+}
+
+fn read_class(class: &Object) -> Class {
+    let policy = match class.fields.str("preemptionPolicy") {
+        "" => "PreemptLowerPriority",
+        policy => policy,
+    };
+    (class.fields.int("value").unwrap_or(0), policy.to_owned(), class.name().to_owned())
+}
+
+/// Adds a limited toleration of the taint `key`, unless the pod has one.
+fn tolerate(spec: &mut Map, key: &str) {
+    let covers = |toleration: &Map| {
+        matches!(toleration.str("key"), "") && toleration.str("operator") == "Exists"
+            || toleration.str("key") == key
+    };
+    let every_effect = |toleration: &Map| matches!(toleration.str("effect"), "" | "NoExecute");
+    if spec.maps("tolerations").any(|toleration| covers(toleration) && every_effect(toleration)) {
+        return;
+    }
+    let toleration: Map = [
+        ("key", Value::from(key)),
+        ("operator", Value::from("Exists")),
+        ("effect", Value::from("NoExecute")),
+        ("tolerationSeconds", Value::from(DEFAULT_TOLERATION_SECS)),
+    ]
+    .into_iter()
+    .collect();
+    let mut list = spec.list("tolerations").to_vec();
+    list.push(toleration.into());
+    spec.insert("tolerations", list);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toleration(key: &str, operator: &str, effect: &str) -> Map {
+        [("key", key), ("operator", operator), ("effect", effect)]
+            .into_iter()
+            .filter(|(_, v)| !v.is_empty())
+            .collect()
+    }
+
+    #[test]
+    fn own_tolerations_win() {
+        let count = |own: Option<Map>| {
+            let mut spec = Map::new();
+            own.into_iter()
+                .for_each(|own| drop(spec.insert("tolerations", vec![Value::from(own)])));
+            tolerate(&mut spec, "node.orch.io/not-ready");
+            spec.list("tolerations").len()
+        };
+        assert_eq!(count(None), 1);
+        assert_eq!(count(Some(toleration("", "Exists", ""))), 1);
+        assert_eq!(count(Some(toleration("node.orch.io/not-ready", "Exists", "NoExecute"))), 1);
+        assert_eq!(count(Some(toleration("node.orch.io/not-ready", "Exists", "NoSchedule"))), 2);
+        assert_eq!(count(Some(toleration("other", "Exists", "NoExecute"))), 2);
+    }
+}

@@ -1,0 +1,136 @@
+//! Admission of a pod's RuntimeClass: overhead, node selector and tolerations.
+
+use apiserver_schema::{Map, Object, Value};
+
+use crate::context::RequestContext;
+use crate::status::{About, ApiError};
+
+/// Sets overhead, node selector and tolerations of a new pod from its RuntimeClass.
+///
+/// # Errors
+/// 403 when the class does not exist, or the pod contradicts it.
+pub fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
+    let name = pod.str_at(&["spec", "runtimeClassName"]).to_owned();
+    let class = match name.as_str() {
+        "" => None,
+        name => {
+            let found = call.server.find_in("node", "runtimeclasses", "", name);
+            let found = found.ok_or_else(|| format!("RuntimeClass {name:?} not found"));
+            Some(found.map_err(|why| rejected(call, pod, &why))?)
+        }
+    };
+    let fields = class.as_ref().map(|record| &record.object().fields);
+    let done = fill(fields, pod.fields.map_or_insert("spec"));
+    done.map_err(|why| rejected(call, pod, &why))
+}
+
+fn rejected(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
+    let about = About { name: pod.name(), ..call.about() };
+    ApiError::forbidden(about, &format!("pod rejected: {why}"))
+}
+
+fn fill(class: Option<&Map>, spec: &mut Map) -> Result<(), String> {
+    let own = spec.map("overhead").filter(|own| !own.is_empty());
+    let overhead = class.and_then(|class| class.map("overhead")).map(|o| o.map("podFixed"));
+    match (overhead, own) {
+        (None, Some(_)) => {
+            return Err(
+                "Pod Overhead set without corresponding RuntimeClass defined Overhead".to_owned()
+            );
+        }
+        (Some(fixed), Some(own)) if fixed != Some(own) => {
+            return Err("Pod's Overhead doesn't match RuntimeClass's defined Overhead".to_owned());
+        }
+        (Some(Some(fixed)), None) => {
+            spec.insert("overhead", fixed.clone());
+        }
+        _ => {}
+    }
+    let Some(scheduling) = class.and_then(|class| class.map("scheduling")) else { return Ok(()) };
+    select(scheduling, spec)?;
+    tolerate(scheduling, spec);
+    Ok(())
+}
+
+/// Merges the node selectors of class and pod.
+fn select(scheduling: &Map, spec: &mut Map) -> Result<(), String> {
+    let Some(wanted) = scheduling.map("nodeSelector").filter(|wanted| !wanted.is_empty()) else {
+        return Ok(());
+    };
+    let selector = spec.map_or_insert("nodeSelector");
+    for (label, value) in wanted.iter() {
+        match selector.get(label) {
+            Some(own) if own != value => {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                return Err(format!(
+                    "conflict: runtimeClass.scheduling.nodeSelector[{label}] = {}; pod.spec.nodeSelector[{label}] = {}",
+                    text(value),
+                    text(own),
+                ));
+            }
+            _ => {
+                selector.insert(label.to_owned(), value.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn tolerate(scheduling: &Map, spec: &mut Map) {
+    let mut all = spec.list("tolerations").to_vec();
+    for toleration in scheduling.list("tolerations") {
+        if !all.contains(toleration) {
+            all.push(toleration.clone());
+        }
+    }
+    if !all.is_empty() {
+        spec.insert("tolerations", all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map<const N: usize>(fields: [(&'static str, Value); N]) -> Map {
+        fields.into_iter().collect()
+    }
+
+    fn class() -> Map {
+        let toleration = map([("key", "sandboxed".into()), ("operator", "Exists".into())]);
+        let scheduling = map([
+            ("nodeSelector", map([("kind", "vm".into())]).into()),
+            ("tolerations", vec![Value::from(toleration)].into()),
+        ]);
+        let fixed = map([("cpu", "250m".into())]);
+        map([
+            ("overhead", map([("podFixed", fixed.into())]).into()),
+            ("scheduling", scheduling.into()),
+        ])
+    }
+
+    #[test]
+    fn a_class_brings_its_overhead_and_its_nodes() {
+        let mut spec = map([("nodeSelector", map([("disk", "fast".into())]).into())]);
+        fill(Some(&class()), &mut spec).expect("fits");
+        assert_eq!(spec.map("overhead").map(|o| o.str("cpu")), Some("250m"));
+        let selector = spec.map("nodeSelector").expect("selector");
+        assert_eq!((selector.str("disk"), selector.str("kind")), ("fast", "vm"));
+        assert_eq!(spec.list("tolerations").len(), 1);
+        let before = spec.clone();
+        fill(Some(&class()), &mut spec).expect("still fits");
+        assert_eq!(spec, before);
+    }
+
+    #[test]
+    fn a_pod_that_says_otherwise_is_rejected() {
+        let overhead = |cpu: &'static str| map([("overhead", map([("cpu", cpu.into())]).into())]);
+        assert!(fill(Some(&class()), &mut overhead("1")).unwrap_err().contains("doesn't match"));
+        assert!(fill(None, &mut overhead("1")).unwrap_err().contains("without corresponding"));
+        assert!(fill(Some(&Map::new()), &mut overhead("1")).is_err());
+        let mut elsewhere = map([("nodeSelector", map([("kind", "metal".into())]).into())]);
+        let why = fill(Some(&class()), &mut elsewhere).unwrap_err();
+        assert!(why.contains("nodeSelector[kind] = vm"), "{why}");
+        fill(None, &mut Map::new()).expect("no class, nothing to do");
+    }
+}

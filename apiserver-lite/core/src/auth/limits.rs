@@ -1,0 +1,233 @@
+//! Denials before the configured authorization modules: the anonymous user gets public paths only, and kubelets get what
+//! Kubernetes' Node authorizer allows them.
+
+use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject};
+use super::user::{UNAUTHENTICATED, User};
+
+/// Denies the anonymous user everything but [`is_public`] paths, as the role `system:public-info-viewer` in Kubernetes. A user
+/// without name and groups is anonymous.
+pub struct AnonymousLimit;
+
+/// Denies kubelets what Kubernetes' Node authorizer and role `system:node` do not allow: streams and proxies into pods,
+/// Services and nodes, impersonation, and writes other than a kubelet's. `admission/nodes.rs` checks which objects they write.
+pub struct NodeLimit;
+
+/// Whether `path` is a health check, which needs no credentials.
+#[must_use]
+pub fn is_health(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    matches!(first, "healthz" | "livez" | "readyz")
+}
+
+/// Paths that the anonymous user may read.
+fn is_public(path: &str) -> bool {
+    is_health(path) || path.trim_matches('/') == "version"
+}
+
+fn is_anonymous(user: &User) -> bool {
+    user.name == User::anonymous().name
+        || user.is_in(UNAUTHENTICATED)
+        || (user.name.is_empty() && user.groups.is_empty())
+}
+
+/// Prefix of kubelets' user names; the node's name follows.
+pub const NODE_USER_PREFIX: &str = "system:node:";
+
+/// Whether the user is a kubelet.
+pub fn is_node(user: &User) -> bool {
+    user.name.starts_with(NODE_USER_PREFIX) || user.is_in("system:nodes")
+}
+
+impl Authorizer for AnonymousLimit {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
+        let decision = match attributes.subject {
+            _ if !is_anonymous(attributes.user) => Decision::NoOpinion,
+            Subject::Path(path) if is_public(path) => match attributes.verb {
+                "get" | "head" => Decision::Allow,
+                _ => Decision::Deny,
+            },
+            _ => Decision::Deny,
+        };
+        Authorization { decision, reason: String::new() }
+    }
+}
+
+impl Authorizer for NodeLimit {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
+        let denied = is_node(attributes.user)
+            && match attributes.subject {
+                Subject::Resource { group, resource, subresource, name, .. } => {
+                    let reads = matches!(attributes.verb, "get" | "list" | "watch");
+                    (group.is_empty() && leads_into_nodes(resource, subresource))
+                        || !(reads
+                            || is_kubelet_write(attributes, group, resource, subresource, name))
+                }
+                Subject::Path(_) => false,
+            };
+        if denied {
+            let reason = "kubelets may not use this resource".to_owned();
+            return Authorization { decision: Decision::Deny, reason };
+        }
+        Authorization { decision: Decision::NoOpinion, reason: String::new() }
+    }
+}
+
+/// Whether a kubelet may make this write. An object named in the path has to be the node's own.
+fn is_kubelet_write(
+    attributes: &Attributes<'_>,
+    group: &str,
+    resource: &str,
+    subresource: &str,
+    name: &str,
+) -> bool {
+    let node = attributes.user.name.strip_prefix(NODE_USER_PREFIX);
+    let verb = attributes.verb;
+    // The domain differs by naming profile.
+    let group = group.split('.').next().unwrap_or_default();
+    match (group, resource, subresource) {
+        ("", "nodes", "" | "status")
+        | ("coordination", "leases", "")
+        | ("storage", "csinodes", "") => {
+            verb != "deletecollection" && (name.is_empty() || node == Some(name))
+        }
+        ("" | "events", "events", "") => matches!(verb, "create" | "update" | "patch"),
+        ("", "pods", "") => matches!(verb, "create" | "delete"),
+        ("", "pods" | "persistentvolumeclaims", "status") => true,
+        ("certificates", "certificatesigningrequests", "") => matches!(verb, "create" | "delete"),
+        // The approver's check for a kubelet that renews its certificate.
+        ("certificates", "certificatesigningrequests", "selfnodeclient") => verb == "create",
+        ("", "serviceaccounts", "token") | ("authentication" | "authorization", _, "") => {
+            verb == "create"
+        }
+        _ => false,
+    }
+}
+
+/// Whether the subresource leads into a node or its workloads; also for the wildcards of access reviews.
+fn leads_into_nodes(resource: &str, subresource: &str) -> bool {
+    match (resource, subresource) {
+        ("nodes", "" | "status") => false,
+        ("nodes", _) => true,
+        ("pods", "exec" | "attach" | "portforward" | "proxy" | "log" | "*") => true,
+        ("services", "proxy" | "*") => true,
+        ("*", subresource) => !subresource.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{AlwaysAllow, Chain, MASTERS, Masters};
+
+    fn chain() -> Chain {
+        Chain(vec![
+            Box::new(Masters),
+            Box::new(AnonymousLimit),
+            Box::new(NodeLimit),
+            Box::new(AlwaysAllow),
+        ])
+    }
+
+    fn resource<'a>(resource: &'a str, subresource: &'a str) -> Subject<'a> {
+        Subject::Resource {
+            group: "",
+            version: "v1",
+            resource,
+            subresource,
+            namespace: "",
+            name: "n1",
+        }
+    }
+
+    fn allowed(user: &User, verb: &str, subject: Subject<'_>) -> bool {
+        chain().authorize(&Attributes { user, verb, subject }).decision == Decision::Allow
+    }
+
+    fn user(name: &str, groups: &[&str]) -> User {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        User { name: name.to_owned(), groups, ..User::default() }
+    }
+
+    #[test]
+    fn nodes_approve_no_certificates() {
+        let node = user("system:node:n1", &["system:nodes"]);
+        let request = |subresource: &'static str| Subject::Resource {
+            group: "certificates.k8s.io",
+            version: "v1",
+            resource: "certificatesigningrequests",
+            subresource,
+            namespace: "",
+            name: "a",
+        };
+        assert!(allowed(&node, "create", request("")));
+        assert!(allowed(&node, "create", request("selfnodeclient")));
+        assert!(!allowed(&node, "create", request("nodeclient")));
+        for subresource in ["approval", "status", "*"] {
+            assert!(!allowed(&node, "update", request(subresource)), "{subresource}");
+            assert!(allowed(&user("someone", &["other"]), "update", request(subresource)));
+        }
+    }
+
+    #[test]
+    fn anonymous_requests_get_public_paths_only() {
+        for nobody in [
+            User::anonymous(),
+            user("", &[]),
+            user("x", &[UNAUTHENTICATED]),
+            user("system:anonymous", &[]),
+        ] {
+            for path in ["/healthz", "/livez", "/livez/store", "/readyz", "/version", "/version/"] {
+                assert!(allowed(&nobody, "get", Subject::Path(path)), "{path}");
+                assert!(!allowed(&nobody, "post", Subject::Path(path)), "{path}");
+            }
+            for path in ["/", "/api", "/apis", "/metrics", "/openapi/v2", "/version/x", "/livezz"] {
+                assert!(!allowed(&nobody, "get", Subject::Path(path)), "{path}");
+            }
+            assert!(!allowed(&nobody, "get", resource("pods", "")));
+            assert!(!allowed(&nobody, "create", resource("nodes", "proxy")));
+        }
+        assert!(allowed(&user("alice", &[]), "get", resource("pods", "")));
+        assert!(allowed(&user("", &["dev"]), "get", Subject::Path("/api")));
+    }
+
+    #[test]
+    fn nodes_do_not_reach_into_nodes() {
+        let node = user("system:node:n2", &["system:nodes"]);
+        for subresource in ["proxy", "exec", "log", "metrics", "stats", "spec", "*"] {
+            assert!(!allowed(&node, "create", resource("nodes", subresource)), "{subresource}");
+            let server = user("orch-apiserver", &["system:authenticated"]);
+            assert!(allowed(&server, "create", resource("nodes", subresource)), "{subresource}");
+        }
+        for subresource in ["exec", "attach", "portforward", "proxy", "log"] {
+            assert!(!allowed(&node, "create", resource("pods", subresource)), "{subresource}");
+        }
+        assert!(!allowed(&node, "get", resource("services", "proxy")));
+        assert!(!allowed(&node, "impersonate", resource("users", "")));
+        assert!(!allowed(&user("system:node:n2", &[]), "get", resource("nodes", "proxy")));
+        assert!(!allowed(&user("x", &["system:nodes"]), "get", resource("nodes", "proxy")));
+        for (resource_name, subresource) in
+            [("nodes", ""), ("nodes", "status"), ("pods", "status"), ("events", "")]
+        {
+            let subject = resource(resource_name, subresource);
+            assert!(allowed(&user("system:node:n1", &["system:nodes"]), "update", subject));
+            // Another node's object.
+            assert_eq!(allowed(&node, "update", subject), resource_name != "nodes");
+        }
+        for (resource_name, subresource) in [
+            ("secrets", ""),
+            ("serviceaccounts", ""),
+            ("pods", "ephemeralcontainers"),
+            ("pods", "binding"),
+            ("configmaps", ""),
+            ("*", ""),
+        ] {
+            assert!(!allowed(&node, "create", resource(resource_name, subresource)));
+        }
+        assert!(allowed(&node, "get", resource("secrets", "")));
+        assert!(allowed(&node, "create", resource("pods", "")));
+        assert!(!allowed(&node, "update", resource("pods", "")));
+        let admin = user("system:node:n2", &["system:nodes", MASTERS]);
+        assert!(allowed(&admin, "create", resource("nodes", "proxy")));
+    }
+}

@@ -1,0 +1,307 @@
+//! Service account tokens: bound to a service account and optionally to a pod or Secret, signed by this server, valid only while
+//! the objects they are bound to exist.
+
+use std::time::Duration;
+
+use apiserver_token::{KeyError, LegacyToken, PublicKey, SigningKey, jwt};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::ObjectLookup;
+use super::settings::TokenLookup;
+use super::user::User;
+use crate::record::StoredObject;
+use crate::times::now;
+use proto_api::names::Names;
+
+/// Tolerated clock difference in seconds.
+const CLOCK_SKEW_SECS: i64 = 10;
+/// Range of token lifetimes in seconds that a TokenRequest may ask for.
+pub const TOKEN_LIFETIME_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
+
+/// Issues and verifies tokens.
+pub struct TokenIssuer {
+    key: SigningKey,
+    keys: Vec<PublicKey>,
+    issuers: Vec<String>,
+    audiences: Vec<String>,
+    lookup: TokenLookup,
+    lifetime_max: Option<Duration>,
+    /// The label domain is the name of the claim with the bound objects.
+    names: &'static Names,
+}
+
+/// A token to be issued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRequest<'a> {
+    /// Namespace of the service account.
+    pub namespace: &'a str,
+    /// Name of the service account.
+    pub account: &'a str,
+    /// Uid of the service account.
+    pub account_uid: &'a str,
+    /// The pod or Secret that the token is bound to.
+    pub bound: Option<BoundObject>,
+    /// Audiences; this server's when empty.
+    pub audiences: Vec<String>,
+    /// Lifetime in seconds.
+    pub lifetime_secs: i64,
+}
+
+/// The object that a token is bound to besides its service account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundObject {
+    /// `pod` or `secret`.
+    pub kind: &'static str,
+    /// Name in the namespace of the service account.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+}
+
+/// Why a token is invalid. Logged; the client only gets a 401.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Its form or signature is invalid.
+    #[error(transparent)]
+    Jwt(#[from] jwt::JwtError),
+    /// Its issuer is not one of this server's.
+    #[error("issuer {0:?} is unknown")]
+    Issuer(String),
+    /// It has expired or is not valid yet.
+    #[error("the token has expired or is not valid yet")]
+    Time,
+    /// It has none of the expected audiences.
+    #[error("the token has none of the expected audiences")]
+    Audience,
+    /// A claim is missing or has another type.
+    #[error("claim {0} is missing or has the wrong type")]
+    Claim(&'static str),
+    /// An object it is bound to was deleted or recreated.
+    #[error("bound {kind} {name:?} does not exist or has another uid")]
+    Gone {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl TokenIssuer {
+    /// An issuer that signs with `key` and verifies with `keys` and the public half of `key`.
+    #[must_use]
+    pub fn new(
+        key: SigningKey,
+        mut keys: Vec<PublicKey>,
+        config: &super::settings::ServiceAccounts,
+        names: &'static Names,
+    ) -> Self {
+        if !keys.contains(key.public()) {
+            keys.push(key.public().clone());
+        }
+        let audiences =
+            if config.audiences.is_empty() { &config.issuers } else { &config.audiences };
+        Self {
+            key,
+            keys,
+            issuers: config.issuers.clone(),
+            audiences: audiences.clone(),
+            lookup: config.lookup,
+            lifetime_max: config.expiration_max,
+            names,
+        }
+    }
+
+    /// Audiences of this server.
+    #[must_use]
+    pub fn audiences(&self) -> &[String] {
+        &self.audiences
+    }
+
+    /// The issuer of new tokens.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        self.issuers.first().map(String::as_str).unwrap_or_default()
+    }
+
+    /// Public keys, for the published key set.
+    #[must_use]
+    pub fn keys(&self) -> &[PublicKey] {
+        &self.keys
+    }
+
+    /// The lifetime granted to a request for `secs`, bounded by `--service-account-max-token-expiration`.
+    #[must_use]
+    pub fn lifetime_secs(&self, secs: i64) -> i64 {
+        let max = self
+            .lifetime_max
+            .and_then(|max| i64::try_from(max.as_secs()).ok())
+            .filter(|max| *max > 0);
+        max.map_or(secs, |max| secs.min(max.max(*TOKEN_LIFETIME_SECS.start())))
+    }
+
+    /// Issues a token. `issued_secs` is the Unix time in seconds.
+    ///
+    /// # Errors
+    /// Signing failed.
+    pub fn issue(&self, request: &TokenRequest<'_>, issued_secs: i64) -> Result<String, KeyError> {
+        let audiences =
+            if request.audiences.is_empty() { &self.audiences } else { &request.audiences };
+        let mut about = Map::new();
+        about.insert("namespace".into(), json!(request.namespace));
+        if let Some(bound) = &request.bound {
+            about.insert(bound.kind.into(), json!({"name": bound.name, "uid": bound.uid}));
+        }
+        about.insert(
+            "serviceaccount".into(),
+            json!({"name": request.account, "uid": request.account_uid}),
+        );
+        let mut claims = Map::new();
+        claims.insert("aud".into(), json!(audiences));
+        claims.insert("exp".into(), json!(issued_secs + request.lifetime_secs));
+        claims.insert("iat".into(), json!(issued_secs));
+        claims.insert("iss".into(), json!(self.issuer()));
+        claims.insert("jti".into(), json!(Uuid::new_v4().to_string()));
+        claims.insert(self.names.label_domain().to_owned(), Value::Object(about));
+        claims.insert("nbf".into(), json!(issued_secs));
+        claims.insert(
+            "sub".into(),
+            json!(User::service_account(request.namespace, request.account).name),
+        );
+        jwt::sign(&claims, &self.key)
+    }
+
+    /// Verifies a token and returns its user and those of `audiences` that the token is meant for.
+    ///
+    /// # Errors
+    /// [`TokenError`] with the reason.
+    pub fn authenticate(
+        &self,
+        objects: &dyn ObjectLookup,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<(User, Vec<String>), TokenError> {
+        let claims: Map<String, Value> = jwt::verify(token, &self.keys)?;
+        if LegacyToken::is(self.names, &claims) {
+            return self.authenticate_legacy(objects, token, &claims, audiences);
+        }
+        let issuer = claims.get("iss").and_then(Value::as_str).unwrap_or_default();
+        if !self.issuers.iter().any(|known| known == issuer) {
+            return Err(TokenError::Issuer(issuer.to_owned()));
+        }
+        check_time(&claims, now().unix_timestamp())?;
+        let meant = meant_for(&claims, audiences)?;
+        let about =
+            claims.get(self.names.label_domain()).ok_or(TokenError::Claim("of the domain"))?;
+        let namespace = about["namespace"].as_str().ok_or(TokenError::Claim("namespace"))?;
+        let account = &about["serviceaccount"];
+        let name = account["name"].as_str().ok_or(TokenError::Claim("serviceaccount"))?;
+        if self.lookup == TokenLookup::Checked {
+            check_exists(objects, "serviceaccounts", "service account", namespace, account)?;
+            for (resource, kind) in [("pods", "pod"), ("secrets", "secret")] {
+                about.get(kind).map_or(Ok(()), |bound| {
+                    check_exists(objects, resource, kind, namespace, bound)
+                })?;
+            }
+        }
+        let mut user = User::service_account(namespace, name).authenticated();
+        user.uid = account["uid"].as_str().unwrap_or_default().to_owned();
+        if let Some(pod) = about.get("pod") {
+            let extra = |field: &str| vec![pod[field].as_str().unwrap_or_default().to_owned()];
+            let domain = self.names.label_domain();
+            user.extra.insert(format!("authentication.{domain}/pod-name"), extra("name"));
+            user.extra.insert(format!("authentication.{domain}/pod-uid"), extra("uid"));
+        }
+        Ok((user, meant))
+    }
+
+    /// Verifies a legacy token, which is stored in a Secret, has no audience, and is valid as long as the Secret exists.
+    fn authenticate_legacy(
+        &self,
+        objects: &dyn ObjectLookup,
+        token: &str,
+        claims: &Map<String, Value>,
+        audiences: &[String],
+    ) -> Result<(User, Vec<String>), TokenError> {
+        let held = LegacyToken::read(self.names, claims).ok_or(TokenError::Claim("of a secret"))?;
+        if self.lookup == TokenLookup::Checked {
+            let account = json!({"name": held.account, "uid": held.account_uid});
+            let namespace = &held.namespace;
+            check_exists(objects, "serviceaccounts", "service account", namespace, &account)?;
+            let secret = objects.find_in("", "secrets", namespace, &held.secret);
+            let encoded = STANDARD.encode(token);
+            let keeps = |found: &StoredObject| found.object().str_at(&["data", "token"]) == encoded;
+            if !secret.as_deref().is_some_and(keeps) {
+                return Err(TokenError::Gone { kind: "secret", name: held.secret });
+            }
+        }
+        let mut user = User::service_account(&held.namespace, &held.account).authenticated();
+        user.uid = held.account_uid;
+        Ok((user, audiences.to_vec()))
+    }
+}
+
+fn check_time(claims: &Map<String, Value>, at: i64) -> Result<(), TokenError> {
+    let seconds = |name: &'static str| claims.get(name).and_then(Value::as_i64);
+    let expires = seconds("exp").ok_or(TokenError::Claim("exp"))?;
+    let starts = seconds("nbf").unwrap_or(i64::MIN);
+    if expires + CLOCK_SKEW_SECS <= at || starts.saturating_sub(CLOCK_SKEW_SECS) > at {
+        return Err(TokenError::Time);
+    }
+    Ok(())
+}
+
+fn meant_for(claims: &Map<String, Value>, audiences: &[String]) -> Result<Vec<String>, TokenError> {
+    let claimed: Vec<&str> = match claims.get("aud") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
+        _ => return Err(TokenError::Claim("aud")),
+    };
+    let meant: Vec<String> =
+        audiences.iter().filter(|audience| claimed.contains(&audience.as_str())).cloned().collect();
+    if meant.is_empty() { Err(TokenError::Audience) } else { Ok(meant) }
+}
+
+fn check_exists(
+    objects: &dyn ObjectLookup,
+    resource: &str,
+    kind: &'static str,
+    namespace: &str,
+    reference: &Value,
+) -> Result<(), TokenError> {
+    let name = reference["name"].as_str().unwrap_or_default();
+    let uid = reference["uid"].as_str().unwrap_or_default();
+    match objects.find_in("", resource, namespace, name) {
+        Some(found) if found.object().uid() == uid => Ok(()),
+        _ => Err(TokenError::Gone { kind, name: name.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn times_have_a_little_slack() {
+        let token = claims(json!({"exp": 1000, "nbf": 500}));
+        for (at, ok) in [(495, true), (489, false), (1000, true), (1009, true), (1010, false)] {
+            assert_eq!(check_time(&token, at).is_ok(), ok, "{at}");
+        }
+        assert_eq!(check_time(&claims(json!({})), 1), Err(TokenError::Claim("exp")));
+    }
+
+    #[test]
+    fn audiences_must_meet() {
+        let ours = ["api".to_owned(), "other".to_owned()];
+        assert_eq!(meant_for(&claims(json!({"aud": "api"})), &ours).unwrap(), ["api"]);
+        assert_eq!(meant_for(&claims(json!({"aud": ["x", "other"]})), &ours).unwrap(), ["other"]);
+        assert_eq!(meant_for(&claims(json!({"aud": ["x"]})), &ours), Err(TokenError::Audience));
+        assert_eq!(meant_for(&claims(json!({})), &ours), Err(TokenError::Claim("aud")));
+    }
+}

@@ -1,0 +1,163 @@
+//! The configuration of a server. `flags.rs` makes it from the command line, tests make it with [`Config::for_tests`].
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proto_api::Cidr;
+use proto_api::names::Names;
+
+pub use crate::auth::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
+use crate::services::PortRange;
+
+/// The configuration of one server.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Naming profile.
+    pub names: &'static Names,
+    /// Listen address; port 0 chooses a free port.
+    pub bind: SocketAddr,
+    /// Address in the endpoints of the `kubernetes` Service; see [`advertised`] for the default.
+    pub advertise_address: Option<IpAddr>,
+    /// Where objects are kept.
+    pub storage: Storage,
+    /// Whether a damaged store is opened without its unreadable writes (`--store-accept-damage`).
+    pub accept_store_damage: bool,
+    /// Directory of generated certificates; without it they are generated in memory at each start.
+    pub cert_dir: Option<PathBuf>,
+    /// Serving certificate; generated when unset.
+    pub serving: Option<Credentials>,
+    /// File to which the administrator's kubeconfig is written.
+    pub write_kubeconfig: Option<PathBuf>,
+    /// Time between `/readyz` starting to fail and the listener closing (`--shutdown-delay-duration`).
+    pub shutdown_delay: Duration,
+    /// Longest wait for requests in flight during shutdown.
+    pub shutdown_deadline: Duration,
+    /// Worker threads of the runtime.
+    pub worker_threads: usize,
+    /// CA file for client certificates, in addition to the generated CA.
+    pub client_ca_file: Option<PathBuf>,
+    /// Static token file.
+    pub token_auth_file: Option<PathBuf>,
+    /// Whether bootstrap tokens authenticate (`--enable-bootstrap-token-auth`).
+    pub bootstrap_tokens: BootstrapTokens,
+    /// Treatment of requests without credentials.
+    pub anonymous: Anonymous,
+    /// Authorization modules, in the order in which they are consulted.
+    pub authorization: Vec<AuthorizationMode>,
+    /// Service account tokens.
+    pub service_accounts: ServiceAccounts,
+    /// Client configuration for connections to kubelets.
+    pub node_client: NodeClient,
+    /// Address ranges of Services, the default IP family first.
+    pub service_ranges: Vec<Cidr>,
+    /// Port range of node ports.
+    pub node_ports: PortRange,
+    /// Whether privileged containers are admitted.
+    pub privileged: Privileged,
+    /// Time after which events are deleted.
+    pub event_ttl: Duration,
+    /// DNS domain of the cluster.
+    pub cluster_domain: String,
+}
+
+/// Where objects are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// In this directory; a write is durable before it is answered.
+    Directory(PathBuf),
+    /// In memory only.
+    Memory,
+}
+
+/// Files of a certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// PEM file of the certificate.
+    pub certificate: PathBuf,
+    /// PEM file of the key.
+    pub key: PathBuf,
+}
+
+/// An authorization module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthorizationMode {
+    /// Allows everything.
+    AlwaysAllow,
+    /// Denies everything.
+    AlwaysDeny,
+}
+
+/// Whether privileged containers are admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privileged {
+    /// Privileged containers are admitted.
+    Admitted,
+    /// Pods with a privileged container get 422.
+    Refused,
+}
+
+/// Client configuration for connections to kubelets.
+#[derive(Clone, Debug, Default)]
+pub struct NodeClient {
+    /// Client certificate; the generated administrator certificate when unset.
+    pub credentials: Option<Credentials>,
+    /// CA file that kubelets' serving certificates are verified against; they are not verified when unset.
+    pub authority: Option<PathBuf>,
+}
+
+/// The address under which clients reach this server: `--advertise-address`, else the bind address, else the source address of
+/// this host's default route, else loopback.
+#[must_use]
+pub fn advertised(config: &Config) -> IpAddr {
+    let own = Some(config.bind.ip()).filter(|ip| !ip.is_unspecified());
+    config.advertise_address.or(own).or_else(outward).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// The source address of the default route. Connecting a UDP socket sends no packet.
+fn outward() -> Option<IpAddr> {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // A documentation address (RFC 5737) is on no local network, so the route is the default route.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+}
+
+impl Config {
+    /// The configuration of a test server: storage in memory, a free port on loopback, `AlwaysAllow`.
+    #[must_use]
+    pub fn for_tests(names: &'static Names) -> Self {
+        let issuer = format!("https://{}.default.svc.cluster.local", names.api_service_name());
+        Self {
+            names,
+            bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+            advertise_address: None,
+            storage: Storage::Memory,
+            accept_store_damage: false,
+            cert_dir: None,
+            serving: None,
+            write_kubeconfig: None,
+            shutdown_delay: Duration::ZERO,
+            shutdown_deadline: Duration::from_secs(5),
+            worker_threads: 2,
+            client_ca_file: None,
+            token_auth_file: None,
+            bootstrap_tokens: BootstrapTokens::default(),
+            anonymous: Anonymous::Served(AnonymousAccess::Public),
+            authorization: vec![AuthorizationMode::AlwaysAllow],
+            service_accounts: ServiceAccounts {
+                key_files: Vec::new(),
+                signing_key_file: None,
+                issuers: vec![issuer],
+                audiences: Vec::new(),
+                lookup: TokenLookup::Checked,
+                expiration_max: None,
+            },
+            node_client: NodeClient::default(),
+            service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
+            node_ports: PortRange::default(),
+            privileged: Privileged::Admitted,
+            event_ttl: Duration::from_secs(3600),
+            cluster_domain: "cluster.local".to_owned(),
+        }
+    }
+}

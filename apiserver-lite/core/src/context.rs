@@ -1,0 +1,76 @@
+//! What a verb is called with: the request, the kind, the user and the server.
+
+use std::sync::Arc;
+
+use apiserver_schema::{Kind, Object};
+
+use crate::auth::User;
+use crate::key;
+use crate::options::{self, Effects};
+use crate::record::StoredObject;
+use crate::request::{Accepted, Query, RequestInfo};
+use crate::server::Server;
+use crate::status::{About, ApiError};
+
+/// An authorized request to a resource.
+pub struct RequestContext<'a> {
+    /// The server.
+    pub server: &'a Server,
+    /// Verb, resource, namespace and name; the same value that was authorized.
+    pub request: &'a RequestInfo,
+    /// Kind in the version in which the objects are stored.
+    pub kind: Arc<Kind>,
+    /// Kind in the version that the client requested; differs for a few resources.
+    pub requested_version: Arc<Kind>,
+    /// The authenticated (or impersonated) user.
+    pub user: &'a User,
+    /// Query parameters.
+    pub query: &'a Query,
+    /// The representation that the client accepts.
+    pub accepted: Accepted,
+}
+
+impl RequestContext<'_> {
+    /// Group, resource and name for the `details` of a Status.
+    #[must_use]
+    pub fn about(&self) -> About<'_> {
+        self.request.about()
+    }
+
+    /// The store's key of the requested object.
+    #[must_use]
+    pub fn key(&self) -> String {
+        key::object(&self.kind, &self.request.namespace, &self.request.name)
+    }
+
+    /// The store's key prefix of the requested collection.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        key::prefix(&self.kind, &self.request.namespace)
+    }
+
+    /// The current version of the requested object.
+    ///
+    /// # Errors
+    /// 404 if it does not exist.
+    pub fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
+        self.server
+            .find(&self.kind, &self.request.namespace, &self.request.name)
+            .ok_or_else(|| ApiError::not_found(self.about()))
+    }
+
+    /// Whether the request is a dry run; also checks `fieldManager`.
+    ///
+    /// # Errors
+    /// 422 for an unknown `dryRun` or an invalid `fieldManager`.
+    pub fn effects(&self) -> Result<Effects, ApiError> {
+        options::check_field_manager(self.query)?;
+        options::effects(self.query.all("dryRun"))
+    }
+}
+
+/// Group, kind and name of an object, for Statuses that name the kind.
+#[must_use]
+pub fn about_kind(object: &Object) -> About<'_> {
+    About { group: &object.kind.group, kind: object.kind.kind, name: object.name() }
+}

@@ -1,0 +1,26 @@
+//! io: what an API server decides, without HTTP: who asks and whether it may, what a verb does to an object of any kind, and what
+//! single kinds have of their own. Objects lie in `apiserver_store`; their rules are `apiserver_schema`'s.
+//!
+//! ```text
+//!  request ─▶ auth ─▶ context ─▶ verbs ─▶ admission, registry ─▶ store
+//!                                  ▲                              │
+//!                       subresources                              ▼ record
+//! ```
+
+pub mod admission;
+pub mod auth;
+pub mod config;
+pub mod context;
+pub mod key;
+pub mod options;
+mod random_suffix;
+pub mod record;
+pub mod registry;
+pub mod request;
+pub mod server;
+pub mod services;
+pub mod status;
+pub mod subresources;
+pub mod times;
+pub mod verbs;
+pub mod versions;

@@ -1,0 +1,123 @@
+//! The state that all requests share: engine, store, authenticators, allocations.
+
+use std::sync::{Arc, Mutex};
+
+use apiserver_schema::{Engine, Kind};
+use apiserver_store::{Snapshot, Store};
+use proto_api::names::Names;
+
+use crate::auth::{Authenticators, Authorizer, ObjectLookup};
+use crate::config::Config;
+use crate::key;
+use crate::record::StoredObject;
+use crate::services::ServiceAllocations;
+use crate::status::ApiError;
+
+/// The shared state of a server.
+pub struct Server {
+    /// Naming profile.
+    pub names: &'static Names,
+    /// The configuration; `bind` holds the actual port.
+    pub config: Config,
+    /// Decodes, defaults, validates and encodes objects of every kind.
+    pub engine: Engine,
+    /// The store of all objects.
+    pub store: Store<StoredObject>,
+    /// Authenticates requests.
+    pub authenticators: Authenticators,
+    /// Authorizes requests.
+    pub authorizer: Box<dyn Authorizer>,
+    /// Allocated addresses and node ports of Services.
+    pub allocations: Arc<Mutex<ServiceAllocations>>,
+}
+
+impl Server {
+    /// A snapshot of the store at its current revision.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot<StoredObject> {
+        self.store.snapshot()
+    }
+
+    /// The current version of the object `namespace/name` of `kind`, if it exists.
+    #[must_use]
+    pub fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
+        // The current revision is never compacted.
+        self.snapshot()
+            .get(&key::object(kind, namespace, name))
+            .ok()
+            .flatten()
+            .map(|entry| entry.record)
+    }
+
+    /// The current version of an object by the short group (without its domain) and resource of its kind, version `v1`.
+    #[must_use]
+    pub fn find_in(
+        &self,
+        short_group: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Arc<StoredObject>> {
+        self.find(self.kind(short_group, resource)?.as_ref(), namespace, name)
+    }
+
+    /// The kind of a resource, by short group and plural name, version `v1`.
+    #[must_use]
+    pub fn kind(&self, short_group: &str, resource: &str) -> Option<&Arc<Kind>> {
+        self.engine.resource(&self.names.group(short_group), "v1", resource)
+    }
+}
+
+impl ObjectLookup for Server {
+    fn names(&self) -> &'static Names {
+        self.names
+    }
+
+    fn find_in(
+        &self,
+        short_group: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Arc<StoredObject>> {
+        Self::find_in(self, short_group, resource, namespace, name)
+    }
+}
+
+/// A 500 for a kind of Kubernetes that the compiled-in schema lacks; `name` is its kind or resource.
+#[must_use]
+pub fn missing_kind(name: &str) -> ApiError {
+    ApiError::internal(format!("kind {name} is not served"))
+}
+
+#[cfg(test)]
+impl Server {
+    /// An empty server in memory that allows everything.
+    pub(crate) fn for_tests(names: &'static Names) -> Self {
+        use apiserver_store::{Identity, Medium, StoreConfig};
+
+        use crate::auth::{AlwaysAllow, SigningKey, StaticTokens, TokenIssuer};
+
+        let config = Config::for_tests(names);
+        let identity = Identity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() };
+        let store = Store::open(StoreConfig::new(Medium::Memory, identity)).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let key = SigningKey::from_pem(key.as_bytes()).unwrap();
+        let tokens = TokenIssuer::new(key, Vec::new(), &config.service_accounts, names);
+        let allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
+        Self {
+            names,
+            engine: Engine::new(names),
+            store,
+            authenticators: Authenticators {
+                static_tokens: StaticTokens::default(),
+                bootstrap_tokens: config.bootstrap_tokens,
+                anonymous: config.anonymous,
+                tokens: Arc::new(tokens),
+            },
+            authorizer: Box::new(AlwaysAllow),
+            allocations: Arc::new(Mutex::new(allocations)),
+            config,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The scale subresource: reads and sets the replicas of any scalable kind.
+
+use std::sync::Arc;
+
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{Format, Map, Object, PatchType, Value};
+
+use crate::context::RequestContext;
+use crate::record::StoredObject;
+use crate::status::{About, ApiError, FieldProblem};
+use crate::verbs::{
+    CONFLICT_TRIES, UpdateAttempt, VerbOutput, VerbResponse, commit_update, decode_as,
+};
+
+/// Returns the scale of the requested object.
+///
+/// # Errors
+/// 404.
+pub fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
+    let scale = scale_of(call, call.current()?.object())?;
+    Ok(VerbResponse::Object { code: 200, object: Box::new(scale) }.into())
+}
+
+/// Replaces the scale.
+///
+/// # Errors
+/// 404, 409 when the object has another resourceVersion, 422 for a negative count.
+pub async fn update(
+    call: &RequestContext<'_>,
+    body: &[u8],
+    format: Format,
+) -> Result<VerbOutput, ApiError> {
+    let kind = kind(call)?;
+    let decoded = decode_as(call, &kind, body, format)?;
+    update_replicas(call, decoded.warnings, |_| Ok(decoded.object.clone())).await
+}
+
+/// Patches the scale.
+///
+/// # Errors
+/// As [`update`], and 400 for a malformed patch.
+pub async fn patch(
+    call: &RequestContext<'_>,
+    kind: PatchType,
+    body: &[u8],
+) -> Result<VerbOutput, ApiError> {
+    update_replicas(call, Vec::new(), |current| {
+        let scale = scale_of(call, current.object())?;
+        let strictness = apiserver_schema::Strictness::Ignore;
+        let patched = call.server.engine.patch(&scale, kind, body, strictness);
+        let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
+        Ok(patched.map_err(|error| bad(&error))?.map_err(|error| bad(&error))?.object)
+    })
+    .await
+}
+
+async fn update_replicas(
+    call: &RequestContext<'_>,
+    warnings: Vec<String>,
+    wanted: impl Fn(&Arc<StoredObject>) -> Result<Object, ApiError>,
+) -> Result<VerbOutput, ApiError> {
+    let effects = call.effects()?;
+    for _ in 0..CONFLICT_TRIES {
+        let old = call.current()?;
+        let scale = wanted(&old)?;
+        let insists = !scale.resource_version().is_empty();
+        if insists && scale.resource_version() != old.object().resource_version() {
+            break;
+        }
+        let replicas = scale.spec().and_then(|spec| spec.int("replicas")).unwrap_or(0);
+        if replicas < 0 {
+            let detail = "must be greater than or equal to 0";
+            let problem = FieldProblem::invalid("spec.replicas", replicas, detail);
+            return Err(ApiError::invalid(
+                About { kind: "Scale", group: "autoscaling", name: &call.request.name },
+                &[problem],
+            ));
+        }
+        let mut next = old.object().clone();
+        next.fields.map_or_insert("spec").insert("replicas", replicas);
+        match commit_update(call, &old, next, Subresource::Main, effects).await? {
+            UpdateAttempt::Done(VerbResponse::Stored { record, .. }) => {
+                let object = Box::new(scale_of(call, record.object())?);
+                return Ok(VerbOutput {
+                    response: VerbResponse::Object { code: 200, object },
+                    warnings,
+                });
+            }
+            UpdateAttempt::Done(_) => {
+                return Ok(VerbOutput {
+                    response: VerbResponse::Object { code: 200, object: Box::new(scale) },
+                    warnings,
+                });
+            }
+            UpdateAttempt::Conflict => {}
+        }
+    }
+    Err(ApiError::modified(call.about()))
+}
+
+fn kind(call: &RequestContext<'_>) -> Result<Arc<apiserver_schema::Kind>, ApiError> {
+    let found = call.server.engine.kind("autoscaling", "v1", "Scale");
+    found.cloned().ok_or_else(|| crate::server::missing_kind("Scale"))
+}
+
+/// The scale of a workload.
+fn scale_of(call: &RequestContext<'_>, object: &Object) -> Result<Object, ApiError> {
+    let mut scale = Object::new(kind(call)?);
+    for field in ["name", "namespace", "uid", "resourceVersion"] {
+        scale.set_meta_str(field, object.meta_str(field));
+    }
+    if let Some(created) = object.metadata().and_then(|metadata| metadata.get("creationTimestamp"))
+    {
+        scale.metadata_mut().insert("creationTimestamp", created.clone());
+    }
+    let wanted = object.spec().and_then(|spec| spec.int("replicas")).unwrap_or(0);
+    scale.fields.map_or_insert("spec").insert("replicas", wanted);
+    let status = scale.fields.map_or_insert("status");
+    status
+        .insert("replicas", object.status().and_then(|status| status.int("replicas")).unwrap_or(0));
+    status.insert("selector", selector_text(object.spec().and_then(|spec| spec.map("selector"))));
+    Ok(scale)
+}
+
+/// A selector as text: `a=b,c in (d,e)`. Replication controllers have a plain map of labels.
+fn selector_text(selector: Option<&Map>) -> String {
+    let Some(selector) = selector else { return String::new() };
+    let structured = selector.contains("matchLabels") || selector.contains("matchExpressions");
+    let labels = if structured { selector.map("matchLabels") } else { Some(selector) };
+    let equal = labels.into_iter().flat_map(Map::iter_sorted);
+    let mut parts: Vec<String> =
+        equal.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    for expression in selector.maps("matchExpressions") {
+        let key = expression.str("key");
+        let mut values: Vec<&str> =
+            expression.list("values").iter().filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        parts.push(match expression.str("operator") {
+            "In" => format!("{key} in ({})", values.join(",")),
+            "NotIn" => format!("{key} notin ({})", values.join(",")),
+            "Exists" => key.to_owned(),
+            _ => format!("!{key}"),
+        });
+    }
+    parts.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_as_text() {
+        let labels: Map = [("b", "2"), ("a", "1")].into_iter().collect();
+        assert_eq!(selector_text(Some(&labels)), "a=1,b=2");
+        let values = vec![Value::from("y"), Value::from("x")];
+        let expression: Map =
+            [("key", Value::from("k")), ("operator", "In".into()), ("values", values.into())]
+                .into_iter()
+                .collect();
+        let selector: Map = [
+            ("matchLabels", Value::from(labels)),
+            ("matchExpressions", vec![Value::from(expression)].into()),
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(selector_text(Some(&selector)), "a=1,b=2,k in (x,y)");
+        assert_eq!(selector_text(None), "");
+    }
+}

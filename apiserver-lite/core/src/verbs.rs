@@ -1,0 +1,110 @@
+//! The verbs of the API, over any kind. Each takes a [`RequestContext`](crate::context::RequestContext) and returns a
+//! [`VerbResponse`].
+
+mod create;
+mod delete;
+mod page;
+mod patch;
+mod propagate;
+mod read;
+mod selection;
+mod update;
+mod update_common;
+mod watch;
+
+use std::sync::Arc;
+
+use apiserver_schema::list::ListMeta;
+use apiserver_schema::{Kind, Object};
+
+use crate::record::StoredObject;
+use crate::versions;
+
+pub use create::{create, create_object};
+pub use delete::{about_deleted, delete, delete_collection, delete_object};
+pub use patch::patch;
+pub use read::{get, list};
+pub use selection::{Selection, labels_match};
+pub use update::update;
+pub use update_common::{
+    CONFLICT_TRIES, UpdateAttempt, commit_update, decode, decode_as, invalid, write_failed,
+};
+pub use watch::{Bookmarks, LENGTH_MAX, WatchStart, watch, watch_event};
+
+/// The result of a verb.
+pub enum VerbResponse {
+    /// A stored object.
+    Stored {
+        /// HTTP status code.
+        code: u16,
+        /// The object.
+        record: Arc<StoredObject>,
+    },
+    /// An object that is not in the store: the result of a dry run, or a virtual resource.
+    Object {
+        /// HTTP status code.
+        code: u16,
+        /// The object.
+        object: Box<Object>,
+    },
+    /// A collection, or one page of it.
+    List {
+        /// Kind of the items.
+        kind: Arc<Kind>,
+        /// Revision, continue token and remaining count.
+        meta: ListMeta,
+        /// The items.
+        items: Vec<Arc<StoredObject>>,
+    },
+    /// A stream of watch events.
+    Watch(Box<WatchStart>),
+    /// The object was removed; the response is a Status that names it.
+    Deleted {
+        /// The deleted object.
+        record: Arc<StoredObject>,
+    },
+    /// Success without an object.
+    Success {
+        /// HTTP status code.
+        code: u16,
+    },
+}
+
+/// The result of a verb and the warnings for the client.
+pub struct VerbOutput {
+    /// The result.
+    pub response: VerbResponse,
+    /// Texts for `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
+impl VerbOutput {
+    /// The output with its objects converted from `stored` to `shown`, the requested version of the kind.
+    #[must_use]
+    pub fn as_version(mut self, stored: &Arc<Kind>, shown: &Arc<Kind>) -> Self {
+        if Arc::ptr_eq(stored, shown) {
+            return self;
+        }
+        match &mut self.response {
+            VerbResponse::Stored { record, .. } => *record = record.as_version(shown),
+            VerbResponse::Object { object, .. } if Arc::ptr_eq(&object.kind, stored) => {
+                **object = versions::convert(object, shown);
+            }
+            VerbResponse::List { kind, items, .. } => {
+                kind.clone_from(shown);
+                items.iter_mut().for_each(|record| *record = record.as_version(shown));
+            }
+            VerbResponse::Watch(start) => start.kind.clone_from(shown),
+            VerbResponse::Object { .. }
+            | VerbResponse::Deleted { .. }
+            | VerbResponse::Success { .. } => {}
+        }
+        self
+    }
+}
+
+impl From<VerbResponse> for VerbOutput {
+    fn from(response: VerbResponse) -> Self {
+        Self { response, warnings: Vec::new() }
+    }
+}

@@ -1,0 +1,90 @@
+//! patch: applies a patch to the newest version of an object, and again after conflicting writes, a bounded number of times.
+
+use std::sync::Arc;
+
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{DecodeError, PatchError, PatchType};
+use bytes::Bytes;
+
+use super::VerbOutput;
+use super::update::check_precondition;
+use super::update_common::{
+    CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, object_error, strictness,
+};
+use crate::context::RequestContext;
+use crate::status::{About, ApiError, FieldProblem};
+use crate::versions;
+
+/// Patches the requested object.
+///
+/// # Errors
+/// 400 for a malformed patch, 422 for one that does not apply, 409 when it sets another resourceVersion, 404 when the object
+/// does not exist; errors of admission and validation.
+pub async fn patch(
+    call: &RequestContext<'_>,
+    subresource: Subresource,
+    kind: PatchType,
+    body: Bytes,
+) -> Result<VerbOutput, ApiError> {
+    let effects = call.effects()?;
+    let strictness = strictness(call)?;
+    for _ in 0..CONFLICT_TRIES {
+        let old = call.current()?;
+        let shown = old.as_version(&call.requested_version);
+        let patched = call.server.engine.patch(shown.object(), kind, &body, strictness);
+        let patched = patched.map_err(|error| patch_error(call, &error))?;
+        let mut patched = patched.map_err(|error| patched_error(call, &error))?;
+        if !Arc::ptr_eq(&call.requested_version, &call.kind) {
+            patched.object = versions::convert(&patched.object, &call.kind);
+        }
+        let precondition = match check_precondition(call, &patched.object, old.object())? {
+            // The patch does not contain a resourceVersion: the one in the object is the stored one.
+            Precondition::IfUnchanged if !mentions_revision(&body) => Precondition::Unconditional,
+            precondition => precondition,
+        };
+        if patched.object.name() != old.object().name()
+            || patched.object.namespace() != old.object().namespace()
+        {
+            return Err(ApiError::bad_request(
+                "the name and namespace of an object cannot be patched",
+            ));
+        }
+        match commit_update(call, &old, patched.object, subresource, effects).await? {
+            UpdateAttempt::Done(response) => {
+                return Ok(VerbOutput { response, warnings: patched.warnings });
+            }
+            UpdateAttempt::Conflict if precondition == Precondition::IfUnchanged => break,
+            UpdateAttempt::Conflict => {}
+        }
+    }
+    Err(ApiError::modified(call.about()))
+}
+
+/// Whether the patch may set `resourceVersion`. A false positive only makes it conditional.
+fn mentions_revision(body: &[u8]) -> bool {
+    const FIELD: &[u8] = b"resourceVersion";
+    body.windows(FIELD.len()).any(|window| window == FIELD)
+}
+
+fn patch_error(call: &RequestContext<'_>, error: &PatchError) -> ApiError {
+    match error {
+        PatchError::Malformed(_) => ApiError::bad_request(error.to_string()),
+        PatchError::TooManyOperations(_) => {
+            ApiError::new(413, "RequestEntityTooLarge", error.to_string())
+        }
+        PatchError::Inapplicable(text) => unprocessable(call, text),
+    }
+}
+
+/// The error of a patch whose result is not a valid object of the kind.
+fn patched_error(call: &RequestContext<'_>, error: &DecodeError) -> ApiError {
+    match error {
+        DecodeError::Type { .. } => unprocessable(call, &error.to_string()),
+        _ => object_error(error),
+    }
+}
+
+fn unprocessable(call: &RequestContext<'_>, text: &str) -> ApiError {
+    let about = About { group: &call.kind.group, kind: call.kind.kind, name: &call.request.name };
+    ApiError::invalid(about, &[FieldProblem::invalid("patch", "the patch", text)])
+}

@@ -1,0 +1,194 @@
+//! Updates of a stored object: what update, patch and scale have in common.
+
+use std::sync::Arc;
+
+use apiserver_schema::update::{Subresource, merge_for_update};
+use apiserver_schema::{DecodeError, Decoded, FieldErrors, Format, Object, Strictness};
+use apiserver_store::{Write, WriteError};
+
+use super::VerbResponse;
+use crate::admission::{self, Operation};
+use crate::context::{RequestContext, about_kind};
+use crate::key;
+use crate::options::Effects;
+use crate::record::{Draft, StoredObject};
+use crate::status::{About, ApiError, FieldProblem};
+use crate::{registry, versions};
+
+/// Attempts of an unconditional update while other writes change the same object.
+pub const CONFLICT_TRIES: usize = 16;
+
+/// Whether an update is conditional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precondition {
+    /// Only if the object still has the revision that the client read.
+    IfUnchanged,
+    /// Whatever the current revision is.
+    Unconditional,
+}
+
+/// Result of one compare-and-swap of an object.
+pub enum UpdateAttempt {
+    /// The object was written, or the update changes nothing.
+    Done(VerbResponse),
+    /// Another write changed the object first.
+    Conflict,
+}
+
+/// Decodes a body as the requested version of the kind, and converts it to the stored version.
+///
+/// # Errors
+/// 400 naming what is wrong with it.
+pub fn decode(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<Decoded, ApiError> {
+    let mut decoded = decode_as(call, &call.requested_version, body, format)?;
+    if !Arc::ptr_eq(&call.requested_version, &call.kind) {
+        decoded.object = versions::convert(&decoded.object, &call.kind);
+    }
+    Ok(decoded)
+}
+
+/// Decodes a body as an object of `kind`, with the request's `fieldValidation`.
+///
+/// # Errors
+/// 400 naming what is wrong with it.
+pub fn decode_as(
+    call: &RequestContext<'_>,
+    kind: &Arc<apiserver_schema::Kind>,
+    body: &[u8],
+    format: Format,
+) -> Result<Decoded, ApiError> {
+    let decoded = call.server.engine.decode(kind, format, body, strictness(call)?);
+    decoded.map_err(|error| object_error(&error))
+}
+
+/// Parses the query parameter `fieldValidation`.
+///
+/// # Errors
+/// 422 for an unknown value.
+pub fn strictness(call: &RequestContext<'_>) -> Result<Strictness, ApiError> {
+    match call.query.text("fieldValidation") {
+        None | Some("Warn") => Ok(Strictness::Warn),
+        Some("Ignore") => Ok(Strictness::Ignore),
+        Some("Strict") => Ok(Strictness::Strict),
+        Some(other) => {
+            let problem = FieldProblem {
+                reason: "FieldValueNotSupported".to_owned(),
+                message: format!(
+                    "Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+                ),
+                field: "fieldValidation".to_owned(),
+            };
+            Err(ApiError::invalid(About { kind: "Options", ..About::default() }, &[problem]))
+        }
+    }
+}
+
+/// The 400 for a body that cannot be decoded.
+#[must_use]
+pub fn object_error(error: &DecodeError) -> ApiError {
+    ApiError::bad_request(error.to_string())
+}
+
+/// The 422 for an object with validation errors.
+#[must_use]
+pub fn invalid(object: &Object, errors: &FieldErrors) -> ApiError {
+    let problem = |error: &apiserver_schema::FieldError| FieldProblem {
+        reason: error.cause.reason().to_owned(),
+        message: error.message.clone(),
+        field: error.field.clone(),
+    };
+    let problems: Vec<FieldProblem> = errors.0.iter().map(problem).collect();
+    ApiError::invalid(about_kind(object), &problems)
+}
+
+/// The Status of a failed write that is neither a conflict nor a missing object.
+pub fn write_failed(error: &WriteError<StoredObject>) -> ApiError {
+    match error {
+        WriteError::Size { .. } => ApiError::too_large(crate::request::BODY_LEN_MAX),
+        WriteError::Closed | WriteError::ReadOnly { .. } | WriteError::NotWritten { .. } => {
+            ApiError::unavailable(error.to_string())
+        }
+        other => ApiError::internal(other),
+    }
+}
+
+/// Merges `wanted` into `old` as far as `subresource` allows, admits, validates and commits the result.
+///
+/// # Errors
+/// Errors of admission, validation and the store.
+pub async fn commit_update(
+    call: &RequestContext<'_>,
+    old: &Arc<StoredObject>,
+    mut wanted: Object,
+    subresource: Subresource,
+    effects: Effects,
+) -> Result<UpdateAttempt, ApiError> {
+    let before = old.object();
+    // Defaulted before the merge, because `generation` is compared with the defaulted old object.
+    call.server.engine.default(&mut wanted);
+    let mut object = merge_for_update(before, &wanted, subresource);
+    let operation = if subresource == Subresource::Main {
+        Operation::Update
+    } else {
+        Operation::UpdateSubresource
+    };
+    admission::admit(call, operation, &mut object, Some(before)).await?;
+    registry::prepare_update(&mut object, before, subresource);
+    object.set_meta_str("resourceVersion", before.resource_version());
+    let checked = call.server.engine.validate_update(before, &object, subresource);
+    checked.map_err(|errors| invalid(&object, &errors))?;
+    if object == *before {
+        return Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record: old.clone() }));
+    }
+    let reserved = registry::reserve(call.server, &mut object, Some(before))?;
+    if effects == Effects::DryRun {
+        return Ok(UpdateAttempt::Done(VerbResponse::Object {
+            code: 200,
+            object: Box::new(object),
+        }));
+    }
+    let tried = write_update(call, old, object).await?;
+    if matches!(tried, UpdateAttempt::Done(_)) {
+        reserved.commit();
+    }
+    Ok(tried)
+}
+
+async fn write_update(
+    call: &RequestContext<'_>,
+    old: &Arc<StoredObject>,
+    object: Object,
+) -> Result<UpdateAttempt, ApiError> {
+    let key = key::object(&object.kind, object.namespace(), object.name());
+    // The last finalizer of a deleted object was removed: the object is removed with it.
+    if registry::is_finished(&object) {
+        return match call.server.store.write(Write::delete(key, old.revision())).await {
+            Ok(committed) => {
+                registry::release(call.server, committed.record.object());
+                Ok(UpdateAttempt::Done(VerbResponse::Stored {
+                    code: 200,
+                    record: committed.record,
+                }))
+            }
+            Err(error) => conflict_or_error(call, &error),
+        };
+    }
+    let draft = Draft::new(&call.server.engine, object);
+    match call.server.store.write(Write::update(key, old.revision(), draft)).await {
+        Ok(committed) => {
+            Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record: committed.record }))
+        }
+        Err(error) => conflict_or_error(call, &error),
+    }
+}
+
+fn conflict_or_error(
+    call: &RequestContext<'_>,
+    error: &WriteError<StoredObject>,
+) -> Result<UpdateAttempt, ApiError> {
+    match error {
+        WriteError::Conflict { .. } => Ok(UpdateAttempt::Conflict),
+        WriteError::NotFound { .. } => Err(ApiError::not_found(call.about())),
+        other => Err(write_failed(other)),
+    }
+}

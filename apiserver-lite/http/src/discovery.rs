@@ -1,0 +1,325 @@
+//! Non-resource paths: discovery, OpenAPI, version, health, and the key set of service account tokens.
+
+mod aggregated;
+
+use std::sync::Arc;
+
+use apiserver_core::server::Server;
+use apiserver_core::status::ApiError;
+use apiserver_schema::openapi;
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use proto_api::names::Names;
+use proto_api::schema::{self, Resource};
+use proto_daemon::panics;
+use serde_json::{Value, json};
+
+use crate::body::{BoxError, ResponseBody, bytes_response, set_type};
+use crate::compress::{is_accepted as accepts_gzip, response as large_response};
+use crate::server::HttpServer;
+
+/// Kubernetes release (major, minor) whose API is served.
+const RELEASE: (&str, &str) = ("1", "25");
+
+/// Serves a request to a non-resource path.
+///
+/// # Errors
+/// 404 for an unknown path, 405 for methods other than GET and HEAD.
+pub async fn serve(
+    server: &Arc<HttpServer>,
+    request: &Request<Incoming>,
+    path: &str,
+) -> Result<Response<ResponseBody>, ApiError> {
+    if let Some(page) = server.pages.answer(request) {
+        return Ok(
+            page.map(|body| body.map_err(|never| -> BoxError { match never {} }).boxed_unsync())
+        );
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Err(ApiError::method_not_allowed());
+    }
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    if let ["openapi", version, rest @ ..] = segments.as_slice()
+        && matches!(*version, "v2" | "v3")
+    {
+        return openapi(server, request, version, &rest.join("/")).await;
+    }
+    let names = server.core.names;
+    if let (["api" | "apis"], Some(version)) =
+        (segments.as_slice(), aggregated::requested_version(request.headers(), names))
+    {
+        let document = aggregated::document(names, version, segments == ["api"]);
+        let media_type = aggregated::media_type(names, version);
+        return Ok(bytes_response(200, &media_type, Bytes::from(document.to_string())));
+    }
+    let found = match segments.as_slice() {
+        [] => Some(paths(names)),
+        ["version"] => Some(version()),
+        ["api"] => Some(core_versions(&server.core)),
+        ["apis"] => {
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(names)}))
+        }
+        ["api", version] => resources(names, "", version),
+        ["apis", group] => {
+            groups(names).into_iter().find(|found| found["name"] == *group).map(|mut found| {
+                found["kind"] = json!("APIGroup");
+                found["apiVersion"] = json!("v1");
+                found
+            })
+        }
+        ["apis", group, version] => {
+            names.short_group(group).and_then(|short| resources(names, short, version))
+        }
+        [".well-known", "openid-configuration"] => Some(openid_configuration(&server.core)),
+        ["openid", "v1", "jwks"] => Some(
+            json!({"keys": server.core.authenticators.tokens.keys().iter().map(apiserver_core::auth::PublicKey::jwk).collect::<Vec<_>>()}),
+        ),
+        _ => None,
+    };
+    let found = found.ok_or_else(ApiError::no_such_resource)?;
+    Ok(bytes_response(200, "application/json", Bytes::from(found.to_string())))
+}
+
+/// Media type of OpenAPI v2 in Protobuf. Clients request it with `@` instead of the last dot; older ones cannot parse that in a
+/// response, because media types may not contain the character.
+const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// Serves the OpenAPI documents. They are made per request, because they are rarely requested and large.
+async fn openapi(
+    server: &Arc<HttpServer>,
+    request: &Request<Incoming>,
+    version: &str,
+    rest: &str,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let accept = request.headers().get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
+    let protobuf = accept.is_some_and(|accept| accept.contains("proto-openapi.spec.v2"));
+    let (shared, rest, is_v2) = (server.clone(), rest.to_owned(), version == "v2");
+    let made = panics::spawn_blocking(move || {
+        let engine = &shared.core.engine;
+        match (is_v2, rest.as_str()) {
+            (true, "") if protobuf => Some((OPENAPI_V2_PROTOBUF, openapi::v2_protobuf(engine))),
+            (true, "") => Some(("application/json", openapi::v2_json(engine))),
+            (true, _) => None,
+            (false, "") => Some(("application/json", openapi::v3_index(engine))),
+            (false, path) => {
+                openapi::v3_document(engine, path).map(|json| ("application/json", json))
+            }
+        }
+    });
+    let (media_type, document) =
+        made.await.map_err(ApiError::internal)?.ok_or_else(ApiError::no_such_resource)?;
+    let packed = accepts_gzip(request.headers());
+    let mut response = large_response(vec![Bytes::from(document)], packed).await;
+    set_type(&mut response, media_type);
+    Ok(response)
+}
+
+/// The list of served paths.
+fn paths(names: &Names) -> Value {
+    let mut paths = vec![
+        "/.well-known/openid-configuration".to_owned(),
+        "/api".to_owned(),
+        "/api/v1".to_owned(),
+        "/apis".to_owned(),
+    ];
+    for group in groups(names) {
+        let name = group["name"].as_str().unwrap_or_default();
+        paths.push(format!("/apis/{name}"));
+        let versions = group["versions"].as_array().cloned().unwrap_or_default();
+        paths.extend(versions.iter().map(|version| {
+            format!("/apis/{}", version["groupVersion"].as_str().unwrap_or_default())
+        }));
+    }
+    paths.extend(
+        [
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/openid/v1/jwks",
+            "/readyz",
+            "/statusz",
+            "/version",
+        ]
+        .map(str::to_owned),
+    );
+    json!({ "paths": paths })
+}
+
+/// Commit shown by a build without a known commit, because clients expect a hash.
+const NO_COMMIT: &str = "0000000000000000000000000000000000000000";
+
+/// `/version`. `hack/lib.sh` sets the commit, its time and the tree state at build time; without them the values are those of a
+/// Kubernetes build without version information.
+fn version() -> Value {
+    let (major, minor) = RELEASE;
+    let compiler = env!("ORCH_RUSTC_VERSION");
+    json!({
+        "major": major,
+        "minor": minor,
+        "gitVersion": format!("v{major}.{minor}.0+orch-{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": option_env!("ORCH_COMMIT").unwrap_or(NO_COMMIT),
+        "gitTreeState": option_env!("ORCH_TREE_STATE").unwrap_or_default(),
+        "buildDate": option_env!("ORCH_BUILD_DATE").unwrap_or("1970-01-01T00:00:00Z"),
+        "goVersion": format!("rustc{compiler}"),
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, platform()),
+    })
+}
+
+/// The architecture as Go names it (`GOARCH`).
+fn platform() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn core_versions(server: &Server) -> Value {
+    let address = apiserver_core::config::advertised(&server.config);
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{
+            "clientCIDR": "0.0.0.0/0",
+            "serverAddress": std::net::SocketAddr::new(address, server.config.bind.port()).to_string(),
+        }],
+    })
+}
+
+/// The served groups except the core group, in the order of the schema, versions by priority.
+fn groups(names: &Names) -> Vec<Value> {
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    for resource in schema::resources().iter().filter(|resource| !resource.group.is_empty()) {
+        match found.iter_mut().find(|(group, _)| *group == resource.group) {
+            Some((_, versions)) if versions.contains(&resource.version) => {}
+            Some((_, versions)) => versions.push(resource.version),
+            None => found.push((resource.group, vec![resource.version])),
+        }
+    }
+    found.into_iter().map(|(group, versions)| group_json(names, group, versions)).collect()
+}
+
+fn group_json(names: &Names, group: &str, mut versions: Vec<&str>) -> Value {
+    versions.sort_by_key(|version| std::cmp::Reverse(version_priority(version)));
+    let versions: Vec<Value> = versions
+        .into_iter()
+        .map(|version| json!({"groupVersion": names.api_version(group, version), "version": version}))
+        .collect();
+    json!({"name": names.group(group), "versions": versions, "preferredVersion": versions.first()})
+}
+
+/// Sort key of API versions: stable before beta before alpha, then by number.
+pub(crate) fn version_priority(version: &str) -> (u8, u32, u32) {
+    let rest = version.trim_start_matches('v');
+    let number = |text: &str| text.parse().unwrap_or(0);
+    match (rest.split_once("beta"), rest.split_once("alpha")) {
+        (Some((major, minor)), _) => (1, number(major), number(minor)),
+        (None, Some((major, minor))) => (0, number(major), number(minor)),
+        (None, None) => (2, number(rest), 0),
+    }
+}
+
+fn resources(names: &Names, short_group: &str, version: &str) -> Option<Value> {
+    let served =
+        schema::resources().iter().filter(|row| row.group == short_group && row.version == version);
+    let rows: Vec<Value> = served.flat_map(|row| resource_rows(names, row)).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    Some(json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": names.api_version(short_group, version),
+        "resources": rows,
+    }))
+}
+
+fn resource_rows(names: &Names, row: &Resource) -> Vec<Value> {
+    let mut main = json!({
+        "name": row.plural,
+        "singularName": row.singular,
+        "namespaced": row.namespaced,
+        "kind": row.kind,
+        "verbs": row.verbs,
+    });
+    if !row.short_names.is_empty() {
+        main["shortNames"] = json!(row.short_names);
+    }
+    if !row.categories.is_empty() {
+        main["categories"] = json!(row.categories);
+    }
+    let mut rows = vec![main];
+    rows.extend(row.subresources.iter().map(|sub| {
+        let mut entry = json!({
+            "name": format!("{}/{}", row.plural, sub.name),
+            "singularName": "",
+            "namespaced": row.namespaced,
+            "kind": sub.kind,
+            "verbs": sub.verbs,
+        });
+        if (sub.group, sub.version) != (row.group, row.version) {
+            entry["group"] = json!(names.group(sub.group));
+            entry["version"] = json!(sub.version);
+        }
+        entry
+    }));
+    rows
+}
+
+fn openid_configuration(server: &Server) -> Value {
+    let issuer = server.authenticators.tokens.issuer();
+    let address = std::net::SocketAddr::new(
+        apiserver_core::config::advertised(&server.config),
+        server.config.bind.port(),
+    );
+    let mut algorithms: Vec<&str> = server
+        .authenticators
+        .tokens
+        .keys()
+        .iter()
+        .map(apiserver_core::auth::PublicKey::algorithm)
+        .collect();
+    algorithms.sort_unstable();
+    algorithms.dedup();
+    json!({
+        "issuer": issuer,
+        "jwks_uri": format!("https://{address}/openid/v1/jwks"),
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": algorithms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto_api::names::Profile;
+
+    #[test]
+    fn stable_versions_come_first() {
+        let names = Names::new(Profile::Kubernetes);
+        let groups = groups(names);
+        let autoscaling = groups.iter().find(|group| group["name"] == "autoscaling").unwrap();
+        assert_eq!(autoscaling["preferredVersion"]["version"], "v2");
+        assert!(version_priority("v1") > version_priority("v2beta3"));
+        assert!(version_priority("v2beta3") > version_priority("v2beta1"));
+    }
+
+    #[test]
+    fn subresources_name_their_own_group() {
+        let names = Names::new(Profile::Kubernetes);
+        let list = resources(names, "apps", "v1").unwrap();
+        let rows = list["resources"].as_array().unwrap();
+        let scale = rows.iter().find(|row| row["name"] == "deployments/scale").unwrap();
+        assert_eq!(
+            (scale["group"].as_str(), scale["version"].as_str()),
+            (Some("autoscaling"), Some("v1"))
+        );
+        assert!(resources(names, "apps", "v9").is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! Dispatches an authorized resource request to its verb. What the resource's row in the schema does not list is a 404 or 405.
+
+use std::sync::Arc;
+
+use apiserver_core::auth::User;
+use apiserver_core::context::RequestContext;
+use apiserver_core::options::DeleteOptions;
+use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
+use apiserver_core::server::Server;
+use apiserver_core::status::ApiError;
+use apiserver_core::subresources::{binding, eviction, reviews, scale, token};
+use apiserver_core::verbs::{self, VerbOutput};
+use apiserver_core::versions;
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{Format, Kind, Map, PatchType, Strictness, actors};
+use bytes::Bytes;
+use http::Request;
+use hyper::body::Incoming;
+
+use super::body;
+use super::negotiate::{self, PatchKind};
+
+/// Whether the request is proxied to a kubelet or a workload.
+#[must_use]
+pub fn is_proxied(request: &RequestInfo) -> bool {
+    let core = request.group.is_empty() && request.version == "v1";
+    let pod =
+        matches!(request.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy");
+    let other = request.subresource == "proxy";
+    core && match request.resource.as_str() {
+        "pods" => pod,
+        "nodes" | "services" => other,
+        _ => false,
+    }
+}
+
+/// Runs the verb of a resource request and returns its output in the requested version.
+///
+/// # Errors
+/// The error of the verb; 404 and 405 for what is not served.
+pub async fn dispatch(
+    server: &Server,
+    user: &User,
+    request: Request<Incoming>,
+    resource: &RequestInfo,
+    query: &Query,
+    accepted: Accepted,
+) -> Result<VerbOutput, ApiError> {
+    let requested_version = served(server, resource)?;
+    let kind = versions::stored_kind(&server.engine, server.names, &requested_version);
+    let call = RequestContext {
+        server,
+        request: resource,
+        kind,
+        requested_version,
+        user,
+        query,
+        accepted,
+    };
+    let mut outcome = serve_verb(&call, request).await?;
+    // Inserted first, because the number of warnings in a response is bounded.
+    if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
+        outcome.warnings.insert(0, warning);
+    }
+    Ok(outcome.as_version(&call.kind, &call.requested_version))
+}
+
+/// The warning for writers of a kind that no program here acts on. Writers of a status act on the kind themselves.
+fn stored_only_warning(request: &RequestInfo, kind: &Kind) -> Option<String> {
+    let writes = matches!(request.verb, Verb::Create | Verb::Update | Verb::Patch);
+    (writes && request.subresource.is_empty()).then(|| actors::stored_only_warning(kind)).flatten()
+}
+
+async fn serve_verb(
+    call: &RequestContext<'_>,
+    request: Request<Incoming>,
+) -> Result<VerbOutput, ApiError> {
+    let (server, resource, query) = (call.server, call.request, call.query);
+    match resource.verb {
+        Verb::Get if resource.subresource == "scale" => scale::get(call),
+        Verb::Get => verbs::get(call).await,
+        Verb::List => verbs::list(call).await,
+        Verb::Watch => verbs::watch(call).await,
+        Verb::Create => {
+            let (bytes, format) = object_body(server, request).await?;
+            create(call, bytes, format).await
+        }
+        Verb::Update => {
+            let (bytes, format) = object_body(server, request).await?;
+            update(call, bytes, format).await
+        }
+        Verb::Patch => {
+            let kind = patch_type(&request)?;
+            let bytes = body::read(request.into_body()).await?;
+            patch(call, kind, bytes).await
+        }
+        Verb::Delete | Verb::DeleteCollection => {
+            let options =
+                DeleteOptions::new(server.names, &delete_options(server, request).await?, query)?;
+            match resource.verb {
+                Verb::Delete => verbs::delete(call, &options).await,
+                _ => verbs::delete_collection(call, &options).await,
+            }
+        }
+    }
+}
+
+/// The kind of the request's resource, if the resource's row in the schema has the request's scope, subresource and verb.
+///
+/// # Errors
+/// 404 for an unknown resource, scope or subresource, 405 for a verb that it does not support.
+pub fn served(server: &Server, request: &RequestInfo) -> Result<Arc<Kind>, ApiError> {
+    let kind = server.engine.resource(&request.group, &request.version, &request.resource);
+    let kind = kind.ok_or_else(ApiError::no_such_resource)?;
+    check_served(request, kind)?;
+    Ok(kind.clone())
+}
+
+fn check_served(request: &RequestInfo, kind: &Kind) -> Result<(), ApiError> {
+    let row = kind.resource.ok_or_else(ApiError::no_such_resource)?;
+    let verbs = match request.subresource.as_str() {
+        "" => row.verbs,
+        name => row.subresource(name).ok_or_else(ApiError::no_such_resource)?.verbs,
+    };
+    let inside = !request.namespace.is_empty() && request.resource != "namespaces";
+    if inside && !row.namespaced {
+        return Err(ApiError::no_such_resource());
+    }
+    let across = row.namespaced && request.namespace.is_empty();
+    if across && !request.name.is_empty() {
+        return Err(ApiError::no_such_resource());
+    }
+    // Across all namespaces only list and watch are served, except for virtual resources, which have no list.
+    let only_read =
+        across && row.verbs.contains(&"list") && !matches!(request.verb, Verb::List | Verb::Watch);
+    if only_read || !verbs.contains(&request.verb.as_str()) {
+        return Err(ApiError::method_not_allowed());
+    }
+    Ok(())
+}
+
+async fn create(
+    call: &RequestContext<'_>,
+    bytes: Bytes,
+    format: Format,
+) -> Result<VerbOutput, ApiError> {
+    match (call.request.resource.as_str(), call.request.subresource.as_str()) {
+        ("bindings", "") | ("pods", "binding") => binding::create(call, &bytes, format).await,
+        ("pods", "eviction") => eviction::create(call, &bytes, format).await,
+        ("serviceaccounts", "token") => token::create(call, &bytes, format),
+        (_, "") if reviews::is_review(&call.kind) => reviews::create(call, &bytes, format),
+        (_, "") if call.request.name.is_empty() => verbs::create(call, bytes, format).await,
+        _ => Err(ApiError::method_not_allowed()),
+    }
+}
+
+async fn update(
+    call: &RequestContext<'_>,
+    bytes: Bytes,
+    format: Format,
+) -> Result<VerbOutput, ApiError> {
+    match Subresource::from_name(&call.request.subresource) {
+        Some(subresource) => verbs::update(call, subresource, bytes, format).await,
+        None if call.request.subresource == "scale" => scale::update(call, &bytes, format).await,
+        None => Err(ApiError::method_not_allowed()),
+    }
+}
+
+async fn patch(
+    call: &RequestContext<'_>,
+    kind: PatchType,
+    bytes: Bytes,
+) -> Result<VerbOutput, ApiError> {
+    match Subresource::from_name(&call.request.subresource) {
+        Some(subresource) => verbs::patch(call, subresource, kind, bytes).await,
+        None if call.request.subresource == "scale" => scale::patch(call, kind, &bytes).await,
+        None => Err(ApiError::method_not_allowed()),
+    }
+}
+
+/// Reads a request body with an object, and its format.
+async fn object_body(
+    server: &Server,
+    request: Request<Incoming>,
+) -> Result<(Bytes, Format), ApiError> {
+    let encoding = negotiate::body_encoding(request.headers(), server.names);
+    let encoding = encoding.ok_or_else(|| unsupported(server))?;
+    let bytes = body::read(request.into_body()).await?;
+    Ok((bytes, format(encoding)))
+}
+
+fn format(encoding: Encoding) -> Format {
+    match encoding {
+        Encoding::Json => Format::Json,
+        Encoding::Yaml => Format::Yaml,
+        Encoding::Protobuf => Format::Protobuf,
+    }
+}
+
+fn unsupported(server: &Server) -> ApiError {
+    let protobuf = server.names.protobuf_media_type();
+    ApiError::unsupported_media_type(&["application/json", "application/yaml", protobuf])
+}
+
+fn patch_type(request: &Request<Incoming>) -> Result<PatchType, ApiError> {
+    const SERVED: [&str; 3] = [
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        "application/strategic-merge-patch+json",
+    ];
+    match negotiate::patch_kind(request.headers()) {
+        Some(PatchKind::Json) => Ok(PatchType::Json),
+        Some(PatchKind::Merge) => Ok(PatchType::Merge),
+        Some(PatchKind::Strategic) => Ok(PatchType::Strategic),
+        // Server-side apply needs field managers, which the engine does not track.
+        Some(PatchKind::Apply) | None => Err(ApiError::unsupported_media_type(&SERVED)),
+    }
+}
+
+/// Reads `DeleteOptions` from the body, in any encoding; empty for an empty body.
+async fn delete_options(server: &Server, request: Request<Incoming>) -> Result<Map, ApiError> {
+    let encoding = negotiate::body_encoding(request.headers(), server.names);
+    let bytes = body::read(request.into_body()).await?;
+    if bytes.is_empty() {
+        return Ok(Map::new());
+    }
+    let format = format(encoding.ok_or_else(|| unsupported(server))?);
+    let kind = server.engine.kind("", "v1", "DeleteOptions");
+    let kind = kind.ok_or_else(|| apiserver_core::server::missing_kind("DeleteOptions"))?;
+    let decoded = server.engine.decode(kind, format, &bytes, Strictness::Ignore);
+    decoded
+        .map(|decoded| decoded.object.fields)
+        .map_err(|error| ApiError::bad_request(error.to_string()))
+}

@@ -1,0 +1,368 @@
+//! One request from its head to its response: parse, authenticate, authorize, run the verb, encode, count.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use apiserver_core::auth::is_health;
+use apiserver_core::auth::{
+    Attributes, ClientCertificate, Decision, Subject, User, effective_user,
+};
+use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo};
+use apiserver_core::status::ApiError;
+use apiserver_core::verbs::{VerbOutput, VerbResponse, about_deleted};
+use bytes::Bytes;
+use http::header::{HeaderName, RETRY_AFTER, WARNING};
+use http::{HeaderValue, Method, Request, Response};
+use hyper::body::Incoming;
+use proto_daemon::connections::Connection;
+use proto_daemon::panics::{Panicked, isolate};
+
+use super::body::{self, ResponseBody};
+use super::labels::Labels;
+use super::routes::{self, Target};
+use super::{compress, dispatch, negotiate, render, watch, websocket};
+use crate::discovery;
+use crate::labels::RequestKind;
+use crate::server::HttpServer;
+
+/// The client of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// The verified client certificate, if the client presented one.
+    pub certificate: Option<Arc<ClientCertificate>>,
+    /// The connection, for its admission state; unset in tests.
+    pub connection: Option<Connection>,
+}
+
+/// Serves one request. Errors become a Status, a panic becomes a 500.
+pub async fn handle(
+    server: Arc<HttpServer>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let line = format!("{} {}", request.method(), request.uri().path());
+    let served = isolate(serve(server.clone(), peer, request)).await.and_then(|served| served);
+    served.unwrap_or_else(|panicked| {
+        tracing::error!(request = line, %panicked, "request panicked; the response is a 500");
+        failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
+    })
+}
+
+/// Whether the request changes stored objects. Proxied requests do not: they end when their client disconnects.
+fn is_write(method: &Method, target: &Target) -> bool {
+    match target {
+        Target::Resource(resource) => {
+            !matches!(*method, Method::GET | Method::HEAD) && !dispatch::is_proxied(resource)
+        }
+        Target::NonResource(_) => false,
+    }
+}
+
+/// Runs `work` to completion even if the returned future is dropped.
+async fn run_to_completion<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Panicked>> + Send + 'static,
+) -> Result<T, Panicked> {
+    let ended = tokio::spawn(work).await;
+    ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }))
+}
+
+/// Message of the 500 after a panic; the words are Kubernetes'.
+const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
+
+async fn serve(
+    server: Arc<HttpServer>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Panicked> {
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let target = query
+        .check_len()
+        .and_then(|()| routes::parse(request.method(), request.uri().path(), &query));
+    let writes = target.as_ref().is_ok_and(|target| is_write(request.method(), target));
+    let work = serve_with_metrics(server, peer, request, query, target);
+    // A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too.
+    if writes { run_to_completion(isolate(work)).await } else { Ok(work.await) }
+}
+
+async fn serve_with_metrics(
+    server: Arc<HttpServer>,
+    peer: Peer,
+    request: Request<Incoming>,
+    query: Query,
+    target: Result<Target, ApiError>,
+) -> Response<ResponseBody> {
+    let started = Instant::now();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let labels = Labels::new(&server.core.engine, &method, target.as_ref().ok());
+    let accepted = negotiate::accepted(request.headers(), server.core.names);
+    let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
+    let in_flight = server.metrics.started(labels.kind());
+    let outcome = match target {
+        Ok(target) => {
+            let parsed = ParsedRequest {
+                target: &target,
+                query: &query,
+                kind: labels.kind(),
+                accepted: accepted.ok(),
+            };
+            authenticate_and_serve(&server, &peer, request, parsed).await
+        }
+        Err(error) => Err(error),
+    };
+    drop(in_flight);
+    let mut response = outcome.unwrap_or_else(|error| failure(&server, encoding, &error));
+    if method == Method::HEAD {
+        *response.body_mut() = body::full(Bytes::new());
+    }
+    let took = started.elapsed();
+    server.metrics.finished(&labels, response.status(), took);
+    tracing::debug!(%method, path, status = response.status().as_u16(), ?took, "answered");
+    response
+}
+
+/// The parsed head of a request.
+struct ParsedRequest<'a> {
+    target: &'a Target,
+    query: &'a Query,
+    kind: RequestKind,
+    accepted: Option<Accepted>,
+}
+
+async fn authenticate_and_serve(
+    server: &Arc<HttpServer>,
+    peer: &Peer,
+    request: Request<Incoming>,
+    parsed: ParsedRequest<'_>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let ParsedRequest { target, query, kind, accepted } = parsed;
+    if let Target::NonResource(path) = target
+        && is_health(path)
+    {
+        // Health checks need no credentials: a kubelet or init system that restarts the server has none.
+        return discovery::serve(server, &request, path).await;
+    }
+    let requester = server.core.authenticators.authenticate(
+        &*server.core,
+        peer.certificate.as_deref(),
+        request.headers(),
+    )?;
+    let authenticated = requester.is_in(apiserver_core::auth::AUTHENTICATED);
+    if authenticated {
+        peer.connection.iter().for_each(Connection::authenticated);
+    }
+    let group = server.core.names.group("authentication");
+    let user =
+        effective_user(server.core.authorizer.as_ref(), requester, request.headers(), &group)?;
+    let permit = server.overload.admit(kind, &user)?;
+    authorize(server, &user, request.method(), target)?;
+    if authenticated || matches!(target, Target::Resource(_)) {
+        peer.connection.iter().for_each(Connection::authorized);
+    }
+    let response = match target {
+        Target::NonResource(path) => discovery::serve(server, &request, path).await?,
+        Target::Resource(resource) => {
+            serve_resource(server, &user, request, resource, query, accepted).await?
+        }
+    };
+    // The permit of a stream is held until its body ends.
+    let streams = kind == RequestKind::LongRunning;
+    Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
+}
+
+fn authorize(
+    server: &HttpServer,
+    user: &User,
+    method: &Method,
+    target: &Target,
+) -> Result<(), ApiError> {
+    let method = method.as_str().to_ascii_lowercase();
+    let (verb, subject) = match target {
+        Target::NonResource(path) => (method.as_str(), Subject::Path(path)),
+        Target::Resource(r) => (r.verb.as_str(), r.subject()),
+    };
+    let attributes = Attributes { user, verb, subject };
+    let authorization = server.core.authorizer.authorize(&attributes);
+    if authorization.decision == Decision::Allow {
+        return Ok(());
+    }
+    let text = attributes.denial(&authorization.reason);
+    Err(match target {
+        Target::NonResource(_) => {
+            ApiError::forbidden(apiserver_core::status::About::default(), &text)
+        }
+        Target::Resource(r) => ApiError::forbidden(r.about(), &text),
+    })
+}
+
+async fn serve_resource(
+    server: &Arc<HttpServer>,
+    user: &User,
+    mut request: Request<Incoming>,
+    resource: &RequestInfo,
+    query: &Query,
+    accepted: Option<Accepted>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    if !websocket::is_stream_upgrade(request.headers(), resource) {
+        return serve_resource_plain(server, user, request, resource, query, accepted).await;
+    }
+    let upgrade = websocket::take_upgrade(&mut request, resource);
+    let response = serve_resource_plain(server, user, request, resource, query, accepted).await?;
+    Ok(upgrade.accept(response))
+}
+
+async fn serve_resource_plain(
+    server: &Arc<HttpServer>,
+    user: &User,
+    request: Request<Incoming>,
+    resource: &RequestInfo,
+    query: &Query,
+    accepted: Option<Accepted>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    if dispatch::is_proxied(resource) {
+        dispatch::served(&server.core, resource)?;
+        return server.nodes.proxy(&server.core, request, resource, query).await;
+    }
+    let accepted = accepted
+        .ok_or_else(|| ApiError::not_acceptable(server.core.names.protobuf_media_type()))?;
+    let accepted = accepted.with_include(query)?;
+    let packed = compress::is_accepted(request.headers());
+    let outcome =
+        dispatch::dispatch(&server.core, user, request, resource, query, accepted).await?;
+    let VerbOutput { response, warnings } = outcome;
+    let mut response = encode_response(server, accepted, query, response, packed).await?;
+    for warning in warnings.iter().take(WARNINGS_MAX) {
+        if let Ok(value) = HeaderValue::from_str(&warning_text(warning)) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+    Ok(response)
+}
+
+/// Most warnings in one response, because headers are bounded.
+const WARNINGS_MAX: usize = 16;
+
+/// A `Warning` header value (RFC 7234 section 5.5): code 299, agent `-`.
+fn warning_text(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+async fn encode_response(
+    server: &Arc<HttpServer>,
+    accepted: Accepted,
+    query: &Query,
+    response: VerbResponse,
+    packed: bool,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let names = server.core.names;
+    let encoding = accepted.encoding;
+    let one = |code: u16, bytes: Bytes| {
+        let mut response = Response::new(body::parts(with_final_newline(
+            encoding,
+            vec![pretty(query, encoding, bytes)],
+        )));
+        *response.status_mut() = body::status_code(code);
+        body::set_type(&mut response, encoding.media_type(names));
+        Ok(response)
+    };
+    match response {
+        VerbResponse::Stored { code, record } => {
+            one(code, render::stored(&server.core, accepted, &record, true)?)
+        }
+        VerbResponse::Object { code, object } => {
+            one(code, render::object(&server.core, accepted, &object)?)
+        }
+        VerbResponse::List { kind, meta, items } => {
+            let parts = render::collection(&server.core, accepted, &kind, &meta, &items)?;
+            let parts = match query.flag("pretty") {
+                true => vec![pretty(query, encoding, Bytes::from(parts.concat()))],
+                false => parts,
+            };
+            let mut response =
+                compress::response(with_final_newline(encoding, parts), packed).await;
+            body::set_type(&mut response, encoding.media_type(names));
+            Ok(response)
+        }
+        VerbResponse::Watch(start) => {
+            let streamed = match encoding {
+                Encoding::Protobuf => format!("{};stream=watch", names.protobuf_media_type()),
+                _ => "application/json".to_owned(),
+            };
+            let mut response = Response::new(watch::body(server.clone(), *start, accepted));
+            body::set_type(&mut response, &streamed);
+            Ok(response)
+        }
+        VerbResponse::Deleted { record } => {
+            let about = about_deleted(record.object());
+            let status = apiserver_core::status::success(200, about, record.object().uid());
+            one(200, render::status(names, encoding, &status))
+        }
+        VerbResponse::Success { code } => {
+            let status =
+                apiserver_core::status::success(code, apiserver_core::status::About::default(), "");
+            one(code, render::status(names, encoding, &status))
+        }
+    }
+}
+
+/// Appends a newline to JSON, as kube-apiserver does.
+fn with_final_newline(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
+    if encoding == Encoding::Json {
+        parts.push(Bytes::from_static(b"\n"));
+    }
+    parts
+}
+
+fn pretty(query: &Query, encoding: Encoding, bytes: Bytes) -> Bytes {
+    if encoding != Encoding::Json || !query.flag("pretty") {
+        return bytes;
+    }
+    let tree = serde_json::from_slice::<serde_json::Value>(&bytes);
+    tree.and_then(|tree| serde_json::to_vec_pretty(&tree)).map_or(bytes, Bytes::from)
+}
+
+/// The response of a failed request: the Status in `encoding`, with `Retry-After` and `WWW-Authenticate` where they apply.
+pub fn failure(
+    server: &HttpServer,
+    encoding: Encoding,
+    error: &ApiError,
+) -> Response<ResponseBody> {
+    let bytes = render::status(server.core.names, encoding, error.status());
+    let bytes = Bytes::from(with_final_newline(encoding, vec![bytes]).concat());
+    let mut response =
+        body::bytes_response(error.code(), encoding.media_type(server.core.names), bytes);
+    if let Some(seconds) = error.retry_after_seconds() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if error.code() == 401 {
+        let name = HeaderName::from_static("www-authenticate");
+        response.headers_mut().insert(name, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_writes_outlive_their_client() {
+        let pod = "/api/v1/namespaces/a/pods/b";
+        for (method, path, expected) in [
+            (Method::POST, "/api/v1/namespaces/a/pods", true),
+            (Method::PATCH, pod, true),
+            (Method::DELETE, pod, true),
+            (Method::POST, "/api/v1/namespaces/a/pods/b/eviction", true),
+            (Method::GET, pod, false),
+            (Method::POST, "/api/v1/namespaces/a/pods/b:80/proxy/x", false),
+            (Method::POST, "/api/v1/namespaces/a/pods/b/exec", false),
+            (Method::PUT, "/api/v1/namespaces/a/services/b/proxy/x", false),
+            (Method::POST, "/api/v1/nodes/b/proxy/run/a/b/c", false),
+            (Method::POST, "/openapi/v2", false),
+        ] {
+            let target = routes::parse(&method, path, &Query::parse("")).expect("a target");
+            assert_eq!(is_write(&method, &target), expected, "{method} {path}");
+        }
+    }
+}

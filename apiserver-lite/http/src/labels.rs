@@ -1,0 +1,111 @@
+//! Metric labels of a request. All values come from closed sets, so that clients cannot create new time series.
+
+use apiserver_core::request::Verb;
+use apiserver_schema::Engine;
+use http::Method;
+
+use super::routes::Target;
+
+/// Class of a request for the in-flight limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// It reads.
+    ReadOnly,
+    /// It changes something.
+    Mutating,
+    /// It streams.
+    LongRunning,
+}
+
+impl RequestKind {
+    /// The name in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "readOnly",
+            Self::Mutating => "mutating",
+            Self::LongRunning => "longRunning",
+        }
+    }
+}
+
+/// Labels of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels {
+    /// Verb in upper case.
+    pub verb: &'static str,
+    /// Group of the resource; like the next three, empty for a resource that is not served.
+    pub group: String,
+    /// Version of the resource.
+    pub version: String,
+    /// Plural name of the resource.
+    pub resource: String,
+    /// Subresource.
+    pub subresource: String,
+    /// `namespace`, `cluster` or `resource`.
+    pub scope: &'static str,
+}
+
+impl Labels {
+    /// Labels of a request to `target`; `None` for one that could not be parsed.
+    #[must_use]
+    pub fn new(engine: &Engine, method: &Method, target: Option<&Target>) -> Self {
+        let Some(Target::Resource(r)) = target else {
+            return Self { verb: method_label(method), ..Self::default() };
+        };
+        let verb = verb_label(r.verb);
+        let row = engine.resource(&r.group, &r.version, &r.resource).and_then(|kind| kind.resource);
+        let Some(row) = row else { return Self { verb, ..Self::default() } };
+        let scope = match (r.name.is_empty(), r.namespace.is_empty()) {
+            (false, _) => "resource",
+            (true, false) => "namespace",
+            (true, true) => "cluster",
+        };
+        Self {
+            verb,
+            group: r.group.clone(),
+            version: r.version.clone(),
+            resource: r.resource.clone(),
+            subresource: row.subresource(&r.subresource).map_or("", |row| row.name).to_owned(),
+            scope,
+        }
+    }
+
+    /// Class of the request for the in-flight limits.
+    #[must_use]
+    pub fn kind(&self) -> RequestKind {
+        let streamed = matches!(
+            self.subresource.as_str(),
+            "proxy" | "exec" | "attach" | "portforward" | "log"
+        );
+        match self.verb {
+            "WATCH" => RequestKind::LongRunning,
+            _ if streamed => RequestKind::LongRunning,
+            "GET" | "LIST" => RequestKind::ReadOnly,
+            _ => RequestKind::Mutating,
+        }
+    }
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
+
+fn verb_label(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Get => "GET",
+        Verb::List => "LIST",
+        Verb::Watch => "WATCH",
+        Verb::Create => "POST",
+        Verb::Update => "PUT",
+        Verb::Patch => "PATCH",
+        Verb::Delete => "DELETE",
+        Verb::DeleteCollection => "DELETECOLLECTION",
+    }
+}

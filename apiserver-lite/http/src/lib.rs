@@ -1,0 +1,28 @@
+//! io: HTTP over `apiserver_core`: connections, routing, content negotiation, bodies and streams, discovery, proxies to nodes and
+//! workloads. The verbs themselves are in `apiserver_core::verbs`.
+
+mod body;
+mod compress;
+mod discovery;
+mod dispatch;
+mod handler;
+mod labels;
+mod metrics;
+mod negotiate;
+mod node_proxy;
+mod overload;
+mod render;
+mod routes;
+mod serve;
+mod server;
+mod upgrade;
+mod watch;
+mod watch_batching;
+mod websocket;
+
+pub use metrics::Metrics;
+pub use node_proxy::{NodeProxy, NodeProxyError};
+pub use overload::Overload;
+pub use serve::serve;
+pub use server::HttpServer;
+pub use watch_batching::WatchBatches;

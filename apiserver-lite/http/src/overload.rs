@@ -1,0 +1,166 @@
+//! Limits of requests in flight: further ones get a 429. Reads, writes and streams are limited separately, in total and per
+//! user; short requests of `system:masters` are exempt.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apiserver_core::auth::User;
+use apiserver_core::status::ApiError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::labels::RequestKind;
+
+/// Most read requests in flight (`--max-requests-inflight` in kube-apiserver).
+const READING_MAX: usize = 400;
+/// Most mutating requests in flight (`--max-mutating-requests-inflight` in kube-apiserver).
+const CHANGING_MAX: usize = 200;
+/// A user other than an administrator may have one part in this many of the short requests.
+const USER_SHARE: usize = 4;
+/// Most watches, logs and proxied sessions: a few kilobytes each, several per node of a large cluster.
+const STREAMS_MAX: usize = 32_768;
+/// Most streams of one user. A controller has a few dozen.
+const STREAMS_OF_USER_MAX: usize = 8_192;
+
+/// The limits of requests in flight and the permits in use.
+pub struct Overload {
+    reading: Arc<Semaphore>,
+    changing: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
+}
+
+impl Default for Overload {
+    fn default() -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self {
+            reading: places(READING_MAX),
+            changing: places(CHANGING_MAX),
+            streams: places(STREAMS_MAX),
+            by_user: Arc::default(),
+        }
+    }
+}
+
+/// The permit of one request; a stream holds it until its body ends.
+pub struct InFlightPermit {
+    _permit: Option<OwnedSemaphorePermit>,
+    _user: Option<UserPermit>,
+}
+
+/// Class of requests with a limit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum RequestClass {
+    Reading,
+    Changing,
+    Streams,
+}
+
+/// Counts one request of a user while it exists.
+struct UserPermit {
+    by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
+    key: (RequestClass, String),
+}
+
+impl Drop for UserPermit {
+    fn drop(&mut self) {
+        let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_user.get_mut(&self.key) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                by_user.remove(&self.key);
+            }
+        }
+    }
+}
+
+impl Overload {
+    /// A permit for a request of `kind` by `user`.
+    ///
+    /// # Errors
+    /// 429 when the limit of the class or the user is reached.
+    pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
+        let is_master = user.is_in(apiserver_core::auth::MASTERS);
+        let (class, free, of_user_max) = match kind {
+            RequestKind::LongRunning => (RequestClass::Streams, &self.streams, STREAMS_OF_USER_MAX),
+            RequestKind::ReadOnly => {
+                (RequestClass::Reading, &self.reading, READING_MAX / USER_SHARE)
+            }
+            RequestKind::Mutating => {
+                (RequestClass::Changing, &self.changing, CHANGING_MAX / USER_SHARE)
+            }
+        };
+        let is_exempt = is_master && class != RequestClass::Streams;
+        let permit = free.clone().try_acquire_owned().ok();
+        if is_exempt {
+            return Ok(InFlightPermit { _permit: permit, _user: None });
+        }
+        let permit = permit.ok_or_else(too_many)?;
+        let user_permit = self.acquire_for_user(class, user, of_user_max)?;
+        Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit) })
+    }
+
+    fn acquire_for_user(
+        &self,
+        class: RequestClass,
+        user: &User,
+        max: usize,
+    ) -> Result<UserPermit, ApiError> {
+        let key = (class, user.name.clone());
+        let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_user.entry(key.clone()).or_default();
+        if *count >= max {
+            return Err(too_many());
+        }
+        *count += 1;
+        Ok(UserPermit { by_user: self.by_user.clone(), key })
+    }
+}
+
+fn too_many() -> ApiError {
+    ApiError::too_many_requests("Too many requests, please try again later.", 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_a_part_of_all_places() {
+        let overload = Overload::default();
+        let user = |name: &str| User { name: name.to_owned(), ..User::default() };
+        let write = |name: &str| overload.admit(RequestKind::Mutating, &user(name));
+        let of_one: Vec<_> = (0..CHANGING_MAX / USER_SHARE).map(|_| write("a").unwrap()).collect();
+        let refused = write("a").err().unwrap();
+        assert_eq!((refused.code(), refused.retry_after_seconds()), (429, Some(1)));
+        assert!(overload.admit(RequestKind::ReadOnly, &user("a")).is_ok());
+        assert!(overload.admit(RequestKind::LongRunning, &user("a")).is_ok());
+        let others: Vec<_> = ["b", "c", "d"]
+            .iter()
+            .flat_map(|name| (0..CHANGING_MAX / USER_SHARE).map(|_| write(name).unwrap()))
+            .collect();
+        assert_eq!(write("e").err().map(|error| error.code()), Some(429), "all are taken");
+        assert!(overload.admit(RequestKind::Mutating, &User::server()).is_ok());
+        drop(of_one);
+        assert!(write("e").is_ok() && write("a").is_ok());
+        drop(others);
+        assert!(overload.by_user.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn streams_of_one_user_leave_places_to_others() {
+        let overload = Overload::default();
+        let user = |name: &str| User { name: name.to_owned(), ..User::default() };
+        let stream = |name: &str| overload.admit(RequestKind::LongRunning, &user(name));
+        let of_one: Vec<_> = (0..STREAMS_OF_USER_MAX).map(|_| stream("a").unwrap()).collect();
+        assert_eq!(stream("a").err().map(|error| error.code()), Some(429));
+        let mut others: Vec<_> = Vec::new();
+        for name in ["b", "c", "d"] {
+            others.extend((0..STREAMS_OF_USER_MAX).map(|_| stream(name).unwrap()));
+        }
+        assert_eq!(stream("e").err().map(|error| error.code()), Some(429), "all are taken");
+        drop(of_one);
+        assert!(stream("e").is_ok() && stream("a").is_ok());
+        drop(others);
+        assert!(overload.by_user.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,32 @@
+//! What all connections share: the core and what only HTTP needs.
+
+use std::sync::Arc;
+
+use apiserver_core::server::Server;
+use proto_daemon::admin::AdminPages;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+use crate::node_proxy::NodeProxy;
+use crate::overload::Overload;
+use crate::watch_batching::WatchBatches;
+
+/// The state of an API server behind its listener.
+pub struct HttpServer {
+    /// Objects, rules and users.
+    pub core: Arc<Server>,
+    /// Connects to kubelets and workloads.
+    pub nodes: NodeProxy,
+    /// Groups of watches of the same collection.
+    pub watch_batches: WatchBatches,
+    /// Limits of requests in flight.
+    pub overload: Overload,
+    /// Health, metrics and task status pages.
+    pub pages: AdminPages,
+    /// Counters and durations.
+    pub metrics: Metrics,
+    /// Cancelled when shutdown begins; requests are still served, `/readyz` fails.
+    pub about_to_stop: CancellationToken,
+    /// Cancelled when the listener closes; ends watches and other long-running requests.
+    pub stopping: CancellationToken,
+}

@@ -1,102 +1,41 @@
 //! Startup: [`build`] does everything that can fail before forwarding begins.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use proto_api::core::v1::Node;
-use proto_client::config::file;
+use proto_client::Client;
 use proto_client::metrics::RequestMetrics;
-use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::health::{Health, Scope};
-use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
-use proxy_dns::ZoneError;
-use proxy_kernel::{CommitError, KernelFeatures, NftMonitor, OpenError, Socket, Transport};
-use proxy_nameserver::NameMetrics;
-use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_kernel::{NftMonitor, Socket, Transport};
+use proxy_pod_routes::router;
 use proxy_rules::Dataplane;
-use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::Counting;
-use proxy_rules::stale_flow_log::StaleFlowLog;
+use proxy_sync::conntrack_cleanup;
+use proxy_sync::counters::ServiceCounters;
+use proxy_sync::desired::Desired;
+use proxy_sync::driver::{Driver, SyncIntervals, ThreadError};
+use proxy_sync::metrics::ProxyMetrics;
 use proxy_userspace::ForwardMetrics;
 
-use crate::addresses;
-use crate::config::{BindFailure, Config, DetectLocal, LoopbackNodePorts, PodRoutes};
-use crate::conntrack_cleanup;
-use crate::counters::ServiceCounters;
-use crate::desired::Desired;
+use crate::build_error::BuildError;
+use crate::config::{Config, LoopbackNodePorts, PodRoutes};
 use crate::dns::{self, Nameserver};
-use crate::driver::{Driver, SyncIntervals, ThreadError};
+use crate::forwarding_path::NetfilterHandle;
 use crate::health_check;
+use crate::health_metrics::HealthMetrics;
 use crate::health_page::HealthPage;
 use crate::host;
 use crate::local_node;
 use crate::loopback;
-use crate::metrics::{HealthMetrics, ProxyMetrics};
 use crate::metrics_page::MetricsPage;
-use crate::mode::NetfilterHandle;
-use crate::router;
-use crate::sources::{self, ChangeHandler, ChangeHandlers};
-
-/// NFLOG group for packets of stale flows; high, so that it does not collide with groups that other software uses.
-const STALE_FLOW_GROUP: u16 = 0x4f50;
-
-/// Interval and deadline of requests for the Node object while it has no pod CIDRs.
-const NODE_POLL: Duration = Duration::from_secs(1);
-const NODE_PATIENCE: Duration = Duration::from_secs(300);
-
-/// The proxy cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// Neither a kubeconfig nor an in-cluster configuration exists.
-    #[error("no client configuration found: set --kubeconfig")]
-    NoClientConfig,
-    /// The kubeconfig is invalid.
-    #[error("load the client configuration")]
-    ClientConfig(#[source] proto_client::config::ConfigError),
-    /// `--master` is not a URL.
-    #[error("--master {0:?} is not a URL")]
-    Master(String),
-    /// The TLS configuration is invalid.
-    #[error("create the API client")]
-    Client(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The netlink socket cannot be opened.
-    #[error("open a netlink socket to netfilter")]
-    Kernel(#[from] OpenError),
-    /// The kernel refused the probe transactions.
-    #[error("probe the kernel's nf_tables features")]
-    KernelFeatures(#[source] CommitError),
-    /// Two metrics have the same name.
-    #[error("register metrics")]
-    Metrics(#[from] prometheus::Error),
-    /// The cluster domain is not a DNS name.
-    #[error("prepare the DNS zone")]
-    Names(#[from] ZoneError),
-    /// The address is in use and `bindAddressHardFail` is set.
-    #[error("listen at {0}")]
-    Bind(SocketAddr, #[source] std::io::Error),
-    /// `--detect-local-mode=NodeCIDR` is set and the Node object has no pod CIDRs.
-    #[error("node {0} has no spec.podCIDRs")]
-    NodeBlocks(String),
-    /// The thread cannot be created.
-    #[error("start the conntrack cleanup thread")]
-    ConntrackCleanup(#[source] std::io::Error),
-}
-
-/// Version and commit, for `/version` and the metric `build_info`.
-pub(crate) const BUILD: BuildInfo = BuildInfo {
-    version: env!("CARGO_PKG_VERSION"),
-    commit: match option_env!("ORCH_COMMIT") {
-        Some(commit) => commit,
-        None => "unknown",
-    },
-};
+use crate::sources::{self, ChangeHandlers};
+use crate::startup::{self, BUILD};
+use crate::tables;
 
 /// The proxy in nftables mode, built but not running.
 pub struct NftablesProxy<T = Socket> {
@@ -116,11 +55,12 @@ pub async fn build<T: Transport>(
     config: Config,
     kernel: NetfilterHandle<T>,
 ) -> Result<NftablesProxy<T>, BuildError> {
-    let client = client(&config)?;
+    let client = startup::client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
     host::protect_from_oom(config.oom_score_adj);
-    let config = with_protected(&client, with_node_blocks(&client, config).await?);
+    let config =
+        startup::with_protected(&client, startup::with_node_blocks(&client, config).await?);
     if config.settings.cluster_cidrs.iter().any(|block| !block.is_ipv4()) {
         host::forward_ipv6();
     }
@@ -131,8 +71,8 @@ pub async fn build<T: Transport>(
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
     let NetfilterHandle { session, features } = kernel;
-    let layout = layout(&features, &config);
-    let stale_flow_log = stale_flow_log(&layout);
+    let layout = tables::layout(&features, &config);
+    let stale_flow_log = tables::stale_flow_log(&layout);
     let desired = Arc::new(Desired::new(Dataplane::new(layout)));
     let cleanup_queue = conntrack_cleanup::start(
         metrics.clone(),
@@ -163,11 +103,11 @@ pub async fn build<T: Transport>(
     let health =
         Health::new(readiness).with("forwarding-current", Scope::Live, move || sync_health.check());
     let forwards = desired.clone();
-    let nameserver = nameserver(&config, forwards, &registry, &prefix, &status)?;
+    let nameserver = startup::nameserver(&config, forwards, &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
     let health_counts = HealthMetrics::register(&pages.metrics, &prefix)?;
-    let health_server = bind(config.health_address, &config).await?;
-    let metrics_server = bind(config.metrics_address, &config).await?;
+    let health_server = startup::bind(config.health_address, &config).await?;
+    let metrics_server = startup::bind(config.metrics_address, &config).await?;
     Ok(NftablesProxy {
         client,
         config,
@@ -179,150 +119,6 @@ pub async fn build<T: Transport>(
         health_server,
         metrics_server,
     })
-}
-
-/// Binds a server. Whether a failure is an error or a warning depends on `bindAddressHardFail`.
-pub(crate) async fn bind(
-    address: SocketAddr,
-    config: &Config,
-) -> Result<Option<AdminServer>, BuildError> {
-    match (AdminServer::bind(address).await, config.bind_failure) {
-        (Ok(server), _) => Ok(Some(server)),
-        (Err(error), BindFailure::End) => Err(BuildError::Bind(address, error)),
-        (Err(error), BindFailure::Warn) => {
-            tracing::warn!(%address, %error, "cannot serve health and metrics");
-            Ok(None)
-        }
-    }
-}
-
-/// The DNS server, with `--dns`.
-pub(crate) fn nameserver(
-    config: &Config,
-    forwards: Arc<dyn ChangeHandler>,
-    registry: &Metrics,
-    prefix: &str,
-    status: &StatusBoard,
-) -> Result<Option<Nameserver>, BuildError> {
-    let Some(settings) = config.dns.clone() else { return Ok(None) };
-    Ok(Some(Nameserver {
-        zone: dns::zone(&settings, config.names)?,
-        pods: config.settings.cluster_cidrs.clone(),
-        names: config.names,
-        forwards,
-        metrics: NameMetrics::register(registry, prefix)?,
-        status: status.task("names"),
-        settings,
-    }))
-}
-
-/// Port of the kubelet's HTTPS server by default.
-const KUBELET_PORT: u16 = 10250;
-
-/// Adds to the configuration the sockets that no Service may claim by an external address: the API server's, if its
-/// URL has an IP address, and those of the kubelet and of this proxy at the node's addresses.
-pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
-    let server = &client.config().server;
-    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
-    let port = server.port_u16().unwrap_or(443);
-    let api_server = host.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port));
-    let node = addresses::local().unwrap_or_else(|error| {
-        tracing::warn!(
-            %error,
-            "cannot list the node's addresses; external addresses of services may take ports of the node"
-        );
-        BTreeSet::new()
-    });
-    let ports = [KUBELET_PORT, config.health_address.port(), config.metrics_address.port()];
-    let own = node.iter().flat_map(|ip| ports.map(|port| SocketAddr::new(*ip, port)));
-    config.settings.protected = own.chain(api_server).collect();
-    let here = api_server.filter(|at| node.contains(&at.ip())).map(|at| at.port());
-    config.settings.kept_ports = ports.into_iter().chain(here).filter(|port| *port != 0).collect();
-    config
-}
-
-/// Adds the node's pod CIDRs to the configuration with `--detect-local-mode=NodeCIDR`. Waits until the Node object has
-/// some.
-pub(crate) async fn with_node_blocks(
-    client: &Client,
-    mut config: Config,
-) -> Result<Config, BuildError> {
-    if config.detect_local == DetectLocal::Static {
-        return Ok(config);
-    }
-    let nodes = client.all::<Node>();
-    let blocks = async {
-        loop {
-            match nodes.find(&config.node_name).await {
-                Ok(Some(node)) => {
-                    let blocks = local_node::pod_blocks(&node);
-                    if !blocks.is_empty() {
-                        return blocks;
-                    }
-                    tracing::info!(
-                        node = config.node_name,
-                        "waiting for spec.podCIDRs of this node"
-                    );
-                }
-                Ok(None) => tracing::info!(
-                    node = config.node_name,
-                    "waiting for the Node object of this node"
-                ),
-                Err(error) => {
-                    tracing::warn!(
-                        error = %chain(&error),
-                        "cannot get the Node object of this node; trying again"
-                    )
-                }
-            }
-            tokio::time::sleep(NODE_POLL).await;
-        }
-    };
-    let blocks = tokio::time::timeout(NODE_PATIENCE, blocks).await;
-    let blocks = blocks.map_err(|_| BuildError::NodeBlocks(config.node_name.clone()))?;
-    config.settings.local_traffic = local_node::local_traffic(&blocks);
-    Ok(config)
-}
-
-/// The layout of the tables on this kernel.
-pub fn layout(features: &KernelFeatures, config: &Config) -> Layout {
-    if features.families.len() < FAMILIES.len() || features.owner_flags == TableFlags::NONE {
-        tracing::info!(
-            ?features,
-            "this kernel lacks an address family or table ownership; forwarding without it"
-        );
-    }
-    Layout {
-        table: config.table.clone(),
-        flags: features.owner_flags,
-        families: features.families.clone(),
-        settings: config.settings.clone(),
-    }
-}
-
-/// The stale flow log of tables with this layout.
-pub fn stale_flow_log(layout: &Layout) -> StaleFlowLog {
-    StaleFlowLog::new(&layout.table, layout.flags, &layout.families, STALE_FLOW_GROUP)
-}
-
-pub(crate) fn client(config: &Config) -> Result<Client, BuildError> {
-    let environment = |name: &str| std::env::var(name).ok();
-    let mut client = match &config.kubeconfig {
-        Some(path) => file::load(path, None).map_err(BuildError::ClientConfig)?,
-        None => match ClientConfig::in_cluster(config.names, environment) {
-            Ok(inside) => inside,
-            Err(_) => {
-                let path = file::locate(config.names, None, environment);
-                let path = path.filter(|p| p.exists()).ok_or(BuildError::NoClientConfig)?;
-                file::load(&path, None).map_err(BuildError::ClientConfig)?
-            }
-        },
-    };
-    if let Some(master) = &config.master {
-        client.server = master.parse().map_err(|_| BuildError::Master(master.clone()))?;
-    }
-    let agent = concat!("orch-proxy/", env!("CARGO_PKG_VERSION"));
-    Client::new(&client, config.names, agent).map_err(|error| BuildError::Client(error.into()))
 }
 
 impl<T: Transport + Send + 'static> NftablesProxy<T> {

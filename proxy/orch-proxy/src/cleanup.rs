@@ -5,9 +5,10 @@ use proxy_netfilter::ack::errno;
 use proxy_rules::table_swap;
 use proxy_rules::transaction::clear_table;
 
-use crate::app::{self, BuildError};
+use crate::build_error::BuildError;
 use crate::config::Config;
-use crate::mode::NetfilterHandle;
+use crate::forwarding_path::NetfilterHandle;
+use crate::tables;
 
 /// The tables were not deleted.
 #[derive(Debug, thiserror::Error)]
@@ -26,12 +27,12 @@ pub enum CleanupError {
 /// Deletes the tables of both families, if they exist.
 pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
     let NetfilterHandle { mut session, features } = NetfilterHandle::open(config)?;
-    let layout = app::layout(&features, config);
+    let layout = tables::layout(&features, config);
     let mut batch = session.batch(None);
     for table in table_swap::table_names(&layout.table) {
         layout.families.iter().for_each(|family| clear_table(&table, *family, &mut batch));
     }
-    app::stale_flow_log(&layout).delete_table(&mut batch);
+    tables::stale_flow_log(&layout).delete_table(&mut batch);
     session.commit(batch).map_err(|error| match error.errno() {
         Some(errno::EPERM) => CleanupError::InUse(config.table.clone()),
         _ => CleanupError::Delete(config.table.clone(), error),

@@ -11,7 +11,7 @@ use proto_daemon::feature_gates::{Gate, GateError, settle};
 use proto_daemon::flags::BindAddress;
 use proxy_rules::model::{Cidr, Counting, Leaving, Masquerade, Removed, Settings};
 
-use crate::dns::DnsSettings;
+use crate::dns_settings::DnsSettings;
 use crate::flags::Flags;
 use crate::mode::Mode;
 

@@ -5,8 +5,6 @@
 //! server has a thread of its own, so that syncs and queries do not delay each other. While the process is down,
 //! queries are refused; a new process listens first of all, and queries wait for a bounded time until it is synced.
 
-mod settings;
-
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,12 +22,12 @@ use proxy_nameserver::{
 use proxy_rules::model::{
     Cidr, EndpointState, LocalEndpoint, LocalSlice, Locality, Protocol, ServiceId, SlicePort,
 };
+use proxy_sync::change_handler::ChangeHandler;
 use tokio::task::JoinSet;
 
 use crate::addresses;
 use crate::config::Config;
-use crate::sources::ChangeHandler;
-pub use settings::{DnsFile, DnsFlags, DnsSettings};
+use crate::dns_settings::DnsSettings;
 
 /// Interval of checking the node's addresses and resolv.conf.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

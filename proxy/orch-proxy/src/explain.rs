@@ -19,13 +19,14 @@ use proxy_rules::counters::Counted;
 use proxy_rules::layout::Map;
 use proxy_rules::model::{Protocol, family_of};
 use proxy_rules::trace::{self, Origin, Packet, PacketOutcome, Sender, Trace, text};
+use proxy_sync::table_swap;
 
 use crate::addresses;
-use crate::app::{self, BuildError};
+use crate::build_error::BuildError;
 use crate::config::{Config, LoopbackNodePorts};
 use crate::flags::Question;
-use crate::mode::NetfilterHandle;
-use crate::table_swap;
+use crate::forwarding_path::NetfilterHandle;
+use crate::tables;
 use model::{Model, ModelError};
 
 /// Random draws that are traced; further endpoints are not listed.
@@ -130,7 +131,7 @@ pub async fn diff(config: &Config) -> Result<(), ExplainError> {
     let kernel = NetfilterHandle::open(&model.config);
     let NetfilterHandle { mut session, features } =
         kernel.map_err(|error| ExplainError::KernelFeatures(Box::new(error)))?;
-    let mut layout = app::layout(&features, &model.config);
+    let mut layout = tables::layout(&features, &model.config);
     let unread = |error| ExplainError::Read(config.table.clone(), error);
     let families = layout.families.clone();
     layout.table =

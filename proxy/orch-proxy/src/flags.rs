@@ -9,7 +9,7 @@ use proto_daemon::flags::{BindAddress, CommonFlags};
 use proto_daemon::go_duration;
 use proxy_rules::model::Cidr;
 
-use crate::dns::DnsFlags;
+use crate::dns_settings::DnsFlags;
 use crate::mode::ModeFlags;
 mod node;
 pub use node::NodeFlags;

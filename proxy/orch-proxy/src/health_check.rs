@@ -19,10 +19,10 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use proxy_rules::health::{HealthCheck, HealthChecks};
 use proxy_rules::model::{Cidr, ServiceId};
+use proxy_sync::driver::SyncHealth;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::driver::SyncHealth;
 
 /// Header with the number of local endpoints, for load balancers with weights.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";

@@ -8,11 +8,11 @@ use http::{Request, Response};
 use http_body_util::Full;
 use proto_api::Time;
 use proto_daemon::admin::{AdminPages, page_of};
+use proxy_sync::driver::SyncHealth;
 use tokio::sync::watch;
 
-use crate::driver::SyncHealth;
+use crate::health_metrics::HealthMetrics;
 use crate::local_node::LocalNode;
-use crate::metrics::HealthMetrics;
 
 /// Pages of the health server.
 #[derive(Clone)]

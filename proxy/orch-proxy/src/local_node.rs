@@ -6,11 +6,12 @@ use proto_api::core::v1::Node;
 use proto_api::names::Names;
 use proto_client::{Change, Client, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
+use proxy_pod_routes::pod_cidrs::pod_blocks;
 use proxy_rules::model::LocalTraffic;
+use proxy_sync::desired::Desired;
 use tokio::sync::watch;
 
 use crate::config::DetectLocal;
-use crate::desired::Desired;
 
 /// Taint that the cluster autoscaler sets before it deletes a node.
 const ABOUT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
@@ -33,15 +34,6 @@ impl LocalNode {
         let is_leaving = node.metadata.deletion_timestamp.is_some()
             || node.spec.taints.iter().any(|taint| taint.key == ABOUT_TO_BE_DELETED);
         Self { zone, pod_cidrs, is_leaving }
-    }
-}
-
-/// `spec.podCIDRs`, or `spec.podCIDR` if that is empty.
-pub fn pod_blocks(node: &Node) -> Box<[String]> {
-    let single = Some(&node.spec.pod_cidr).filter(|block| !block.is_empty());
-    match node.spec.pod_cidrs.is_empty() {
-        true => single.cloned().into_iter().collect(),
-        false => node.spec.pod_cidrs.clone().into(),
     }
 }
 

@@ -10,7 +10,7 @@ use proto_daemon::statusz::TaskStatus;
 use proxy_rules::model::Settings;
 use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
 
-use crate::userspace::connections;
+use crate::open_files::connections;
 
 /// Listening sockets of both families; more than the default range of node ports.
 const FRONTENDS_MAX: usize = 8192;

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use orch_proxy::driver::ThreadError;
 use orch_proxy::flags::{Flags, Operation};
-use orch_proxy::mode::ForwardingPath;
+use orch_proxy::forwarding_path::{ForwardingPath, select_path};
 use orch_proxy::{app, cleanup, config, configz_client, explain, host, userspace};
 use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
 use proto_daemon::runtime::{self, Threads};
+use proxy_sync::driver::ThreadError;
 use tokio::task::JoinSet;
 
 /// Time for responses to complete. The kernel keeps the rules.
@@ -83,7 +83,7 @@ fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure
 async fn forward(config: config::Config) -> Result<(), Failure> {
     let drain = Drain::default();
     let (mut running, watch) = (JoinSet::new(), drain.watch());
-    match config.mode.select_path(&config).map_err(Failure::run)? {
+    match select_path(&config).map_err(Failure::run)? {
         ForwardingPath::Sockets => {
             let proxy = userspace::build(config).await.map_err(Failure::run)?;
             running.spawn(async {

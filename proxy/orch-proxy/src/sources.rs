@@ -13,34 +13,10 @@ use proxy_dns::model::{NamedService, NamedSlice, name_service, name_slice};
 use proxy_nameserver::SharedZone;
 use proxy_rules::localise::{is_forwarded, localise_service, localise_slice, selector};
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
+use proxy_sync::change_handler::ChangeHandler;
 
 use crate::config::Config;
 use crate::dns;
-
-/// Receives changes in order. Must not block.
-pub trait ChangeHandler: Send + Sync {
-    /// A Service as it is now; `None` if it does not exist.
-    fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>);
-
-    /// An EndpointSlice as it is now, `None` if it does not exist, and as it was before.
-    fn slice_changed(
-        &self,
-        name: &str,
-        old: Option<&Arc<LocalSlice>>,
-        new: Option<Arc<LocalSlice>>,
-    );
-
-    /// The same name in memory that is kept already, to keep it once.
-    fn intern_service_id(&self, id: ServiceId) -> ServiceId {
-        id
-    }
-
-    /// The trigger time of the next EndpointSlice.
-    fn slice_triggered(&self, _at: SystemTime) {}
-
-    /// One more of the two sources is synced.
-    fn source_complete(&self);
-}
 
 /// Receivers of Services and EndpointSlices.
 #[derive(Clone)]

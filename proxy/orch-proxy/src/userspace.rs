@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use proto_client::Client;
 use proto_client::metrics::RequestMetrics;
 use proto_daemon::admin::{AdminPages, AdminServer};
@@ -13,42 +12,22 @@ use proto_daemon::health::{Health, Scope};
 use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::statusz::StatusBoard;
-use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
+use proxy_pod_routes::router;
+use proxy_sync::driver::SyncHealth;
 use proxy_userspace::{
     AddressError, ForwardMetrics, Forwarder, ForwarderLimits, Options, ServiceAddresses,
 };
 
-use crate::app::{self, BuildError};
+use crate::build_error::BuildError;
 use crate::config::{Config, PodRoutes};
 use crate::dns::{self, Nameserver};
-use crate::driver::SyncHealth;
+use crate::health_metrics::HealthMetrics;
 use crate::health_page::HealthPage;
-use crate::metrics::HealthMetrics;
 use crate::metrics_page::MetricsPage;
-use crate::sources::{self, ChangeHandler, ChangeHandlers};
-use crate::{cleanup, health_check, local_node, router};
-
-/// Open files reserved for other purposes than connections.
-const FILES_BESIDE: u64 = 1024;
-
-impl ChangeHandler for Forwarder {
-    fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
-        Forwarder::service_changed(self, id, service);
-    }
-
-    fn slice_changed(
-        &self,
-        name: &str,
-        old: Option<&Arc<LocalSlice>>,
-        new: Option<Arc<LocalSlice>>,
-    ) {
-        Forwarder::slice_changed(self, name, old.map(|old| &**old), new);
-    }
-
-    fn source_complete(&self) {
-        Forwarder::source_complete(self);
-    }
-}
+use crate::open_files::connections;
+use crate::sources::{self, ChangeHandlers};
+use crate::startup;
+use crate::{cleanup, health_check, local_node};
 
 /// The proxy in userspace mode, built but not running.
 pub struct UserspaceProxy {
@@ -67,9 +46,10 @@ pub struct UserspaceProxy {
 
 /// Builds the proxy. Deletes tables of an earlier process, which would forward too.
 pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
-    let client = app::client(&config)?;
+    let client = startup::client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let config = app::with_protected(&client, app::with_node_blocks(&client, config).await?);
+    let config =
+        startup::with_protected(&client, startup::with_node_blocks(&client, config).await?);
     if let Err(error) = cleanup::clean_up(&config) {
         tracing::debug!(
             error = %chain(&error),
@@ -78,7 +58,7 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     }
     let (readiness, status) = (Readiness::default(), StatusBoard::default());
     let prefix = config.names.metric_prefix("proxy");
-    let registry = Metrics::new(&prefix, app::BUILD)?;
+    let registry = Metrics::new(&prefix, startup::BUILD)?;
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
     let mut limits = ForwarderLimits { connections: connections(), ..ForwarderLimits::default() };
     limits.idle = config.udp_timeout.unwrap_or(limits.idle);
@@ -94,11 +74,11 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     let fresh = sync_health.clone();
     let health =
         Health::new(readiness).with("forwarding-current", Scope::Live, move || fresh.check());
-    let nameserver = app::nameserver(&config, forwarder.clone(), &registry, &prefix, &status)?;
+    let nameserver = startup::nameserver(&config, forwarder.clone(), &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
     let health_counts = HealthMetrics::register(&pages.metrics, &prefix)?;
-    let health_server = app::bind(config.health_address, &config).await?;
-    let metrics_server = app::bind(config.metrics_address, &config).await?;
+    let health_server = startup::bind(config.health_address, &config).await?;
+    let metrics_server = startup::bind(config.metrics_address, &config).await?;
     Ok(UserspaceProxy {
         client,
         config,
@@ -112,18 +92,6 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
         health_server,
         metrics_server,
     })
-}
-
-/// Maximum of concurrent connections: by the limit of open files, within the forwarder's own limit.
-pub(crate) fn connections() -> usize {
-    let most = ForwarderLimits::default().connections;
-    let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
-    if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        tracing::debug!(%error, "cannot raise the limit of open files");
-    }
-    let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((hard, hard));
-    let fit = usize::try_from(files.saturating_sub(FILES_BESIDE) / 2).unwrap_or(most);
-    most.min(fit.max(1))
 }
 
 impl UserspaceProxy {

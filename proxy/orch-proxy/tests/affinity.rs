@@ -14,9 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::{Net, Reply};
-use orch_proxy::desired::Desired;
-use orch_proxy::driver::{Driver, SyncIntervals};
-use orch_proxy::metrics::ProxyMetrics;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -29,6 +26,9 @@ use proxy_rules::model::{
     Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
     ServiceId, Settings, SlicePort,
 };
+use proxy_sync::desired::Desired;
+use proxy_sync::driver::{Driver, SyncIntervals};
+use proxy_sync::metrics::ProxyMetrics;
 use sys::in_namespace;
 
 const NODE: [&str; 2] = ["192.168.1.10", "fd00:1::10"];
@@ -99,7 +99,7 @@ fn start(seconds: u32, pods: &[usize]) -> (Arc<Desired>, Driver<Socket>) {
     let mut driver = Driver::new(
         desired.clone(),
         Session::new(Socket::open().unwrap()),
-        orch_proxy::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
+        proxy_sync::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
             .unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),

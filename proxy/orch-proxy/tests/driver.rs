@@ -9,10 +9,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orch_proxy::desired::Desired;
-use orch_proxy::driver::{Driver, SyncIntervals};
-use orch_proxy::metrics::ProxyMetrics;
-use orch_proxy::sources::ChangeHandler;
 use proto_daemon::drain::Drain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
@@ -27,6 +23,10 @@ use proxy_rules::model::{
     ServiceId, Settings, SlicePort,
 };
 use proxy_rules::{Dataplane, Transaction};
+use proxy_sync::change_handler::ChangeHandler;
+use proxy_sync::desired::Desired;
+use proxy_sync::driver::{Driver, SyncIntervals};
+use proxy_sync::metrics::ProxyMetrics;
 use sys::{in_namespace, in_user_namespace, run};
 
 const TABLE: &str = "orch-proxy";
@@ -60,7 +60,7 @@ fn node_of(
     let driver = Driver::new(
         desired.clone(),
         Session::new(Socket::open().unwrap()),
-        orch_proxy::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
+        proxy_sync::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
             .unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),

@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 
 use api::Api;
 use net::{Net, inside};
-use orch_proxy::table_swap;
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use proto_api::names::{Names, Profile};
 use proxy_kernel::{Session, Socket};
 use proxy_netfilter::ct::{AddressFamily, FlowFilter, TupleFilter};
 use proxy_netfilter::nft::Family;
+use proxy_sync::table_swap;
 use sys::{in_namespace, run};
 
 const NODE: [&str; 2] = ["192.168.9.1", "fd00:9::1"];

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use api::Api;
 use clap::Parser as _;
 use orch_proxy::flags::Flags;
-use orch_proxy::mode::NetfilterHandle;
+use orch_proxy::forwarding_path::NetfilterHandle;
 use orch_proxy::{app, config};
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};

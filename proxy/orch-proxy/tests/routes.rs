@@ -7,8 +7,8 @@ mod sys;
 
 use std::net::IpAddr;
 
-use orch_proxy::routes::{RouteError, RouteTable, Routes, plan, wanted};
 use proto_api::core::v1::{Node, NodeAddress};
+use proxy_pod_routes::routes::{RouteError, RouteTable, Routes, plan, wanted};
 use proxy_rules::model::Cidr;
 use sys::{in_namespace, run};
 

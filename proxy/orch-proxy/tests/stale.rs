@@ -15,11 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::{Net, Reply, ask_udp};
-use orch_proxy::app;
-use orch_proxy::conntrack_cleanup;
-use orch_proxy::desired::Desired;
-use orch_proxy::driver::{Driver, SyncIntervals};
-use orch_proxy::metrics::ProxyMetrics;
+use orch_proxy::tables;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -31,6 +27,10 @@ use proxy_rules::model::{
     EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol, Removed,
     ServiceId, Settings, SlicePort,
 };
+use proxy_sync::conntrack_cleanup;
+use proxy_sync::desired::Desired;
+use proxy_sync::driver::{Driver, SyncIntervals};
+use proxy_sync::metrics::ProxyMetrics;
 use sys::{in_namespace, run};
 
 const NODE: [&str; 2] = ["192.168.9.1", "fd00:9::1"];
@@ -75,7 +75,7 @@ impl Node {
             families: FAMILIES.into(),
             settings: Settings { removed, ..Settings::default() },
         };
-        let stale_flow_log = with_trap.then(|| app::stale_flow_log(&layout));
+        let stale_flow_log = with_trap.then(|| tables::stale_flow_log(&layout));
         let desired = Arc::new(Desired::new(Dataplane::new(layout)));
         let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
         let metrics = ProxyMetrics::register(&registry, "x").unwrap();
@@ -292,7 +292,7 @@ fn where_the_packet_log_s_group_is_another_s_the_walk_lets_go_of_all() {
             families: FAMILIES.into(),
             settings: Settings::default(),
         };
-        let group = app::stale_flow_log(&layout).group;
+        let group = tables::stale_flow_log(&layout).group;
         let _theirs = PacketLog::open(group).unwrap();
         assert!(PacketLog::open(group).is_err(), "a group has one listener");
         walk(true);

@@ -41,6 +41,8 @@ pub mod node_ports;
 
 pub mod stale;
 
+mod stale_flows;
+
 pub mod stale_flow_log;
 
 pub mod table_swap;

@@ -11,16 +11,8 @@ use crate::compile::SetElement;
 use crate::hash::FastMap;
 use crate::layout::{Class, Map};
 use crate::model::Protocol;
+pub use crate::stale_flows::StaleFlows;
 use crate::transaction::Transaction;
-
-/// Conntrack entries to delete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StaleFlows {
-    /// Their family.
-    pub family: AddressFamily,
-    /// The filter that matches them.
-    pub filter: FlowFilter,
-}
 
 /// The entries that are stale after `transaction` is committed.
 pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {

@@ -7,7 +7,7 @@ use proxy_netfilter::nft::{Batch, Data, Element, Family, TableRules, Value};
 
 use crate::compile::{SetElement, Sink};
 use crate::layout::{Class, Layout, Map};
-use crate::stale::StaleFlows;
+use crate::stale_flows::StaleFlows;
 
 /// Maximum length of an encoded IPv4 element.
 const ENTRY_LEN: usize = 56;

@@ -14,8 +14,9 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use crate::backend_picker::BackendPicker;
 use crate::connection_limiter::ConnectionPermit;
-use crate::ports::{BackendPicker, Shared};
+use crate::shared::Shared;
 
 /// Maximum length of a datagram.
 const DATAGRAM_LEN: usize = 65_535;

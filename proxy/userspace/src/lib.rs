@@ -19,19 +19,23 @@
 //! host.
 
 mod addresses;
+mod backend_picker;
 mod balance;
 mod connection_limiter;
 mod datagrams;
 mod forwarder;
+mod limits;
 mod metrics;
 mod plan;
 mod ports;
+mod shared;
 mod sockets;
 mod streams;
 
 pub use addresses::{AddressError, ServiceAddresses};
 pub use balance::Balance;
-pub use forwarder::{Forwarder, ForwarderLimits, Options};
+pub use forwarder::{Forwarder, Options};
+pub use limits::ForwarderLimits;
 pub use metrics::ForwardMetrics;
 pub use plan::{Frontend, FrontendBackends, Plan, Sctp};
 pub use ports::Ports;

@@ -2,79 +2,18 @@
 //! does not reopen a socket.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, Weak};
 
-use proto_daemon::drain::DrainWatch;
 use proxy_rules::model::Protocol;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::backend_picker::BackendPicker;
 use crate::balance::Balance;
-use crate::connection_limiter::ConnectionLimiter;
 use crate::datagrams;
-use crate::forwarder::ForwarderLimits;
-use crate::metrics::ForwardMetrics;
-use crate::plan::{ClusterRange, Frontend, FrontendBackends, ListenerChanges, ServicePort};
+use crate::plan::{Frontend, FrontendBackends, ListenerChanges, ServicePort};
+use crate::shared::Shared;
 use crate::{sockets, streams};
-
-/// State that all listeners share.
-#[derive(Debug)]
-pub struct Shared {
-    /// Bounds and times.
-    pub limits: ForwarderLimits,
-    /// Permits for connections and sessions of all frontends.
-    pub room: ConnectionLimiter,
-    /// What is counted.
-    pub metrics: ForwardMetrics,
-    /// Held by each connection, so that the program waits for it when it ends.
-    pub drain: DrainWatch,
-    inside: RwLock<Arc<ClusterRange>>,
-}
-
-impl Shared {
-    /// The cluster's clients are not known yet.
-    pub fn new(limits: ForwarderLimits, metrics: ForwardMetrics, drain: DrainWatch) -> Self {
-        // With a low limit of open files a client's share shrinks too.
-        let each = limits.each.min(limits.connections.div_ceil(4));
-        let room = ConnectionLimiter::new(limits.connections, each);
-        Self { limits, room, metrics, drain, inside: RwLock::default() }
-    }
-
-    /// Sets the clients inside the cluster.
-    pub fn set_inside(&self, inside: ClusterRange) {
-        *self.inside.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(inside);
-    }
-
-    fn is_inside(&self, client: IpAddr) -> bool {
-        let inside = self.inside.read().unwrap_or_else(PoisonError::into_inner).clone();
-        inside.contains(client)
-    }
-}
-
-/// Chooses the endpoints of one listener.
-#[derive(Clone, Debug)]
-pub struct BackendPicker {
-    /// The endpoints.
-    pub target: Arc<FrontendBackends>,
-    balance: Arc<Mutex<Balance>>,
-}
-
-impl BackendPicker {
-    /// An endpoint for a client; `tried` are those that failed.
-    pub fn pick(
-        &self,
-        shared: &Shared,
-        client: IpAddr,
-        tried: &[SocketAddr],
-    ) -> Option<SocketAddr> {
-        let client = client.to_canonical();
-        let backends = self.target.backends(client, shared.is_inside(client));
-        let mut balance = self.balance.lock().unwrap_or_else(PoisonError::into_inner);
-        balance.pick(backends, self.target.choice, client, tried, Instant::now())
-    }
-}
 
 /// The listeners.
 #[derive(Debug)]

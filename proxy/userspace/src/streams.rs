@@ -14,7 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::ports::{BackendPicker, Shared};
+use crate::backend_picker::BackendPicker;
+use crate::shared::Shared;
 use crate::sockets;
 
 /// Endpoints tried for one connection.

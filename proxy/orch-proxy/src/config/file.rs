@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Conntrack;
-use crate::dns::DnsFile;
+use crate::dns_settings::DnsFile;
 use crate::mode::Mode;
 
 /// KubeProxyConfiguration.

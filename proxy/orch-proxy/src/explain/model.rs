@@ -11,9 +11,9 @@ use proxy_rules::layout::Layout;
 use proxy_rules::localise::{is_forwarded, localise_service, localise_slice};
 use proxy_rules::model::{LocalService, LocalSlice, Locality, Protocol, ServiceId};
 
-use crate::app::{self, BuildError};
+use crate::build_error::BuildError;
 use crate::config::Config;
-use crate::{dns, local_node};
+use crate::{dns, local_node, startup};
 
 /// Timeout of each list.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -46,9 +46,9 @@ impl Model {
     /// Lists from the API server.
     pub async fn fetch(config: &Config) -> Result<Self, ModelError> {
         let settle = |error: BuildError| ModelError::Client(Box::new(error));
-        let client = app::client(config).map_err(settle)?;
-        let config = app::with_node_blocks(&client, config.clone()).await.map_err(settle)?;
-        let config = app::with_protected(&client, config);
+        let client = startup::client(config).map_err(settle)?;
+        let config = startup::with_node_blocks(&client, config.clone()).await.map_err(settle)?;
+        let config = startup::with_protected(&client, config);
         let names = config.names;
         let services = all::<Service>(&client, "services").await?;
         let slices = all::<EndpointSlice>(&client, "endpoint slices").await?;

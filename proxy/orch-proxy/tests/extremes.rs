@@ -1,6 +1,8 @@
 //! Every integer field of the watched objects at extreme values, through all that is derived from them: tables,
 //! sockets, DNS names, health checks, routes.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
+
 use std::sync::Arc;
 
 use proto_api::core::v1::{Node, Service};
@@ -217,9 +219,11 @@ fn no_number_of_a_node_panics() {
     let cluster = ["0.0.0.0/0", "::/0"].map(|block| block.parse().unwrap());
     for (text, node) in nodes {
         let made = std::panic::catch_unwind(|| {
-            let _ = crate::routes::wanted([&node], "n1", &cluster);
-            let _ = crate::routes::wanted([&node], &node.metadata.name, &cluster);
-            let _ = crate::local_node::local_traffic(&crate::local_node::pod_blocks(&node));
+            let _ = proxy_pod_routes::routes::wanted([&node], "n1", &cluster);
+            let _ = proxy_pod_routes::routes::wanted([&node], &node.metadata.name, &cluster);
+            let _ = orch_proxy::local_node::local_traffic(
+                &proxy_pod_routes::pod_cidrs::pod_blocks(&node),
+            );
         });
         assert!(made.is_ok(), "{text}");
     }

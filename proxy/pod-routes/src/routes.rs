@@ -15,7 +15,7 @@ use proxy_rules::localise::is_forwardable;
 use proxy_rules::model::Cidr;
 use rtnetlink::{Handle, RouteMessageBuilder};
 
-use crate::local_node;
+use crate::pod_cidrs::pod_blocks;
 
 /// Protocol of the proxy's routes: rtnetlink(7) leaves this range to users, and no routing daemon has registered it.
 const OURS: RouteProtocol = RouteProtocol::Other(78);
@@ -75,7 +75,7 @@ pub fn wanted<'a>(
 
 /// The pod CIDRs of a Node object, at most one per family as in Kubernetes.
 fn ranges(node: &Node) -> impl Iterator<Item = Cidr> {
-    let listed = local_node::pod_blocks(node).into_iter().take(2);
+    let listed = pod_blocks(node).into_iter().take(2);
     listed.filter_map(|range| range.parse().ok())
 }
 

@@ -16,8 +16,8 @@ use proxy_rules::model::{LocalService, LocalSlice, LocalTraffic, ServiceId};
 use proxy_userspace::Forwarder;
 use tokio::sync::{Notify, watch};
 
+use crate::change_handler::ChangeHandler;
 use crate::metrics::ProxyMetrics;
-use crate::sources::ChangeHandler;
 
 /// Services and EndpointSlices.
 const SOURCES: usize = 2;

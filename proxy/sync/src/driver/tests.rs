@@ -1,5 +1,5 @@
 use super::*;
-use crate::sources::ChangeHandler as _;
+use crate::change_handler::ChangeHandler as _;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;

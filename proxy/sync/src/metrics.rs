@@ -1,8 +1,7 @@
 //! Metrics, with kube-proxy's names where the meaning is the same.
 
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    exponential_buckets,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, IntGaugeVec, Opts, exponential_buckets,
 };
 use proto_daemon::metrics::Metrics;
 
@@ -134,29 +133,6 @@ fn by_policy(metrics: &Metrics, prefix: &str) -> Result<IntGaugeVec, prometheus:
     metrics.register(IntGaugeVec::new(Opts::new(name, help), &["traffic_policy"])?)
 }
 
-/// Responses of the health pages, by status code. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct HealthMetrics {
-    /// `/healthz`.
-    pub healthz: IntCounterVec,
-    /// `/livez`.
-    pub livez: IntCounterVec,
-}
-
-impl HealthMetrics {
-    /// Registers the metrics with `prefix`.
-    pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
-        let count = |page: &str| {
-            let options = Opts::new(
-                format!("{prefix}_proxy_{page}_total"),
-                format!("Responses of /{page}, by status code."),
-            );
-            metrics.register(IntCounterVec::new(options, &["code"])?)
-        };
-        Ok(Self { healthz: count("healthz")?, livez: count("livez")? })
-    }
-}
-
 /// kube-proxy's buckets, and some below its smallest.
 fn programming_buckets() -> Vec<f64> {
     let small = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
@@ -169,13 +145,11 @@ mod tests {
     use super::*;
     use proto_daemon::metrics::BuildInfo;
 
-    /// kube-proxy's metrics on Linux in mode nftables, release 1.33.
-    const THEIRS: [&str; 17] = [
+    /// kube-proxy's metrics of syncs on Linux in mode nftables, release 1.33.
+    const THEIRS: [&str; 15] = [
         "kubeproxy_conntrack_reconciler_deleted_entries_total",
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",
         "kubeproxy_network_programming_duration_seconds",
-        "kubeproxy_proxy_healthz_total",
-        "kubeproxy_proxy_livez_total",
         "kubeproxy_sync_full_proxy_rules_duration_seconds",
         "kubeproxy_sync_partial_proxy_rules_duration_seconds",
         "kubeproxy_sync_proxy_rules_duration_seconds",
@@ -196,9 +170,6 @@ mod tests {
         let registry = Metrics::new("kubeproxy", build).unwrap();
         let metrics = ProxyMetrics::register(&registry, "kubeproxy").unwrap();
         metrics.without_local_endpoints.with_label_values(&["internal"]).set(0);
-        let health = HealthMetrics::register(&registry, "kubeproxy").unwrap();
-        health.healthz.with_label_values(&["200"]).inc();
-        health.livez.with_label_values(&["200"]).inc();
         let text = registry.text();
         let missing: Vec<_> =
             THEIRS.iter().filter(|name| !text.contains(&format!("# TYPE {name} "))).collect();

@@ -41,7 +41,7 @@ impl SyncHealth {
     }
 
     /// Records how a pass ended.
-    pub(crate) fn record_pass(&self, ok: bool) {
+    pub fn record_pass(&self, ok: bool) {
         let mut last_sync = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *last_sync = match ok {
             true => {

@@ -1,0 +1,160 @@
+//! Steps at the start that both modes take: the client, the configuration with what depends on the node, servers.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto_api::core::v1::Node;
+use proto_client::config::file;
+use proto_client::{Client, ClientConfig};
+use proto_daemon::admin::AdminServer;
+use proto_daemon::exit::chain;
+use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::statusz::StatusBoard;
+use proxy_nameserver::NameMetrics;
+use proxy_pod_routes::pod_cidrs::pod_blocks;
+use proxy_sync::change_handler::ChangeHandler;
+
+use crate::addresses;
+use crate::build_error::BuildError;
+use crate::config::{BindFailure, Config, DetectLocal};
+use crate::dns::{self, Nameserver};
+use crate::local_node;
+
+/// Version and commit, for `/version` and the metric `build_info`.
+pub(crate) const BUILD: BuildInfo = BuildInfo {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: match option_env!("ORCH_COMMIT") {
+        Some(commit) => commit,
+        None => "unknown",
+    },
+};
+
+/// Interval and deadline of requests for the Node object while it has no pod CIDRs.
+const NODE_POLL: Duration = Duration::from_secs(1);
+const NODE_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Binds a server. Whether a failure is an error or a warning depends on `bindAddressHardFail`.
+pub(crate) async fn bind(
+    address: SocketAddr,
+    config: &Config,
+) -> Result<Option<AdminServer>, BuildError> {
+    match (AdminServer::bind(address).await, config.bind_failure) {
+        (Ok(server), _) => Ok(Some(server)),
+        (Err(error), BindFailure::End) => Err(BuildError::Bind(address, error)),
+        (Err(error), BindFailure::Warn) => {
+            tracing::warn!(%address, %error, "cannot serve health and metrics");
+            Ok(None)
+        }
+    }
+}
+
+/// The DNS server, with `--dns`.
+pub(crate) fn nameserver(
+    config: &Config,
+    forwards: Arc<dyn ChangeHandler>,
+    registry: &Metrics,
+    prefix: &str,
+    status: &StatusBoard,
+) -> Result<Option<Nameserver>, BuildError> {
+    let Some(settings) = config.dns.clone() else { return Ok(None) };
+    Ok(Some(Nameserver {
+        zone: dns::zone(&settings, config.names)?,
+        pods: config.settings.cluster_cidrs.clone(),
+        names: config.names,
+        forwards,
+        metrics: NameMetrics::register(registry, prefix)?,
+        status: status.task("names"),
+        settings,
+    }))
+}
+
+/// Port of the kubelet's HTTPS server by default.
+const KUBELET_PORT: u16 = 10250;
+
+/// Adds to the configuration the sockets that no Service may claim by an external address: the API server's, if its
+/// URL has an IP address, and those of the kubelet and of this proxy at the node's addresses.
+pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
+    let server = &client.config().server;
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let port = server.port_u16().unwrap_or(443);
+    let api_server = host.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port));
+    let node = addresses::local().unwrap_or_else(|error| {
+        tracing::warn!(
+            %error,
+            "cannot list the node's addresses; external addresses of services may take ports of the node"
+        );
+        BTreeSet::new()
+    });
+    let ports = [KUBELET_PORT, config.health_address.port(), config.metrics_address.port()];
+    let own = node.iter().flat_map(|ip| ports.map(|port| SocketAddr::new(*ip, port)));
+    config.settings.protected = own.chain(api_server).collect();
+    let here = api_server.filter(|at| node.contains(&at.ip())).map(|at| at.port());
+    config.settings.kept_ports = ports.into_iter().chain(here).filter(|port| *port != 0).collect();
+    config
+}
+
+/// Adds the node's pod CIDRs to the configuration with `--detect-local-mode=NodeCIDR`. Waits until the Node object has
+/// some.
+pub(crate) async fn with_node_blocks(
+    client: &Client,
+    mut config: Config,
+) -> Result<Config, BuildError> {
+    if config.detect_local == DetectLocal::Static {
+        return Ok(config);
+    }
+    let nodes = client.all::<Node>();
+    let blocks = async {
+        loop {
+            match nodes.find(&config.node_name).await {
+                Ok(Some(node)) => {
+                    let blocks = pod_blocks(&node);
+                    if !blocks.is_empty() {
+                        return blocks;
+                    }
+                    tracing::info!(
+                        node = config.node_name,
+                        "waiting for spec.podCIDRs of this node"
+                    );
+                }
+                Ok(None) => tracing::info!(
+                    node = config.node_name,
+                    "waiting for the Node object of this node"
+                ),
+                Err(error) => {
+                    tracing::warn!(
+                        error = %chain(&error),
+                        "cannot get the Node object of this node; trying again"
+                    )
+                }
+            }
+            tokio::time::sleep(NODE_POLL).await;
+        }
+    };
+    let blocks = tokio::time::timeout(NODE_PATIENCE, blocks).await;
+    let blocks = blocks.map_err(|_| BuildError::NodeBlocks(config.node_name.clone()))?;
+    config.settings.local_traffic = local_node::local_traffic(&blocks);
+    Ok(config)
+}
+
+/// The client of the API server that the configuration selects.
+pub(crate) fn client(config: &Config) -> Result<Client, BuildError> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let mut client = match &config.kubeconfig {
+        Some(path) => file::load(path, None).map_err(BuildError::ClientConfig)?,
+        None => match ClientConfig::in_cluster(config.names, environment) {
+            Ok(inside) => inside,
+            Err(_) => {
+                let path = file::locate(config.names, None, environment);
+                let path = path.filter(|p| p.exists()).ok_or(BuildError::NoClientConfig)?;
+                file::load(&path, None).map_err(BuildError::ClientConfig)?
+            }
+        },
+    };
+    if let Some(master) = &config.master {
+        client.server = master.parse().map_err(|_| BuildError::Master(master.clone()))?;
+    }
+    let agent = concat!("orch-proxy/", env!("CARGO_PKG_VERSION"));
+    Client::new(&client, config.names, agent).map_err(|error| BuildError::Client(error.into()))
+}

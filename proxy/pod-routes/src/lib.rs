@@ -1,0 +1,6 @@
+//! io: routes to other nodes' pods. [`routes`] computes them from Node objects and changes the kernel's; [`router`] watches the Nodes and keeps
+//! both equal.
+
+pub mod pod_cidrs;
+pub mod router;
+pub mod routes;

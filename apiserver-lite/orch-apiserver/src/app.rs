@@ -180,12 +180,19 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         .map_err(|source| BuildError::Listen { address: config.bind, source })?;
     let given_key = given_signing_key(&config)?;
     let verifying = verifying_keys(&config)?;
+    let static_tokens = static_tokens(&config)?;
+    // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
     let (acceptor, trust) = tls::acceptor(&provider, &config, pki.as_ref())?;
     let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
     let tokens = Arc::new(token_issuer(&config, given_key, verifying, pki.as_ref())?);
-    let authenticators = authenticators(&config, tokens)?;
+    let authenticators = Authenticators {
+        static_tokens,
+        bootstrap_tokens: config.bootstrap_tokens,
+        anonymous: config.anonymous,
+        tokens,
+    };
     let engine = Engine::new(names);
     let store = open_store(&engine, &config)?;
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
@@ -289,21 +296,11 @@ fn adopt_services(
     entries.iter().for_each(|entry| allocations.adopt(entry.record.object()));
 }
 
-fn authenticators(config: &Config, tokens: Arc<TokenIssuer>) -> Result<Authenticators, BuildError> {
-    let static_tokens = match &config.token_auth_file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|source| BuildError::Read { path: path.clone(), source })?;
-            StaticTokens::parse(&text).map_err(BuildError::Tokens)?
-        }
-        None => StaticTokens::default(),
-    };
-    Ok(Authenticators {
-        static_tokens,
-        bootstrap_tokens: config.bootstrap_tokens,
-        anonymous: config.anonymous,
-        tokens,
-    })
+fn static_tokens(config: &Config) -> Result<StaticTokens, BuildError> {
+    let Some(path) = &config.token_auth_file else { return Ok(StaticTokens::default()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| BuildError::Read { path: path.clone(), source })?;
+    StaticTokens::parse(&text).map_err(BuildError::Tokens)
 }
 
 fn authorizer(config: &Config) -> Box<dyn Authorizer> {

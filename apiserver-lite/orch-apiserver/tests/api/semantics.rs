@@ -336,6 +336,27 @@ async fn a_restart_forgets_nothing() {
 }
 
 #[tokio::test]
+async fn a_refused_token_file_leaves_no_files() {
+    let dir = tempfile::tempdir().expect("directory");
+    let refused = async |tokens: std::path::PathBuf| {
+        let config = Config {
+            storage: Storage::Directory(dir.path().join("data")),
+            cert_dir: Some(dir.path().join("pki")),
+            token_auth_file: Some(tokens),
+            ..Config::for_tests(kubernetes())
+        };
+        let refused = orch_apiserver::build(config).await.err().expect("refused");
+        assert!(refused.is_usage(), "{refused}");
+        let written = ["data", "pki"].map(|name| dir.path().join(name).exists());
+        assert_eq!(written, [false, false], "{refused}");
+    };
+    refused(dir.path().join("missing")).await;
+    let broken = dir.path().join("tokens");
+    std::fs::write(&broken, "one-column\n").expect("written");
+    refused(broken).await;
+}
+
+#[tokio::test]
 async fn every_form_of_watch_carries_the_same_events() {
     let server = TestServer::start().await;
     make(&server, "a").await;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use agent_pod::desired::find_container;
-use proto_api::core::v1::{ContainerStatus, Pod, PodStatus};
+use proto_api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
 /// A change that an operator looks for in the log.
 #[derive(Debug, PartialEq)]
@@ -37,6 +37,7 @@ impl fmt::Display for Transition<'_> {
                 write!(f, "container {container} has started again, restart {restarts}")
             }
             Self::Ended(container, code, reason) => {
+                let reason = OneLine(reason);
                 write!(f, "container {container} has exited with code {code} ({reason})")
             }
             Self::Waits(container, why) => write!(f, "container {container} waits{}", Why(why)),
@@ -49,7 +50,32 @@ struct Why<'a>(&'a [&'a str; 2]);
 
 impl fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().filter(|part| !part.is_empty()).try_for_each(|part| write!(f, ": {part}"))
+        let mut parts = self.0.iter().filter(|part| !part.is_empty());
+        parts.try_for_each(|part| write!(f, ": {}", OneLine(part)))
+    }
+}
+
+/// Longest reason or message that is logged, in characters; runtimes put whole outputs into them.
+const TEXT_LEN_MAX: usize = 256;
+
+/// A text from outside as a part of one line: its start, control characters escaped.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0.chars();
+        for c in rest.by_ref().take(TEXT_LEN_MAX) {
+            match c {
+                // Line and paragraph separators, and what turns the direction of the text.
+                c if c.is_control()
+                    || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+                {
+                    write!(f, "{}", c.escape_default())?;
+                }
+                c => write!(f, "{c}")?,
+            }
+        }
+        if rest.next().is_some() { f.write_str("...") } else { Ok(()) }
     }
 }
 
@@ -65,7 +91,7 @@ pub fn transitions<'a>(
     }
     for container in statuses(status) {
         let known = statuses(before).find(|known| known.name == container.name);
-        found.extend(container_transition(known, container, pod));
+        found.extend(container_transitions(known, container, pod));
     }
     if status.phase != before.phase && !status.phase.is_empty() {
         found.push(Transition::Phase(&status.phase, [&status.reason, &status.message]));
@@ -78,17 +104,47 @@ pub fn transitions<'a>(
     found
 }
 
-fn container_transition<'a>(
+/// The transitions of the first status that is computed of a pod, since the status that its source
+/// has. Without one (a static pod without an API server), a status that shows instances is where
+/// the log begins: they were started by an earlier agent, which has logged it.
+pub fn first_transitions<'a>((pod, status): (&'a Pod, &'a PodStatus)) -> Vec<Transition<'a>> {
+    let has_run = |status: &ContainerStatus| {
+        status.state.running.is_some() || newest_exits(status).next().is_some()
+    };
+    if pod.status == PodStatus::default() && statuses(status).any(has_run) {
+        return Vec::new();
+    }
+    transitions((pod, &pod.status), (pod, status))
+}
+
+/// The exit that the status did not show before, then what the container does now.
+fn container_transitions<'a>(
+    before: Option<&ContainerStatus>,
+    now: &'a ContainerStatus,
+    pod: &Pod,
+) -> impl Iterator<Item = Transition<'a>> {
+    exit(before, now).into_iter().chain(present_state(before, now, pod))
+}
+
+/// The newest exit, in `state`, or in `lastState` once the container waits or runs again, unless
+/// it was known from either.
+fn exit<'a>(before: Option<&ContainerStatus>, now: &'a ContainerStatus) -> Option<Transition<'a>> {
+    let ended = newest_exits(now).next()?;
+    let mut known = before.into_iter().flat_map(newest_exits);
+    let is_known = known.any(|known| known.container_id == ended.container_id);
+    (!is_known).then_some(Transition::Ended(&now.name, ended.exit_code, &ended.reason))
+}
+
+fn newest_exits(status: &ContainerStatus) -> impl Iterator<Item = &ContainerStateTerminated> {
+    [&status.state, &status.last_state].into_iter().filter_map(|state| state.terminated.as_ref())
+}
+
+fn present_state<'a>(
     before: Option<&ContainerStatus>,
     now: &'a ContainerStatus,
     pod: &Pod,
 ) -> Option<Transition<'a>> {
     let state = &now.state;
-    if let Some(ended) = &state.terminated {
-        let known = before.and_then(|before| before.state.terminated.as_ref());
-        let is_known = known.is_some_and(|known| known.container_id == ended.container_id);
-        return (!is_known).then_some(Transition::Ended(&now.name, ended.exit_code, &ended.reason));
-    }
     if state.running.is_some() {
         let is_known = before.is_some_and(|before| {
             before.state.running.is_some() && before.container_id == now.container_id
@@ -200,5 +256,82 @@ mod tests {
         };
         let again = lines(&running("containerd://1", 0), &running("containerd://2", 1));
         assert_eq!(again, ["container c has started again, restart 1"]);
+    }
+
+    #[test]
+    fn an_exit_is_told_once_wherever_the_status_has_it() {
+        let exit = |id: &str, code: i32| serde_json::json!({"terminated": {"exitCode": code, "reason": "Error", "containerID": id}});
+        let with = |state: serde_json::Value, last: serde_json::Value, id: &str, restarts: i32| {
+            let mut json = status("Running", "False", state);
+            let container = &mut json["status"]["containerStatuses"][0];
+            container["lastState"] = last;
+            container["containerID"] = id.into();
+            container["restartCount"] = restarts.into();
+            json
+        };
+        let none = || serde_json::json!({});
+        let running = || serde_json::json!({"running": {}});
+        let crashing = || serde_json::json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}});
+        let first = with(running(), none(), "containerd://1", 0);
+        let ended = with(exit("containerd://1", 7), none(), "containerd://1", 0);
+        let waits = with(crashing(), exit("containerd://1", 7), "containerd://1", 0);
+        let second = with(running(), exit("containerd://1", 7), "containerd://2", 1);
+        let waits_again = with(crashing(), exit("containerd://2", 9), "containerd://2", 1);
+        let third = with(running(), exit("containerd://2", 9), "containerd://3", 2);
+        let loop_of = "container c waits: CrashLoopBackOff: back-off";
+        let seventh = "container c has exited with code 7 (Error)";
+        let ninth = "container c has exited with code 9 (Error)";
+        assert_eq!(lines(&first, &waits), [seventh, loop_of]);
+        assert_eq!(lines(&first, &ended), [seventh]);
+        assert_eq!(lines(&ended, &waits), [loop_of]);
+        assert_eq!(lines(&waits, &second), ["container c has started again, restart 1"]);
+        assert_eq!(lines(&second, &waits_again), [ninth, loop_of]);
+        let restarted = [ninth, "container c has started again, restart 2"];
+        assert_eq!(lines(&second, &third), restarted);
+    }
+
+    #[test]
+    fn a_text_from_outside_stays_in_its_line_and_is_bounded() {
+        let running = status("Running", "False", serde_json::json!({"running": {}}));
+        let reason = format!("Error\nINFO pod is ready\u{1b}[2J\u{2028}{}", "x".repeat(9000));
+        let state = serde_json::json!({"terminated": {"exitCode": 1, "reason": reason, "containerID": "containerd://1"}});
+        let mut ended = status("Failed", "False", state);
+        ended["status"]["message"] = "over\r\nINFO".into();
+        ended["status"]["reason"] = "Evicted".into();
+        let told = lines(&running, &ended);
+        let line = &told[0];
+        let start = r"container c has exited with code 1 (Error\nINFO pod is ready\u{1b}[2J\u{2028}xxx";
+        assert!(line.starts_with(start) && line.ends_with("xxx...)"), "{line}");
+        assert!(line.chars().count() < 400, "{} characters", line.chars().count());
+        assert_eq!(told[1], r"pod is Failed: Evicted: over\r\nINFO");
+    }
+
+    #[test]
+    fn what_an_earlier_agent_started_is_not_told_again() {
+        let first = |shown: &serde_json::Value, computed: &serde_json::Value| {
+            let status = pod(computed.clone()).status;
+            let known = pod(shown.clone());
+            let found = first_transitions((&known, &status));
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let manifest = serde_json::json!({"metadata": {"name": "web"}, "spec": {"containers": [{"name": "c"}]}});
+        let running = status("Running", "True", serde_json::json!({"running": {}}));
+        let mut loops = status(
+            "Running",
+            "False",
+            serde_json::json!({"waiting": {"reason": "CrashLoopBackOff"}}),
+        );
+        loops["status"]["containerStatuses"][0]["lastState"] =
+            serde_json::json!({"terminated": {"exitCode": 1, "containerID": "containerd://1"}});
+        for known in [&running, &loops] {
+            assert_eq!(first(&manifest, known), [""; 0]);
+        }
+        let refused = serde_json::json!({"status": {"phase": "Failed", "reason": "OutOfcpu"}});
+        assert_eq!(first(&manifest, &refused), ["pod is Failed: OutOfcpu"]);
+        // The API server shows what an earlier agent told: what happened since then is told.
+        let mut of_api = manifest.clone();
+        of_api["status"] = serde_json::json!({"phase": "Pending"});
+        let started = ["container c has started", "pod is Running", "pod is ready"];
+        assert_eq!(first(&of_api, &running), started);
     }
 }

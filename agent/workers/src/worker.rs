@@ -54,7 +54,7 @@ use super::pod_context::{HoldsResources, PodContext, PodSnapshot};
 use super::probe_worker::{ProbeChange, ProbeWorkers};
 use super::shown::ShownStatus;
 use super::termination_message::with_message;
-use super::transitions::transitions;
+use super::transitions::{first_transitions, transitions};
 
 /// The latest state of a pod in its source.
 #[derive(Clone, Debug, PartialEq)]
@@ -400,13 +400,15 @@ impl Worker {
         }
     }
 
-    /// Logs what has changed since the last snapshot, or since the status that the API showed when
+    /// Logs what has changed since the last snapshot, or since the status that the source had when
     /// the task began.
     fn log_transitions(&self, now: &PodSnapshot) {
-        let before = self.snapshot.as_ref();
-        let before =
-            before.map_or((&*now.pod, &now.pod.status), |known| (&*known.pod, &*known.status));
-        for transition in transitions(before, (&now.pod, &now.status)) {
+        let current = (&*now.pod, &*now.status);
+        let changes = match &self.snapshot {
+            Some(known) => transitions((&known.pod, &known.status), current),
+            None => first_transitions(current),
+        };
+        for transition in changes {
             tracing::info!(pod = %name(&now.pod), uid = now.pod.metadata.uid, "{transition}");
         }
     }

@@ -205,7 +205,7 @@ impl NodeVolumes {
         let reports = self.persistent.reports.clone();
         let report = move |request: &PersistentSetUp, failure: VolumeError| {
             let pod = &request.pod.metadata;
-            tracing::warn!(pod = pod.name, error = %failure, "update of volumes failed; it is retried");
+            tracing::warn!(pod = pod.name, error = failure.message, "update of volumes failed; it is retried");
             let event = events::volumes_failed(failure.step, &failure.message);
             reports.event(&request.pod, event);
         };

@@ -78,7 +78,7 @@ impl Worker {
             }
             Err(failure) if self.seen.volumes == ObservedVolumes::Mounted => {
                 // The volumes stay as they are after a failed refresh.
-                tracing::warn!(pod = %name(&self.pod()), error = %failure, "cannot refresh volumes; containers keep the previous content until a retry succeeds");
+                tracing::warn!(pod = %name(&self.pod()), error = failure.message, "cannot refresh volumes; containers keep the previous content until a retry succeeds");
                 self.report_failed_volumes(&failure);
                 self.volumes_stale = true;
                 let wait = REFRESH_RETRY

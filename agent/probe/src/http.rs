@@ -26,6 +26,8 @@ const NOT_IN_PATHS: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'|')
     .add(b'}');
+/// What is encoded in a query, since `http` takes no URI with it.
+const NOT_IN_REQUEST_LINES: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>');
 /// Most redirects followed.
 const REDIRECTS: usize = 10;
 
@@ -134,10 +136,19 @@ impl Target {
     }
 }
 
-/// Path and query with a leading slash; characters that a URI does not have are escaped.
+/// Path and query with a leading slash. As in the kubelet the query is sent as it is, except for
+/// what a request line cannot carry; in the path everything is escaped that a URI does not have.
 fn absolute_path(path: &str) -> PathAndQuery {
-    let rooted = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let escaped = utf8_percent_encode(&rooted, NOT_IN_PATHS).to_string();
+    let (path, query) = match path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (path, None),
+    };
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let mut escaped = format!("{slash}{}", utf8_percent_encode(path, NOT_IN_PATHS));
+    if let Some(query) = query {
+        escaped.push('?');
+        escaped.extend(utf8_percent_encode(query, NOT_IN_REQUEST_LINES));
+    }
     escaped.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
 }
 
@@ -286,6 +297,9 @@ mod tests {
             ("/a b", "/a%20b"),
             ("/ü", "/%C3%BC"),
             ("/a|b%7C", "/a%7Cb%7C"),
+            ("/a?b=x|y", "/a?b=x|y"),
+            ("a|b?c={\"d\": <e>}&f=^`\\?|", "/a%7Cb?c={%22d%22:%20%3Ce%3E}&f=^`\\?|"),
+            ("?a|b", "/?a|b"),
         ];
         for (written, expect) in cases {
             assert_eq!(absolute_path(written), expect, "{written}");

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  active at a crash ──► counted ──again──► tried alone ──again──► quarantined ──changed──► handled
-//!  its task panicked ──► retried with back-off ──again──────────►    │
+//!  its task panicked ──► retried after a delay ──again──────────►    │
 //!                                                         deleted ──┴──► stopped and removed, without its volumes' spec
 //! ```
 
@@ -226,9 +226,12 @@ impl Pods {
             }
             record.is_quarantined |= record.crashes >= CRASHES_MAX;
         });
-        let next = match record.is_quarantined {
-            true => "the pod is quarantined and tried again with back-off",
-            false => "retried; the pod is quarantined if it happens again",
+        let next = match (record.is_quarantined, is_leaving(&update)) {
+            (true, false) => {
+                "the pod is quarantined: it is not handled until it is changed or deleted"
+            }
+            (true, true) => "the pod is quarantined; its termination is retried after a delay",
+            (false, _) => "the pod is retried after a delay; it is quarantined if it happens again",
         };
         tracing::error!(uid, crashes = record.crashes, error = %panicked, next, "the task of the pod panicked");
         if let Some(memory) = memory {

@@ -173,7 +173,11 @@ async fn a_panic_in_the_handling_of_one_pod_is_that_pods_alone() {
         // Once is tried again, twice is not.
         node.until("quarantine", |node| !node.conditions().is_empty()).await;
         assert_eq!(node.conditions(), ["True AgentCrashed"], "{at:?}");
-        assert!(node.api.reasons().iter().any(|reason| reason == "AgentCrashed"));
+        let event = |event: &PodEvent| {
+            event.reason == "AgentCrashed"
+                && event.message.ends_with("not handled until it is changed or deleted")
+        };
+        assert!(node.api.events.lock().expect("lock").iter().any(event));
         let (sandboxes, told) = (node.runtime.changes().len(), node.api.reasons().len());
         tokio::time::sleep(Duration::from_secs(3000)).await;
         assert_eq!(node.runtime.changes().len(), sandboxes, "{at:?}: tried again");

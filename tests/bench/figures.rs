@@ -185,12 +185,12 @@ impl Figure {
         }
     }
 
-    /// The median and spread of samples.
+    /// The median and spread of samples. Without samples there is no number, and it is not told.
     pub fn of(group: Group, what: impl Into<String>, unit: Unit, mut samples: Vec<f64>) -> Figure {
         samples.sort_by(f64::total_cmp);
         let at = |percent: usize| {
             let index = (samples.len() * percent / 100).min(samples.len().saturating_sub(1));
-            samples.get(index).copied().unwrap_or_default()
+            samples.get(index).copied().unwrap_or(f64::NAN)
         };
         let p99 = (samples.len() >= SAMPLES_FOR_P99).then(|| at(99));
         let spread = (samples.len() > 1).then(|| Spread { p10: at(10), p90: at(90), p99 });
@@ -232,8 +232,13 @@ impl Figure {
         self
     }
 
-    /// Prints it, and appends it to the data of the run, if there is one.
+    /// Prints it, and appends it to the data of the run, if there is one. Refuses what is not a number: it had no samples, or was divided by nothing.
     pub fn tell(self) -> io::Result<()> {
+        let spread = self.spread.into_iter().flat_map(|s| [Some(s.p10), Some(s.p90), s.p99]);
+        if !spread.flatten().chain([self.median]).all(f64::is_finite) {
+            let text = format!("a figure without samples or that is no number: {self}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         eprintln!("{self}");
         append(&Line::Figure(self))
     }

@@ -42,20 +42,24 @@ pub fn render(flags: &Flags) -> Result<()> {
     let data = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     let run = Run::read(&data).with_context(|| format!("{}", path.display()))?;
     let files = files(&run)?;
-    let dir = match &flags.into {
-        Some(dir) => dir.clone(),
-        None => {
-            // Before anything is written: a run of single groups is not the page's.
-            let readme = fs::read_to_string(root().join(README))?;
-            fs::write(root().join(README), readme::with_figures(&readme, &run)?)?;
-            let dir = root().join(RESULTS);
-            remove_charts(&dir)?;
-            fs::write(dir.join(KEPT_DATA), data)?;
-            dir
-        }
-    };
+    let Some(dir) = &flags.into else { return replace(root(), &run, &data, &files) };
+    write(dir, &files)
+}
+
+/// Replaces what the tree has of a run. The README is made first, because a run of single groups is not the tree's, and written last: it quotes the page.
+fn replace(root: &Path, run: &Run, data: &str, files: &Files) -> Result<()> {
+    let readme = root.join(README);
+    let quoted = readme::with_figures(&fs::read_to_string(&readme)?, run)?;
+    let dir = root.join(RESULTS);
+    remove_charts(&dir)?;
+    fs::write(dir.join(KEPT_DATA), data)?;
+    write(&dir, files)?;
+    Ok(fs::write(readme, quoted)?)
+}
+
+fn write(dir: &Path, files: &Files) -> Result<()> {
     for (name, text) in files {
-        fs::write(dir.join(&name), text)?;
+        fs::write(dir.join(name), text)?;
         println!("{}", dir.join(name).display());
     }
     Ok(())

@@ -35,6 +35,15 @@ pub fn size(size: &Size) -> String {
     format!("{} {of}", count(size.count))
 }
 
+/// A text that has room, or its beginning and `…`.
+pub fn shortened(text: &str, chars: usize) -> String {
+    if text.chars().count() <= chars {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(chars.saturating_sub(1)).collect();
+    kept.trim_end_matches([' ', ',']).to_owned() + "…"
+}
+
 /// How many times better; two or three digits that count.
 pub fn ratio(value: f64) -> String {
     let value = if value >= 1000.0 { to_three_digits(value) } else { value };

@@ -65,11 +65,10 @@ impl Run {
             row.peers.sort_by_key(|peer| peer.name != KUBERNETES);
         }
         // The sizes of what was measured stand together, where the first of them was measured.
+        let kind = |row: &Row| (row.group, row.what.clone(), row.unit);
         let firsts: Vec<usize> = rows
             .iter()
-            .map(|row| {
-                rows.iter().position(|other| (&other.what, other.unit) == (&row.what, row.unit))
-            })
+            .map(|row| rows.iter().position(|other| kind(other) == kind(row)))
             .map(Option::unwrap_or_default)
             .collect();
         let mut rows: Vec<(usize, Row)> = firsts.into_iter().zip(rows).collect();

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use roxmltree::Document;
 
 use crate::figures::{Figure, Group, Size, Unit};
 
 use super::rows::Run;
-use super::{DATA, KEPT_DATA, PAGE, README, RESULTS, charts, files, numbers, readme, root};
+use super::{
+    DATA, KEPT_DATA, PAGE, README, RESULTS, charts, files, numbers, readme, replace, root,
+};
 
 /// Largest chart.
 const CHART_BYTES_MAX: usize = 40_000;
@@ -87,6 +90,9 @@ fn the_tree_shows_one_run() {
     let data = read(results.join(KEPT_DATA));
     if data.is_empty() {
         check_quoted(&readme, &page).expect("README.md quotes the page");
+        println!(
+            "SKIPPED: the tree has no run of hack/bench ({RESULTS}/{KEPT_DATA}): its page is of older figures"
+        );
         return;
     }
     let run = Run::read(&data).expect("a run");
@@ -106,7 +112,7 @@ fn check_quoted(readme: &str, page: &str) -> Result<()> {
     ensure!(!rows.is_empty(), "README.md has no rows");
     for row in rows {
         let cells: Vec<&str> = row.split('|').collect();
-        let [_, _, ours, theirs, ..] = cells[..] else { continue };
+        let [_, _, ours, theirs, ..] = cells[..] else { bail!("README.md has a short row: {row}") };
         let quoted = [numbers(ours), numbers(theirs)].concat();
         let mut lines = page.lines().map(numbers);
         let stands = lines.any(|line| quoted.iter().all(|number| line.contains(number)));
@@ -129,6 +135,8 @@ fn a_figure_is_quoted_with_both_numbers() {
     assert!(check_quoted(&readme, "| b | 1.5 ms | 90 | 1,143 ms |").is_ok());
     assert!(check_quoted(&readme, "| b | 1.5 ms |\n| c | 1,143 ms |").is_err());
     assert!(check_quoted(&readme, "| b | 11.5 ms | 1,143 ms |").is_err());
+    let short = format!("{readme}| a short row\n");
+    assert!(check_quoted(&short, "| b | 1.5 ms | 90 | 1,143 ms |").is_err());
 }
 
 #[test]
@@ -142,7 +150,46 @@ fn samples_have_a_median_and_a_spread() {
     assert_eq!((many.median, spread.p10, spread.p90, spread.p99), (51.0, 11.0, 91.0, Some(100.0)));
     assert_eq!(of(15).spread.expect("some samples").p99, None);
     assert_eq!((of(1).median, of(1).spread), (1.0, None));
-    assert_eq!(of(0).median, 0.0);
+}
+
+#[test]
+fn a_figure_without_a_number_is_refused() {
+    let none = Figure::of(Group::Api, "watched writes", Unit::Millis, Vec::new());
+    let nothing = Figure::new(Group::Api, "writes a second", Unit::PerSecond, 1.0 / 0.0);
+    for (figure, name) in [(none, "watched writes"), (nothing, "writes a second")] {
+        let error = figure.tell().expect_err("not a number");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let null = fixture_data().replacen("\"median\":70.0", "\"median\":null", 1);
+    assert!(Run::read(&null).is_err(), "a run with a figure that is no number");
+}
+
+#[test]
+fn the_same_words_in_two_groups_are_two_kinds_of_rows() {
+    let mut lines: Vec<String> = fixture_data().lines().take(1).map(str::to_owned).collect();
+    for (group, what) in [("plane", "start"), ("proxy", "stop"), ("proxy", "start")] {
+        lines.push(format!(
+            r#"{{"figure":{{"group":"{group}","what":"{what}","side":"ours","unit":"ms","median":1.0}}}}"#
+        ));
+    }
+    let run = Run::read(&lines.join("\n")).expect("a run");
+    let proxy: Vec<&str> = run.of(Group::Proxy).map(|row| row.what.as_str()).collect();
+    assert_eq!(proxy, ["stop", "start"], "in the order in which they were measured");
+}
+
+#[test]
+fn the_readme_changes_only_with_the_page() {
+    let root = tempfile::tempdir().expect("a directory");
+    let readme = root.path().join(README);
+    let before = "# x\n\n## Figures\n\nold\n";
+    fs::write(&readme, before).expect("written");
+    let run = Run::read(&fixture_data()).expect("a run");
+    let files = files(&run).expect("a page");
+    assert!(replace(root.path(), &run, "", &files).is_err(), "nowhere to write the page");
+    assert_eq!(read(readme.clone()), before);
+    fs::create_dir_all(root.path().join(RESULTS)).expect("a directory");
+    replace(root.path(), &run, "", &files).expect("replaced");
+    assert!(read(readme).contains("78.0 ms"));
 }
 
 #[test]
@@ -171,8 +218,39 @@ fn numbers_have_three_digits_that_count() {
     }
     assert_eq!(numbers::ratio(14.66), "15");
     assert_eq!(numbers::ratio(0.893), "0.89");
+    assert_eq!(numbers::shortened("endpoints replaced", 18), "endpoints replaced");
+    assert_eq!(numbers::shortened("endpoints replaced", 11), "endpoints…");
     assert_eq!(numbers::tick(10.0), "10");
     assert_eq!(numbers::tick(100.0), "100");
     let one = |count| numbers::size(&Size { of: "clients".to_owned(), count });
     assert_eq!((one(1), one(1000)), ("1 client".to_owned(), "1,000 clients".to_owned()));
+}
+
+#[test]
+fn the_script_refuses_wrong_arguments_before_it_begins_a_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join("run");
+    let script = |arguments: &[&str]| {
+        let mut command = Command::new(root().join("hack/bench"));
+        command.args(arguments).env("OUT", &out).output().expect("hack/bench")
+    };
+    let help = script(&["--help"]);
+    assert!(help.status.success());
+    assert!(String::from_utf8_lossy(&help.stdout).contains("Groups: node bursts"), "{help:?}");
+    for arguments in [
+        &["no-such"][..],
+        &["--only"],
+        &[","],
+        &["node,no-such"],
+        &["node,api", "-x"],
+        &["engine", "-x"],
+    ] {
+        let refused = script(arguments);
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {refused:?}");
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).starts_with("hack/bench: "),
+            "{refused:?}"
+        );
+    }
+    assert!(!out.exists(), "a run was begun");
 }

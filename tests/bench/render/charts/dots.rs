@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 
 use crate::figures::Unit;
 
-use super::super::numbers::{number, size, tick};
+use super::super::numbers::{number, shortened, size, tick};
 use super::super::rows::Row;
 use super::{Area, GRID, INK, LEGEND, Sides, TEXT, WIDTH, decades, text};
 
@@ -93,9 +93,9 @@ fn panel(area: &Area<'_>, unit: Unit, rows: &[&Row], sides: &Sides<'_>) -> Resul
             chart.draw_series([mark])?;
         }
         let top = i32::try_from(ROW)? * i32::try_from(at)? + i32::try_from(ROW / 2)?;
-        let at = row.at.as_ref().map(|at| format!(", {}", size(at)));
-        let name = format!("{}{}", row.what, at.unwrap_or_default());
-        let name: String = name.chars().take(NAME_MAX).collect();
+        let at = row.at.as_ref().map_or(String::new(), |at| format!(", {}", size(at)));
+        let room = NAME_MAX.saturating_sub(at.chars().count());
+        let name = shortened(&row.what, room) + &at;
         text(area, &name, (i32::try_from(LEFT)? - 10, top), HPos::Right, INK)?;
         if let Some(ours) = &row.ours {
             let x = i32::try_from(WIDTH - RIGHT)? + 10;

@@ -7,7 +7,7 @@ use plotters::style::text_anchor::HPos;
 
 use crate::figures::{Figure, Unit};
 
-use super::super::numbers::{count, tick};
+use super::super::numbers::{count, shortened, tick};
 use super::super::rows::Row;
 use super::{Area, GRID, INK, LEGEND, Sides, TEXT, WIDTH, decades, text};
 
@@ -19,7 +19,7 @@ const TITLE: u32 = 24;
 const SIZES: u32 = 22;
 const NUMBERS: u32 = 84;
 /// Characters of a title that have room.
-const TITLE_MAX: usize = 66;
+const TITLE_MAX: usize = 70;
 const RADIUS: i32 = 4;
 
 /// Rows of the same words and unit.
@@ -83,8 +83,8 @@ impl Panel<'_> {
 
     /// From zero where the figures are of one order, else in decades.
     fn draw(&self, area: &Area<'_>, sides: &Sides<'_>) -> Result<()> {
-        let title: String =
-            format!("{}, {}", self.what, self.unit.name()).chars().take(TITLE_MAX).collect();
+        let unit = format!(", {}", self.unit.name());
+        let title = shortened(self.what, TITLE_MAX.saturating_sub(unit.chars().count())) + &unit;
         text(area, &title, (12, i32::try_from(TITLE / 2)?), HPos::Left, INK)?;
         let values = || self.figures().map(|figure| figure.median);
         let (least, most) =

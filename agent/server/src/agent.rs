@@ -74,7 +74,8 @@ impl NodeView for AgentView {
     ) -> BoxFuture<'a, Result<LogFile, ViewError>> {
         Box::pin(async move {
             let pod = self.find(&container.pod)?;
-            known_in(&pod, container)?;
+            find_container(&pod, &container.container)
+                .ok_or_else(|| unknown_container(container))?;
             let directory = log_directory(&self.pod_logs_dir.to_string_lossy(), &pod);
             let directory = PathBuf::from(directory).join(&container.container);
             let runs = self.runs(&pod, &container.container, &directory).await?;
@@ -109,12 +110,18 @@ impl NodeView for AgentView {
                     command: command.clone(),
                     streams: *streams,
                 },
-                Session::Attach { container, streams } => StreamRequest::Attach {
-                    container: self.running_instance(container).await?,
-                    // As in the kubelet: the process has a terminal since its start or never. The
-                    // runtime refuses standard error beside one, and the client reads the log.
-                    streams: Streams { tty: self.has_terminal(container)?, ..*streams },
-                },
+                Session::Attach { container, streams } => {
+                    let pod = self.find(&container.pod)?;
+                    let spec = find_container(&pod, &container.container);
+                    let tty = spec.ok_or_else(|| unknown_container(container))?.tty;
+                    StreamRequest::Attach {
+                        container: self.running_instance_of(&pod, container).await?,
+                        // As in the kubelet: the process has a terminal since its start or never.
+                        // The runtime refuses standard error beside one, and the client reads the
+                        // log.
+                        streams: Streams { tty, ..*streams },
+                    }
+                }
                 Session::PortForward { pod, ports } => StreamRequest::PortForward {
                     sandbox: self.ready_sandbox(pod).await?,
                     ports: ports.clone(),
@@ -245,15 +252,16 @@ impl AgentView {
         }
     }
 
-    /// Whether the container's spec asks for a terminal.
-    fn has_terminal(&self, container: &ContainerName) -> Result<bool, ViewError> {
-        let pod = self.find(&container.pod)?;
-        Ok(find_container(&pod, &container.container).is_some_and(|container| container.tty))
+    async fn running_instance(&self, container: &ContainerName) -> Result<String, ViewError> {
+        self.running_instance_of(&self.find(&container.pod)?, container).await
     }
 
-    async fn running_instance(&self, container: &ContainerName) -> Result<String, ViewError> {
-        let pod = self.find(&container.pod)?;
-        let instances = self.instances(&pod, &container.container).await?;
+    async fn running_instance_of(
+        &self,
+        pod: &Pod,
+        container: &ContainerName,
+    ) -> Result<String, ViewError> {
+        let instances = self.instances(pod, &container.container).await?;
         let running = instances.into_iter().rev().find(is_running);
         running.map(|seen| seen.id).ok_or_else(|| {
             ViewError::NotFound(format!("container not found ({:?})", container.container))
@@ -302,17 +310,10 @@ fn is_running(seen: &ObservedContainer) -> bool {
     matches!(seen.state, InstanceState::Running { .. } | InstanceState::Unknown)
 }
 
-/// Fails if the pod has no container of that name.
-fn known_in(pod: &Pod, container: &ContainerName) -> Result<(), ViewError> {
-    let spec = &pod.spec;
-    let ephemeral = spec.ephemeral_containers.iter().map(|c| &c.ephemeral_container_common.name);
-    let mut names =
-        spec.containers.iter().chain(&spec.init_containers).map(|c| &c.name).chain(ephemeral);
-    if names.any(|name| *name == container.container) {
-        return Ok(());
-    }
+/// The error for a container that the pod's spec does not have.
+fn unknown_container(container: &ContainerName) -> ViewError {
     let (name, pod) = (&container.container, &container.pod.name);
-    Err(ViewError::NotFound(format!("container {name:?} not found in pod {pod:?}")))
+    ViewError::NotFound(format!("container {name:?} not found in pod {pod:?}"))
 }
 
 /// The error for a container that has not run yet, with the reason.

@@ -1,10 +1,12 @@
 //! The view over a runtime in memory.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use agent_pod::spec::{ContainerConfig, SandboxConfig};
 use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::Streams;
+use proto_api::core::v1::EphemeralContainer;
 use proto_api::meta::v1::ObjectMeta;
 
 use super::super::measure::Sites;
@@ -70,14 +72,14 @@ impl Bench {
         Self { runtime, view, sandbox, config, logs }
     }
 
-    async fn start(&self, attempt: u32) -> String {
+    async fn start(&self, name: &str, attempt: u32) -> String {
         let image = self.runtime.image("image").await.expect("asked").expect("there").id;
         let labels = BTreeMap::from([
-            ("io.kubernetes.container.name".to_owned(), "c".to_owned()),
+            ("io.kubernetes.container.name".to_owned(), name.to_owned()),
             ("io.kubernetes.pod.uid".to_owned(), "u-1".to_owned()),
         ]);
         let container = ContainerConfig {
-            name: "c".into(),
+            name: name.into(),
             attempt,
             image,
             labels,
@@ -102,7 +104,7 @@ async fn logs_are_those_of_the_asked_run() {
     let unknown = "container \"x\" not found in pod \"web\"";
     assert_eq!(log("x", Run::Last).await, Err(ViewError::NotFound(unknown.into())));
 
-    let first = bench.start(0).await;
+    let first = bench.start("c", 0).await;
     let file = log("c", Run::Last).await.expect("runs");
     assert_eq!(file.path, bench.logs.path().join("a_web_u-1/c/0.log"));
     assert!(bench.view.is_running(&file).await);
@@ -111,28 +113,74 @@ async fn logs_are_those_of_the_asked_run() {
     bench.runtime.end(&first, 1);
     assert!(!bench.view.is_running(&file).await);
     assert_eq!(log("c", Run::Last).await.as_ref(), Ok(&file), "the last run's log stays");
-    let second = bench.start(1).await;
+    let second = bench.start("c", 1).await;
     assert_eq!(log("c", Run::Previous).await, Ok(file));
     assert_eq!(log("c", Run::Last).await.expect("runs").instance, second);
+}
+
+/// The pod with an ephemeral container `d`, each container with or without a terminal.
+fn web_with_terminals(c: bool, d: bool) -> Pod {
+    let mut pod = web();
+    pod.spec.containers[0].tty = c;
+    let mut debugger = EphemeralContainer::default();
+    debugger.ephemeral_container_common.name = "d".into();
+    debugger.ephemeral_container_common.tty = d;
+    pod.spec.ephemeral_containers = vec![debugger];
+    pod
 }
 
 #[tokio::test]
 async fn an_attachment_has_a_terminal_if_the_container_has_one() {
     let mut bench = Bench::new().await;
-    bench.start(0).await;
-    let streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
-    let attach = Session::Attach { container: container("c", None), streams };
-    let message = |answer| match answer {
-        Err(ViewError::Failed(message)) => message,
-        other => panic!("{other:?}"),
+    bench.start("c", 0).await;
+    bench.start("d", 0).await;
+    bench.start("stranger", 0).await;
+    let plain = "the runtime in memory has no streaming server";
+    let refused = "tty and stderr cannot both be true";
+    // Terminals of the containers `c` and `d`, what is attached to, whether the request asks for a
+    // terminal, what the runtime answers to standard error beside it.
+    let cases = [
+        ((false, false), "c", false, plain),
+        ((false, false), "c", true, plain),
+        ((true, false), "c", false, refused),
+        ((true, false), "c", true, refused),
+        ((true, false), "d", true, plain),
+        ((false, true), "d", false, refused),
+    ];
+    for ((c, d), name, tty, expect) in cases {
+        bench.view.pods = Box::new(move || vec![web_with_terminals(c, d)]);
+        let streams = Streams { stdin: true, stdout: true, stderr: true, tty };
+        let attach = Session::Attach { container: container(name, None), streams };
+        match bench.view.session(&attach).await {
+            Err(ViewError::Failed(message)) => {
+                assert!(message.ends_with(expect), "{c} {d} {name} {tty}: {message}")
+            }
+            other => panic!("{c} {d} {name} {tty}: {other:?}"),
+        }
+    }
+    // It runs, but the spec does not have it.
+    let attach = Session::Attach {
+        container: container("stranger", None),
+        streams: Streams { stdout: true, ..Streams::default() },
     };
-    let plain = message(bench.view.session(&attach).await);
-    assert!(plain.ends_with("the runtime in memory has no streaming server"), "{plain}");
-    let mut pod = web();
-    pod.spec.containers[0].tty = true;
-    bench.view.pods = Box::new(move || vec![pod.clone()]);
-    let refused = message(bench.view.session(&attach).await);
-    assert!(refused.ends_with("tty and stderr cannot both be true"), "{refused}");
+    let unknown = "container \"stranger\" not found in pod \"web\"";
+    assert_eq!(bench.view.session(&attach).await, Err(ViewError::NotFound(unknown.into())));
+}
+
+#[tokio::test]
+async fn an_attachment_looks_its_pod_up_once() {
+    let mut bench = Bench::new().await;
+    bench.start("c", 0).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    bench.view.pods = Box::new(move || {
+        // The second answer is of a moment in which the pod is gone.
+        if count.fetch_add(1, Ordering::SeqCst) == 0 { vec![web()] } else { Vec::new() }
+    });
+    let streams = Streams { stdout: true, ..Streams::default() };
+    let attach = Session::Attach { container: container("c", None), streams };
+    assert!(matches!(bench.view.session(&attach).await, Err(ViewError::Failed(_))));
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
@@ -145,7 +193,7 @@ async fn sessions_need_something_that_runs() {
     };
     let none = bench.view.session(&exec(None)).await;
     assert_eq!(none, Err(ViewError::NotFound("container not found (\"c\")".into())));
-    bench.start(0).await;
+    bench.start("c", 0).await;
     // The runtime in memory has no streaming server: that it says so shows that it was asked.
     let was_asked = |answer| matches!(answer, Err(ViewError::Failed(_)));
     assert!(was_asked(bench.view.session(&exec(Some("u-1"))).await));
@@ -170,7 +218,7 @@ async fn a_log_outlives_its_container() {
     let (last, previous) = (log(Run::Last).await, log(Run::Previous).await);
     assert!(!bench.view.is_running(&previous).await);
     assert_eq!((last.path, previous.path), (directory.join("1.log"), directory.join("0.log")));
-    let runs = bench.start(2).await;
+    let runs = bench.start("c", 2).await;
     // Neither is a log that the runtime wrote.
     std::fs::write(directory.join("7.log"), "").expect("written");
     std::os::unix::fs::symlink("/etc/passwd", directory.join("2.log")).expect("linked");
@@ -181,7 +229,7 @@ async fn a_log_outlives_its_container() {
 #[tokio::test]
 async fn usage_is_told_also_without_cgroups() {
     let bench = Bench::new().await;
-    bench.start(0).await;
+    bench.start("c", 0).await;
     let stats = bench.view.stats().await.expect("measured");
     assert_eq!(stats.name, "n1");
 }

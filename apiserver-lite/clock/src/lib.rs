@@ -1,4 +1,4 @@
-//! The wall clock, in the API's seconds.
+//! io: the wall clock, in the API's seconds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

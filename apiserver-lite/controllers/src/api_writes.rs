@@ -1,13 +1,5 @@
 //! Writes to the API server as values, and the effects that caches show after them.
 
-use proto_api::apps::v1::{Deployment, ReplicaSet};
-use proto_api::core::v1::{
-    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    ReplicationController, Secret, ServiceAccount,
-};
-use proto_api::discovery::v1::EndpointSlice;
-use proto_api::policy::v1::PodDisruptionBudget;
-use proto_api::storage::v1::VolumeAttachment;
 use proto_client::ObjectKey;
 use serde_json::Value;
 
@@ -74,13 +66,37 @@ pub enum EffectState {
     Deleted(String),
 }
 
-/// Defines [`Object`] and [`ObjectKind`] for the kinds that controllers write.
-macro_rules! objects {
-    ($($kind:ident),+) => {
+/// Hands every kind that controllers write to the macro `$define`: its name, and its type.
+#[macro_export]
+macro_rules! for_every_written_kind {
+    ($define:ident) => {
+        $define!(
+            ConfigMap: proto_api::core::v1::ConfigMap,
+            Deployment: proto_api::apps::v1::Deployment,
+            EndpointSlice: proto_api::discovery::v1::EndpointSlice,
+            Endpoints: proto_api::core::v1::Endpoints,
+            Namespace: proto_api::core::v1::Namespace,
+            Node: proto_api::core::v1::Node,
+            PersistentVolume: proto_api::core::v1::PersistentVolume,
+            PersistentVolumeClaim: proto_api::core::v1::PersistentVolumeClaim,
+            Pod: proto_api::core::v1::Pod,
+            PodDisruptionBudget: proto_api::policy::v1::PodDisruptionBudget,
+            ReplicaSet: proto_api::apps::v1::ReplicaSet,
+            ReplicationController: proto_api::core::v1::ReplicationController,
+            Secret: proto_api::core::v1::Secret,
+            ServiceAccount: proto_api::core::v1::ServiceAccount,
+            VolumeAttachment: proto_api::storage::v1::VolumeAttachment
+        );
+    };
+}
+
+/// Defines [`Object`] and [`ObjectKind`].
+macro_rules! define_objects {
+    ($($kind:ident: $type:ty),+) => {
         /// An object to write.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Object {
-            $(#[doc = concat!("A ", stringify!($kind), ".")] $kind(Box<$kind>)),+
+            $(#[doc = concat!("A ", stringify!($kind), ".")] $kind(Box<$type>)),+
         }
 
         /// The kind of an object to write.
@@ -89,28 +105,12 @@ macro_rules! objects {
             $(#[doc = stringify!($kind)] $kind),+
         }
 
-        $(impl From<$kind> for Object {
-            fn from(object: $kind) -> Self {
+        $(impl From<$type> for Object {
+            fn from(object: $type) -> Self {
                 Self::$kind(Box::new(object))
             }
         })+
     };
 }
 
-objects!(
-    ConfigMap,
-    Deployment,
-    EndpointSlice,
-    Endpoints,
-    Namespace,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PodDisruptionBudget,
-    ReplicaSet,
-    ReplicationController,
-    Secret,
-    ServiceAccount,
-    VolumeAttachment
-);
+for_every_written_kind!(define_objects);

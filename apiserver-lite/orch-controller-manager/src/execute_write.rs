@@ -1,21 +1,14 @@
 //! Execution of writes: one request each.
 
 use apiserver_controllers::api_writes::{Effect, EffectState, Object, ObjectKind, Part, Write};
-use proto_api::apps::v1::{Deployment, ReplicaSet};
-use proto_api::core::v1::{
-    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-    ReplicationController, Secret, ServiceAccount,
-};
-use proto_api::discovery::v1::EndpointSlice;
-use proto_api::policy::v1::PodDisruptionBudget;
-use proto_api::storage::v1::VolumeAttachment;
+use apiserver_controllers::for_every_written_kind;
 use proto_api::{Kind, Resource};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams};
 use serde_json::Value;
 
-/// Defines [`execute`] for the kinds that controllers write.
+/// Defines [`execute`].
 macro_rules! define_execute {
-    ($($kind:ident),+) => {
+    ($($kind:ident: $type:ty),+) => {
         /// Executes a write. Gives its effect; none if the object to create existed.
         ///
         /// # Errors
@@ -26,20 +19,20 @@ macro_rules! define_execute {
                     create(client, ObjectKind::$kind, object.as_ref()).await
                 })+
                 $(Write::Update(Object::$kind(object)) => {
-                    let new = client.all::<$kind>().update(object, &WriteParams::default()).await?;
+                    let new = client.all::<$type>().update(object, &WriteParams::default()).await?;
                     Ok(effect(ObjectKind::$kind, &new))
                 })+
                 $(Write::UpdateStatus(Object::$kind(object)) => {
                     let params = WriteParams::default();
-                    let new = client.all::<$kind>().update_status(object, &params).await?;
+                    let new = client.all::<$type>().update_status(object, &params).await?;
                     Ok(effect(ObjectKind::$kind, &new))
                 })+
                 $(Write::Patch { kind: ObjectKind::$kind, key, part, patch } => {
-                    let new = apply_patch::<$kind>(client, key, *part, patch).await?;
+                    let new = apply_patch::<$type>(client, key, *part, patch).await?;
                     Ok(effect(ObjectKind::$kind, &new))
                 })+
                 $(Write::Delete { kind: ObjectKind::$kind, key, uid, grace_secs } => {
-                    delete::<$kind>(client, key, uid, *grace_secs).await?;
+                    delete::<$type>(client, key, uid, *grace_secs).await?;
                     let state = EffectState::Deleted(uid.clone());
                     Ok(Some(Effect { kind: ObjectKind::$kind, key: key.clone(), state }))
                 })+
@@ -48,23 +41,7 @@ macro_rules! define_execute {
     };
 }
 
-define_execute!(
-    ConfigMap,
-    Deployment,
-    EndpointSlice,
-    Endpoints,
-    Namespace,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PodDisruptionBudget,
-    ReplicaSet,
-    ReplicationController,
-    Secret,
-    ServiceAccount,
-    VolumeAttachment
-);
+for_every_written_kind!(define_execute);
 
 async fn create<T: Resource>(
     client: &Client,

@@ -10,7 +10,7 @@ use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::informers::Informers;
 
-/// BoundCounts cached claims and volumes.
+/// The collector of the counts: bound and unbound, by storage class or namespace.
 #[derive(Clone)]
 pub struct VolumeCounts {
     informers: Informers,

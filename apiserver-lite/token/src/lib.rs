@@ -1,4 +1,4 @@
-//! Service account tokens: keys, JWTs, and the claims of legacy tokens in Secrets. The API server issues and verifies bound
+//! io: service account tokens: keys, JWTs, and the claims of legacy tokens in Secrets. The API server issues and verifies bound
 //! tokens; the controller manager issues legacy tokens.
 
 pub mod jwt;

@@ -164,10 +164,10 @@ pub struct VolumeError {
     pub message: ErrorText,
 }
 
-impl From<ErrorText> for VolumeError {
-    /// A failure of no particular step.
-    fn from(message: ErrorText) -> Self {
-        Self { step: VolumeStep::default(), message }
+impl VolumeError {
+    /// A failure of the set-up of the volumes, by no operation that has an event of its own.
+    pub fn mount(message: ErrorText) -> Self {
+        Self { step: VolumeStep::Mount, message }
     }
 }
 

@@ -2,7 +2,7 @@
 
 pub mod block;
 pub mod helpers;
-pub mod nfs_unmount;
+pub(crate) mod nfs_unmount;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_csi::mounts::MountTable;
-use agent_csi::node::{CallMaterial, Published, secret_values};
+use agent_csi::node::{CallMaterial, CsiError, Published, secret_values};
 use agent_csi::request::{PodFacts, Token};
 use agent_csi::{CsiNode, offload};
 use agent_interfaces::{ErrorText, Reports, VolumeError};
@@ -20,7 +20,8 @@ use agent_telemetry::metrics::OperationMetrics;
 use agent_volume::disk::Run;
 use agent_volume::fs_group::FsGroupChangePolicy;
 use agent_volume::persistent::{
-    self, AttachedDisk, Backing, CsiVolume, KnownObjects, PersistentSource, se_linux,
+    self, AttachedDisk, Backing, CsiVolume, KnownObjects, PersistentError, PersistentSource,
+    se_linux,
 };
 use agent_volume::sources::{HostPathKind, TokenWant, VolumePlugin, fs_group};
 use agent_volume::{PodVolumes, host_path};
@@ -74,14 +75,10 @@ impl PersistentVolumes {
     ) -> Result<Vec<PersistentSource>, VolumeError> {
         let all = pod.spec.volumes.iter();
         let found = all.map(|volume| persistent::resolve(pod, volume, &self.node, known));
-        found.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(
-            |error| match &error {
-                persistent::PersistentError::NotAttached { .. } => {
-                    VolumeError { step: VolumeStep::Attach, message: error.to_string() }
-                }
-                _ => unmounted_message(pod, &error.to_string()).into(),
-            },
-        )
+        found
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()
+            .map_err(|error| unresolved(pod, &error))
     }
 
     /// Sets up one volume, or updates it.
@@ -96,18 +93,25 @@ impl PersistentVolumes {
         tokens: &Tokens,
     ) -> Result<VolumeOnHost, VolumeError> {
         let path = match &volume.backing {
-            Backing::HostPath { path, kind } => self.check_host_path(volume, path, *kind).await?,
+            Backing::HostPath { path, kind } => {
+                self.check_host_path(volume, path, *kind).await.map_err(VolumeError::mount)?
+            }
             Backing::Local { path, fs_type } if !volume.block && is_device(path).await? => {
                 let source = Source::Device(path);
                 self.set_up_disk(pod, volume, source, fs_type, None).await?
             }
-            Backing::Local { path, .. } => self.bind_local(pod, volume, path).await?,
+            Backing::Local { path, .. } => {
+                self.bind_local(pod, volume, path).await.map_err(VolumeError::mount)?
+            }
             Backing::Disk { disk, fs_type } => {
                 let secret = disk.secret().and_then(|key| known.secrets.get(key)?.as_deref());
                 let source = Source::Attached(disk);
                 self.set_up_disk(pod, volume, source, fs_type, secret).await?
             }
-            Backing::Nfs { server, path } => self.mount_nfs(pod, volume, server, path).await?,
+            Backing::Nfs { server, path } => {
+                let mounted = self.mount_nfs(pod, volume, server, path).await;
+                mounted.map_err(VolumeError::mount)?
+            }
             Backing::Csi(csi) => self.set_up_csi(pod, volume, csi, known, tokens).await?,
         };
         Ok(self.volume_on_host(pod, volume, &path))
@@ -219,7 +223,8 @@ impl PersistentVolumes {
                 let given = volumes.apply_fs_group(&at, group, false, change);
                 given.map_err(|e| failed(&name, &format!("set fsGroup: {e}")))
             })
-            .await?;
+            .await
+            .map_err(VolumeError::mount)?;
         }
         Ok(path)
     }
@@ -271,16 +276,14 @@ impl PersistentVolumes {
         known: &KnownObjects,
         tokens: &Tokens,
     ) -> Result<PathBuf, VolumeError> {
-        let material = call_material(volume, csi, known, tokens)?;
+        let material = call_material(volume, csi, known, tokens).map_err(VolumeError::mount)?;
         let mut labelled = volume.clone();
         labelled.mount_options.extend(self.selinux_option(pod, volume));
         let done = self.csi.set_up(&pod_facts(pod), &labelled, csi, material).await;
-        let Published { path, grown_to } = done.map_err(|error| {
-            let step = if error.is_of_expansion() { VolumeStep::Expand } else { VolumeStep::Mount };
-            VolumeError { step, message: error.to_string() }
-        })?;
+        let Published { path, grown_to } = done.map_err(|error| csi_failure(&error))?;
         if grown_to.is_some() {
-            self.report_expansion(pod, volume, known).await?;
+            let reported = self.report_expansion(pod, volume, known).await;
+            reported.map_err(VolumeError::mount)?;
         }
         Ok(path)
     }
@@ -357,6 +360,22 @@ pub fn plugin_name(backing: &Backing, domain: &str) -> String {
     }
 }
 
+/// The failure for a volume that cannot be resolved.
+fn unresolved(pod: &Pod, error: &PersistentError) -> VolumeError {
+    match error {
+        PersistentError::NotAttached { .. } => {
+            VolumeError { step: VolumeStep::Attach, message: error.to_string() }
+        }
+        _ => VolumeError::mount(unmounted_message(pod, &error.to_string())),
+    }
+}
+
+/// The failure for a volume whose driver cannot set it up.
+fn csi_failure(error: &CsiError) -> VolumeError {
+    let step = if error.is_of_expansion() { VolumeStep::Expand } else { VolumeStep::Mount };
+    VolumeError { step, message: error.to_string() }
+}
+
 /// What CSI calls carry of a pod.
 fn pod_facts(pod: &Pod) -> PodFacts {
     PodFacts {
@@ -394,9 +413,10 @@ fn unmounted_message(pod: &Pod, why: &str) -> ErrorText {
 }
 
 /// Whether a path of the node is a block device; a missing path is not.
-async fn is_device(path: &str) -> Result<bool, ErrorText> {
+async fn is_device(path: &str) -> Result<bool, VolumeError> {
     let at = path.to_owned();
-    blocking(move || Ok(host_path::check(&at, HostPathKind::BlockDevice).is_ok())).await
+    let checked = blocking(move || Ok(host_path::check(&at, HostPathKind::BlockDevice).is_ok()));
+    checked.await.map_err(VolumeError::mount)
 }
 
 async fn blocking<T: Send + 'static>(
@@ -404,3 +424,6 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, ErrorText> {
     offload(work).await.map_err(|e| format!("set-up of a volume was interrupted: {e}"))?
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

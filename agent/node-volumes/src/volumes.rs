@@ -114,7 +114,8 @@ impl NodeVolumes {
         pod: &Arc<Pod>,
         sources: &PodObjects,
     ) -> Result<MountedVolumes, VolumeError> {
-        let volumes = agent_volume::volumes(pod).map_err(|e| e.to_string())?;
+        let volumes = agent_volume::volumes(pod);
+        let volumes = volumes.map_err(|e| VolumeError::mount(e.to_string()))?;
         if volumes.is_empty() {
             return Ok(MountedVolumes::default());
         }
@@ -153,7 +154,7 @@ impl NodeVolumes {
             self.persistent.operations.record_tokens(uid, oldest);
         }
         // The earliest step that failed is what a new pod waits for.
-        resolved.and(tokens_result.map_err(VolumeError::from))?;
+        resolved.and(tokens_result.map_err(VolumeError::mount))?;
         on_host.extend(persistent?);
         outcome?;
         self.persistent.operations.record_mounted(pod);
@@ -233,7 +234,8 @@ impl NodeVolumes {
         };
         self.lock_cancellations().remove(uid);
         done.ok_or_else(|| {
-            "set-up of volumes was cancelled because the pod is ending".to_owned().into()
+            let message = "set-up of volumes was cancelled because the pod is ending";
+            VolumeError::mount(message.to_owned())
         })
     }
 
@@ -263,7 +265,7 @@ impl NodeVolumes {
             panics::isolate_sync(|| task.set_up(&on_disk))
         };
         let done = offload(set_up).await.and_then(|done| done.map_err(std::io::Error::other));
-        done.map_err(|e| format!("set-up of volumes was interrupted: {e}").into())
+        done.map_err(|e| VolumeError::mount(format!("set-up of volumes was interrupted: {e}")))
     }
 
     fn lock_cancellations(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Notify>>> {
@@ -400,14 +402,16 @@ impl SetUpTask {
                     if follows {
                         let refresher = &self.subpath_refresher;
                         let renewed = refresher.refresh(on_disk, &self.pod, &volume.name, &on_host);
-                        done.outcome = done.outcome.and(renewed.map_err(VolumeError::from));
+                        done.outcome = done.outcome.and(renewed.map_err(VolumeError::mount));
                     }
                     done.on_host.insert(volume.name.clone(), on_host);
                     if written == Some(Written::Switched) {
                         done.switched.push(volume);
                     }
                 }
-                Err(error) => done.outcome = done.outcome.and(Err(chain(&error).into())),
+                Err(error) => {
+                    done.outcome = done.outcome.and(Err(VolumeError::mount(chain(&error))));
+                }
             }
         }
         done

@@ -1,17 +1,14 @@
 mod hung_mount;
 
-use agent_csi::CsiNode;
-use agent_csi::drivers::Drivers;
 use agent_interfaces::testing::Api;
 use agent_volume::disk::{ProgramOutput, Run};
-use agent_volume::shared_mounts::SharedMounts;
 use futures_util::future::join_all;
 use proto_api::names::Profile;
 
 use self::hung_mount::HungMount;
 use super::*;
-use crate::persistent_volumes::block::Disks;
 use crate::persistent_volumes::helpers::{HelperError, Helpers, NodeHelpers};
+use crate::persistent_volumes::tests::persistent_volumes;
 
 /// Pods whose NFS server does not answer; more than the threads of the blocking pool.
 const HUNG: usize = 4;
@@ -33,20 +30,8 @@ impl World {
         let root = tempfile::tempdir().expect("tempdir");
         let names = Names::new(Profile::Kubernetes);
         let on_disk = agent_volume::PodVolumes::new(root.path(), names);
-        let csi = CsiNode::open(root.path(), names, "node", Drivers::default()).expect("csi");
-        let mounts = SharedMounts::new(root.path(), names);
         let api = Arc::new(Api::default());
-        let persistent = PersistentVolumes {
-            disks: Arc::new(Disks::new(mounts, helpers.clone(), csi.changes().clone())),
-            csi: Arc::new(csi),
-            volumes: on_disk.clone(),
-            node: "node".into(),
-            client: None,
-            reports: api.clone(),
-            helpers,
-            operations: agent_telemetry::metrics::AgentMetrics::default().operations,
-            selinux: false,
-        };
+        let persistent = persistent_volumes(root.path(), api.clone(), helpers);
         let (_, node) = watch::channel(None);
         let volumes = NodeVolumes::new(on_disk, persistent, None, node, "boot".into());
         let mut runtime = tokio::runtime::Builder::new_current_thread();

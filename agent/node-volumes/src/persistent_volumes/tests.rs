@@ -1,0 +1,131 @@
+//! The step that each failure is told as: it selects the reason of the event.
+
+use std::sync::Arc;
+
+use agent_csi::CallError;
+use agent_csi::drivers::Drivers;
+use agent_interfaces::testing::Api;
+use agent_pod::events::volumes_failed;
+use agent_volume::persistent::attached::FibreChannel;
+use agent_volume::shared_mounts::SharedMounts;
+use proto_api::names::{Names, Profile};
+
+use super::helpers::NodeHelpers;
+use super::*;
+
+/// Persistent volumes below a directory.
+pub fn persistent_volumes(
+    root: &Path,
+    reports: Arc<dyn Reports>,
+    helpers: Arc<dyn Helpers>,
+) -> PersistentVolumes {
+    let names = Names::new(Profile::Kubernetes);
+    let csi = CsiNode::open(root, names, "node", Drivers::default()).expect("csi");
+    let mounts = SharedMounts::new(root, names);
+    PersistentVolumes {
+        disks: Arc::new(Disks::new(mounts, helpers.clone(), csi.changes().clone())),
+        csi: Arc::new(csi),
+        volumes: PodVolumes::new(root, names),
+        node: "node".into(),
+        client: None,
+        reports,
+        helpers,
+        operations: agent_telemetry::metrics::AgentMetrics::default().operations,
+        selinux: false,
+    }
+}
+
+fn reason(failure: &VolumeError) -> String {
+    volumes_failed(failure.step, &failure.message).reason.to_string()
+}
+
+#[test]
+fn errors_of_objects_are_of_the_attachment_or_of_the_mount() {
+    let (volume, why) = ("pv".to_owned(), "why".to_owned());
+    let (namespace, name) = ("a".to_owned(), "claim".to_owned());
+    let cases = [
+        (PersistentError::Unknown(volume.clone()), "FailedMount"),
+        (
+            PersistentError::NoClaim { namespace: namespace.clone(), name: name.clone() },
+            "FailedMount",
+        ),
+        (PersistentError::Claim { namespace, name, why: why.clone() }, "FailedMount"),
+        (PersistentError::Volume { volume: volume.clone(), why: why.clone() }, "FailedMount"),
+        (PersistentError::NotAttached { volume, why }, "FailedAttachVolume"),
+    ];
+    for (error, expect) in cases {
+        assert_eq!(reason(&unresolved(&Pod::default(), &error)), expect, "{error}");
+    }
+}
+
+#[test]
+fn errors_of_drivers_are_of_the_expansion_or_of_the_mount() {
+    let volume = || "pv".to_owned();
+    let call = |step| CsiError::Call {
+        step,
+        volume: volume(),
+        source: CallError { code: 13.into(), message: "no".into() },
+    };
+    let no_driver = |step| CsiError::NoDriver {
+        step,
+        volume: volume(),
+        driver: "driver".into(),
+        plugin: "kubernetes.io/csi".into(),
+    };
+    let cases = [
+        (call("MountVolume.NodeExpandVolume"), "VolumeResizeFailed"),
+        (no_driver("MountVolume.NodeExpandVolume"), "VolumeResizeFailed"),
+        (call("MountVolume.MountDevice"), "FailedMount"),
+        (no_driver("MountVolume.SetUp"), "FailedMount"),
+        (CsiError::NotListed { volume: volume() }, "FailedMount"),
+        (CsiError::OnePodOnly { volume: volume() }, "FailedMount"),
+    ];
+    for (error, expect) in cases {
+        let failure = csi_failure(&error);
+        assert_eq!(reason(&failure), expect, "{error}");
+        assert_eq!(failure.message, error.to_string());
+    }
+}
+
+#[tokio::test]
+async fn errors_of_set_ups_are_of_the_operation_that_failed() {
+    let root = tempfile::tempdir().expect("tempdir");
+    // A node without any program.
+    let helpers = Arc::new(NodeHelpers::in_dirs(Vec::new()));
+    let volumes = persistent_volumes(root.path(), Arc::new(Api::default()), helpers);
+    let nowhere = root.path().join("nowhere").to_string_lossy().into_owned();
+    let local = Backing::Local { path: nowhere.clone(), fs_type: String::new() };
+    let disk = Backing::Disk {
+        disk: AttachedDisk::FibreChannel(FibreChannel::default()),
+        fs_type: String::new(),
+    };
+    let nfs = Backing::Nfs { server: "10.0.0.9".into(), path: "/".into() };
+    let host_path = Backing::HostPath { path: nowhere, kind: HostPathKind::Directory };
+    let cases = [
+        (&disk, true, "FailedMapVolume", "MapVolume.WaitForAttach"),
+        (&disk, false, "FailedMount", "MountVolume.MountDevice"),
+        (&local, true, "FailedMount", "MountVolume.SetUp"),
+        (&local, false, "FailedMount", "MountVolume.SetUp"),
+        (&nfs, false, "FailedMount", "MountVolume.SetUp"),
+        (&host_path, false, "FailedMount", "MountVolume.SetUp"),
+    ];
+    let mut pod = Pod::default();
+    pod.metadata.uid = "u".into();
+    let pod = Arc::new(pod);
+    for (backing, block, expect, operation) in cases {
+        let volume = PersistentSource {
+            name: "v".into(),
+            spec_name: "pv".into(),
+            backing: backing.clone(),
+            read_only: false,
+            block,
+            mount_options: Vec::new(),
+            grow_to: None,
+            claim: None,
+        };
+        let (known, tokens) = (KnownObjects::default(), Tokens::new());
+        let failure = volumes.set_up(&pod, &volume, &known, &tokens).await.expect_err("nothing");
+        assert_eq!(reason(&failure), expect, "{backing:?} {block}: {failure}");
+        assert!(failure.message.starts_with(operation), "{backing:?} {block}: {failure}");
+    }
+}

@@ -53,6 +53,7 @@ struct State {
     containers: BTreeMap<String, FakeContainer>,
     changes: Vec<Change>,
     failures: VecDeque<(&'static str, Failure)>,
+    pulls_take: Duration,
     usage: Vec<ContainerUsage>,
 }
 
@@ -93,6 +94,11 @@ impl FakeRuntime {
     /// Adds an image to the registry, so that it can be pulled.
     pub fn offer_image(&self, name: &str) {
         self.lock().pullable.insert(name.into(), image_of(name));
+    }
+
+    /// Makes pulls from now on take this long.
+    pub fn slow_pulls(&self, take: Duration) {
+        self.lock().pulls_take = take;
     }
 
     /// Makes the next call of this name fail before it has any effect.
@@ -560,12 +566,21 @@ impl Runtime for FakeRuntime {
         name: &'a str,
         _login: Option<&'a RegistryLogin>,
     ) -> CallFuture<'a, String> {
-        self.change("PullImage", name, |state| {
+        let pulled = self.change("PullImage", name, |state| {
             let image = state.pullable.get(name).cloned().ok_or_else(|| no_such("image", name))?;
             let id = image.id.clone();
             state.images.insert(name.into(), image);
             Ok(id)
-        })
+        });
+        let take = self.lock().pulls_take;
+        if take.is_zero() {
+            return pulled;
+        }
+        async move {
+            tokio::time::sleep(take).await;
+            pulled.await
+        }
+        .boxed()
     }
 
     fn remove_image<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {

@@ -50,3 +50,69 @@ pub(super) async fn pull(
     let id = pulled.map_err(|e| ActionFailure::new(e.reason, e.message))?;
     Ok(ActionResult::Image(ObservedImage::Present { id }))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use agent_interfaces::testing::{Api, FakeHost};
+    use agent_journal::Journal;
+    use agent_pod::desired::PodSource;
+    use agent_runtime::fake::FakeRuntime;
+    use proto_api::core::v1::{Container, Pod};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::test_support::{Outside, pod_context};
+
+    /// The messages of events about a pull of this duration, and where they point.
+    async fn events_of_pull(take: Duration) -> Vec<(String, String)> {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (journal, _) = Journal::open(&dir.path().join("journal.redb"), "boot").expect("open");
+        let (runtime, _happened) = FakeRuntime::new();
+        runtime.offer_image("image:1");
+        runtime.slow_pulls(take);
+        let api = Arc::<Api>::default();
+        let shared = pod_context(Outside {
+            dir: dir.path(),
+            runtime: Arc::new(runtime),
+            reports: api.clone(),
+            host: Arc::<FakeHost>::default(),
+            journal,
+        });
+        let mut pod = Pod::default();
+        pod.spec.containers = vec![Container { name: "c".into(), ..Container::default() }];
+        let context = ActionContext {
+            pod: Arc::new(pod),
+            source: PodSource::Api,
+            objects: Arc::default(),
+            mounted: Arc::default(),
+            pod_ips: Vec::new(),
+            running: BTreeMap::new(),
+            ending: watch::channel(None).1,
+        };
+        let pulled = pull(&shared, &context, "image:1", "c").await;
+        let Ok(ActionResult::Image(ObservedImage::Present { id })) = pulled else {
+            panic!("{pulled:?}");
+        };
+        assert_eq!(id, "sha256:image:1");
+        let events = api.events.lock().expect("lock");
+        assert!(events.iter().all(|event| event.reason == "Pulling"), "{events:?}");
+        events.iter().map(|event| (event.field_path.clone(), event.message.clone())).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_progress_of_a_slow_pull_is_told_as_events() {
+        assert_eq!(events_of_pull(Duration::from_secs(14)).await, []);
+        let told = events_of_pull(Duration::from_secs(40)).await;
+        let event = |secs: u32| {
+            let message = format!(
+                "Pulling image \"image:1\" for {secs} s: no data in transit; the pull is queued, waits for the registry or unpacks"
+            );
+            ("spec.containers{c}".to_owned(), message)
+        };
+        assert_eq!(told, [event(15), event(30)]);
+    }
+}

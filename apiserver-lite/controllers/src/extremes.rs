@@ -163,7 +163,12 @@ fn pods_in_every_controller() {
         ] {
             drop(pod_gc::plan(pod, node));
         }
-        drop(taint_manager::plan(pod, &node, taint_manager::TaintAge::at(now)));
+        drop(taint_manager::plan(
+            pod,
+            &node,
+            taint_manager::TaintAge::at(now),
+            taint_manager::Eviction::None,
+        ));
         drop(node_lifecycle::plan_pod(pod, &node, now));
         let pods = [Arc::new(pod.clone())];
         drop(pod_gc::plan_ended(&pods, 0));
@@ -177,7 +182,12 @@ fn pods_in_every_controller() {
 fn nodes_and_leases() {
     let pod: Pod = of(&matching(example!("core.v1.Pod")));
     each::<Node>(&example!("core.v1.Node"), |node, now| {
-        drop(taint_manager::plan(&pod, node, taint_manager::TaintAge::at(now)));
+        drop(taint_manager::plan(
+            &pod,
+            node,
+            taint_manager::TaintAge::at(now),
+            taint_manager::Eviction::None,
+        ));
         drop(node_lifecycle::plan_pod(&pod, node, now));
         let steady = Instant::now();
         for number in [i32::MIN, 0, i32::MAX] {

@@ -163,7 +163,7 @@ pub fn plan(
 
 /// Plans to mark a ready pod of a silent node as not ready: its kubelet does not report it.
 pub fn plan_pod(pod: &Pod, node: &Node, now: Time) -> Plan {
-    // Pods that terminate as well: their endpoints would count as serving.
+    // Pods that terminate as well: their endpoints would count as serving. Not on a node that is not ready but not silent: its kubelet reports its pods.
     if !is_pod_ready(pod) || !is_unknown(node) {
         return Plan::default();
     }
@@ -184,9 +184,10 @@ pub fn is_newly_assigned(old: Option<&Pod>, new: &Pod) -> bool {
     !node.is_empty() && old.is_none_or(|old| old.spec.node_name != *node)
 }
 
-/// Whether a change of a node calls for [`plan_pod`] of its pods. As in kube-controller-manager, a node that was not ready before does not: its
-/// pods were marked then. The first state after a start counts, since what was before is not known.
-pub fn falls_silent(old: Option<&Node>, new: &Node) -> bool {
+/// Whether a change of a node calls for [`plan_pod`] of its pods: only the step from Ready to Unknown does, which this controller makes. As in
+/// kube-controller-manager, pods keep what their kubelet last reported if it reported the node as not ready (`Ready=False`), also when it falls silent
+/// after that; the node's taints evict them. The first state after a start counts as a step, since what was before is not known.
+pub fn loses_ready_pods(old: Option<&Node>, new: &Node) -> bool {
     is_unknown(new) && old.is_none_or(is_ready)
 }
 

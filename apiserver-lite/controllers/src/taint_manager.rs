@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proto_api::Time;
-use proto_api::core::v1::{Node, Pod, Taint, Toleration};
+use proto_api::core::v1::{Node, ObjectReference, Pod, Taint, Toleration};
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
 use proto_client::events::correlate::EventReport;
@@ -29,13 +29,55 @@ impl TaintAge {
     }
 }
 
+/// What the last plan for a pod left to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// Nothing.
+    None,
+    /// The eviction at the end of a toleration.
+    Scheduled,
+}
+
+/// Whether a change of a pod calls for [`plan`]: its node or its tolerations differ, or it is deleted, which cancels a scheduled eviction. Its
+/// status, which changes most often, does not matter.
+pub fn is_affected(old: Option<&Pod>, new: Option<&Pod>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => {
+            old.metadata.uid != new.metadata.uid
+                || old.spec.node_name != new.spec.node_name
+                || old.spec.tolerations != new.spec.tolerations
+        }
+        (None, Some(pod)) | (Some(pod), None) => !pod.spec.node_name.is_empty(),
+        (None, None) => false,
+    }
+}
+
+/// The taints of a node that evict pods.
+pub fn evicting_taints(node: &Node) -> impl Iterator<Item = &Taint> {
+    node.spec.taints.iter().filter(|taint| taint.effect == "NoExecute")
+}
+
+/// The event of a scheduled eviction that does not take place.
+pub fn cancellation(about: ObjectReference) -> EventReport {
+    let message = format!("Cancelling deletion of Pod {}/{}", about.namespace, about.name);
+    eviction_event(about, message)
+}
+
+fn eviction_event(about: ObjectReference, message: String) -> EventReport {
+    let (kind, reason) = (EventKind::Normal, "TaintManagerEviction".into());
+    EventReport { about, kind, reason, message }
+}
+
 /// Plans the eviction of a pod from its node, now or when its toleration ends.
-pub fn plan(pod: &Pod, node: &Node, now: TaintAge) -> Plan {
+pub fn plan(pod: &Pod, node: &Node, now: TaintAge, before: Eviction) -> Plan {
     let mut plan = Plan::default();
     if is_terminating(pod) || has_ended(pod) {
         return plan;
     }
-    match toleration_left(&node.spec.taints, &pod.spec.tolerations, bound_at(pod), now) {
+    match toleration_left(evicting_taints(node), &pod.spec.tolerations, bound_at(pod), now) {
+        Tolerated::Forever if before == Eviction::Scheduled => {
+            plan.reports.push(cancellation(pod_reference(pod)));
+        }
         Tolerated::Forever => {}
         Tolerated::For(rest) => plan.requeue_in(rest),
         Tolerated::No => {
@@ -43,12 +85,7 @@ pub fn plan(pod: &Pod, node: &Node, now: TaintAge) -> Plan {
             let message = format!("Marking for deletion Pod {key}");
             let uid = pod.metadata.uid.clone();
             plan.writes.push(Write::Delete { kind: ObjectKind::Pod, key, uid, grace_secs: None });
-            plan.reports.push(EventReport {
-                about: pod_reference(pod),
-                kind: EventKind::Normal,
-                reason: "TaintManagerEviction".into(),
-                message,
-            });
+            plan.reports.push(eviction_event(pod_reference(pod), message));
         }
     }
     plan
@@ -69,10 +106,10 @@ fn bound_at(pod: &Pod) -> i64 {
     since.or(pod.metadata.creation_timestamp.unix()).unwrap_or(0)
 }
 
-/// The shortest time for which the pod tolerates any of the `NoExecute` taints. It runs from the later of the taint's and the binding's time, but
+/// The shortest time for which the pod tolerates any of the evicting taints. It runs from the later of the taint's and the binding's time, but
 /// from the first observation if those lie in the future.
-fn toleration_left(
-    taints: &[Taint],
+fn toleration_left<'a>(
+    taints: impl Iterator<Item = &'a Taint>,
     tolerations: &[Toleration],
     bound_at: i64,
     now: TaintAge,
@@ -80,7 +117,7 @@ fn toleration_left(
     let first = now.first.unix().unwrap_or(0);
     let now = first.saturating_add(i64::try_from(now.elapsed.as_secs()).unwrap_or(i64::MAX));
     let mut shortest = Tolerated::Forever;
-    for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {
+    for taint in taints {
         // If several tolerations match the taint, the first one counts.
         let mut tolerating = tolerations.iter().filter(|toleration| tolerates(toleration, taint));
         let Some(toleration) = tolerating.next() else { return Tolerated::No };
@@ -135,10 +172,10 @@ mod tests {
     #[test]
     fn taints_drive_pods_away() {
         let check = |taint: Taint, tolerations: &[Toleration], expect: Tolerated| {
-            assert_eq!(
-                toleration_left(&[taint], tolerations, 0, TaintAge::at(Time::from_unix(NOW))),
-                expect
-            );
+            let mut node = Node::default();
+            node.spec.taints.push(taint);
+            let now = TaintAge::at(Time::from_unix(NOW));
+            assert_eq!(toleration_left(evicting_taints(&node), tolerations, 0, now), expect);
         };
         let secs = |secs| Tolerated::For(Duration::from_secs(secs));
         check(taint("NoSchedule", NOW), &[], Tolerated::Forever);
@@ -166,7 +203,7 @@ mod tests {
         let (old, tolerations) =
             (taint("NoExecute", NOW - 1000), [toleration("k", "Exists", "", Some(300))]);
         let now = TaintAge::at(Time::from_unix(NOW));
-        let left = |ago| toleration_left(std::slice::from_ref(&old), &tolerations, NOW - ago, now);
+        let left = |ago| toleration_left([&old].into_iter(), &tolerations, NOW - ago, now);
         assert_eq!(left(10), Tolerated::For(Duration::from_secs(290)));
         assert_eq!(left(300), Tolerated::No);
     }
@@ -177,7 +214,7 @@ mod tests {
         let left = |added: i64, bound_at: i64, elapsed: u64| {
             let (first, elapsed) = (Time::from_unix(NOW), Duration::from_secs(elapsed));
             let taints = [taint("NoExecute", added)];
-            toleration_left(&taints, &tolerations, bound_at, TaintAge { first, elapsed })
+            toleration_left(taints.iter(), &tolerations, bound_at, TaintAge { first, elapsed })
         };
         let secs = |secs| Tolerated::For(Duration::from_secs(secs));
         assert_eq!(left(NOW, 0, 100), secs(200));
@@ -193,7 +230,8 @@ mod tests {
     #[test]
     fn an_eviction_deletes_the_pod_and_has_an_event() {
         let mut node = Node::default();
-        let planned = |pod: &Pod, node: &Node| plan(pod, node, TaintAge::at(Time::from_unix(NOW)));
+        let now = TaintAge::at(Time::from_unix(NOW));
+        let planned = |pod: &Pod, node: &Node| plan(pod, node, now, Eviction::None);
         let mut pod = examples::pod(1);
         assert_eq!(planned(&pod, &node), Plan::default());
         node.spec.taints.push(taint("NoExecute", NOW));
@@ -206,5 +244,55 @@ mod tests {
         assert_eq!(events.collect::<Vec<_>>(), [expected]);
         pod.metadata.deletion_timestamp = Some(Time::from_unix(NOW));
         assert_eq!(planned(&pod, &node), Plan::default());
+    }
+
+    #[test]
+    fn a_scheduled_eviction_that_does_not_take_place_has_an_event() {
+        let now = TaintAge::at(Time::from_unix(NOW));
+        let (mut node, mut pod) = (Node::default(), examples::pod(1));
+        let messages = |pod: &Pod, node: &Node, before| {
+            let reports = plan(pod, node, now, before).reports.into_iter();
+            reports.map(|event| event.message).collect::<Vec<_>>()
+        };
+        node.spec.taints.push(taint("NoExecute", NOW));
+        pod.spec.tolerations = vec![toleration("k", "Exists", "", Some(300))];
+        for before in [Eviction::None, Eviction::Scheduled] {
+            let planned = plan(&pod, &node, now, before);
+            assert_eq!(planned.requeue_after, Some(Duration::from_secs(300)), "{before:?}");
+            assert_eq!(planned.reports, [], "{before:?}");
+        }
+        let untainted = Node::default();
+        assert_eq!(messages(&pod, &untainted, Eviction::None), [""; 0]);
+        let cancelled = ["Cancelling deletion of Pod ns/web-1"];
+        assert_eq!(messages(&pod, &untainted, Eviction::Scheduled), cancelled);
+        let mut terminating = pod.clone();
+        terminating.metadata.deletion_timestamp = Some(Time::from_unix(NOW));
+        assert_eq!(messages(&terminating, &untainted, Eviction::Scheduled), [""; 0]);
+        pod.spec.tolerations[0].toleration_seconds = None;
+        assert_eq!(messages(&pod, &node, Eviction::Scheduled), cancelled);
+        pod.spec.tolerations.clear();
+        let evicted = ["Marking for deletion Pod ns/web-1"];
+        assert_eq!(messages(&pod, &node, Eviction::Scheduled), evicted);
+    }
+
+    #[test]
+    fn evictions_are_planned_again_only_for_nodes_tolerations_and_deletions() {
+        let pod = examples::pod(1);
+        let affected = |change: fn(&mut Pod)| {
+            let mut new = pod.clone();
+            change(&mut new);
+            is_affected(Some(&pod), Some(&new))
+        };
+        assert!(!affected(|pod| examples::set_ready(pod, "False")));
+        assert!(!affected(|pod| pod.status.phase = "Failed".into()));
+        assert!(!affected(|pod| pod.metadata.resource_version = "9".into()));
+        assert!(affected(|pod| pod.spec.node_name = "other".into()));
+        assert!(affected(|pod| pod.spec.tolerations.push(Toleration::default())));
+        assert!(affected(|pod| pod.metadata.uid = "another".into()));
+        assert!(is_affected(None, Some(&pod)) && is_affected(Some(&pod), None));
+        let mut unscheduled = pod.clone();
+        unscheduled.spec.node_name.clear();
+        assert!(!is_affected(None, Some(&unscheduled)) && !is_affected(Some(&unscheduled), None));
+        assert!(is_affected(Some(&unscheduled), Some(&pod)), "it is bound");
     }
 }

@@ -205,7 +205,7 @@ fn ready_pods_of_a_silent_node_are_marked_once() {
     ];
     for (old, new, expected) in transitions {
         let old_node = old.map(node);
-        assert_eq!(falls_silent(old_node.as_ref(), &node(new)), expected, "{old:?} -> {new}");
+        assert_eq!(loses_ready_pods(old_node.as_ref(), &node(new)), expected, "{old:?} -> {new}");
     }
     assert!(is_newly_assigned(None, &ready));
     assert!(!is_newly_assigned(Some(&marked), &ready), "its kubelet is back before its node");

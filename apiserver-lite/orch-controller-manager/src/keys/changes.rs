@@ -7,16 +7,15 @@ use apiserver_controllers::addresses::{has_ended, has_selector, trigger_annotati
 use apiserver_controllers::deployment;
 use apiserver_controllers::endpoint_slices::{self, Manager};
 use apiserver_controllers::node_cidr::has_ranges;
-use apiserver_controllers::node_lifecycle::{
-    falls_silent, is_newly_assigned, is_ready, is_unknown,
-};
+use apiserver_controllers::node_lifecycle::{is_newly_assigned, is_ready, loses_ready_pods};
 use apiserver_controllers::owners;
 use apiserver_controllers::service_account;
+use apiserver_controllers::taint_manager;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
     ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Secret, Service,
-    ServiceAccount,
+    ServiceAccount, Taint,
 };
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::selectors::Selector;
@@ -130,9 +129,6 @@ impl Watched for Pod {
         let mut keys = keys_of_services(new, old, &informers.services.within(&key.namespace));
         if let Some(pod) = new {
             keys.push(ReconcileKey::PodGc(key.clone()));
-            if !pod.spec.node_name.is_empty() {
-                keys.push(ReconcileKey::TaintEviction(key.clone()));
-            }
             if is_newly_assigned(old.map(|pod| &**pod), pod) {
                 keys.push(ReconcileKey::PodReadiness(key.clone()));
             }
@@ -141,6 +137,9 @@ impl Watched for Pod {
             }
         } else if informers.is_terminating(&key.namespace) {
             keys.push(ReconcileKey::Namespace(key.namespace.clone()));
+        }
+        if taint_manager::is_affected(old.map(|pod| &**pod), new.map(|pod| &**pod)) {
+            keys.push(ReconcileKey::TaintEviction(key.clone()));
         }
         keys.extend(volumes::keys_of_pod(informers, key, new, old));
         keys.extend(disruption::keys_of_pod(informers, key, new, old));
@@ -255,18 +254,25 @@ impl Watched for Node {
             }
         }
         let taints = |node: Option<&Arc<Self>>| node.map(|node| node.spec.taints.clone());
-        let unknown = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_unknown(node));
+        let evicting = |node: Option<&Arc<Self>>| -> Vec<Taint> {
+            let taints = node.into_iter().flat_map(|node| taint_manager::evicting_taints(node));
+            taints.cloned().collect()
+        };
         let zone = informers.names.sub_label("topology", "zone");
         let zone =
             |node: Option<&Arc<Self>>| node.and_then(|n| n.metadata.labels.get(&zone).cloned());
         let (tainted, moved) = (taints(new) != taints(old), zone(new) != zone(old));
-        let silent = unknown(new) && !unknown(old);
-        let marks_pods = new.is_some_and(|new| falls_silent(old.map(|old| &**old), new));
-        if tainted || moved || silent {
+        let evicts = evicting(new) != evicting(old);
+        // A pod of a node that is out of service is deleted once the node is not ready.
+        let fails = readiness(old) && !readiness(new);
+        let marks_pods = new.is_some_and(|new| loses_ready_pods(old.map(|old| &**old), new));
+        if tainted || moved || fails || marks_pods {
             for pod in informers.pods_on(&key.name) {
                 let pod_key = ObjectKey::of(&pod.metadata);
-                if tainted || silent {
+                if tainted || fails {
                     keys.push(ReconcileKey::PodGc(pod_key.clone()));
+                }
+                if evicts {
                     keys.push(ReconcileKey::TaintEviction(pod_key.clone()));
                 }
                 if marks_pods {

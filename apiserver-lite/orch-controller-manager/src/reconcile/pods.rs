@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_clock::now;
+use apiserver_controllers::addresses::pod_reference;
 use apiserver_controllers::pod_gc::{self, PodNode, QUARANTINE};
-use apiserver_controllers::taint_manager::{self, TaintAge};
+use apiserver_controllers::taint_manager::{self, Eviction, TaintAge};
 use apiserver_controllers::{Plan, node_lifecycle};
 use proto_api::Time;
-use proto_api::core::v1::{Node, Pod, Taint};
+use proto_api::core::v1::{Node, ObjectReference, Pod, Taint};
 use proto_client::ObjectKey;
 
 use super::{ReconcileError, Reconciler, lock};
@@ -17,9 +18,9 @@ use crate::keys::ReconcileKey;
 /// How long a missing node is remembered at least. Users can name any node in a pod, so that entries must expire.
 pub(super) const VANISHED: Duration = Duration::from_secs(3600);
 
-/// When a pod was first seen with the NoExecute taints that its node has.
+/// A pod whose eviction is scheduled, and when it was first seen with the evicting taints that its node has.
 pub(super) struct Tainted {
-    uid: String,
+    pod: ObjectReference,
     taints: Vec<Taint>,
     at: Instant,
     wall: Time,
@@ -27,13 +28,8 @@ pub(super) struct Tainted {
 
 impl Tainted {
     fn of(pod: &Pod, node: &Node) -> Self {
-        let evicts = |taint: &&Taint| taint.effect == "NoExecute";
-        let taints = node.spec.taints.iter().filter(evicts).cloned().collect();
-        Self { uid: pod.metadata.uid.clone(), taints, at: Instant::now(), wall: now() }
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.uid == other.uid && self.taints == other.taints
+        let taints = taint_manager::evicting_taints(node).cloned().collect();
+        Self { pod: pod_reference(pod), taints, at: Instant::now(), wall: now() }
     }
 }
 
@@ -74,17 +70,19 @@ impl Reconciler {
     /// Remembers when the pod was first seen with these taints for as long as its toleration runs.
     pub(super) fn plan_taint_eviction(&self, key: &ObjectKey) -> Plan {
         let mut tainted = lock(&self.state.tainted);
+        let before = tainted.remove(key);
         let Some((pod, node)) = self.pod_on_node(key) else {
-            tainted.remove(key);
-            return Plan::default();
+            let is_deleted = self.informers.pods.get(key).is_none();
+            let cancelled = before.filter(|_| is_deleted).map(|before| before.pod);
+            let reports = cancelled.map(taint_manager::cancellation).into_iter().collect();
+            return Plan { reports, ..Plan::default() };
         };
         let latest = Tainted::of(&pod, &node);
-        let seen = match tainted.remove(key) {
-            Some(before) if before.is_same(&latest) => before,
-            _ => latest,
-        };
+        let before = before.filter(|before| before.pod.uid == latest.pod.uid);
+        let last = if before.is_some() { Eviction::Scheduled } else { Eviction::None };
+        let seen = before.filter(|before| before.taints == latest.taints).unwrap_or(latest);
         let clocks = TaintAge { first: seen.wall, elapsed: seen.at.elapsed() };
-        let plan = taint_manager::plan(&pod, &node, clocks);
+        let plan = taint_manager::plan(&pod, &node, clocks, last);
         if plan.requeue_after.is_some() {
             tainted.insert(key.clone(), seen);
         }

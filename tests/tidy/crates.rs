@@ -1,5 +1,5 @@
-//! The size of each crate and the arrows between its modules. Programs wire and crates decide: a program crate is small, and no module of a
-//! crate needs one that needs it.
+//! The size of each crate and the arrows between its modules. Programs wire and crates decide: a program crate is small, no module of a
+//! crate needs one that needs it, and the root of a library, which may name all modules, has no code of its own.
 //!
 //! `cargo test -p orch-tests --test tidy crates -- --nocapture` prints the map.
 
@@ -9,6 +9,36 @@ use crate::{check, is_generated, is_test, packages, production, sources};
 
 /// Production lines that a program crate may have: neither blank, nor a comment, nor of tests.
 const PROGRAM_LINES_MAX: usize = 3000;
+
+/// Roots of libraries that have code of their own still.
+const ROOTS_WITH_CODE: &[&str] = &[
+    "agent/clock/src/lib.rs",
+    "agent/config/src/lib.rs",
+    "agent/identity/src/lib.rs",
+    "agent/interfaces/src/lib.rs",
+    "agent/journal/src/lib.rs",
+    "agent/probe/src/lib.rs",
+    "agent/server/src/lib.rs",
+    "apiserver-lite/clock/src/lib.rs",
+    "apiserver-lite/controllers/src/lib.rs",
+    "apiserver-lite/garbage/src/lib.rs",
+];
+
+/// What the items of a library's root begin with: it declares, exports again and documents.
+const DECLARATIONS: &[&str] = &[
+    "//",
+    "#",
+    "mod ",
+    "pub mod ",
+    "pub(crate) mod ",
+    "use ",
+    "pub use ",
+    "pub(crate) use ",
+    "extern crate ",
+    // Of modules, as proto/api has them.
+    "macro_rules! groups",
+    "groups! {",
+];
 
 /// Top-level modules of a crate, each with those of the same crate that it names.
 type Arrows = BTreeMap<String, BTreeSet<String>>;
@@ -157,6 +187,45 @@ fn crates_have_no_cycle_of_modules() {
         (!found.is_empty()).then(|| format!("{}: {}", map.name, found.join(" ")))
     };
     check("modules of a crate form layers", maps().iter().filter_map(entangled).collect());
+}
+
+/// The first item of a library's root that is none of [`DECLARATIONS`]. Every item begins in the first column: the format is checked.
+fn code_of_root(source: &str) -> Option<&str> {
+    let begins_an_item =
+        |line: &&str| line.starts_with(|c: char| !c.is_whitespace() && !"})]".contains(c));
+    let is_declaration = |line: &str| DECLARATIONS.iter().any(|start| line.starts_with(start));
+    production(source).lines().filter(begins_an_item).find(|line| !is_declaration(line))
+}
+
+#[test]
+fn crates_roots_only_declare() {
+    let mut with_code = BTreeMap::new();
+    for (path, source) in sources() {
+        if path.ends_with("/src/lib.rs")
+            && !is_test(&path)
+            && let Some(code) = code_of_root(&source)
+        {
+            with_code.insert(path, code.to_owned());
+        }
+    }
+    let listed = |path: &String| ROOTS_WITH_CODE.contains(&path.as_str());
+    let new = with_code.iter().filter(|(path, _)| !listed(path));
+    let mut offenders: Vec<String> =
+        new.map(|(path, code)| format!("{path} has code: {code}")).collect();
+    let moved = ROOTS_WITH_CODE.iter().filter(|path| !with_code.contains_key(**path));
+    offenders.extend(moved.map(|path| format!("{path} has no code, and is listed")));
+    check("the root of a library declares, exports again and documents", offenders);
+}
+
+#[test]
+fn crates_code_in_a_root_is_found() {
+    let root =
+        "//! A library.\n\nmod a;\npub use a::{\n    B,\n};\n#[cfg(test)]\nmod tests;\nfn f() {}\n";
+    assert_eq!(code_of_root(root), None);
+    for item in ["pub struct A;", "impl A {\n}", "const A: u8 = 1;", "async fn f() {", "other! {"] {
+        let found = code_of_root(&format!("mod a;\n\n{item}\n")).map(str::to_owned);
+        assert_eq!(found.as_deref(), item.lines().next());
+    }
 }
 
 #[test]

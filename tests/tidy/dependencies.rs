@@ -1,9 +1,10 @@
-//! Dependencies: their licences are among those of deny.toml, all come from one registry, and none of the workspace's is unused.
+//! Dependencies: their licences are among those of deny.toml, all come from one registry, none of the workspace's is unused, and no program is built with what
+//! is for tests.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{fs, root};
 
@@ -106,6 +107,64 @@ fn every_workspace_dependency_has_a_user() {
     let unused: Vec<&str> =
         names.filter(|name| !name.starts_with('#') && !used.contains(*name)).collect();
     assert!(unused.is_empty(), "in the workspace's dependencies, used by no crate: {unused:?}");
+}
+
+/// The feature that builds what is for tests of other crates.
+const TESTING: &str = "testing";
+
+/// Features that a build has unless it is told otherwise.
+fn default_features(package: &Value) -> BTreeSet<&str> {
+    let (mut enabled, mut next) = (BTreeSet::new(), vec!["default"]);
+    while let Some(feature) = next.pop() {
+        if enabled.insert(feature) {
+            let needed = package["features"][feature].as_array().into_iter().flatten();
+            next.extend(needed.filter_map(Value::as_str));
+        }
+    }
+    enabled
+}
+
+/// What of a package brings code for tests into programs.
+fn testing_in_programs(package: &Value) -> Vec<String> {
+    let name = &package["name"];
+    let is_testing = |feature: &&str| *feature == TESTING || feature.ends_with("/testing");
+    let mut found: Vec<String> = Vec::new();
+    if let Some(feature) = default_features(package).into_iter().find(is_testing) {
+        found.push(format!("{name}: its default features have {feature}"));
+    }
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        let features = || dependency["features"].as_array().into_iter().flatten();
+        if dependency["kind"].as_str() != Some("dev")
+            && features().filter_map(Value::as_str).any(|feature| is_testing(&feature))
+        {
+            found.push(format!("{name}: its dependency {} has {TESTING}", dependency["name"]));
+        }
+    }
+    found
+}
+
+#[test]
+fn programs_are_built_without_what_is_for_tests() {
+    let packages = super::metadata();
+    let packages = packages["packages"].as_array().expect("a list");
+    super::check(
+        "the feature `testing` is enabled by [dev-dependencies] alone",
+        packages.iter().flat_map(testing_in_programs).collect(),
+    );
+    let dependency = |kind: Value, features: &[&str]| {
+        testing_in_programs(&json!({
+            "name": "a", "dependencies": [{"name": "b", "kind": kind, "features": features}],
+        }))
+    };
+    assert!(dependency(json!("dev"), &[TESTING]).is_empty());
+    assert!(dependency(Value::Null, &["std"]).is_empty());
+    assert_eq!(dependency(Value::Null, &[TESTING]).len(), 1);
+    assert_eq!(dependency(json!("build"), &[TESTING]).len(), 1);
+    let features = |default: &str| {
+        let features = json!({"default": [default], "more": ["b/testing"], TESTING: []});
+        testing_in_programs(&json!({"name": "a", "features": features})).len()
+    };
+    assert_eq!((features("std"), features("more"), features(TESTING)), (0, 1, 1));
 }
 
 #[test]

@@ -82,13 +82,17 @@ struct Package {
     all_dependencies: Vec<String>,
 }
 
-fn packages() -> Vec<Package> {
+/// What cargo says of the workspace's packages.
+fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
         .current_dir(root())
         .output()
         .expect("cargo metadata");
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo's JSON");
+    serde_json::from_slice(&output.stdout).expect("cargo's JSON")
+}
+
+fn packages() -> Vec<Package> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of = |package: &Value| {
         let manifest = PathBuf::from(text(&package["manifest_path"]));
@@ -104,7 +108,7 @@ fn packages() -> Vec<Package> {
             all_dependencies: dependencies.iter().map(|d| text(&d["name"])).collect(),
         }
     };
-    metadata["packages"].as_array().expect("a list").iter().map(of).collect()
+    metadata()["packages"].as_array().expect("a list").iter().map(of).collect()
 }
 
 fn sources() -> Vec<(String, String)> {

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_clock as clock;
 use agent_host::machine;
@@ -19,7 +20,11 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use tokio::task::spawn_blocking;
 
-use super::{Images, LOOK_PERIOD, PodImages, lock};
+use super::pulls::lock;
+use super::{Images, PodImages};
+
+/// How long a list of the runtime's images is reused.
+const LOOK_PERIOD: Duration = Duration::from_secs(300);
 
 /// How much to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

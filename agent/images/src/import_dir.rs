@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
-use super::{Images, PodImages, lock};
+use super::pulls::lock;
+use super::{Images, PodImages};
 
 /// Interval of reading the directory and retrying failed archives.
 const PERIOD: Duration = Duration::from_secs(60);

@@ -300,7 +300,8 @@ mod tests {
         ended["status"]["reason"] = "Evicted".into();
         let told = lines(&running, &ended);
         let line = &told[0];
-        let start = r"container c has exited with code 1 (Error\nINFO pod is ready\u{1b}[2J\u{2028}xxx";
+        let start =
+            r"container c has exited with code 1 (Error\nINFO pod is ready\u{1b}[2J\u{2028}xxx";
         assert!(line.starts_with(start) && line.ends_with("xxx...)"), "{line}");
         assert!(line.chars().count() < 400, "{} characters", line.chars().count());
         assert_eq!(told[1], r"pod is Failed: Evicted: over\r\nINFO");

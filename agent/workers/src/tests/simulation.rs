@@ -20,7 +20,7 @@ mod others;
 mod readers;
 mod regressions;
 mod runtime;
-pub(super) mod shares;
+pub mod shares;
 mod sim;
 mod tally;
 mod volumes;

@@ -31,8 +31,8 @@ use super::cluster::View;
 use super::runtime::{Late, SharedRuntime, Troubled};
 use super::world::{SECRET, Shared, World, lock};
 use super::{extras, volumes};
-use crate::PodSourceEvent;
 use crate::pod_context::PodContext;
+use agent_interfaces::PodSourceEvent;
 
 type Pods_ = BTreeMap<String, Arc<Pod>>;
 

@@ -1,7 +1,6 @@
 //! Which pods have tasks: static pods that are edited, pods that nobody wants, what events did not tell.
 
 mod quarantine;
-mod simulation;
 
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_daemon::ready::Readiness;
 
-use super::test_support::{Outside, pod_context};
 use super::*;
+use crate::test_support::{Outside, pod_context};
 
 /// Long enough for a machine that does other things.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -170,7 +169,7 @@ async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken(
 /// An edited manifest of which the agent before had begun the new pod already, and could not write down that the old one is gone.
 fn both_found(dir: &tempfile::TempDir) -> Pods {
     let (runtime, _happened) = FakeRuntime::new();
-    let shared = super::test_support::plain_context(Arc::new(runtime), dir.path());
+    let shared = crate::test_support::plain_context(Arc::new(runtime), dir.path());
     let found = |uid: &str| PodOnNode {
         uid: uid.into(),
         namespace: "ns".into(),
@@ -254,7 +253,7 @@ async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoke
 async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
     let dir = tempfile::tempdir().expect("tempdir");
     let (runtime, _happened) = FakeRuntime::new();
-    let shared = super::test_support::plain_context(Arc::new(runtime), dir.path());
+    let shared = crate::test_support::plain_context(Arc::new(runtime), dir.path());
     let memory = PodRecord {
         admission: Some(agent_pod::record::Admission::Admitted),
         accepted_at: 1,
@@ -281,7 +280,7 @@ async fn processors_are_not_given_away_before_all_sources_have_spoken() {
     let (runtime, _happened) = FakeRuntime::new();
     let (journal, records) =
         Journal::open(&dir.path().join("journal.redb"), "boot").expect("journal");
-    let allocator = simulation::shares::allocator(journal.clone());
+    let allocator = crate::tests::simulation::shares::allocator(journal.clone());
     let mut pinned = Pod::clone(&pod("pinned", "p"));
     for (name, amount) in [("cpu", "1"), ("memory", "1Gi")] {
         let resources = &mut pinned.spec.containers[0].resources;

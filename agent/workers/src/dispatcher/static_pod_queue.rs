@@ -9,7 +9,7 @@ use std::time::Duration;
 use agent_clock as clock;
 use tokio::time::Instant;
 
-use super::worker::PodUpdate;
+use crate::worker::PodUpdate;
 
 /// Margin beyond the other pod's grace period before the wait is reported.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -100,8 +100,8 @@ mod tests {
     use agent_pod::desired::PodSource;
     use proto_api::core::v1::Pod;
 
-    use super::super::worker::Presence;
     use super::*;
+    use crate::worker::Presence;
 
     fn update(uid: &str) -> PodUpdate {
         let mut pod = Pod::default();

@@ -26,8 +26,8 @@ use proto_daemon::backoff::Backoff;
 use proto_daemon::panics::Panicked;
 use tokio::time::Instant;
 
-use super::worker::{PodUpdate, Presence};
 use super::{Pods, pod_from_remains};
+use crate::worker::{PodUpdate, Presence};
 
 /// Condition of a quarantined pod.
 pub const CONDITION: &str = "Quarantined";

@@ -4,6 +4,7 @@ use agent_runtime::fake::FakeRuntime;
 use agent_telemetry::metrics::AgentMetrics;
 
 use super::*;
+use crate::{Providers, STANDSTILL, import_dir};
 
 fn pull_bounds() -> PullBounds {
     PullBounds { parallel: 2, qps: 0, burst: 0, standstill: STANDSTILL }
@@ -118,7 +119,7 @@ use agent_runtime::test_containerd::Containerd;
 use proto_api::core::v1::{LocalObjectReference, Secret};
 use registry::{PASSWORD, PRIVATE, PUBLIC, Registry, USER};
 
-use super::image_gc::Goal;
+use crate::image_gc::Goal;
 
 fn tar(name: &str, content: u8) -> ImageTar {
     let data = vec![content; 1 << 20];

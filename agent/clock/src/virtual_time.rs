@@ -16,7 +16,7 @@ thread_local! {
     static BOOTED: Cell<Option<Instant>> = const { Cell::new(None) };
     static SKEW: Cell<i64> = const { Cell::new(0) };
     /// The last instant at which the time was read, and how often.
-    static ASKED: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };
+    static READS: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };
 }
 
 /// Restarts the clocks, so that every run is identical to the last digit of a time.
@@ -49,20 +49,20 @@ fn since(point: &'static std::thread::LocalKey<Cell<Option<Instant>>>) -> Durati
 }
 
 /// More reads in one instant than any turn of a node's pods needs.
-const ASKED_MAX: u32 = 100_000;
+const READS_MAX: u32 = 100_000;
 
 /// Paused time advances only when all tasks wait; a task in an endless loop would stop it for
 /// ever.
-fn asked() {
+fn count_read() {
     let now = Instant::now();
-    let times = ASKED.get().filter(|(at, _)| *at == now).map_or(0, |(_, times)| times) + 1;
-    ASKED.set(Some((now, times)));
-    assert!(times < ASKED_MAX, "time stands still: the same is done over and over again");
+    let times = READS.get().filter(|(at, _)| *at == now).map_or(0, |(_, times)| times) + 1;
+    READS.set(Some((now, times)));
+    assert!(times < READS_MAX, "time stands still: the same is done over and over again");
 }
 
 /// Now.
 pub fn now() -> Now {
-    asked();
+    count_read();
     let secs = i64::try_from((UP + since(&BEGAN)).as_secs()).expect("small");
     Now { unix_seconds: EPOCH + secs + SKEW.get(), boot: boot() }
 }

@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use agent_volume::PodVolumes;
+use agent_volume::VolumesOnDisk;
 use agent_volume::persistent::{CsiVolume, PersistentSource};
 use futures_util::future::join_all;
 use proto_api::core::v1::Secret;
@@ -34,7 +34,7 @@ use crate::drivers::Drivers;
 use crate::mounts::MountTable;
 use crate::offload::offload;
 use crate::record::{VolumeRecord, ignore_missing};
-use crate::request::{PodFacts, Token};
+use crate::request::{DriverToken, PodFacts};
 use paths::Paths;
 use set_up::SetUpTask;
 use users::VolumeUsers;
@@ -125,7 +125,7 @@ pub struct CallMaterial {
     /// Secret for NodeExpandVolume.
     pub expand: HashMap<String, String>,
     /// Service account tokens for the driver.
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<DriverToken>,
 }
 
 /// Data of a secret in the form that calls use.
@@ -163,7 +163,7 @@ pub struct CsiNode {
     paths: Paths,
     node: String,
     drivers: Drivers,
-    pods: PodVolumes,
+    pods: VolumesOnDisk,
     users: VolumeUsers,
     /// Volumes whose records could not be read. One of them may be in use although no record says so.
     unread: BTreeSet<String>,
@@ -211,7 +211,7 @@ impl CsiNode {
                 shared.set_staged(true);
             }
         }
-        let pods = PodVolumes::new(&root, names);
+        let pods = VolumesOnDisk::new(&root, names);
         let listed = watch::channel(None).0;
         Ok(Self { paths, node: node.to_owned(), drivers, pods, users, unread, listed })
     }

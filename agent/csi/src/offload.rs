@@ -30,18 +30,18 @@ pub mod simulated {
     use futures_util::future::BoxFuture;
 
     /// Called before and after the work. An error before means that the work was not started.
-    pub type Moment = Arc<dyn Fn() -> BoxFuture<'static, io::Result<()>> + Send + Sync>;
+    pub type WorkHook = Arc<dyn Fn() -> BoxFuture<'static, io::Result<()>> + Send + Sync>;
 
     thread_local! {
-        static MOMENT: RefCell<Option<Moment>> = const { RefCell::new(None) };
+        static MOMENT: RefCell<Option<WorkHook>> = const { RefCell::new(None) };
     }
 
     /// Makes tasks of this thread run the work themselves, between two calls of `moment`.
-    pub fn set(moment: Option<Moment>) {
+    pub fn set(moment: Option<WorkHook>) {
         MOMENT.with_borrow_mut(|here| *here = moment);
     }
 
-    pub(super) fn moment() -> Option<Moment> {
+    pub(super) fn moment() -> Option<WorkHook> {
         MOMENT.with_borrow(Clone::clone)
     }
 }

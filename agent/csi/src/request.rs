@@ -37,7 +37,7 @@ pub struct PodFacts {
 
 /// A service account token for a driver.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token {
+pub struct DriverToken {
     /// Audience.
     pub audience: String,
     /// The encoded token.
@@ -51,7 +51,7 @@ pub struct Token {
 pub fn publish_context(
     volume: &CsiVolume,
     pod: &PodFacts,
-    tokens: &[Token],
+    tokens: &[DriverToken],
 ) -> HashMap<String, String> {
     let mut context: HashMap<String, String> = volume.attributes.clone().into_iter().collect();
     if volume.pod_info {
@@ -67,7 +67,7 @@ pub fn publish_context(
         }
     }
     if !tokens.is_empty() {
-        let each = |token: &Token| {
+        let each = |token: &DriverToken| {
             let value = json!({"token": token.text, "expirationTimestamp": token.expires});
             (token.audience.clone(), value)
         };
@@ -131,7 +131,7 @@ mod tests {
         let mut volume = CsiVolume { attributes, ephemeral: true, ..CsiVolume::default() };
         assert_eq!(publish_context(&volume, &pod, &[]).len(), 1);
         volume.pod_info = true;
-        let token = Token {
+        let token = DriverToken {
             audience: "x".into(),
             text: "t".into(),
             expires: "2026-01-01T00:00:00Z".into(),

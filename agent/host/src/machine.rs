@@ -53,7 +53,7 @@ pub struct Identity {
 
 /// Usage of the whole machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct MachineUsage {
     /// CPU time of all CPUs since boot in nanoseconds, without idle and I/O wait.
     pub cpu_nanos: u64,
     /// Available memory in bytes (`MemAvailable`).
@@ -137,7 +137,7 @@ pub fn has_selinux() -> bool {
 ///
 /// # Errors
 /// /proc cannot be read.
-pub fn usage() -> Result<Usage, MachineError> {
+pub fn usage() -> Result<MachineUsage, MachineError> {
     let memory = meminfo()?;
     let stat = procfs::CurrentSI::current()
         .map_err(|source| MachineError::Proc { file: "stat", source })
@@ -150,7 +150,7 @@ pub fn usage() -> Result<Usage, MachineError> {
         .map_err(|source| MachineError::Proc { file: "loadavg", source })?;
     let tasks_max = first_line("/proc/sys/kernel/pid_max").parse().unwrap_or(0);
     let threads_max = first_line("/proc/sys/kernel/threads-max").parse().unwrap_or(tasks_max);
-    Ok(Usage {
+    Ok(MachineUsage {
         cpu_nanos: ticks
             .saturating_mul(1_000_000_000)
             .checked_div(procfs::ticks_per_second())

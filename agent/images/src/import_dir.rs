@@ -180,7 +180,7 @@ impl ImportDir {
         if *imported != names {
             *imported = names;
             drop(imported);
-            self.pods.wake_all();
+            self.pods.wake_pods();
         }
     }
 }

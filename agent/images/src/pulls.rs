@@ -56,7 +56,7 @@ pub trait PodImages: Send + Sync {
     /// Images that pods of the node need, as named in their specs, and the sandbox image.
     fn image_names(&self) -> Vec<String>;
     /// Wakes all pods, since one may have waited for an image that is present now.
-    fn wake_all(&self);
+    fn wake_pods(&self);
 }
 
 /// Why an image could not be pulled.

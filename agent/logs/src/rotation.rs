@@ -58,7 +58,7 @@ struct Log {
 }
 
 /// The logs that are rotated, and who is told.
-pub struct RotatedLogs {
+pub struct LogRotation {
     /// Returns the node's pods with their status.
     pub pods: Box<dyn Fn() -> Vec<Pod> + Send + Sync>,
     /// Directory of the pods' logs.
@@ -70,7 +70,7 @@ pub struct RotatedLogs {
 }
 
 /// Runs passes for as long as the agent runs.
-pub async fn run(rotated: RotatedLogs, limits: Limits, page: TaskStatus) {
+pub async fn run(rotated: LogRotation, limits: Limits, page: TaskStatus) {
     loop {
         tokio::time::sleep(PERIOD).await;
         page.started("period");

@@ -11,26 +11,26 @@ use std::time::Duration;
 
 use agent_csi::mounts::MountTable;
 use agent_csi::node::{CallMaterial, CsiError, Published, secret_values};
-use agent_csi::request::{PodFacts, Token};
+use agent_csi::request::{DriverToken, PodFacts};
 use agent_csi::{CsiNode, offload};
 use agent_interfaces::{ErrorText, Reports, VolumeError};
 use agent_pod::events::{PodEvent, Severity, VolumeStep};
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_telemetry::metrics::OperationMetrics;
-use agent_volume::disk::Run;
+use agent_volume::disk::ProgramRun;
 use agent_volume::fs_group::FsGroupChangePolicy;
 use agent_volume::persistent::{
     self, AttachedDisk, Backing, CsiVolume, KnownObjects, PersistentError, PersistentSource,
     se_linux,
 };
 use agent_volume::sources::{HostPathKind, TokenWant, VolumePlugin, fs_group};
-use agent_volume::{PodVolumes, host_path};
+use agent_volume::{VolumesOnDisk, host_path};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use proto_client::{Client, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::json;
 
-use self::block::{Disks, OnDisk, Source};
+use self::block::{DiskSource, Disks, OnDisk};
 use self::helpers::Helpers;
 
 /// Interval of repeated NodePublishVolume calls for drivers with `requiresRepublish`.
@@ -43,7 +43,7 @@ pub struct PersistentVolumes {
     /// CSI volumes.
     pub csi: Arc<CsiNode>,
     /// The directories of the pods.
-    pub volumes: PodVolumes,
+    pub volumes: VolumesOnDisk,
     /// Name of the node.
     pub node: String,
     /// The API server.
@@ -61,7 +61,7 @@ pub struct PersistentVolumes {
 }
 
 /// Service account tokens with their expiry, by what was requested.
-pub type Tokens = BTreeMap<TokenWant, Token>;
+pub type DriverTokens = BTreeMap<TokenWant, DriverToken>;
 
 impl PersistentVolumes {
     /// Resolves the persistent volumes of a pod, in the pod's order.
@@ -90,14 +90,14 @@ impl PersistentVolumes {
         pod: &Arc<Pod>,
         volume: &PersistentSource,
         known: &KnownObjects,
-        tokens: &Tokens,
+        tokens: &DriverTokens,
     ) -> Result<VolumeOnHost, VolumeError> {
         let path = match &volume.backing {
             Backing::HostPath { path, kind } => {
                 self.check_host_path(volume, path, *kind).await.map_err(VolumeError::mount)?
             }
             Backing::Local { path, fs_type } if !volume.block && is_device(path).await? => {
-                let source = Source::Device(path);
+                let source = DiskSource::Device(path);
                 self.set_up_disk(pod, volume, source, fs_type, None).await?
             }
             Backing::Local { path, .. } => {
@@ -105,7 +105,7 @@ impl PersistentVolumes {
             }
             Backing::Disk { disk, fs_type } => {
                 let secret = disk.secret().and_then(|key| known.secrets.get(key)?.as_deref());
-                let source = Source::Attached(disk);
+                let source = DiskSource::Attached(disk);
                 self.set_up_disk(pod, volume, source, fs_type, secret).await?
             }
             Backing::Nfs { server, path } => {
@@ -190,7 +190,7 @@ impl PersistentVolumes {
         &self,
         pod: &Pod,
         volume: &PersistentSource,
-        source: Source<'_>,
+        source: DiskSource<'_>,
         fs_type: &str,
         secret: Option<&Secret>,
     ) -> Result<PathBuf, VolumeError> {
@@ -259,7 +259,7 @@ impl PersistentVolumes {
         }
         let server = if server.contains(':') { format!("[{server}]") } else { server.to_owned() };
         let mut run =
-            Run::new(MOUNT_NFS, &[&format!("{server}:{path}"), &*target.to_string_lossy()]);
+            ProgramRun::new(MOUNT_NFS, &[&format!("{server}:{path}"), &*target.to_string_lossy()]);
         if !options.is_empty() {
             run.args.extend(["-o".to_owned(), options.join(",")]);
         }
@@ -274,7 +274,7 @@ impl PersistentVolumes {
         volume: &PersistentSource,
         csi: &CsiVolume,
         known: &KnownObjects,
-        tokens: &Tokens,
+        tokens: &DriverTokens,
     ) -> Result<PathBuf, VolumeError> {
         let material = call_material(volume, csi, known, tokens).map_err(VolumeError::mount)?;
         let mut labelled = volume.clone();
@@ -331,7 +331,7 @@ fn call_material(
     volume: &PersistentSource,
     csi: &CsiVolume,
     known: &KnownObjects,
-    tokens: &Tokens,
+    tokens: &DriverTokens,
 ) -> Result<CallMaterial, ErrorText> {
     let secret = |of: &Option<(String, String)>| -> Result<HashMap<String, String>, ErrorText> {
         let Some(key) = of else { return Ok(HashMap::new()) };

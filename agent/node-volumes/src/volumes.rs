@@ -36,8 +36,8 @@ use tokio::task::JoinSet;
 
 use self::republish_queue::RepublishQueue;
 use self::subpath_refresh::SubPathRefresher;
+use self::tokens::{IssuedToken, PodTokens, Tokens};
 pub use self::tokens::{Issuer, issuer};
-use self::tokens::{PodTokens, Token, Tokens};
 use crate::persistent_volumes::nfs_unmount::NfsUnmounter;
 use crate::persistent_volumes::{self, PersistentVolumes, REPUBLISH_PERIOD};
 
@@ -52,7 +52,7 @@ const CANCEL_DELAY: Duration = Duration::from_secs(1);
 
 /// Volumes of the pods on this node.
 pub struct NodeVolumes {
-    volumes: agent_volume::PodVolumes,
+    volumes: agent_volume::VolumesOnDisk,
     persistent: Arc<PersistentVolumes>,
     nfs_unmounter: NfsUnmounter,
     node: watch::Receiver<Option<Arc<Node>>>,
@@ -82,13 +82,13 @@ struct PersistentSetUp {
     pod: Arc<Pod>,
     volumes: Vec<PersistentSource>,
     known: KnownObjects,
-    tokens: persistent_volumes::Tokens,
+    tokens: persistent_volumes::DriverTokens,
 }
 
 impl NodeVolumes {
     /// Without an issuer there are no service account tokens. `boot` is the boot id of the machine.
     pub fn new(
-        volumes: agent_volume::PodVolumes,
+        volumes: agent_volume::VolumesOnDisk,
         persistent: PersistentVolumes,
         issuer: Option<Arc<dyn Issuer>>,
         node: watch::Receiver<Option<Arc<Node>>>,
@@ -135,7 +135,7 @@ impl NodeVolumes {
         let republish = csi_volumes.clone().any(|csi| csi.republish);
         let (tokens, tokens_result) = self.tokens.get(pod, &volumes, &needs.tokens).await;
         let republish_at = republish.then(|| clock::boot() + REPUBLISH_PERIOD);
-        let refresh_at = tokens.values().map(Token::next_check).chain(republish_at).min();
+        let refresh_at = tokens.values().map(IssuedToken::next_check).chain(republish_at).min();
         let request = PersistentSetUp {
             pod: pod.clone(),
             volumes: persistent,
@@ -149,7 +149,7 @@ impl NodeVolumes {
         let SetUpResult { mut on_host, switched, outcome } = ephemeral?;
         self.sweep_later(pod, switched);
         self.tokens.record_renewals(uid, &tokens).await;
-        let issued = tokens.values().map(Token::issued_at).filter(|at| *at > 0).min();
+        let issued = tokens.values().map(IssuedToken::issued_at).filter(|at| *at > 0).min();
         if let Some(oldest) = issued {
             self.persistent.operations.record_tokens(uid, oldest);
         }
@@ -206,7 +206,11 @@ impl NodeVolumes {
         let reports = self.persistent.reports.clone();
         let report = move |request: &PersistentSetUp, failure: VolumeError| {
             let pod = &request.pod.metadata;
-            tracing::warn!(pod = pod.name, error = failure.message, "update of volumes failed; it is retried");
+            tracing::warn!(
+                pod = pod.name,
+                error = failure.message,
+                "update of volumes failed; it is retried"
+            );
             let event = events::volumes_failed(failure.step, &failure.message);
             reports.event(&request.pod, event);
         };
@@ -247,7 +251,7 @@ impl NodeVolumes {
         sources: &PodObjects,
         tokens: &PodTokens,
     ) -> Result<SetUpResult, VolumeError> {
-        let text = |(want, token): (&TokenWant, &Token)| (want.clone(), token.text.clone());
+        let text = |(want, token): (&TokenWant, &IssuedToken)| (want.clone(), token.text.clone());
         let allocatable = self.node.borrow().as_ref().map(|n| n.status.allocatable.clone());
         let task = SetUpTask {
             pod: pod.clone(),
@@ -341,11 +345,11 @@ async fn set_up_each(persistent: &PersistentVolumes, request: &PersistentSetUp) 
 }
 
 /// Tokens in the form that CSI calls carry.
-fn csi_tokens(tokens: &PodTokens) -> persistent_volumes::Tokens {
-    let each = |(want, token): (&TokenWant, &Token)| {
+fn csi_tokens(tokens: &PodTokens) -> persistent_volumes::DriverTokens {
+    let each = |(want, token): (&TokenWant, &IssuedToken)| {
         let (text, expires) = (token.text.clone(), token.expires.clone());
         let audience = want.audience.clone();
-        (want.clone(), agent_csi::request::Token { audience, text, expires })
+        (want.clone(), agent_csi::request::DriverToken { audience, text, expires })
     };
     tokens.iter().map(each).collect()
 }
@@ -369,7 +373,7 @@ struct SetUpResult {
 }
 
 impl SetUpTask {
-    fn set_up(self, on_disk: &agent_volume::PodVolumes) -> SetUpResult {
+    fn set_up(self, on_disk: &agent_volume::VolumesOnDisk) -> SetUpResult {
         let inputs = PayloadInputs {
             pod: &self.pod,
             objects: &self.sources,
@@ -425,7 +429,7 @@ fn refreshes_subpaths(pod: &Pod) -> bool {
 
 /// A volume as it is mounted into containers.
 fn volume_on_host(
-    on_disk: &agent_volume::PodVolumes,
+    on_disk: &agent_volume::VolumesOnDisk,
     volume: &Volume,
     path: String,
     follows: bool,

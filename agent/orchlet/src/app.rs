@@ -34,7 +34,7 @@ use agent_telemetry::node_events::NodeEvents;
 use agent_volume::private;
 use agent_volume::shared_mounts::SharedMounts;
 use agent_workers::runtime_limiter::RuntimeLimiter;
-use agent_workers::{Found, Pods};
+use agent_workers::{FoundAtStart, Pods};
 use proto_client::Client;
 use proto_client::config::file;
 use proto_client::events::EventKind;
@@ -254,7 +254,8 @@ impl Agent {
         let (listed, happened) = self.subscribe_and_list().await;
         let (say, said) = mpsc::channel(SOURCE_EVENTS_LEN);
         let sources = self.start_sources(cluster.as_ref(), &say);
-        let found = Found::new(listed, std::mem::take(&mut self.records), shared.leftover_uids());
+        let found =
+            FoundAtStart::new(listed, std::mem::take(&mut self.records), shared.leftover_uids());
         let readiness = Readiness::default();
         let unready = readiness.guard("sources");
         let pods = Pods::new(shared.clone(), self.board.clone(), found, sources, unready);
@@ -297,7 +298,7 @@ impl Agent {
         };
         tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
         let (disks, of_node) = (self.disks.clone(), events.clone());
-        let pods = agent_volume::PodVolumes::new(&self.root_dir, self.settings.names);
+        let pods = agent_volume::VolumesOnDisk::new(&self.root_dir, self.settings.names);
         let told = move |error: &str| {
             tracing::warn!(error, "cannot detach a disk that no pod uses; retried");
             of_node.tell(EventKind::Warning, "FailedUnMount", error.to_owned());

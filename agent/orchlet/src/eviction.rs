@@ -32,7 +32,7 @@ use agent_images::PodImages as _;
 use agent_images::image_gc::Goal;
 use agent_telemetry::node_events::NodeEvents;
 use agent_workers::pod_context::{PodContext, PodSnapshot};
-use measure::{Extent, Measured, measure};
+use measure::{MeasureScope, Measured, measure};
 
 /// Interval between passes without another cause.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -136,7 +136,7 @@ impl Evictor {
         (did, decision.wake_at)
     }
 
-    async fn read(&self, disks: &signals::Disks) -> Readings {
+    async fn read(&self, disks: &signals::FileSystems) -> Readings {
         signals::read(&self.shared, disks, self.pods_memory).await
     }
 
@@ -150,7 +150,7 @@ impl Evictor {
         if shown {
             tracing::info!(pressure = ?decision.pressure, "the node's pressure has changed");
             // Under disk pressure pod tasks remove dead containers.
-            self.shared.wake_all();
+            self.shared.wake_pods();
         }
     }
 
@@ -165,7 +165,7 @@ impl Evictor {
         if pods.is_empty() {
             return 0;
         }
-        let measured = measure(&self.shared, &pods, Extent::Disk).await;
+        let measured = measure(&self.shared, &pods, MeasureScope::Disk).await;
         let mut evicted: usize = 0;
         for known in &pods {
             let Some(Measured { uses, volumes }) = measured.get(&known.pod.metadata.uid) else {
@@ -193,7 +193,7 @@ impl Evictor {
         &mut self,
         reclaim: &Reclaim,
         readings: &Readings,
-        disks: &signals::Disks,
+        disks: &signals::FileSystems,
     ) -> PassOutcome {
         let signal = reclaim.signal;
         let message = format!("Attempting to reclaim {}", signal.resource());
@@ -206,7 +206,7 @@ impl Evictor {
             }
         }
         let pods = self.remaining_pods();
-        let measured = measure(&self.shared, &pods, Extent::of(signal)).await;
+        let measured = measure(&self.shared, &pods, MeasureScope::of(signal)).await;
         let candidates: Vec<Candidate<'_>> = pods
             .iter()
             .map(|known| Candidate {
@@ -234,7 +234,7 @@ impl Evictor {
         &self,
         reclaim: &Reclaim,
         readings: &Readings,
-        disks: &signals::Disks,
+        disks: &signals::FileSystems,
     ) -> bool {
         let goal = match (reclaim.signal, readings.get(&reclaim.signal)) {
             (Signal::NodefsAvailable | Signal::NodefsInodesFree, _) if !disks.is_one => {

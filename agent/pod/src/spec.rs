@@ -194,7 +194,7 @@ pub struct ContainerConfig {
     /// Bind mounts.
     pub mounts: Vec<Mount>,
     /// Device nodes of the host.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceNode>,
     /// Labels, usable in queries.
     pub labels: BTreeMap<String, String>,
     /// Annotations, not interpreted by CRI.
@@ -242,7 +242,7 @@ pub enum Propagation {
 
 /// A device node of the host in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device {
+pub struct DeviceNode {
     /// Path in the container.
     pub container_path: String,
     /// Path on the host.

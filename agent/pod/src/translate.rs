@@ -162,7 +162,7 @@ pub struct GrantedResources {
     /// Mounts from device plugins.
     pub mounts: Vec<Mount>,
     /// Device nodes.
-    pub devices: Vec<crate::spec::Device>,
+    pub devices: Vec<crate::spec::DeviceNode>,
     /// Annotations from device plugins, for the runtime.
     pub annotations: BTreeMap<String, String>,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proto_api::core::v1::{Container, VolumeMount};
 
 use crate::expand::expand;
-use crate::spec::{Device, Mount, Propagation};
+use crate::spec::{DeviceNode, Mount, Propagation};
 use crate::translate_error::TranslateError;
 
 /// A volume that is set up on the node.
@@ -168,11 +168,11 @@ pub(crate) fn mounts(
 pub(crate) fn devices(
     container: &Container,
     volumes: &BTreeMap<String, VolumeOnHost>,
-) -> Result<Vec<Device>, TranslateError> {
+) -> Result<Vec<DeviceNode>, TranslateError> {
     let device = |wanted: &proto_api::core::v1::VolumeDevice| {
         let volume = volumes.get(&wanted.name).filter(|volume| volume.block);
         let volume = volume.ok_or_else(|| TranslateError::NoVolume(wanted.name.clone()))?;
-        Ok(Device {
+        Ok(DeviceNode {
             container_path: wanted.device_path.clone(),
             host_path: volume.path.clone(),
             permissions: if volume.read_only { "r" } else { "mrw" }.to_owned(),

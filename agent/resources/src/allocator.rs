@@ -17,7 +17,7 @@ use agent_node::admission::AdmissionRefusal;
 use agent_node::managers::grant::{GrantContext, containers, shared_cpus, unexpected_admission};
 use agent_node::managers::topology::MachineTopology;
 use agent_node::managers::{Allocations, Grant, IdSet, ManagerRules, devices, grant};
-use agent_pod::spec::{Device, Mount};
+use agent_pod::spec::{DeviceNode, Mount};
 use agent_pod::translate::GrantedResources;
 use agent_telemetry::metrics::OperationMetrics;
 use proto_api::core::v1::Pod;
@@ -235,8 +235,8 @@ fn mount((container_path, host_path, read_only): (String, String, bool)) -> Moun
     Mount { container_path, host_path, read_only, ..Mount::default() }
 }
 
-fn device((container_path, host_path, permissions): (String, String, String)) -> Device {
-    Device { container_path, host_path, permissions }
+fn device((container_path, host_path, permissions): (String, String, String)) -> DeviceNode {
+    DeviceNode { container_path, host_path, permissions }
 }
 
 #[cfg(test)]

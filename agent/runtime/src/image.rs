@@ -6,7 +6,7 @@
 
 mod archive;
 
-pub use archive::{Archive, ArchiveError, Blob, FoundImage, Source};
+pub use archive::{Archive, ArchiveError, Blob, BlobSource, FoundImage};
 
 use data_encoding::HEXLOWER;
 use ring::digest::{Digest, SHA256};

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use crate::image::{Archive, ArchiveError, Blob, FoundImage, ImageTar, Source};
+use crate::image::{Archive, ArchiveError, Blob, BlobSource, FoundImage, ImageTar};
 use crate::runtime::{Runtime, RuntimeError};
 
 /// Bytes of content per message.
@@ -362,11 +362,11 @@ fn read_chunks<R: Read + Seek>(
 ) -> std::io::Result<()> {
     let mut file = file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut source: Box<dyn Read + '_> = match &blob.source {
-        Source::At(offset) => {
+        BlobSource::At(offset) => {
             file.seek(SeekFrom::Start(*offset))?;
             Box::new((&mut *file).take(blob.size))
         }
-        Source::Bytes(bytes) => Box::new(bytes.as_slice()),
+        BlobSource::Bytes(bytes) => Box::new(bytes.as_slice()),
     };
     let total = i64::try_from(blob.size).unwrap_or(i64::MAX);
     let message = |action, offset, data| WriteContentRequest {

@@ -24,7 +24,7 @@ use serde_json::Value;
 use super::measure::Measure;
 use super::routes::{ContainerName, PodName};
 use super::stats::{NodeStats, VolumeStats};
-use super::view::{LogFile, NodeView, Run, Session, ViewError};
+use super::view::{LogFile, LogRun, NodeView, Session, ViewError};
 
 /// Timelines of pods by namespace and name, with their uids.
 type TimelinesOf = dyn Fn(&str, &str) -> Vec<(String, Timeline)> + Send + Sync;
@@ -70,7 +70,7 @@ impl NodeView for AgentView {
     fn log_file<'a>(
         &'a self,
         container: &'a ContainerName,
-        run: Run,
+        run: LogRun,
     ) -> BoxFuture<'a, Result<LogFile, ViewError>> {
         Box::pin(async move {
             let pod = self.find(&container.pod)?;
@@ -81,8 +81,8 @@ impl NodeView for AgentView {
             let runs = self.runs(&pod, &container.container, &directory).await?;
             let mut newest_first = runs.into_iter().rev();
             let (attempt, instance) = match run {
-                Run::Last => newest_first.next().ok_or_else(|| waiting(&pod, container)),
-                Run::Previous => newest_first.nth(1).ok_or_else(|| no_previous(container)),
+                LogRun::Last => newest_first.next().ok_or_else(|| waiting(&pod, container)),
+                LogRun::Previous => newest_first.nth(1).ok_or_else(|| no_previous(container)),
             }?;
             Ok(LogFile { path: directory.join(format!("{attempt}.log")), instance })
         })

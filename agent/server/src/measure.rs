@@ -28,7 +28,7 @@ use super::view::ViewError;
 
 /// The paths and cgroups to measure.
 #[derive(Clone, Debug)]
-pub struct Sites {
+pub struct MeasuredPaths {
     /// Name of the node.
     pub node: String,
     /// Name of the agent in the list of system daemons.
@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Measures, and caches what rates and directory sizes need.
 #[derive(Debug)]
 pub struct Measure {
-    sites: Sites,
+    sites: MeasuredPaths,
     /// CPU times of the previous pass.
     last: CpuTimes,
     disks: Mutex<BTreeMap<PathBuf, (Instant, DiskUsage)>>,
@@ -66,7 +66,7 @@ pub struct CpuTimes(Mutex<BTreeMap<String, (i64, u64)>>);
 
 impl Measure {
     /// Nothing is measured before the first request.
-    pub fn new(sites: Sites) -> Self {
+    pub fn new(sites: MeasuredPaths) -> Self {
         Self { sites, last: CpuTimes::default(), disks: Mutex::default(), looks: Looks::default() }
     }
 
@@ -497,8 +497,8 @@ mod tests {
         assert_eq!(last.rate("c", 13 * second, 7), None, "a restart counts from 0");
     }
 
-    fn sites(root: &Path) -> Sites {
-        Sites {
+    fn sites(root: &Path) -> MeasuredPaths {
+        MeasuredPaths {
             node: "n1".into(),
             agent: "agent".into(),
             root_dir: root.join("root"),
@@ -551,7 +551,7 @@ mod tests {
         put("logs/a_web_u-1/c/0.log", &"x".repeat(5000));
         let mount = root.path().join("cgroup");
         let cgroups = Some(Cgroups::new(agent_host::cgroups::Layout::V2 { mount }));
-        let sites = Sites { cgroups, ..sites(root.path()) };
+        let sites = MeasuredPaths { cgroups, ..sites(root.path()) };
         let mut pod = Pod::default();
         pod.metadata.name = "web".into();
         pod.metadata.namespace = "a".into();

@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 
 use super::query::Query;
 use super::routes::{ContainerName, PodName, Route};
-use super::stats::{self, Extent};
-use super::view::{Run, Session, ViewError};
+use super::stats::{self, SummaryScope};
+use super::view::{LogRun, Session, ViewError};
 use super::{Body, Service, cadvisor, resource_metrics, stream};
 
 /// Time limit of a command of `/run`.
@@ -56,8 +56,8 @@ impl Service {
             Route::Configz => json_body(&self.view.configuration()),
             Route::StatsSummary => {
                 let extent = match query.get("only_cpu_and_memory") {
-                    Some("true" | "1") => Extent::CpuAndMemory,
-                    _ => Extent::Full,
+                    Some("true" | "1") => SummaryScope::CpuAndMemory,
+                    _ => SummaryScope::Full,
                 };
                 json_body(&stats::summary(&self.view.stats().await?, extent))
             }
@@ -184,7 +184,7 @@ impl Service {
     ) -> Result<Response<Body>, ViewError> {
         let options = LogOptions::parse(query.pairs())
             .map_err(|error| ViewError::NotNow(error.to_string()))?;
-        let run = if options.previous { Run::Previous } else { Run::Last };
+        let run = if options.previous { LogRun::Previous } else { LogRun::Last };
         let file = self.view.log_file(&container, run).await?;
         let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
             return Ok(text(429, "too many logs and sessions are open"));

@@ -170,7 +170,7 @@ pub struct NodeStats {
 
 /// The requested part of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum SummaryScope {
     /// Everything.
     Full,
     /// `?only_cpu_and_memory=true`.
@@ -178,14 +178,14 @@ pub enum Extent {
 }
 
 /// The body of `/stats/summary`.
-pub fn summary(stats: &NodeStats, extent: Extent) -> Value {
+pub fn summary(stats: &NodeStats, extent: SummaryScope) -> Value {
     let at = stats.usage.at_nanos;
     let mut node = object([("nodeName", json!(stats.name))]);
     let system: Vec<_> = stats.system.iter().map(part).collect();
     node.insert("systemContainers".to_owned(), json!(system));
     node.insert("startTime".to_owned(), time(stats.booted));
     put_usage(&mut node, &stats.usage);
-    if extent == Extent::Full {
+    if extent == SummaryScope::Full {
         put_network(&mut node, &stats.network, at);
         put_fs(&mut node, "fs", stats.fs.as_ref(), at, extent);
         if let Some(images) = &stats.image_fs {
@@ -208,7 +208,7 @@ fn part(stats: &SystemStats) -> Value {
     Value::Object(part)
 }
 
-fn pod(stats: &PodStats, at: i64, extent: Extent) -> Value {
+fn pod(stats: &PodStats, at: i64, extent: SummaryScope) -> Value {
     let reference = json!({"name": stats.name, "namespace": stats.namespace, "uid": stats.uid});
     let containers: Vec<_> =
         stats.containers.iter().map(|stats| container(stats, extent)).collect();
@@ -220,7 +220,7 @@ fn pod(stats: &PodStats, at: i64, extent: Extent) -> Value {
     if let Some(usage) = &stats.usage {
         put_usage(&mut pod, usage);
     }
-    if extent == Extent::CpuAndMemory {
+    if extent == SummaryScope::CpuAndMemory {
         return Value::Object(pod);
     }
     put_network(&mut pod, &stats.network, at);
@@ -246,7 +246,7 @@ fn volume(pod: &PodStats, stats: &VolumeStats, at: i64) -> Value {
     value
 }
 
-fn container(stats: &ContainerStats, extent: Extent) -> Value {
+fn container(stats: &ContainerStats, extent: SummaryScope) -> Value {
     let mut container = object([("name", json!(stats.name)), ("startTime", time(stats.started))]);
     put_usage(&mut container, &stats.usage);
     put_fs(&mut container, "rootfs", stats.rootfs.as_ref(), stats.usage.at_nanos, extent);
@@ -302,9 +302,9 @@ fn put_fs(
     name: &str,
     fs: Option<&FsUsage>,
     at_nanos: i64,
-    extent: Extent,
+    extent: SummaryScope,
 ) {
-    let (Some(fs), Extent::Full) = (fs, extent) else { return };
+    let (Some(fs), SummaryScope::Full) = (fs, extent) else { return };
     into.insert(name.to_owned(), fs_value(fs, at_nanos));
 }
 
@@ -401,7 +401,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_summary_has_the_fields_that_people_scrape() {
-        let summary = summary(&sample(), Extent::Full);
+        let summary = summary(&sample(), SummaryScope::Full);
         let usage = json!({"time": "2017-07-14T02:40:00Z", "usageNanoCores": 7, "usageCoreNanoSeconds": 2_500_000_000_u64});
         assert_eq!(summary["node"]["nodeName"], "n1");
         assert_eq!(summary["node"]["cpu"], usage);
@@ -423,7 +423,7 @@ pub(super) mod tests {
             (&pod["ephemeral-storage"]["usedBytes"], &pod["process_stats"]["process_count"]),
             (&json!(20), &json!(3))
         );
-        let short = super::summary(&sample(), Extent::CpuAndMemory);
+        let short = super::summary(&sample(), SummaryScope::CpuAndMemory);
         assert_eq!(short["pods"][0]["containers"][0].get("rootfs"), None);
         assert_eq!((short["pods"][0].get("volume"), short["node"].get("rlimit")), (None, None));
     }

@@ -32,7 +32,7 @@ use super::routes::PodName;
 use super::stats::NodeStats;
 use super::tls::TlsFiles;
 use super::view::LogFile;
-use super::view::{Run, Session};
+use super::view::{LogRun, Session};
 use super::*;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
@@ -71,13 +71,13 @@ impl NodeView for Agent {
     fn log_file<'a>(
         &'a self,
         container: &'a ContainerName,
-        run: Run,
+        run: LogRun,
     ) -> BoxFuture<'a, Result<LogFile, ViewError>> {
         Box::pin(async move {
             self.knows(&container.pod)?;
             match run {
-                Run::Last => Ok(LogFile { path: self.log.clone(), instance: "id-1".into() }),
-                Run::Previous => {
+                LogRun::Last => Ok(LogFile { path: self.log.clone(), instance: "id-1".into() }),
+                LogRun::Previous => {
                     Err(ViewError::NotNow("previous terminated container \"c\" not found".into()))
                 }
             }

@@ -24,7 +24,7 @@ pub trait NodeView: Send + Sync {
     fn log_file<'a>(
         &'a self,
         container: &'a ContainerName,
-        run: Run,
+        run: LogRun,
     ) -> BoxFuture<'a, Result<LogFile, ViewError>>;
 
     /// Whether the instance that writes this log may still run.
@@ -65,7 +65,7 @@ pub trait NodeView: Send + Sync {
 
 /// Which instance of a container is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Run {
+pub enum LogRun {
     /// The current or last one.
     Last,
     /// The one before it.

@@ -39,15 +39,15 @@ struct State {
 pub struct Timeline {
     namespace: String,
     name: String,
-    first: Vec<Step>,
-    last: VecDeque<Step>,
+    first: Vec<TimelineStep>,
+    last: VecDeque<TimelineStep>,
     /// Number of dropped steps between the first and the last ones.
     left_out: u64,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct TimelineStep {
     /// The action, such as `CreateContainer { container: "c", attempt: 0 }`.
     pub what: String,
     /// When it last started.
@@ -70,13 +70,13 @@ pub enum Outcome {
 }
 
 impl Timeline {
-    fn push(&mut self, step: Step) {
+    fn push(&mut self, step: TimelineStep) {
         let before = self.last.back_mut().or(self.first.last_mut());
         if let Some(before) = before
             && before.what == step.what
             && before.outcome == step.outcome
         {
-            *before = Step { times: before.times.saturating_add(1), ..step };
+            *before = TimelineStep { times: before.times.saturating_add(1), ..step };
             return;
         }
         if self.first.len() < FIRST_MAX {
@@ -90,7 +90,7 @@ impl Timeline {
         self.last.push_back(step);
     }
 
-    fn steps(&self) -> impl Iterator<Item = &Step> {
+    fn steps(&self) -> impl Iterator<Item = &TimelineStep> {
         self.first.iter().chain(&self.last)
     }
 }
@@ -114,7 +114,7 @@ impl Timelines {
             Outcome::Done => Outcome::Done,
         };
         let began = now.checked_sub(took).unwrap_or(now);
-        timeline.push(Step { what: cut(what), began, took, outcome, times: 1 });
+        timeline.push(TimelineStep { what: cut(what), began, took, outcome, times: 1 });
     }
 
     /// Marks a pod as deleted; its timeline is kept for a while.
@@ -207,7 +207,7 @@ fn of_container(status: &ContainerStatus) -> Option<String> {
 
 /// Status and timeline of a pod as JSON.
 pub fn json_of(pod: Option<&Pod>, timelines: &[(String, Timeline)]) -> Value {
-    let step = |step: &Step| {
+    let step = |step: &TimelineStep| {
         let (outcome, why) = match &step.outcome {
             Outcome::Done => ("done", ""),
             Outcome::Failed(why) => ("failed", why.as_str()),
@@ -357,7 +357,7 @@ mod tests {
         fn a_timeline_is_bounded_and_loses_no_count(steps in proptest::collection::vec(0_u8..4, 0..400)) {
             let mut timeline = Timeline::default();
             for step in &steps {
-                timeline.push(Step { what: step.to_string(), began: SystemTime::UNIX_EPOCH, took: Duration::ZERO, outcome: Outcome::Done, times: 1 });
+                timeline.push(TimelineStep { what: step.to_string(), began: SystemTime::UNIX_EPOCH, took: Duration::ZERO, outcome: Outcome::Done, times: 1 });
             }
             prop_assert!(timeline.steps().count() <= FIRST_MAX + LAST_MAX);
             let runs = steps.chunk_by(|a, b| a == b).count() as u64;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A program of the node with its arguments. Never a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ProgramRun {
     /// Its name; searched in [`PROGRAM_DIRS`] only.
     pub program: String,
     /// Its arguments.
@@ -29,7 +29,7 @@ const NFS_UNMOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Directories of the node's programs.
 pub const PROGRAM_DIRS: [&str; 4] = ["/sbin", "/usr/sbin", "/bin", "/usr/bin"];
 
-impl Run {
+impl ProgramRun {
     /// A command that succeeds with exit code 0.
     #[must_use]
     pub fn new(program: &str, args: &[&str]) -> Self {
@@ -75,8 +75,9 @@ pub enum Content {
 
 /// Probes the content of a device. blkid exits with 2 if it finds none.
 #[must_use]
-pub fn probe(device: &str) -> Run {
-    Run::new("blkid", &["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device]).accept(&[2])
+pub fn probe(device: &str) -> ProgramRun {
+    ProgramRun::new("blkid", &["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device])
+        .accept(&[2])
 }
 
 /// Parses the output of [`probe`]. blkid fails on ambiguous content, so that does not reach this function.
@@ -101,11 +102,11 @@ fn is_no_file_system(kind: &str) -> bool {
 
 /// The step before a device is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DiskStep {
     /// Make a file system.
-    Format(Run),
+    Format(ProgramRun),
     /// Check the existing file system.
-    Check(Run),
+    Check(ProgramRun),
     /// Nothing.
     None,
 }
@@ -120,16 +121,16 @@ pub fn plan_mount(
     content: &Content,
     wanted: &str,
     read_only: bool,
-) -> Result<(Step, String), String> {
+) -> Result<(DiskStep, String), String> {
     let wanted = if wanted.is_empty() { FS_TYPE_DEFAULT } else { wanted };
     match content {
         Content::Nothing if read_only => Err(format!(
             "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
         )),
-        Content::Nothing => Ok((Step::Format(format(device, wanted)?), wanted.to_owned())),
+        Content::Nothing => Ok((DiskStep::Format(format(device, wanted)?), wanted.to_owned())),
         Content::FileSystem(found) if can_mount(found, wanted) => {
             let check = if read_only { None } else { check(device, found) };
-            Ok((check.map_or(Step::None, Step::Check), wanted.to_owned()))
+            Ok((check.map_or(DiskStep::None, DiskStep::Check), wanted.to_owned()))
         }
         Content::FileSystem(found) => {
             Err(format!("failed to mount the volume as {wanted:?}, it already contains {found}"))
@@ -147,13 +148,13 @@ fn can_mount(found: &str, wanted: &str) -> bool {
         || matches!((rank(found), rank(wanted)), (Some(had), Some(reads)) if had <= reads)
 }
 
-fn format(device: &str, fs_type: &str) -> Result<Run, String> {
+fn format(device: &str, fs_type: &str) -> Result<ProgramRun, String> {
     let program = format!("mkfs.{fs_type}");
     match fs_type {
         // -m0: no blocks reserved for root
-        "ext2" | "ext3" | "ext4" => Ok(Run::new(&program, &["-F", "-m0", device])),
-        "xfs" => Ok(Run::new(&program, &["-f", device])),
-        "btrfs" => Ok(Run::new(&program, &[device])),
+        "ext2" | "ext3" | "ext4" => Ok(ProgramRun::new(&program, &["-F", "-m0", device])),
+        "xfs" => Ok(ProgramRun::new(&program, &["-f", device])),
+        "btrfs" => Ok(ProgramRun::new(&program, &[device])),
         other => {
             Err(format!("cannot format: expected ext2, ext3, ext4, xfs or btrfs, not {other:?}"))
         }
@@ -161,37 +162,37 @@ fn format(device: &str, fs_type: &str) -> Result<Run, String> {
 }
 
 /// fsck exits with 1 if it corrected errors.
-fn check(device: &str, fs_type: &str) -> Option<Run> {
+fn check(device: &str, fs_type: &str) -> Option<ProgramRun> {
     let program = format!("fsck.{fs_type}");
     let known = matches!(fs_type, "ext2" | "ext3" | "ext4");
-    known.then(|| Run::new(&program, &["-a", device]).accept(&[1]))
+    known.then(|| ProgramRun::new(&program, &["-a", device]).accept(&[1]))
 }
 
 /// Mounts the file system of a device.
 #[must_use]
-pub fn mount(device: &str, fs_type: &str, options: &[String], target: &str) -> Run {
+pub fn mount(device: &str, fs_type: &str, options: &[String], target: &str) -> ProgramRun {
     let mut all = vec!["defaults".to_owned()];
     all.extend_from_slice(options);
-    Run::new("mount", &["-t", fs_type, "-o", &all.join(","), device, target])
+    ProgramRun::new("mount", &["-t", fs_type, "-o", &all.join(","), device, target])
 }
 
 /// Unmounts a file system. By a program: a thread that unmounts a device that does not answer cannot be killed, and the agent must be.
 #[must_use]
-pub fn unmount(target: &str) -> Run {
-    Run::new("umount", &[target])
+pub fn unmount(target: &str) -> ProgramRun {
+    ProgramRun::new("umount", &[target])
 }
 
 /// Unmounts an NFS file system without contacting its server: `-c` does not resolve the path, `-i` runs no `umount.nfs`. BusyBox has
 /// neither option and exits with 1.
 #[must_use]
-pub fn unmount_nfs(target: &str) -> Run {
-    Run::new("umount", &["-i", "-c", target]).within(NFS_UNMOUNT_TIMEOUT)
+pub fn unmount_nfs(target: &str) -> ProgramRun {
+    ProgramRun::new("umount", &["-i", "-c", target]).within(NFS_UNMOUNT_TIMEOUT)
 }
 
 /// Unmounts an NFS file system and aborts the requests that wait for its server.
 #[must_use]
-pub fn force_unmount(target: &str) -> Run {
-    Run::new("umount", &["-f", target]).within(NFS_UNMOUNT_TIMEOUT)
+pub fn force_unmount(target: &str) -> ProgramRun {
+    ProgramRun::new("umount", &["-f", target]).within(NFS_UNMOUNT_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -215,28 +216,28 @@ mod tests {
         let run = |found: &Content, wanted: &str, read_only| {
             plan_mount("/dev/x", found, wanted, read_only)
         };
-        let made = |program: &str, args: &[&str]| Step::Format(Run::new(program, args));
+        let made = |program: &str, args: &[&str]| DiskStep::Format(ProgramRun::new(program, args));
         let cases = [
             (Content::Nothing, "", made("mkfs.ext4", &["-F", "-m0", "/dev/x"]), "ext4"),
             (Content::Nothing, "xfs", made("mkfs.xfs", &["-f", "/dev/x"]), "xfs"),
-            (fs("xfs"), "xfs", Step::None, "xfs"),
+            (fs("xfs"), "xfs", DiskStep::None, "xfs"),
             (
                 fs("ext4"),
                 "",
-                Step::Check(Run::new("fsck.ext4", &["-a", "/dev/x"]).accept(&[1])),
+                DiskStep::Check(ProgramRun::new("fsck.ext4", &["-a", "/dev/x"]).accept(&[1])),
                 "ext4",
             ),
             (
                 fs("ext3"),
                 "ext4",
-                Step::Check(Run::new("fsck.ext3", &["-a", "/dev/x"]).accept(&[1])),
+                DiskStep::Check(ProgramRun::new("fsck.ext3", &["-a", "/dev/x"]).accept(&[1])),
                 "ext4",
             ),
         ];
         for (found, wanted, expect, kind) in cases {
             assert_eq!(run(&found, wanted, false), Ok((expect, kind.to_owned())), "{found:?}");
         }
-        assert_eq!(run(&fs("ext4"), "", true), Ok((Step::None, "ext4".into())));
+        assert_eq!(run(&fs("ext4"), "", true), Ok((DiskStep::None, "ext4".into())));
         for (found, wanted, read_only, why) in [
             (Content::Nothing, "", true, "read-only mode"),
             (Content::Nothing, "tape", false, "expected ext2"),

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Pure functions ([`sources`]) determine the content of a volume; [`tree`], [`mount`], [`empty_dir`] and [`host_path`] set it
-//! up; [`PodVolumes`] combines both for one node. Paths are opened from directory descriptors with `openat2(RESOLVE_BENEATH |
+//! up; [`VolumesOnDisk`] combines both for one node. Paths are opened from directory descriptors with `openat2(RESOLVE_BENEATH |
 //! RESOLVE_NO_SYMLINKS)`, so that nothing a container can write leads elsewhere. All functions block and must be called on a
 //! thread that may.
 
@@ -36,5 +36,5 @@ mod beneath;
 
 pub use budget::Budget;
 pub use payload::{Payload, PayloadFile};
-pub use pod_volumes::{PodVolumes, SetUpError, TearDownError};
+pub use pod_volumes::{SetUpError, TearDownError, VolumesOnDisk};
 pub use sources::{PayloadInputs, SourceError, Volume, VolumeRequirements, volumes};

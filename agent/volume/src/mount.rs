@@ -200,7 +200,7 @@ pub fn bind(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
 
 /// Which mounts below a source are bound with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum BindScope {
     /// None.
     One,
     /// All.
@@ -218,13 +218,13 @@ pub fn bind_below(
     source: impl AsFd,
     parent: impl AsFd,
     name: &str,
-    extent: Extent,
+    extent: BindScope,
 ) -> rustix::io::Result<()> {
     let target = beneath::open_handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
     match extent {
-        Extent::One => bind(source, target)?,
-        Extent::All => bind_all(source, target)?,
-        Extent::AllReadOnly => return bind_read_only(source, target),
+        BindScope::One => bind(source, target)?,
+        BindScope::All => bind_all(source, target)?,
+        BindScope::AllReadOnly => return bind_read_only(source, target),
     }
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change(format!("{}/{name}", by_number(&parent)), slave)

@@ -104,12 +104,12 @@ pub struct ReadyVolume {
 
 /// Volumes of pods below one root directory.
 #[derive(Clone, Debug)]
-pub struct PodVolumes {
+pub struct VolumesOnDisk {
     pods: PathBuf,
     domain: String,
 }
 
-impl PodVolumes {
+impl VolumesOnDisk {
     /// Volumes below `<root>/pods`.
     #[must_use]
     pub fn new(root: &Path, names: &Names) -> Self {

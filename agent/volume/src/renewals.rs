@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::beneath;
-use crate::pod_volumes::PodVolumes;
+use crate::pod_volumes::VolumesOnDisk;
 use crate::sources::TokenWant;
 use crate::token::TokenRenewal;
 
@@ -53,7 +53,7 @@ struct RenewalRecord {
     tokens: Vec<HeldToken>,
 }
 
-impl PodVolumes {
+impl VolumesOnDisk {
     /// The stored renewals of a pod for the boot with the id `boot`; empty if they cannot be read.
     #[must_use]
     pub fn renewals(&self, uid: &str, boot: &str) -> Vec<HeldToken> {
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn what_is_written_down_is_of_this_boot_and_goes_with_the_pod() {
         let root = tempfile::tempdir().unwrap();
-        let pods = PodVolumes::new(root.path(), Names::new(Profile::Kubernetes));
+        let pods = VolumesOnDisk::new(root.path(), Names::new(Profile::Kubernetes));
         let want = TokenWant { audience: "vault".into(), expiration_secs: 600 };
         let renewal = TokenRenewal { boot: Duration::from_millis(1500), unix: 99 };
         let held = vec![HeldToken::new(&want, 7, renewal)];

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::beneath;
 use crate::mount;
 use crate::persistent::attached::Iscsi;
-use crate::pod_volumes::PodVolumes;
+use crate::pod_volumes::VolumesOnDisk;
 use crate::private::MODE as PRIVATE;
 use crate::sources::VolumePlugin;
 
@@ -191,7 +191,7 @@ impl SharedMounts {
     }
 }
 
-impl PodVolumes {
+impl VolumesOnDisk {
     /// Whether the pod has a mount point for the volume.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::host_path::HostPathError;
 use crate::mount::subpath_refresh::RefreshMethod;
-use crate::mount::{self, Extent};
+use crate::mount::{self, BindScope};
 use crate::private::MODE as PRIVATE;
 use crate::sources::HostPathKind;
 use crate::{beneath, tree};
@@ -43,7 +43,7 @@ pub struct SubPath<'a> {
     pub on_node: Option<HostPathKind>,
     /// Whether it is read-only including all mounts below it.
     pub all_read_only: Option<AllReadOnly>,
-    /// Whether it is refreshed by [`crate::PodVolumes::refresh_part`].
+    /// Whether it is refreshed by [`crate::VolumesOnDisk::refresh_part`].
     pub follows: bool,
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn bind(
     part: &OwnedFd,
     parent: &OwnedFd,
     index: &str,
-    extent: Extent,
+    extent: BindScope,
     follows: bool,
 ) -> rustix::io::Result<()> {
     let wanted = rustix::fs::fstat(part)?;

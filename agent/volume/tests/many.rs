@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 
 use agent_pod::env::EnvObjects;
-use agent_volume::PodVolumes;
+use agent_volume::VolumesOnDisk;
 use agent_volume::sources::{PayloadInputs, Volume, volumes};
 use agent_volume::tree::Written;
 use proto_api::core::v1::{ConfigMap, Pod, Secret, SecretVolumeSource};
@@ -40,7 +40,7 @@ fn pod(number: usize) -> (Pod, Volume) {
 }
 
 /// Removes everything at the end of the test.
-struct Pods(tempfile::TempDir, PodVolumes, usize);
+struct Pods(tempfile::TempDir, VolumesOnDisk, usize);
 
 impl Drop for Pods {
     fn drop(&mut self) {
@@ -60,7 +60,7 @@ fn many_mounts_follow_one_update_in_one_pass() {
         eprintln!("SKIPPED many_mounts_follow_one_update_in_one_pass: needs root");
         return;
     }
-    let on_disk = PodVolumes::new(dir.path(), Names::new(Profile::Kubernetes));
+    let on_disk = VolumesOnDisk::new(dir.path(), Names::new(Profile::Kubernetes));
     let wanted = pods_wanted();
     let here = Pods(dir, on_disk, wanted);
     let pods: Vec<(Pod, Volume)> = (0..wanted).map(pod).collect();

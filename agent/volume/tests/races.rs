@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use agent_volume::PodVolumes;
+use agent_volume::VolumesOnDisk;
 use agent_volume::fs_group::FsGroupChangePolicy;
 use agent_volume::host_path;
 use agent_volume::sources::HostPathKind;
@@ -91,7 +91,7 @@ struct Ground {
     volume: tempfile::TempDir,
     outside: tempfile::TempDir,
     agent: tempfile::TempDir,
-    pods: PodVolumes,
+    pods: VolumesOnDisk,
 }
 
 impl Ground {
@@ -103,7 +103,7 @@ impl Ground {
         }
         std::fs::create_dir_all(agent.path().join("pods/u")).unwrap();
         std::fs::write(outside.path().join("file"), "secret").unwrap();
-        let pods = PodVolumes::new(agent.path(), Names::new(Profile::Kubernetes));
+        let pods = VolumesOnDisk::new(agent.path(), Names::new(Profile::Kubernetes));
         Some(Self { volume, outside, agent, pods })
     }
 

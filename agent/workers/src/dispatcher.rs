@@ -27,7 +27,7 @@ use self::quarantine::Suspects;
 use self::static_pod_queue::{Overdue, StaticPodQueue};
 use crate::inbox::{Full, Inbox};
 use crate::pod_context::PodContext;
-use crate::worker::{InitialState, PodUpdate, Presence, Worker};
+use crate::worker::{InitialState, PodUpdate, SourcePresence, Worker};
 use agent_clock as clock;
 use agent_interfaces::PodSourceEvent;
 use agent_journal::Record;
@@ -98,14 +98,14 @@ fn full_name(pod: &Pod) -> FullName {
 
 /// What the agent finds at its start.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundAtStart {
     /// Pods of the runtime, and pods of which only directories or cgroups are left.
     pub pods: Vec<PodOnNode>,
     /// Journal records by uid.
     pub records: BTreeMap<String, Record>,
 }
 
-impl Found {
+impl FoundAtStart {
     /// Combines the runtime's list, the journal's records, and the uids in `left`, of which only
     /// directories or cgroups exist.
     pub fn new(
@@ -128,7 +128,7 @@ impl Pods {
     pub fn new(
         shared: Arc<PodContext>,
         board: StatusBoard,
-        found: Found,
+        found: FoundAtStart,
         sources: Vec<PodSource>,
         unready: ReadyGuard,
     ) -> Self {
@@ -205,7 +205,7 @@ impl Pods {
         match said {
             PodSourceEvent::Wants(source, pod) => {
                 self.update_pod(
-                    PodUpdate { pod, source, presence: Presence::Present },
+                    PodUpdate { pod, source, presence: SourcePresence::Present },
                     Instant::now(),
                 );
             }
@@ -214,7 +214,7 @@ impl Pods {
                 self.deferred.remove(&uid);
                 self.drop_suspect(&uid);
                 if let Some(task) = self.tasks.get(&uid) {
-                    task.update.send_modify(|update| update.presence = Presence::Dropped);
+                    task.update.send_modify(|update| update.presence = SourcePresence::Dropped);
                 }
                 if self.unsynced.is_empty() {
                     // Anything that an earlier instance left is orphaned now.
@@ -291,7 +291,7 @@ impl Pods {
         }
         let (uid, name) = (&update.pod.metadata.uid, full_name(&update.pod));
         let is_before = |(known, task): &(&String, &Task)| match *known == uid {
-            true => task.update.borrow().presence == Presence::Dropped,
+            true => task.update.borrow().presence == SourcePresence::Dropped,
             false => task.name == name,
         };
         let (before, task) = self.tasks.iter().find(is_before)?;
@@ -410,8 +410,11 @@ impl Pods {
             name = pod.metadata.name,
             "pod is in no source; its containers are stopped and removed"
         );
-        let update =
-            PodUpdate { pod: Arc::new(pod), source: PodSource::Api, presence: Presence::Dropped };
+        let update = PodUpdate {
+            pod: Arc::new(pod),
+            source: PodSource::Api,
+            presence: SourcePresence::Dropped,
+        };
         self.start_task(update, Instant::now());
     }
 

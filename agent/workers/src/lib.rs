@@ -33,4 +33,4 @@ mod tests {
 mod transitions;
 mod worker;
 
-pub use dispatcher::{Found, Pods};
+pub use dispatcher::{FoundAtStart, Pods};

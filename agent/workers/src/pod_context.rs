@@ -334,7 +334,7 @@ impl PodImages for PodContext {
         images.chain([&self.sandbox_image]).cloned().collect()
     }
 
-    fn wake_all(&self) {
+    fn wake_pods(&self) {
         self.decisions.lock().values().for_each(|decision| decision.poke.notify_one());
     }
 }

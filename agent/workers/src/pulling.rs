@@ -65,7 +65,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::test_support::{Outside, pod_context};
+    use crate::test_support::{TestContextParts, pod_context};
 
     /// The messages of events about a pull of this duration, and where they point.
     async fn events_of_pull(take: Duration) -> Vec<(String, String)> {
@@ -75,7 +75,7 @@ mod tests {
         runtime.offer_image("image:1");
         runtime.slow_pulls(take);
         let api = Arc::<Api>::default();
-        let shared = pod_context(Outside {
+        let shared = pod_context(TestContextParts {
             dir: dir.path(),
             runtime: Arc::new(runtime),
             reports: api.clone(),

@@ -17,7 +17,7 @@ use proto_api::core::v1::Node;
 use super::pod_context::PodContext;
 
 /// The parts that a test chooses of a context.
-pub struct Outside<'a> {
+pub struct TestContextParts<'a> {
     /// Holds the root directory and the logs.
     pub dir: &'a Path,
     /// The container runtime.
@@ -42,7 +42,7 @@ pub fn pull_bounds() -> PullBounds {
 }
 
 /// The context of a small node.
-pub fn pod_context(outside: Outside<'_>) -> PodContext {
+pub fn pod_context(outside: TestContextParts<'_>) -> PodContext {
     let mut node = Node::default();
     for (name, amount) in [("cpu", "1"), ("pods", "10")] {
         node.status.allocatable.insert(name.into(), amount.parse().expect("quantity"));
@@ -82,5 +82,5 @@ pub fn plain_context(runtime: Arc<dyn Runtime>, dir: &Path) -> Arc<PodContext> {
     std::fs::create_dir_all(dir.join("root")).expect("mkdir");
     let (journal, _) = Journal::open(&dir.join("journal.redb"), "boot").expect("journal");
     let (reports, host) = (Arc::<Api>::default(), Arc::default());
-    Arc::new(pod_context(Outside { dir, runtime, reports, host, journal }))
+    Arc::new(pod_context(TestContextParts { dir, runtime, reports, host, journal }))
 }

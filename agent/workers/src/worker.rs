@@ -61,12 +61,12 @@ use super::transitions::{first_transitions, transitions};
 pub struct PodUpdate {
     pub pod: Arc<Pod>,
     pub source: PodSource,
-    pub presence: Presence,
+    pub presence: SourcePresence,
 }
 
 /// Whether a source still has a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub enum SourcePresence {
     /// The source has it.
     Present,
     /// The source no longer has it.
@@ -339,7 +339,7 @@ impl Worker {
         want.disruption = self.shared.decision(&update.pod.metadata.uid);
         want.dead_kept = self.shared.dead_kept();
         want.crash_delay_max = self.shared.crash_delay_max;
-        if update.presence == Presence::Dropped { want.into_gone() } else { want }
+        if update.presence == SourcePresence::Dropped { want.into_gone() } else { want }
     }
 
     /// Applies the pod's new state in its source.

@@ -18,7 +18,7 @@ impl PodImages for OnlySandbox {
         vec![self.0.to_owned()]
     }
 
-    fn wake_all(&self) {}
+    fn wake_pods(&self) {}
 }
 
 fn images(runtime: &Arc<FakeRuntime>) -> Arc<Images> {

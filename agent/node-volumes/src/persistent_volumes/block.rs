@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use agent_csi::offload;
 use agent_interfaces::ErrorText;
-use agent_volume::PodVolumes;
+use agent_volume::VolumesOnDisk;
 use agent_volume::devices;
-use agent_volume::disk::{self, Run, Step};
+use agent_volume::disk::{self, DiskStep, ProgramRun};
 use agent_volume::host_path;
 use agent_volume::persistent::AttachedDisk;
 use agent_volume::persistent::attached::Iscsi;
@@ -43,14 +43,14 @@ const ATTACHED: [VolumePlugin; 2] = [VolumePlugin::Iscsi, VolumePlugin::Fc];
 
 /// The block device of a volume.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub enum DiskSource<'a> {
     /// A device of the node, by path.
     Device(&'a str),
     /// A device that has to be attached.
     Attached(&'a AttachedDisk),
 }
 
-impl Source<'_> {
+impl DiskSource<'_> {
     /// The volume plugin.
     pub fn plugin(self) -> VolumePlugin {
         match self {
@@ -67,7 +67,7 @@ pub struct OnDisk<'a> {
     /// Name of the persistent volume, or of the pod's volume if there is none.
     pub name: &'a str,
     /// Its device.
-    pub source: Source<'a>,
+    pub source: DiskSource<'a>,
     /// Type of its file system; empty for the default.
     pub fs_type: &'a str,
     /// Whether it is mounted read-only.
@@ -82,8 +82,8 @@ impl OnDisk<'_> {
     /// Name of its mount, which all pods of the node share.
     fn mount_name(&self) -> String {
         match self.source {
-            Source::Device(_) => self.name.to_owned(),
-            Source::Attached(disk) => disk.mount_name(),
+            DiskSource::Device(_) => self.name.to_owned(),
+            DiskSource::Attached(disk) => disk.mount_name(),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Disks {
     /// What is wrong with the device, or which program is missing.
     pub async fn bind(
         &self,
-        pods: &PodVolumes,
+        pods: &VolumesOnDisk,
         uid: &str,
         volume: OnDisk<'_>,
     ) -> Result<(PathBuf, bool), ErrorText> {
@@ -177,7 +177,7 @@ impl Disks {
     /// See [`Disks::bind`].
     pub async fn device(
         &self,
-        pods: &PodVolumes,
+        pods: &VolumesOnDisk,
         uid: &str,
         volume: OnDisk<'_>,
     ) -> Result<PathBuf, ErrorText> {
@@ -190,7 +190,11 @@ impl Disks {
         self.attach(volume).await.map(PathBuf::from)
     }
 
-    async fn mount_device(&self, pods: &PodVolumes, volume: OnDisk<'_>) -> Result<(), ErrorText> {
+    async fn mount_device(
+        &self,
+        pods: &VolumesOnDisk,
+        volume: OnDisk<'_>,
+    ) -> Result<(), ErrorText> {
         let (mounts, name) = (self.mounts.clone(), volume.mount_name());
         let plugin = volume.source.plugin();
         let (pods, writes) = (pods.clone(), !volume.read_only);
@@ -219,16 +223,16 @@ impl Disks {
         let found = disk::parse_probe(&output);
         let (step, fs_type) = disk::plan_mount(&device, &found, volume.fs_type, volume.read_only)?;
         match step {
-            Step::Format(run) => {
+            DiskStep::Format(run) => {
                 tracing::info!(device, fs_type, volume = volume.name, "formatting an empty device");
                 self.helpers.run(&run).await?;
             }
-            Step::Check(run) => {
+            DiskStep::Check(run) => {
                 self.helpers.run(&run).await.map_err(|error| {
                     format!("errors on device {device} could not be corrected: {error}")
                 })?;
             }
-            Step::None => {}
+            DiskStep::None => {}
         }
         let mut options = volume.options.to_vec();
         if volume.read_only {
@@ -241,14 +245,14 @@ impl Disks {
     /// Records, before anything is done, what has to be undone after the last pod that uses the device.
     async fn record_use(
         &self,
-        pods: &PodVolumes,
+        pods: &VolumesOnDisk,
         uid: &str,
         volume: OnDisk<'_>,
     ) -> Result<(), ErrorText> {
         let (plugin, name) = (volume.source.plugin(), volume.mount_name());
         let (session, listed) = match volume.source {
-            Source::Device(_) => (None, String::new()),
-            Source::Attached(disk) => {
+            DiskSource::Device(_) => (None, String::new()),
+            DiskSource::Attached(disk) => {
                 let session =
                     if let AttachedDisk::Iscsi(disk) = disk { Some(disk.clone()) } else { None };
                 (session, self.mounts.unique_name(plugin, disk.name()))
@@ -274,14 +278,14 @@ impl Disks {
     /// Attaches the device if necessary; its path.
     async fn attach(&self, volume: OnDisk<'_>) -> Result<String, ErrorText> {
         match volume.source {
-            Source::Device(path) => {
+            DiskSource::Device(path) => {
                 let path = path.to_owned();
                 let checked = path.clone();
                 let check = move || host_path::check(&checked, HostPathKind::BlockDevice);
                 let done = offload(check).await.map_err(|e| e.to_string())?;
                 done.map_err(|e| proto_daemon::exit::chain(&e)).map(|()| path)
             }
-            Source::Attached(disk) => self.attach_disk(disk, volume.secret).await,
+            DiskSource::Attached(disk) => self.attach_disk(disk, volume.secret).await,
         }
     }
 
@@ -339,7 +343,7 @@ impl Disks {
         outcome
     }
 
-    async fn run_all(&self, runs: &[Run]) -> Result<(), ErrorText> {
+    async fn run_all(&self, runs: &[ProgramRun]) -> Result<(), ErrorText> {
         for run in runs {
             self.helpers.run(run).await?;
         }
@@ -365,7 +369,7 @@ impl Disks {
 
 /// Whether the mount of a device is bound into a pod.
 fn is_bound(
-    pods: &PodVolumes,
+    pods: &VolumesOnDisk,
     mounts: &SharedMounts,
     plugin: VolumePlugin,
     name: &str,

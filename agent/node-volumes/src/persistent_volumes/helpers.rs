@@ -6,7 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_interfaces::ErrorText;
-use agent_volume::disk::{PROGRAM_DIRS, ProgramOutput, Run};
+use agent_volume::disk::{PROGRAM_DIRS, ProgramOutput, ProgramRun};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -26,7 +26,7 @@ pub trait Helpers: Send + Sync {
     ///
     /// # Errors
     /// See [`HelperError`].
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>>;
+    fn run<'a>(&'a self, run: &'a ProgramRun) -> BoxFuture<'a, Result<ProgramOutput, HelperError>>;
 }
 
 /// Why a program did not do its work.
@@ -81,7 +81,7 @@ impl From<HelperError> for ErrorText {
 #[derive(Clone, Debug)]
 pub struct NodeHelpers {
     dirs: Arc<[PathBuf]>,
-    overdue: Arc<Mutex<Vec<Run>>>,
+    overdue: Arc<Mutex<Vec<ProgramRun>>>,
 }
 
 impl Default for NodeHelpers {
@@ -91,7 +91,7 @@ impl Default for NodeHelpers {
 }
 
 impl Helpers for NodeHelpers {
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
+    fn run<'a>(&'a self, run: &'a ProgramRun) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
         self.start(run).boxed()
     }
 }
@@ -102,7 +102,7 @@ impl NodeHelpers {
         Self { dirs: dirs.into(), overdue: Arc::default() }
     }
 
-    async fn start(&self, run: &Run) -> Result<ProgramOutput, HelperError> {
+    async fn start(&self, run: &ProgramRun) -> Result<ProgramOutput, HelperError> {
         let program = &run.program;
         self.check_overdue(run)?;
         let path = self.find(program).ok_or_else(|| HelperError::Missing(program.clone()))?;
@@ -137,7 +137,7 @@ impl NodeHelpers {
         Err(HelperError::Exit { program: program.clone(), code, status, message })
     }
 
-    fn check_overdue(&self, run: &Run) -> Result<(), HelperError> {
+    fn check_overdue(&self, run: &ProgramRun) -> Result<(), HelperError> {
         let overdue = lock(&self.overdue);
         if overdue.contains(run) {
             return Err(HelperError::StillRunning(run.program.clone()));
@@ -165,8 +165,8 @@ struct Output {
 /// killed and listed as overdue until it has ended.
 async fn wait(
     mut child: Child,
-    run: Run,
-    overdue: Arc<Mutex<Vec<Run>>>,
+    run: ProgramRun,
+    overdue: Arc<Mutex<Vec<ProgramRun>>>,
     mut send: oneshot::Sender<Option<std::io::Result<Output>>>,
 ) {
     let (out, err) = (read(child.stdout.take()), read(child.stderr.take()));
@@ -207,7 +207,7 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn lock(overdue: &Mutex<Vec<Run>>) -> MutexGuard<'_, Vec<Run>> {
+fn lock(overdue: &Mutex<Vec<ProgramRun>>) -> MutexGuard<'_, Vec<ProgramRun>> {
     overdue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -225,7 +225,7 @@ mod tests {
         // More than a pipe holds.
         std::fs::write(&file, vec![b'x'; 1 << 20]).expect("written");
         let helpers = NodeHelpers::in_dirs(vec![dir.path().to_owned()]);
-        let run = Run {
+        let run = ProgramRun {
             program: "cat".to_owned(),
             args: vec![file.to_string_lossy().into_owned()],
             accepted: &[],

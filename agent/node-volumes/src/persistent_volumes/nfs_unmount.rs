@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use agent_csi::mounts::MountTable;
 use agent_csi::offload;
-use agent_volume::PodVolumes;
+use agent_volume::VolumesOnDisk;
 use agent_volume::disk;
 use agent_volume::mount::nfs::NfsMountPoint;
 use futures_util::future::join_all;
@@ -58,13 +58,13 @@ pub enum NfsUnmountError {
 
 /// Unmounts NFS volumes.
 pub struct NfsUnmounter {
-    volumes: PodVolumes,
+    volumes: VolumesOnDisk,
     helpers: Arc<dyn Helpers>,
 }
 
 impl NfsUnmounter {
     /// An unmounter of these pods' volumes.
-    pub fn new(volumes: PodVolumes, helpers: Arc<dyn Helpers>) -> Self {
+    pub fn new(volumes: VolumesOnDisk, helpers: Arc<dyn Helpers>) -> Self {
         Self { volumes, helpers }
     }
 

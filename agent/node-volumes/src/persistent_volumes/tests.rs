@@ -25,7 +25,7 @@ pub fn persistent_volumes(
     PersistentVolumes {
         disks: Arc::new(Disks::new(mounts, helpers.clone(), csi.changes().clone())),
         csi: Arc::new(csi),
-        volumes: PodVolumes::new(root, names),
+        volumes: VolumesOnDisk::new(root, names),
         node: "node".into(),
         client: None,
         reports,
@@ -123,7 +123,7 @@ async fn errors_of_set_ups_are_of_the_operation_that_failed() {
             grow_to: None,
             claim: None,
         };
-        let (known, tokens) = (KnownObjects::default(), Tokens::new());
+        let (known, tokens) = (KnownObjects::default(), DriverTokens::new());
         let failure = volumes.set_up(&pod, &volume, &known, &tokens).await.expect_err("nothing");
         assert_eq!(reason(&failure), expect, "{backing:?} {block}: {failure}");
         assert!(failure.message.starts_with(operation), "{backing:?} {block}: {failure}");

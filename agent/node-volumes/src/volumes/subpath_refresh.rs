@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agent_interfaces::ErrorText;
 use agent_pod::volume_mounts::{VolumeOnHost, is_refreshed};
-use agent_volume::PodVolumes;
+use agent_volume::VolumesOnDisk;
 use agent_volume::mount::subpath_refresh::RefreshMethod;
 use agent_volume::sub_path::SubPath;
 use proto_api::core::v1::{Container, Pod};
@@ -58,7 +58,7 @@ impl SubPathRefresher {
     /// A file cannot be mounted.
     pub fn container_started(
         &self,
-        on_disk: &PodVolumes,
+        on_disk: &VolumesOnDisk,
         uid: &str,
         container: &str,
     ) -> Result<(), ErrorText> {
@@ -81,7 +81,7 @@ impl SubPathRefresher {
     /// A file cannot be mounted.
     pub fn refresh(
         &self,
-        on_disk: &PodVolumes,
+        on_disk: &VolumesOnDisk,
         pod: &Pod,
         volume: &str,
         there: &VolumeOnHost,
@@ -135,7 +135,7 @@ fn part<'a>(
 }
 
 fn mount(
-    on_disk: &PodVolumes,
+    on_disk: &VolumesOnDisk,
     key: &Key,
     state: &mut State,
     part: SubPath<'_>,
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn nothing_is_mounted_between_creation_and_start() {
         let dir = tempfile::tempdir().unwrap();
-        let on_disk = PodVolumes::new(dir.path(), Names::new(Profile::Kubernetes));
+        let on_disk = VolumesOnDisk::new(dir.path(), Names::new(Profile::Kubernetes));
         std::fs::create_dir_all(dir.path().join("pods/u")).unwrap();
         let refresher = SubPathRefresher::default();
         let mount =

@@ -1,7 +1,7 @@
 mod hung_mount;
 
 use agent_interfaces::testing::Api;
-use agent_volume::disk::{ProgramOutput, Run};
+use agent_volume::disk::{ProgramOutput, ProgramRun};
 use futures_util::future::join_all;
 use proto_api::names::Profile;
 
@@ -29,7 +29,7 @@ impl World {
     fn new(helpers: Arc<dyn Helpers>) -> Self {
         let root = tempfile::tempdir().expect("tempdir");
         let names = Names::new(Profile::Kubernetes);
-        let on_disk = agent_volume::PodVolumes::new(root.path(), names);
+        let on_disk = agent_volume::VolumesOnDisk::new(root.path(), names);
         let api = Arc::new(Api::default());
         let persistent = persistent_volumes(root.path(), api.clone(), helpers);
         let (_, node) = watch::channel(None);
@@ -105,7 +105,7 @@ fn an_nfs_volume_is_unmounted_while_its_server_does_not_answer() {
 struct Hurried(NodeHelpers);
 
 impl Helpers for Hurried {
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
+    fn run<'a>(&'a self, run: &'a ProgramRun) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
         let run = run.clone().within(Duration::from_millis(300));
         async move { self.0.run(&run).await }.boxed()
     }

@@ -14,7 +14,7 @@ use agent_interfaces::ErrorText;
 use agent_volume::renewals::HeldToken;
 use agent_volume::sources::TokenWant;
 use agent_volume::token::{Moment, RETRY, TokenLifetime, TokenRenewal};
-use agent_volume::{PodVolumes, Volume};
+use agent_volume::{Volume, VolumesOnDisk};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::Time;
@@ -25,7 +25,7 @@ use proto_daemon::exit::chain;
 
 /// A service account token.
 #[derive(Clone, Debug)]
-pub struct Token {
+pub struct IssuedToken {
     /// The token itself.
     pub text: String,
     /// When it expires, RFC 3339.
@@ -37,7 +37,7 @@ pub struct Token {
     not_before: Duration,
 }
 
-impl Token {
+impl IssuedToken {
     /// Unix time of issue by the server's clock; 0 if the token does not say.
     pub fn issued_at(&self) -> i64 {
         self.issued_at
@@ -50,7 +50,7 @@ impl Token {
 }
 
 /// The tokens of a pod by what its volumes request.
-pub type PodTokens = BTreeMap<TokenWant, Token>;
+pub type PodTokens = BTreeMap<TokenWant, IssuedToken>;
 
 /// Issues service account tokens.
 pub trait Issuer: Send + Sync {
@@ -86,7 +86,7 @@ pub fn issuer(client: Client) -> Arc<dyn Issuer> {
 /// Tokens of all pods.
 pub struct Tokens {
     issuer: Option<Arc<dyn Issuer>>,
-    on_disk: PodVolumes,
+    on_disk: VolumesOnDisk,
     /// Boot id of the machine.
     boot: String,
     in_use: Mutex<BTreeMap<String, PodTokens>>,
@@ -94,7 +94,7 @@ pub struct Tokens {
 
 impl Tokens {
     /// Without an issuer every request fails.
-    pub fn new(issuer: Option<Arc<dyn Issuer>>, on_disk: PodVolumes, boot: String) -> Self {
+    pub fn new(issuer: Option<Arc<dyn Issuer>>, on_disk: VolumesOnDisk, boot: String) -> Self {
         Self { issuer, on_disk, boot, in_use: Mutex::default() }
     }
 
@@ -119,7 +119,7 @@ impl Tokens {
         let mut outcome = Ok(());
         for want in wants {
             let now = moment();
-            let fresh = |t: &Token| !t.renewal.is_due(now) || now.boot < t.not_before;
+            let fresh = |t: &IssuedToken| !t.renewal.is_due(now) || now.boot < t.not_before;
             if known.get(want).is_some_and(fresh) {
                 continue;
             }
@@ -149,7 +149,7 @@ impl Tokens {
         if tokens.is_empty() {
             return;
         }
-        let held = |(want, token): (&TokenWant, &Token)| {
+        let held = |(want, token): (&TokenWant, &IssuedToken)| {
             HeldToken::new(want, token.issued_at, token.renewal)
         };
         let held = tokens.iter().map(held).collect();
@@ -184,12 +184,15 @@ impl Tokens {
             };
             let expires = Time::from_unix(life.expires_at).to_string();
             let issued_at = life.issued_at;
-            Some((want, Token { text, expires, issued_at, renewal, not_before: Duration::ZERO }))
+            Some((
+                want,
+                IssuedToken { text, expires, issued_at, renewal, not_before: Duration::ZERO },
+            ))
         });
         good.collect()
     }
 
-    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<Token, ErrorText> {
+    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<IssuedToken, ErrorText> {
         let issuer = self.issuer.as_ref().ok_or("no API server to request a token from")?;
         let mut request = TokenRequest::default();
         if !want.audience.is_empty() {
@@ -220,7 +223,7 @@ impl Tokens {
         };
         let secs = if secs > 0 { secs } else { want.expiration_secs };
         let life = Duration::from_secs(u64::try_from(secs).unwrap_or(0));
-        Ok(Token {
+        Ok(IssuedToken {
             text,
             expires: expires.to_string(),
             issued_at: own.map_or(0, |life| life.issued_at),

@@ -75,7 +75,7 @@ impl Agent {
             files: usize::try_from(file.container_log_max_files).unwrap_or(usize::MAX),
         };
         let pods = shared.clone();
-        let rotated = rotation::RotatedLogs {
+        let rotated = rotation::LogRotation {
             pods: Box::new(move || pods.shown_pods()),
             pod_logs_dir: shared.facts.pod_logs_dir.clone(),
             runtime: shared.runtime.clone(),

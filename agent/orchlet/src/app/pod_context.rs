@@ -43,7 +43,7 @@ impl Agent {
         let (settings, machine) = (&self.settings, &self.machine);
         let (flags, file) = (&settings.flags, &settings.file);
         let client = cluster.map(|cluster| cluster.client.clone());
-        let on_disk = agent_volume::PodVolumes::new(&self.root_dir, settings.names);
+        let on_disk = agent_volume::VolumesOnDisk::new(&self.root_dir, settings.names);
         let reports =
             cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
         let persistent = PersistentVolumes {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use agent_host::cgroups::Cgroups;
 use agent_server::agent::AgentView;
-use agent_server::measure::{Measure, Sites};
+use agent_server::measure::{Measure, MeasuredPaths};
 use agent_server::open::{self, Opening};
 use agent_server::{Server, Switches};
 use agent_telemetry::metrics::PodGauges;
@@ -139,9 +139,9 @@ impl Agent {
     }
 
     /// The paths and cgroups that are measured.
-    fn sites(&self) -> Sites {
+    fn sites(&self) -> MeasuredPaths {
         let (flags, file) = (&self.settings.flags, &self.settings.file);
-        Sites {
+        MeasuredPaths {
             node: self.machine.name.clone(),
             agent: self.settings.names.component("let"),
             root_dir: flags.root_dir.clone(),

@@ -24,14 +24,14 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// What to measure; walking directories is expensive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum MeasureScope {
     /// Memory and processes.
     Memory,
     /// Memory, processes and disk.
     Disk,
 }
 
-impl Extent {
+impl MeasureScope {
     /// What ranking for a signal needs.
     pub fn of(signal: Signal) -> Self {
         match signal {
@@ -59,7 +59,7 @@ pub struct Measured {
 pub async fn measure(
     shared: &Arc<PodContext>,
     pods: &[PodSnapshot],
-    extent: Extent,
+    extent: MeasureScope,
 ) -> BTreeMap<String, Measured> {
     let asked = tokio::time::timeout(ANSWER_WITHIN, shared.runtime.usage()).await;
     let usages = asked.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_else(|error| {
@@ -84,13 +84,13 @@ fn of_pod(
     shared: &PodContext,
     known: &PodSnapshot,
     usages: &[ContainerUsage],
-    extent: Extent,
+    extent: MeasureScope,
 ) -> Option<Measured> {
     let pod = &known.pod;
     let own: Vec<&ContainerUsage> =
         usages.iter().filter(|usage| usage.pod_uid == pod.metadata.uid).collect();
     let cgroup = shared.cgroups.usage(pod);
-    if extent == Extent::Memory && cgroup.is_none() && own.is_empty() {
+    if extent == MeasureScope::Memory && cgroup.is_none() && own.is_empty() {
         return None;
     }
     let mut measured = Measured::default();
@@ -100,8 +100,8 @@ fn of_pod(
     uses.tasks = cgroup.map_or(0, |usage| usage.tasks);
     let logs = PathBuf::from(log_directory(&shared.facts.pod_logs_dir, pod));
     let size = |path: PathBuf| match extent {
-        Extent::Memory => DiskUsage::default(),
-        Extent::Disk => disk_usage::measure(&path).unwrap_or_default(),
+        MeasureScope::Memory => DiskUsage::default(),
+        MeasureScope::Disk => disk_usage::measure(&path).unwrap_or_default(),
     };
     let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers).map(|c| &c.name);
     let ephemeral = pod.spec.ephemeral_containers.iter();
@@ -122,8 +122,8 @@ fn of_pod(
     for volume in &pod.spec.volumes {
         let Some(source) = &volume.volume_source.empty_dir else { continue };
         let used = match extent {
-            Extent::Memory => DiskUsage::default(),
-            Extent::Disk => in_empty_dir(shared, &pod.metadata.uid, &volume.name),
+            MeasureScope::Memory => DiskUsage::default(),
+            MeasureScope::Disk => in_empty_dir(shared, &pod.metadata.uid, &volume.name),
         };
         measured.volumes.insert(volume.name.clone(), used.bytes);
         if source.medium.is_empty() {

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 /// The file systems that eviction observes.
 #[derive(Clone, Debug)]
-pub struct Disks {
+pub struct FileSystems {
     /// The agent's root directory.
     pub node: PathBuf,
     /// The runtime's directory of images and writable layers, if it reports one.
@@ -21,12 +21,12 @@ pub struct Disks {
 }
 
 /// Finds the file systems.
-pub async fn disks(shared: &PodContext) -> Disks {
+pub async fn disks(shared: &PodContext) -> FileSystems {
     let node = shared.root_dir.clone();
     let images = shared.images.filesystem().await.ok();
     let (a, b) = (node.clone(), images.clone());
     let is_one = spawn_blocking(move || b.is_none_or(|b| device(&a) == device(&b))).await;
-    Disks { node, images, is_one: is_one.unwrap_or(true) }
+    FileSystems { node, images, is_one: is_one.unwrap_or(true) }
 }
 
 fn device(path: &Path) -> Option<u64> {
@@ -35,7 +35,7 @@ fn device(path: &Path) -> Option<u64> {
 }
 
 /// Reads all signals; `pods_memory` is the memory that all pods together may use.
-pub async fn read(shared: &PodContext, disks: &Disks, pods_memory: u64) -> Readings {
+pub async fn read(shared: &PodContext, disks: &FileSystems, pods_memory: u64) -> Readings {
     let (disks, place) = (disks.clone(), shared.cgroups.clone());
     let at = clock::boot();
     let read = spawn_blocking(move || {

@@ -192,7 +192,7 @@ async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_
         ..Default::default()
     };
     runtime.set_usage(vec![usage("c"), usage("debugger")]);
-    for extent in [Extent::Memory, Extent::Disk] {
+    for extent in [MeasureScope::Memory, MeasureScope::Disk] {
         let measured = measure(&world.shared, &world.shared.current_pods(), extent).await;
         let uses = &measured["p"].uses;
         assert_eq!((uses.memory, uses.disk(), uses.inodes), (u64::MAX, u64::MAX, u64::MAX));

@@ -121,7 +121,10 @@ fn what_the_node_grants_reaches_the_runtime() {
         mems: "0".into(),
         env: vec![("GPU".into(), "g0".into()), ("A".into(), "device's".into())],
         mounts: vec![Mount { container_path: "/lib/gpu".into(), ..Mount::default() }],
-        devices: vec![crate::spec::Device { host_path: "/dev/g0".into(), ..Default::default() }],
+        devices: vec![crate::spec::DeviceNode {
+            host_path: "/dev/g0".into(),
+            ..Default::default()
+        }],
         annotations: [("cdi".to_owned(), "g0".to_owned())].into(),
     };
     let inputs = ContainerInputs {

@@ -94,12 +94,12 @@ pub struct Blob {
     /// Length in bytes.
     pub size: u64,
     /// Location of its bytes.
-    pub source: Source,
+    pub source: BlobSource,
 }
 
 /// Location of a blob's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum BlobSource {
     /// At this offset in the archive.
     At(u64),
     /// Generated: the manifest of a docker archive, which has none.
@@ -287,7 +287,7 @@ impl<R: Read + Seek> Reader<'_, R> {
             media_type: descriptor.media_type.clone(),
             digest: descriptor.digest.clone(),
             size: extent.size,
-            source: Source::At(extent.offset),
+            source: BlobSource::At(extent.offset),
         })
     }
 
@@ -320,7 +320,7 @@ impl<R: Read + Seek> Reader<'_, R> {
                 media_type: MANIFEST.into(),
                 digest: described["digest"].as_str().unwrap_or_default().into(),
                 size: manifest.len() as u64,
-                source: Source::Bytes(manifest),
+                source: BlobSource::Bytes(manifest),
             },
             config,
             layers,
@@ -342,7 +342,7 @@ impl<R: Read + Seek> Reader<'_, R> {
             media_type: media_type.into(),
             digest,
             size: extent.size,
-            source: Source::At(extent.offset),
+            source: BlobSource::At(extent.offset),
         })
     }
 

@@ -18,8 +18,8 @@ fn read(tar: &[u8]) -> Result<Archive, ArchiveError> {
 
 fn bytes_of<'a>(tar: &'a [u8], blob: &'a Blob) -> &'a [u8] {
     match &blob.source {
-        Source::At(offset) => &tar[*offset as usize..][..blob.size as usize],
-        Source::Bytes(bytes) => bytes,
+        BlobSource::At(offset) => &tar[*offset as usize..][..blob.size as usize],
+        BlobSource::Bytes(bytes) => bytes,
     }
 }
 
@@ -143,7 +143,7 @@ fn hostile_archives_are_errors() {
         bytes.truncate(bytes.len() - random(2) * random(bytes.len()));
         if let Ok(archive) = read(&bytes) {
             for blob in archive.images.iter().flat_map(|image| &image.layers) {
-                assert!(matches!(blob.source, Source::At(_)), "{blob:?}");
+                assert!(matches!(blob.source, BlobSource::At(_)), "{blob:?}");
             }
         } else {
             refused += 1;

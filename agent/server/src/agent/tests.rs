@@ -9,7 +9,7 @@ use agent_runtime::runtime::Streams;
 use proto_api::core::v1::EphemeralContainer;
 use proto_api::meta::v1::ObjectMeta;
 
-use super::super::measure::Sites;
+use super::super::measure::MeasuredPaths;
 use super::*;
 
 fn web() -> Pod {
@@ -56,7 +56,7 @@ impl Bench {
             pod_logs_dir: logs.path().to_owned(),
             checkpoints_dir: logs.path().join("checkpoints"),
             configuration: Value::Null,
-            measure: Arc::new(Measure::new(Sites {
+            measure: Arc::new(Measure::new(MeasuredPaths {
                 node: "n1".into(),
                 agent: "agent".into(),
                 root_dir: logs.path().to_owned(),
@@ -100,22 +100,22 @@ async fn logs_are_those_of_the_asked_run() {
     let bench = Bench::new().await;
     let log = async |name, run| bench.view.log_file(&container(name, None), run).await;
     let waiting = "container \"c\" in pod \"web\" is waiting to start: ContainerCreating";
-    assert_eq!(log("c", Run::Last).await, Err(ViewError::NotNow(waiting.into())));
+    assert_eq!(log("c", LogRun::Last).await, Err(ViewError::NotNow(waiting.into())));
     let unknown = "container \"x\" not found in pod \"web\"";
-    assert_eq!(log("x", Run::Last).await, Err(ViewError::NotFound(unknown.into())));
+    assert_eq!(log("x", LogRun::Last).await, Err(ViewError::NotFound(unknown.into())));
 
     let first = bench.start("c", 0).await;
-    let file = log("c", Run::Last).await.expect("runs");
+    let file = log("c", LogRun::Last).await.expect("runs");
     assert_eq!(file.path, bench.logs.path().join("a_web_u-1/c/0.log"));
     assert!(bench.view.is_running(&file).await);
-    assert!(matches!(log("c", Run::Previous).await, Err(ViewError::NotNow(_))));
+    assert!(matches!(log("c", LogRun::Previous).await, Err(ViewError::NotNow(_))));
 
     bench.runtime.end(&first, 1);
     assert!(!bench.view.is_running(&file).await);
-    assert_eq!(log("c", Run::Last).await.as_ref(), Ok(&file), "the last run's log stays");
+    assert_eq!(log("c", LogRun::Last).await.as_ref(), Ok(&file), "the last run's log stays");
     let second = bench.start("c", 1).await;
-    assert_eq!(log("c", Run::Previous).await, Ok(file));
-    assert_eq!(log("c", Run::Last).await.expect("runs").instance, second);
+    assert_eq!(log("c", LogRun::Previous).await, Ok(file));
+    assert_eq!(log("c", LogRun::Last).await.expect("runs").instance, second);
 }
 
 /// The pod with an ephemeral container `d`, each container with or without a terminal.
@@ -215,15 +215,15 @@ async fn a_log_outlives_its_container() {
         std::fs::write(directory.join(format!("{attempt}.log")), "").expect("written");
     }
     let log = async |run| bench.view.log_file(&container("c", None), run).await.expect("a log");
-    let (last, previous) = (log(Run::Last).await, log(Run::Previous).await);
+    let (last, previous) = (log(LogRun::Last).await, log(LogRun::Previous).await);
     assert!(!bench.view.is_running(&previous).await);
     assert_eq!((last.path, previous.path), (directory.join("1.log"), directory.join("0.log")));
     let runs = bench.start("c", 2).await;
     // Neither is a log that the runtime wrote.
     std::fs::write(directory.join("7.log"), "").expect("written");
     std::os::unix::fs::symlink("/etc/passwd", directory.join("2.log")).expect("linked");
-    assert_eq!(log(Run::Last).await.instance, runs);
-    assert_eq!(log(Run::Previous).await.path, directory.join("1.log"));
+    assert_eq!(log(LogRun::Last).await.instance, runs);
+    assert_eq!(log(LogRun::Previous).await.path, directory.join("1.log"));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::fs::Dir;
 
 use crate::sources::VolumePlugin;
-use crate::{PodVolumes, beneath, host_path};
+use crate::{VolumesOnDisk, beneath, host_path};
 
 /// The directory of a pod's NFS volume, mounted or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct NfsMountPoint {
     pub path: PathBuf,
 }
 
-impl PodVolumes {
+impl VolumesOnDisk {
     /// The mount points of a pod's NFS volumes.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn mount_points_are_found_by_their_directory() {
         let root = tempfile::tempdir().unwrap();
-        let volumes = PodVolumes::new(root.path(), Names::new(Profile::Kubernetes));
+        let volumes = VolumesOnDisk::new(root.path(), Names::new(Profile::Kubernetes));
         assert_eq!(volumes.nfs_mount_points("u"), Ok(Vec::new()));
         let directory = root.path().canonicalize().unwrap().join("pods/u/volumes");
         std::fs::create_dir_all(directory.join("kubernetes.io~empty-dir/e")).unwrap();

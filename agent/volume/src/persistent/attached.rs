@@ -10,7 +10,7 @@ use proto_api::core::v1::{
 use proto_api::sha256_hex;
 use serde::{Deserialize, Serialize};
 
-use crate::disk::Run;
+use crate::disk::ProgramRun;
 
 /// Default iSCSI port.
 const PORT: u16 = 3260;
@@ -69,16 +69,16 @@ pub enum AttachedDisk {
 }
 
 /// A disk, its file system type, and whether it is read-only.
-pub(super) type Found = (AttachedDisk, String, bool);
+pub(super) type FoundDisk = (AttachedDisk, String, bool);
 
 /// The disk of a persistent volume; `None` for other sources.
-pub(super) fn from_volume(volume: &PersistentVolume) -> Option<Found> {
+pub(super) fn from_volume(volume: &PersistentVolume) -> Option<FoundDisk> {
     let source = &volume.spec.persistent_volume_source;
     source.fc.as_deref().map(fibre_channel).or_else(|| source.iscsi.as_deref().map(iscsi))
 }
 
 /// The disk of a volume described in a pod; `None` for other sources.
-pub(super) fn from_pod(pod: &Pod, volume: &ApiVolume) -> Option<Found> {
+pub(super) fn from_pod(pod: &Pod, volume: &ApiVolume) -> Option<FoundDisk> {
     let source = &volume.volume_source;
     let of_pods = |own: &ISCSIVolumeSource| iscsi(&as_persistent(own, &pod.metadata.namespace));
     source.fc.as_deref().map(fibre_channel).or_else(|| source.iscsi.as_deref().map(of_pods))
@@ -105,7 +105,7 @@ fn as_persistent(of_pod: &ISCSIVolumeSource, namespace: &str) -> ISCSIPersistent
     }
 }
 
-fn iscsi(source: &ISCSIPersistentVolumeSource) -> Found {
+fn iscsi(source: &ISCSIPersistentVolumeSource) -> FoundDisk {
     let secret = source.secret_ref.as_ref();
     let name = format!("{}:{}:{}", source.target_portal, source.iqn, source.lun);
     let initiator = source.initiator_name.clone().unwrap_or_default();
@@ -131,7 +131,7 @@ fn iscsi(source: &ISCSIPersistentVolumeSource) -> Found {
     (AttachedDisk::Iscsi(disk), source.fs_type.clone(), source.read_only)
 }
 
-fn fibre_channel(fc: &FCVolumeSource) -> Found {
+fn fibre_channel(fc: &FCVolumeSource) -> FoundDisk {
     let lun = fc.lun.unwrap_or(0);
     let targets = fc.target_wwns.iter().map(|name| (name.to_lowercase(), lun)).collect();
     // Formatted like a Go list.
@@ -213,7 +213,7 @@ impl Iscsi {
     ///
     /// # Errors
     /// A password is missing in the secret, or the initiator name is invalid.
-    pub fn log_in(&self, secret: Option<&Secret>) -> Result<Vec<Vec<Run>>, String> {
+    pub fn log_in(&self, secret: Option<&Secret>) -> Result<Vec<Vec<ProgramRun>>, String> {
         if !self.initiator.is_empty() && !self.has_own_interface() {
             let named = &self.interface;
             return Err(format!("initiatorName cannot be set for iscsiInterface {named}"));
@@ -229,12 +229,15 @@ impl Iscsi {
 
     /// Commands that create that interface, to be run first.
     #[must_use]
-    pub fn create_interface(&self) -> Vec<Run> {
+    pub fn create_interface(&self) -> Vec<ProgramRun> {
         if !self.has_own_interface() {
             return Vec::new();
         }
         let of = |more: &[&str]| {
-            Run::new(ISCSI, &[&["-m", "iface", "-I", self.interface.as_str()], more].concat())
+            ProgramRun::new(
+                ISCSI,
+                &[&["-m", "iface", "-I", self.interface.as_str()], more].concat(),
+            )
         };
         vec![
             of(&["-o", "new"]).accept(SESSION_EXISTS),
@@ -242,7 +245,7 @@ impl Iscsi {
         ]
     }
 
-    fn log_in_at(&self, portal: &str, passwords: &BTreeMap<String, String>) -> Vec<Run> {
+    fn log_in_at(&self, portal: &str, passwords: &BTreeMap<String, String>) -> Vec<ProgramRun> {
         let set = |passwords: &BTreeMap<String, String>, prefix: &str| {
             let own = passwords.iter().filter(|(key, _)| key.starts_with(prefix));
             own.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
@@ -309,7 +312,7 @@ impl Iscsi {
 
     /// Commands that log out of the session through one portal.
     #[must_use]
-    pub fn log_out(&self, portal: &str) -> Vec<Run> {
+    pub fn log_out(&self, portal: &str) -> Vec<ProgramRun> {
         // The portal's record is kept: deleting it would delete targets that others entered.
         vec![
             self.node_command(portal, &["--logout"]).accept(NO_OBJECTS),
@@ -319,19 +322,19 @@ impl Iscsi {
 
     /// Command that deletes the interface after the sessions ended.
     #[must_use]
-    pub fn delete_interface(&self) -> Option<Run> {
+    pub fn delete_interface(&self) -> Option<ProgramRun> {
         let of = ["-m", "iface", "-I", self.interface.as_str(), "-o", "delete"];
-        self.has_own_interface().then(|| Run::new(ISCSI, &of).accept(NO_OBJECTS))
+        self.has_own_interface().then(|| ProgramRun::new(ISCSI, &of).accept(NO_OBJECTS))
     }
 
-    fn discovery_command(&self, portal: &str, more: &[&str]) -> Run {
+    fn discovery_command(&self, portal: &str, more: &[&str]) -> ProgramRun {
         let start = ["-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", &self.interface];
-        Run::new(ISCSI, &[&start, more].concat())
+        ProgramRun::new(ISCSI, &[&start, more].concat())
     }
 
-    fn node_command(&self, portal: &str, more: &[&str]) -> Run {
+    fn node_command(&self, portal: &str, more: &[&str]) -> ProgramRun {
         let start = ["-m", "node", "-p", portal, "-T", &self.iqn, "-I", &self.interface];
-        Run::new(ISCSI, &[&start, more].concat())
+        ProgramRun::new(ISCSI, &[&start, more].concat())
     }
 
     /// Settings of iscsiadm from the secret; its keys are the names of the settings.
@@ -362,7 +365,7 @@ mod tests {
         }
     }
 
-    fn shown(runs: &[Run]) -> Vec<String> {
+    fn shown(runs: &[ProgramRun]) -> Vec<String> {
         runs.iter().map(|run| run.args[2..].join(" ").replace(&disk().iqn, "IQN")).collect()
     }
 
@@ -461,7 +464,7 @@ mod tests {
         assert_eq!(shown(&named.create_interface()), made);
         let runs = shown(&named.log_in(None).unwrap()[0]);
         assert!(runs.iter().all(|run| run.contains(&format!("-I {own}"))), "{runs:?}");
-        let leaves: Vec<Run> = named.delete_interface().into_iter().collect();
+        let leaves: Vec<ProgramRun> = named.delete_interface().into_iter().collect();
         assert_eq!(shown(&leaves), [format!("-I {own} -o delete")]);
         let (AttachedDisk::Iscsi(named), ..) = iscsi(&source("bnx2i.0")) else {
             panic!("no iSCSI")

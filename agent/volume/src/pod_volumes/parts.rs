@@ -7,13 +7,13 @@ use agent_pod::volume_mounts::AllReadOnly;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{PRIVATE, PodVolumes, is_plain};
+use super::{PRIVATE, VolumesOnDisk, is_plain};
 use crate::mount::subpath_refresh::RefreshMethod;
-use crate::mount::{self, Extent};
+use crate::mount::{self, BindScope};
 use crate::sub_path::{self, SubPath, SubPathError, SubPathFailure};
 use crate::{beneath, host_path};
 
-impl PodVolumes {
+impl VolumesOnDisk {
     /// Bind-mounts a part of a volume for a container and returns the path. A repeated call finds the mount, or replaces it if
     /// the path leads elsewhere by now.
     ///
@@ -48,11 +48,11 @@ impl PodVolumes {
             (path, _) => sub_path::open(root, path).map_err(below)?,
         };
         let extent = match (want.path, want.on_node, want.all_read_only) {
-            (_, _, Some(_)) => Extent::AllReadOnly,
-            ("", Some(_), None) => Extent::All,
-            _ => Extent::One,
+            (_, _, Some(_)) => BindScope::AllReadOnly,
+            ("", Some(_), None) => BindScope::All,
+            _ => BindScope::One,
         };
-        if extent == Extent::AllReadOnly && self.are_inside(&part) {
+        if extent == BindScope::AllReadOnly && self.are_inside(&part) {
             let refused = failed("mount")(SubPathFailure::HoldsAgent);
             return self.give_up(want, refused);
         }
@@ -80,7 +80,7 @@ impl PodVolumes {
         uid: &str,
         want: &SubPath<'_>,
         part: &OwnedFd,
-        extent: Extent,
+        extent: BindScope,
     ) -> Result<PathBuf, (&'static str, Errno)> {
         let failed = |what: &'static str| move |error: Errno| (what, error);
         let pods = beneath::open_directory(&self.pods).map_err(failed("open the pod"))?;

@@ -37,7 +37,11 @@ fn projected(name: &str, plugin: VolumePlugin, projection: Projection) -> Volume
     Volume { name: name.into(), kind: VolumeKind::Projected(projected) }
 }
 
-fn set_up(volumes: &PodVolumes, volume: &Volume, value: &str) -> Result<ReadyVolume, SetUpError> {
+fn set_up(
+    volumes: &VolumesOnDisk,
+    volume: &Volume,
+    value: &str,
+) -> Result<ReadyVolume, SetUpError> {
     let mut pod = Pod::default();
     pod.metadata.uid = "u1".into();
     let objects = objects(value);
@@ -52,13 +56,13 @@ fn set_up(volumes: &PodVolumes, volume: &Volume, value: &str) -> Result<ReadyVol
     volumes.set_up(&inputs, volume)
 }
 
-fn root(test: &str) -> Option<(tempfile::TempDir, PodVolumes)> {
+fn root(test: &str) -> Option<(tempfile::TempDir, VolumesOnDisk)> {
     let dir = tempfile::tempdir().unwrap();
     if dir.path().metadata().unwrap().uid() != 0 {
         eprintln!("SKIPPED {test}: needs root");
         return None;
     }
-    let volumes = PodVolumes::new(dir.path(), Names::new(Profile::Kubernetes));
+    let volumes = VolumesOnDisk::new(dir.path(), Names::new(Profile::Kubernetes));
     Some((dir, volumes))
 }
 

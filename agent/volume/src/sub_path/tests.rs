@@ -93,7 +93,7 @@ fn read_only_goes_all_the_way_down() {
     let tmpfs =
         mount::Tmpfs { size_bytes: None, mode: 0o755, swap: mount::Swap::Allowed, exec: false };
     mount::tmpfs_on(root(volume.path()), "below", tmpfs, |_| Ok::<(), Errno>(())).unwrap();
-    let pods = crate::PodVolumes::new(agent.path(), Names::new(Profile::Kubernetes));
+    let pods = crate::VolumesOnDisk::new(agent.path(), Names::new(Profile::Kubernetes));
     let give = |root: &Path, index, all_read_only| {
         let on_node = Some(HostPathKind::Directory);
         let part = SubPath { all_read_only, ..of_all(root, index, on_node) };
@@ -165,7 +165,7 @@ fn a_part_that_follows_is_new_in_containers_that_run() {
         return;
     }
     std::fs::create_dir_all(agent.path().join("pods/u")).unwrap();
-    let pods = crate::PodVolumes::new(agent.path(), Names::new(Profile::Kubernetes));
+    let pods = crate::VolumesOnDisk::new(agent.path(), Names::new(Profile::Kubernetes));
     // Like the files of a projected volume: a new file replaces the old one.
     let write = |text: &str| {
         std::fs::write(volume.path().join("next"), text).unwrap();

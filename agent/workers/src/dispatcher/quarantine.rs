@@ -27,7 +27,7 @@ use proto_daemon::panics::Panicked;
 use tokio::time::Instant;
 
 use super::{Pods, pod_from_remains};
-use crate::worker::{PodUpdate, Presence};
+use crate::worker::{PodUpdate, SourcePresence};
 
 /// Condition of a quarantined pod.
 pub const CONDITION: &str = "Quarantined";
@@ -112,7 +112,7 @@ fn minimal_pod(pod: &Pod) -> Pod {
 }
 
 fn is_leaving(update: &PodUpdate) -> bool {
-    update.presence == Presence::Dropped || update.pod.metadata.deletion_timestamp.is_some()
+    update.presence == SourcePresence::Dropped || update.pod.metadata.deletion_timestamp.is_some()
 }
 
 impl Pods {
@@ -197,7 +197,7 @@ impl Pods {
         self.suspects.next.remove(uid);
         self.suspects.quarantined.remove(uid);
         if let Some((_, update)) = self.suspects.later.get_mut(uid) {
-            update.presence = Presence::Dropped;
+            update.presence = SourcePresence::Dropped;
         }
     }
 
@@ -261,14 +261,14 @@ impl Pods {
             }
             let Some((_, update)) = self.suspects.later.remove(&uid) else { continue };
             match update.presence {
-                Presence::Present if !is_leaving(&update) => {
+                SourcePresence::Present if !is_leaving(&update) => {
                     self.update_pod(update, std::time::Instant::now())
                 }
-                Presence::Present => {
+                SourcePresence::Present => {
                     let update = self.restrict_quarantined(update);
                     self.start_task(update, std::time::Instant::now());
                 }
-                Presence::Dropped => self.remove_orphan(&uid),
+                SourcePresence::Dropped => self.remove_orphan(&uid),
             }
         }
     }

@@ -101,12 +101,16 @@ mod tests {
     use proto_api::core::v1::Pod;
 
     use super::*;
-    use crate::worker::Presence;
+    use crate::worker::SourcePresence;
 
     fn update(uid: &str) -> PodUpdate {
         let mut pod = Pod::default();
         pod.metadata.uid = uid.into();
-        PodUpdate { pod: Arc::new(pod), source: PodSource::Static, presence: Presence::Present }
+        PodUpdate {
+            pod: Arc::new(pod),
+            source: PodSource::Static,
+            presence: SourcePresence::Present,
+        }
     }
 
     #[tokio::test(start_paused = true)]

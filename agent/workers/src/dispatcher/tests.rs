@@ -13,7 +13,7 @@ use agent_runtime::fake::FakeRuntime;
 use proto_daemon::ready::Readiness;
 
 use super::*;
-use crate::test_support::{Outside, pod_context};
+use crate::test_support::{TestContextParts, pod_context};
 
 /// Long enough for a machine that does other things.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,7 +51,7 @@ impl Node {
             Journal::open(&dir.path().join("journal.redb"), "boot").expect("journal");
         runtime.add_image("image:1");
         let api = Arc::<Api>::default();
-        let outside = Outside {
+        let outside = TestContextParts {
             dir: dir.path(),
             runtime: runtime.clone(),
             reports: api.clone(),
@@ -62,7 +62,7 @@ impl Node {
         change(&mut shared);
         let shared = Arc::new(shared);
         let listed = runtime.list().await.expect("list");
-        let found = Found::new(listed, records, shared.leftover_uids());
+        let found = FoundAtStart::new(listed, records, shared.leftover_uids());
         let readiness = Readiness::default();
         let unready = readiness.guard("sources");
         let pods = Pods::new(shared, StatusBoard::default(), found, sources, unready);
@@ -178,8 +178,10 @@ fn both_found(dir: &tempfile::TempDir) -> Pods {
     };
     let record =
         Record { namespace: "ns".into(), name: "web-node".into(), memory: Default::default() };
-    let found =
-        Found { pods: vec![found("new")], records: BTreeMap::from([("old".to_owned(), record)]) };
+    let found = FoundAtStart {
+        pods: vec![found("new")],
+        records: BTreeMap::from([("old".to_owned(), record)]),
+    };
     let unready = Readiness::default().guard("sources");
     let mut pods =
         Pods::new(shared, StatusBoard::default(), found, vec![PodSource::Static], unready);
@@ -188,7 +190,7 @@ fn both_found(dir: &tempfile::TempDir) -> Pods {
     pods
 }
 
-fn presence(pods: &Pods) -> Vec<(&str, Presence)> {
+fn presence(pods: &Pods) -> Vec<(&str, SourcePresence)> {
     pods.tasks.iter().map(|(uid, task)| (uid.as_str(), task.update.borrow().presence)).collect()
 }
 
@@ -196,17 +198,20 @@ fn presence(pods: &Pods) -> Vec<(&str, Presence)> {
 async fn a_pod_that_runs_already_is_not_taken_down_while_it_waits_for_what_is_left_of_another() {
     let dir = tempfile::tempdir().expect("tempdir");
     let mut pods = both_found(&dir);
-    assert_eq!(presence(&pods), [("old", Presence::Dropped)]);
+    assert_eq!(presence(&pods), [("old", SourcePresence::Dropped)]);
     pods.apply_relist(vec![]);
-    assert_eq!(presence(&pods), [("old", Presence::Dropped)]);
+    assert_eq!(presence(&pods), [("old", SourcePresence::Dropped)]);
     pods.tasks.remove("old");
     pods.start_waiting();
-    assert_eq!(presence(&pods), [("new", Presence::Present)]);
+    assert_eq!(presence(&pods), [("new", SourcePresence::Present)]);
 
     let dir = tempfile::tempdir().expect("tempdir");
     let mut pods = both_found(&dir);
     pods.apply_source_event(PodSourceEvent::Dropped("new".into()));
-    assert_eq!(presence(&pods), [("new", Presence::Dropped), ("old", Presence::Dropped)]);
+    assert_eq!(
+        presence(&pods),
+        [("new", SourcePresence::Dropped), ("old", SourcePresence::Dropped)]
+    );
 }
 
 #[tokio::test]
@@ -260,7 +265,10 @@ async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
         ..PodRecord::default()
     };
     let record = Record { namespace: "ns".into(), name: "old".into(), memory };
-    let found = Found { records: BTreeMap::from([("old".to_owned(), record)]), ..Found::default() };
+    let found = FoundAtStart {
+        records: BTreeMap::from([("old".to_owned(), record)]),
+        ..FoundAtStart::default()
+    };
     let unready = Readiness::default().guard("sources");
     let sources = vec![PodSource::Api];
     let mut pods = Pods::new(shared.clone(), StatusBoard::default(), found, sources, unready);
@@ -268,10 +276,13 @@ async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
     pods.apply_source_event(PodSourceEvent::Wants(PodSource::Api, pod("dropped", "b")));
     pods.apply_source_event(PodSourceEvent::Wants(PodSource::Api, pod("old", "old")));
     pods.apply_source_event(PodSourceEvent::Dropped("dropped".into()));
-    assert_eq!(presence(&pods), [("old", Presence::Present)]);
+    assert_eq!(presence(&pods), [("old", SourcePresence::Present)]);
     assert_eq!(shared.node_and_load("new").1.pods, 1, "before its task has done anything");
     pods.apply_source_event(PodSourceEvent::Synced(PodSource::Api));
-    assert_eq!(presence(&pods), [("new", Presence::Present), ("old", Presence::Present)]);
+    assert_eq!(
+        presence(&pods),
+        [("new", SourcePresence::Present), ("old", SourcePresence::Present)]
+    );
 }
 
 #[tokio::test]
@@ -287,7 +298,7 @@ async fn processors_are_not_given_away_before_all_sources_have_spoken() {
         resources.limits.insert(name.into(), amount.parse().expect("quantity"));
     }
     allocator.admit(&pinned).await.expect("room");
-    let outside = Outside {
+    let outside = TestContextParts {
         dir: dir.path(),
         runtime: Arc::new(runtime),
         reports: Arc::new(Api::default()),
@@ -296,7 +307,7 @@ async fn processors_are_not_given_away_before_all_sources_have_spoken() {
     };
     let mut shared = pod_context(outside);
     shared.environment.allocator = Some(allocator.clone());
-    let found = Found { pods: Vec::new(), records };
+    let found = FoundAtStart { pods: Vec::new(), records };
     let unready = Readiness::default().guard("sources");
     let sources = vec![PodSource::Api];
     let mut pods = Pods::new(Arc::new(shared), StatusBoard::default(), found, sources, unready);

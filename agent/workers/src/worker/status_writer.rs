@@ -10,7 +10,7 @@ use agent_pod::plan::Plan;
 use agent_pod::record::{PodRecord, TerminationReason};
 use proto_api::core::v1::PodStatus;
 
-use super::{OperationResult, Presence, Worker, name};
+use super::{OperationResult, SourcePresence, Worker, name};
 use crate::in_flight::OperationKey;
 use crate::status_patch;
 
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     pub(super) fn is_shown(&self, status: &PodStatus) -> bool {
-        self.update.borrow().presence == Presence::Dropped || self.shown.matches(status)
+        self.update.borrow().presence == SourcePresence::Dropped || self.shown.matches(status)
     }
 
     pub(super) fn status_written(

@@ -13,7 +13,7 @@ use agent_interfaces::testing::{Api, FakeHost};
 use agent_journal::Journal;
 
 use super::*;
-use crate::test_support::{Outside, pod_context};
+use crate::test_support::{TestContextParts, pod_context};
 
 /// A node that lives on when the agent does not.
 struct World {
@@ -58,7 +58,7 @@ impl World {
             on_node: self.runtime.pod(&uid).await.expect("pod"),
             memory: records.remove(&uid).map(|record| record.memory),
         };
-        let outside = Outside {
+        let outside = TestContextParts {
             dir: self.dir.path(),
             runtime: self.runtime.clone(),
             reports: self.api.clone(),
@@ -72,8 +72,11 @@ impl World {
             tokio::spawn(async move { limiter.run(CallKind::Start, hang).await });
         }
         tokio::task::yield_now().await;
-        let update =
-            PodUpdate { pod: Arc::new(pod), source: PodSource::Api, presence: Presence::Present };
+        let update = PodUpdate {
+            pod: Arc::new(pod),
+            source: PodSource::Api,
+            presence: SourcePresence::Present,
+        };
         let (update, updates) = watch::channel(update);
         let news = Arc::new(Inbox::default());
         let page = StatusBoard::default().task("pod");
@@ -177,7 +180,7 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
     let on_node = world.runtime.pod("u").await.expect("pod");
     assert!(on_node.sandboxes.is_empty() && on_node.containers.is_empty());
     assert!(world.host.is_bare());
-    agent.update.send_modify(|update| update.presence = Presence::Dropped);
+    agent.update.send_modify(|update| update.presence = SourcePresence::Dropped);
     agent.task.await.expect("ends by itself").expect("without a panic");
 }
 

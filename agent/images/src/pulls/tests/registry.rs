@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use agent_runtime::image::{Archive, Blob, ImageTar, Source};
+use agent_runtime::image::{Archive, Blob, BlobSource, ImageTar};
 use base64::Engine as _;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -55,12 +55,12 @@ impl Registry {
         let archive = Archive::read(&mut std::io::Cursor::new(&bytes)).expect("archive");
         let image = archive.images.first().expect("image");
         let content = |blob: &Blob| match &blob.source {
-            Source::At(offset) => {
+            BlobSource::At(offset) => {
                 let from = usize::try_from(*offset).expect("offset");
                 let len = usize::try_from(blob.size).expect("size");
                 Bytes::copy_from_slice(&bytes[from..from + len])
             }
-            Source::Bytes(bytes) => Bytes::from(bytes.clone()),
+            BlobSource::Bytes(bytes) => Bytes::from(bytes.clone()),
         };
         let blobs = image.layers.iter().chain([&image.config]);
         let blobs = blobs.map(|blob| (blob.digest.clone(), content(blob))).collect();

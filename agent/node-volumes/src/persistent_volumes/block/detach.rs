@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use agent_csi::retry_times::RetryTimes;
 use agent_interfaces::ErrorText;
-use agent_volume::PodVolumes;
+use agent_volume::VolumesOnDisk;
 use agent_volume::devices;
-use agent_volume::disk::{self, Run};
+use agent_volume::disk::{self, ProgramRun};
 use agent_volume::persistent::attached::Iscsi;
 use agent_volume::shared_mounts::Pending;
 use agent_volume::sources::VolumePlugin;
@@ -32,7 +32,7 @@ impl Disks {
     }
 
     /// Detaches unused devices for as long as it is polled, each independently of the others. `report` receives each failure.
-    pub async fn detach_unused(&self, pods: &PodVolumes, report: impl Fn(&str)) {
+    pub async fn detach_unused(&self, pods: &VolumesOnDisk, report: impl Fn(&str)) {
         let mut waits: RetryTimes<Mount> = RetryTimes::default();
         let mut begun = BTreeSet::new();
         let mut under_way = FuturesUnordered::new();
@@ -73,7 +73,7 @@ impl Disks {
     /// Mounts that no pod uses.
     pub(super) async fn list_unused(
         &self,
-        pods: &PodVolumes,
+        pods: &VolumesOnDisk,
     ) -> Result<Vec<(VolumePlugin, Pending)>, ErrorText> {
         let (mounts, pods) = (self.mounts.clone(), pods.clone());
         run_blocking(move || {
@@ -93,7 +93,7 @@ impl Disks {
     /// Unmounts and detaches a device, unless a pod uses it by now.
     pub(super) async fn detach(
         &self,
-        pods: &PodVolumes,
+        pods: &VolumesOnDisk,
         plugin: VolumePlugin,
         name: &str,
     ) -> Result<(), ErrorText> {
@@ -195,7 +195,7 @@ impl Disks {
     }
 
     /// Without iscsiadm there is no session to log out.
-    async fn run_if_installed(&self, run: &Run) -> Result<(), ErrorText> {
+    async fn run_if_installed(&self, run: &ProgramRun) -> Result<(), ErrorText> {
         match self.helpers.run(run).await {
             Ok(_) | Err(HelperError::Missing(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -203,7 +203,11 @@ impl Disks {
     }
 }
 
-fn is_used(pods: &PodVolumes, plugin: VolumePlugin, pending: &Pending) -> rustix::io::Result<bool> {
+fn is_used(
+    pods: &VolumesOnDisk,
+    plugin: VolumePlugin,
+    pending: &Pending,
+) -> rustix::io::Result<bool> {
     for user in &pending.users {
         if pods.has_target(plugin, user)? {
             return Ok(true);

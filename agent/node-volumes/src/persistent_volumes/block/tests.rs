@@ -1,6 +1,6 @@
 use std::os::unix::fs::symlink;
 
-use agent_volume::disk::{ProgramOutput, Run};
+use agent_volume::disk::{ProgramOutput, ProgramRun};
 use agent_volume::persistent::attached::FibreChannel;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -21,7 +21,7 @@ struct Fake {
 }
 
 impl Helpers for Fake {
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
+    fn run<'a>(&'a self, run: &'a ProgramRun) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
         let line = format!("{} {}", run.program, run.args.join(" "));
         self.said.lock().expect("lock").push(line);
         let answer = match run.program.as_str() {
@@ -45,7 +45,7 @@ impl Helpers for Fake {
 
 struct World {
     root: tempfile::TempDir,
-    pods: PodVolumes,
+    pods: VolumesOnDisk,
     mounts: SharedMounts,
 }
 
@@ -54,7 +54,7 @@ impl World {
         let root = tempfile::tempdir().expect("tempdir");
         std::fs::create_dir(root.path().join("pods")).expect("pods");
         let names = Names::new(Profile::Kubernetes);
-        let pods = PodVolumes::new(root.path(), names);
+        let pods = VolumesOnDisk::new(root.path(), names);
         let mounts = SharedMounts::new(root.path(), names);
         Self { root, pods, mounts }
     }
@@ -67,7 +67,7 @@ impl World {
 
 impl Disks {
     /// Detaches all unused devices at once.
-    async fn detach_all(&self, pods: &PodVolumes) -> Result<(), ErrorText> {
+    async fn detach_all(&self, pods: &VolumesOnDisk) -> Result<(), ErrorText> {
         for (plugin, pending) in self.list_unused(pods).await? {
             self.detach(pods, plugin, &pending.name).await?;
         }
@@ -75,7 +75,7 @@ impl Disks {
     }
 }
 
-fn on_disk(source: Source<'_>) -> OnDisk<'_> {
+fn on_disk(source: DiskSource<'_>) -> OnDisk<'_> {
     OnDisk { name: "pv", source, fs_type: "", read_only: false, options: &[], secret: None }
 }
 
@@ -105,7 +105,7 @@ async fn a_session_lasts_while_a_pod_uses_the_device() {
     });
     let disks = world.disks(fake.clone());
     let disk = iscsi();
-    let wanted = on_disk(Source::Attached(&disk));
+    let wanted = on_disk(DiskSource::Attached(&disk));
     for uid in ["u1", "u2"] {
         let device = disks.device(&world.pods, uid, wanted).await;
         assert_eq!(device, Ok(PathBuf::from("/dev/null")));
@@ -148,14 +148,14 @@ async fn a_session_lasts_as_long_as_a_disk_of_its_target_is_needed() {
     let (first, second) = (numbered(0), numbered(1));
     for (uid, disk) in [("u1", &first), ("u2", &second)] {
         // both pods call it the same
-        let wanted = on_disk(Source::Attached(disk));
+        let wanted = on_disk(DiskSource::Attached(disk));
         disks.device(&world.pods, uid, wanted).await.expect("there");
     }
     assert_eq!(disks.in_use().len(), 2);
     world.pods.tear_down("u1").expect("torn down");
     disks.detach_all(&world.pods).await.expect("detached");
     assert_eq!((logouts(), disks.in_use().len()), (0, 1), "another disk of the target is in use");
-    disks.device(&world.pods, "u3", on_disk(Source::Attached(&first))).await.expect("there");
+    disks.device(&world.pods, "u3", on_disk(DiskSource::Attached(&first))).await.expect("there");
     for uid in ["u2", "u3"] {
         world.pods.tear_down(uid).expect("torn down");
     }
@@ -183,7 +183,7 @@ async fn a_portal_that_does_not_answer_holds_nothing_up() {
     let AttachedDisk::Iscsi(mut disk) = iscsi() else { panic!("no iSCSI") };
     disk.portals.insert(0, "10.0.0.9:3260".to_owned());
     let disk = AttachedDisk::Iscsi(disk);
-    let attached = disks.device(&world.pods, "u", on_disk(Source::Attached(&disk)));
+    let attached = disks.device(&world.pods, "u", on_disk(DiskSource::Attached(&disk)));
     let device = tokio::time::timeout(Duration::from_secs(60), attached).await;
     assert_eq!(device.expect("held up"), Ok(PathBuf::from("/dev/null")));
 }
@@ -193,7 +193,10 @@ async fn a_portal_that_does_not_answer_holds_nothing_up() {
 async fn a_failed_detach_is_retried() {
     struct Stubborn(Mutex<u32>);
     impl Helpers for Stubborn {
-        fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
+        fn run<'a>(
+            &'a self,
+            run: &'a ProgramRun,
+        ) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
             let is_end = run.args.iter().any(|arg| arg == "--logout");
             let mut left = self.0.lock().expect("lock");
             let answer = if is_end && *left > 0 {
@@ -208,7 +211,10 @@ async fn a_failed_detach_is_retried() {
     let world = World::new();
     let disks = world.disks(Arc::new(Stubborn(Mutex::new(3))));
     let disk = iscsi();
-    disks.device(&world.pods, "u", on_disk(Source::Attached(&disk))).await.expect_err("no disk");
+    disks
+        .device(&world.pods, "u", on_disk(DiskSource::Attached(&disk)))
+        .await
+        .expect_err("no disk");
     let said = Mutex::new(Vec::new());
     let report = |error: &str| said.lock().expect("lock").push(error.to_owned());
     let patience = Duration::from_secs(600);
@@ -235,23 +241,24 @@ async fn missing_programs_and_devices_are_named() {
     let world = World::new();
     let disks = world.disks(Arc::new(Fake { missing: "iscsiadm", ..Fake::default() }));
     let disk = iscsi();
-    let error = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await;
+    let error = disks.bind(&world.pods, "u", on_disk(DiskSource::Attached(&disk))).await;
     assert_eq!(error, Err("iscsiadm is not on this node".to_owned()));
     // Nothing is left to undo after the pod.
     world.pods.tear_down("u").expect("torn down");
     disks.detach_all(&world.pods).await.expect("detached");
     assert_eq!(world.mounts.pending_records(VolumePlugin::Iscsi), Ok(vec![]));
     let disks = world.disks(Arc::new(Fake::default()));
-    let error = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await.unwrap_err();
+    let error =
+        disks.bind(&world.pods, "u", on_disk(DiskSource::Attached(&disk))).await.unwrap_err();
     assert!(error.starts_with("no device has appeared as by-path/ip-10.0.0.1:3260"), "{error}");
     let fc =
         AttachedDisk::FibreChannel(FibreChannel { ids: vec!["w".into()], ..Default::default() });
-    let error = disks.bind(&world.pods, "u", on_disk(Source::Attached(&fc))).await.unwrap_err();
+    let error = disks.bind(&world.pods, "u", on_disk(DiskSource::Attached(&fc))).await.unwrap_err();
     assert!(
         error.contains("no device has appeared") || error.contains("No such device"),
         "{error}"
     );
-    let error = disks.bind(&world.pods, "u", on_disk(Source::Device("/dev/null"))).await;
+    let error = disks.bind(&world.pods, "u", on_disk(DiskSource::Device("/dev/null"))).await;
     assert!(error.unwrap_err().contains("is not a block device"));
 }
 
@@ -288,7 +295,7 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
     };
     let world = World::new();
     let disks = world.disks(Arc::new(NodeHelpers::default()));
-    let wanted = on_disk(Source::Device(&device.0));
+    let wanted = on_disk(DiskSource::Device(&device.0));
     let (one, fresh) = disks.bind(&world.pods, "u1", wanted).await.expect("bound");
     let again = disks.bind(&world.pods, "u1", wanted).await.expect("there");
     let (two, _) = disks.bind(&world.pods, "u2", wanted).await.expect("bound");

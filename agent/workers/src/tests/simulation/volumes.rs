@@ -289,7 +289,7 @@ pub fn judge_use(world: &mut World, uid: &str, id: &str) {
     let Some(book) = world.books.get_mut(uid) else { return };
     let pod = book.pod.clone();
     let names = Names::new(Default::default());
-    let on_disk = agent_volume::PodVolumes::new(&world.root, names);
+    let on_disk = agent_volume::VolumesOnDisk::new(&world.root, names);
     let volumes = agent_volume::volumes(&pod).expect("volumes");
     for (volume, spec) in volumes.iter().zip(&pod.spec.volumes) {
         let path = on_disk.path(uid, volume);

@@ -93,7 +93,7 @@ async fn no_number_of_a_pod_ends_its_task() {
         for (n, (what, pod)) in few.iter().enumerate() {
             let mut pod = pod.clone();
             pod.metadata.uid = format!("u{n}");
-            let (pod, source, presence) = (Arc::new(pod), PodSource::Api, Presence::Present);
+            let (pod, source, presence) = (Arc::new(pod), PodSource::Api, SourcePresence::Present);
             let update = PodUpdate { pod, source, presence };
             let (update, updates) = watch::channel(update);
             let news = Arc::new(Inbox::default());
@@ -133,7 +133,7 @@ async fn no_number_of_a_pod_ends_its_task() {
         }
         pass(20).await;
         for (_, update, ..) in &tasks {
-            update.send_modify(|update| update.presence = Presence::Dropped);
+            update.send_modify(|update| update.presence = SourcePresence::Dropped);
         }
         for _ in 0..60 {
             if tasks.iter().all(|(.., task)| task.is_finished()) {

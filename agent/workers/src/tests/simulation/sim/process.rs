@@ -29,8 +29,8 @@ use super::super::world::{SECRET, lock};
 use super::super::{shares, volumes};
 use super::{Agent, Due, Sim};
 use crate::pod_context::PodContext;
-use crate::test_support::{Outside, metrics, pod_context};
-use crate::{Found, Pods};
+use crate::test_support::{TestContextParts, metrics, pod_context};
+use crate::{FoundAtStart, Pods};
 
 /// Between two looks at the processors of what runs, as the configuration has it.
 const POOL_PERIOD: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ impl Sim {
             heals.spawn(pool::keep(allocator, self.runtime.clone(), POOL_PERIOD));
         }
         let parts = Arc::new(parts);
-        let found = Found::new(self.runtime.all(), records, parts.leftover_uids());
+        let found = FoundAtStart::new(self.runtime.all(), records, parts.leftover_uids());
         let unready = Readiness::default().guard("sources");
         let sources = vec![PodSource::Static, PodSource::Api];
         let (said, hear_said) = mpsc::channel(1024);
@@ -96,7 +96,7 @@ impl Sim {
     fn parts(&self, journal: Journal, csi: Arc<CsiNode>, view: Arc<View>) -> PodContext {
         let names = Names::new(Default::default());
         let reports = Arc::new(Clerk { world: self.world.clone(), runtime: self.runtime.clone() });
-        let on_disk = agent_volume::PodVolumes::new(&self.root, names);
+        let on_disk = agent_volume::VolumesOnDisk::new(&self.root, names);
         let helpers: Arc<dyn Helpers> = Arc::new(NodeHelpers::default());
         let shared = SharedMounts::new(&self.root, names);
         let persistent = PersistentVolumes {
@@ -111,7 +111,7 @@ impl Sim {
             reports: reports.clone(),
         };
         let node = watch::channel(None).1;
-        let outside = Outside {
+        let outside = TestContextParts {
             dir: &self.root,
             runtime: self.runtime.clone(),
             reports,

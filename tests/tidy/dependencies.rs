@@ -109,6 +109,43 @@ fn every_workspace_dependency_has_a_user() {
     assert!(unused.is_empty(), "in the workspace's dependencies, used by no crate: {unused:?}");
 }
 
+/// Dependencies that a crate's own files do not name: generated code does, or `tests/bench/figures.rs`, which its examples share.
+const NAMED_ELSEWHERE: &[(&str, &str)] = &[
+    ("apiserver-store", "serde"),
+    ("apiserver-store", "serde_json"),
+    ("proto-grpc", "prost"),
+    ("proto-grpc", "prost-types"),
+    ("proto-grpc", "tonic-prost"),
+];
+
+/// Whether a source has a crate's name as a word.
+fn names(source: &str, name: &str) -> bool {
+    let is_part = |c: char| c == '_' || c.is_alphanumeric();
+    source.match_indices(name).any(|(at, _)| {
+        !source[..at].ends_with(is_part) && !source[at + name.len()..].starts_with(is_part)
+    })
+}
+
+#[test]
+fn every_dependency_of_a_crate_is_named_by_it() {
+    let sources = super::sources();
+    let mut unused = Vec::new();
+    for package in super::packages() {
+        let dir = format!("{}/", package.dir);
+        let own: Vec<&str> =
+            sources.iter().filter(|s| s.0.starts_with(&dir)).map(|s| s.1.as_str()).collect();
+        for dependency in &package.all_dependencies {
+            let name = dependency.replace('-', "_");
+            let listed = NAMED_ELSEWHERE.contains(&(&package.name, dependency));
+            if !listed && !own.iter().any(|source| names(source, &name)) {
+                unused.push(format!("{}: {dependency}", package.name));
+            }
+        }
+    }
+    super::check("a crate uses its dependencies", unused);
+    assert!(names("use serde::x;", "serde") && !names("use serde_json::x;", "serde"));
+}
+
 /// The feature that builds what is for tests of other crates.
 const TESTING: &str = "testing";
 

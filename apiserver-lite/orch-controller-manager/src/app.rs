@@ -18,7 +18,7 @@ use proto_daemon::flags::warn_without_effect;
 use proto_daemon::health::Health;
 use proto_daemon::log;
 use proto_daemon::metrics::{BuildInfo, Metrics};
-use proto_daemon::ready::Readiness;
+use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
@@ -69,7 +69,8 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let prefix = names.metric_prefix("controller_manager");
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
     let counters = Counters::new(&metrics).map_err(Failure::run)?;
-    let health = Health::new(readiness.clone());
+    let unsynced = guard_readiness(&flags, &readiness);
+    let health = Health::new(readiness);
     let pages = AdminPages { health, metrics: metrics.clone(), status: board.clone() };
 
     let drain = Drain::default();
@@ -93,7 +94,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     metrics.register(counts).map_err(Failure::run)?;
     let dependencies =
         Dependencies { client, settings, workers, observability, informers, reflectors, led };
-    let control = tokio::spawn(control(dependencies, readiness, drain.watch()));
+    let control = tokio::spawn(control(dependencies, unsynced, drain.watch()));
     // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
         signal = stop_signal() => signal.map_err(Failure::run)?,
@@ -123,7 +124,14 @@ struct Dependencies {
     led: watch::Receiver<bool>,
 }
 
-async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainWatch) {
+/// Holds the readiness until the caches are synced if this instance is the only one. With leader election it is ready at once, as
+/// kube-controller-manager is: a standby watches nothing and does all that it is asked, which is to take over; and a standby that becomes the leader must
+/// not be unready for the time that its caches take, when nobody else does the work.
+fn guard_readiness(flags: &Flags, readiness: &Readiness) -> Option<ReadyGuard> {
+    (!flags.leader.leader_elect).then(|| readiness.guard("caches-synced"))
+}
+
+async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain: DrainWatch) {
     let Dependencies { client, settings, workers, observability, informers, reflectors, mut led } =
         dependencies;
     // Nothing is watched before: without workers the queue would grow with every object that comes and goes.
@@ -131,7 +139,6 @@ async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainW
         () = drain.asked() => return,
         led = led.wait_for(|led| *led) => if led.is_err() { return },
     }
-    let synced = readiness.guard("caches-synced");
     let queue = WorkQueue::default();
     let sink = Sink {
         informers: informers.clone(),
@@ -145,7 +152,7 @@ async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainW
         () = drain.asked() => return,
         () = informers.synced() => {}
     }
-    drop(synced);
+    drop(unsynced);
     trim_heap();
     tracing::info!("caches synced");
     let certificates = Certificates {
@@ -186,4 +193,64 @@ async fn control(dependencies: Dependencies, readiness: Readiness, drain: DrainW
     certificates.abort();
     bootstrap.abort();
     garbage.inspect(|garbage| garbage.abort());
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use proto_api::names::{Names, Profile};
+    use proto_client::config::{Credential, TlsSettings};
+
+    use super::*;
+
+    /// An instance whose API server does not answer, so that its caches never sync, and its readiness before and after it is told that it leads.
+    async fn readiness(args: &[&str]) -> [bool; 2] {
+        let flags = Flags::try_parse_from([&["program"], args].concat()).expect("flags");
+        let config = ClientConfig {
+            server: "http://127.0.0.1:1".parse().expect("address"),
+            tls: TlsSettings::default(),
+            credential: Credential::None,
+            namespace: String::new(),
+        };
+        let client = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("client");
+        let metrics = Metrics::new("test", BuildInfo { version: "", commit: "" }).expect("metrics");
+        let (readiness, board) = (Readiness::default(), StatusBoard::default());
+        let unsynced = guard_readiness(&flags, &readiness);
+        let counters = Counters::new(&metrics).expect("metrics");
+        let observability = Observability { board, counters, recorders: BTreeMap::new() };
+        let (informers, reflectors) = reflectors::make(&client);
+        let (leading, led) = watch::channel(false);
+        let settings = flags.settings().expect("settings");
+        let dependencies = Dependencies {
+            client,
+            settings,
+            workers: 1,
+            observability,
+            informers: informers.clone(),
+            reflectors,
+            led,
+        };
+        let drain = Drain::default();
+        let control = tokio::spawn(control(dependencies, unsynced, drain.watch()));
+        tokio::task::yield_now().await;
+        let before = readiness.is_ready();
+        leading.send_replace(true);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!informers.pods.is_synced() && !control.is_finished());
+        let after = readiness.is_ready();
+        control.abort();
+        [before, after]
+    }
+
+    #[tokio::test]
+    async fn taking_over_does_not_change_readiness() {
+        assert_eq!(readiness(&["--leader-elect=true"]).await, [true, true]);
+        assert_eq!(
+            readiness(&["--leader-elect=false"]).await,
+            [false, false],
+            "it is the only one"
+        );
+    }
 }

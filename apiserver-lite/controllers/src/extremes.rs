@@ -161,7 +161,7 @@ fn pods_in_every_controller() {
             PodNode::Absent,
             PodNode::Unscheduled,
         ] {
-            drop(pod_gc::plan(pod, node));
+            drop(pod_gc::plan(pod, node, pod_gc::OutOfServiceTaint::NodeIsOff));
         }
         drop(taint_manager::plan(
             pod,

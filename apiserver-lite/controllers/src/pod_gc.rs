@@ -26,8 +26,17 @@ pub enum PodNode<'a> {
     Absent,
 }
 
+/// What the taint out-of-service of a node means, by the feature gate `NodeOutOfServiceVolumeDetach`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfServiceTaint {
+    /// The node is off: its terminating pods are deleted and its volumes detached without its word.
+    NodeIsOff,
+    /// Nothing.
+    Ignored,
+}
+
 /// Plans the deletion of one pod that no kubelet will remove.
-pub fn plan(pod: &Pod, node: PodNode<'_>) -> Plan {
+pub fn plan(pod: &Pod, node: PodNode<'_>, out_of_service: OutOfServiceTaint) -> Plan {
     match node {
         PodNode::Unscheduled if is_terminating(pod) => Plan::of([force_delete(pod)]),
         PodNode::Unscheduled => Plan::default(),
@@ -35,7 +44,11 @@ pub fn plan(pod: &Pod, node: PodNode<'_>) -> Plan {
         PodNode::Missing(missing) => {
             Plan { requeue_after: Some(QUARANTINE.saturating_sub(missing)), ..Plan::default() }
         }
-        PodNode::Found(node) if is_terminating(pod) && is_out_of_service(node) => {
+        PodNode::Found(node)
+            if out_of_service == OutOfServiceTaint::NodeIsOff
+                && is_terminating(pod)
+                && is_out_of_service(node) =>
+        {
             Plan::of([force_delete(pod)])
         }
         PodNode::Found(_) => Plan::default(),
@@ -93,6 +106,10 @@ mod tests {
         plan.writes.iter().map(grace).collect()
     }
 
+    fn plan(pod: &Pod, node: PodNode<'_>) -> Plan {
+        super::plan(pod, node, OutOfServiceTaint::NodeIsOff)
+    }
+
     #[test]
     fn pods_without_a_node_are_deleted() {
         let mut pod = pod(1);
@@ -116,6 +133,8 @@ mod tests {
         let key = "node.orch.io/out-of-service".to_owned();
         node.spec.taints.push(Taint { key, effect: "NoExecute".into(), ..Taint::default() });
         assert_eq!(grace(&plan(&terminating, PodNode::Found(&node))), [Some(0)]);
+        let ignored = super::plan(&terminating, PodNode::Found(&node), OutOfServiceTaint::Ignored);
+        assert_eq!(ignored, Plan::default());
         let (type_, status) = ("Ready".to_owned(), "True".to_owned());
         node.status.conditions.push(NodeCondition { type_, status, ..NodeCondition::default() });
         assert_eq!(plan(&terminating, PodNode::Found(&node)), Plan::default(), "it is running");

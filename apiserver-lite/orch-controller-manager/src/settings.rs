@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_controllers::node_cidr::NodeRange;
+use apiserver_controllers::pod_gc::OutOfServiceTaint;
 use apiserver_signers::certificates::authority::{Authority, AuthorityError};
 use apiserver_token::SigningKey;
 use clap::Parser;
@@ -156,10 +157,14 @@ pub struct Settings {
     pub endpoints_max: usize,
     /// Whether a token secret is created for every service account.
     pub auto_generates_tokens: bool,
+    /// What the taint out-of-service of a node means.
+    pub out_of_service: OutOfServiceTaint,
     /// Warnings to log.
     pub warnings: Vec<String>,
 }
 
+/// The feature gate of the taint out-of-service.
+const OUT_OF_SERVICE: &str = "NodeOutOfServiceVolumeDetach";
 /// The feature gate that stops token secrets from being created for every service account.
 const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
 
@@ -228,11 +233,17 @@ impl Flags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let gates = feature_gates::settle(&[], &[NO_TOKENS], &gates).map_err(|faults| {
-            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            SettingsError::Gates(faults.join("; "))
-        })?;
+        let gates =
+            feature_gates::settle(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates).map_err(|faults| {
+                let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+                SettingsError::Gates(faults.join("; "))
+            })?;
+        let out_of_service = match gates.gates.is_on(OUT_OF_SERVICE) {
+            true => OutOfServiceTaint::NodeIsOff,
+            false => OutOfServiceTaint::Ignored,
+        };
         Ok(Settings {
+            out_of_service,
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
             enabled: Enabled::parse(&self.controllers)?,
@@ -365,6 +376,14 @@ mod tests {
         let off = "--feature-gates=LegacyServiceAccountTokenNoAutoGeneration=false";
         assert_eq!(made(&[off]), Ok(true));
         assert!(made(&["--feature-gates=Nonsense=true"]).unwrap_err().contains("Nonsense"));
+    }
+
+    #[test]
+    fn the_taint_out_of_service_is_ignored_unless_its_gate_is_on() {
+        let means = |args: &[&str]| settings(args).map(|settings| settings.out_of_service);
+        assert_eq!(means(&[]), Ok(OutOfServiceTaint::Ignored));
+        let on = "--feature-gates=NodeOutOfServiceVolumeDetach=true";
+        assert_eq!(means(&[on]), Ok(OutOfServiceTaint::NodeIsOff));
     }
 
     #[test]

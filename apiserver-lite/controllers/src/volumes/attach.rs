@@ -26,6 +26,7 @@ use serde_json::json;
 use super::event_report;
 use crate::Plan;
 use crate::api_writes::{ObjectKind, Part, Write};
+use crate::pod_gc::OutOfServiceTaint;
 
 /// When to retry a volume that is being attached to another node.
 const RETRY: Duration = Duration::from_secs(1);
@@ -99,6 +100,8 @@ pub struct NodeView<'a> {
     pub volume: &'a dyn Fn(&str) -> Option<Arc<PersistentVolume>>,
     /// How long to wait for a node that is not ready to unmount an unused volume.
     pub unmount: Duration,
+    /// What the taint out-of-service means.
+    pub out_of_service: OutOfServiceTaint,
     /// The pods on other nodes that use a volume.
     pub users_elsewhere: &'a dyn Fn(&str) -> Vec<Arc<Pod>>,
 }
@@ -286,7 +289,7 @@ impl NodeView<'_> {
         state: &mut AttachState,
         now: Instant,
     ) -> (BTreeMap<String, Write>, Option<Duration>) {
-        let (mounted, node_state) = (self.mounted(), NodeState::of(self.names, self.node));
+        let (mounted, node_state) = (self.mounted(), NodeState::of(self));
         let (mut leaving, mut wait) = (BTreeMap::new(), None);
         for attachment in unwanted {
             let name = &attachment.metadata.name;
@@ -389,10 +392,11 @@ enum NodeState {
 }
 
 impl NodeState {
-    fn of(names: &Names, node: Option<&Node>) -> Self {
-        let Some(node) = node else { return Self::NotReady };
-        let off = names.sub_label("node", "out-of-service");
-        if node.spec.taints.iter().any(|taint| taint.key == off) {
+    fn of(view: &NodeView<'_>) -> Self {
+        let Some(node) = view.node else { return Self::NotReady };
+        let off = view.names.sub_label("node", "out-of-service");
+        let is_off = node.spec.taints.iter().any(|taint| taint.key == off);
+        if is_off && view.out_of_service == OutOfServiceTaint::NodeIsOff {
             return Self::OutOfService;
         }
         let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");

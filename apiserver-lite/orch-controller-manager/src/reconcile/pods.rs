@@ -59,7 +59,7 @@ impl Reconciler {
                 _ => PodNode::Absent,
             },
         };
-        self.apply(reconcile_key, pod_gc::plan(&pod, node)).await
+        self.apply(reconcile_key, pod_gc::plan(&pod, node, self.settings.out_of_service)).await
     }
 
     pub(super) fn plan_pod_readiness(&self, key: &ObjectKey) -> Plan {

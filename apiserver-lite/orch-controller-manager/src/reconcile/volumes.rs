@@ -168,6 +168,7 @@ impl Reconciler {
             attachments: &attachments,
             volume: &volume,
             unmount: self.settings.unmount,
+            out_of_service: self.settings.out_of_service,
             users_elsewhere: &|of| {
                 let claim = volume(of).as_deref().and_then(claim_of);
                 let mut pods = claim.map(|claim| users(informers, &claim)).unwrap_or_default();

@@ -25,6 +25,7 @@ struct Cluster {
     attachments: Vec<VolumeAttachment>,
     users_elsewhere: Vec<Pod>,
     state: AttachState,
+    out_of_service: OutOfServiceTaint,
     shared: bool,
 }
 
@@ -41,6 +42,7 @@ impl Cluster {
             attachments: Vec::new(),
             users_elsewhere: Vec::new(),
             state: AttachState::default(),
+            out_of_service: OutOfServiceTaint::Ignored,
             shared: false,
         }
     }
@@ -73,6 +75,7 @@ impl Cluster {
             attachments: &attachments,
             volume: &|name| Some(Arc::new(self.disk(name))),
             unmount: Duration::from_secs(6 * 60),
+            out_of_service: self.out_of_service,
             users_elsewhere: &|_| users_elsewhere.clone(),
         };
         let plan = plan(&view, &mut state, now);
@@ -227,6 +230,8 @@ fn a_node_that_is_off_has_nothing_mounted() {
         effect: "NoExecute".into(),
         ..Default::default()
     });
+    assert!(!short(&cluster.plan()).contains(&"detach".to_owned()), "the feature gate is off");
+    cluster.out_of_service = OutOfServiceTaint::NodeIsOff;
     assert!(short(&cluster.plan()).contains(&"detach".to_owned()));
 }
 
@@ -269,6 +274,7 @@ fn a_disk_with_two_names_is_not_given_to_two_nodes() {
         attachments,
         volume: &find,
         unmount: Duration::ZERO,
+        out_of_service: OutOfServiceTaint::Ignored,
         users_elsewhere: &nobody,
     };
     let now = Instant::now();

@@ -25,6 +25,7 @@ use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::storage_informers::StorageInformers;
 use crate::volumes::{StorageSnapshot, VolumeAnnotations};
+use bind::FailureReason;
 use bind_volumes::Reservation;
 use select_node::{NodeChoice, StorageView, isolate_pod, select_node};
 
@@ -231,7 +232,7 @@ impl Scheduler {
             Err(why) => {
                 self.reserved.remove(&pod.uid);
                 let Some(why) = why else { return Err(Failure::Error) };
-                self.report_unschedulable(pod, &why).await;
+                self.report_failure(pod, FailureReason::Unschedulable, &why).await;
                 let waits_for_pods = pod.constraints.can_be_helped_by_pods();
                 return Err(if waits_for_pods {
                     Failure::PodAffinity

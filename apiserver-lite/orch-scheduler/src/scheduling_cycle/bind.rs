@@ -1,12 +1,13 @@
 //! The Bind extension point, and the report of a pod that cannot be bound.
 
 use apiserver_clock::now;
-use proto_api::core::v1::{Binding, ObjectReference, Pod};
+use proto_api::Time;
+use proto_api::core::v1::{Binding, ObjectReference, Pod, PodCondition};
 use proto_api::meta::v1::ObjectMeta;
 use proto_client::events::EventKind;
 use proto_client::{ClientError, ObjectKey, Patch, WriteParams};
 use proto_daemon::exit::chain;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Scheduler;
 use crate::pod_info::PodInfo;
@@ -29,22 +30,13 @@ impl Scheduler {
         self.client.within::<Pod>(namespace).post_sub(name, "binding", &binding).await
     }
 
-    /// Records FailedScheduling, and sets the condition PodScheduled unless it has this message.
-    pub(super) async fn report_unschedulable(&self, pod: &PodInfo, why: &str) {
+    /// Records FailedScheduling, and sets the condition PodScheduled unless it says so already.
+    pub(super) async fn report_failure(&self, pod: &PodInfo, reason: FailureReason, why: &str) {
         self.events.event(&pod.reference, EventKind::Warning, "FailedScheduling", why);
-        let current = pod.unscheduled.as_ref();
-        if current.is_some_and(|found| found.reason == "Unschedulable" && found.message == why) {
+        let Some(condition) = failure_condition(pod.unscheduled.as_ref(), reason, why, now())
+        else {
             return;
-        }
-        let since = current.map(|found| found.last_transition_time).filter(|time| time.is_set());
-        let condition = json!({
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": why,
-            "lastProbeTime": null,
-            "lastTransitionTime": since.unwrap_or_else(now),
-        });
+        };
         let patch = Patch::Strategic(json!({
             "metadata": { "uid": pod.uid },
             "status": { "conditions": [condition] },
@@ -53,5 +45,70 @@ impl Scheduler {
         if let Err(error) = api.patch_status(&pod.key.name, &patch, &WriteParams::default()).await {
             tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "condition PodScheduled not written");
         }
+    }
+}
+
+/// Why a pod was not scheduled, as its condition PodScheduled says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FailureReason {
+    /// No node is feasible.
+    Unschedulable,
+    /// A node was selected, and a step after that failed.
+    SchedulerError,
+}
+
+/// The condition PodScheduled to write; none if `current` says the same.
+fn failure_condition(
+    current: Option<&PodCondition>,
+    reason: FailureReason,
+    why: &str,
+    now: Time,
+) -> Option<Value> {
+    let reason = match reason {
+        FailureReason::Unschedulable => "Unschedulable",
+        FailureReason::SchedulerError => "SchedulerError",
+    };
+    if current.is_some_and(|found| found.reason == reason && found.message == why) {
+        return None;
+    }
+    let since = current.map(|found| found.last_transition_time).filter(|time| time.is_set());
+    Some(json!({
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": why,
+        "lastProbeTime": null,
+        "lastTransitionTime": since.unwrap_or(now),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_written_when_its_reason_or_message_changes() {
+        let now = Time::from_unix(100);
+        let current = PodCondition {
+            reason: "Unschedulable".into(),
+            message: "no".into(),
+            last_transition_time: Time::from_unix(10),
+            ..PodCondition::default()
+        };
+        let written = |current: Option<&PodCondition>, reason, why| {
+            let condition = failure_condition(current, reason, why, now)?;
+            let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+            Some([text("reason"), text("message"), text("lastTransitionTime")])
+        };
+        let (no_node, failed) = (FailureReason::Unschedulable, FailureReason::SchedulerError);
+        let (then, now) = ("1970-01-01T00:00:10Z", "1970-01-01T00:01:40Z");
+        let expected = |all: [&str; 3]| Some(all.map(str::to_owned));
+        assert_eq!(written(None, no_node, "no"), expected(["Unschedulable", "no", now]));
+        assert_eq!(written(Some(&current), no_node, "no"), None);
+        assert_eq!(
+            written(Some(&current), no_node, "other"),
+            expected(["Unschedulable", "other", then])
+        );
+        assert_eq!(written(Some(&current), failed, "no"), expected(["SchedulerError", "no", then]));
     }
 }

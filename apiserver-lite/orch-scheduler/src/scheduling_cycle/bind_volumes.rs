@@ -8,6 +8,7 @@ use proto_client::{ClientError, Patch, WriteParams};
 use proto_daemon::exit::chain;
 
 use super::Scheduler;
+use super::bind::FailureReason;
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 use crate::volumes::{StorageSnapshot, VolumeChoice, VolumePatch};
@@ -60,7 +61,7 @@ impl Scheduler {
         self.reserved.insert(pod.uid.clone(), Reservation { pod: assigned.clone(), since });
         if timed_out {
             let why = "running PreBind plugin \"VolumeBinding\": binding volumes: timed out waiting for the condition";
-            self.report_unschedulable(pod, why).await;
+            self.report_failure(pod, FailureReason::SchedulerError, why).await;
         }
         Some(assigned)
     }

@@ -7,13 +7,13 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-pub mod access;
+mod access;
 pub mod agent;
 pub mod measure;
 pub mod open;
-pub mod routes;
-pub mod stats;
-pub mod view;
+mod routes;
+mod stats;
+mod view;
 
 pub use proto_client::serving::tls;
 

@@ -13,7 +13,7 @@ use proto_client::ObjectKey;
 use serde_json::{Value, json};
 
 use crate::Plan;
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// Keys of a token secret.
 const TOKEN: &str = "token";
@@ -64,7 +64,7 @@ pub fn plan<E>(
     let (kept, strays): (Vec<_>, Vec<_>) =
         secrets.iter().partition::<Vec<&Arc<Secret>>, _>(|secret| is_of(secret));
     for stray in strays {
-        writes.push(Write::Delete {
+        writes.push(ApiWrite::Delete {
             kind: ObjectKind::Secret,
             key: ObjectKey::of(&stray.metadata),
             uid: stray.metadata.uid.clone(),
@@ -82,7 +82,7 @@ pub fn plan<E>(
 
 impl<E> TokenSigner<'_, E> {
     /// Adds the missing data of a secret.
-    fn fill(&self, account: &ServiceAccount, secret: &Secret) -> Result<Option<Write>, E> {
+    fn fill(&self, account: &ServiceAccount, secret: &Secret) -> Result<Option<ApiWrite>, E> {
         let has = |key: &str| secret.data.contains_key(key);
         let mut data = serde_json::Map::new();
         if !has(TOKEN) {
@@ -110,11 +110,11 @@ impl<E> TokenSigner<'_, E> {
             "data": data,
         });
         let key = ObjectKey::of(&secret.metadata);
-        Ok(Some(Write::Patch { kind: ObjectKind::Secret, key, part: Part::Main, patch }))
+        Ok(Some(ApiWrite::Patch { kind: ObjectKind::Secret, key, part: Part::Main, patch }))
     }
 
     /// Removes references to deleted secrets. Creates a secret for an account that refers to none, if secrets are generated.
-    fn refer(&self, account: &ServiceAccount, kept: &[&Arc<Secret>]) -> Result<Vec<Write>, E> {
+    fn refer(&self, account: &ServiceAccount, kept: &[&Arc<Secret>]) -> Result<Vec<ApiWrite>, E> {
         let (mut writes, own) = (Vec::new(), self.secret_name(account));
         let is_there = |name: &str| kept.iter().any(|secret| secret.metadata.name == name);
         let made_by_us = format!("{}-token-", account.metadata.name);
@@ -124,7 +124,7 @@ impl<E> TokenSigner<'_, E> {
         let refers = references.iter().any(|reference| is_there(&reference.name));
         if self.auto_generates && !refers {
             if !is_there(&own) {
-                writes.push(Write::Create(self.secret(account, &own)?.into()));
+                writes.push(ApiWrite::Create(self.secret(account, &own)?.into()));
             }
             references.push(ObjectReference { name: own, ..ObjectReference::default() });
         }
@@ -134,7 +134,7 @@ impl<E> TokenSigner<'_, E> {
             let patch = json!({"metadata": {"resourceVersion": version}, "secrets": named});
             let key = ObjectKey::of(&account.metadata);
             let (kind, part) = (ObjectKind::ServiceAccount, Part::Main);
-            writes.push(Write::Patch { kind, key, part, patch });
+            writes.push(ApiWrite::Patch { kind, key, part, patch });
         }
         Ok(writes)
     }
@@ -188,7 +188,7 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::api_writes::Object;
+    use crate::api_writes::WrittenObject;
 
     fn account() -> ServiceAccount {
         let mut account = ServiceAccount::default();
@@ -198,7 +198,7 @@ mod tests {
         account
     }
 
-    fn planned(account: Option<&ServiceAccount>, secrets: &[Secret]) -> Vec<Write> {
+    fn planned(account: Option<&ServiceAccount>, secrets: &[Secret]) -> Vec<ApiWrite> {
         planned_with(true, account, secrets)
     }
 
@@ -206,7 +206,7 @@ mod tests {
         auto_generates: bool,
         account: Option<&ServiceAccount>,
         secrets: &[Secret],
-    ) -> Vec<Write> {
+    ) -> Vec<ApiWrite> {
         let sign = |account: &ServiceAccount, secret: &str| {
             Ok::<_, std::fmt::Error>(format!("{} {secret}", account.metadata.uid))
         };
@@ -219,7 +219,8 @@ mod tests {
     /// The secret and the reference that a new account gets.
     fn made() -> (Secret, ServiceAccount) {
         let writes = planned(Some(&account()), &[]);
-        let [Write::Create(Object::Secret(secret)), Write::Patch { patch, .. }] = &writes[..]
+        let [ApiWrite::Create(WrittenObject::Secret(secret)), ApiWrite::Patch { patch, .. }] =
+            &writes[..]
         else {
             unreachable!("a secret and a reference: {writes:?}")
         };
@@ -247,13 +248,13 @@ mod tests {
         asked.data.clear();
         let writes = planned_with(false, Some(&account()), std::slice::from_ref(&asked));
         assert!(
-            matches!(&writes[..], [Write::Patch { kind: ObjectKind::Secret, .. }]),
+            matches!(&writes[..], [ApiWrite::Patch { kind: ObjectKind::Secret, .. }]),
             "{writes:?}"
         );
         // The reference to a deleted secret is removed, and no secret is created.
         let (_, referring) = made();
         let writes = planned_with(false, Some(&referring), &[]);
-        let [Write::Patch { kind: ObjectKind::ServiceAccount, patch, .. }] = &writes[..] else {
+        let [ApiWrite::Patch { kind: ObjectKind::ServiceAccount, patch, .. }] = &writes[..] else {
             unreachable!("the reference: {writes:?}")
         };
         assert_eq!(patch["secrets"], json!([]));
@@ -263,7 +264,7 @@ mod tests {
     fn a_secret_made_before_a_crash_is_found_again() {
         let (secret, _) = made();
         let writes = planned(Some(&account()), std::slice::from_ref(&secret));
-        let [Write::Patch { kind: ObjectKind::ServiceAccount, patch, .. }] = &writes[..] else {
+        let [ApiWrite::Patch { kind: ObjectKind::ServiceAccount, patch, .. }] = &writes[..] else {
             unreachable!("only the reference: {writes:?}")
         };
         assert_eq!(patch["secrets"], json!([{"name": secret.metadata.name}]));
@@ -278,7 +279,7 @@ mod tests {
         empty.metadata.annotations.remove("kubernetes.io/service-account.uid");
         empty.data.clear();
         let writes = planned(Some(&account), &[whole, empty]);
-        let [Write::Patch { kind: ObjectKind::Secret, key, patch, .. }] = &writes[..] else {
+        let [ApiWrite::Patch { kind: ObjectKind::Secret, key, patch, .. }] = &writes[..] else {
             unreachable!("one patch: {writes:?}")
         };
         assert_eq!(key.name, "extra");
@@ -289,14 +290,14 @@ mod tests {
     #[test]
     fn secrets_of_accounts_that_are_gone_go() {
         let (secret, account) = made();
-        let deletes = |writes: Vec<Write>| matches!(&writes[..], [Write::Delete { .. }]);
+        let deletes = |writes: Vec<ApiWrite>| matches!(&writes[..], [ApiWrite::Delete { .. }]);
         assert!(deletes(planned(None, std::slice::from_ref(&secret))));
         let mut other = account;
         other.metadata.uid = "u2".into();
         let writes = planned(Some(&other), &[secret]);
-        assert!(matches!(writes.first(), Some(Write::Delete { .. })), "{writes:?}");
+        assert!(matches!(writes.first(), Some(ApiWrite::Delete { .. })), "{writes:?}");
         assert!(
-            writes.iter().any(|w| matches!(w, Write::Create(Object::Secret(s))
+            writes.iter().any(|w| matches!(w, ApiWrite::Create(WrittenObject::Secret(s))
                 if s.metadata.annotations["kubernetes.io/service-account.uid"] == "u2")),
             "{writes:?}"
         );

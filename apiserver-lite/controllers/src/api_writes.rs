@@ -6,13 +6,13 @@ use serde_json::Value;
 /// One write. It is conditional on the resource version or uid that the plan was made from, so that a plan from a stale cache fails instead of
 /// overwriting another client's change.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum ApiWrite {
     /// Creates the object; succeeds if it exists.
-    Create(Object),
+    Create(WrittenObject),
     /// Replaces the object if its version is unchanged.
-    Update(Object),
+    Update(WrittenObject),
     /// Replaces the status if the version is unchanged.
-    UpdateStatus(Object),
+    UpdateStatus(WrittenObject),
     /// Applies a JSON merge patch; conditional if it has a resource version.
     Patch {
         /// The object's kind.
@@ -90,12 +90,12 @@ macro_rules! for_every_written_kind {
     };
 }
 
-/// Defines [`Object`] and [`ObjectKind`].
+/// Defines [`WrittenObject`] and [`ObjectKind`].
 macro_rules! define_objects {
     ($($kind:ident: $type:ty),+) => {
         /// An object to write.
         #[derive(Clone, Debug, PartialEq)]
-        pub enum Object {
+        pub enum WrittenObject {
             $(#[doc = concat!("A ", stringify!($kind), ".")] $kind(Box<$type>)),+
         }
 
@@ -105,7 +105,7 @@ macro_rules! define_objects {
             $(#[doc = stringify!($kind)] $kind),+
         }
 
-        $(impl From<$type> for Object {
+        $(impl From<$type> for WrittenObject {
             fn from(object: $type) -> Self {
                 Self::$kind(Box::new(object))
             }

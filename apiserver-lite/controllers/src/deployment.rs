@@ -16,11 +16,11 @@ use proto_api::{Kind, Time};
 use proto_client::ObjectKey;
 use serde_json::json;
 
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 use crate::owners::{adopt, controlled_by, release};
-use crate::write_events::{Operation, WriteEvent};
+use crate::write_events::{ReplicaOperation, WriteEvent};
 use crate::{Adopter, Plan};
-use revision::Revision;
+use revision::DeploymentRevision;
 use rollout::{OldPods, SetScale, Sizes};
 
 pub use rollout::recreates;
@@ -64,7 +64,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         true => OldPods::Left,
         false => OldPods::Gone,
     };
-    let revision = Revision::of(names, deployment, newest, &old);
+    let revision = DeploymentRevision::of(names, deployment, newest, &old);
     let about = proto_client::events::reference(deployment, names);
     let mut collided = false;
     match newest {
@@ -77,16 +77,16 @@ pub fn plan<S: AsRef<ReplicaSet>>(
                 if !collided {
                     let event = WriteEvent {
                         about: about.clone(),
-                        operation: Operation::Scale { from: None, to },
+                        operation: ReplicaOperation::Scale { from: None, to },
                     };
-                    plan.push_with_event(Write::Create(set.into()), event);
+                    plan.push_with_event(ApiWrite::Create(set.into()), event);
                 }
             }
         }
         Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
     }
     for SetScale { set, replicas } in rollout::steps(deployment, newest, &old, old_pods) {
-        let operation = Operation::Scale { from: Some(rollout::size(set)), to: replicas };
+        let operation = ReplicaOperation::Scale { from: Some(rollout::size(set)), to: replicas };
         plan.push_with_event(scale(set, replicas), WriteEvent { about: about.clone(), operation });
     }
     plan.writes.extend(delete_old_sets(deployment, &old));
@@ -102,7 +102,8 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         plan.requeue_in(due);
     }
     if status != deployment.status {
-        plan.writes.push(Write::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
+        plan.writes
+            .push(ApiWrite::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
     }
     plan
 }
@@ -170,7 +171,7 @@ fn template_hash(deployment: &Deployment) -> String {
 fn new_set(
     names: &Names,
     deployment: &Deployment,
-    revision: &Revision,
+    revision: &DeploymentRevision,
     replicas: i64,
 ) -> ReplicaSet {
     let hash = template_hash(deployment);
@@ -200,9 +201,9 @@ fn new_set(
 
 // === Writes ===
 
-fn scale(set: &ReplicaSet, replicas: i64) -> Write {
+fn scale(set: &ReplicaSet, replicas: i64) -> ApiWrite {
     let version = &set.metadata.resource_version;
-    Write::Patch {
+    ApiWrite::Patch {
         kind: ObjectKind::ReplicaSet,
         key: ObjectKey::of(&set.metadata),
         part: Part::Main,
@@ -214,7 +215,7 @@ fn scale(set: &ReplicaSet, replicas: i64) -> Write {
 }
 
 /// Deletes the oldest replica sets beyond the revision history limit.
-fn delete_old_sets(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<Write> {
+fn delete_old_sets(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<ApiWrite> {
     let limit = deployment.spec.revision_history_limit.unwrap_or(HISTORY_LEN);
     let is_idle = |set: &&&ReplicaSet| {
         set.spec.replicas == Some(0)
@@ -224,7 +225,7 @@ fn delete_old_sets(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<Write> {
     };
     let idle: Vec<&&ReplicaSet> = old.iter().filter(is_idle).collect();
     let excess = idle.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-    let delete = |set: &&ReplicaSet| Write::Delete {
+    let delete = |set: &&ReplicaSet| ApiWrite::Delete {
         kind: ObjectKind::ReplicaSet,
         key: ObjectKey::of(&set.metadata),
         uid: set.metadata.uid.clone(),

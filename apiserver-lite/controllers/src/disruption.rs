@@ -15,7 +15,7 @@ use proto_client::events::{EventKind, reference};
 
 use crate::Plan;
 use crate::addresses::{is_ready, is_terminating};
-use crate::api_writes::Write;
+use crate::api_writes::ApiWrite;
 
 /// Seconds within which an evicted pod has to be terminating.
 const DELETION_SECS: i64 = 120;
@@ -89,7 +89,7 @@ pub fn plan<P: AsRef<Pod>>(
             EventReport { about, kind, reason: reason.into(), message }
         };
         plan.reports = events.into_iter().map(report).collect();
-        plan.writes.push(Write::UpdateStatus(next.into()));
+        plan.writes.push(ApiWrite::UpdateStatus(next.into()));
     }
     plan
 }

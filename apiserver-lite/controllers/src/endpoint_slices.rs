@@ -16,7 +16,7 @@ use crate::addresses::{
     families, has_ended, has_selector, hostname, ip, is_ready, is_terminating, last_trigger,
     protocol, selected, service_labels, target_port, target_ref, trigger_annotation,
 };
-use crate::api_writes::{ObjectKind, Write};
+use crate::api_writes::{ApiWrite, ObjectKind};
 
 /// The inputs of slices that are not part of a Service.
 pub struct SliceContext<'a> {
@@ -59,7 +59,7 @@ pub(super) fn plan_groups(
         by_group.entry(group_of(slice)).or_default().push(slice);
     }
     let stray = by_group.iter().filter(|(group, _)| !groups.contains_key(group));
-    let mut writes: Vec<Write> =
+    let mut writes: Vec<ApiWrite> =
         stray.flat_map(|(_, slices)| slices.iter().map(|slice| delete(slice))).collect();
     for (group, wanted) in groups {
         let mut of_group = by_group.remove(&group).unwrap_or_default();
@@ -201,7 +201,7 @@ fn plan_group(
     group: &Group,
     mut wanted: WantedEndpoints,
     existing: &[&EndpointSlice],
-) -> Vec<Write> {
+) -> Vec<ApiWrite> {
     let placeholder = wanted.is_empty();
     let trigger = trigger_annotation(context.names);
     let mut drafts: Vec<Draft> =
@@ -225,12 +225,12 @@ fn plan_group(
     for (nth, Draft { mut slice, origin }) in drafts.into_iter().enumerate() {
         let needed = !slice.endpoints.is_empty() || placeholder && nth == 0;
         match (needed, origin) {
-            (true, Origin::New) => writes.push(Write::Create(slice.into())),
+            (true, Origin::New) => writes.push(ApiWrite::Create(slice.into())),
             (true, Origin::Changed) => {
                 if let Some(time) = template.annotations.get(&trigger) {
                     slice.metadata.annotations.insert(trigger.clone(), time.clone());
                 }
-                writes.push(Write::Update(slice.into()));
+                writes.push(ApiWrite::Update(slice.into()));
             }
             (true, Origin::Unchanged) => {}
             (false, _) => writes.push(delete(&slice)),
@@ -298,8 +298,8 @@ fn port((name, number, protocol, app_protocol): &SlicePort) -> EndpointPort {
     }
 }
 
-fn delete(slice: &EndpointSlice) -> Write {
-    Write::Delete {
+fn delete(slice: &EndpointSlice) -> ApiWrite {
+    ApiWrite::Delete {
         kind: ObjectKind::EndpointSlice,
         key: ObjectKey::of(&slice.metadata),
         uid: slice.metadata.uid.clone(),

@@ -12,7 +12,7 @@ use crate::addresses::{
     families, has_ended, has_selector, hostname, ip, is_ready, is_terminating, last_trigger,
     protocol, selected, service_labels, target_port, target_ref, trigger_annotation,
 };
-use crate::api_writes::{ObjectKind, Write};
+use crate::api_writes::{ApiWrite, ObjectKind};
 
 /// Maximum number of addresses in an Endpoints object, as in Kubernetes.
 const ADDRESSES_MAX: usize = 1000;
@@ -52,13 +52,13 @@ pub fn plan<P: AsRef<Pod>>(
     }
     let endpoints = Endpoints { metadata, subsets };
     Plan::of([match existing {
-        Some(_) => Write::Update(endpoints.into()),
-        None => Write::Create(endpoints.into()),
+        Some(_) => ApiWrite::Update(endpoints.into()),
+        None => ApiWrite::Create(endpoints.into()),
     }])
 }
 
-fn delete(existing: &Endpoints) -> Write {
-    Write::Delete {
+fn delete(existing: &Endpoints) -> ApiWrite {
+    ApiWrite::Delete {
         kind: ObjectKind::Endpoints,
         key: ObjectKey::of(&existing.metadata),
         uid: existing.metadata.uid.clone(),

@@ -33,14 +33,14 @@ use proto_api::meta::v1::ObjectMeta;
 use proto_client::ObjectKey;
 use proto_client::events::correlate::EventReport;
 
-use crate::api_writes::{ObjectKind, Write};
+use crate::api_writes::{ApiWrite, ObjectKind};
 use write_events::WriteEvent;
 
 /// The writes and events that a controller plans.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// The writes, in order.
-    pub writes: Vec<Write>,
+    pub writes: Vec<ApiWrite>,
     /// When to reconcile again if nothing changes.
     pub requeue_after: Option<Duration>,
     /// Events to record when all writes have succeeded.
@@ -71,7 +71,7 @@ impl Adopter {
 
 impl Plan {
     /// A plan of these writes.
-    pub fn of(writes: impl IntoIterator<Item = Write>) -> Self {
+    pub fn of(writes: impl IntoIterator<Item = ApiWrite>) -> Self {
         Self { writes: writes.into_iter().collect(), ..Self::default() }
     }
 
@@ -87,7 +87,7 @@ impl Plan {
     }
 
     /// Adds a write with the events of its success and failure.
-    pub fn push_with_event(&mut self, write: Write, event: WriteEvent) {
+    pub fn push_with_event(&mut self, write: ApiWrite, event: WriteEvent) {
         self.events.insert(self.writes.len(), event);
         self.writes.push(write);
     }

@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::addresses::examples::service;
-    use crate::api_writes::{Object, ObjectKind, Write};
+    use crate::api_writes::{ApiWrite, ObjectKind, WrittenObject};
 
     fn manual() -> (Service, Endpoints) {
         let mut service = service();
@@ -132,7 +132,7 @@ mod tests {
             .writes
             .into_iter()
             .map(|write| match write {
-                Write::Create(Object::EndpointSlice(slice)) => slice,
+                ApiWrite::Create(WrittenObject::EndpointSlice(slice)) => slice,
                 other => unreachable!("{other:?}"),
             })
             .collect();
@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(planned(&service, Some(&endpoints), &slices), Plan::default());
         let gone = planned(&service, None, &slices).writes;
         assert!(
-            gone.iter().all(|w| matches!(w, Write::Delete { kind: ObjectKind::EndpointSlice, .. }))
+            gone.iter()
+                .all(|w| matches!(w, ApiWrite::Delete { kind: ObjectKind::EndpointSlice, .. }))
         );
         assert_eq!(gone.len(), 2);
     }
@@ -168,7 +169,7 @@ mod tests {
         endpoints.subsets[0].addresses = vec![address("192.0.2.1"), address("192.0.2.9")];
         endpoints.subsets[0].not_ready_addresses.clear();
         let made = planned(&service, Some(&endpoints), &[]).writes;
-        let [Write::Create(Object::EndpointSlice(slice))] = &made[..] else {
+        let [ApiWrite::Create(WrittenObject::EndpointSlice(slice))] = &made[..] else {
             unreachable!("{made:?}")
         };
         let addresses: Vec<&str> = slice.endpoints.iter().map(|e| &*e.addresses[0]).collect();
@@ -189,7 +190,7 @@ mod tests {
         let slices: Vec<Box<EndpointSlice>> = made
             .into_iter()
             .map(|write| match write {
-                Write::Create(Object::EndpointSlice(slice)) => slice,
+                ApiWrite::Create(WrittenObject::EndpointSlice(slice)) => slice,
                 other => unreachable!("{other:?}"),
             })
             .collect();

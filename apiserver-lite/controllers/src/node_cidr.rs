@@ -9,7 +9,7 @@ use proto_client::ObjectKey;
 use serde_json::{Value, json};
 
 use crate::Plan;
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// A cluster CIDR and the prefix length of node CIDRs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result
         given.push(free.ok_or(Exhausted { cluster: range.cluster })?.to_string());
     }
     let version = &node.metadata.resource_version;
-    Ok(Plan::of([Write::Patch {
+    Ok(Plan::of([ApiWrite::Patch {
         kind: ObjectKind::Node,
         key: ObjectKey::of(&node.metadata),
         part: Part::Main,
@@ -108,8 +108,8 @@ pub fn of_node(node: &Node) -> impl Iterator<Item = Cidr> {
 }
 
 /// The CIDRs in a write of [`plan`].
-pub fn of_write(write: &Write) -> Vec<Cidr> {
-    let Write::Patch { patch, .. } = write else { return Vec::new() };
+pub fn of_write(write: &ApiWrite) -> Vec<Cidr> {
+    let ApiWrite::Patch { patch, .. } = write else { return Vec::new() };
     let ranges = patch.pointer("/spec/podCIDRs").and_then(Value::as_array);
     let text = ranges.into_iter().flatten().filter_map(Value::as_str);
     text.filter_map(|text| text.parse().ok()).collect()
@@ -153,7 +153,9 @@ mod tests {
         let mut given = Vec::new();
         for _ in 0..4 {
             let plan = plan(&Node::default(), &ranges, &taken).unwrap();
-            let [Write::Patch { patch, .. }] = &plan.writes[..] else { unreachable!("{plan:?}") };
+            let [ApiWrite::Patch { patch, .. }] = &plan.writes[..] else {
+                unreachable!("{plan:?}")
+            };
             let cidrs: Vec<String> =
                 serde_json::from_value(patch["spec"]["podCIDRs"].clone()).unwrap();
             assert_eq!(patch["spec"]["podCIDR"], cidrs[0].as_str());

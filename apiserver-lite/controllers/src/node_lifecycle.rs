@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::Plan;
 use crate::addresses::{is_ready as is_pod_ready, pod_reference};
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// The conditions that the kubelet reports.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
@@ -201,7 +201,7 @@ fn condition<'a>(node: &'a Node, kind: &str) -> &'a str {
 }
 
 /// Sets the kubelet's conditions to Unknown; none if they are.
-fn mark_unknown(names: &Names, node: &Node, now: Time) -> Option<Write> {
+fn mark_unknown(names: &Names, node: &Node, now: Time) -> Option<ApiWrite> {
     let kubelet = capitalized(&names.component("let"));
     let mut conditions = node.status.conditions.clone();
     let mut changed = false;
@@ -237,7 +237,12 @@ fn capitalized(word: &str) -> String {
 }
 
 /// Sets the taints that follow from the conditions; none if they are set.
-fn update_taints(names: &Names, node: &Node, now: Time, cluster: ClusterHealth) -> Option<Write> {
+fn update_taints(
+    names: &Names,
+    node: &Node,
+    now: Time,
+    cluster: ClusterHealth,
+) -> Option<ApiWrite> {
     let key = |name: &str| names.sub_label("node", name);
     let no_schedule = "NoSchedule";
     let (not_ready, unreachable) = match condition(node, "Ready") {
@@ -273,14 +278,14 @@ fn update_taints(names: &Names, node: &Node, now: Time, cluster: ClusterHealth) 
     (taints != node.spec.taints).then(|| patch(node, Part::Main, json!({ "taints": taints })))
 }
 
-fn mark_pod_not_ready(pod: &Pod, now: Time) -> Write {
+fn mark_pod_not_ready(pod: &Pod, now: Time) -> ApiWrite {
     let mut conditions = pod.status.conditions.clone();
     for condition in conditions.iter_mut().filter(|condition| condition.type_ == "Ready") {
         condition.status = "False".to_owned();
         condition.last_transition_time = now;
     }
     let version = &pod.metadata.resource_version;
-    Write::Patch {
+    ApiWrite::Patch {
         kind: ObjectKind::Pod,
         key: ObjectKey::of(&pod.metadata),
         part: Part::Status,
@@ -291,10 +296,10 @@ fn mark_pod_not_ready(pod: &Pod, now: Time) -> Write {
     }
 }
 
-fn patch(node: &Node, part: Part, fields: Value) -> Write {
+fn patch(node: &Node, part: Part, fields: Value) -> ApiWrite {
     let field = if part == Part::Status { "status" } else { "spec" };
     let version = &node.metadata.resource_version;
-    Write::Patch {
+    ApiWrite::Patch {
         kind: ObjectKind::Node,
         key: ObjectKey::of(&node.metadata),
         part,

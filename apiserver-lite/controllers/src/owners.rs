@@ -4,7 +4,7 @@ use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_client::ObjectKey;
 use serde_json::json;
 
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// The controller of the object, if it is of this kind.
 pub fn controller<'a>(metadata: &'a ObjectMeta, kind: &str) -> Option<&'a OwnerReference> {
@@ -25,25 +25,25 @@ pub fn controlled_by(api_version: String, kind: &str, owner: &ObjectMeta) -> Own
 }
 
 /// Adopts an orphan; conditional on its version.
-pub fn adopt(kind: ObjectKind, metadata: &ObjectMeta, owner: OwnerReference) -> Write {
+pub fn adopt(kind: ObjectKind, metadata: &ObjectMeta, owner: OwnerReference) -> ApiWrite {
     let mut owners = metadata.owner_references.clone();
     owners.push(owner);
     set_owners(kind, metadata, owners)
 }
 
 /// Removes the owner with this uid from an object; conditional on its version.
-pub fn release(kind: ObjectKind, metadata: &ObjectMeta, owner_uid: &str) -> Write {
+pub fn release(kind: ObjectKind, metadata: &ObjectMeta, owner_uid: &str) -> ApiWrite {
     let mut owners = metadata.owner_references.clone();
     owners.retain(|owner| owner.uid != owner_uid);
     set_owners(kind, metadata, owners)
 }
 
-fn set_owners(kind: ObjectKind, metadata: &ObjectMeta, owners: Vec<OwnerReference>) -> Write {
+fn set_owners(kind: ObjectKind, metadata: &ObjectMeta, owners: Vec<OwnerReference>) -> ApiWrite {
     let metadata_patch = json!({
         "uid": metadata.uid,
         "resourceVersion": metadata.resource_version,
         "ownerReferences": owners,
     });
     let patch = json!({ "metadata": metadata_patch });
-    Write::Patch { kind, key: ObjectKey::of(metadata), part: Part::Main, patch }
+    ApiWrite::Patch { kind, key: ObjectKey::of(metadata), part: Part::Main, patch }
 }

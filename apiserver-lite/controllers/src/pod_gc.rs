@@ -8,7 +8,7 @@ use proto_client::ObjectKey;
 
 use crate::Plan;
 use crate::addresses::{has_ended, is_terminating};
-use crate::api_writes::{ObjectKind, Write};
+use crate::api_writes::{ApiWrite, ObjectKind};
 
 /// How long a node may be missing before its pods are deleted: it may be about to register again.
 pub const QUARANTINE: Duration = Duration::from_secs(40);
@@ -79,8 +79,8 @@ fn is_out_of_service(node: &Node) -> bool {
     !ready && node.spec.taints.iter().any(marked)
 }
 
-fn force_delete(pod: &Pod) -> Write {
-    Write::Delete {
+fn force_delete(pod: &Pod) -> ApiWrite {
+    ApiWrite::Delete {
         kind: ObjectKind::Pod,
         key: ObjectKey::of(&pod.metadata),
         uid: pod.metadata.uid.clone(),
@@ -99,8 +99,8 @@ mod tests {
     use crate::addresses::examples::pod;
 
     fn grace(plan: &Plan) -> Vec<Option<i64>> {
-        let grace = |write: &Write| match write {
-            Write::Delete { grace_secs, .. } => *grace_secs,
+        let grace = |write: &ApiWrite| match write {
+            ApiWrite::Delete { grace_secs, .. } => *grace_secs,
             other => unreachable!("{other:?}"),
         };
         plan.writes.iter().map(grace).collect()
@@ -151,8 +151,8 @@ mod tests {
             })
             .collect();
         let deleted = |threshold| {
-            let name = |write: &Write| match write {
-                Write::Delete { key, .. } => key.name.clone(),
+            let name = |write: &ApiWrite| match write {
+                ApiWrite::Delete { key, .. } => key.name.clone(),
                 other => unreachable!("{other:?}"),
             };
             plan_ended(&pods, threshold).writes.iter().map(name).collect::<Vec<_>>()

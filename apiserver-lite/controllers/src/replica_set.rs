@@ -7,7 +7,7 @@ use proto_api::selectors::Selector;
 use proto_api::{Kind, Time};
 
 use crate::Plan;
-use crate::api_writes::Write;
+use crate::api_writes::ApiWrite;
 use crate::replicas::{self, DesiredPods};
 
 /// Plans pods and status. `pods` are those of the namespace.
@@ -37,7 +37,7 @@ pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Tim
         conditions: set.status.conditions.clone(),
     };
     if status != set.status {
-        plan.writes.push(Write::UpdateStatus(ReplicaSet { status, ..set.clone() }.into()));
+        plan.writes.push(ApiWrite::UpdateStatus(ReplicaSet { status, ..set.clone() }.into()));
     }
     plan
 }

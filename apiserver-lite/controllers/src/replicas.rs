@@ -11,9 +11,9 @@ use proto_api::{Kind, Time};
 use proto_client::ObjectKey;
 
 use crate::addresses::{has_ended, is_terminating};
-use crate::api_writes::{ObjectKind, Write};
+use crate::api_writes::{ApiWrite, ObjectKind};
 use crate::owners::{adopt, controlled_by, release};
-use crate::write_events::{Operation, WriteEvent};
+use crate::write_events::{ReplicaOperation, WriteEvent};
 use crate::{Adopter, Plan};
 
 /// Maximum number of pods created or deleted by one plan.
@@ -98,19 +98,19 @@ impl DesiredPods<'_> {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<(Write, Operation)> {
+    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<(ApiWrite, ReplicaOperation)> {
         let wanted = usize::try_from(self.replicas.unwrap_or(1)).unwrap_or(0);
         if let Some(missing) = wanted.checked_sub(active.len()) {
             // Pods that the selector does not match would be created without end.
             let selects = self.selector.matches(&self.template.metadata.labels);
             let missing = if selects { missing.min(BURST_MAX) } else { 0 };
-            let create = || (Write::Create(self.new_pod().into()), Operation::Create);
+            let create = || (ApiWrite::Create(self.new_pod().into()), ReplicaOperation::Create);
             return std::iter::repeat_with(create).take(missing).collect();
         }
         let mut ranked = active.to_vec();
         ranked.sort_by_cached_key(|pod| value(names, pod));
         let excess = active.len().saturating_sub(wanted).min(BURST_MAX);
-        ranked.into_iter().take(excess).map(|pod| (delete(pod), Operation::Delete)).collect()
+        ranked.into_iter().take(excess).map(|pod| (delete(pod), ReplicaOperation::Delete)).collect()
     }
 
     fn adopter(&self) -> Adopter {
@@ -193,8 +193,8 @@ fn ready_since(pod: &Pod) -> Option<Time> {
     ready.map(|condition| condition.last_transition_time)
 }
 
-fn delete(pod: &Pod) -> Write {
-    Write::Delete {
+fn delete(pod: &Pod) -> ApiWrite {
+    ApiWrite::Delete {
         kind: ObjectKind::Pod,
         key: ObjectKey::of(&pod.metadata),
         uid: pod.metadata.uid.clone(),

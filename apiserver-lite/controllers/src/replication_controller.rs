@@ -8,7 +8,7 @@ use proto_api::selectors::Selector;
 use proto_api::{Kind, Time};
 
 use crate::Plan;
-use crate::api_writes::Write;
+use crate::api_writes::ApiWrite;
 use crate::replicas::{self, DesiredPods};
 
 /// Plans pods and status. `pods` are those of the namespace.
@@ -46,7 +46,7 @@ pub fn plan<P: AsRef<Pod>>(
     };
     if status != controller.status {
         let next = ReplicationController { status, ..controller.clone() };
-        plan.writes.push(Write::UpdateStatus(next.into()));
+        plan.writes.push(ApiWrite::UpdateStatus(next.into()));
     }
     plan
 }
@@ -58,7 +58,7 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::api_writes::Object;
+    use crate::api_writes::WrittenObject;
 
     #[test]
     fn pods_are_made_and_belong_to_it() {
@@ -74,13 +74,13 @@ mod tests {
         let mut template = PodTemplateSpec::default();
         controller.spec.template = Some(template.clone());
         assert!(
-            !planned(&controller).iter().any(|write| matches!(write, Write::Create(_))),
+            !planned(&controller).iter().any(|write| matches!(write, ApiWrite::Create(_))),
             "it would not take them for its own"
         );
         template.metadata.labels.insert("app".into(), "web".into());
         controller.spec.template = Some(template);
         let writes = planned(&controller);
-        let [Write::Create(Object::Pod(pod)), Write::Create(_)] = &writes[..] else {
+        let [ApiWrite::Create(WrittenObject::Pod(pod)), ApiWrite::Create(_)] = &writes[..] else {
             unreachable!("two pods: {writes:?}")
         };
         let owner = &pod.metadata.owner_references[0];

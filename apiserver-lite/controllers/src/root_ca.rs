@@ -7,7 +7,7 @@ use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 
 use crate::Plan;
-use crate::api_writes::Write;
+use crate::api_writes::ApiWrite;
 
 /// Key of the certificates in the ConfigMap.
 pub const KEY: &str = "ca.crt";
@@ -24,7 +24,9 @@ pub fn plan(names: &Names, namespace: &Namespace, ca: &str, existing: Option<&Co
         }
         Some(existing) => {
             let metadata = existing.metadata.clone();
-            Plan::of([Write::Update(ConfigMap { metadata, data, ..ConfigMap::default() }.into())])
+            Plan::of([ApiWrite::Update(
+                ConfigMap { metadata, data, ..ConfigMap::default() }.into(),
+            )])
         }
         None => {
             let metadata = ObjectMeta {
@@ -37,7 +39,9 @@ pub fn plan(names: &Names, namespace: &Namespace, ca: &str, existing: Option<&Co
                 )]),
                 ..ObjectMeta::default()
             };
-            Plan::of([Write::Create(ConfigMap { metadata, data, ..ConfigMap::default() }.into())])
+            Plan::of([ApiWrite::Create(
+                ConfigMap { metadata, data, ..ConfigMap::default() }.into(),
+            )])
         }
     }
 }
@@ -47,21 +51,21 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::api_writes::Object;
+    use crate::api_writes::WrittenObject;
 
     #[test]
     fn made_when_missing_and_restored_when_changed() {
         let names = Names::new(Profile::Kubernetes);
         let namespace = Namespace::default();
         let made = plan(names, &namespace, "pem", None).writes;
-        let [Write::Create(Object::ConfigMap(made))] = &made[..] else {
+        let [ApiWrite::Create(WrittenObject::ConfigMap(made))] = &made[..] else {
             unreachable!("one config map")
         };
         assert_eq!(made.metadata.name, "kube-root-ca.crt");
         assert_eq!(made.data["ca.crt"], "pem");
         assert_eq!(plan(names, &namespace, "pem", Some(made)), Plan::default());
         let changed = plan(names, &namespace, "new", Some(made)).writes;
-        let [Write::Update(Object::ConfigMap(changed))] = &changed[..] else {
+        let [ApiWrite::Update(WrittenObject::ConfigMap(changed))] = &changed[..] else {
             unreachable!("one update")
         };
         assert_eq!((&changed.metadata, &*changed.data["ca.crt"]), (&made.metadata, "new"));

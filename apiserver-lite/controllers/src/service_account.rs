@@ -4,7 +4,7 @@ use proto_api::core::v1::{Namespace, ServiceAccount};
 use proto_api::meta::v1::ObjectMeta;
 
 use crate::Plan;
-use crate::api_writes::Write;
+use crate::api_writes::ApiWrite;
 
 /// The account of pods that name none.
 pub const NAME: &str = "default";
@@ -20,7 +20,7 @@ pub fn plan(namespace: &Namespace, existing: Option<&ServiceAccount>) -> Plan {
         ..ObjectMeta::default()
     };
     let account = ServiceAccount { metadata, ..ServiceAccount::default() };
-    Plan::of([Write::Create(account.into())])
+    Plan::of([ApiWrite::Create(account.into())])
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
         let mut namespace = Namespace::default();
         namespace.metadata.name = "a".into();
         let plan_for = |namespace: &Namespace, existing| plan(namespace, existing).writes;
-        let [Write::Create(crate::api_writes::Object::ServiceAccount(made))] =
+        let [ApiWrite::Create(crate::api_writes::WrittenObject::ServiceAccount(made))] =
             &plan_for(&namespace, None)[..]
         else {
             unreachable!("one account")

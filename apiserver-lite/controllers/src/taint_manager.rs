@@ -10,7 +10,7 @@ use proto_client::events::correlate::EventReport;
 
 use crate::Plan;
 use crate::addresses::{has_ended, is_terminating, pod_reference};
-use crate::api_writes::{ObjectKind, Write};
+use crate::api_writes::{ApiWrite, ObjectKind};
 
 /// The times from which the remaining toleration of a pod is computed.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,12 @@ pub fn plan(pod: &Pod, node: &Node, now: TaintAge, before: Eviction) -> Plan {
             let key = ObjectKey::of(&pod.metadata);
             let message = format!("Marking for deletion Pod {key}");
             let uid = pod.metadata.uid.clone();
-            plan.writes.push(Write::Delete { kind: ObjectKind::Pod, key, uid, grace_secs: None });
+            plan.writes.push(ApiWrite::Delete {
+                kind: ObjectKind::Pod,
+                key,
+                uid,
+                grace_secs: None,
+            });
             plan.reports.push(eviction_event(pod_reference(pod), message));
         }
     }
@@ -236,7 +241,7 @@ mod tests {
         assert_eq!(planned(&pod, &node), Plan::default());
         node.spec.taints.push(taint("NoExecute", NOW));
         let evicted = planned(&pod, &node);
-        let [Write::Delete { grace_secs: None, .. }] = &evicted.writes[..] else {
+        let [ApiWrite::Delete { grace_secs: None, .. }] = &evicted.writes[..] else {
             unreachable!("{evicted:?}")
         };
         let events = evicted.reports.iter().map(|event| (&*event.reason, &*event.message));

@@ -31,7 +31,7 @@ use proto_client::ObjectKey;
 use proto_client::events::{EventKind, correlate::EventReport, reference};
 use serde_json::{Value, json};
 
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// The binding mode of a class whose claims are bound after a pod is scheduled.
 pub const WAIT: &str = "WaitForFirstConsumer";
@@ -193,7 +193,7 @@ pub fn conditional_patch(
     metadata: &ObjectMeta,
     part: Part,
     fields: Value,
-) -> Write {
+) -> ApiWrite {
     let mut patch = fields;
     if let Some(fields) = patch.as_object_mut() {
         let of = fields.entry("metadata").or_insert_with(|| json!({}));
@@ -202,7 +202,7 @@ pub fn conditional_patch(
             of.insert("resourceVersion".to_owned(), json!(metadata.resource_version));
         }
     }
-    Write::Patch { kind, key: ObjectKey::of(metadata), part, patch }
+    ApiWrite::Patch { kind, key: ObjectKey::of(metadata), part, patch }
 }
 
 #[cfg(test)]

@@ -14,12 +14,12 @@ pub struct WriteEvent {
     /// The object that the events refer to.
     pub about: ObjectReference,
     /// The operation.
-    pub operation: Operation,
+    pub operation: ReplicaOperation,
 }
 
 /// An operation on another object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum ReplicaOperation {
     /// Creates a pod.
     Create,
     /// Deletes a pod.
@@ -38,12 +38,12 @@ impl WriteEvent {
     pub fn success(&self, key: &ObjectKey) -> EventReport {
         let name = &key.name;
         let (reason, message) = match self.operation {
-            Operation::Create => ("SuccessfulCreate", format!("Created pod: {name}")),
-            Operation::Delete => ("SuccessfulDelete", format!("Deleted pod: {name}")),
-            Operation::Scale { from: None, to } => {
+            ReplicaOperation::Create => ("SuccessfulCreate", format!("Created pod: {name}")),
+            ReplicaOperation::Delete => ("SuccessfulDelete", format!("Deleted pod: {name}")),
+            ReplicaOperation::Scale { from: None, to } => {
                 ("ScalingReplicaSet", format!("Scaled up replica set {name} to {to}"))
             }
-            Operation::Scale { from: Some(from), to } => {
+            ReplicaOperation::Scale { from: Some(from), to } => {
                 let direction = if to > from { "up" } else { "down" };
                 let message = format!("Scaled {direction} replica set {name} to {to} from {from}");
                 ("ScalingReplicaSet", message)
@@ -55,12 +55,12 @@ impl WriteEvent {
     /// The event of a failure.
     pub fn failure(&self, error: &str) -> Option<EventReport> {
         let (reason, message) = match self.operation {
-            Operation::Create => ("FailedCreate", format!("Error creating: {error}")),
-            Operation::Delete => ("FailedDelete", format!("Error deleting: {error}")),
-            Operation::Scale { from: None, .. } => {
+            ReplicaOperation::Create => ("FailedCreate", format!("Error creating: {error}")),
+            ReplicaOperation::Delete => ("FailedDelete", format!("Error deleting: {error}")),
+            ReplicaOperation::Scale { from: None, .. } => {
                 ("ReplicaSetCreateError", format!("Failed to create new replica set: {error}"))
             }
-            Operation::Scale { .. } => return None,
+            ReplicaOperation::Scale { .. } => return None,
         };
         Some(self.report(EventKind::Warning, reason, message))
     }
@@ -84,15 +84,15 @@ mod tests {
             let event = event(operation).success(&ObjectKey::new("ns", "web-1"));
             format!("{} {}", event.reason, event.message)
         };
-        assert_eq!(done(Operation::Create), "SuccessfulCreate Created pod: web-1");
-        assert_eq!(done(Operation::Delete), "SuccessfulDelete Deleted pod: web-1");
-        let new = done(Operation::Scale { from: None, to: 3 });
+        assert_eq!(done(ReplicaOperation::Create), "SuccessfulCreate Created pod: web-1");
+        assert_eq!(done(ReplicaOperation::Delete), "SuccessfulDelete Deleted pod: web-1");
+        let new = done(ReplicaOperation::Scale { from: None, to: 3 });
         assert_eq!(new, "ScalingReplicaSet Scaled up replica set web-1 to 3");
-        let down = done(Operation::Scale { from: Some(3), to: 0 });
+        let down = done(ReplicaOperation::Scale { from: Some(3), to: 0 });
         assert_eq!(down, "ScalingReplicaSet Scaled down replica set web-1 to 0 from 3");
-        let failed = event(Operation::Create).failure("no").expect("an event");
+        let failed = event(ReplicaOperation::Create).failure("no").expect("an event");
         assert_eq!((&*failed.reason, &*failed.message), ("FailedCreate", "Error creating: no"));
-        let long = event(Operation::Create).failure(&"é".repeat(5000)).expect("an event");
+        let long = event(ReplicaOperation::Create).failure(&"é".repeat(5000)).expect("an event");
         assert_eq!(long.message.chars().count(), MESSAGE_MAX);
     }
 }

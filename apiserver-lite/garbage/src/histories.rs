@@ -15,8 +15,8 @@ use proto_client::ObjectKey;
 
 use super::index::{FOREGROUND, Index, ORPHAN, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::Policy;
-use super::process::{Absent, Caches, Processor, Server, WriteResult, lock};
+use super::plan::Propagation;
+use super::process::{Absent, ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
 
 /// Rounds within which the state has to become stable.
 const ROUNDS_MAX: usize = 5_000;
@@ -145,22 +145,22 @@ impl Cluster {
     }
 
     /// Deletes as the server does.
-    fn delete(&mut self, id: &Id, policy: Policy) {
+    fn delete(&mut self, id: &Id, policy: Propagation) {
         let Some(object) = self.objects.get(id).cloned() else { return };
         let mut next = object.clone();
         next.finalizers.retain(|finalizer| finalizer != ORPHAN && finalizer != FOREGROUND);
         match policy {
-            Policy::Orphan => next.finalizers.push(ORPHAN.to_owned()),
-            Policy::Foreground => next.finalizers.push(FOREGROUND.to_owned()),
-            Policy::Background => {}
+            Propagation::Orphan => next.finalizers.push(ORPHAN.to_owned()),
+            Propagation::Foreground => next.finalizers.push(FOREGROUND.to_owned()),
+            Propagation::Background => {}
         }
         next.deletion_timestamp = Some(Time::from_unix(1));
         for dependent in self.dependents(&object.uid) {
             let pair = (object.uid.clone(), dependent.uid.clone());
             match policy {
-                Policy::Orphan => drop(self.kept.insert(pair)),
-                Policy::Foreground => drop(self.awaited.insert(pair)),
-                Policy::Background => {}
+                Propagation::Orphan => drop(self.kept.insert(pair)),
+                Propagation::Foreground => drop(self.awaited.insert(pair)),
+                Propagation::Background => {}
             }
         }
         let gone = next.finalizers.is_empty();
@@ -232,9 +232,9 @@ impl Cluster {
     fn delete_some(&mut self) {
         let Some(id) = self.some_object() else { return };
         match self.dice.roll(3) {
-            Some(0) => self.delete(&id, Policy::Orphan),
-            Some(1) => self.delete(&id, Policy::Foreground),
-            _ => self.delete(&id, Policy::Background),
+            Some(0) => self.delete(&id, Propagation::Orphan),
+            Some(1) => self.delete(&id, Propagation::Foreground),
+            _ => self.delete(&id, Propagation::Background),
         }
     }
 
@@ -311,7 +311,7 @@ impl Shared {
     }
 }
 
-impl Caches for Shared {
+impl OwnershipCaches for Shared {
     fn get(&self, id: &Id) -> Option<Arc<Ownership>> {
         lock(&self.0).shown.get(id).cloned()
     }
@@ -321,7 +321,7 @@ impl Caches for Shared {
     }
 }
 
-impl Server for Shared {
+impl ObjectClient for Shared {
     type Error = Failed;
 
     async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, Failed> {
@@ -340,14 +340,14 @@ impl Server for Shared {
         &self,
         id: &Id,
         it: &ObjectMeta,
-        policy: Policy,
-    ) -> Result<WriteResult, Failed> {
+        policy: Propagation,
+    ) -> Result<WriteOutcome, Failed> {
         let mut cluster = self.open()?;
         let Some(object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteResult::Applied);
+            return Ok(WriteOutcome::Applied);
         };
         if object.resource_version != it.resource_version {
-            return Ok(WriteResult::Conflict);
+            return Ok(WriteOutcome::Conflict);
         }
         for owner in &object.owner_references {
             let stage = cluster.stage_of(&owner.uid);
@@ -366,7 +366,7 @@ impl Server for Shared {
             );
         }
         cluster.delete(id, policy);
-        Ok(WriteResult::Applied)
+        Ok(WriteOutcome::Applied)
     }
 
     async fn set_finalizers(
@@ -374,17 +374,17 @@ impl Server for Shared {
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<WriteResult, Failed> {
+    ) -> Result<WriteOutcome, Failed> {
         let mut cluster = self.open()?;
         let Some(mut object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteResult::Applied);
+            return Ok(WriteOutcome::Applied);
         };
         if object.resource_version != it.resource_version {
-            return Ok(WriteResult::Conflict);
+            return Ok(WriteOutcome::Conflict);
         }
         object.finalizers = finalizers.to_vec();
         cluster.write(id, Some(object));
-        Ok(WriteResult::Applied)
+        Ok(WriteOutcome::Applied)
     }
 
     async fn drop_owners(
@@ -392,20 +392,20 @@ impl Server for Shared {
         id: &Id,
         uid: &str,
         owners: &[String],
-    ) -> Result<WriteResult, Failed> {
+    ) -> Result<WriteOutcome, Failed> {
         let mut cluster = self.open()?;
         let Some(mut object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteResult::Applied);
+            return Ok(WriteOutcome::Applied);
         };
         if object.uid != uid {
-            return Ok(WriteResult::Conflict);
+            return Ok(WriteOutcome::Conflict);
         }
         let before = object.owner_references.len();
         object.owner_references.retain(|owner| !owners.contains(&owner.uid));
         if object.owner_references.len() != before {
             cluster.write(id, Some(object));
         }
-        Ok(WriteResult::Applied)
+        Ok(WriteOutcome::Applied)
     }
 
     async fn unblock(
@@ -413,19 +413,19 @@ impl Server for Shared {
         id: &Id,
         uid: &str,
         _: &[OwnerReference],
-    ) -> Result<WriteResult, Failed> {
+    ) -> Result<WriteOutcome, Failed> {
         let mut cluster = self.open()?;
         let Some(mut object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteResult::Applied);
+            return Ok(WriteOutcome::Applied);
         };
         if object.uid != uid {
-            return Ok(WriteResult::Conflict);
+            return Ok(WriteOutcome::Conflict);
         }
         for owner in &mut object.owner_references {
             owner.block_owner_deletion = Some(false);
         }
         cluster.write(id, Some(object));
-        Ok(WriteResult::Applied)
+        Ok(WriteOutcome::Applied)
     }
 }
 

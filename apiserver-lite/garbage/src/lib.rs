@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 
 use index::{Index, Ownership};
 use kinds::{Id, KindId, Kinds};
-use process::{Absent, Caches, Processor, lock};
+use process::{Absent, OwnershipCaches, Processor, lock};
 use server::ApiServer;
 
 /// The controller's name in `--controllers`.
@@ -65,7 +65,7 @@ pub struct Garbage {
 /// The caches of all kinds.
 struct InformerCaches(BTreeMap<KindId, Store<Ownership>>);
 
-impl Caches for InformerCaches {
+impl OwnershipCaches for InformerCaches {
     fn get(&self, id: &Id) -> Option<Arc<Ownership>> {
         self.0.get(&id.kind)?.get(&id.key)
     }

@@ -38,7 +38,7 @@ pub struct Dependent {
 
 /// The propagation policy of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum Propagation {
     /// Dependents are orphaned.
     Orphan,
     /// Dependents are deleted first.
@@ -47,7 +47,7 @@ pub enum Policy {
     Background,
 }
 
-impl Policy {
+impl Propagation {
     /// The value of `propagationPolicy`.
     pub fn name(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Policy {
 #[derive(Clone, Debug, PartialEq)]
 pub enum GcAction {
     /// Deletes the object if its version is unchanged.
-    Delete(Policy),
+    Delete(Propagation),
     /// Removes these owners from the object, by uid.
     DropOwners(Vec<String>),
     /// Clears the object's `blockOwnerDeletion`.
@@ -125,15 +125,15 @@ fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcA
         let circle = dependents.iter().any(|d| d.state.stage == Stage::Foreground);
         let blocks = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
         let unblock = (circle && blocks).then_some(GcAction::Unblock);
-        return unblock.into_iter().chain([GcAction::Delete(Policy::Foreground)]).collect();
+        return unblock.into_iter().chain([GcAction::Delete(Propagation::Foreground)]).collect();
     }
     let has = |wanted: &str| item.finalizers.iter().any(|finalizer| finalizer == wanted);
     let policy = if has(ORPHAN) {
-        Policy::Orphan
+        Propagation::Orphan
     } else if has(FOREGROUND) {
-        Policy::Foreground
+        Propagation::Foreground
     } else {
-        Policy::Background
+        Propagation::Background
     };
     vec![GcAction::Delete(policy)]
 }
@@ -184,10 +184,10 @@ mod tests {
             (&[], vec![]),
             (&[Solid], vec![]),
             (&[Unknown], vec![]),
-            (&[Absent], delete(Policy::Background)),
-            (&[Waiting], delete(Policy::Background)),
-            (&[Absent, Waiting], delete(Policy::Background)),
-            (&[Absent, Absent], delete(Policy::Background)),
+            (&[Absent], delete(Propagation::Background)),
+            (&[Waiting], delete(Propagation::Background)),
+            (&[Absent, Waiting], delete(Propagation::Background)),
+            (&[Absent, Absent], delete(Propagation::Background)),
             (&[Solid, Absent], drop(&["1"])),
             (&[Unknown, Absent], drop(&["1"])),
             (&[Waiting, Solid], drop(&["0"])),
@@ -204,19 +204,19 @@ mod tests {
     fn finalizers_of_the_object_choose_the_policy() {
         let state = slim("x", &["0"], Stage::Alive);
         let of = |finalizers: &[&str]| acts(&state, finalizers, &[Owner::Absent], &[]);
-        assert_eq!(of(&["a/b", ORPHAN]), [GcAction::Delete(Policy::Orphan)]);
-        assert_eq!(of(&[FOREGROUND]), [GcAction::Delete(Policy::Foreground)]);
-        assert_eq!(of(&["a/b"]), [GcAction::Delete(Policy::Background)]);
+        assert_eq!(of(&["a/b", ORPHAN]), [GcAction::Delete(Propagation::Orphan)]);
+        assert_eq!(of(&[FOREGROUND]), [GcAction::Delete(Propagation::Foreground)]);
+        assert_eq!(of(&["a/b"]), [GcAction::Delete(Propagation::Background)]);
     }
 
     #[test]
     fn the_foreground_reaches_down_and_breaks_circles() {
         let state = slim("x", &["0"], Stage::Alive);
         let of = |stage| acts(&state, &[], &[Owner::Waiting], &[slim("y", &["x"], stage)]);
-        assert_eq!(of(Stage::Alive), [GcAction::Delete(Policy::Foreground)]);
+        assert_eq!(of(Stage::Alive), [GcAction::Delete(Propagation::Foreground)]);
         assert_eq!(
             of(Stage::Foreground),
-            [GcAction::Unblock, GcAction::Delete(Policy::Foreground)]
+            [GcAction::Unblock, GcAction::Delete(Propagation::Foreground)]
         );
     }
 

@@ -9,7 +9,7 @@ use proto_client::ObjectKey;
 
 use super::index::{Index, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::{Dependent, GcAction, Item, Owner, Policy, plan};
+use super::plan::{Dependent, GcAction, Item, Owner, Propagation, plan};
 
 /// When to process an object again after a conflict or with a stale cache.
 const REQUEUE: Duration = Duration::from_millis(100);
@@ -17,7 +17,7 @@ const REQUEUE: Duration = Duration::from_millis(100);
 const ABSENT_MAX: usize = 4096;
 
 /// The requests to the API server. Reads are live; writes report conflicts.
-pub trait Server {
+pub trait ObjectClient {
     /// Why a request failed.
     type Error;
 
@@ -34,34 +34,34 @@ pub trait Server {
         &self,
         id: &Id,
         it: &ObjectMeta,
-        policy: Policy,
-    ) -> Result<WriteResult, Self::Error>;
+        policy: Propagation,
+    ) -> Result<WriteOutcome, Self::Error>;
     /// Sets the finalizers if the object has this uid and version.
     async fn set_finalizers(
         &self,
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<WriteResult, Self::Error>;
+    ) -> Result<WriteOutcome, Self::Error>;
     /// Removes owners from the object with this uid.
     async fn drop_owners(
         &self,
         id: &Id,
         uid: &str,
         owners: &[String],
-    ) -> Result<WriteResult, Self::Error>;
+    ) -> Result<WriteOutcome, Self::Error>;
     /// Clears `blockOwnerDeletion` of the object with this uid.
     async fn unblock(
         &self,
         id: &Id,
         uid: &str,
         owners: &[OwnerReference],
-    ) -> Result<WriteResult, Self::Error>;
+    ) -> Result<WriteOutcome, Self::Error>;
 }
 
 /// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteResult {
+pub enum WriteOutcome {
     /// It took effect, or the object is deleted.
     Applied,
     /// The object has another uid or version.
@@ -69,7 +69,7 @@ pub enum WriteResult {
 }
 
 /// The caches.
-pub trait Caches {
+pub trait OwnershipCaches {
     /// A cached object.
     fn get(&self, id: &Id) -> Option<Arc<Ownership>>;
     /// Whether the server serves this kind.
@@ -123,7 +123,7 @@ pub struct NextSteps {
     pub requeue_after: Option<Duration>,
 }
 
-impl<S: Server, M: Caches> Processor<S, M> {
+impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
     /// Processes an object.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl<S: Server, M: Caches> Processor<S, M> {
             seen.requeue_after = Some(REQUEUE);
         }
         for act in plan(&item, &owners, &dependents) {
-            if self.act(id, &metadata, &dependents, act, &mut seen).await? == WriteResult::Conflict
+            if self.act(id, &metadata, &dependents, act, &mut seen).await? == WriteOutcome::Conflict
             {
                 seen.requeue_after = Some(REQUEUE);
                 break;
@@ -167,21 +167,21 @@ impl<S: Server, M: Caches> Processor<S, M> {
         dependents: &[Dependent],
         act: GcAction,
         seen: &mut NextSteps,
-    ) -> Result<WriteResult, S::Error> {
+    ) -> Result<WriteOutcome, S::Error> {
         match act {
             GcAction::Delete(policy) => self.server.delete(id, it, policy).await,
             GcAction::DropOwners(owners) => self.server.drop_owners(id, &it.uid, &owners).await,
             GcAction::Unblock => {
                 let done = self.server.unblock(id, &it.uid, &it.owner_references).await?;
                 // A following deletion would conflict: the version has changed.
-                Ok(if done == WriteResult::Applied { WriteResult::Conflict } else { done })
+                Ok(if done == WriteOutcome::Applied { WriteOutcome::Conflict } else { done })
             }
             GcAction::Release(dependent) => {
                 let state = dependents.iter().find(|other| other.id == dependent);
                 let uid = state.map_or("", |dependent| &dependent.state.uid);
                 let owner = std::slice::from_ref(&it.uid);
                 // Another object with the same name is not a dependent.
-                self.server.drop_owners(&dependent, uid, owner).await.map(|_| WriteResult::Applied)
+                self.server.drop_owners(&dependent, uid, owner).await.map(|_| WriteOutcome::Applied)
             }
             GcAction::Finish(finalizer) => {
                 let mut finalizers = it.finalizers.clone();
@@ -190,7 +190,7 @@ impl<S: Server, M: Caches> Processor<S, M> {
             }
             GcAction::Process(other) => {
                 seen.process.push(other);
-                Ok(WriteResult::Applied)
+                Ok(WriteOutcome::Applied)
             }
         }
     }

@@ -7,8 +7,8 @@ use proto_client::{Api, Client, ClientError, DeleteParams, ListParams, Patch, Wr
 use serde_json::{Value, json};
 
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::Policy;
-use super::process::{Server, WriteResult};
+use super::plan::Propagation;
+use super::process::{ObjectClient, WriteOutcome};
 
 /// Sends the requests.
 pub struct ApiServer {
@@ -25,20 +25,20 @@ impl ApiServer {
         Some(self.client.metadata(collection))
     }
 
-    async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteResult, ClientError> {
+    async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteOutcome, ClientError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
-            return Ok(WriteResult::Applied);
+            return Ok(WriteOutcome::Applied);
         };
         done(api.patch(&id.key.name, &patch, &WriteParams::default()).await)
     }
 }
 
 /// A deleted object needs no write; a conflict is retried.
-fn done<T>(written: Result<T, ClientError>) -> Result<WriteResult, ClientError> {
+fn done<T>(written: Result<T, ClientError>) -> Result<WriteOutcome, ClientError> {
     match written {
-        Ok(_) => Ok(WriteResult::Applied),
-        Err(error) if error.is_not_found() => Ok(WriteResult::Applied),
-        Err(error) if error.is_conflict() => Ok(WriteResult::Conflict),
+        Ok(_) => Ok(WriteOutcome::Applied),
+        Err(error) if error.is_not_found() => Ok(WriteOutcome::Applied),
+        Err(error) if error.is_conflict() => Ok(WriteOutcome::Conflict),
         Err(error) => Err(error),
     }
 }
@@ -48,7 +48,7 @@ fn owners_patch(uid: &str, owners: Vec<Value>) -> Patch {
     Patch::Strategic(json!({ "metadata": { "uid": uid, "ownerReferences": owners } }))
 }
 
-impl Server for ApiServer {
+impl ObjectClient for ApiServer {
     type Error = ClientError;
 
     async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, ClientError> {
@@ -74,10 +74,10 @@ impl Server for ApiServer {
         &self,
         id: &Id,
         it: &ObjectMeta,
-        policy: Policy,
-    ) -> Result<WriteResult, ClientError> {
+        policy: Propagation,
+    ) -> Result<WriteOutcome, ClientError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
-            return Ok(WriteResult::Applied);
+            return Ok(WriteOutcome::Applied);
         };
         let params = DeleteParams {
             uid: Some(it.uid.clone()),
@@ -93,7 +93,7 @@ impl Server for ApiServer {
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<WriteResult, ClientError> {
+    ) -> Result<WriteOutcome, ClientError> {
         let finalizers = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
         let metadata = json!({
             "uid": it.uid, "resourceVersion": it.resource_version, "finalizers": finalizers,
@@ -106,7 +106,7 @@ impl Server for ApiServer {
         id: &Id,
         uid: &str,
         owners: &[String],
-    ) -> Result<WriteResult, ClientError> {
+    ) -> Result<WriteOutcome, ClientError> {
         let gone = owners.iter().map(|owner| json!({ "$patch": "delete", "uid": owner }));
         self.patch(id, owners_patch(uid, gone.collect())).await
     }
@@ -116,7 +116,7 @@ impl Server for ApiServer {
         id: &Id,
         uid: &str,
         owners: &[OwnerReference],
-    ) -> Result<WriteResult, ClientError> {
+    ) -> Result<WriteOutcome, ClientError> {
         let blocking = owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
         let unblocked = blocking.map(|o| json!({ "uid": o.uid, "blockOwnerDeletion": false }));
         self.patch(id, owners_patch(uid, unblocked.collect())).await

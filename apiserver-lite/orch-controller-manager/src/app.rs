@@ -26,10 +26,10 @@ use tokio::sync::watch;
 
 use crate::informers::Informers;
 use crate::keys::EVENT_SOURCES;
-use crate::metrics::Counters;
+use crate::metrics::ControllerMetrics;
 use crate::reconcile::{Observability, Reconciler};
 use crate::reflectors::{self, Reflectors, Sink};
-use crate::settings::{Flags, Settings};
+use crate::settings::{ControllerManagerFlags, Settings};
 use crate::volume_counts::VolumeCounts;
 
 /// Time limit for running reconciles at shutdown.
@@ -41,7 +41,7 @@ const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VER
 ///
 /// # Errors
 /// The flags or the client configuration are invalid, the health address cannot be bound, or another instance has become the leader.
-pub async fn run(flags: Flags) -> Result<(), Failure> {
+pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     flags.common.refuse_config().map_err(Failure::usage)?;
     let settings = flags.settings().map_err(Failure::usage)?;
     let names = flags.common.names();
@@ -68,7 +68,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
     let prefix = names.metric_prefix("controller_manager");
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
-    let counters = Counters::new(&metrics).map_err(Failure::run)?;
+    let counters = ControllerMetrics::new(&metrics).map_err(Failure::run)?;
     let unsynced = guard_readiness(&flags, &readiness);
     let health = Health::new(readiness);
     let pages = AdminPages { health, metrics: metrics.clone(), status: board.clone() };
@@ -127,7 +127,7 @@ struct Dependencies {
 /// Holds the readiness until the caches are synced if this instance is the only one. With leader election it is ready at once, as
 /// kube-controller-manager is: a standby watches nothing and does all that it is asked, which is to take over; and a standby that becomes the leader must
 /// not be unready for the time that its caches take, when nobody else does the work.
-fn guard_readiness(flags: &Flags, readiness: &Readiness) -> Option<ReadyGuard> {
+fn guard_readiness(flags: &ControllerManagerFlags, readiness: &Readiness) -> Option<ReadyGuard> {
     (!flags.leader.leader_elect).then(|| readiness.guard("caches-synced"))
 }
 
@@ -205,7 +205,8 @@ mod tests {
 
     /// An instance whose API server does not answer, so that its caches never sync, and its readiness before and after it is told that it leads.
     async fn readiness(args: &[&str]) -> [bool; 2] {
-        let flags = Flags::try_parse_from([&["program"], args].concat()).expect("flags");
+        let flags =
+            ControllerManagerFlags::try_parse_from([&["program"], args].concat()).expect("flags");
         let config = ClientConfig {
             server: "http://127.0.0.1:1".parse().expect("address"),
             tls: TlsSettings::default(),
@@ -216,7 +217,7 @@ mod tests {
         let metrics = Metrics::new("test", BuildInfo { version: "", commit: "" }).expect("metrics");
         let (readiness, board) = (Readiness::default(), StatusBoard::default());
         let unsynced = guard_readiness(&flags, &readiness);
-        let counters = Counters::new(&metrics).expect("metrics");
+        let counters = ControllerMetrics::new(&metrics).expect("metrics");
         let observability = Observability { board, counters, recorders: BTreeMap::new() };
         let (informers, reflectors) = reflectors::make(&client);
         let (leading, led) = watch::channel(false);

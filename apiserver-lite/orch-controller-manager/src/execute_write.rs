@@ -1,6 +1,8 @@
 //! Execution of writes: one request each.
 
-use apiserver_controllers::api_writes::{Effect, EffectState, Object, ObjectKind, Part, Write};
+use apiserver_controllers::api_writes::{
+    ApiWrite, Effect, EffectState, ObjectKind, Part, WrittenObject,
+};
 use apiserver_controllers::for_every_written_kind;
 use proto_api::{Kind, Resource};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams};
@@ -13,25 +15,25 @@ macro_rules! define_execute {
         ///
         /// # Errors
         /// The server rejects it, or the request fails.
-        pub async fn execute(write: &Write, client: &Client) -> Result<Option<Effect>, ClientError> {
+        pub async fn execute(write: &ApiWrite, client: &Client) -> Result<Option<Effect>, ClientError> {
             match write {
-                $(Write::Create(Object::$kind(object)) => {
+                $(ApiWrite::Create(WrittenObject::$kind(object)) => {
                     create(client, ObjectKind::$kind, object.as_ref()).await
                 })+
-                $(Write::Update(Object::$kind(object)) => {
+                $(ApiWrite::Update(WrittenObject::$kind(object)) => {
                     let new = client.all::<$type>().update(object, &WriteParams::default()).await?;
                     Ok(effect(ObjectKind::$kind, &new))
                 })+
-                $(Write::UpdateStatus(Object::$kind(object)) => {
+                $(ApiWrite::UpdateStatus(WrittenObject::$kind(object)) => {
                     let params = WriteParams::default();
                     let new = client.all::<$type>().update_status(object, &params).await?;
                     Ok(effect(ObjectKind::$kind, &new))
                 })+
-                $(Write::Patch { kind: ObjectKind::$kind, key, part, patch } => {
+                $(ApiWrite::Patch { kind: ObjectKind::$kind, key, part, patch } => {
                     let new = apply_patch::<$type>(client, key, *part, patch).await?;
                     Ok(effect(ObjectKind::$kind, &new))
                 })+
-                $(Write::Delete { kind: ObjectKind::$kind, key, uid, grace_secs } => {
+                $(ApiWrite::Delete { kind: ObjectKind::$kind, key, uid, grace_secs } => {
                     delete::<$type>(client, key, uid, *grace_secs).await?;
                     let state = EffectState::Deleted(uid.clone());
                     Ok(Some(Effect { kind: ObjectKind::$kind, key: key.clone(), state }))

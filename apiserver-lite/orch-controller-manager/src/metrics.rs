@@ -8,13 +8,13 @@ use proto_daemon::metrics::Metrics;
 
 /// The metrics; the label `name` is the controller.
 #[derive(Clone, Debug)]
-pub struct Counters {
+pub struct ControllerMetrics {
     adds: IntCounterVec,
     retries: IntCounterVec,
     durations: HistogramVec,
 }
 
-impl Counters {
+impl ControllerMetrics {
     /// Registers the metrics.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Counters {
 }
 
 /// Counts the work of the garbage collector as that of a controller of its name.
-impl WorkCounter for Counters {
+impl WorkCounter for ControllerMetrics {
     fn count_add(&self) {
         Self::count_add(self, apiserver_garbage::CONTROLLER);
     }

@@ -35,7 +35,7 @@ use proto_daemon::statusz::{StatusBoard, TaskStatus};
 use crate::execute_write::execute;
 use crate::informers::Informers;
 use crate::keys::{CONTROLLERS, ReconcileKey};
-use crate::metrics::Counters;
+use crate::metrics::ControllerMetrics;
 use crate::settings::Settings;
 use expiring_map::ExpiringMap;
 
@@ -52,7 +52,7 @@ pub struct Reconciler {
     annotations: VolumeAnnotations,
     state: ReconcilerState,
     status: BTreeMap<&'static str, TaskStatus>,
-    counters: Counters,
+    counters: ControllerMetrics,
     recorders: BTreeMap<&'static str, Recorder>,
 }
 
@@ -62,7 +62,7 @@ pub struct Observability {
     /// The status page.
     pub board: StatusBoard,
     /// The metrics.
-    pub counters: Counters,
+    pub counters: ControllerMetrics,
     /// Event recorders by source component.
     pub recorders: BTreeMap<&'static str, Recorder>,
 }

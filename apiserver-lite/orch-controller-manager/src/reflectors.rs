@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::informers::Informers;
 use crate::keys::{ReconcileKey, Watched};
-use crate::metrics::Counters;
+use crate::metrics::ControllerMetrics;
 use crate::pods_by_node::PodsByNode;
 use crate::settings::Enabled;
 
@@ -148,7 +148,7 @@ pub struct Sink {
     /// The controllers that run.
     pub enabled: Enabled,
     /// The metrics.
-    pub counters: Counters,
+    pub counters: ControllerMetrics,
 }
 
 impl Sink {

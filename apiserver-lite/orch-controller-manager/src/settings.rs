@@ -22,7 +22,7 @@ use crate::keys::{CONTROLLERS, ONLY_BY_NAME};
 /// Runs the cluster's controllers.
 #[derive(Parser, Debug)]
 #[command(name = "orch-controller-manager", version)]
-pub struct Flags {
+pub struct ControllerManagerFlags {
     /// Flags of every program.
     #[command(flatten)]
     pub common: CommonFlags,
@@ -219,7 +219,7 @@ fn read_key(path: &Path) -> Result<Arc<SigningKey>, SettingsError> {
     SigningKey::from_pem(&pem).map(Arc::new).map_err(|cause| failed(cause.into()))
 }
 
-impl Flags {
+impl ControllerManagerFlags {
     /// Checks the flags and reads the files that they name.
     ///
     /// # Errors
@@ -331,8 +331,8 @@ mod tests {
     use super::*;
 
     fn settings(args: &[&str]) -> Result<Settings, String> {
-        let flags =
-            Flags::try_parse_from([&["program"], args].concat()).map_err(|e| e.to_string())?;
+        let flags = ControllerManagerFlags::try_parse_from([&["program"], args].concat())
+            .map_err(|e| e.to_string())?;
         flags.settings().map_err(|error| error.to_string())
     }
 

@@ -25,16 +25,16 @@ use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
 
 use crate::cycle_trigger::CycleTrigger;
-use crate::metrics::Counters;
+use crate::metrics::SchedulerMetrics;
 use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
-use crate::scheduling_cycle::{Caches, Reporting, Scheduler};
+use crate::scheduling_cycle::{ClusterCaches, Reporting, Scheduler};
 use crate::storage_informers::StorageInformers;
 
 /// Assigns pods to nodes.
 #[derive(Parser, Debug)]
 #[command(name = "orch-scheduler", version)]
-pub struct Flags {
+pub struct SchedulerFlags {
     /// Flags of every program.
     #[command(flatten)]
     pub common: CommonFlags,
@@ -76,7 +76,7 @@ const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
 ///
 /// # Errors
 /// The flags or the client configuration are invalid, the health address cannot be bound, or another instance has become the leader.
-pub async fn run(flags: Flags) -> Result<(), Failure> {
+pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let names = flags.common.names();
     log::init(flags.common.log());
     let from_file = flags.common.config.as_deref().map(|path| crate::config::load(path, names));
@@ -101,7 +101,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
     let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
-    let counters = Counters::new(&metrics, &name).map_err(Failure::run)?;
+    let counters = SchedulerMetrics::new(&metrics, &name).map_err(Failure::run)?;
     let health = Health::new(readiness.clone());
     let pages = AdminPages { health, metrics, status: board.clone() };
 
@@ -136,7 +136,7 @@ struct Dependencies {
     client: Client,
     name: String,
     board: StatusBoard,
-    counters: Counters,
+    counters: SchedulerMetrics,
     /// Whether this instance is the leader.
     led: watch::Receiver<bool>,
 }
@@ -186,7 +186,8 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
         () = drain.asked() => return,
         led = led.wait_for(|led| *led) => if led.is_err() { return },
     }
-    let caches = Caches { pods: pods_store, nodes: nodes_store, namespaces: namespaces_store };
+    let caches =
+        ClusterCaches { pods: pods_store, nodes: nodes_store, namespaces: namespaces_store };
     let reporting = Reporting { events, counters, status: board.task("schedule") };
     let scheduler = Scheduler::new(client, name, caches, storage, reporting);
     scheduler.run(trigger, drain).await;

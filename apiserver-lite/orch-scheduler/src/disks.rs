@@ -6,7 +6,7 @@ use proto_api::core::v1::Pod;
 
 /// A disk in a pod spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
+pub struct PodDisk {
     /// The volume plugin.
     kind: &'static str,
     /// The names of the disk; one in common means the same disk.
@@ -18,11 +18,11 @@ pub struct Disk {
 }
 
 /// The disks in a pod spec.
-pub fn of_pod(pod: &Pod) -> Vec<Disk> {
+pub fn of_pod(pod: &Pod) -> Vec<PodDisk> {
     let mut disks = Vec::new();
     for volume in &pod.spec.volumes {
         let source = &volume.volume_source;
-        let disk = |kind, names: Vec<String>, shareable, read_only| Disk {
+        let disk = |kind, names: Vec<String>, shareable, read_only| PodDisk {
             kind,
             names,
             shareable,
@@ -59,14 +59,14 @@ enum Sharing {
     Exclusive,
 }
 
-impl Disk {
+impl PodDisk {
     fn sharing(&self) -> Sharing {
         if self.shareable && self.read_only { Sharing::ReadOnly } else { Sharing::Exclusive }
     }
 }
 
 impl Disks {
-    pub fn add(&mut self, disk: &Disk) {
+    pub fn add(&mut self, disk: &PodDisk) {
         let of_kind = self.0.entry(disk.kind).or_default();
         for name in &disk.names {
             let sharing = of_kind.entry(name.clone()).or_insert(Sharing::ReadOnly);
@@ -77,7 +77,7 @@ impl Disks {
     }
 
     /// Whether a pod on the node excludes another use of the disk.
-    pub fn is_refused(&self, disk: &Disk) -> bool {
+    pub fn is_refused(&self, disk: &PodDisk) -> bool {
         let Some(of_kind) = self.0.get(disk.kind) else { return false };
         let mut found = disk.names.iter().filter_map(|name| of_kind.get(name));
         found.any(|sharing| (*sharing, disk.sharing()) != (Sharing::ReadOnly, Sharing::ReadOnly))
@@ -90,13 +90,13 @@ mod tests {
 
     #[test]
     fn only_read_only_pods_share_a_disk() {
-        let disk = |kind, name: &str, read_only| Disk {
+        let disk = |kind, name: &str, read_only| PodDisk {
             kind,
             names: vec![name.to_owned()],
             shareable: kind != "ebs",
             read_only,
         };
-        let conflict = |one: &Disk, other: &Disk| {
+        let conflict = |one: &PodDisk, other: &PodDisk| {
             let mut there = Disks::default();
             there.add(other);
             there.is_refused(one)
@@ -113,7 +113,7 @@ mod tests {
             there.is_refused(&disk("gce", "a", true)),
             "a read-only pod does not replace a writer"
         );
-        let wide = |from: usize| Disk {
+        let wide = |from: usize| PodDisk {
             names: (from..from + 30_000).map(|nth| nth.to_string()).collect(),
             ..disk("rbd", "", false)
         };

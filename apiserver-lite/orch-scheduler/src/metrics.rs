@@ -30,14 +30,14 @@ impl Attempt {
 
 /// The metrics.
 #[derive(Clone, Debug)]
-pub struct Counters {
+pub struct SchedulerMetrics {
     attempts: IntCounterVec,
     durations: HistogramVec,
     pending: IntGaugeVec,
     profile: String,
 }
 
-impl Counters {
+impl SchedulerMetrics {
     /// Registers the metrics; `profile` is the scheduler's name.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use proto_client::ObjectKey;
 
 use crate::amounts::{Amounts, CPU, MEMORY, add, amount};
 use crate::claim_use::{ClaimUse, claims_of};
-use crate::disks::{self, Disk};
+use crate::disks::{self, PodDisk};
 use crate::placement::PlacementConstraints;
 
 /// Defaults for containers without requests when nodes are scored, so that such pods are spread too.
@@ -61,7 +61,7 @@ pub struct PodInfo {
     /// The PersistentVolumeClaims.
     pub claims: Vec<ClaimUse>,
     /// The disks that it mounts without a claim.
-    pub disks: Vec<Disk>,
+    pub disks: Vec<PodDisk>,
     /// The uid of its controller; pods of one controller are spread.
     pub controller: Option<String>,
     /// The condition PodScheduled unless it is true.

@@ -18,15 +18,15 @@ use proto_daemon::statusz::TaskStatus;
 use crate::amounts::add;
 use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
-use crate::metrics::{Attempt, Counters};
+use crate::metrics::{Attempt, SchedulerMetrics};
 use crate::node_info::NodeInfo;
 use crate::nodes::{NodeLoad, load};
 use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::storage_informers::StorageInformers;
-use crate::volumes::{StorageSnapshot, VolumeAnnotations};
+use crate::volumes::{BindingAnnotations, StorageSnapshot};
 use bind::FailureReason;
-use bind_volumes::Reservation;
+use bind_volumes::NodeReservation;
 use select_node::{NodeChoice, StorageView, isolate_pod, select_node};
 
 /// How long a binding is assumed before the watch shows it. After that it must have been undone.
@@ -38,22 +38,22 @@ const ASSUMED_UNSEEN: Duration = Duration::from_secs(15 * 60);
 pub struct Scheduler {
     client: Client,
     storage: StorageInformers,
-    annotations: VolumeAnnotations,
-    caches: Caches,
+    annotations: BindingAnnotations,
+    caches: ClusterCaches,
     events: Recorder,
     /// The `schedulerName` of the pods to schedule.
     name: String,
-    counters: Counters,
+    counters: SchedulerMetrics,
     status: TaskStatus,
     /// Pods bound by this scheduler that the watch shows without a node, by uid.
     assumed: BTreeMap<String, (Arc<PodInfo>, Instant)>,
     /// Nodes kept for pods whose volumes are not bound yet, by the pod's uid.
-    reserved: BTreeMap<String, Reservation>,
+    reserved: BTreeMap<String, NodeReservation>,
     backoff: BackoffQueue,
 }
 
 /// The caches of pods, nodes and namespaces.
-pub struct Caches {
+pub struct ClusterCaches {
     /// All pods.
     pub pods: Store<PodInfo>,
     /// All nodes.
@@ -67,7 +67,7 @@ pub struct Reporting {
     /// Events.
     pub events: Recorder,
     /// Metrics.
-    pub counters: Counters,
+    pub counters: SchedulerMetrics,
     /// The status page.
     pub status: TaskStatus,
 }
@@ -77,11 +77,11 @@ impl Scheduler {
     pub fn new(
         client: Client,
         name: String,
-        caches: Caches,
+        caches: ClusterCaches,
         storage: StorageInformers,
         reporting: Reporting,
     ) -> Self {
-        let annotations = VolumeAnnotations::new(client.names());
+        let annotations = BindingAnnotations::new(client.names());
         let Reporting { events, counters, status } = reporting;
         Self {
             client,

@@ -53,7 +53,7 @@ pub struct StorageSnapshot {
 
 /// The annotations and labels that volume binding reads, named by the naming profile.
 #[derive(Clone, Debug)]
-pub struct VolumeAnnotations {
+pub struct BindingAnnotations {
     bind_completed: String,
     bound_by_controller: String,
     selected_node: String,
@@ -61,7 +61,7 @@ pub struct VolumeAnnotations {
     zones: Vec<String>,
 }
 
-impl VolumeAnnotations {
+impl BindingAnnotations {
     /// The names of a naming profile.
     pub fn new(names: &Names) -> Self {
         let failure_domain = |name: &str| names.sub_label("failure-domain.beta", name);
@@ -128,7 +128,7 @@ impl ClaimRequirements {
     pub fn of(
         pod: &PodInfo,
         storage: &StorageSnapshot,
-        annotations: &VolumeAnnotations,
+        annotations: &BindingAnnotations,
     ) -> Result<Self, Refusal> {
         let mut requirements = Self::default();
         for used in &pod.claims {
@@ -168,7 +168,7 @@ impl ClaimRequirements {
         pod: &PodInfo,
         load: &NodeLoad,
         storage: &StorageSnapshot,
-        annotations: &VolumeAnnotations,
+        annotations: &BindingAnnotations,
     ) -> Result<Vec<VolumeChoice>, Refusal> {
         let node = load.node.as_ref();
         if self.volume_missing {
@@ -264,7 +264,11 @@ fn is_reachable(volume: &PersistentVolume, node: &NodeInfo) -> bool {
 }
 
 /// Zone labels of a volume apply to nodes that have such labels; a value may list several zones.
-fn is_in_zone(volume: &PersistentVolume, node: &NodeInfo, annotations: &VolumeAnnotations) -> bool {
+fn is_in_zone(
+    volume: &PersistentVolume,
+    node: &NodeInfo,
+    annotations: &BindingAnnotations,
+) -> bool {
     let known: Vec<&String> =
         annotations.zones.iter().filter(|key| node.labels.contains_key(*key)).collect();
     known.is_empty()
@@ -290,7 +294,7 @@ fn find_volume<'a>(
     claim: &PersistentVolumeClaim,
     node: &NodeInfo,
     storage: &'a StorageSnapshot,
-    annotations: &VolumeAnnotations,
+    annotations: &BindingAnnotations,
     free: impl Fn(&PersistentVolume) -> bool,
 ) -> Option<&'a Arc<PersistentVolume>> {
     let selector = match &claim.spec.selector {
@@ -330,7 +334,7 @@ fn check_provisioning(
     claim: &PersistentVolumeClaim,
     node: &NodeInfo,
     storage: &StorageSnapshot,
-    annotations: &VolumeAnnotations,
+    annotations: &BindingAnnotations,
 ) -> Result<(), Refusal> {
     let class = storage.classes.get(annotations.class_of(claim)).ok_or(Refusal::NoVolumeToBind)?;
     let provisioner = &class.provisioner;
@@ -377,7 +381,7 @@ impl VolumeChoice {
     pub fn patch(
         &self,
         names: &Names,
-        annotations: &VolumeAnnotations,
+        annotations: &BindingAnnotations,
         node: &str,
     ) -> Option<VolumePatch> {
         match self {

@@ -9,7 +9,7 @@ use proto_api::names::Names;
 use proto_client::ObjectKey;
 use serde_json::{Map, Value, json};
 
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// The largest revision, which is signed in Kubernetes. Stored annotations may have any text.
 const REVISION_MAX: u64 = i64::MAX as u64;
@@ -17,7 +17,7 @@ const REVISION_MAX: u64 = i64::MAX as u64;
 const HISTORY_MAX: usize = 2000;
 
 /// The revision of the newest set. An undo gives an old set a new revision.
-pub struct Revision {
+pub struct DeploymentRevision {
     annotation: String,
     history: String,
     /// Annotations that are not copied to replica sets.
@@ -25,7 +25,7 @@ pub struct Revision {
     newest: u64,
 }
 
-impl Revision {
+impl DeploymentRevision {
     /// One more than the revision of any older set.
     pub fn of(
         names: &Names,
@@ -80,14 +80,14 @@ impl Revision {
     }
 
     /// VolumeAnnotations the deployment with the number, if it is not.
-    pub fn mark_deployment(&self, deployment: &Deployment) -> Option<Write> {
+    pub fn mark_deployment(&self, deployment: &Deployment) -> Option<ApiWrite> {
         let metadata = &deployment.metadata;
         let now = self.newest.to_string();
         if metadata.annotations.get(&self.annotation) == Some(&now) {
             return None;
         }
         let annotations = BTreeMap::from([(&self.annotation, now)]);
-        Some(Write::Patch {
+        Some(ApiWrite::Patch {
             kind: ObjectKind::Deployment,
             key: ObjectKey::of(metadata),
             // The status endpoint does not increment the generation.
@@ -99,10 +99,10 @@ impl Revision {
 
 /// Updates the fields of the newest set that are not part of the template.
 pub fn update_newest(
-    revision: &Revision,
+    revision: &DeploymentRevision,
     deployment: &Deployment,
     newest: &ReplicaSet,
-) -> Option<Write> {
+) -> Option<ApiWrite> {
     let metadata = &newest.metadata;
     let wanted = revision.annotations(deployment, &metadata.annotations);
     let changed: BTreeMap<_, _> = wanted
@@ -117,7 +117,7 @@ pub fn update_newest(
     if newest.spec.min_ready_seconds != min_ready_seconds {
         patch.insert("spec".to_owned(), json!({ "minReadySeconds": min_ready_seconds }));
     }
-    (!patch.is_empty()).then(|| Write::Patch {
+    (!patch.is_empty()).then(|| ApiWrite::Patch {
         kind: ObjectKind::ReplicaSet,
         key: ObjectKey::of(metadata),
         part: Part::Main,

@@ -9,7 +9,7 @@ use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
 use super::*;
-use crate::api_writes::Object;
+use crate::api_writes::WrittenObject;
 
 fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
@@ -65,17 +65,17 @@ impl Cluster {
         count
     }
 
-    fn apply(&mut self, write: Write) {
+    fn apply(&mut self, write: ApiWrite) {
         match write {
-            Write::Create(Object::ReplicaSet(mut set)) => {
+            ApiWrite::Create(WrittenObject::ReplicaSet(mut set)) => {
                 set.metadata.uid = format!("uid-{}", set.metadata.name);
                 set.metadata.creation_timestamp = Time::from_unix(self.time);
                 assert!(self.sets.insert(set.metadata.name.clone(), *set).is_none());
             }
-            Write::UpdateStatus(Object::Deployment(deployment)) => {
+            ApiWrite::UpdateStatus(WrittenObject::Deployment(deployment)) => {
                 self.deployment.status = deployment.status;
             }
-            Write::Patch { kind, key, patch, .. } => {
+            ApiWrite::Patch { kind, key, patch, .. } => {
                 let annotations = patch["metadata"]["annotations"].as_object().cloned();
                 if let Some(owners) = patch["metadata"].get("ownerReferences") {
                     let set = self.sets.get_mut(&key.name).unwrap();
@@ -98,7 +98,7 @@ impl Cluster {
                     set.spec.replicas = Some(i32::try_from(replicas).unwrap());
                 }
             }
-            Write::Delete { key, .. } => assert!(self.sets.remove(&key.name).is_some()),
+            ApiWrite::Delete { key, .. } => assert!(self.sets.remove(&key.name).is_some()),
             other => unreachable!("{other:?}"),
         }
     }
@@ -279,8 +279,8 @@ fn each_scaling_has_an_event() {
     let empty: [Arc<ReplicaSet>; 0] = [];
     let mut first = plan(names(), &deployment(3), &empty, &|_| false, Time::from_unix(1));
     let event = first.events.remove(&0).unwrap();
-    assert!(matches!(first.writes[0], Write::Create(_)));
-    assert_eq!(event.operation, Operation::Scale { from: None, to: 3 });
+    assert!(matches!(first.writes[0], ApiWrite::Create(_)));
+    assert_eq!(event.operation, ReplicaOperation::Scale { from: None, to: 3 });
     assert_eq!((&*event.about.kind, &*event.about.name), ("Deployment", "web"));
     let mut cluster = Cluster::new(deployment(3));
     cluster.settle();
@@ -288,7 +288,7 @@ fn each_scaling_has_an_event() {
     let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
     let plan = plan(names(), &cluster.deployment, &sets, &|_| false, Time::from_unix(2));
     let acts: Vec<_> = plan.events.values().map(|event| event.operation).collect();
-    assert_eq!(acts, [Operation::Scale { from: Some(3), to: 1 }]);
+    assert_eq!(acts, [ReplicaOperation::Scale { from: Some(3), to: 1 }]);
 }
 
 #[test]

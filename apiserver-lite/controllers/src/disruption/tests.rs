@@ -4,7 +4,7 @@ use proto_api::names::Profile;
 
 use super::*;
 use crate::addresses::examples;
-use crate::api_writes::Object;
+use crate::api_writes::WrittenObject;
 
 const NOW: i64 = 10_000;
 
@@ -48,7 +48,9 @@ fn planned(budget: &PodDisruptionBudget, pods: &[Pod], replicas: Option<i32>) ->
 
 fn shown(plan: &Plan) -> PodDisruptionBudgetStatus {
     match &plan.writes[..] {
-        [Write::UpdateStatus(Object::PodDisruptionBudget(budget))] => budget.status.clone(),
+        [ApiWrite::UpdateStatus(WrittenObject::PodDisruptionBudget(budget))] => {
+            budget.status.clone()
+        }
         other => unreachable!("{other:?}"),
     }
 }

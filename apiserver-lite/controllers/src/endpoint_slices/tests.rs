@@ -8,7 +8,7 @@ use proto_api::names::Profile;
 
 use super::*;
 use crate::addresses::examples::{pod, pods, service, set_ready};
-use crate::api_writes::Object;
+use crate::api_writes::WrittenObject;
 
 fn context(names: &Names, endpoints_max: usize) -> SliceContext<'_> {
     SliceContext {
@@ -39,17 +39,17 @@ impl Server {
         self.writes = plan.writes.len();
         for write in plan.writes {
             match write {
-                Write::Create(Object::EndpointSlice(mut slice)) => {
+                ApiWrite::Create(WrittenObject::EndpointSlice(mut slice)) => {
                     self.named += 1;
                     slice.metadata.name = format!("web-{:03}", self.named);
                     slice.metadata.uid = format!("slice-{}", self.named);
                     assert!(self.slices.insert(slice.metadata.name.clone(), *slice).is_none());
                 }
-                Write::Update(Object::EndpointSlice(slice)) => {
+                ApiWrite::Update(WrittenObject::EndpointSlice(slice)) => {
                     let old = self.slices.insert(slice.metadata.name.clone(), (*slice).clone());
                     assert_ne!(old, Some(*slice), "an update that changes nothing");
                 }
-                Write::Delete { kind: ObjectKind::EndpointSlice, key, .. } => {
+                ApiWrite::Delete { kind: ObjectKind::EndpointSlice, key, .. } => {
                     assert!(self.slices.remove(&key.name).is_some());
                 }
                 other => unreachable!("{other:?}"),

@@ -7,7 +7,7 @@ use proto_api::names::Profile;
 
 use super::*;
 use crate::addresses::examples::{pod, pods, service, set_ready};
-use crate::api_writes::Object;
+use crate::api_writes::WrittenObject;
 
 fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
@@ -15,7 +15,10 @@ fn names() -> &'static Names {
 
 fn written(plan: &Plan) -> &Endpoints {
     match &plan.writes[..] {
-        [Write::Create(Object::Endpoints(made)) | Write::Update(Object::Endpoints(made))] => made,
+        [
+            ApiWrite::Create(WrittenObject::Endpoints(made))
+            | ApiWrite::Update(WrittenObject::Endpoints(made)),
+        ] => made,
         other => unreachable!("{other:?}"),
     }
 }
@@ -168,7 +171,7 @@ fn no_set_of_ports_is_cut_as_a_whole() {
 fn endpoints_go_with_their_service_and_others_stay() {
     let made = written(&plan(names(), Some(&service()), &pods(1), None)).clone();
     let gone = plan(names(), None, &pods(1), Some(&made));
-    assert!(matches!(&gone.writes[..], [Write::Delete { kind: ObjectKind::Endpoints, .. }]));
+    assert!(matches!(&gone.writes[..], [ApiWrite::Delete { kind: ObjectKind::Endpoints, .. }]));
     let mut manual = service();
     manual.spec.selector.clear();
     assert_eq!(plan(names(), Some(&manual), &pods(1), Some(&made)), Plan::default());

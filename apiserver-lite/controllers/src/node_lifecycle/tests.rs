@@ -34,7 +34,7 @@ fn lease(renewed: i64) -> Lease {
 fn patched(plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     for write in &plan.writes {
-        let Write::Patch { kind: ObjectKind::Node, patch, .. } = write else {
+        let ApiWrite::Patch { kind: ObjectKind::Node, patch, .. } = write else {
             unreachable!("{write:?}")
         };
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
@@ -180,7 +180,7 @@ fn ready_pods_of_a_silent_node_are_marked_once() {
     let ready = examples::pod(1);
     let plan_on = |pod: &Pod, status: &str| plan_pod(pod, &node(status), Time::from_unix(100));
     let plan = plan_on(&ready, "Unknown");
-    let [Write::Patch { part: Part::Status, patch, .. }] = &plan.writes[..] else {
+    let [ApiWrite::Patch { part: Part::Status, patch, .. }] = &plan.writes[..] else {
         unreachable!("{plan:?}")
     };
     assert_eq!(patch["status"]["conditions"][0]["status"], "False");

@@ -7,7 +7,7 @@ use proto_api::names::Profile;
 
 use super::*;
 use crate::addresses::examples;
-use crate::api_writes::Object;
+use crate::api_writes::WrittenObject;
 use crate::owners::controlled_by;
 use std::time::Duration;
 
@@ -45,10 +45,10 @@ fn planned(set: &ReplicaSet, pods: Vec<Pod>) -> Plan {
 
 /// The plan in short form: `+` created, `-name` deleted, `=name` adopted.
 fn acts(plan: &Plan) -> Vec<String> {
-    let act = |write: &Write| match write {
-        Write::Create(Object::Pod(_)) => Some("+".to_owned()),
-        Write::Delete { key, .. } => Some(format!("-{}", key.name)),
-        Write::Patch { key, .. } => Some(format!("={}", key.name)),
+    let act = |write: &ApiWrite| match write {
+        ApiWrite::Create(WrittenObject::Pod(_)) => Some("+".to_owned()),
+        ApiWrite::Delete { key, .. } => Some(format!("-{}", key.name)),
+        ApiWrite::Patch { key, .. } => Some(format!("={}", key.name)),
         _ => None,
     };
     plan.writes.iter().filter_map(act).collect()
@@ -56,7 +56,7 @@ fn acts(plan: &Plan) -> Vec<String> {
 
 fn reported(plan: &Plan) -> (i32, i32, i32) {
     match plan.writes.last() {
-        Some(Write::UpdateStatus(Object::ReplicaSet(set))) => {
+        Some(ApiWrite::UpdateStatus(WrittenObject::ReplicaSet(set))) => {
             let status = &set.status;
             assert_eq!(status.observed_generation, 3);
             (status.replicas, status.ready_replicas, status.available_replicas)
@@ -69,7 +69,7 @@ fn reported(plan: &Plan) -> (i32, i32, i32) {
 fn pods_are_made_from_the_template() {
     let plan = planned(&set(2), vec![]);
     assert_eq!(acts(&plan), ["+", "+"]);
-    let Write::Create(Object::Pod(made)) = &plan.writes[0] else { unreachable!("a pod") };
+    let ApiWrite::Create(WrittenObject::Pod(made)) = &plan.writes[0] else { unreachable!("a pod") };
     assert_eq!(made.metadata.generate_name, "web-abc-");
     let owner = &made.metadata.owner_references[0];
     assert_eq!((&*owner.api_version, &*owner.kind, &*owner.uid), ("apps/v1", "ReplicaSet", "set"));
@@ -107,7 +107,7 @@ fn a_pod_that_is_not_selected_any_more_is_given_up_and_replaced() {
     strayed.metadata.labels.insert("app".into(), "other".into());
     let plan = planned(&set(1), vec![strayed.clone()]);
     assert_eq!(acts(&plan), ["=web-1", "+"]);
-    let Write::Patch { patch, .. } = &plan.writes[0] else { unreachable!("a patch") };
+    let ApiWrite::Patch { patch, .. } = &plan.writes[0] else { unreachable!("a patch") };
     assert_eq!(patch["metadata"]["ownerReferences"], serde_json::json!([]));
     let mut gone = set(1);
     gone.metadata.deletion_timestamp = Some(Time::from_unix(1));
@@ -152,7 +152,7 @@ fn a_deleted_set_makes_nothing_and_a_second_plan_is_empty() {
     gone.metadata.deletion_timestamp = Some(Time::from_unix(1));
     assert!(acts(&planned(&gone, vec![pod(1)])).is_empty());
     let plan = planned(&set(1), vec![pod(1)]);
-    let Some(Write::UpdateStatus(Object::ReplicaSet(told))) = plan.writes.last() else {
+    let Some(ApiWrite::UpdateStatus(WrittenObject::ReplicaSet(told))) = plan.writes.last() else {
         unreachable!("a status")
     };
     assert_eq!(planned(told, vec![pod(1)]), Plan::default());

@@ -25,7 +25,7 @@ use serde_json::json;
 
 use super::event_report;
 use crate::Plan;
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 use crate::pod_gc::OutOfServiceTaint;
 
 /// When to retry a volume that is being attached to another node.
@@ -209,7 +209,7 @@ impl NodeView<'_> {
             },
             ..VolumeAttachment::default()
         };
-        Plan::of([Write::Create(attachment.into())])
+        Plan::of([ApiWrite::Create(attachment.into())])
     }
 
     /// Whether the volume, or another PersistentVolume with its handle, is attached to another node.
@@ -288,7 +288,7 @@ impl NodeView<'_> {
         unwanted: impl Iterator<Item = &'a &'a Arc<VolumeAttachment>>,
         state: &mut AttachState,
         now: Instant,
-    ) -> (BTreeMap<String, Write>, Option<Duration>) {
+    ) -> (BTreeMap<String, ApiWrite>, Option<Duration>) {
         let (mounted, node_state) = (self.mounted(), NodeState::of(self));
         let (mut leaving, mut wait) = (BTreeMap::new(), None);
         for attachment in unwanted {
@@ -315,7 +315,7 @@ impl NodeView<'_> {
                 }
             }
             state.waiting.remove(name);
-            let delete = Write::Delete {
+            let delete = ApiWrite::Delete {
                 kind: ObjectKind::VolumeAttachment,
                 key: ObjectKey::of(attachment.metadata()),
                 uid: attachment.metadata.uid.clone(),
@@ -339,7 +339,7 @@ impl NodeView<'_> {
         &self,
         attached: &BTreeMap<&str, &Arc<VolumeAttachment>>,
         wanted: &BTreeMap<String, (&Attachable, Vec<&Arc<Pod>>)>,
-        leaving: &BTreeMap<String, Write>,
+        leaving: &BTreeMap<String, ApiWrite>,
     ) -> Plan {
         let Some(node) = self.node else { return Plan::default() };
         let shown: BTreeSet<&str> =
@@ -375,7 +375,7 @@ impl NodeView<'_> {
         let patch =
             json!({"metadata": {"uid": node.metadata.uid}, "status": {"volumesAttached": list}});
         let key = ObjectKey::of(&node.metadata);
-        let write = Write::Patch { kind: ObjectKind::Node, key, part: Part::Status, patch };
+        let write = ApiWrite::Patch { kind: ObjectKind::Node, key, part: Part::Status, patch };
         Plan { writes: vec![write], reports, ..Plan::default() }
     }
 }

@@ -14,7 +14,7 @@ use super::{
     reference_to,
 };
 use crate::Plan;
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// The objects that a claim is planned with, read on demand.
 pub struct ClaimContext<'a> {
@@ -198,7 +198,7 @@ fn reserve(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
     context: &ClaimContext<'_>,
-) -> Option<Write> {
+) -> Option<ApiWrite> {
     if volume.spec.claim_ref.as_ref().is_some_and(|of| of.uid == claim.metadata.uid) {
         return None;
     }
@@ -216,7 +216,7 @@ fn bind_claim(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
     context: &ClaimContext<'_>,
-) -> Option<Write> {
+) -> Option<ApiWrite> {
     let annotations = context.annotations;
     if has_annotation(&claim.metadata, &annotations.bind_completed) {
         return None;
@@ -265,7 +265,7 @@ fn check_bound(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Pla
 }
 
 /// The status of a bound claim. The capacity is set once: later the resizers update it.
-fn show_bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Write> {
+fn show_bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<ApiWrite> {
     let newly = claim.status.phase != "Bound";
     if !newly && claim.status.access_modes == volume.spec.access_modes {
         return None;
@@ -277,11 +277,11 @@ fn show_bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Optio
     Some(status(claim, fields))
 }
 
-fn pending(claim: &PersistentVolumeClaim) -> Option<Write> {
+fn pending(claim: &PersistentVolumeClaim) -> Option<ApiWrite> {
     (claim.status.phase != "Pending").then(|| status(claim, json!({"phase": "Pending"})))
 }
 
-fn status(claim: &PersistentVolumeClaim, fields: Value) -> Write {
+fn status(claim: &PersistentVolumeClaim, fields: Value) -> ApiWrite {
     let fields = json!({ "status": fields });
     conditional_patch(ObjectKind::PersistentVolumeClaim, &claim.metadata, Part::Status, fields)
 }

@@ -10,7 +10,7 @@ use proto_client::events::EventKind;
 
 use super::{ephemeral_claim_name, event_report, is_ephemeral_claim_of};
 use crate::Plan;
-use crate::api_writes::Write;
+use crate::api_writes::ApiWrite;
 use crate::owners::controlled_by;
 
 /// Whether a pod has ephemeral volumes.
@@ -51,7 +51,7 @@ fn conflict(pod: &Pod, volume: &str) -> String {
     )
 }
 
-fn own(names: &Names, pod: &Pod, volume: &Volume) -> Option<Write> {
+fn own(names: &Names, pod: &Pod, volume: &Volume) -> Option<ApiWrite> {
     let template = volume.volume_source.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
     let api_version = names.api_version(Pod::GROUP, Pod::VERSION);
     let metadata = ObjectMeta {
@@ -67,7 +67,7 @@ fn own(names: &Names, pod: &Pod, volume: &Volume) -> Option<Write> {
         spec: template.spec.clone(),
         ..PersistentVolumeClaim::default()
     };
-    Some(Write::Create(claim.into()))
+    Some(ApiWrite::Create(claim.into()))
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
     use proto_api::core::v1::{EphemeralVolumeSource, PersistentVolumeClaimTemplate};
 
     use super::*;
-    use crate::api_writes::Object;
+    use crate::api_writes::WrittenObject;
     use crate::volumes::examples::*;
 
     fn owner() -> Pod {
@@ -94,7 +94,8 @@ mod tests {
     fn a_pod_gets_the_claims_that_it_brings_along() {
         let pod = owner();
         let planned = plan(names(), &pod, |_| None);
-        let [Write::Create(Object::PersistentVolumeClaim(claim))] = &planned.writes[..] else {
+        let [ApiWrite::Create(WrittenObject::PersistentVolumeClaim(claim))] = &planned.writes[..]
+        else {
             unreachable!("{planned:?}")
         };
         assert_eq!(claim.metadata.name, "p-scratch");

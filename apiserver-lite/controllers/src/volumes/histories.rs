@@ -111,10 +111,10 @@ impl Cluster {
     }
 
     /// Executes a write, or rejects it.
-    fn write(&mut self, write: &Write) -> bool {
+    fn write(&mut self, write: &ApiWrite) -> bool {
         self.version += 1;
         let version = self.version;
-        let Write::Patch { kind, key, part, patch } = write else {
+        let ApiWrite::Patch { kind, key, part, patch } = write else {
             unreachable!("these controllers only patch: {write:?}")
         };
         let done = match kind {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{VolumeAnnotations, ephemeral_claim_name, is_ephemeral_claim_of};
 use crate::Plan;
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// Adds the finalizer to a claim, or removes it from a terminating claim that is not used.
 pub fn plan_claim(
@@ -42,7 +42,7 @@ fn is_claimed(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) 
         || theirs && !matches!(volume.status.phase.as_str(), "Released" | "Failed")
 }
 
-fn step(kind: ObjectKind, metadata: &ObjectMeta, finalizer: &str, used: bool) -> Option<Write> {
+fn step(kind: ObjectKind, metadata: &ObjectMeta, finalizer: &str, used: bool) -> Option<ApiWrite> {
     let there = metadata.finalizers.iter().any(|other| other == finalizer);
     let mut finalizers = metadata.finalizers.clone();
     match (metadata.deletion_timestamp.is_some(), there) {
@@ -85,7 +85,7 @@ mod tests {
 
     fn finalizers(plan: &Plan) -> Option<usize> {
         plan.writes.first().map(|write| match write {
-            Write::Patch { patch, .. } => {
+            ApiWrite::Patch { patch, .. } => {
                 patch["metadata"]["finalizers"].as_array().map_or(0, Vec::len)
             }
             other => unreachable!("{other:?}"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{VolumeAnnotations, conditional_patch, event_report, fit, has_annotation};
 use crate::Plan;
-use crate::api_writes::{ObjectKind, Part, Write};
+use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// Plans the next step of a volume. `claim` is the object with the name in its claimRef, if it exists.
 pub fn plan(
@@ -106,12 +106,12 @@ fn is_external(names: &Names, annotations: &VolumeAnnotations, volume: &Persiste
         || has_annotation(&volume.metadata, &annotations.migrated_to)
 }
 
-fn phase(volume: &PersistentVolume, phase: &str) -> Option<Write> {
+fn phase(volume: &PersistentVolume, phase: &str) -> Option<ApiWrite> {
     let fields = json!({"phase": phase, "message": null, "reason": null});
     (volume.status.phase != phase).then(|| status(volume, fields))
 }
 
-fn status(volume: &PersistentVolume, fields: Value) -> Write {
+fn status(volume: &PersistentVolume, fields: Value) -> ApiWrite {
     let fields = json!({ "status": fields });
     conditional_patch(ObjectKind::PersistentVolume, &volume.metadata, Part::Status, fields)
 }
@@ -124,11 +124,11 @@ mod tests {
     /// The plan in short form.
     fn done(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> String {
         let plan = plan(names(), &VolumeAnnotations::new(names()), volume, claim);
-        let short = |write: &Write| match write {
-            Write::Patch { part: Part::Status, patch, .. } => {
+        let short = |write: &ApiWrite| match write {
+            ApiWrite::Patch { part: Part::Status, patch, .. } => {
                 patch["status"]["phase"].as_str().unwrap().to_owned()
             }
-            Write::Patch { patch, .. } => patch["spec"].to_string(),
+            ApiWrite::Patch { patch, .. } => patch["spec"].to_string(),
             other => unreachable!("{other:?}"),
         };
         let reports = plan.reports.iter().map(|event| event.reason.to_string());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apiserver_clock::now;
-use apiserver_controllers::api_writes::Write;
+use apiserver_controllers::api_writes::ApiWrite;
 use apiserver_controllers::namespace::{NamespaceStep, Remains, plan};
 use proto_api::core::v1::Namespace;
 use proto_api::object::to_json_value;
@@ -46,7 +46,7 @@ impl Reconciler {
                 Ok(None)
             }
             NamespaceStep::Report(next) => {
-                execute(&Write::UpdateStatus((*next).into()), &self.client).await?;
+                execute(&ApiWrite::UpdateStatus((*next).into()), &self.client).await?;
                 Ok(Some(RECOUNT))
             }
             NamespaceStep::Wait => Ok(Some(RECOUNT)),

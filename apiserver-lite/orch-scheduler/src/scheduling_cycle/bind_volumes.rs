@@ -18,7 +18,7 @@ const BIND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A node kept for a pod whose volumes are not bound yet.
 #[derive(Clone, Debug)]
-pub struct Reservation {
+pub struct NodeReservation {
     /// The pod, with the reserved node.
     pub(super) pod: Arc<PodInfo>,
     /// Start of the current [`BIND_TIMEOUT`].
@@ -58,7 +58,7 @@ impl Scheduler {
         let since = self.reserved.get(&pod.uid).map_or_else(Instant::now, |found| found.since);
         let timed_out = since.elapsed() >= BIND_TIMEOUT;
         let since = if timed_out { Instant::now() } else { since };
-        self.reserved.insert(pod.uid.clone(), Reservation { pod: assigned.clone(), since });
+        self.reserved.insert(pod.uid.clone(), NodeReservation { pod: assigned.clone(), since });
         if timed_out {
             let why = "running PreBind plugin \"VolumeBinding\": binding volumes: timed out waiting for the condition";
             self.report_failure(pod, FailureReason::SchedulerError, why).await;

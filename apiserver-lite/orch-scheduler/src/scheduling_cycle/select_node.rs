@@ -8,7 +8,7 @@ use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
 use crate::refusal::{Refusal, summary};
 use crate::score::select_best;
-use crate::volumes::{ClaimRequirements, StorageSnapshot, VolumeAnnotations, VolumeChoice};
+use crate::volumes::{BindingAnnotations, ClaimRequirements, StorageSnapshot, VolumeChoice};
 
 /// A node selected for a pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub(super) struct NodeChoice {
 #[derive(Clone, Copy)]
 pub(super) struct StorageView<'a> {
     pub(super) storage: &'a StorageSnapshot,
-    pub(super) annotations: &'a VolumeAnnotations,
+    pub(super) annotations: &'a BindingAnnotations,
 }
 
 /// Selects the best node for the pod.
@@ -90,7 +90,7 @@ mod tests {
 
     /// Selects a node for a pod without claims.
     fn select(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, String> {
-        let annotations = VolumeAnnotations::new(names());
+        let annotations = BindingAnnotations::new(names());
         let storage = StorageSnapshot::default();
         let storage_view = StorageView { storage: &storage, annotations: &annotations };
         let namespaces = NamespaceLabels::new();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto_api::storage::v1::CSINode;
 use proto_client::ObjectKey;
 
-use super::{StorageSnapshot, VolumeAnnotations};
+use super::{BindingAnnotations, StorageSnapshot};
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 
@@ -36,7 +36,7 @@ impl Limits {
         pod: &PodInfo,
         load: &NodeLoad,
         storage: &StorageSnapshot,
-        annotations: &VolumeAnnotations,
+        annotations: &BindingAnnotations,
     ) -> bool {
         let Some(limits) = self.0.get(&load.node.name) else { return false };
         let needed: BTreeSet<(String, String)> = volumes(pod, storage, annotations).collect();
@@ -59,7 +59,7 @@ impl Limits {
 fn volumes<'a>(
     pod: &'a PodInfo,
     storage: &'a StorageSnapshot,
-    annotations: &'a VolumeAnnotations,
+    annotations: &'a BindingAnnotations,
 ) -> impl Iterator<Item = (String, String)> + 'a {
     pod.claims.iter().filter_map(move |used| {
         let key = ObjectKey::new(&pod.key.namespace, &used.name);

@@ -87,7 +87,7 @@ fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -
 
 /// The refusal of a node, or the volumes selected on it.
 fn at(name: &str, pod: &PodInfo, storage: &StorageSnapshot) -> String {
-    let annotations = VolumeAnnotations::new(names());
+    let annotations = BindingAnnotations::new(names());
     let load = NodeLoad::empty(Arc::new(node(name)));
     let checked = ClaimRequirements::of(pod, storage, &annotations)
         .and_then(|claims| claims.check(pod, &load, storage, &annotations));
@@ -153,7 +153,7 @@ fn zones_of_volumes() {
     let mut labelled = volume("v", "1Gi");
     labelled.spec.node_affinity = None;
     labelled.metadata.labels.insert(key.into(), "x__y".into());
-    let annotations = VolumeAnnotations::new(names());
+    let annotations = BindingAnnotations::new(names());
     let reaches = |zone: Option<&str>| {
         let mut node = node("a");
         node.labels.extend(zone.map(|zone| (key.to_owned(), zone.to_owned())));
@@ -191,7 +191,7 @@ fn a_written_selection_is_kept() {
     let pod = user("p", &["c"]);
     assert_eq!(at("a", &pod, &one), "c provisions", "its provisioner is at work");
     assert_eq!(at("b", &pod, &one), "node(s) didn't find available persistent volumes to bind");
-    let (annotations, mut promised) = (VolumeAnnotations::new(names()), volume("v", "1Gi"));
+    let (annotations, mut promised) = (BindingAnnotations::new(names()), volume("v", "1Gi"));
     let open = claim("c", "late");
     promised.spec.claim_ref = Some(reference(&open, names()));
     let half = storage(vec![open.clone()], vec![promised.clone(), volume("w", "1Gi")]);
@@ -255,7 +255,7 @@ fn volume_limits_of_a_driver() {
     let mut storage = storage(claims, vec![volume("v", "1Gi"), volume("w", "1Gi")]);
     storage.limits =
         [("a".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
-    let annotations = VolumeAnnotations::new(names());
+    let annotations = BindingAnnotations::new(names());
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(user("first", &["c"]));
     let said = |pod: PodInfo| {
@@ -274,7 +274,7 @@ fn a_read_write_once_pod_claim_has_one_pod() {
     alone.spec.access_modes = vec!["ReadWriteOncePod".into()];
     let storage = storage(vec![alone], vec![volume("v", "1Gi")]);
     let pod = user("p", &["c"]);
-    let needs = ClaimRequirements::of(&pod, &storage, &VolumeAnnotations::new(names())).unwrap();
+    let needs = ClaimRequirements::of(&pod, &storage, &BindingAnnotations::new(names())).unwrap();
     let mut loads = [NodeLoad::empty(Arc::new(node("a")))];
     assert!(!needs.is_used_by_another(&pod, &loads));
     loads[0].add(user("other", &["c"]));

@@ -42,7 +42,7 @@ pub struct RequestedNames {
 
 /// A decoded request whose signature has been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct CertificateRequest {
     /// The names.
     pub asked: RequestedNames,
     /// The public key.
@@ -92,7 +92,7 @@ impl RequestedNames {
 ///
 /// # Errors
 /// What is invalid, for the request's condition Failed.
-pub fn read(pem: &[u8]) -> Result<Request, String> {
+pub fn read(pem: &[u8]) -> Result<CertificateRequest, String> {
     let der = decode(pem)?;
     let parsed = X509CertificationRequest::from_der(&der);
     let (rest, parsed) =
@@ -113,7 +113,7 @@ pub fn read(pem: &[u8]) -> Result<Request, String> {
             names.general_names.iter().try_for_each(|name| asked.add(name))?;
         }
     }
-    Ok(Request { asked, key })
+    Ok(CertificateRequest { asked, key })
 }
 
 /// Decodes the only PEM block, which may be surrounded by white space.

@@ -3,7 +3,7 @@
 use proto_api::certificates::v1::CertificateSigningRequest;
 use proto_api::names::Names;
 
-use super::request::{Request, RequestedNames, read};
+use super::request::{CertificateRequest, RequestedNames, read};
 
 /// The known signers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct ApprovedRequest {
     /// The signer.
     pub signer: SignerKind,
     /// The names and the key.
-    pub request: Request,
+    pub request: CertificateRequest,
 }
 
 const NODES: &str = "system:nodes";

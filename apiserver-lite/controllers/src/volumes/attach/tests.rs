@@ -101,10 +101,10 @@ fn attachment(volume: &str, node: &str, attached: bool) -> VolumeAttachment {
 
 /// The plan in short form.
 fn short(plan: &Plan) -> Vec<String> {
-    let write = |write: &Write| match write {
-        Write::Create(_) => "attach".to_owned(),
-        Write::Delete { .. } => "detach".to_owned(),
-        Write::Patch { patch, .. } => {
+    let write = |write: &ApiWrite| match write {
+        ApiWrite::Create(_) => "attach".to_owned(),
+        ApiWrite::Delete { .. } => "detach".to_owned(),
+        ApiWrite::Patch { patch, .. } => {
             let list = patch["status"]["volumesAttached"].as_array().unwrap();
             format!("report {}", list.len())
         }
@@ -122,7 +122,8 @@ fn the_life_of_an_attachment() {
     assert_eq!(short(&cluster.plan()), [""; 0]);
     cluster.pods = vec![(user("p", "c", "n1"), "d")];
     let plan = cluster.plan();
-    let [Write::Create(crate::api_writes::Object::VolumeAttachment(made))] = &plan.writes[..]
+    let [ApiWrite::Create(crate::api_writes::WrittenObject::VolumeAttachment(made))] =
+        &plan.writes[..]
     else {
         unreachable!("{plan:?}")
     };

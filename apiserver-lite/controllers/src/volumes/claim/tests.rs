@@ -42,8 +42,8 @@ fn events(plan: &Plan) -> Vec<(&str, &str)> {
 }
 
 fn patches(plan: &Plan) -> Vec<(ObjectKind, Part, Value)> {
-    let patch = |write: &Write| match write {
-        Write::Patch { kind, part, patch, .. } => (*kind, *part, patch.clone()),
+    let patch = |write: &ApiWrite| match write {
+        ApiWrite::Patch { kind, part, patch, .. } => (*kind, *part, patch.clone()),
         other => unreachable!("{other:?}"),
     };
     plan.writes.iter().map(patch).collect()

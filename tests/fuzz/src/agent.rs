@@ -1,6 +1,6 @@
 //! Inputs of the agent: container logs, its own records, names and credentials, D-Bus messages.
 
-// The agent is a program without a library; this file of it stands alone.
+// A private module of agent-logs, which stands alone.
 #[allow(dead_code, missing_docs, reason = "the fuzzer uses a part of the file")]
 #[path = "../../../agent/logs/src/cri_log.rs"]
 mod cut;

@@ -56,7 +56,7 @@ const ALL: &str = "all programs";
 /// The program that runs pods, ours or another.
 const AGENT: &str = "node agent";
 
-/// What a program does in a cluster, whoever's program it is.
+/// What a program does in a cluster of this project or of Kubernetes.
 fn role(program: &str) -> &str {
     const ROLES: [(&str, &[&str]); 5] = [
         (AGENT, &["orchlet", "kubelet"]),

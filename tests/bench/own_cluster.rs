@@ -13,7 +13,7 @@ use cluster::{down, up};
 /// The directory of these clusters: there is one of them at a time.
 const DIR: &str = "/var/tmp/orch-bench";
 
-/// Brings up one node with the programs of `bin_dir`, its agent with `agent_flags`, measures there and removes it, whatever came of them. The work is told how
+/// Brings up one node with the programs of `bin_dir`, its agent with `agent_flags`, measures there and removes it, also after a failure. The work is told how
 /// long it took until the node was ready.
 pub async fn with(
     bin_dir: &Path,
@@ -37,7 +37,7 @@ pub async fn with(
         let spec = up::up(&flags, &Progress::new()).await?;
         work(&spec, began.elapsed()).await
     };
-    // Cancel safe: whatever was begun is removed below.
+    // Cancel safe: what was begun is removed below.
     let measured = tokio::select! {
         signal = proto_daemon::drain::stop_signal() => Err(anyhow!("ended by {}", signal?)),
         measured = measured => measured,

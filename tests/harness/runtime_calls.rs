@@ -24,7 +24,7 @@ pub const MUTATIONS: &[&str] = &[
     "UpdateRuntimeConfig",
 ];
 
-/// How often the runtime was asked for each of [`MUTATIONS`], whatever came of it, from the text of its page.
+/// How often the runtime was asked for each of [`MUTATIONS`], with success or without, from the text of its page.
 ///
 /// # Errors
 /// The page counts no calls of CRI v1, or is no page of metrics.

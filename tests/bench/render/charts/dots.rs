@@ -17,7 +17,7 @@ const AXIS: u32 = 22;
 const LEFT: u32 = 460;
 const RIGHT: u32 = 76;
 /// Characters of a name that have room on its left.
-const NAME_MAX: usize = 72;
+const NAME_MAX: usize = 88;
 const RADIUS: i32 = 4;
 
 /// The chart of rows of one group.

@@ -19,7 +19,7 @@ const TITLE: u32 = 24;
 const SIZES: u32 = 22;
 const NUMBERS: u32 = 84;
 /// Characters of a title that have room.
-const TITLE_MAX: usize = 70;
+const TITLE_MAX: usize = 84;
 const RADIUS: i32 = 4;
 
 /// Rows of the same words and unit.

@@ -1,6 +1,7 @@
 //! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
 //! object.
 
+mod grants;
 mod namespaces;
 mod nodes;
 mod pods;
@@ -54,7 +55,7 @@ pub async fn admit(
     {
         storage::admit_update(call, object, old)?;
     }
-    Ok(())
+    grants::admit(call, object, old)
 }
 
 /// Runs the steps for deletions.

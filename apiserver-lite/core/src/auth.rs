@@ -5,6 +5,7 @@ mod bootstrap_token;
 mod certificate;
 mod impersonate;
 mod limits;
+mod rbac;
 mod service_account;
 mod settings;
 mod static_token;
@@ -19,11 +20,12 @@ use proto_api::names::Names;
 pub use apiserver_token::{KeyError, PublicKey, SigningKey};
 pub use authorize::{
     AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Chain, Decision, Masters,
-    Subject,
+    Subject, UserRules,
 };
 pub use certificate::ClientCertificate;
 pub use impersonate::effective as effective_user;
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
+pub use rbac::{ClusterPolicy, PolicyError, Rbac};
 pub use service_account::{BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest};
 pub use settings::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
 pub use static_token::{StaticTokens, TokenFileError};

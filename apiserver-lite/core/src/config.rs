@@ -86,6 +86,8 @@ pub enum AuthorizationMode {
     AlwaysAllow,
     /// Denies everything.
     AlwaysDeny,
+    /// Allows what roles and bindings allow.
+    Rbac,
 }
 
 /// Whether privileged containers are admitted.

@@ -6,7 +6,7 @@ use apiserver_schema::{Engine, Kind};
 use apiserver_store::{Snapshot, Store};
 use proto_api::names::Names;
 
-use crate::auth::{Authenticators, Authorizer, ObjectLookup};
+use crate::auth::{Authenticators, Authorizer, ClusterPolicy, ObjectLookup};
 use crate::config::Config;
 use crate::key;
 use crate::record::StoredObject;
@@ -27,6 +27,8 @@ pub struct Server {
     pub authenticators: Authenticators,
     /// Authorizes requests.
     pub authorizer: Box<dyn Authorizer>,
+    /// Roles and bindings; also of a server whose modules do not decide by them, for what users may grant.
+    pub policy: Arc<ClusterPolicy>,
     /// Allocated addresses and node ports of Services.
     pub allocations: Arc<Mutex<ServiceAllocations>>,
 }
@@ -108,6 +110,7 @@ impl Server {
         Self {
             names,
             engine: Engine::new(names),
+            policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
             store,
             authenticators: Authenticators {
                 static_tokens: StaticTokens::default(),

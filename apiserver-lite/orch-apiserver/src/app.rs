@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use apiserver_core::auth::{
-    AlwaysAllow, AlwaysDeny, AnonymousLimit, Authenticators, Authorizer, Chain, KeyError, Masters,
-    NodeLimit, PublicKey, SigningKey, StaticTokens, TokenFileError, TokenIssuer,
+    AlwaysAllow, AlwaysDeny, AnonymousLimit, Authenticators, Authorizer, Chain, ClusterPolicy,
+    KeyError, Masters, NodeLimit, PolicyError, PublicKey, Rbac, SigningKey, StaticTokens,
+    TokenFileError, TokenIssuer,
 };
 use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
@@ -83,6 +84,9 @@ pub enum BuildError {
     /// The store cannot be opened.
     #[error("cannot open the store")]
     Store(#[from] OpenError),
+    /// Roles and bindings cannot be followed.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// Metrics cannot be registered.
     #[error("cannot register metrics")]
     Metrics(#[from] prometheus::Error),
@@ -197,6 +201,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let store = open_store(&engine, &config)?;
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
     adopt_services(&engine, &store, &mut allocations);
+    let policy = Arc::new(ClusterPolicy::follow(&store, names)?);
     let stopping = tokio_util::sync::CancellationToken::new();
     let about_to_stop = tokio_util::sync::CancellationToken::new();
     let pages = pages(&config, &store, &about_to_stop)?;
@@ -205,7 +210,8 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         engine,
         store,
         authenticators,
-        authorizer: authorizer(&config),
+        authorizer: authorizer(&config, &policy),
+        policy,
         allocations: Arc::new(Mutex::new(allocations)),
         config: Config { bind: address, ..config },
     });
@@ -303,18 +309,23 @@ fn static_tokens(config: &Config) -> Result<StaticTokens, BuildError> {
     StaticTokens::parse(&text).map_err(BuildError::Tokens)
 }
 
-fn authorizer(config: &Config) -> Box<dyn Authorizer> {
+fn authorizer(config: &Config, policy: &Arc<ClusterPolicy>) -> Box<dyn Authorizer> {
     let module = |mode: &AuthorizationMode| -> Box<dyn Authorizer> {
         match mode {
             AuthorizationMode::AlwaysAllow => Box::new(AlwaysAllow),
             AuthorizationMode::AlwaysDeny => Box::new(AlwaysDeny),
+            AuthorizationMode::Rbac => Box::new(Rbac(policy.clone())),
         }
     };
     let mut modules: Vec<Box<dyn Authorizer>> = vec![Box::new(Masters)];
-    if config.anonymous != Anonymous::Served(AnonymousAccess::Authorized) {
-        modules.push(Box::new(AnonymousLimit));
+    // Where roles do not decide, anonymous clients and kubelets are kept to what Kubernetes' bootstrap roles give them.
+    let has = |mode| config.authorization.contains(&mode);
+    if has(AuthorizationMode::AlwaysAllow) || !has(AuthorizationMode::Rbac) {
+        if config.anonymous != Anonymous::Served(AnonymousAccess::Authorized) {
+            modules.push(Box::new(AnonymousLimit));
+        }
+        modules.push(Box::new(NodeLimit));
     }
-    modules.push(Box::new(NodeLimit));
     modules.extend(config.authorization.iter().map(module));
     Box::new(Chain(modules))
 }

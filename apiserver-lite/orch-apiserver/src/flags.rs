@@ -169,6 +169,8 @@ enum Mode {
     AlwaysAllow,
     #[value(name = "AlwaysDeny")]
     AlwaysDeny,
+    #[value(name = "RBAC")]
+    Rbac,
 }
 
 impl Flags {
@@ -258,6 +260,7 @@ impl Mode {
         match self {
             Self::AlwaysAllow => AuthorizationMode::AlwaysAllow,
             Self::AlwaysDeny => AuthorizationMode::AlwaysDeny,
+            Self::Rbac => AuthorizationMode::Rbac,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! An object: its kind and its tree, with accessors for metadata, spec and status.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use proto_api::schema;
@@ -9,7 +10,6 @@ use crate::shape::{ShapeId, Shapes};
 use crate::value::{Map, Value};
 
 /// A kind in one version of its group.
-#[derive(Debug)]
 pub struct Kind {
     /// API group, domain included; empty for the core group.
     pub group: String,
@@ -27,6 +27,13 @@ pub struct Kind {
     pub(crate) root: ShapeId,
     /// `"kind":"…","apiVersion":"…"`, with which JSON objects of the kind start; empty for messages without these fields.
     pub(crate) type_meta_json: String,
+}
+
+/// `apiVersion` and kind: the shapes of all kinds are not part of it.
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.api_version, self.kind)
+    }
 }
 
 impl Kind {

@@ -78,6 +78,12 @@ impl<T> Watch<T> {
         self.seen
     }
 
+    /// Whether events may be available: if not, [`Watch::try_batch`] appends none. Costs no lock.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.watcher.is_pending()
+    }
+
     /// Waits for events and appends 1 to 256 of them to `into`, in order. Cancel-safe: an event is either in `into` or is delivered
     /// by the next call.
     ///

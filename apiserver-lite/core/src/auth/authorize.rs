@@ -1,5 +1,7 @@
 //! Authorization: modules are consulted in order, the first one with an opinion decides, no opinion is a denial.
 
+use apiserver_rbac::Rule;
+
 use super::user::{MASTERS, User};
 
 /// The attributes of a request to be authorized.
@@ -55,10 +57,29 @@ pub struct Authorization {
     pub reason: String,
 }
 
+/// What a user may do in a namespace, as far as modules can list it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserRules {
+    /// The rules.
+    pub rules: Vec<Rule>,
+    /// Whether more may be allowed than the rules say.
+    pub incomplete: bool,
+    /// Why they are incomplete; may be empty.
+    pub error: String,
+}
+
 /// An authorization module. It decides from memory.
 pub trait Authorizer: Send + Sync {
     /// The decision for a request with these attributes.
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization;
+
+    /// What the module allows a user in a namespace.
+    fn rules(&self, user: &User, namespace: &str) -> UserRules;
+}
+
+/// The rules that allow everything.
+fn all_rules() -> Vec<Rule> {
+    vec![Rule::every_resource(), Rule::every_path()]
 }
 
 /// Modules, consulted in order.
@@ -81,10 +102,29 @@ impl Authorization {
 
 impl Authorizer for Chain {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
-        let authorizations = self.0.iter().map(|module| module.authorize(attributes));
-        let mut decided =
-            authorizations.filter(|authorization| authorization.decision != Decision::NoOpinion);
-        decided.next().unwrap_or_else(|| Authorization::new(Decision::NoOpinion, ""))
+        let mut reasons = Vec::new();
+        for module in &self.0 {
+            let authorization = module.authorize(attributes);
+            if authorization.decision != Decision::NoOpinion {
+                return authorization;
+            }
+            reasons.push(authorization.reason);
+        }
+        reasons.retain(|reason| !reason.is_empty());
+        Authorization::new(Decision::NoOpinion, &reasons.join("\n"))
+    }
+
+    fn rules(&self, user: &User, namespace: &str) -> UserRules {
+        let mut all = UserRules::default();
+        for module in &self.0 {
+            let UserRules { rules, incomplete, error } = module.rules(user, namespace);
+            all.rules.extend(rules);
+            all.incomplete |= incomplete;
+            if !error.is_empty() {
+                all.error = error;
+            }
+        }
+        all
     }
 }
 
@@ -92,11 +132,19 @@ impl Authorizer for AlwaysAllow {
     fn authorize(&self, _: &Attributes<'_>) -> Authorization {
         Authorization::new(Decision::Allow, "")
     }
+
+    fn rules(&self, _: &User, _: &str) -> UserRules {
+        UserRules { rules: all_rules(), ..UserRules::default() }
+    }
 }
 
 impl Authorizer for AlwaysDeny {
     fn authorize(&self, _: &Attributes<'_>) -> Authorization {
         Authorization::new(Decision::NoOpinion, "Everything is forbidden.")
+    }
+
+    fn rules(&self, _: &User, _: &str) -> UserRules {
+        UserRules::default()
     }
 }
 
@@ -104,6 +152,11 @@ impl Authorizer for Masters {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let member = attributes.user.is_in(MASTERS);
         Authorization::new(if member { Decision::Allow } else { Decision::NoOpinion }, "")
+    }
+
+    fn rules(&self, user: &User, _: &str) -> UserRules {
+        let rules = if user.is_in(MASTERS) { all_rules() } else { Vec::new() };
+        UserRules { rules, ..UserRules::default() }
     }
 }
 

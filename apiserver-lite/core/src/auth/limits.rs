@@ -1,7 +1,7 @@
 //! Denials before the configured authorization modules: the anonymous user gets public paths only, and kubelets get what
 //! Kubernetes' Node authorizer allows them.
 
-use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject};
+use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
 use super::user::{UNAUTHENTICATED, User};
 
 /// Denies the anonymous user everything but [`is_public`] paths, as the role `system:public-info-viewer` in Kubernetes. A user
@@ -50,6 +50,10 @@ impl Authorizer for AnonymousLimit {
         };
         Authorization { decision, reason: String::new() }
     }
+
+    fn rules(&self, _: &User, _: &str) -> UserRules {
+        UserRules::default()
+    }
 }
 
 impl Authorizer for NodeLimit {
@@ -69,6 +73,10 @@ impl Authorizer for NodeLimit {
             return Authorization { decision: Decision::Deny, reason };
         }
         Authorization { decision: Decision::NoOpinion, reason: String::new() }
+    }
+
+    fn rules(&self, _: &User, _: &str) -> UserRules {
+        UserRules::default()
     }
 }
 

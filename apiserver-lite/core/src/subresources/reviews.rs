@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Format, Kind, Map, Object, Value};
 
-use crate::auth::{Attributes, Decision, Subject, User};
+use crate::auth::{Attributes, Decision, Subject, User, UserRules};
 use crate::context::{RequestContext, about_kind};
 use crate::request::Representation;
 use crate::status::{ApiError, FieldProblem};
@@ -41,7 +41,7 @@ pub fn create(
             }
             access(call, &review, &named_user(&review)?)?
         }
-        "SelfSubjectRulesReview" => rules(call, &review),
+        "SelfSubjectRulesReview" => rules(call, &review)?,
         _ => return Err(ApiError::no_such_resource()),
     };
     review.fields.insert("status", status);
@@ -150,28 +150,33 @@ fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map
     Ok(status)
 }
 
-/// The rules of a SelfSubjectRulesReview. The present modules decide alike for every resource, so one rule covers all.
-fn rules(call: &RequestContext<'_>, review: &Object) -> Map {
+/// The status of a SelfSubjectRulesReview.
+fn rules(call: &RequestContext<'_>, review: &Object) -> Result<Map, ApiError> {
     let namespace = review.str_at(&["spec", "namespace"]);
-    let subject = Subject::Resource {
-        group: "*",
-        version: "*",
-        resource: "*",
-        subresource: "",
-        namespace,
-        name: "",
+    if namespace.is_empty() {
+        return Err(ApiError::bad_request("no namespace on request"));
+    }
+    let UserRules { rules, incomplete, error } = call.server.authorizer.rules(call.user, namespace);
+    let map = |lists: &[(&'static str, &[String])]| -> Value {
+        let lists = lists.iter().filter(|(_, list)| !list.is_empty());
+        lists.map(|(field, list)| (*field, Value::from(texts(list)))).collect::<Map>().into()
     };
-    let everything =
-        call.server.authorizer.authorize(&Attributes { user: call.user, verb: "*", subject });
-    let any = || Value::from(vec![Value::from("*")]);
+    let resources = rules.iter().filter(|rule| !rule.resources.is_empty()).map(|rule| {
+        map(&[
+            ("verbs", &rule.verbs),
+            ("apiGroups", &rule.groups),
+            ("resources", &rule.resources),
+            ("resourceNames", &rule.names),
+        ])
+    });
+    let paths = rules.iter().filter(|rule| !rule.urls.is_empty());
+    let paths = paths.map(|rule| map(&[("verbs", &rule.verbs), ("nonResourceURLs", &rule.urls)]));
     let mut status = Map::new();
-    let allowed = everything.decision == Decision::Allow;
-    let rule = |fields: &[&'static str]| -> Value {
-        fields.iter().map(|field| (*field, any())).collect::<Map>().into()
-    };
-    let listed = |rule: Value| if allowed { vec![rule] } else { Vec::new() };
-    status.insert("resourceRules", listed(rule(&["verbs", "apiGroups", "resources"])));
-    status.insert("nonResourceRules", listed(rule(&["verbs", "nonResourceURLs"])));
-    status.insert("incomplete", false);
-    status
+    status.insert("resourceRules", resources.collect::<Vec<_>>());
+    status.insert("nonResourceRules", paths.collect::<Vec<_>>());
+    status.insert("incomplete", incomplete);
+    if !error.is_empty() {
+        status.insert("evaluationError", error);
+    }
+    Ok(status)
 }

@@ -12,6 +12,7 @@ mod nodes;
 mod numbers;
 mod process;
 mod proxy;
+mod rbac;
 mod requests;
 mod rules;
 mod semantics;

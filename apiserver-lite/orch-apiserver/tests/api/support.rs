@@ -58,6 +58,11 @@ impl Reply {
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.body)))
     }
 
+    /// The JSON body; null for a body that is not JSON.
+    pub fn json_or_null(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
     pub fn code(&self) -> u16 {
         self.status.as_u16()
     }
@@ -196,6 +201,23 @@ impl Api {
         let request = Request::get(path).header("host", "test").body(Full::default());
         let mut sender = self.connect(false).await;
         reply(sender.send_request(request.expect("valid")).await.expect("answered")).await
+    }
+
+    /// A request without a client certificate.
+    pub async fn without_certificate(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Reply {
+        let mut request = Request::builder().method(method).uri(path).header("host", "test");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("valid");
+        let mut sender = self.connect(false).await;
+        reply(sender.send_request(request).await.expect("answered")).await
     }
 
     /// A stream over WebSocket.

@@ -1,0 +1,126 @@
+//! What a user may grant: roles with no more than its own rules, bindings to such roles. As Kubernetes' RBAC storage refuses it.
+
+use apiserver_rbac::{RoleKey, Rule, missing_rules, read_binding, read_rules, rules_text};
+use apiserver_schema::Object;
+
+use crate::auth::{Attributes, Decision, MASTERS, Subject, User};
+use crate::context::RequestContext;
+use crate::status::{About, ApiError};
+
+/// Refuses a role or binding that grants more than the user has, unless the user may `escalate` or `bind`. `old` is the stored
+/// version of an update.
+pub fn admit(
+    call: &RequestContext<'_>,
+    object: &Object,
+    old: Option<&Object>,
+) -> Result<(), ApiError> {
+    if object.kind.short_group != "rbac.authorization" || call.user.is_in(MASTERS) {
+        return Ok(());
+    }
+    match object.kind.kind {
+        "Role" | "ClusterRole" => admit_role(call, object, old),
+        "RoleBinding" | "ClusterRoleBinding" => admit_binding(call, object, old),
+        _ => Ok(()),
+    }
+}
+
+fn admit_role(
+    call: &RequestContext<'_>,
+    role: &Object,
+    old: Option<&Object>,
+) -> Result<(), ApiError> {
+    let is_same =
+        |field: &str| old.is_some_and(|old| old.fields.get(field) == role.fields.get(field));
+    if is_same("rules") && is_same("aggregationRule") {
+        return Ok(());
+    }
+    if is_authorized(call, "escalate", role.kind.plural(), role.namespace(), role.name()) {
+        return Ok(());
+    }
+    if role.fields.contains("aggregationRule") {
+        let owned = call.server.policy.rules_of(call.user, "").0;
+        if !missing_rules(&owned, &[Rule::every_resource(), Rule::every_path()]).is_empty() {
+            let why = "must have cluster-admin privileges to use the aggregationRule";
+            return Err(ApiError::forbidden(about(call, role), why));
+        }
+    }
+    check_rules(call, role, &read_rules(role))
+}
+
+fn admit_binding(
+    call: &RequestContext<'_>,
+    binding: &Object,
+    old: Option<&Object>,
+) -> Result<(), ApiError> {
+    let is_same =
+        |field: &str| old.is_some_and(|old| old.fields.get(field) == binding.fields.get(field));
+    if is_same("roleRef") && is_same("subjects") {
+        return Ok(());
+    }
+    let role = read_binding(binding).role;
+    let resource = if role.namespace.is_empty() { "clusterroles" } else { "roles" };
+    if is_authorized(call, "bind", resource, binding.namespace(), &role.name) {
+        return Ok(());
+    }
+    let rules = call.server.policy.rules(&role).ok_or_else(|| missing_role(call, &role))?;
+    check_rules(call, binding, &rules)
+}
+
+fn missing_role(call: &RequestContext<'_>, role: &RoleKey) -> ApiError {
+    let resource = if role.namespace.is_empty() { "clusterroles" } else { "roles" };
+    let group = call.server.names.group("rbac.authorization");
+    ApiError::not_found(About { group: &group, kind: resource, name: &role.name })
+}
+
+fn is_authorized(
+    call: &RequestContext<'_>,
+    verb: &str,
+    resource: &str,
+    namespace: &str,
+    name: &str,
+) -> bool {
+    let group = call.server.names.group("rbac.authorization");
+    let subject = Subject::Resource {
+        group: &group,
+        version: "v1",
+        resource,
+        subresource: "",
+        namespace,
+        name,
+    };
+    let attributes = Attributes { user: call.user, verb, subject };
+    call.server.authorizer.authorize(&attributes).decision == Decision::Allow
+}
+
+fn check_rules(
+    call: &RequestContext<'_>,
+    object: &Object,
+    wanted: &[Rule],
+) -> Result<(), ApiError> {
+    let (owned, unresolved) = call.server.policy.rules_of(call.user, object.namespace());
+    let missing = missing_rules(&owned, wanted);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut why = format!(
+        "{} is attempting to grant RBAC permissions not currently held:\n{}",
+        user_text(call.user),
+        rules_text(&missing)
+    );
+    if !unresolved.is_empty() {
+        why.push_str("; resolution errors: [");
+        why.push_str(&unresolved.join(" "));
+        why.push(']');
+    }
+    Err(ApiError::forbidden(about(call, object), &why))
+}
+
+/// The user as in Kubernetes' message: `user "jane" (groups=["devs"])`.
+fn user_text(user: &User) -> String {
+    let groups: Vec<String> = user.groups.iter().map(|group| format!("{group:?}")).collect();
+    format!("user {:?} (groups=[{}])", user.name, groups.join(" "))
+}
+
+fn about<'a>(call: &'a RequestContext<'_>, object: &'a Object) -> About<'a> {
+    About { name: object.name(), ..call.about() }
+}

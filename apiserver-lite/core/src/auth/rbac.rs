@@ -1,0 +1,245 @@
+//! The authorization module `RBAC`, and the policy of the cluster's roles and bindings that it decides by.
+
+use std::sync::{PoisonError, RwLock};
+
+use apiserver_rbac::{Access, Policy, RbacDecision, Requester, RoleKey, Rule};
+use apiserver_schema::Object;
+use apiserver_store::{Event, EventKind, Range, Store, Watch, WatchError};
+use proto_api::names::Names;
+use std::sync::Arc;
+
+use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
+use super::user::User;
+use crate::record::StoredObject;
+
+/// Key prefix of the four kinds: the group is the first part of a key.
+const PREFIX: &str = "/rbac.authorization/";
+
+/// The roles and bindings in the store. A read sees every write that was answered before.
+pub struct ClusterPolicy {
+    store: Store<StoredObject>,
+    state: RwLock<FollowedPolicy>,
+    group: String,
+}
+
+struct FollowedPolicy {
+    policy: Policy,
+    changes: Watch<StoredObject>,
+}
+
+/// The policy cannot be followed from the store's current revision.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot watch roles and bindings")]
+pub struct PolicyError(#[from] WatchError);
+
+/// Allows what roles and bindings allow; has no opinion on the rest.
+pub struct Rbac(pub Arc<ClusterPolicy>);
+
+impl ClusterPolicy {
+    /// Reads the policy and follows its changes.
+    ///
+    /// # Errors
+    /// The store cannot be watched.
+    pub fn follow(store: &Store<StoredObject>, names: &Names) -> Result<Self, PolicyError> {
+        let group = names.group("rbac.authorization");
+        let state = RwLock::new(FollowedPolicy::read(store, &group)?);
+        Ok(Self { store: store.clone(), state, group })
+    }
+
+    /// Calls `decide` with the current policy.
+    pub fn read<T>(&self, decide: impl FnOnce(&Policy) -> T) -> T {
+        {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            if !state.changes.is_pending() {
+                return decide(&state.policy);
+            }
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if !state.catch_up() {
+            // The next change is compacted: the policy is read anew. A failure leaves it as old as it is for this request.
+            match FollowedPolicy::read(&self.store, &self.group) {
+                Ok(fresh) => *state = fresh,
+                Err(error) => {
+                    tracing::error!(%error, "roles and bindings are out of date; the next request reads them again");
+                }
+            }
+        }
+        decide(&state.policy)
+    }
+
+    /// All rules that a user has in a namespace, or in the whole cluster if it is empty, and an error text for each of its roles that
+    /// does not exist.
+    #[must_use]
+    pub fn rules_of(&self, user: &User, namespace: &str) -> (Vec<Rule>, Vec<String>) {
+        self.read(|policy| policy.rules_of(requester(user), namespace))
+    }
+
+    /// The rules of a role, if it exists.
+    #[must_use]
+    pub fn rules(&self, role: &RoleKey) -> Option<Arc<[Rule]>> {
+        self.read(|policy| policy.rules(role).cloned())
+    }
+}
+
+impl FollowedPolicy {
+    fn read(store: &Store<StoredObject>, group: &str) -> Result<Self, WatchError> {
+        let snapshot = store.snapshot();
+        let changes = store.watch(PREFIX, snapshot.revision())?;
+        let mut policy = Policy::new(group);
+        let range = Range { prefix: PREFIX, after: None, limit: None };
+        let entries = snapshot.range(range).map(|page| page.entries).unwrap_or_default();
+        for entry in entries {
+            set(&mut policy, entry.record.object());
+        }
+        Ok(Self { policy, changes })
+    }
+
+    /// Applies the changes since the last call; false if some of them are compacted.
+    fn catch_up(&mut self) -> bool {
+        let mut events: Vec<Event<StoredObject>> = Vec::new();
+        while self.changes.is_pending() {
+            if self.changes.try_batch(&mut events).is_err() {
+                return false;
+            }
+            for event in events.drain(..) {
+                match event.kind {
+                    EventKind::Created | EventKind::Updated => {
+                        set(&mut self.policy, event.record.object());
+                    }
+                    EventKind::Deleted => remove(&mut self.policy, event.record.object()),
+                }
+            }
+        }
+        true
+    }
+}
+
+fn set(policy: &mut Policy, object: &Object) {
+    match object.kind.kind {
+        "Role" | "ClusterRole" => {
+            policy.set_role(role_key(object), apiserver_rbac::read_rules(object));
+        }
+        _ => policy.set_binding(apiserver_rbac::read_binding(object)),
+    }
+}
+
+fn remove(policy: &mut Policy, object: &Object) {
+    match object.kind.kind {
+        "Role" | "ClusterRole" => policy.remove_role(&role_key(object)),
+        _ => policy.remove_binding(object.namespace(), object.name()),
+    }
+}
+
+fn role_key(role: &Object) -> RoleKey {
+    RoleKey { namespace: role.namespace().to_owned(), name: role.name().to_owned() }
+}
+
+fn requester(user: &User) -> Requester<'_> {
+    Requester { name: &user.name, groups: &user.groups }
+}
+
+fn access<'a>(attributes: &Attributes<'a>) -> Access<'a> {
+    let verb = attributes.verb;
+    match attributes.subject {
+        Subject::Path(path) => Access::Path { verb, path },
+        Subject::Resource { group, resource, subresource, namespace, name, .. } => {
+            Access::Resource { verb, group, resource, subresource, namespace, name }
+        }
+    }
+}
+
+impl Authorizer for Rbac {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
+        let decide =
+            |policy: &Policy| policy.decide(requester(attributes.user), &access(attributes));
+        match self.0.read(decide) {
+            RbacDecision::Allowed(reason) => Authorization { decision: Decision::Allow, reason },
+            RbacDecision::NoOpinion(reason) => {
+                Authorization { decision: Decision::NoOpinion, reason }
+            }
+        }
+    }
+
+    fn rules(&self, user: &User, namespace: &str) -> UserRules {
+        let (rules, missing) = self.0.rules_of(user, namespace);
+        let error = match missing.as_slice() {
+            [one] => one.clone(),
+            [] => String::new(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        UserRules { rules, incomplete: false, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_schema::{Format, Strictness};
+    use apiserver_store::{Expect, Write};
+    use proto_api::names::Profile;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::key;
+    use crate::record::Draft;
+    use crate::server::Server;
+
+    async fn put(server: &Server, resource: &str, object: &Value) {
+        let kind = server.kind("rbac.authorization", resource).expect("a kind");
+        let text = object.to_string();
+        let decoded = server.engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
+        let object = decoded.expect("valid").object;
+        let key = key::object(kind, object.namespace(), object.name());
+        let draft = Draft::new(&server.engine, object);
+        let write = Write::Put { key, expect: Expect::Anything, draft };
+        server.store.write(write).await.expect("written");
+    }
+
+    fn may(rbac: &Rbac, verb: &str, namespace: &str) -> bool {
+        let user = User { name: "jane".into(), ..User::default() };
+        let subject = Subject::Resource {
+            group: "",
+            version: "v1",
+            resource: "pods",
+            subresource: "",
+            namespace,
+            name: "",
+        };
+        rbac.authorize(&Attributes { user: &user, verb, subject }).decision == Decision::Allow
+    }
+
+    #[tokio::test]
+    async fn a_decision_sees_every_earlier_write() {
+        let names = Names::new(Profile::Kubernetes);
+        let server = Server::for_tests(names);
+        let group = "rbac.authorization.k8s.io";
+        let role = |verb: &str| {
+            let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": [verb]});
+            json!({"metadata": {"name": "reader", "namespace": "a"}, "rules": [rule]})
+        };
+        put(&server, "roles", &role("list")).await;
+        let rbac = Rbac(Arc::new(ClusterPolicy::follow(&server.store, names).expect("a store")));
+        assert!(!may(&rbac, "list", "a"));
+        let binding = json!({
+            "metadata": {"name": "jane", "namespace": "a"},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}],
+        });
+        put(&server, "rolebindings", &binding).await;
+        assert!(may(&rbac, "list", "a") && !may(&rbac, "watch", "a") && !may(&rbac, "list", "b"));
+        put(&server, "roles", &role("watch")).await;
+        assert!(may(&rbac, "watch", "a") && !may(&rbac, "list", "a"));
+        // More changes than one batch has, and then compaction past what was seen.
+        for _ in 0..600 {
+            put(&server, "roles", &role("get")).await;
+        }
+        assert!(may(&rbac, "get", "a") && !may(&rbac, "watch", "a"));
+        put(&server, "roles", &role("list")).await;
+        put(&server, "roles", &role("watch")).await;
+        server.store.compact(server.store.revision());
+        assert!(may(&rbac, "watch", "a") && !may(&rbac, "list", "a"));
+        let kind = server.kind("rbac.authorization", "rolebindings").expect("a kind");
+        let key = key::object(kind, "a", "jane");
+        server.store.write(Write::Delete { key, expect: Expect::Present }).await.expect("deleted");
+        assert!(!may(&rbac, "watch", "a"));
+    }
+}

@@ -1,0 +1,127 @@
+//! Authorization by roles and bindings, compared with the answers of Kubernetes' own server.
+
+use http::Method;
+use orch_apiserver::Config;
+use orch_apiserver::config::{AuthorizationMode, Storage};
+use serde_json::Value;
+
+use crate::support::{Reply, TestServer, kubernetes, orch};
+
+const TABLE: &str = include_str!("rbac.tsv");
+
+const TOKENS: &str =
+    "admin,admin,u1,system:masters\njane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\n";
+
+async fn server(dir: &tempfile::TempDir) -> TestServer {
+    let tokens = dir.path().join("tokens.csv");
+    std::fs::write(&tokens, TOKENS).expect("written");
+    let authorization = vec![AuthorizationMode::Rbac];
+    let config =
+        Config { authorization, token_auth_file: Some(tokens), ..Config::for_tests(kubernetes()) };
+    TestServer::with(config).await
+}
+
+async fn ask(server: &TestServer, who: &str, method: &str, path: &str, body: &str) -> Reply {
+    let method: Method = method.parse().expect("a method");
+    let (token, impersonated) = who.split_once(" as ").unwrap_or((who, ""));
+    let mut headers = Vec::new();
+    let bearer = format!("Bearer {token}");
+    if token != "-" {
+        headers.push(("authorization", bearer.as_str()));
+    }
+    if !impersonated.is_empty() {
+        headers.push(("impersonate-user", impersonated));
+    }
+    let patch = method == Method::PATCH;
+    let media = if patch { "application/merge-patch+json" } else { "application/json" };
+    headers.push(("content-type", media));
+    server.without_certificate(method, path, &headers, body).await
+}
+
+/// The status of a review with its lists sorted: their order is that of the bindings.
+fn sorted(mut status: Value) -> Value {
+    for field in ["resourceRules", "nonResourceRules"] {
+        if let Some(rules) = status.get_mut(field).and_then(Value::as_array_mut) {
+            rules.sort_by_key(|rule| format!("{}{}", rule["resources"], rule["nonResourceURLs"]));
+        }
+    }
+    status
+}
+
+#[tokio::test]
+async fn every_request_is_decided_as_by_kubernetes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = server(&dir).await;
+    let (mut rows, mut different) = (0, Vec::new());
+    for row in TABLE.lines().filter(|line| !line.starts_with('#')) {
+        let [who, method, path, body, code, answer] = row.split('\t').collect::<Vec<_>>()[..]
+        else {
+            panic!("a row of six columns: {row}");
+        };
+        let reply = ask(&server, who, method, path, body).await;
+        let own = match reply.json_or_null() {
+            json if reply.code() >= 400 => {
+                json["message"].as_str().unwrap_or_default().replace('\n', "\\n").into()
+            }
+            json => sorted(json["status"].clone()),
+        };
+        let expected = serde_json::from_str(answer).map_or_else(|_| answer.into(), sorted);
+        // An empty answer is not compared: a page, a list, an object.
+        if reply.code().to_string() != code || !(answer.is_empty() || expected == own) {
+            different.push(format!(
+                "{who} {method} {path} {body}\n- {code} {expected}\n+ {} {own}",
+                reply.code()
+            ));
+        }
+        rows += 1;
+    }
+    assert!(rows > 100);
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}
+
+#[tokio::test]
+async fn roles_of_the_bootstrap_policy_get_back_what_they_lack() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = || Config {
+        authorization: vec![AuthorizationMode::Rbac],
+        storage: Storage::Directory(dir.path().join("data")),
+        cert_dir: Some(dir.path().join("pki")),
+        ..Config::for_tests(orch())
+    };
+    let server = TestServer::with(config()).await;
+    let group = server.names.group("rbac.authorization");
+    let path = |resource: &str, name: &str| format!("/apis/{group}/v1/{resource}/{name}");
+    let annotation = server.names.sub_label("rbac.authorization", "autoupdate");
+    let proxier = path("clusterroles", "system:node-proxier");
+    let scheduler = path("clusterrolebindings", "system:orch-scheduler");
+    let monitoring = path("clusterroles", "system:monitoring");
+    let discovery = path("clusterrolebindings", "system:discovery");
+    let whole = server.get(&proxier).await.expect(200);
+    let revision = whole["metadata"]["resourceVersion"].clone();
+    let own = r#"{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}"#;
+    server.merge_patch(&proxier, own).await.expect(200);
+    server.merge_patch(&scheduler, r#"{"subjects":[]}"#).await.expect(200);
+    let kept = format!(r#"{{"metadata":{{"annotations":{{"{annotation}":"false"}}}},"rules":[]}}"#);
+    server.merge_patch(&monitoring, &kept).await.expect(200);
+    server.delete(&discovery).await.expect(200);
+    server.stop().await;
+
+    let server = TestServer::with(config()).await;
+    let mended = server.get(&proxier).await.expect(200);
+    let rules = mended["rules"].as_array().expect("rules");
+    assert!(rules.len() > 4 && rules[0]["resources"][0] == "pods", "{rules:?}");
+    let binding = server.get(&scheduler).await.expect(200);
+    assert_eq!(binding["subjects"][0]["name"], "system:orch-scheduler");
+    assert_eq!(
+        server.get(&monitoring).await.expect(200)["rules"].as_array().map_or(0, Vec::len),
+        0
+    );
+    server.get(&discovery).await.expect(200);
+    let changed = mended["metadata"]["resourceVersion"].clone();
+    assert_ne!(changed, revision);
+    server.stop().await;
+
+    let server = TestServer::with(config()).await;
+    let unchanged = server.get(&proxier).await.expect(200);
+    assert_eq!(unchanged["metadata"]["resourceVersion"], changed);
+}

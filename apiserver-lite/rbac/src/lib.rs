@@ -1,0 +1,59 @@
+//! pure: role-based access control, the rules of `rbac.authorization` version `v1`.
+//!
+//! [`Policy`] holds the roles and bindings of a cluster and decides requests. Bindings are found by the names of the user and of
+//! its groups: a decision costs what the user's own bindings cost, not what the cluster has. [`missing_rules`] compares rules, for
+//! users that may grant no more than they have. [`bootstrap_objects`] are the roles and bindings that every cluster starts with.
+//!
+//! ```text
+//!  Role, ClusterRole ──────────────────▶ rules by role ──────────┐
+//!  RoleBinding, ClusterRoleBinding ────▶ bindings by subject ────┤
+//!                                                                ▼
+//!  user, groups, verb, resource ───────────────────────────▶ allowed by which binding
+//! ```
+
+mod bootstrap;
+mod missing;
+mod policy;
+mod read;
+mod reconcile;
+mod rule;
+
+pub use bootstrap::{BootstrapObject, BootstrapPolicyError, bootstrap_objects};
+pub use missing::{missing_rules, rules_text};
+pub use policy::{Policy, RbacDecision, Requester};
+pub use read::{is_policy_kind, read_binding, read_rules};
+pub use reconcile::{Reconciled, reconcile};
+pub use rule::{Access, Rule};
+
+/// A role: `namespace` is empty for a ClusterRole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RoleKey {
+    /// Namespace of a Role; empty for a ClusterRole.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// Who is bound to a role.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BindingSubject {
+    /// The user of this name.
+    User(String),
+    /// Every member of this group.
+    Group(String),
+    /// The service account of this namespace and name.
+    ServiceAccount(String, String),
+}
+
+/// A RoleBinding, or a ClusterRoleBinding with an empty namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Namespace in which it gives access; empty for the whole cluster.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The role that it gives.
+    pub role: RoleKey,
+    /// To whom.
+    pub subjects: Vec<BindingSubject>,
+}

@@ -1,0 +1,230 @@
+//! The rules that a user lacks to grant others.
+
+use std::collections::BTreeMap;
+
+use crate::rule::{Rule, has};
+
+/// Most combinations of verb, group, resource and name that one rule is taken apart into. A rule with more of them has to be
+/// covered whole, by one rule.
+const PARTS_MAX: usize = 10_000;
+/// Most rules that a message lists.
+const LISTED_MAX: usize = 100;
+
+/// The parts of `wanted` that `owned` does not allow, each a rule of one verb, group, resource and name; none if everything is
+/// covered. As in Kubernetes, one owned rule has to allow the whole part.
+#[must_use]
+pub fn missing_rules(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
+    let covered = |part: &Rule| owned.iter().any(|own| covers(own, part));
+    let mut missing = Vec::new();
+    for rule in wanted.iter().filter(|rule| !covered(rule)) {
+        if count_parts(rule) > PARTS_MAX {
+            missing.push(rule.clone());
+        } else {
+            missing.extend(split_rule(rule).into_iter().filter(|part| !covered(part)));
+        }
+    }
+    missing
+}
+
+/// Rules as Kubernetes writes them in the message of a refusal: one a line, sorted, those that differ by their verb alone in one.
+#[must_use]
+pub fn rules_text(rules: &[Rule]) -> String {
+    let mut verbs_by_target: BTreeMap<Rule, Vec<String>> = BTreeMap::new();
+    for rule in rules {
+        let target = Rule { verbs: Vec::new(), ..rule.clone() };
+        let verbs = verbs_by_target.entry(target).or_default();
+        verbs.extend(
+            rule.verbs.iter().filter(|verb| !verbs.contains(verb)).cloned().collect::<Vec<_>>(),
+        );
+    }
+    let mut lines: Vec<String> = verbs_by_target
+        .into_iter()
+        .map(|(target, verbs)| Rule { verbs, ..target }.to_string())
+        .collect();
+    lines.sort_unstable();
+    let more = lines.len().saturating_sub(LISTED_MAX);
+    lines.truncate(LISTED_MAX);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    lines.join("\n")
+}
+
+fn count_parts(rule: &Rule) -> usize {
+    let resources = [rule.groups.len(), rule.resources.len(), rule.names.len().max(1)];
+    let resources = resources.into_iter().fold(1, usize::saturating_mul);
+    rule.verbs.len().saturating_mul(resources.saturating_add(rule.urls.len()))
+}
+
+/// A rule as rules of one verb and one target each.
+fn split_rule(rule: &Rule) -> Vec<Rule> {
+    let one = |text: &String| vec![text.clone()];
+    let mut parts = Vec::new();
+    for verb in &rule.verbs {
+        for url in &rule.urls {
+            parts.push(Rule { verbs: one(verb), urls: one(url), ..Rule::default() });
+        }
+        for group in &rule.groups {
+            for resource in &rule.resources {
+                let part = Rule {
+                    verbs: one(verb),
+                    groups: one(group),
+                    resources: one(resource),
+                    ..Rule::default()
+                };
+                if rule.names.is_empty() {
+                    parts.push(part);
+                    continue;
+                }
+                let named = rule.names.iter().map(|name| Rule { names: one(name), ..part.clone() });
+                parts.extend(named);
+            }
+        }
+    }
+    parts
+}
+
+/// Whether a rule allows all that another one allows.
+fn covers(own: &Rule, part: &Rule) -> bool {
+    let all = |own: &[String], wanted: &[String]| wanted.iter().all(|wanted| has(own, wanted));
+    let resources = part.resources.iter().all(|wanted| match wanted.split_once('/') {
+        Some((resource, subresource)) => own.has_resource(resource, subresource),
+        None => own.has_resource(wanted, ""),
+    });
+    let names = match part.names.as_slice() {
+        [] => own.names.is_empty(),
+        wanted => own.names.is_empty() || wanted.iter().all(|name| own.names.contains(name)),
+    };
+    let urls = part.urls.iter().all(|wanted| {
+        own.urls.contains(wanted) || own.has_url(wanted.strip_suffix('*').unwrap_or(wanted))
+    });
+    all(&own.verbs, &part.verbs) && all(&own.groups, &part.groups) && resources && names && urls
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Access;
+
+    fn rule(verbs: &[&str], groups: &[&str], resources: &[&str], names: &[&str]) -> Rule {
+        let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Rule {
+            verbs: list(verbs),
+            groups: list(groups),
+            resources: list(resources),
+            names: list(names),
+            urls: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_what_is_had_can_be_given() {
+        let admin = [rule(&["*"], &["*"], &["*"], &[])];
+        let pods = [rule(&["get", "list"], &[""], &["pods"], &[])];
+        let one = [rule(&["get"], &[""], &["pods"], &["a"])];
+        assert!(missing_rules(&admin, &pods).is_empty());
+        assert!(missing_rules(&pods, &one).is_empty());
+        assert_eq!(missing_rules(&one, &pods).len(), 2);
+        let missing =
+            missing_rules(&pods, &[rule(&["get", "delete"], &[""], &["pods", "secrets"], &[])]);
+        let texts: Vec<_> = missing.iter().map(|r| (&*r.verbs[0], &*r.resources[0])).collect();
+        assert_eq!(texts, [("get", "secrets"), ("delete", "pods"), ("delete", "secrets")]);
+        // Parts may come from several rules, one part must not.
+        let split = [rule(&["get"], &[""], &["pods"], &[]), rule(&["list"], &[""], &["pods"], &[])];
+        assert!(missing_rules(&split, &pods).is_empty());
+        assert!(!missing_rules(&pods, &admin).is_empty());
+        assert!(missing_rules(&pods, &[rule(&["get"], &[""], &["*"], &[])]).len() == 1);
+        let log = [rule(&["get"], &[""], &["*/log"], &[])];
+        assert!(missing_rules(&log, &[rule(&["get"], &[""], &["pods/log"], &[])]).is_empty());
+    }
+
+    #[test]
+    fn paths_are_covered_by_their_beginnings() {
+        let urls = |urls: &[&str]| {
+            let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+            [Rule { verbs: vec!["get".into()], urls, ..Rule::default() }]
+        };
+        assert!(missing_rules(&urls(&["/api/*"]), &urls(&["/api/v1"])).is_empty());
+        assert!(missing_rules(&urls(&["/api/*"]), &urls(&["/api/*"])).is_empty());
+        assert!(missing_rules(&urls(&["*"]), &urls(&["/api/*", "/x"])).is_empty());
+        assert_eq!(missing_rules(&urls(&["/api/v1"]), &urls(&["/api/*"])).len(), 1);
+        assert_eq!(missing_rules(&urls(&["/api/v1/*"]), &urls(&["/api/*"])).len(), 1);
+    }
+
+    #[test]
+    fn a_refusal_lists_what_is_missing() {
+        let wanted = [
+            rule(&["get", "list"], &[""], &["secrets"], &[]),
+            rule(&["update"], &["apps"], &["deployments"], &["web"]),
+        ];
+        let paths =
+            Rule { verbs: vec!["get".into()], urls: vec!["/metrics".into()], ..Rule::default() };
+        let missing = missing_rules(&[], &[&wanted[..], &[paths]].concat());
+        assert_eq!(
+            rules_text(&missing),
+            "{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"list\"]}\n\
+             {APIGroups:[\"apps\"], Resources:[\"deployments\"], ResourceNames:[\"web\"], Verbs:[\"update\"]}\n\
+             {NonResourceURLs:[\"/metrics\"], Verbs:[\"get\"]}"
+        );
+    }
+
+    #[test]
+    fn a_rule_of_very_many_combinations_costs_no_more_than_its_size() {
+        let many: Vec<String> = (0..2000).map(|number| format!("x{number}")).collect();
+        let huge = Rule {
+            verbs: many.clone(),
+            groups: many.clone(),
+            resources: many.clone(),
+            names: many,
+            urls: Vec::new(),
+        };
+        let all = [rule(&["*"], &["*"], &["*"], &[])];
+        assert!(missing_rules(&all, std::slice::from_ref(&huge)).is_empty());
+        assert_eq!(missing_rules(&[], std::slice::from_ref(&huge)).len(), 1);
+    }
+
+    fn words(all: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {
+        let word = prop::sample::select(all).prop_map(str::to_owned);
+        prop::collection::vec(word, 0..3)
+    }
+
+    fn any_rule() -> impl Strategy<Value = Rule> {
+        let verbs = words(&["get", "list", "*"]);
+        let groups = words(&["", "apps", "*"]);
+        let resources = words(&["pods", "pods/log", "*/log", "*"]);
+        (verbs, groups, resources, words(&["a", "b"])).prop_map(
+            |(verbs, groups, resources, names)| Rule {
+                verbs,
+                groups,
+                resources,
+                names,
+                urls: Vec::new(),
+            },
+        )
+    }
+
+    proptest! {
+        /// Whoever gives only covered rules gives nothing that it could not do itself.
+        #[test]
+        fn covered_rules_allow_no_more(
+            owned in prop::collection::vec(any_rule(), 0..4),
+            wanted in prop::collection::vec(any_rule(), 0..3),
+        ) {
+            if missing_rules(&owned, &wanted).is_empty() {
+                for verb in ["get", "list", "delete"] {
+                    for group in ["", "apps", "batch"] {
+                        for (resource, subresource) in [("pods", ""), ("pods", "log"), ("nodes", "")] {
+                            for name in ["a", "b", "c", ""] {
+                                let request = Access::Resource { verb, group, resource, subresource, namespace: "n", name };
+                                let allows = |rules: &[Rule]| rules.iter().any(|rule| rule.allows(&request));
+                                prop_assert!(!allows(&wanted) || allows(&owned), "{request:?}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -74,7 +74,7 @@ pub fn plan<P: AsRef<Pod>>(
         }
         Err(why) => {
             next.status.disruptions_allowed = 0;
-            set_condition(&mut next.status, "SyncFailed", &why, now);
+            set_condition(&mut next.status, "SyncFailed", &why.to_string(), now);
             let message = format!("Failed to calculate the number of expected pods: {why}");
             let reason = "CalculateExpectedPodCountFailed";
             events.push((None, EventKind::Warning, reason, message));
@@ -119,11 +119,22 @@ struct Expected {
     unmanaged: bool,
 }
 
+/// Why the number of expected pods is not known. The budget says so in its condition until it or the pods change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum ExpectationError {
+    /// The controller of a pod is unknown or has no scale.
+    #[error("found no controllers for pod {0:?}")]
+    NoController(String),
+    /// A number of pods is neither a number nor a percentage.
+    #[error("{0:?} is not a percentage")]
+    NotPercentage(IntOrString),
+}
+
 fn expectation(
     budget: &PodDisruptionBudget,
     pods: &[&Pod],
     scale_of: impl Fn(&OwnerReference) -> Option<OwnerScale>,
-) -> Result<Expected, String> {
+) -> Result<Expected, ExpectationError> {
     let spec = &budget.spec;
     if let Some(unavailable) = &spec.max_unavailable {
         let (whole, unmanaged) = expected_scale(pods, scale_of)?;
@@ -148,7 +159,7 @@ fn expectation(
 fn expected_scale(
     pods: &[&Pod],
     scale_of: impl Fn(&OwnerReference) -> Option<OwnerScale>,
-) -> Result<(i32, bool), String> {
+) -> Result<(i32, bool), ExpectationError> {
     let mut scales: BTreeMap<String, i32> = BTreeMap::new();
     let (mut known, mut unmanaged) = (BTreeSet::new(), false);
     for pod in pods {
@@ -161,7 +172,7 @@ fn expected_scale(
         }
         let scale = scale_of(owner);
         let scale =
-            scale.ok_or_else(|| format!("found no controllers for pod {:?}", pod.metadata.name))?;
+            scale.ok_or_else(|| ExpectationError::NoController(pod.metadata.name.clone()))?;
         scales.insert(scale.uid, scale.replicas.max(0));
     }
     let whole = scales.values().fold(0i32, |sum, replicas| sum.saturating_add(*replicas));
@@ -169,12 +180,12 @@ fn expected_scale(
 }
 
 /// A number or a percentage of `whole`, rounded up.
-fn share(value: &IntOrString, whole: i32) -> Result<i32, String> {
+fn share(value: &IntOrString, whole: i32) -> Result<i32, ExpectationError> {
     let percent = match value {
         IntOrString::Int(number) => return Ok((*number).max(0)),
         IntOrString::String(text) => text.strip_suffix('%').and_then(|text| text.parse().ok()),
     };
-    let percent: i64 = percent.ok_or_else(|| format!("{value:?} is not a percentage"))?;
+    let percent: i64 = percent.ok_or_else(|| ExpectationError::NotPercentage(value.clone()))?;
     let part = i64::from(whole).saturating_mul(percent.max(0));
     let rounded = part.saturating_add(99).div_euclid(100);
     Ok(i32::try_from(rounded).unwrap_or(i32::MAX))

@@ -18,19 +18,25 @@ pub struct NodeRange {
     node_prefix_len: u8,
 }
 
+/// The cluster CIDR has no room for node CIDRs of this length, or for too many: another flag has to be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cluster} cannot be cut into ranges of /{node_prefix_len} for nodes")]
+pub struct NodeRangeError {
+    cluster: Cidr,
+    node_prefix_len: u8,
+}
+
 impl NodeRange {
     /// Node CIDRs of `node_prefix_len` bits; the default is 24, or 64 for IPv6.
     ///
     /// # Errors
     /// The node CIDRs would be larger than the cluster CIDR, longer than addresses, or more than 2^16.
-    pub fn new(cluster: Cidr, node_prefix_len: Option<u8>) -> Result<Self, String> {
+    pub fn new(cluster: Cidr, node_prefix_len: Option<u8>) -> Result<Self, NodeRangeError> {
         let (default, longest) = if cluster.is_ipv4() { (24, 32) } else { (64, 128) };
         let node_prefix_len = node_prefix_len.unwrap_or(default);
         let fits = (cluster.bits()..=longest).contains(&node_prefix_len);
         if !fits || node_prefix_len.saturating_sub(cluster.bits()) > 16 {
-            return Err(format!(
-                "{cluster} cannot be cut into ranges of /{node_prefix_len} for nodes"
-            ));
+            return Err(NodeRangeError { cluster, node_prefix_len });
         }
         Ok(Self { cluster, node_prefix_len })
     }
@@ -135,7 +141,7 @@ fn number(address: IpAddr) -> u128 {
 mod tests {
     use super::*;
 
-    fn range(cluster: &str, prefix_len: Option<u8>) -> Result<NodeRange, String> {
+    fn range(cluster: &str, prefix_len: Option<u8>) -> Result<NodeRange, NodeRangeError> {
         NodeRange::new(cluster.parse().unwrap(), prefix_len)
     }
 

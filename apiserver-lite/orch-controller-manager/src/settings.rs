@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_controllers::node_cidr::NodeRange;
+use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
 use apiserver_signers::certificates::authority::{Authority, AuthorityError};
 use apiserver_token::SigningKey;
@@ -89,7 +89,7 @@ pub struct ControllerManagerFlags {
     pub use_service_account_credentials: bool,
 
     /// Feature gates: `Name=true` or `Name=false`.
-    #[arg(long, value_name = "LIST", value_parser = parse_gates)]
+    #[arg(long, value_name = "LIST", value_parser = feature_gates::parse)]
     pub feature_gates: Option<BTreeMap<String, bool>>,
 
     /// Leader election.
@@ -168,10 +168,6 @@ const OUT_OF_SERVICE: &str = "NodeOutOfServiceVolumeDetach";
 /// The feature gate that stops token secrets from being created for every service account.
 const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
 
-fn parse_gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
-    feature_gates::parse(text).map_err(|error| error.to_string())
-}
-
 /// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
 pub struct Enabled(BTreeSet<&'static str>);
@@ -186,8 +182,8 @@ pub enum SettingsError {
     #[error("--feature-gates: {0}")]
     Gates(String),
     /// The node CIDRs cannot be allocated from the range.
-    #[error("--cluster-cidr: {0}")]
-    Range(String),
+    #[error("--cluster-cidr")]
+    Range(#[from] NodeRangeError),
     /// There is no range to allocate from.
     #[error("--allocate-node-cidrs needs --cluster-cidr")]
     NoRange,
@@ -284,8 +280,7 @@ impl ControllerManagerFlags {
             } else {
                 self.node_cidr_mask_size_ipv6
             };
-            NodeRange::new(*cluster, of_family.or(self.node_cidr_mask_size))
-                .map_err(SettingsError::Range)
+            Ok(NodeRange::new(*cluster, of_family.or(self.node_cidr_mask_size))?)
         };
         self.cluster_cidr.iter().map(range).collect()
     }

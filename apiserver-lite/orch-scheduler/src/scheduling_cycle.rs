@@ -27,7 +27,7 @@ use crate::storage_informers::StorageInformers;
 use crate::volumes::{BindingAnnotations, StorageSnapshot};
 use bind::FailureReason;
 use bind_volumes::NodeReservation;
-use select_node::{NodeChoice, StorageView, isolate_pod, select_node};
+use select_node::{NodeChoice, SelectError, StorageView, isolate_pod, select_node};
 
 /// How long a binding is assumed before the watch shows it. After that it must have been undone.
 const ASSUMED: Duration = Duration::from_secs(30);
@@ -231,7 +231,7 @@ impl Scheduler {
             Ok(choice) => choice,
             Err(why) => {
                 self.reserved.remove(&pod.uid);
-                let Some(why) = why else { return Err(Failure::Error) };
+                let SelectError::NoFeasibleNode(why) = why else { return Err(Failure::Error) };
                 self.report_failure(pod, FailureReason::Unschedulable, &why).await;
                 let waits_for_pods = pod.constraints.can_be_helped_by_pods();
                 return Err(if waits_for_pods {

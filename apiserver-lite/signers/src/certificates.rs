@@ -130,7 +130,7 @@ impl Certificates {
                 self.sign(request, &checked).await?
             }
             (true, Err(why)) if self.enabled.signing && self.authority.is_some() => {
-                self.fail(request, why).await?;
+                self.fail(request, why.to_string()).await?;
             }
             // Requests of other signers, and requests that a user has to approve.
             _ => {}

@@ -26,19 +26,30 @@ pub(super) struct StorageView<'a> {
     pub(super) annotations: &'a BindingAnnotations,
 }
 
+/// Why no node was selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SelectError {
+    /// No node is feasible, for the reasons of this message to users. The pod waits until something changes.
+    NoFeasibleNode(String),
+    /// The selection panicked, which users are not told. The pod is tried again after its back-off.
+    Panicked,
+}
+
 /// Selects the best node for the pod.
 ///
 /// # Errors
-/// The message of the event FailedScheduling: why no node is feasible.
+/// No node is feasible.
 pub(super) fn select_node(
     pod: &PodInfo,
     loads: &[NodeLoad],
     namespaces: &NamespaceLabels,
     storage_view: StorageView<'_>,
-) -> Result<NodeChoice, String> {
+) -> Result<NodeChoice, SelectError> {
     let StorageView { storage, annotations } = storage_view;
-    let refused_by_all =
-        |refusal: Refusal| summary(loads.len(), loads.iter().map(|_| vec![refusal.clone()]));
+    let refused_by_all = |refusal: Refusal| {
+        let refusals = loads.iter().map(|_| vec![refusal.clone()]);
+        SelectError::NoFeasibleNode(summary(loads.len(), refusals))
+    };
     let claims = ClaimRequirements::of(pod, storage, annotations).map_err(refused_by_all)?;
     if claims.is_used_by_another(pod, loads) {
         let why = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
@@ -60,20 +71,20 @@ pub(super) fn select_node(
     let candidates: Vec<&NodeLoad> = feasible.iter().map(|(_, load)| *load).collect();
     match select_best(pod, &candidates) {
         Some(nth) if nth < feasible.len() => Ok(feasible.swap_remove(nth).0),
-        _ => Err(summary(loads.len(), refusals)),
+        _ => Err(SelectError::NoFeasibleNode(summary(loads.len(), refusals))),
     }
 }
 
 /// Selects a node within a panic boundary: a panic fails this pod only, and without a message for users.
 pub(super) fn isolate_pod<T>(
     pod: &PodInfo,
-    select: impl FnOnce() -> Result<T, String>,
-) -> Result<T, Option<String>> {
+    select: impl FnOnce() -> Result<T, SelectError>,
+) -> Result<T, SelectError> {
     match isolate_sync(select) {
-        Ok(found) => found.map_err(Some),
+        Ok(found) => found,
         Err(panicked) => {
             tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "scheduling the pod panicked; retrying after its back-off");
-            Err(None)
+            Err(SelectError::Panicked)
         }
     }
 }
@@ -89,7 +100,7 @@ mod tests {
     use crate::pod_info::examples::{names, node, pod};
 
     /// Selects a node for a pod without claims.
-    fn select(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, String> {
+    fn select(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, SelectError> {
         let annotations = BindingAnnotations::new(names());
         let storage = StorageSnapshot::default();
         let storage_view = StorageView { storage: &storage, annotations: &annotations };
@@ -108,20 +119,22 @@ mod tests {
         assert_eq!(select(&pod("p", 100, 0), &loads), Ok(1));
         assert_eq!(
             select(&pod("p", 5000, 0), &loads).unwrap_err(),
-            "0/2 nodes are available: 2 Insufficient cpu."
+            SelectError::NoFeasibleNode("0/2 nodes are available: 2 Insufficient cpu.".into())
         );
         assert_eq!(
             select(&pod("p", 1, 0), &[]).unwrap_err(),
-            "no nodes available to schedule pods"
+            SelectError::NoFeasibleNode("no nodes available to schedule pods".into())
         );
     }
 
     #[test]
     fn a_pod_whose_handling_panics_fails_alone() {
         let pod = pod("p", 1, 1);
-        assert_eq!(isolate_pod(&pod, || -> Result<(), String> { panic!("hostile") }), Err(None));
+        let hostile = || -> Result<(), SelectError> { panic!("hostile") };
+        assert_eq!(isolate_pod(&pod, hostile), Err(SelectError::Panicked));
         assert_eq!(isolate_pod(&pod, || Ok(1)), Ok(1));
-        assert_eq!(isolate_pod(&pod, || Err::<(), _>("no".into())), Err(Some("no".into())));
+        let no = SelectError::NoFeasibleNode("no".into());
+        assert_eq!(isolate_pod(&pod, || Err::<(), _>(no.clone())), Err(no));
     }
 
     proptest! {

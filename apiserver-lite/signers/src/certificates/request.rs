@@ -49,6 +49,56 @@ pub struct CertificateRequest {
     pub key: SubjectPublicKeyInfo,
 }
 
+/// Why a request cannot be signed by any signer: its requester has to send another one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Too long.
+    #[error("spec.request: longer than {REQUEST_MAX} bytes")]
+    TooLong,
+    /// Another PEM block, or none.
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    BlockType,
+    /// The block is not base64, or there are two.
+    #[error("spec.request: not one PEM block of base64")]
+    Base64,
+    /// The block holds no certificate request.
+    #[error("spec.request: cannot parse the certificate request")]
+    Malformed,
+    /// The block holds more than the request.
+    #[error("spec.request: data after the certificate request")]
+    TrailingData,
+    /// Signed with SHA-1.
+    #[error("spec.request: signatures with SHA-1 are not supported")]
+    Sha1,
+    /// The RSA key is too short or too long.
+    #[error("spec.request: an RSA key of {0} bits, expected {least} to {most}", least = RSA_BITS.start(), most = RSA_BITS.end())]
+    RsaBits(usize),
+    /// The key is of another kind.
+    #[error("spec.request: the public key is of no supported kind")]
+    KeyKind,
+    /// Signed with another key.
+    #[error("spec.request: the signature is not that of the request's own key")]
+    Signature,
+    /// An attribute of the subject that is not known, by its object identifier.
+    #[error("subject attribute {0} is not supported")]
+    Attribute(String),
+    /// An attribute of the subject is no text.
+    #[error("the subject has an attribute that is no text")]
+    AttributeValue,
+    /// An attribute of the subject is there twice.
+    #[error("the subject has more than one {0:?}, which is not supported")]
+    RepeatedAttribute(DnType),
+    /// Too many alternative names.
+    #[error("more than {NAMES_MAX} subjectAltNames")]
+    TooManyNames,
+    /// An alternative name is of another kind.
+    #[error("a subjectAltName is of no supported kind")]
+    NameKind,
+    /// An address of a wrong length.
+    #[error("an IP subjectAltName of neither 4 nor 16 bytes")]
+    AddressLength,
+}
+
 impl RequestedNames {
     /// The common name; empty if there is none.
     pub fn common_name(&self) -> &str {
@@ -91,19 +141,16 @@ impl RequestedNames {
 /// Decodes a request.
 ///
 /// # Errors
-/// What is invalid, for the request's condition Failed.
-pub fn read(pem: &[u8]) -> Result<CertificateRequest, String> {
+/// What is invalid.
+pub fn read(pem: &[u8]) -> Result<CertificateRequest, ReadError> {
     let der = decode(pem)?;
     let parsed = X509CertificationRequest::from_der(&der);
-    let (rest, parsed) =
-        parsed.map_err(|_| "spec.request: cannot parse the certificate request")?;
+    let (rest, parsed) = parsed.map_err(|_| ReadError::Malformed)?;
     if !rest.is_empty() {
-        return Err("spec.request: data after the certificate request".to_owned());
+        return Err(ReadError::TrailingData);
     }
     let key = key_of(&parsed)?;
-    parsed.verify_signature().map_err(|_| {
-        "spec.request: the signature is not that of the request's own key".to_owned()
-    })?;
+    parsed.verify_signature().map_err(|_| ReadError::Signature)?;
     let mut asked = RequestedNames {
         subject: subject(&parsed.certification_request_info.subject)?,
         ..RequestedNames::default()
@@ -117,52 +164,45 @@ pub fn read(pem: &[u8]) -> Result<CertificateRequest, String> {
 }
 
 /// Decodes the only PEM block, which may be surrounded by white space.
-fn decode(pem: &[u8]) -> Result<Vec<u8>, String> {
+fn decode(pem: &[u8]) -> Result<Vec<u8>, ReadError> {
     if pem.len() > REQUEST_MAX {
-        return Err(format!("spec.request: longer than {REQUEST_MAX} bytes"));
+        return Err(ReadError::TooLong);
     }
     let text = std::str::from_utf8(pem).ok().map(str::trim_ascii);
     let body = text.and_then(|text| text.strip_prefix(BEGIN)?.strip_suffix(END));
-    let body = body.ok_or("PEM block type must be CERTIFICATE REQUEST")?;
+    let body = body.ok_or(ReadError::BlockType)?;
     // The decoder rejects anything but base64, including a second block.
     let body: String = body.split_ascii_whitespace().collect();
-    STANDARD.decode(body).map_err(|_| "spec.request: not one PEM block of base64".to_owned())
+    STANDARD.decode(body).map_err(|_| ReadError::Base64)
 }
 
 /// Decodes the key if its type is supported.
-fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo, String> {
+fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo, ReadError> {
     let info = &request.certification_request_info.subject_pki;
     let algorithm = &request.signature_algorithm.algorithm;
     if [oid::OID_PKCS1_SHA1WITHRSA, oid::OID_SHA1_WITH_RSA].contains(algorithm) {
-        return Err("spec.request: signatures with SHA-1 are not supported".to_owned());
+        return Err(ReadError::Sha1);
     }
     match info.parsed() {
         Ok(PublicKey::RSA(key)) if RSA_BITS.contains(&key.key_size()) => {}
-        Ok(PublicKey::RSA(key)) => {
-            let (bits, least, most) = (key.key_size(), RSA_BITS.start(), RSA_BITS.end());
-            return Err(format!(
-                "spec.request: an RSA key of {bits} bits, expected {least} to {most}"
-            ));
-        }
+        Ok(PublicKey::RSA(key)) => return Err(ReadError::RsaBits(key.key_size())),
         Ok(PublicKey::EC(_) | PublicKey::Unknown(_)) => {}
-        _ => return Err("spec.request: the public key is of no supported kind".to_owned()),
+        _ => return Err(ReadError::KeyKind),
     }
     // P-256, P-384 and Ed25519 besides RSA: signatures of other types cannot be verified.
-    SubjectPublicKeyInfo::from_der(info.raw)
-        .map_err(|_| "spec.request: the public key is of no supported kind".to_owned())
+    SubjectPublicKeyInfo::from_der(info.raw).map_err(|_| ReadError::KeyKind)
 }
 
 /// Decodes the known attributes, each with one value.
-fn subject(name: &X509Name<'_>) -> Result<Vec<(DnType, String)>, String> {
+fn subject(name: &X509Name<'_>) -> Result<Vec<(DnType, String)>, ReadError> {
     let mut subject: Vec<(DnType, String)> = Vec::new();
     for attribute in name.iter_attributes() {
-        let kind = attribute_kind(attribute.attr_type()).ok_or_else(|| {
-            format!("subject attribute {} is not supported", attribute.attr_type())
-        })?;
+        let kind = attribute_kind(attribute.attr_type())
+            .ok_or_else(|| ReadError::Attribute(attribute.attr_type().to_string()))?;
         let value = attribute.as_str().ok().filter(|text| !text.chars().any(char::is_control));
-        let value = value.ok_or("the subject has an attribute that is no text")?;
+        let value = value.ok_or(ReadError::AttributeValue)?;
         if subject.iter().any(|(other, _)| *other == kind) {
-            return Err(format!("the subject has more than one {kind:?}, which is not supported"));
+            return Err(ReadError::RepeatedAttribute(kind));
         }
         subject.push((kind, value.to_owned()));
     }
@@ -182,28 +222,28 @@ fn attribute_kind(kind: &Oid<'_>) -> Option<DnType> {
 }
 
 impl RequestedNames {
-    fn add(&mut self, name: &GeneralName<'_>) -> Result<(), String> {
+    fn add(&mut self, name: &GeneralName<'_>) -> Result<(), ReadError> {
         let counts = [self.dns.len(), self.addresses.len(), self.emails.len(), self.uris.len()];
         if counts.iter().sum::<usize>() >= NAMES_MAX {
-            return Err(format!("more than {NAMES_MAX} subjectAltNames"));
+            return Err(ReadError::TooManyNames);
         }
         match name {
             GeneralName::DNSName(name) => self.dns.push((*name).to_owned()),
             GeneralName::RFC822Name(name) => self.emails.push((*name).to_owned()),
             GeneralName::URI(name) => self.uris.push((*name).to_owned()),
             GeneralName::IPAddress(bytes) => self.addresses.push(address(bytes)?),
-            _ => return Err("a subjectAltName is of no supported kind".to_owned()),
+            _ => return Err(ReadError::NameKind),
         }
         Ok(())
     }
 }
 
-fn address(bytes: &[u8]) -> Result<IpAddr, String> {
+fn address(bytes: &[u8]) -> Result<IpAddr, ReadError> {
     if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
         return Ok(bytes.into());
     }
     let bytes = <[u8; 16]>::try_from(bytes);
-    Ok(bytes.map_err(|_| "an IP subjectAltName of neither 4 nor 16 bytes")?.into())
+    Ok(bytes.map_err(|_| ReadError::AddressLength)?.into())
 }
 
 #[cfg(test)]

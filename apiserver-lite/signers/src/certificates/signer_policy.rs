@@ -3,7 +3,7 @@
 use proto_api::certificates::v1::CertificateSigningRequest;
 use proto_api::names::Names;
 
-use super::request::{CertificateRequest, RequestedNames, read};
+use super::request::{CertificateRequest, ReadError, RequestedNames, read};
 
 /// The known signers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,20 @@ pub struct ApprovedRequest {
     pub request: CertificateRequest,
 }
 
+/// Why a signer must not sign a request: its requester has to send another one, or to another signer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No signer can sign it.
+    #[error(transparent)]
+    Unreadable(#[from] ReadError),
+    /// The signer does not certify these names, or not for this user.
+    #[error("{0}")]
+    Names(&'static str),
+    /// The signer does not certify these usages.
+    #[error("{0}")]
+    Usages(String),
+}
+
 const NODES: &str = "system:nodes";
 const NODE: &str = "system:node:";
 /// The group with all permissions, which no request may contain.
@@ -53,7 +67,7 @@ const SERVER: &str = "server auth";
 pub fn check_request(
     names: &Names,
     request: &CertificateSigningRequest,
-) -> Result<Option<ApprovedRequest>, String> {
+) -> Result<Option<ApprovedRequest>, PolicyError> {
     let spec = &request.spec;
     let checks = [
         (names.node_client_signer(), node_client as Check),
@@ -71,16 +85,16 @@ pub fn check_request(
 }
 
 /// Checks names, usages and requester by the signer's policy.
-type Check = fn(&RequestedNames, &[String], &str) -> Result<SignerKind, String>;
+type Check = fn(&RequestedNames, &[String], &str) -> Result<SignerKind, PolicyError>;
 
 fn node_client(
     asked: &RequestedNames,
     usages: &[String],
     user: &str,
-) -> Result<SignerKind, String> {
+) -> Result<SignerKind, PolicyError> {
     node(asked)?;
-    refuse(!asked.dns.is_empty(), "DNS subjectAltNames are not allowed")?;
-    refuse(!asked.addresses.is_empty(), "IP subjectAltNames are not allowed")?;
+    refuse_names(!asked.dns.is_empty(), "DNS subjectAltNames are not allowed")?;
+    refuse_names(!asked.addresses.is_empty(), "IP subjectAltNames are not allowed")?;
     only_hosts(asked)?;
     node_usages(usages, CLIENT)?;
     Ok(SignerKind::NodeClient(if user == asked.common_name() { Renewal::Yes } else { Renewal::No }))
@@ -90,64 +104,70 @@ fn node_serving(
     asked: &RequestedNames,
     usages: &[String],
     user: &str,
-) -> Result<SignerKind, String> {
+) -> Result<SignerKind, PolicyError> {
     node(asked)?;
-    refuse(asked.common_name() != user, "subject common name is not the user of the request")?;
+    refuse_names(
+        asked.common_name() != user,
+        "subject common name is not the user of the request",
+    )?;
     let hosts = asked.dns.len().saturating_add(asked.addresses.len());
-    refuse(hosts == 0, "DNS or IP subjectAltName is required")?;
+    refuse_names(hosts == 0, "DNS or IP subjectAltName is required")?;
     only_hosts(asked)?;
     node_usages(usages, SERVER)?;
     Ok(SignerKind::NodeServing)
 }
 
-fn client(asked: &RequestedNames, usages: &[String], _: &str) -> Result<SignerKind, String> {
-    refuse(asked.common_name().is_empty(), "subject common name is required")?;
+fn client(asked: &RequestedNames, usages: &[String], _: &str) -> Result<SignerKind, PolicyError> {
+    refuse_names(asked.common_name().is_empty(), "subject common name is required")?;
     not_masters(asked)?;
     let allowed = [CLIENT, SIGNATURE, ENCIPHERMENT];
     if let Some(other) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
-        return Err(format!("invalid usage for client certificate: {other}"));
+        return Err(PolicyError::Usages(format!("invalid usage for client certificate: {other}")));
     }
-    let has_client = usages.iter().any(|usage| usage == CLIENT);
-    refuse(!has_client, "missing required usage for client certificate: client auth")?;
+    if !usages.iter().any(|usage| usage == CLIENT) {
+        let missing = "missing required usage for client certificate: client auth";
+        return Err(PolicyError::Usages(missing.to_owned()));
+    }
     Ok(SignerKind::Client)
 }
 
 /// Names and usages are free, but the same CA signs client certificates that the API server trusts.
-fn legacy(asked: &RequestedNames, usages: &[String], _: &str) -> Result<SignerKind, String> {
+fn legacy(asked: &RequestedNames, usages: &[String], _: &str) -> Result<SignerKind, PolicyError> {
     not_masters(asked)?;
     match usages.iter().find(|usage| super::authority::usage(usage).is_none()) {
-        Some(unknown) => Err(format!("unrecognized usage: {unknown}")),
+        Some(unknown) => Err(PolicyError::Usages(format!("unrecognized usage: {unknown}"))),
         None => Ok(SignerKind::Legacy),
     }
 }
 
-fn node(asked: &RequestedNames) -> Result<(), String> {
-    refuse(asked.organization() != NODES, "subject organization is not system:nodes")?;
+fn node(asked: &RequestedNames) -> Result<(), PolicyError> {
+    refuse_names(asked.organization() != NODES, "subject organization is not system:nodes")?;
     let name = asked.common_name().strip_prefix(NODE).unwrap_or_default();
-    refuse(name.is_empty(), "subject common name does not begin with system:node:")
+    refuse_names(name.is_empty(), "subject common name does not begin with system:node:")
 }
 
-fn only_hosts(asked: &RequestedNames) -> Result<(), String> {
-    refuse(!asked.emails.is_empty(), "Email subjectAltNames are not allowed")?;
-    refuse(!asked.uris.is_empty(), "URI subjectAltNames are not allowed")
+fn only_hosts(asked: &RequestedNames) -> Result<(), PolicyError> {
+    refuse_names(!asked.emails.is_empty(), "Email subjectAltNames are not allowed")?;
+    refuse_names(!asked.uris.is_empty(), "URI subjectAltNames are not allowed")
 }
 
-fn not_masters(asked: &RequestedNames) -> Result<(), String> {
-    refuse(asked.organization() == MASTERS, "use of system:masters is not allowed")
+fn not_masters(asked: &RequestedNames) -> Result<(), PolicyError> {
+    refuse_names(asked.organization() == MASTERS, "use of system:masters is not allowed")
 }
 
 /// The usages must be `usage`, `digital signature` and optionally `key encipherment`.
-fn node_usages(usages: &[String], auth: &str) -> Result<(), String> {
+fn node_usages(usages: &[String], auth: &str) -> Result<(), PolicyError> {
     let has = |wanted: &str| usages.iter().any(|usage| usage == wanted);
     let known = [SIGNATURE, ENCIPHERMENT, auth];
     let other = usages.iter().any(|usage| !known.contains(&usage.as_str()));
-    let wrong = other || !has(SIGNATURE) || !has(auth);
-    let text = format!("usages did not match [{}]", known.join(" "));
-    refuse(wrong, &text)
+    if other || !has(SIGNATURE) || !has(auth) {
+        return Err(PolicyError::Usages(format!("usages did not match [{}]", known.join(" "))));
+    }
+    Ok(())
 }
 
-fn refuse(is_wrong: bool, why: &str) -> Result<(), String> {
-    if is_wrong { Err(why.to_owned()) } else { Ok(()) }
+fn refuse_names(are_wrong: bool, why: &'static str) -> Result<(), PolicyError> {
+    if are_wrong { Err(PolicyError::Names(why)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -194,7 +214,9 @@ pub(super) mod tests {
         CertificateSigningRequest { spec, ..CertificateSigningRequest::default() }
     }
 
-    fn check_signer(request: &CertificateSigningRequest) -> Result<Option<SignerKind>, String> {
+    fn check_signer(
+        request: &CertificateSigningRequest,
+    ) -> Result<Option<SignerKind>, PolicyError> {
         let checked = check_request(Names::new(Profile::Kubernetes), request)?;
         Ok(checked.map(|checked| checked.signer))
     }
@@ -255,7 +277,8 @@ pub(super) mod tests {
             (&legacy, MASTERS, "jane", &[], CLIENT, "system:masters is not allowed"),
             (&legacy, "devs", "jane", &[], "flying", "unrecognized usage: flying"),
         ] {
-            let error = check(signer, organization, name, hosts, auth).expect_err(expect);
+            let error =
+                check(signer, organization, name, hosts, auth).expect_err(expect).to_string();
             assert!(error.contains(expect), "{signer} {organization} {name} {hosts:?}: {error}");
         }
     }

@@ -79,7 +79,7 @@ fn a_short_rsa_key_is_refused() {
     // Made with `openssl req -new -newkey rsa:1024 -sha256 -subj /CN=short`, and with rsa:2048.
     let (short, long) = (include_str!("rsa-1024.pem"), include_str!("rsa-2048.pem"));
     let error = read(short.as_bytes()).expect_err("short");
-    assert!(error.contains("an RSA key of 1024 bits, expected 2048 to 8192"), "{error}");
+    assert!(error.to_string().contains("an RSA key of 1024 bits, expected 2048 to 8192"), "{error}");
     assert_eq!(read(long.as_bytes()).expect("long").asked.common_name(), "long");
 }
 
@@ -88,7 +88,7 @@ fn subjects_and_names_are_bounded() {
     let many: Vec<String> = (0..=NAMES_MAX).map(|nth| format!("n{nth}")).collect();
     let names = CertificateParams::new(many).expect("names").subject_alt_names;
     let text = pem("o", "n", |params| params.subject_alt_names = names);
-    assert!(read(text.as_bytes()).expect_err("many").contains("subjectAltNames"));
+    assert!(read(text.as_bytes()).expect_err("many").to_string().contains("subjectAltNames"));
     for kind in [DnType::CustomDnType(vec![2, 5, 4, 10]), DnType::CustomDnType(vec![1, 2, 3])] {
         let text = pem("devs", "n", |params| {
             params.distinguished_name.push(kind.clone(), "system:masters");

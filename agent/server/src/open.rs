@@ -14,7 +14,7 @@ use proto_client::{Client, ClientError};
 use proto_daemon::admin::AdminPages;
 
 use super::access::{Access, AccessRules, Anonymous, Authorization, Reviews, Tokens};
-use super::tls::{ServerTls, TlsError, TlsFiles};
+use super::tls::{ServerTls, ServingTlsError, TlsFiles};
 use super::view::NodeView;
 use super::{Server, Service, Switches};
 
@@ -76,7 +76,7 @@ pub struct Opening {
 pub enum OpenError {
     /// The certificates are not usable.
     #[error("cannot set up TLS of the HTTPS endpoint")]
-    Tls(#[source] TlsError),
+    Tls(#[source] ServingTlsError),
     /// The address cannot be bound.
     #[error("cannot listen at {address}")]
     Listen {

@@ -3,7 +3,7 @@
 //! Typed objects do not carry `apiVersion` and `kind` as fields: both follow from the Rust type and
 //! the naming profile, and are added and checked here.
 
-use crate::codec::json::{Key, Written};
+use crate::codec::json::{JsonKey, Written};
 use crate::codec::{Object, json};
 use crate::meta::v1::{ListMeta, ObjectMeta, PartialObjectMetadata};
 use crate::names::Names;
@@ -364,7 +364,7 @@ impl<'de, T: Kind> Visitor<'de> for TypedVisitor<T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TypedRead<T>, A::Error> {
         let mut read = TypedRead { type_meta: TypeMeta::default(), object: T::default() };
-        while let Some(Key(name)) = map.next_key()? {
+        while let Some(JsonKey(name)) = map.next_key()? {
             match &*name {
                 "apiVersion" => read.type_meta.api_version = json::read(&mut map, "apiVersion")?,
                 "kind" => read.type_meta.kind = json::read(&mut map, "kind")?,

@@ -23,7 +23,7 @@ use crate::metrics::RequestMetrics;
 use crate::params::{DeleteParams, ListParams};
 use crate::reloading_file::ReloadingFile;
 use crate::request;
-use crate::transport::{self, Pings, TlsError, Transport};
+use crate::transport::{self, ClientTlsError, Pings, Transport};
 
 /// Default deadline of a complete response.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -80,7 +80,7 @@ impl Client {
         config: &ClientConfig,
         names: &'static Names,
         user_agent: &str,
-    ) -> Result<Self, TlsError> {
+    ) -> Result<Self, ClientTlsError> {
         Self::with_pings(config, names, user_agent, Pings::default())
     }
 
@@ -89,7 +89,7 @@ impl Client {
         names: &'static Names,
         user_agent: &str,
         pings: Pings,
-    ) -> Result<Self, TlsError> {
+    ) -> Result<Self, ClientTlsError> {
         let authorization = match &config.credential {
             Credential::None => Authorization::None,
             Credential::Token(token) => secret_header(&format!("Bearer {}", token.trim())),
@@ -113,7 +113,7 @@ impl Client {
     }
 
     /// The same server and identity over a separate connection, for requests that must not wait behind others, such as heartbeats.
-    pub fn separate(&self) -> Result<Self, TlsError> {
+    pub fn separate(&self) -> Result<Self, ClientTlsError> {
         let user_agent = self.shared.user_agent.to_str().unwrap_or_default();
         let other = Self::new(&self.shared.config, self.shared.names, user_agent)?;
         Ok(Self { shared: other.shared, ..self.clone() })

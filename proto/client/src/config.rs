@@ -105,7 +105,7 @@ impl fmt::Debug for Credential {
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum ClientConfigError {
     /// A file cannot be read.
     #[error("cannot read {path}")]
     Read {
@@ -164,12 +164,12 @@ impl ClientConfig {
     pub fn in_cluster(
         names: &Names,
         environment: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, ClientConfigError> {
         let variable = |suffix: &str| {
             let name = format!("{}_{suffix}", names.api_service_env_prefix());
             environment(&name)
                 .filter(|value| !value.is_empty())
-                .ok_or(ConfigError::NotInCluster(name))
+                .ok_or(ClientConfigError::NotInCluster(name))
         };
         let (host, port) = (variable("SERVICE_HOST")?, variable("SERVICE_PORT")?);
         let host = if host.contains(':') { format!("[{host}]") } else { host };
@@ -190,8 +190,8 @@ impl ClientConfig {
 }
 
 /// Parses a server's URL: http or https, a host, no query.
-fn server(path: &Path, field: &str, text: &str) -> Result<Uri, ConfigError> {
-    let wrong = |problem: &str| ConfigError::Field {
+fn server(path: &Path, field: &str, text: &str) -> Result<Uri, ClientConfigError> {
+    let wrong = |problem: &str| ClientConfigError::Field {
         path: path.to_owned(),
         field: field.to_owned(),
         problem: problem.to_owned(),

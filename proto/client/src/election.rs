@@ -95,15 +95,17 @@ pub enum Election {
 
 impl Election {
     /// Records the outcome of an attempt that was sent at `asked` and answered at `now`.
-    pub fn tried(&mut self, outcome: &Outcome, times: Times, asked: Instant, now: Instant) {
+    pub fn tried(&mut self, outcome: &AttemptOutcome, times: Times, asked: Instant, now: Instant) {
         let in_time = now.saturating_duration_since(asked) < times.renew_deadline;
         *self = match (&self, outcome) {
             (Self::Lost, _) => Self::Lost,
             // Such a late response says nothing about the present.
-            (Self::Waiting, Outcome::Held) if in_time => Self::Leading { renewed: asked },
+            (Self::Waiting, AttemptOutcome::Held) if in_time => Self::Leading { renewed: asked },
             (Self::Waiting, _) => Self::Waiting,
-            (Self::Leading { .. }, Outcome::Held) if in_time => Self::Leading { renewed: asked },
-            (Self::Leading { .. }, Outcome::OfAnother) => Self::Lost,
+            (Self::Leading { .. }, AttemptOutcome::Held) if in_time => {
+                Self::Leading { renewed: asked }
+            }
+            (Self::Leading { .. }, AttemptOutcome::OfAnother) => Self::Lost,
             (Self::Leading { renewed }, _) if is_over(*renewed, times, now) => Self::Lost,
             (Self::Leading { renewed }, _) => Self::Leading { renewed: *renewed },
         };
@@ -126,7 +128,7 @@ fn is_over(renewed: Instant, times: Times, now: Instant) -> bool {
 
 /// The outcome of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// The lease is this instance's and was written.
     Held,
     /// The lease is another's.
@@ -275,8 +277,8 @@ impl Candidate {
         let outcome = match tried {
             Ok(Ok(outcome)) => {
                 self.status.done(match outcome {
-                    Outcome::Held => "leading",
-                    Outcome::OfAnother | Outcome::Unknown => "another leads",
+                    AttemptOutcome::Held => "leading",
+                    AttemptOutcome::OfAnother | AttemptOutcome::Unknown => "another leads",
                 });
                 outcome
             }
@@ -284,21 +286,21 @@ impl Candidate {
                 let cause = chain(&error);
                 tracing::warn!(lease = self.holder.lease, error = cause, "lease not renewed");
                 self.status.failed(cause);
-                Outcome::Unknown
+                AttemptOutcome::Unknown
             }
             Err(_) => {
                 // Packets of this connection may be lost.
                 self.api.client().reconnect();
                 self.claimant.forget();
                 self.status.failed("no answer in time");
-                Outcome::Unknown
+                AttemptOutcome::Unknown
             }
         };
         self.election.tried(&outcome, self.times, asked, Instant::now());
     }
 
     /// One read, unless the lease is known to be held, and one write if it is held by this instance or free.
-    async fn attempt(&mut self) -> Result<Outcome, ClientError> {
+    async fn attempt(&mut self) -> Result<AttemptOutcome, ClientError> {
         if !self.claimant.is_held_by(&self.holder) {
             let lease = self.api.find(&self.holder.lease).await?;
             self.claimant.saw(lease, Instant::now());
@@ -306,21 +308,21 @@ impl Candidate {
         let params = WriteParams::default();
         let claim = self.claimant.claim(&self.holder, wall_clock(), Instant::now());
         let written = match claim {
-            Claim::Wait { .. } => return Ok(Outcome::OfAnother),
+            Claim::Wait { .. } => return Ok(AttemptOutcome::OfAnother),
             Claim::Create(lease) => self.api.create(&lease, &params).await,
             Claim::Update(lease) => self.api.update(&lease, &params).await,
         };
         match written {
             Ok(lease) => {
                 self.claimant.saw(Some(lease), Instant::now());
-                Ok(Outcome::Held)
+                Ok(AttemptOutcome::Held)
             }
             Err(error) => {
                 if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
                     // Another write came first; it is read at the next attempt.
                     tracing::debug!(error = chain(&error), "the lease has changed");
                     self.claimant.forget();
-                    return Ok(Outcome::Unknown);
+                    return Ok(AttemptOutcome::Unknown);
                 }
                 Err(error)
             }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::params::{Patch, WriteParams};
-use correlate::{Correlator, EventReport, Verdict};
+use correlate::{Correlator, EventDecision, EventReport};
 
 /// Events that wait to be written; more are dropped and counted. A full node's pods, all made at once.
 const QUEUE_LEN_MAX: usize = 1024;
@@ -178,7 +178,7 @@ impl Writer {
             };
             let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
             let verdict = correlator.take(said, at);
-            if verdict == Verdict::Silence {
+            if verdict == EventDecision::Silence {
                 continue;
             }
             rate.take(began.elapsed());
@@ -209,7 +209,7 @@ struct EventWriter {
 }
 
 impl EventWriter {
-    async fn write(&self, verdict: Verdict, now: Duration) {
+    async fn write(&self, verdict: EventDecision, now: Duration) {
         for failure in 1..=TRIES_MAX {
             let Err(error) = self.write_once(&verdict, now).await else { return };
             if !error.is_retryable() || failure == TRIES_MAX {
@@ -220,11 +220,11 @@ impl EventWriter {
         }
     }
 
-    async fn write_once(&self, verdict: &Verdict, now: Duration) -> Result<(), ClientError> {
+    async fn write_once(&self, verdict: &EventDecision, now: Duration) -> Result<(), ClientError> {
         let (said, name, count) = match verdict {
-            Verdict::Silence => return Ok(()),
-            Verdict::Create { said, name } => (said, name, 1),
-            Verdict::Count { said, name, count } => (said, name, *count),
+            EventDecision::Silence => return Ok(()),
+            EventDecision::Create { said, name } => (said, name, 1),
+            EventDecision::Count { said, name, count } => (said, name, *count),
         };
         let api = self.client.within::<Event>(namespace(&said.about));
         if count > 1 {

@@ -89,14 +89,14 @@ impl Question for Page {
 }
 
 /// The clients for token reviews and for access reviews.
-pub struct Asked {
+pub struct ReviewClients {
     /// For token reviews.
     pub tokens: Client,
     /// For subject access reviews.
     pub access: Client,
 }
 
-impl Reviews for Asked {
+impl Reviews for ReviewClients {
     fn token<'a>(
         &'a self,
         token: &'a str,

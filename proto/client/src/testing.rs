@@ -35,11 +35,11 @@ pub(crate) fn names() -> &'static Names {
 /// The other end of every connection.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    requests: mpsc::UnboundedReceiver<Asked>,
+    requests: mpsc::UnboundedReceiver<ReceivedRequest>,
 }
 
 /// A request that waits for its response.
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     /// `GET /path?query`.
     pub(crate) line: String,
     pub(crate) headers: HeaderMap,
@@ -98,13 +98,13 @@ impl Server {
     }
 
     /// The next request.
-    pub(crate) async fn asked(&mut self) -> Asked {
+    pub(crate) async fn asked(&mut self) -> ReceivedRequest {
         let next = tokio::time::timeout(PATIENCE, self.requests.recv()).await;
         next.expect("a request in time").expect("server runs")
     }
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) fn reply(self, status: u16, body: &Value) {
         let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {}).boxed();
         self.respond(status, "application/json", body);
@@ -173,7 +173,7 @@ impl<S: futures_util::Stream + Unpin> futures_util::Stream for SyncStream<S> {
 
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    asked: mpsc::UnboundedSender<Asked>,
+    asked: mpsc::UnboundedSender<ReceivedRequest>,
     peer: Option<CertificateDer<'static>>,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
@@ -184,7 +184,7 @@ async fn serve(
             let path = head.uri.path_and_query().map_or("", |path| path.as_str());
             let line = format!("{} {path}", head.method);
             let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            let _ = asked.send(Asked { line, headers: head.headers, body, peer, answer });
+            let _ = asked.send(ReceivedRequest { line, headers: head.headers, body, peer, answer });
             // If a test drops a request without a response, the connection hangs.
             match answered.await {
                 Ok(response) => Ok::<_, Infallible>(response),

@@ -21,7 +21,7 @@ use crate::config::ClientConfig;
 pub use dial::DialError;
 use dial::{Dialed, Endpoint};
 use proto_daemon::write_coalescing::CoalescingStream;
-pub use tls::TlsError;
+pub use tls::ClientTlsError;
 use tls::{Generation, TlsSource};
 
 pub(crate) type Body = Full<Bytes>;
@@ -108,7 +108,7 @@ enum Sender {
 }
 
 impl Transport {
-    pub(crate) fn new(config: &ClientConfig, pings: Pings) -> Result<Self, TlsError> {
+    pub(crate) fn new(config: &ClientConfig, pings: Pings) -> Result<Self, ClientTlsError> {
         let endpoint = Endpoint::of(&config.server);
         let tls = match config.server.scheme_str() {
             Some("https") => Some(TlsSource::new(&config.tls, &endpoint.host)?),

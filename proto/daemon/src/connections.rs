@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::panics::IsolatedExecutor;
-use admission::{Admission, Bounds, Peer, Verdict};
+use admission::{AdmissionDecision, Bounds, ConnectionAdmission, Peer};
 use held::{Counted, Held};
 
 /// Limits of a server's connections.
@@ -115,7 +115,7 @@ pub struct Connections {
 
 #[derive(Debug)]
 struct Open {
-    admission: Admission,
+    admission: ConnectionAdmission,
     /// Closes a connection that was replaced.
     closers: HashMap<u64, CancellationToken>,
 }
@@ -134,7 +134,8 @@ impl Connections {
     /// Without any connection. `closed` counts those that are refused or closed early ([`closed_counter`]).
     #[must_use]
     pub fn new(limits: Limits, closed: Option<IntCounterVec>) -> Arc<Self> {
-        let open = Open { admission: Admission::new(limits.bounds), closers: HashMap::new() };
+        let open =
+            Open { admission: ConnectionAdmission::new(limits.bounds), closers: HashMap::new() };
         Arc::new(Self { limits, open: Mutex::new(open), closed })
     }
 
@@ -162,12 +163,12 @@ impl Connections {
     pub fn admit(self: &Arc<Self>, address: SocketAddr) -> Option<Connection> {
         let mut open = self.open();
         let id = match open.admission.admit(Peer::of(address.ip())) {
-            Verdict::Admitted(id) => id,
-            Verdict::Replacing { id, closed } => {
+            AdmissionDecision::Admitted(id) => id,
+            AdmissionDecision::Replacing { id, closed } => {
                 self.close(&mut open, closed);
                 id
             }
-            Verdict::Refused => {
+            AdmissionDecision::Refused => {
                 self.count(Reason::Full);
                 return None;
             }

@@ -31,7 +31,7 @@ pub struct Status {
     #[serde(serialize_with = "optional_time")]
     pub ended: Option<SystemTime>,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: TaskOutcome,
     /// Runs begun since the start of the program.
     pub runs: u64,
     /// Runs that failed.
@@ -41,7 +41,7 @@ pub struct Status {
 /// How a task's last run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Outcome {
+pub enum TaskOutcome {
     /// It has not run yet.
     Idle,
     /// It has not ended yet.
@@ -69,7 +69,7 @@ impl StatusBoard {
                 reason: String::new(),
                 started: None,
                 ended: None,
-                outcome: Outcome::Idle,
+                outcome: TaskOutcome::Idle,
                 runs: 0,
                 failures: 0,
             };
@@ -94,11 +94,11 @@ impl StatusBoard {
         let mut text = String::new();
         for (name, status) in self.snapshot() {
             let outcome = match &status.outcome {
-                Outcome::Idle => "idle".to_owned(),
-                Outcome::Running => "running".to_owned(),
-                Outcome::Done(what) if what.is_empty() => "done".to_owned(),
-                Outcome::Done(what) => format!("done ({what})"),
-                Outcome::Failed(why) => format!("failed ({why})"),
+                TaskOutcome::Idle => "idle".to_owned(),
+                TaskOutcome::Running => "running".to_owned(),
+                TaskOutcome::Done(what) if what.is_empty() => "done".to_owned(),
+                TaskOutcome::Done(what) => format!("done ({what})"),
+                TaskOutcome::Failed(why) => format!("failed ({why})"),
             };
             let time = |time: Option<SystemTime>| time.map_or_else(|| "-".to_owned(), rfc3339);
             // Writing to a String cannot fail.
@@ -123,7 +123,7 @@ impl TaskStatus {
             status.reason = reason.into();
             status.started = Some(SystemTime::now());
             status.ended = None;
-            status.outcome = Outcome::Running;
+            status.outcome = TaskOutcome::Running;
             status.runs += 1;
         });
     }
@@ -132,7 +132,7 @@ impl TaskStatus {
     pub fn done(&self, what: impl Into<String>) {
         self.change(|status| {
             status.ended = Some(SystemTime::now());
-            status.outcome = Outcome::Done(what.into());
+            status.outcome = TaskOutcome::Done(what.into());
         });
     }
 
@@ -140,7 +140,7 @@ impl TaskStatus {
     pub fn failed(&self, why: impl Into<String>) {
         self.change(|status| {
             status.ended = Some(SystemTime::now());
-            status.outcome = Outcome::Failed(why.into());
+            status.outcome = TaskOutcome::Failed(why.into());
             status.failures += 1;
         });
     }
@@ -182,12 +182,12 @@ mod tests {
     fn a_task_s_last_run_shows_until_its_handle_is_gone() {
         let board = StatusBoard::default();
         let task = board.task("lease");
-        assert_eq!(board.snapshot()["lease"].outcome, Outcome::Idle);
+        assert_eq!(board.snapshot()["lease"].outcome, TaskOutcome::Idle);
         task.started("renew");
         task.failed("no route");
         task.started("retry");
         let status = board.snapshot()["lease"].clone();
-        assert_eq!((status.outcome, status.runs, status.failures), (Outcome::Running, 2, 1));
+        assert_eq!((status.outcome, status.runs, status.failures), (TaskOutcome::Running, 2, 1));
         assert_eq!((status.reason.as_str(), status.ended), ("retry", None));
         task.done("renewed");
         assert!(board.text().starts_with("lease: done (renewed); reason: retry; started 2"));

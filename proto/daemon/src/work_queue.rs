@@ -34,8 +34,8 @@ fn after(delay: Duration) -> Instant {
 }
 
 /// The name of a unit of work, for example namespace and name.
-pub trait Key: Clone + Ord + Debug + Send + 'static {}
-impl<K: Clone + Ord + Debug + Send + 'static> Key for K {}
+pub trait WorkKey: Clone + Ord + Debug + Send + 'static {}
+impl<K: Clone + Ord + Debug + Send + 'static> WorkKey for K {}
 
 /// The queue. Cheap to clone; all clones are one queue.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct Shared<K> {
 
 /// One key while it is processed. Dropping it without a result counts as a failure, so no key is lost.
 #[derive(Debug)]
-pub struct Work<K: Key> {
+pub struct Work<K: WorkKey> {
     queue: WorkQueue<K>,
     key: K,
     has_result: bool,
@@ -62,13 +62,13 @@ impl<K> Clone for WorkQueue<K> {
     }
 }
 
-impl<K: Key> Default for WorkQueue<K> {
+impl<K: WorkKey> Default for WorkQueue<K> {
     fn default() -> Self {
         Self::new(Backoff::OBJECT)
     }
 }
 
-impl<K: Key> WorkQueue<K> {
+impl<K: WorkKey> WorkQueue<K> {
     /// An empty queue; failed keys are retried after `retry`.
     pub fn new(retry: Backoff) -> Self {
         let shared = Shared { schedule: Mutex::default(), changed: Notify::new(), retry };
@@ -120,7 +120,7 @@ impl<K: Key> WorkQueue<K> {
     }
 }
 
-impl<K: Key> Work<K> {
+impl<K: WorkKey> Work<K> {
     /// The key.
     pub fn key(&self) -> &K {
         &self.key
@@ -140,7 +140,7 @@ impl<K: Key> Work<K> {
     }
 }
 
-impl<K: Key> Drop for Work<K> {
+impl<K: WorkKey> Drop for Work<K> {
     fn drop(&mut self) {
         if !self.has_result {
             let retry = self.queue.0.retry;
@@ -159,7 +159,7 @@ pub async fn run_workers<K, E, F, Fut>(
     drain: DrainWatch,
     work: F,
 ) where
-    K: Key + Sync,
+    K: WorkKey + Sync,
     E: std::error::Error + Send + 'static,
     F: Fn(K) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = Result<Option<Duration>, E>> + Send,

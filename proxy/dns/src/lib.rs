@@ -14,4 +14,4 @@ pub mod resolv_conf;
 
 mod address_owners;
 mod zone;
-pub use zone::{Outcome, Reply, Zone, ZoneError};
+pub use zone::{Reply, Resolution, Zone, ZoneError};

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! and PTR for addresses of Services and of headless Services' endpoints. Other names are resolved upstream
-//! ([`Outcome::Elsewhere`]). The cost of a change follows the change; the cost of a query follows its response.
+//! ([`Resolution::Elsewhere`]). The cost of a change follows the change; the cost of a query follows its response.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ pub struct ZoneError(String);
 
 /// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Resolution {
     /// A response.
     Answered(Reply),
     /// A CNAME to a name outside the zone: the response begins with these records.
@@ -237,11 +237,11 @@ impl Zone {
     }
 
     /// Resolves a query. `turn` rotates the addresses, so that clients do not all use the first one.
-    pub fn ask(&self, query: &Query, turn: usize) -> Outcome {
+    pub fn ask(&self, query: &Query, turn: usize) -> Resolution {
         if query.query_class != DNSClass::IN
             || matches!(query.query_type, RecordType::AXFR | RecordType::IXFR)
         {
-            return Outcome::Answered(Reply::refused());
+            return Resolution::Answered(Reply::refused());
         }
         let mut records = Vec::new();
         let mut name = query.name.clone();
@@ -253,20 +253,20 @@ impl Zone {
                     // A query for CNAME itself does not follow it.
                     if matches!(query.query_type, RecordType::CNAME | RecordType::ANY) {
                         let reply = Reply { answers: records, ..self.existing(Vec::new()) };
-                        return Outcome::Answered(Reply { authorities: Vec::new(), ..reply });
+                        return Resolution::Answered(Reply { authorities: Vec::new(), ..reply });
                     }
                     name = target;
                 }
-                NameLookup::Elsewhere if records.is_empty() => return Outcome::Elsewhere,
-                NameLookup::Elsewhere => return Outcome::Continues { records, target: name },
+                NameLookup::Elsewhere if records.is_empty() => return Resolution::Elsewhere,
+                NameLookup::Elsewhere => return Resolution::Continues { records, target: name },
                 NameLookup::Reply(mut reply) => {
                     records.append(&mut reply.answers);
-                    return Outcome::Answered(Reply { answers: records, ..reply });
+                    return Resolution::Answered(Reply { answers: records, ..reply });
                 }
             }
         }
         let code = ResponseCode::ServFail;
-        Outcome::Answered(Reply { code, answers: records, ..Reply::refused() })
+        Resolution::Answered(Reply { code, answers: records, ..Reply::refused() })
     }
 
     fn look_up(&self, name: &Name, kind: RecordType, turn: usize) -> NameLookup {

@@ -22,6 +22,6 @@ mod upstream;
 
 pub use metrics::NameMetrics;
 pub use resolver::Resolver;
-pub use server::{Admission, BindError, Listener};
+pub use server::{BindError, ClientFilter, Listener};
 pub use shared::SharedZone;
 pub use upstream::{UpstreamError, Upstreams};

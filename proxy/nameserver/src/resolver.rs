@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, Record};
 use proto_daemon::exit::chain;
-use proxy_dns::Outcome;
+use proxy_dns::Resolution;
 use proxy_dns::cache::{Cache, CacheKey, CacheLimits};
 use proxy_dns::message::{Request, answer, dnssec_ok, foreign_answer, own_answer, question};
 use tokio::sync::watch;
@@ -70,11 +70,13 @@ impl Resolver {
         if !self.zone.is_complete() {
             return None;
         }
-        let outcome = self.outcome(request);
-        match outcome {
-            Outcome::Answered(reply) => Some(own_answer(&request.message, reply)),
-            Outcome::Elsewhere => self.answer_from_cache(request, &request.query.name, Vec::new()),
-            Outcome::Continues { records, target } => {
+        let resolution = self.resolution(request);
+        match resolution {
+            Resolution::Answered(reply) => Some(own_answer(&request.message, reply)),
+            Resolution::Elsewhere => {
+                self.answer_from_cache(request, &request.query.name, Vec::new())
+            }
+            Resolution::Continues { records, target } => {
                 self.answer_from_cache(request, &target, records)
             }
         }
@@ -86,14 +88,16 @@ impl Resolver {
             // NXDOMAIN would be believed and cached.
             return answer(&request.message, ResponseCode::ServFail);
         }
-        match self.outcome(request) {
-            Outcome::Answered(reply) => own_answer(&request.message, reply),
-            Outcome::Elsewhere => self.forward(request, &request.query.name, Vec::new()).await,
-            Outcome::Continues { records, target } => self.forward(request, &target, records).await,
+        match self.resolution(request) {
+            Resolution::Answered(reply) => own_answer(&request.message, reply),
+            Resolution::Elsewhere => self.forward(request, &request.query.name, Vec::new()).await,
+            Resolution::Continues { records, target } => {
+                self.forward(request, &target, records).await
+            }
         }
     }
 
-    fn outcome(&self, request: &Request) -> Outcome {
+    fn resolution(&self, request: &Request) -> Resolution {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         self.zone.read().ask(&request.query, turn)
     }

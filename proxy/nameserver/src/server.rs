@@ -44,7 +44,7 @@ pub struct BindError {
 }
 
 /// Whether a client may query.
-pub type Admission = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+pub type ClientFilter = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// The UDP and TCP sockets of an address.
 #[derive(Debug)]
@@ -71,13 +71,13 @@ impl Listener {
     }
 
     /// Serves admitted clients. Ends only when dropped; queries under way then get no response.
-    pub async fn run(self, resolver: Arc<Resolver>, admission: Admission) {
-        let datagrams = datagrams(self.udp, resolver.clone(), admission.clone());
-        tokio::join!(datagrams, streams(self.tcp, resolver, admission));
+    pub async fn run(self, resolver: Arc<Resolver>, client_filter: ClientFilter) {
+        let datagrams = datagrams(self.udp, resolver.clone(), client_filter.clone());
+        tokio::join!(datagrams, streams(self.tcp, resolver, client_filter));
     }
 }
 
-async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: Admission) {
+async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, client_filter: ClientFilter) {
     let limiter = ClientLimiter::new(WAITING_MAX, WAITING_EACH_MAX);
     let mut tasks = tokio::task::JoinSet::new();
     let mut buffer = vec![0; QUESTION_LEN];
@@ -94,7 +94,7 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
             }
         };
         let started = Instant::now();
-        if !admission(from.ip()) {
+        if !client_filter(from.ip()) {
             resolver.metrics().turned_away.with_label_values(&["source"]).inc();
             continue;
         }
@@ -159,7 +159,7 @@ fn count(resolver: &Resolver, message: &Message, started: Instant) {
     metrics.seconds.observe(started.elapsed().as_secs_f64());
 }
 
-async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admission) {
+async fn streams(listener: TcpListener, resolver: Arc<Resolver>, client_filter: ClientFilter) {
     let limiter = ClientLimiter::new(STREAMS_MAX, STREAMS_EACH_MAX);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
@@ -172,7 +172,7 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admi
                 continue;
             }
         };
-        if !admission(from.ip()) {
+        if !client_filter(from.ip()) {
             resolver.metrics().turned_away.with_label_values(&["source"]).inc();
             continue;
         }

@@ -13,7 +13,7 @@ pub enum BuildError {
     NoClientConfig,
     /// The kubeconfig is invalid.
     #[error("load the client configuration")]
-    ClientConfig(#[source] proto_client::config::ConfigError),
+    ClientConfig(#[source] proto_client::config::ClientConfigError),
     /// `--master` is not a URL.
     #[error("--master {0:?} is not a URL")]
     Master(String),

@@ -17,7 +17,7 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use proxy_dns::{Zone, ZoneError, resolv_conf};
 use proxy_nameserver::{
-    Admission, BindError, Listener, NameMetrics, Resolver, SharedZone, Upstreams,
+    BindError, ClientFilter, Listener, NameMetrics, Resolver, SharedZone, Upstreams,
 };
 use proxy_rules::model::{
     Cidr, EndpointState, LocalEndpoint, LocalSlice, Locality, Protocol, ServiceId, SlicePort,
@@ -111,13 +111,13 @@ impl Nameserver {
         let upstreams = Upstreams::new(self.upstreams(&at).await);
         let resolver = Arc::new(Resolver::new(self.zone.clone(), upstreams, self.metrics.clone()));
         let local = Arc::new(RwLock::new(local));
-        let admission = admission(self.pods.clone(), local.clone());
+        let client_filter = client_filter(self.pods.clone(), local.clone());
         let mut listening = JoinSet::new();
         let mut failures = 0;
         loop {
             if listening.is_empty() {
                 self.status.started("listen");
-                match self.listen(&at, &resolver, &admission, &mut listening).await {
+                match self.listen(&at, &resolver, &client_filter, &mut listening).await {
                     Ok(()) => {
                         failures = 0;
                         self.status
@@ -154,7 +154,7 @@ impl Nameserver {
         &self,
         at: &[IpAddr],
         resolver: &Arc<Resolver>,
-        admission: &Admission,
+        client_filter: &ClientFilter,
         listening: &mut JoinSet<()>,
     ) -> Result<(), BindError> {
         let mut listeners = Vec::new();
@@ -162,7 +162,7 @@ impl Nameserver {
             listeners.push(Listener::bind(SocketAddr::new(*address, self.settings.port)).await?);
         }
         for listener in listeners {
-            listening.spawn(listener.run(resolver.clone(), admission.clone()));
+            listening.spawn(listener.run(resolver.clone(), client_filter.clone()));
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ fn slices(names: &Names, at: &[IpAddr], port: u16) -> SlicePair {
 
 /// Pods and this node may query. If the cluster CIDRs are not configured, all private addresses may: the socket is
 /// bound to the node's address and must not serve the internet.
-fn admission(pods: Vec<Cidr>, local: Arc<RwLock<BTreeSet<IpAddr>>>) -> Admission {
+fn client_filter(pods: Vec<Cidr>, local: Arc<RwLock<BTreeSet<IpAddr>>>) -> ClientFilter {
     let private = || PRIVATE.iter().filter_map(|block| block.parse().ok()).collect();
     let blocks: Vec<Cidr> = if pods.is_empty() { private() } else { pods };
     Arc::new(move |from| {
@@ -241,7 +241,7 @@ mod tests {
         let local = Arc::new(RwLock::new(BTreeSet::from(["203.0.113.5".parse().unwrap()])));
         let may = |pods: &[&str], from: &str| {
             let pods = pods.iter().map(|block| block.parse().unwrap()).collect();
-            admission(pods, local.clone())(from.parse().unwrap())
+            client_filter(pods, local.clone())(from.parse().unwrap())
         };
         for (pods, from, expected) in [
             (&["10.244.0.0/16"][..], "10.244.3.4", true),

@@ -26,7 +26,7 @@ pub mod dns_request {
 
     use proto_api::core::v1::Service;
     use proxy_dns::model::name_service;
-    use proxy_dns::{Outcome, Zone};
+    use proxy_dns::{Resolution, Zone};
 
     use super::*;
 
@@ -58,11 +58,11 @@ pub mod dns_request {
         let limit = message::datagram_limit(&request.message);
         let zone = zone().expect("a zone");
         let (first, name) = match zone.ask(&request.query, 1) {
-            Outcome::Answered(reply) => {
+            Resolution::Answered(reply) => {
                 return said(message::own_answer(&request.message, reply), limit);
             }
-            Outcome::Continues { records, target } => (records, target),
-            Outcome::Elsewhere => (Vec::new(), request.query.name().clone()),
+            Resolution::Continues { records, target } => (records, target),
+            Resolution::Elsewhere => (Vec::new(), request.query.name().clone()),
         };
         let question = message::question(9, &name, &request);
         let bytes = question.to_vec().expect("a question that was read can be asked");

@@ -140,24 +140,24 @@ pub(crate) fn unmarked<E: serde::de::Error>(error: E) -> E {
 const PATH: char = '\u{1}';
 
 /// A key of a JSON object, borrowed where the reader allows.
-pub(crate) struct Key<'de>(pub(crate) Cow<'de, str>);
+pub(crate) struct JsonKey<'de>(pub(crate) Cow<'de, str>);
 
-impl<'de> Deserialize<'de> for Key<'de> {
+impl<'de> Deserialize<'de> for JsonKey<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct KeyVisitor;
         impl<'de> Visitor<'de> for KeyVisitor {
-            type Value = Key<'de>;
+            type Value = JsonKey<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a field name")
             }
 
-            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Key<'de>, E> {
-                Ok(Key(Cow::Borrowed(name)))
+            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<JsonKey<'de>, E> {
+                Ok(JsonKey(Cow::Borrowed(name)))
             }
 
-            fn visit_str<E>(self, name: &str) -> Result<Key<'de>, E> {
-                Ok(Key(Cow::Owned(name.to_owned())))
+            fn visit_str<E>(self, name: &str) -> Result<JsonKey<'de>, E> {
+                Ok(JsonKey(Cow::Owned(name.to_owned())))
             }
         }
         from.deserialize_identifier(KeyVisitor)
@@ -215,7 +215,7 @@ impl<'de, T: Object> Visitor<'de> for ObjectVisitor<T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
         let mut value = T::default();
-        while let Some(Key(name)) = map.next_key()? {
+        while let Some(JsonKey(name)) = map.next_key()? {
             if !value.read_field(&name, &mut map)? {
                 map.next_value::<serde::de::IgnoredAny>()?;
             }

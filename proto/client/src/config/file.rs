@@ -9,7 +9,7 @@ use proto_api::yaml;
 use serde::Deserialize;
 
 use super::{
-    ClientConfig, ConfigError, Credential, Identity, Pem, TlsSettings, Verification, server,
+    ClientConfig, ClientConfigError, Credential, Identity, Pem, TlsSettings, Verification, server,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -96,16 +96,20 @@ pub fn locate(
 }
 
 /// Reads the file at `path` and selects `context`, or the file's current one.
-pub fn load(path: &Path, context: Option<&str>) -> Result<ClientConfig, ConfigError> {
+pub fn load(path: &Path, context: Option<&str>) -> Result<ClientConfig, ClientConfigError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
+        .map_err(|cause| ClientConfigError::Read { path: path.to_owned(), cause })?;
     parse(path, &text, context)
 }
 
 /// As [`load`], from a text; relative paths in it are relative to the directory of `path`.
-pub fn parse(path: &Path, text: &str, context: Option<&str>) -> Result<ClientConfig, ConfigError> {
+pub fn parse(
+    path: &Path,
+    text: &str,
+    context: Option<&str>,
+) -> Result<ClientConfig, ClientConfigError> {
     let file: File = yaml::from_str(text)
-        .map_err(|cause| ConfigError::Syntax { path: path.to_owned(), cause })?;
+        .map_err(|cause| ClientConfigError::Syntax { path: path.to_owned(), cause })?;
     let reader = Reader { path };
     let chosen = context.or(file.current_context.as_deref()).unwrap_or_default();
     let contexts = file.contexts.unwrap_or_default();
@@ -164,12 +168,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn missing(&self, what: &'static str, name: &str) -> ConfigError {
-        ConfigError::Missing { path: self.path.to_owned(), what, name: name.to_owned() }
+    fn missing(&self, what: &'static str, name: &str) -> ClientConfigError {
+        ClientConfigError::Missing { path: self.path.to_owned(), what, name: name.to_owned() }
     }
 
-    fn wrong(&self, field: String, problem: impl Into<String>) -> ConfigError {
-        ConfigError::Field { path: self.path.to_owned(), field, problem: problem.into() }
+    fn wrong(&self, field: String, problem: impl Into<String>) -> ClientConfigError {
+        ClientConfigError::Field { path: self.path.to_owned(), field, problem: problem.into() }
     }
 
     fn resolve(&self, path: PathBuf) -> PathBuf {
@@ -182,7 +186,7 @@ impl Reader<'_> {
         file: Option<PathBuf>,
         data: Option<String>,
         field: String,
-    ) -> Result<Option<Pem>, ConfigError> {
+    ) -> Result<Option<Pem>, ClientConfigError> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let text: String = data.split_ascii_whitespace().collect();
             let pem = STANDARD.decode(text).map_err(|_| self.wrong(field, "is not base64"))?;
@@ -193,7 +197,7 @@ impl Reader<'_> {
             .map(|file| Pem::File(self.resolve(file))))
     }
 
-    fn identity(&self, name: &str, user: &User) -> Result<Option<Identity>, ConfigError> {
+    fn identity(&self, name: &str, user: &User) -> Result<Option<Identity>, ClientConfigError> {
         let at = |field: &str| format!("users[{name}].user.{field}");
         let certificate = self.pem(
             user.client_certificate.clone(),
@@ -214,7 +218,7 @@ impl Reader<'_> {
         }
     }
 
-    fn credential(&self, name: &str, user: User) -> Result<Credential, ConfigError> {
+    fn credential(&self, name: &str, user: User) -> Result<Credential, ClientConfigError> {
         let at = |field: &str| format!("users[{name}].user.{field}");
         if user.exec.is_some() {
             return Err(self.wrong(at("exec"), "credential programs are not run by this client"));

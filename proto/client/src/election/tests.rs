@@ -74,7 +74,7 @@ enum Step {
     Ask,
     Read { asked: Instant, fate: WriteOutcome },
     Write { asked: Instant, fate: WriteOutcome },
-    Answer { asked: Instant, outcome: Outcome, new: Box<Option<Lease>> },
+    Answer { asked: Instant, outcome: AttemptOutcome, new: Box<Option<Lease>> },
     Done,
 }
 
@@ -118,7 +118,11 @@ impl Contender {
                 self.at = after(fate.legs[1]);
                 self.step = match fate.reads {
                     true => Step::Write { asked, fate },
-                    false => Step::Answer { asked, outcome: Outcome::Unknown, new: Box::default() },
+                    false => Step::Answer {
+                        asked,
+                        outcome: AttemptOutcome::Unknown,
+                        new: Box::default(),
+                    },
                 };
             }
             Step::Write { asked, fate } => {
@@ -128,11 +132,11 @@ impl Contender {
                     Claim::Create(lease) | Claim::Update(lease) => Some(*lease),
                 };
                 let (outcome, new) = match lease {
-                    None => (Outcome::OfAnother, None),
-                    Some(_) if !fate.writes => (Outcome::Unknown, None),
+                    None => (AttemptOutcome::OfAnother, None),
+                    Some(_) if !fate.writes => (AttemptOutcome::Unknown, None),
                     Some(lease) => match stored.write(lease, self.seen()) {
-                        Some(new) => (Outcome::Held, Some(new)),
-                        None => (Outcome::Unknown, None),
+                        Some(new) => (AttemptOutcome::Held, Some(new)),
+                        None => (AttemptOutcome::Unknown, None),
                     },
                 };
                 self.at = after(fate.legs[2]);
@@ -141,7 +145,7 @@ impl Contender {
             Step::Answer { asked, outcome, new } => {
                 match (*new, &outcome) {
                     (Some(new), _) => self.claimant.saw(Some(new), now),
-                    (None, Outcome::Unknown) => self.claimant.forget(),
+                    (None, AttemptOutcome::Unknown) => self.claimant.forget(),
                     (None, _) => {}
                 }
                 self.election.tried(&outcome, TIMES, asked, now);
@@ -212,8 +216,8 @@ fn who_was_late_or_sees_another_has_lost_for_good() {
         election.tried(&outcome, TIMES, asked, now);
         assert_eq!(election, expect, "{before:?} {outcome:?}");
     };
+    use AttemptOutcome::{Held, OfAnother, Unknown};
     use Election::{Lost, Waiting};
-    use Outcome::{Held, OfAnother, Unknown};
     check(Waiting, Held, at(0), at(1), leading());
     check(Waiting, Held, at(0), at(10), Waiting);
     check(Waiting, OfAnother, at(0), at(1), Waiting);

@@ -40,7 +40,7 @@ pub struct EventReport {
 
 /// The decision about an event.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum EventDecision {
     /// A new event of this name.
     Create {
         /// The event.
@@ -95,12 +95,12 @@ struct Written {
 
 impl Correlator {
     /// Decides on one event, said at `now`.
-    pub fn take(&mut self, said: EventReport, now: Duration) -> Verdict {
+    pub fn take(&mut self, said: EventReport, now: Duration) -> EventDecision {
         let about = &said.about;
         let object =
             (about.uid.clone(), about.kind.clone(), about.namespace.clone(), about.name.clone());
         if !self.spend(&object, now) {
-            return Verdict::Silence;
+            return EventDecision::Silence;
         }
         let similar = (object, said.kind, said.reason.clone());
         let (words, said) = if self.is_flood(&similar, &said.message, now) {
@@ -115,12 +115,12 @@ impl Correlator {
         if let Some(written) = known.filter(|written| now < written.seen + REMEMBERED) {
             written.count = written.count.saturating_add(1);
             written.seen = now;
-            return Verdict::Count { said, name: written.name.clone(), count: written.count };
+            return EventDecision::Count { said, name: written.name.clone(), count: written.count };
         }
         let name = format!("{}.{:x}", said.about.name, now.as_nanos());
         let written = Written { name: name.clone(), count: 1, seen: now };
         self.events.insert(key, written);
-        Verdict::Create { said, name }
+        EventDecision::Create { said, name }
     }
 
     /// Takes one event from the object's budget, if any is left.
@@ -202,22 +202,25 @@ mod tests {
         for container in ["one", "two"] {
             let mut said = said("p", "image is present");
             said.about.field_path = format!("spec.containers{{{container}}}");
-            assert!(matches!(correlator.take(said, secs(1)), Verdict::Create { .. }));
+            assert!(matches!(correlator.take(said, secs(1)), EventDecision::Create { .. }));
         }
     }
 
     #[test]
     fn the_same_words_are_counted_for_ten_minutes() {
         let mut correlator = Correlator::default();
-        let Verdict::Create { name, .. } = correlator.take(said("p", "a"), secs(1)) else {
+        let EventDecision::Create { name, .. } = correlator.take(said("p", "a"), secs(1)) else {
             panic!("new")
         };
         assert_eq!(name, format!("p.{:x}", 1_000_000_000));
         let again = correlator.take(said("p", "a"), secs(600));
-        assert_eq!(again, Verdict::Count { said: said("p", "a"), name, count: 2 });
-        assert!(matches!(correlator.take(said("p", "b"), secs(601)), Verdict::Create { .. }));
-        assert!(matches!(correlator.take(said("q", "a"), secs(601)), Verdict::Create { .. }));
-        assert!(matches!(correlator.take(said("p", "a"), secs(1300)), Verdict::Create { .. }));
+        assert_eq!(again, EventDecision::Count { said: said("p", "a"), name, count: 2 });
+        assert!(matches!(correlator.take(said("p", "b"), secs(601)), EventDecision::Create { .. }));
+        assert!(matches!(correlator.take(said("q", "a"), secs(601)), EventDecision::Create { .. }));
+        assert!(matches!(
+            correlator.take(said("p", "a"), secs(1300)),
+            EventDecision::Create { .. }
+        ));
     }
 
     #[test]
@@ -226,21 +229,23 @@ mod tests {
         for n in 0..10 {
             assert!(matches!(
                 correlator.take(said("p", &n.to_string()), secs(n)),
-                Verdict::Create { .. }
+                EventDecision::Create { .. }
             ));
         }
-        let Verdict::Create { said: first, .. } = correlator.take(said("p", "10"), secs(10)) else {
+        let EventDecision::Create { said: first, .. } = correlator.take(said("p", "10"), secs(10))
+        else {
             panic!("new")
         };
         assert_eq!(first.message, "(combined from similar events): 10");
-        let Verdict::Count { said: second, count, .. } = correlator.take(said("p", "11"), secs(11))
+        let EventDecision::Count { said: second, count, .. } =
+            correlator.take(said("p", "11"), secs(11))
         else {
             panic!("count")
         };
         assert_eq!((second.message.as_str(), count), ("(combined from similar events): 11", 2));
         assert!(matches!(
             correlator.take(said("p", "3"), secs(12)),
-            Verdict::Count { count: 2, .. }
+            EventDecision::Count { count: 2, .. }
         ));
     }
 
@@ -248,7 +253,7 @@ mod tests {
     fn an_object_has_a_budget() {
         let mut correlator = Correlator::default();
         let mut written = |object: &str, at: u64| {
-            correlator.take(said(object, "x"), secs(at)) != Verdict::Silence
+            correlator.take(said(object, "x"), secs(at)) != EventDecision::Silence
         };
         assert_eq!((0..40).filter(|_| written("p", 0)).count(), 25);
         assert!(written("q", 0));

@@ -9,8 +9,8 @@ use proto_api::names::Names;
 use proto_daemon::go_duration;
 
 use super::access::{AccessRules, Anonymous, Authorization, Tokens};
-use super::tls::{ServerTls, Serving, Terms, TlsError, TlsFiles};
-use super::{Asked, SecureServer};
+use super::tls::{ServerTls, Serving, ServingTlsError, Terms, TlsFiles};
+use super::{ReviewClients, SecureServer};
 use crate::config::file;
 use crate::{Client, ClientConfig};
 
@@ -72,7 +72,7 @@ pub struct ServingFlags {
 pub enum ServingError {
     /// The certificates cannot be used.
     #[error("cannot set up TLS of the health and metrics server")]
-    Tls(#[source] TlsError),
+    Tls(#[source] ServingTlsError),
     /// A client configuration cannot be used.
     #[error("{flag}: cannot use {path}")]
     Kubeconfig {
@@ -115,7 +115,7 @@ impl ServingFlags {
                 cause,
             }),
         };
-        let asked = Asked {
+        let asked = ReviewClients {
             tokens: client("--authentication-kubeconfig", &self.authentication_kubeconfig)?,
             access: client("--authorization-kubeconfig", &self.authorization_kubeconfig)?,
         };
@@ -138,7 +138,7 @@ impl ServingFlags {
         }
     }
 
-    fn tls(&self, address: SocketAddr) -> Result<ServerTls, TlsError> {
+    fn tls(&self, address: SocketAddr) -> Result<ServerTls, ServingTlsError> {
         let files = self.tls_cert_file.clone().zip(self.tls_private_key_file.clone());
         let identity = files.map_or(Serving::SelfSigned, |(chain, key)| Serving::Named(chain, key));
         let terms = Terms {

@@ -82,7 +82,7 @@ pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum ServingTlsError {
     /// A file cannot be used.
     #[error(transparent)]
     File(#[from] FileFault),
@@ -140,8 +140,9 @@ struct State {
 
 impl ServerTls {
     /// Reads the files, or makes a certificate for `names`.
-    pub fn new(files: &TlsFiles, names: &[String]) -> Result<Self, TlsError> {
-        let made = rcgen::generate_simple_self_signed(names.to_vec()).map_err(TlsError::Make)?;
+    pub fn new(files: &TlsFiles, names: &[String]) -> Result<Self, ServingTlsError> {
+        let made =
+            rcgen::generate_simple_self_signed(names.to_vec()).map_err(ServingTlsError::Make)?;
         let own = (made.cert.pem().into_bytes(), made.signing_key.serialize_pem().into_bytes());
         let files_of = |chain: &PathBuf, key: &PathBuf| {
             Some((ReloadingFile::file(chain.clone()), ReloadingFile::file(key.clone())))
@@ -167,7 +168,7 @@ impl ServerTls {
     }
 
     /// The settings for a new connection. While new files are invalid, the last valid ones.
-    pub fn config(&self) -> Result<Arc<Agreed>, TlsError> {
+    pub fn config(&self) -> Result<Arc<Agreed>, ServingTlsError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state.remake(Instant::now()), &state.made) {
             (Ok(Some(config)), _) => {
@@ -185,7 +186,7 @@ impl ServerTls {
             (Err(error), None) => Err(error),
             // Cannot be: the first read is always a change. Asking again is what heals whatever it
             // was.
-            (Ok(None), None) => Err(TlsError::File(FileFault::Pem {
+            (Ok(None), None) => Err(ServingTlsError::File(FileFault::Pem {
                 what: "certificate",
                 cause: rustls::pki_types::pem::Error::NoItemsFound,
             })),
@@ -195,7 +196,7 @@ impl ServerTls {
 
 impl State {
     /// New settings when a file has changed since the last call.
-    fn remake(&mut self, now: Instant) -> Result<Option<Arc<Agreed>>, TlsError> {
+    fn remake(&mut self, now: Instant) -> Result<Option<Arc<Agreed>>, ServingTlsError> {
         let mut any = Changed::No;
         let mut read = |what, file: &mut ReloadingFile| {
             let (content, changed) =
@@ -240,18 +241,18 @@ fn make(
     certificate: &[u8],
     key: &[u8],
     authority: Option<&[u8]>,
-) -> Result<Arc<Agreed>, TlsError> {
+) -> Result<Arc<Agreed>, ServingTlsError> {
     let mut provider = rustls::crypto::ring::default_provider();
-    provider.cipher_suites = suites(&terms.suites).map_err(TlsError::Terms)?;
+    provider.cipher_suites = suites(&terms.suites).map_err(ServingTlsError::Terms)?;
     let provider = Arc::new(provider);
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(versions(&terms.min_version).map_err(TlsError::Terms)?)
+        .with_protocol_versions(versions(&terms.min_version).map_err(ServingTlsError::Terms)?)
         .map_err(FileFault::unusable("protocol version"))?;
     let trust = match authority {
         None => None,
         Some(pem) => {
             let roots = tls::authorities("client authority", pem)?;
-            let trust = ClientTrust::new(provider, roots).map_err(TlsError::Authority)?;
+            let trust = ClientTrust::new(provider, roots).map_err(ServingTlsError::Authority)?;
             Some(Arc::new(trust))
         }
     };

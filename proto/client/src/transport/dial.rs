@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use super::tls::TlsError;
+use super::tls::ClientTlsError;
 
 /// For connecting and for the TLS handshake, each.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ pub enum DialError {
     TooSlow(&'static str),
     /// The client's certificate or the authorities cannot be used.
     #[error("invalid TLS settings")]
-    Settings(#[from] TlsError),
+    Settings(#[from] ClientTlsError),
     /// The HTTP handshake failed.
     #[error("HTTP handshake failed")]
     Handshake(#[source] hyper::Error),

@@ -22,7 +22,7 @@ pub(crate) struct Generation(u64);
 
 /// Why certificates or authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum ClientTlsError {
     /// One of their files cannot be used.
     #[error(transparent)]
     File(#[from] FileFault),
@@ -55,11 +55,11 @@ struct Made {
 
 impl TlsSource {
     /// Reads no file yet, so that a daemon may start before its certificates are written.
-    pub(crate) fn new(settings: &TlsSettings, host: &str) -> Result<Self, TlsError> {
+    pub(crate) fn new(settings: &TlsSettings, host: &str) -> Result<Self, ClientTlsError> {
         let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
         let identity = settings.identity.as_ref();
         Ok(Self {
-            name: ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))?,
+            name: ServerName::try_from(name.clone()).map_err(|_| ClientTlsError::Name(name))?,
             verification: settings.verification,
             state: Mutex::new(State {
                 authority: settings.authority.as_ref().map(ReloadingFile::pem),
@@ -73,7 +73,7 @@ impl TlsSource {
     pub(crate) fn connector(
         &self,
         offer: Offer,
-    ) -> Result<(TlsConnector, ServerName<'static>), TlsError> {
+    ) -> Result<(TlsConnector, ServerName<'static>), ClientTlsError> {
         let made = self.made()?;
         let config = match offer {
             Offer::Any => made.any,
@@ -82,11 +82,11 @@ impl TlsSource {
         Ok((TlsConnector::from(config), self.name.clone()))
     }
 
-    pub(crate) fn generation(&self) -> Result<Generation, TlsError> {
+    pub(crate) fn generation(&self) -> Result<Generation, ClientTlsError> {
         self.made().map(|made| made.generation)
     }
 
-    fn made(&self) -> Result<Made, TlsError> {
+    fn made(&self) -> Result<Made, ClientTlsError> {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (files, changed) = state.files(now)?;
@@ -113,7 +113,7 @@ impl TlsSource {
         }
     }
 
-    fn make(&self, generation: Generation, files: &Files) -> Result<Made, TlsError> {
+    fn make(&self, generation: Generation, files: &Files) -> Result<Made, ClientTlsError> {
         let provider = Arc::new(ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::reflector::{Change, ObjectKey, Reflector, Store};
-use crate::testing::{Asked, Server};
+use crate::testing::{ReceivedRequest, Server};
 
 fn map(name: &str, version: u32) -> Value {
     let metadata = json!({"namespace": "a", "name": name, "resourceVersion": version.to_string()});
@@ -50,7 +50,7 @@ impl Bench {
     }
 
     /// The next request, whose query must hold each of `parts`.
-    async fn asked(&mut self, parts: &[&str]) -> Asked {
+    async fn asked(&mut self, parts: &[&str]) -> ReceivedRequest {
         let asked = self.server.asked().await;
         assert!(
             asked.line.starts_with("GET /api/v1/namespaces/a/configmaps?labelSelector=x%3Dy"),
@@ -162,7 +162,7 @@ async fn metadata_alone_is_asked_for_and_read() {
         Reflector::projected(api.clone(), ListParams::default(), |object| object.metadata.uid);
     let (store, drain) = (reflector.store(), Drain::default());
     tokio::spawn(reflector.run(drain.watch(), |_| {}));
-    let accepts = |asked: &Asked, form: &str| {
+    let accepts = |asked: &ReceivedRequest, form: &str| {
         let accept = asked.headers["accept"].to_str().expect("text");
         let ranges = accept
             .split(',')

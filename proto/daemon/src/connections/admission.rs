@@ -39,7 +39,7 @@ impl Peer {
 
 /// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AdmissionDecision {
     /// It is served under this number.
     Admitted(u64),
     /// It is served instead of another one, which is to be closed.
@@ -73,7 +73,7 @@ struct Entry {
 
 /// The open connections.
 #[derive(Debug)]
-pub struct Admission {
+pub struct ConnectionAdmission {
     bounds: Bounds,
     /// Number of the connection that was admitted last.
     last: u64,
@@ -82,7 +82,7 @@ pub struct Admission {
     by_peer: HashMap<Peer, BTreeSet<Rank>>,
 }
 
-impl Admission {
+impl ConnectionAdmission {
     /// No connections.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
@@ -97,7 +97,7 @@ impl Admission {
 
     /// Decides about a new, unauthenticated connection. If its peer or the server has too many of those, it replaces the oldest without a session, or
     /// else the oldest.
-    pub fn admit(&mut self, peer: Peer) -> Verdict {
+    pub fn admit(&mut self, peer: Peer) -> AdmissionDecision {
         let of_peer = self.by_peer.get(&peer);
         let peer_is_full =
             of_peer.is_some_and(|ranks| ranks.len() >= self.bounds.unauthenticated_per_peer);
@@ -110,7 +110,7 @@ impl Admission {
         };
         let victim = victim.map(|(_, id)| *id);
         if victim.is_none() && (peer_is_full || is_full) {
-            return Verdict::Refused;
+            return AdmissionDecision::Refused;
         }
         victim.iter().for_each(|id| self.remove(*id));
         self.last = self.last.wrapping_add(1);
@@ -118,8 +118,8 @@ impl Admission {
         self.open.insert(id, Entry { peer, rank: None });
         self.rank(id, peer, Class::Ordinary);
         match victim {
-            Some(closed) => Verdict::Replacing { id, closed },
-            None => Verdict::Admitted(id),
+            Some(closed) => AdmissionDecision::Replacing { id, closed },
+            None => AdmissionDecision::Admitted(id),
         }
     }
 
@@ -196,23 +196,23 @@ mod tests {
         Peer::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
     }
 
-    fn id(verdict: Verdict) -> u64 {
+    fn id(verdict: AdmissionDecision) -> u64 {
         match verdict {
-            Verdict::Admitted(id) | Verdict::Replacing { id, .. } => id,
-            Verdict::Refused => 0,
+            AdmissionDecision::Admitted(id) | AdmissionDecision::Replacing { id, .. } => id,
+            AdmissionDecision::Refused => 0,
         }
     }
 
-    fn closed(verdict: Verdict) -> Option<u64> {
+    fn closed(verdict: AdmissionDecision) -> Option<u64> {
         match verdict {
-            Verdict::Replacing { closed, .. } => Some(closed),
-            Verdict::Admitted(_) | Verdict::Refused => None,
+            AdmissionDecision::Replacing { closed, .. } => Some(closed),
+            AdmissionDecision::Admitted(_) | AdmissionDecision::Refused => None,
         }
     }
 
     #[test]
     fn one_peer_replaces_its_own() {
-        let mut admission = Admission::new(BOUNDS);
+        let mut admission = ConnectionAdmission::new(BOUNDS);
         let other = id(admission.admit(peer(2)));
         let own: Vec<u64> = (0..4).map(|_| id(admission.admit(peer(1)))).collect();
         admission.begin_session(own[0]);
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_new_one_outlives_as_many_further_ones_as_there_are_places() {
-        let mut admission = Admission::new(BOUNDS);
+        let mut admission = ConnectionAdmission::new(BOUNDS);
         // One client has filled the limit from several addresses.
         for number in 0..8 {
             admission.admit(peer(number));
@@ -244,33 +244,35 @@ mod tests {
 
     #[test]
     fn many_peers_leave_half_to_the_authenticated() {
-        let mut admission = Admission::new(BOUNDS);
+        let mut admission = ConnectionAdmission::new(BOUNDS);
         for number in 0..100 {
-            assert_ne!(admission.admit(peer(number)), Verdict::Refused);
+            assert_ne!(admission.admit(peer(number)), AdmissionDecision::Refused);
         }
         assert_eq!(admission.open.len(), BOUNDS.unauthenticated);
         for number in 0..7 {
             let id = id(admission.admit(peer(number)));
             assert!(admission.authenticated(id));
         }
-        let left = |admission: &Admission| (admission.open.len(), admission.unauthenticated.len());
+        let left = |admission: &ConnectionAdmission| {
+            (admission.open.len(), admission.unauthenticated.len())
+        };
         assert_eq!(left(&admission), (14, 7), "an authenticated one left a free place");
     }
 
     #[test]
     fn one_peer_may_have_many_authenticated_ones_and_never_all() {
-        let mut admission = Admission::new(BOUNDS);
+        let mut admission = ConnectionAdmission::new(BOUNDS);
         for number in 0..BOUNDS.total {
             let id = id(admission.admit(peer(1)));
             assert_eq!(admission.authenticated(id), number < BOUNDS.total - 1, "{number}");
         }
         let next = admission.admit(peer(2));
-        assert!(matches!(next, Verdict::Replacing { .. }), "{next:?}");
+        assert!(matches!(next, AdmissionDecision::Replacing { .. }), "{next:?}");
     }
 
     #[test]
     fn sessions_go_when_there_is_nothing_else() {
-        let mut admission = Admission::new(BOUNDS);
+        let mut admission = ConnectionAdmission::new(BOUNDS);
         let ids: Vec<u64> = (0..8).map(|number| id(admission.admit(peer(number)))).collect();
         ids.iter().for_each(|id| admission.begin_session(*id));
         assert_eq!(admission.make_room(), Some(ids[0]));
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_closed_ones() {
-        let mut admission = Admission::new(BOUNDS);
+        let mut admission = ConnectionAdmission::new(BOUNDS);
         let ids: Vec<u64> = (0..40).map(|number| id(admission.admit(peer(number % 7)))).collect();
         admission.authenticated(ids[39]);
         // Some have been replaced before: closing them once more is harmless.

@@ -88,9 +88,11 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> String {
         records.iter().map(text).collect::<String>()
     };
     match zone.ask(&Query::query(name, kind), 0) {
-        Outcome::Elsewhere => "elsewhere".to_owned(),
-        Outcome::Continues { records, target } => format!("continues{} ? {target}", text(&records)),
-        Outcome::Answered(reply) => {
+        Resolution::Elsewhere => "elsewhere".to_owned(),
+        Resolution::Continues { records, target } => {
+            format!("continues{} ? {target}", text(&records))
+        }
+        Resolution::Answered(reply) => {
             let has_authority =
                 reply.authorities.iter().any(|r| r.record_type() == RecordType::SOA);
             let about_nothing = reply.answers.is_empty() && reply.code != ResponseCode::Refused;
@@ -212,7 +214,7 @@ fn names_lead_where_the_specification_says() {
 
 fn ask_code(zone: &Zone, name: &str) -> ResponseCode {
     match zone.ask(&Query::query(Name::from_ascii(name).unwrap(), RecordType::A), 0) {
-        Outcome::Answered(reply) => reply.code,
+        Resolution::Answered(reply) => reply.code,
         other => panic!("{other:?}"),
     }
 }
@@ -220,7 +222,7 @@ fn ask_code(zone: &Zone, name: &str) -> ResponseCode {
 #[test]
 fn ports_come_with_the_addresses_they_lead_to() {
     let name = Name::from_ascii("_sql._tcp.db.demo.svc.cluster.local.").unwrap();
-    let Outcome::Answered(reply) = zone().ask(&Query::query(name, RecordType::SRV), 0) else {
+    let Resolution::Answered(reply) = zone().ask(&Query::query(name, RecordType::SRV), 0) else {
         panic!("not ours");
     };
     let mut addresses: Vec<String> =
@@ -239,7 +241,7 @@ fn every_address_comes_first_in_turn() {
     let zone = zone();
     let name = Name::from_ascii("db.demo.svc.cluster.local.").unwrap();
     let first = |turn| match zone.ask(&Query::query(name.clone(), RecordType::A), turn) {
-        Outcome::Answered(reply) => reply.answers[0].data.to_string(),
+        Resolution::Answered(reply) => reply.answers[0].data.to_string(),
         other => panic!("{other:?}"),
     };
     assert_eq!([first(0), first(1), first(2)], ["10.244.0.5", "10.244.1.6", "10.244.0.5"]);
@@ -368,7 +370,7 @@ fn changes_and_questions_cost_what_they_are_about() {
     let ask = |zone: &Zone, name: &str, kind| {
         let query = Query::query(Name::from_ascii(name).unwrap(), kind);
         match zone.ask(&query, 0) {
-            Outcome::Answered(reply) => reply,
+            Resolution::Answered(reply) => reply,
             other => panic!("{other:?}"),
         }
     };
@@ -393,7 +395,7 @@ fn an_address_is_a_services_as_long_as_one_of_its_slices_has_it() {
     let name = "7.0.244.10.in-addr.arpa.";
     let known = |zone: &Zone| {
         let query = Query::query(Name::from_ascii(name).unwrap(), RecordType::PTR);
-        matches!(zone.ask(&query, 0), Outcome::Answered(_))
+        matches!(zone.ask(&query, 0), Resolution::Answered(_))
     };
     let slice = || many(|_| own_address(7), 2);
     zone.slice_changed("one", None, Some(slice()));

@@ -11,50 +11,50 @@
 //! Each turn applies what has happened, plans from the whole state, starts the actions that the
 //! plan admits and that are not already in flight, and waits. Results of operations arrive as
 //! messages; no operation modifies the state itself.
+//!
+//! [`pod_state`] is what is known and decided (pure), [`driver`] runs the operations,
+//! [`status_publisher`] shows the status, [`record_writer`] keeps the journal, [`volume_refresher`]
+//! says when volumes are refreshed. This file brings one's results to the others.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod action_outcome;
-mod refresh;
-mod relist;
-mod status_writer;
+mod driver;
+mod pod_state;
+mod record_writer;
+mod status_publisher;
+mod volume_refresher;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_clock as clock;
-use agent_interfaces::objects::Subscription;
-use agent_interfaces::{ErrorText, MountedVolumes, ReportError, Reported, VolumeError};
-use agent_journal::active_pods::ActivityMark;
-use agent_journal::{CommitHandle, Record};
+use agent_interfaces::ErrorText;
 use agent_pod::backoff::RetryStep;
 use agent_pod::desired::{DesiredPod, PodSource, grace_period};
 use agent_pod::events;
-use agent_pod::lifecycle::plan;
-use agent_pod::observed::{InstanceState, ObservedContainer, ObservedPod, ObservedVolumes};
+use agent_pod::observed::{ObservedContainer, ObservedImage, ObservedPod, ObservedVolumes};
 use agent_pod::plan::{Action, Plan, PodStage};
-use agent_pod::record::PodRecord;
+use agent_pod::record::{PodRecord, TerminationReason};
 use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
-use proto_api::core::v1::{Container, Pod, PodStatus};
-use proto_daemon::panics::{self, Panicked};
+use proto_api::core::v1::{Container, Pod};
+use proto_daemon::panics::Panicked;
 use proto_daemon::statusz::TaskStatus;
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::sync::watch;
 
-use super::act::act;
+use self::driver::{Driver, FinishedOperation, OperationResult};
+use self::pod_state::{PodState, RelistStep};
+use self::record_writer::RecordWriter;
+use self::status_publisher::{StatusPublisher, StatusStep};
+use self::volume_refresher::{RefreshStep, VolumeRefresher};
 use super::action_context::ActionContext;
-use super::action_result::ActionFailure;
-use super::action_result::{self, ActionResult};
-use super::in_flight::{OperationKey, OperationsInFlight, operation_key};
+use super::action_result::ActionResult;
+use super::in_flight::OperationKey;
 use super::inbox::Inbox;
-use super::pod_context::{HoldsResources, PodContext, PodSnapshot};
+use super::pod_context::{HoldsResources, PodContext};
 use super::probe_worker::{ProbeChange, ProbeWorkers};
-use super::shown::ShownStatus;
 use super::termination_message::with_message;
-use super::transitions::{first_transitions, transitions};
 
 /// The latest state of a pod in its source.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,73 +82,19 @@ pub struct InitialState {
     pub memory: Option<PodRecord>,
 }
 
-struct FinishedOperation {
-    key: OperationKey,
-    /// The deadline of a stop, as it was when the stop started.
-    deadline: Option<Duration>,
-    outcome: OperationResult,
-}
-
-enum OperationResult {
-    ActionDone(Action, Result<ActionResult, ActionFailure>, Duration),
-    /// Not started, because the pod is terminating.
-    Skipped,
-    Mounted(Result<MountedVolumes, VolumeError>),
-    Unmounted(Result<(), ErrorText>),
-    StatusWritten(Box<PodStatus>, Result<Reported, ReportError>),
-    Relisted(u64, Result<PodOnNode, ErrorText>),
-}
-
-/// The state of a pod's task.
+/// A pod's task: the state that it plans from, and what executes the plans.
 pub struct Worker {
     shared: Arc<PodContext>,
     update: watch::Receiver<PodUpdate>,
     news: Arc<Inbox<RuntimeEvent>>,
     status_page: TaskStatus,
-
-    seen: ObservedPod,
-    memory: PodRecord,
-    subscription: Box<dyn Subscription>,
-    wake: Arc<Notify>,
-    mounted: Arc<MountedVolumes>,
-    /// Number of ephemeral containers that the subscription covers.
-    ephemeral: usize,
+    state: PodState,
+    driver: Driver,
+    records: RecordWriter,
+    publisher: StatusPublisher,
+    volumes: VolumeRefresher,
     probing: ProbeWorkers,
     probe_changes: Arc<Inbox<ProbeChange>>,
-    /// The record last put into the journal, and the handle to await its commit.
-    recorded: Arc<Mutex<Option<PodRecord>>>,
-    commit: Option<CommitHandle>,
-    /// The commit of the newest record with results of probes or hooks.
-    findings_commit: Option<CommitHandle>,
-
-    in_flight: OperationsInFlight,
-    under_way: JoinSet<Result<FinishedOperation, Panicked>>,
-    panicked: Option<Panicked>,
-    /// Counts changes of the runtime's state, so that an older relist is discarded.
-    epoch: u64,
-    relist_again: bool,
-    relist_not_before: Duration,
-    /// Whether a failed call may nevertheless have created or started something.
-    is_uncertain: bool,
-    /// The time since boot at which running containers are killed, set once the pod terminates;
-    /// operations in flight read it.
-    ending: watch::Sender<Option<Duration>>,
-    /// Labels and annotations that the volumes were built from.
-    fields: (BTreeMap<String, String>, BTreeMap<String, String>),
-    volumes_stale: bool,
-    refresh_not_before: Duration,
-    /// Consecutive failed refreshes.
-    refresh_failures: u32,
-
-    /// The snapshot last published to the rest of the node.
-    snapshot: Option<PodSnapshot>,
-    /// The status that the API is known to show.
-    shown: ShownStatus,
-    /// Until when a status without progress is held back.
-    beginning_held_until: Option<Duration>,
-    /// Waiting reasons that were reported as events, by container.
-    reported_waiting: BTreeMap<String, String>,
-    forgotten: bool,
 }
 
 impl Worker {
@@ -163,7 +109,7 @@ impl Worker {
     ) -> Self {
         let pod = update.borrow().pod.clone();
         let wake = shared.waker(&pod.metadata.uid);
-        let subscription = shared.object_cache.subscribe(&pod, wake.clone());
+        let refresher = VolumeRefresher::new(shared.object_cache.clone(), &pod, wake);
         let recorded = start.memory.clone();
         let (status, instances) = (&pod.status, &start.on_node.containers);
         let memory = match update.borrow().source {
@@ -191,44 +137,23 @@ impl Worker {
         };
         let probe_changes = Arc::new(Inbox::default());
         Self {
-            snapshot: None,
-            shown: ShownStatus::new(pod.clone()),
-            ephemeral: pod.spec.ephemeral_containers.len(),
+            state: PodState::new(seen, memory),
+            driver: Driver::new(shared.clone()),
+            records: RecordWriter::new(shared.journal.clone(), recorded),
+            publisher: StatusPublisher::new(shared.clone(), pod),
+            volumes: refresher,
             probing: ProbeWorkers::new(shared.clone(), probe_changes.clone()),
             probe_changes,
             shared,
             update,
             news,
             status_page,
-            seen,
-            memory,
-            subscription,
-            wake,
-            mounted: Arc::default(),
-            recorded: Arc::new(Mutex::new(recorded)),
-            commit: None,
-            findings_commit: None,
-            in_flight: OperationsInFlight::default(),
-            under_way: JoinSet::new(),
-            panicked: None,
-            epoch: 0,
-            relist_again: false,
-            relist_not_before: Duration::ZERO,
-            is_uncertain: false,
-            ending: watch::Sender::new(None),
-            fields: (pod.metadata.labels.clone(), pod.metadata.annotations.clone()),
-            volumes_stale: false,
-            refresh_not_before: Duration::ZERO,
-            refresh_failures: 0,
-            beginning_held_until: None,
-            reported_waiting: BTreeMap::new(),
-            forgotten: false,
         }
     }
 
     /// The record last put into the journal, readable also after the task has ended.
     pub fn last_record(&self) -> Arc<Mutex<Option<PodRecord>>> {
-        self.recorded.clone()
+        self.records.last_record()
     }
 
     /// Runs until nothing of the pod is left. Boxed, since each wrapping future would hold another
@@ -237,20 +162,20 @@ impl Worker {
     /// # Errors
     /// An operation or a probe of the pod panicked.
     pub async fn run(mut self: Box<Self>) -> Result<(), Panicked> {
-        while !self.forgotten {
+        while !self.state.forgotten {
             let wake_at = self.reconcile();
-            if let Some(panicked) = self.panicked.take() {
+            if let Some(panicked) = self.driver.take_panic() {
                 return Err(panicked);
             }
-            if !self.forgotten {
+            if !self.state.forgotten {
                 self.wait(wake_at).await;
             }
         }
         let pod = self.pod();
-        let uid = pod.metadata.uid.clone();
+        let uid = &pod.metadata.uid;
         tracing::info!(pod = %name(&pod), uid, "nothing of the pod is left on the node");
-        self.shared.journal.put(&uid, None);
-        self.shared.forget(&uid);
+        self.records.remove(uid);
+        self.shared.forget(uid);
         Ok(())
     }
 
@@ -259,11 +184,10 @@ impl Worker {
     fn reconcile(&mut self) -> Option<Duration> {
         self.observe_shown();
         let want = self.desired();
-        self.seen.unsure = self.is_uncertain || self.in_flight.starts();
-        let mut next = plan(&want, &self.seen, &self.memory, clock::now());
+        let mut next = self.state.plan(&want, self.driver.in_flight().starts(), clock::now());
         self.report_deadline(&next);
         self.record_memory(std::mem::take(&mut next.record));
-        self.report_waiting(&want, &next.status);
+        self.publisher.report_waiting(&self.pod(), &want, &next.status);
         self.publish_snapshot(&next);
         let mut wake_at = next.wake_at;
         let mut wake = |at: Option<Duration>| wake_at = [wake_at, at].into_iter().flatten().min();
@@ -272,7 +196,7 @@ impl Worker {
             self.start_action(&want, action, &next);
         }
         let probed = self.probing.sync(&next.probes, &self.pod(), &want);
-        self.panicked = self.panicked.take().or(probed.err());
+        self.driver.record_panic(probed.err());
         wake(self.refresh_volumes(&next));
         wake(self.start_relist());
         self.status_page.done(format!("{:?}", next.stage));
@@ -298,24 +222,22 @@ impl Worker {
                     // running.
                     std::future::pending::<()>().await;
                 }
-                self.apply_update();
+                self.volumes.apply_update(&self.update.borrow().pod);
             }
-            Some(finished) = self.under_way.join_next(), if !self.under_way.is_empty() => {
-                match finished {
-                    Ok(Ok(finished)) => self.finish_operation(finished),
-                    Ok(Err(panicked)) => self.panicked = Some(panicked),
-                    Err(error) => tracing::error!(%error, "an operation of the pod was cancelled; the next plan repeats it"),
+            finished = self.driver.next_finished() => {
+                if let Some(finished) = finished {
+                    self.finish_operation(finished);
                 }
             }
             news = self.news.next() => self.apply_runtime_event(news),
             ProbeChange { container, id, kind, good } = self.probe_changes.next() => {
                 // A result for an older instance changes nothing.
-                self.memory.record_probe_result(&container, &id, kind, good);
+                self.state.memory.record_probe_result(&container, &id, kind, good);
             }
-            () = self.wake.notified() => {
-                self.sources_changed();
+            () = self.volumes.changed() => {
+                self.volumes.objects_changed(clock::boot());
                 // Objects that were missing may exist now.
-                self.memory.clear_failure(&RetryStep::Volumes);
+                self.state.memory.clear_failure(&RetryStep::Volumes);
                 self.forget_imported();
             }
             () = timer => {}
@@ -328,7 +250,7 @@ impl Worker {
 
     fn desired(&self) -> DesiredPod {
         let update = self.update.borrow().clone();
-        let config = |container: &Container| self.environment_state(container);
+        let config = |container: &Container| self.volumes.environment_state(&update.pod, container);
         let mut want = DesiredPod::from_pod(
             &update.pod,
             update.source,
@@ -342,184 +264,158 @@ impl Worker {
         if update.presence == SourcePresence::Dropped { want.into_gone() } else { want }
     }
 
-    /// Applies the pod's new state in its source.
-    fn apply_update(&mut self) {
+    // === status and record ===
+
+    /// Applies the status that the API shows now, unless a write is in flight, whose answer may be
+    /// newer.
+    fn observe_shown(&mut self) {
+        if self.driver.in_flight().has(&OperationKey::Status) {
+            return;
+        }
         let update = self.update.borrow().clone();
-        let meta = &update.pod.metadata;
-        let fields = (meta.labels.clone(), meta.annotations.clone());
-        self.volumes_stale |= fields != self.fields;
-        self.fields = fields;
-        let ephemeral = update.pod.spec.ephemeral_containers.len();
-        if ephemeral != self.ephemeral {
-            // New ephemeral containers may refer to further objects.
-            self.ephemeral = ephemeral;
-            self.subscription = self.shared.object_cache.subscribe(&update.pod, self.wake.clone());
+        let Some(seen) = self.publisher.observe_shown(&update.pod) else { return };
+        let (now, status, memory) = (clock::boot(), &update.pod.status, &mut self.state.memory);
+        match update.source {
+            PodSource::Api => memory.apply_end(status, grace_period(&update.pod), now),
+            // The mirror pod is seen for the first time: its progress has been visible to users.
+            PodSource::Static if seen.first => memory.apply_progress(status),
+            // A mirror pod never ends its static pod.
+            PodSource::Static => {}
+        }
+        for (kind, status, since) in seen.overruled {
+            tracing::debug!(pod = %name(&update.pod), kind, status, "another client has changed a pod condition; it is written again");
+            memory.apply_condition(kind, status, since);
+        }
+    }
+
+    /// Reports the exceeded `activeDeadlineSeconds` once, when the pod is ended for it.
+    fn report_deadline(&self, next: &Plan) {
+        let exceeded = |memory: &PodRecord| {
+            memory.ending.as_ref().is_some_and(|e| e.why == TerminationReason::DeadlineExceeded)
+        };
+        if exceeded(&next.record) && !exceeded(&self.state.memory) {
+            self.shared.reports.event(&self.pod(), events::deadline_exceeded());
         }
     }
 
     /// Stores the plan's memory, and puts it into the journal if it has changed.
     fn record_memory(&mut self, memory: PodRecord) {
-        self.memory = memory;
-        self.ending.send_replace(self.memory.ending.as_ref().map(|ending| ending.deadline));
-        let before = {
-            let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-            if recorded.as_ref() == Some(&self.memory) {
-                return;
-            }
-            recorded.replace(self.memory.clone()).unwrap_or_default()
-        };
-        let pod = self.pod();
-        let record = Record {
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            memory: self.memory.clone(),
-        };
-        let commit = self.shared.journal.put(&pod.metadata.uid, Some(record));
-        if self.memory.has_newer_results(&before) {
-            self.findings_commit = Some(commit.clone());
-        }
-        self.commit = Some(commit);
+        self.state.memory = memory;
+        let memory = &self.state.memory;
+        self.driver.set_ending(memory.ending.as_ref().map(|ending| ending.deadline));
+        self.records.write(&self.update.borrow().pod, memory);
     }
 
     /// Publishes the pod's snapshot to the rest of the node if it has changed.
     fn publish_snapshot(&mut self, next: &Plan) {
-        let takes = self.memory.holds_resources() && next.stage != PodStage::Gone;
+        let takes = self.state.memory.holds_resources() && next.stage != PodStage::Gone;
         let holds_resources = if takes { HoldsResources::Yes } else { HoldsResources::No };
-        let PodUpdate { pod, source, .. } = self.update.borrow().clone();
-        let is_told = |known: &PodSnapshot| {
-            Arc::ptr_eq(&known.pod, &pod)
-                && (known.holds_resources, known.source) == (holds_resources, source)
-                && *known.status == next.status
-        };
-        if !self.snapshot.as_ref().is_some_and(is_told) {
-            let known =
-                PodSnapshot { pod, status: Arc::new(next.status.clone()), holds_resources, source };
-            self.log_transitions(&known);
-            self.snapshot = Some(known.clone());
-            self.shared.update_snapshot(known);
-        }
+        let update = self.update.borrow().clone();
+        self.publisher.publish_snapshot(update, &next.status, holds_resources);
     }
 
-    /// Logs what has changed since the last snapshot, or since the status that the source had when
-    /// the task began.
-    fn log_transitions(&self, now: &PodSnapshot) {
-        let current = (&*now.pod, &*now.status);
-        let changes = match &self.snapshot {
-            Some(known) => transitions((&known.pod, &known.status), current),
-            None => first_transitions(current),
-        };
-        for transition in changes {
-            tracing::info!(pod = %name(&now.pod), uid = now.pod.metadata.uid, "{transition}");
+    /// Starts to write the status if the API shows another one. Returns when to try again.
+    fn write_status(&mut self, next: &Plan) -> Option<Duration> {
+        if self.driver.in_flight().has(&OperationKey::Status) {
+            return None;
+        }
+        let update = self.update.borrow().clone();
+        match self.publisher.next_write(&update, &next.status) {
+            StatusStep::Wait(at) => at,
+            StatusStep::Write(write) => {
+                self.driver.write_status(update.pod, write, self.records.findings_commit());
+                None
+            }
         }
     }
 
     // === operations ===
 
     fn start_action(&mut self, want: &DesiredPod, action: &Action, next: &Plan) {
-        if !self.in_flight.admits(action) || self.is_held_back(action, next) {
+        if !self.driver.in_flight().admits(action) || self.is_held_back(action, next) {
             return;
         }
-        let pod = self.pod();
-        if let Some(event) = events::action_started(want, &self.memory, action) {
-            self.shared.reports.event(&pod, event);
+        if let Some(event) = events::action_started(want, &self.state.memory, action) {
+            self.shared.reports.event(&self.pod(), event);
         }
-        let deadline = match action {
-            Action::StopContainer { deadline, .. } => Some(*deadline),
-            _ => None,
-        };
-        // An action that fails half-way leaves something to clean up as well.
-        match action {
-            Action::MountVolumes if self.seen.volumes == ObservedVolumes::Absent => {
-                self.seen.volumes = ObservedVolumes::Unverified;
-            }
-            Action::CreateSandbox { .. } => self.seen.cgroup = true,
-            _ => {}
-        }
-        let key = operation_key(action);
-        let before = self.commit.clone().filter(|_| action.needs_durable_record());
-        let (shared, context, mut action) =
-            (self.shared.clone(), self.action_context(), action.clone());
-        if let Action::StopContainer { hook, .. } = &mut action {
-            // A stop with an earlier deadline does not run the hook again.
-            *hook &= !self.in_flight.has(&key);
-        }
-        self.spawn(key, deadline, async move {
-            if let Some(commit) = before {
-                commit.durable().await;
-            }
-            if action.begins() && context.ending.borrow().is_some() {
-                return OperationResult::Skipped;
-            }
-            let began = Instant::now();
-            match action {
-                Action::MountVolumes => OperationResult::Mounted(
-                    shared.volumes.set_up(&context.pod, &context.objects).await,
-                ),
-                Action::UnmountVolumes => {
-                    OperationResult::Unmounted(shared.volumes.tear_down(&context.pod).await)
-                }
-                action => {
-                    let result = act(&shared, &context, &action).await;
-                    OperationResult::ActionDone(action, result, began.elapsed())
-                }
-            }
-        });
+        self.state.begin_action(action);
+        let commit = self.records.commit().filter(|_| action.needs_durable_record());
+        self.driver.start_action(action.clone(), self.action_context(), commit);
     }
 
     /// Volumes wait for the objects that they are built from; the final report waits until the last
     /// status is shown.
     fn is_held_back(&self, action: &Action, next: &Plan) -> bool {
         match action {
-            Action::MountVolumes => !self.subscription.is_complete(),
-            Action::ReportDeleted => !self.is_shown(&next.status),
+            Action::MountVolumes => !self.volumes.has_all_objects(),
+            Action::ReportDeleted => !self.publisher.is_shown(&self.update.borrow(), &next.status),
             _ => false,
         }
     }
 
-    fn spawn(
-        &mut self,
-        key: OperationKey,
-        deadline: Option<Duration>,
-        operation: impl Future<Output = OperationResult> + Send + 'static,
-    ) {
-        self.in_flight.begin(key.clone(), deadline);
-        let finished = async move { FinishedOperation { key, deadline, outcome: operation.await } };
-        self.under_way.spawn(ActivityMark::current().wrap(panics::isolate(finished)));
+    fn action_context(&self) -> ActionContext {
+        let pod = self.pod();
+        ActionContext {
+            source: self.update.borrow().source,
+            objects: Arc::new(self.volumes.objects(&pod)),
+            pod,
+            mounted: self.volumes.mounted(),
+            pod_ips: self.state.pod_ips(),
+            ending: self.driver.ending(),
+            running: self.state.running_containers(),
+        }
     }
 
-    fn action_context(&self) -> ActionContext {
-        let sandbox = self.seen.ready_sandbox();
-        ActionContext {
-            pod: self.pod(),
-            source: self.update.borrow().source,
-            objects: Arc::new(self.subscription.objects(&self.pod())),
-            mounted: self.mounted.clone(),
-            pod_ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
-            ending: self.ending.subscribe(),
-            running: self
-                .seen
-                .containers
-                .iter()
-                .filter(|c| matches!(c.state, InstanceState::Running { .. }))
-                .map(|c| (c.name.clone(), c.id.clone()))
-                .collect(),
+    /// Refreshes volumes whose objects have changed or whose token is due. Returns when the next
+    /// refresh is due.
+    fn refresh_volumes(&mut self, next: &Plan) -> Option<Duration> {
+        let alive =
+            matches!(next.stage, PodStage::Preparing | PodStage::Initializing | PodStage::Running);
+        if !alive && self.state.seen.volumes == ObservedVolumes::Unverified {
+            // A driver may never answer, and the pod no longer needs the volume.
+            self.shared.volumes.give_up(&self.pod());
+        }
+        if !alive
+            || self.state.seen.volumes != ObservedVolumes::Mounted
+            || self.driver.in_flight().has(&OperationKey::Volumes)
+        {
+            return None;
+        }
+        match self.volumes.next_refresh(clock::boot()) {
+            RefreshStep::Wait(at) => at,
+            RefreshStep::Refresh => {
+                self.driver.refresh_volumes(self.action_context());
+                None
+            }
+        }
+    }
+
+    /// Relists the pod when events may have been lost and no operation changes the runtime. Returns
+    /// when to try again.
+    fn start_relist(&mut self) -> Option<Duration> {
+        let in_flight = self.driver.in_flight();
+        let is_busy = in_flight.has(&OperationKey::Relist) || in_flight.changes_runtime();
+        match self.state.next_relist(is_busy, clock::boot()) {
+            RelistStep::Nothing => None,
+            RelistStep::Wait(at) => Some(at),
+            RelistStep::Start(epoch) => {
+                self.driver.relist(self.pod().metadata.uid.clone(), epoch);
+                None
+            }
         }
     }
 
     // === results and runtime events ===
 
     fn apply_runtime_event(&mut self, news: RuntimeEvent) {
-        match news {
-            RuntimeEvent::Container { container, .. } => {
-                let container = with_message(&self.shared, &self.pod(), container);
-                action_result::update_instance(&mut self.seen, container);
-            }
-            RuntimeEvent::Sandbox { sandbox, .. } => {
-                action_result::update_sandbox(&mut self.seen, sandbox);
-            }
-            RuntimeEvent::Missed => self.relist_again = true,
-        }
-        self.epoch = self.epoch.wrapping_add(1);
+        let news = match news {
+            RuntimeEvent::Container { pod_uid, container } => RuntimeEvent::Container {
+                pod_uid,
+                container: with_message(&self.shared, &self.pod(), container),
+            },
+            other => other,
+        };
+        self.state.apply_event(news);
     }
 
     fn finish_operation(&mut self, finished: FinishedOperation) {
@@ -527,9 +423,8 @@ impl Worker {
             finished.key,
             OperationKey::Sandbox | OperationKey::Container(_) | OperationKey::DeadContainer(_)
         ) {
-            self.epoch = self.epoch.wrapping_add(1);
+            self.state.runtime_changed();
         }
-        self.in_flight.end(&finished.key, finished.deadline);
         let want = self.desired();
         match finished.outcome {
             OperationResult::ActionDone(action, result, took) => {
@@ -548,8 +443,29 @@ impl Worker {
             OperationResult::Unmounted(Err(line)) => {
                 self.action_failed(&want, &Action::UnmountVolumes, "", &line);
             }
-            OperationResult::StatusWritten(status, result) => self.status_written(*status, result),
+            OperationResult::StatusWritten(status, result) => {
+                self.publisher.record_write(&self.update.borrow().pod, &status, result);
+            }
             OperationResult::Relisted(epoch, result) => self.apply_relist(epoch, result),
+        }
+    }
+
+    fn apply_relist(&mut self, epoch: u64, result: Result<PodOnNode, ErrorText>) {
+        match result {
+            Ok(mut on_node) => {
+                let changes_runtime = self.driver.in_flight().changes_runtime();
+                if self.state.accepts_relist(epoch, changes_runtime) {
+                    if !self.state.seen.cgroup && !on_node.sandboxes.is_empty() {
+                        self.state.seen.cgroup = self.shared.cgroups.adopt_cgroup(&self.pod());
+                    }
+                    on_node.containers = self.with_termination_messages(on_node.containers);
+                    self.state.apply_relist(on_node);
+                }
+            }
+            Err(line) => {
+                tracing::warn!(pod = %name(&self.pod()), error = line, "cannot list the pod's containers; retried in a second");
+                self.state.relist_failed(clock::boot());
+            }
         }
     }
 
@@ -559,6 +475,18 @@ impl Worker {
     ) -> Vec<ObservedContainer> {
         let pod = self.pod();
         containers.into_iter().map(|c| with_message(&self.shared, &pod, c)).collect()
+    }
+
+    /// Forgets pull failures of images that have been imported meanwhile.
+    fn forget_imported(&mut self) {
+        let (images, state) = (&self.shared.images, &mut self.state);
+        state
+            .memory
+            .troubles
+            .retain(|t| !matches!(&t.step, RetryStep::Image(image) if images.is_imported(image)));
+        state.seen.images.retain(|image, seen| {
+            !(matches!(seen, ObservedImage::Absent { .. }) && images.is_imported(image))
+        });
     }
 }
 

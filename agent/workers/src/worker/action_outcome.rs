@@ -1,15 +1,16 @@
-//! What follows when an action has completed or failed: the observed state, the record, events and logs.
+//! What follows when an action has completed or failed: the pod's state, events and logs.
 
 use std::time::Duration;
 
 use agent_clock as clock;
-use agent_pod::desired::DesiredPod;
+use agent_interfaces::{MountedVolumes, VolumeError};
+use agent_pod::desired::{DesiredPod, Presence};
 use agent_pod::events;
+use agent_pod::observed::ObservedVolumes;
 use agent_pod::plan::Action;
 
 use super::{Worker, name};
-use crate::action_result::ActionFailure;
-use crate::action_result::{self, ActionResult, step};
+use crate::action_result::{ActionFailure, ActionResult};
 
 impl Worker {
     pub(super) fn action_done(
@@ -21,28 +22,15 @@ impl Worker {
     ) {
         match result {
             Ok(result) => {
-                self.mark_uncertain(action, result.shows_state());
+                self.state.mark_uncertain(action, result.shows_state());
                 self.action_succeeded(want, action, result, took);
             }
             Err(failure) => {
                 self.shared.step_failed(&self.pod(), action, took, &failure.message);
-                let told = failure.result.shows_state();
-                if let ActionResult::Instance(instance) = failure.result {
-                    action_result::update_instance(&mut self.seen, *instance);
+                let (reason, message) = (failure.reason, failure.message.clone());
+                if self.state.apply_failure(want, action, failure) {
+                    self.action_failed(want, action, reason, &message);
                 }
-                if let Action::RunPostStart { container, id } = action {
-                    // Already reported as an event; the instance is stopped because of it.
-                    self.memory.record_post_start(container, id, false);
-                    return;
-                }
-                if let Action::CreateContainer { container, .. } = action {
-                    // The image may have been removed meanwhile: it is inspected again.
-                    if let Some(c) = want.container(container) {
-                        self.seen.images.remove(&c.image);
-                    }
-                }
-                self.mark_uncertain(action, told);
-                self.action_failed(want, action, failure.reason, &failure.message);
             }
         }
     }
@@ -63,10 +51,9 @@ impl Worker {
         {
             self.shared.reports.event(&pod, event);
         }
-        action_result::apply(&mut self.seen, &mut self.memory, action, result);
+        self.state.action_succeeded(action, result);
         self.shared.step_done(&pod, action, took);
         tracing::debug!(pod = %name(&pod), ?action, ?took, "action completed");
-        self.forgotten |= *action == Action::Forget;
     }
 
     pub(super) fn action_failed(
@@ -81,9 +68,49 @@ impl Worker {
         if let Some(event) = events::action_failed(want, action, reason, message) {
             self.shared.reports.event(&pod, event);
         }
-        self.memory.record_failure(step(action), reason, message, clock::boot());
-        if let Action::CreateSandbox { attempt } = action {
-            self.memory.record_spoilt_sandbox(*attempt);
+        self.state.action_failed(action, reason, message, clock::boot());
+    }
+
+    pub(super) fn volumes_set_up(
+        &mut self,
+        want: &DesiredPod,
+        result: Result<MountedVolumes, VolumeError>,
+    ) {
+        let action = Action::MountVolumes;
+        match result {
+            Ok(mounted) => {
+                self.volumes.record_mounted(mounted);
+                self.action_succeeded(want, &action, ActionResult::Nothing, Duration::ZERO);
+            }
+            Err(failure) if self.state.seen.volumes == ObservedVolumes::Mounted => {
+                // The volumes stay as they are after a failed refresh.
+                tracing::warn!(pod = %name(&self.pod()), error = failure.message, "cannot refresh volumes; containers keep the previous content until a retry succeeds");
+                self.report_failed_volumes(&failure);
+                self.volumes.record_failed(clock::boot());
+            }
+            Err(failure) => {
+                self.shared.step_failed(&self.pod(), &action, Duration::ZERO, &failure.message);
+                self.action_failed(want, &action, "", &failure.message);
+                // A pod being deleted no longer needs its volumes and may have released them.
+                if want.presence == Presence::Present {
+                    self.report_failed_volumes(&failure);
+                }
+            }
+        }
+    }
+
+    fn report_failed_volumes(&self, failure: &VolumeError) {
+        let event = events::volumes_failed(failure.step, &failure.message);
+        self.shared.reports.event(&self.pod(), event);
+    }
+
+    fn report_present_image(&self, want: &DesiredPod, container: &str) {
+        let Some(container) = want.container(container) else { return };
+        let known = self.state.memory.containers.get(&container.name);
+        let pulled = known.is_some_and(|m| m.has_pulled(&container.image));
+        if !pulled {
+            let event = events::image_present(want, &container.name, &container.image);
+            self.shared.reports.event(&self.pod(), event);
         }
     }
 }

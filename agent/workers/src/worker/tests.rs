@@ -4,6 +4,7 @@ use agent_node::adaptive_limit::CallKind;
 use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::Time;
+use proto_api::core::v1::PodStatus;
 use proto_daemon::statusz::StatusBoard;
 use tokio::task::JoinHandle;
 

@@ -85,10 +85,10 @@ fn endpoint(file: &FileConfig, faults: &mut Faults) {
         "must be set together with tlsCertFile",
     );
     if let Err(why) = tls::versions(&file.tls_min_version) {
-        faults.check(false, "tlsMinVersion", why);
+        faults.check(false, "tlsMinVersion", why.to_string());
     }
     if let Err(why) = tls::suites(&file.tls_cipher_suites) {
-        faults.check(false, "tlsCipherSuites", why);
+        faults.check(false, "tlsCipherSuites", why.to_string());
     }
     faults.one_of(&file.logging.format, &["text", "json"], "logging.format");
 }

@@ -81,8 +81,13 @@ pub fn warn_without_effect(flag: &str) {
     tracing::warn!("flag --{flag} is accepted for compatibility and has no effect");
 }
 
+/// A domain that no cluster can have.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a DNS name of at least two labels in lower case")]
+struct DomainError;
+
 /// Reads a DNS name of at least two labels.
-fn parse_domain(text: &str) -> Result<String, String> {
+fn parse_domain(text: &str) -> Result<String, DomainError> {
     let label = |l: &str| {
         !l.is_empty()
             && l.len() <= 63
@@ -93,7 +98,7 @@ fn parse_domain(text: &str) -> Result<String, String> {
     if text.len() <= 253 && text.contains('.') && text.split('.').all(label) {
         Ok(text.to_owned())
     } else {
-        Err("must be a DNS name of at least two labels in lower case".to_owned())
+        Err(DomainError)
     }
 }
 

@@ -17,16 +17,16 @@ use crate::transport::{OpenError, Socket, Transport};
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The socket cannot be opened.
-    #[error("open a netlink socket for the packet log")]
+    #[error("cannot open a netlink socket for the packet log")]
     Open(#[from] OpenError),
     /// The request cannot be encoded.
-    #[error("encode the request for group {0} of the packet log")]
+    #[error("cannot encode the request for group {0} of the packet log")]
     Encode(u16, #[source] TooLong),
     /// The request or its response was lost.
-    #[error("bind group {0} of the packet log")]
+    #[error("cannot bind group {0} of the packet log")]
     Ask(u16, #[source] io::Error),
     /// The response cannot be decoded.
-    #[error("read the answer about group {0} of the packet log")]
+    #[error("cannot read the answer about group {0} of the packet log")]
     Answer(u16, #[source] WireError),
     /// The kernel has no NFLOG, or another program has the group.
     #[error("the kernel refused group {group} of the packet log: errno {errno}")]

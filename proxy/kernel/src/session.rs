@@ -28,10 +28,10 @@ const SEQ_MAX: u32 = u32::MAX / 2;
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// An attribute does not fit its length field; a bug of the caller.
-    #[error("encode an nftables transaction")]
+    #[error("cannot encode an nftables transaction")]
     Encode(#[source] TooLong),
     /// The datagram was not sent. `EMSGSIZE` means that it is larger than the send buffer may be.
-    #[error("send an nftables transaction of {len} bytes")]
+    #[error("cannot send an nftables transaction of {len} bytes")]
     Send {
         /// Length in bytes.
         len: usize,
@@ -56,7 +56,7 @@ pub enum CommitError {
     #[error("the kernel's reply to a transaction was lost")]
     Lost(#[source] io::Error),
     /// The response cannot be decoded. The transaction may have been committed.
-    #[error("read the kernel's reply to a transaction")]
+    #[error("cannot read the kernel's reply to a transaction")]
     Answer(#[source] WireError),
 }
 
@@ -74,16 +74,16 @@ impl CommitError {
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// A name does not fit; a bug of the caller.
-    #[error("encode a netlink query")]
+    #[error("cannot encode a netlink query")]
     Encode(#[source] TooLong),
     /// The request was not sent.
-    #[error("send a netlink query")]
+    #[error("cannot send a netlink query")]
     Send(#[source] io::Error),
     /// The response, or a part of it, was lost.
     #[error("the kernel's reply to a query was lost")]
     Lost(#[source] io::Error),
     /// The response cannot be decoded.
-    #[error("read the kernel's reply to a query")]
+    #[error("cannot read the kernel's reply to a query")]
     Answer(#[source] WireError),
     /// The kernel refused.
     #[error("the kernel refused a query: errno {errno}")]

@@ -11,13 +11,13 @@ pub struct Sysctl(pub &'static str);
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// It cannot be read; `NotFound` if this kernel does not have it.
-    #[error("read {0}")]
+    #[error("cannot read {0}")]
     Read(&'static str, #[source] io::Error),
     /// Its value is not an integer.
     #[error("expected a number in {0}, found {1:?}")]
     Number(&'static str, String),
     /// It cannot be written.
-    #[error("set {0} to {1}")]
+    #[error("cannot set {0} to {1}")]
     Write(&'static str, u64, #[source] io::Error),
 }
 

@@ -30,10 +30,10 @@ pub trait Transport {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The kernel has no nfnetlink, or denies it.
-    #[error("open a netfilter netlink socket")]
+    #[error("cannot open a netfilter netlink socket")]
     Socket(#[source] io::Error),
     /// The kernel assigns no port.
-    #[error("bind a netfilter netlink socket")]
+    #[error("cannot bind a netfilter netlink socket")]
     Bind(#[source] io::Error),
 }
 

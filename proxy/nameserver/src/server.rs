@@ -35,7 +35,7 @@ const STREAM_ANSWER_LEN: usize = 65_535;
 
 /// An address cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("listen for {transport} at {address}")]
+#[error("cannot listen for {transport} at {address}")]
 pub struct BindError {
     transport: &'static str,
     address: SocketAddr,

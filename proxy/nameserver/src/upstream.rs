@@ -33,10 +33,10 @@ pub enum UpstreamError {
     #[error("all upstream DNS servers are marked as failed")]
     Down,
     /// The query cannot be encoded.
-    #[error("encode a DNS query")]
+    #[error("cannot encode a DNS query")]
     Encode(#[source] hickory_proto::ProtoError),
     /// A socket failed.
-    #[error("query DNS server {server}")]
+    #[error("cannot query DNS server {server}")]
     Socket {
         /// The server.
         server: SocketAddr,

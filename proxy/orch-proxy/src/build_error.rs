@@ -12,33 +12,33 @@ pub enum BuildError {
     #[error("no client configuration found: set --kubeconfig")]
     NoClientConfig,
     /// The kubeconfig is invalid.
-    #[error("load the client configuration")]
+    #[error("cannot load the client configuration")]
     ClientConfig(#[source] proto_client::config::ClientConfigError),
     /// `--master` is not a URL.
     #[error("--master {0:?} is not a URL")]
     Master(String),
     /// The TLS configuration is invalid.
-    #[error("create the API client")]
+    #[error("cannot create the API client")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The netlink socket cannot be opened.
-    #[error("open a netlink socket to netfilter")]
+    #[error("cannot open a netlink socket to netfilter")]
     Kernel(#[from] OpenError),
     /// The kernel refused the probe transactions.
-    #[error("probe the kernel's nf_tables features")]
+    #[error("cannot probe the kernel's nf_tables features")]
     KernelFeatures(#[source] CommitError),
     /// Two metrics have the same name.
-    #[error("register metrics")]
+    #[error("cannot register metrics")]
     Metrics(#[from] prometheus::Error),
     /// The cluster domain is not a DNS name.
-    #[error("prepare the DNS zone")]
+    #[error("cannot prepare the DNS zone")]
     Names(#[from] ZoneError),
     /// The address is in use and `bindAddressHardFail` is set.
-    #[error("listen at {0}")]
+    #[error("cannot listen at {0}")]
     Bind(SocketAddr, #[source] std::io::Error),
     /// `--detect-local-mode=NodeCIDR` is set and the Node object has no pod CIDRs.
     #[error("node {0} has no spec.podCIDRs")]
     NodeBlocks(String),
     /// The thread cannot be created.
-    #[error("start the conntrack cleanup thread")]
+    #[error("cannot start the conntrack cleanup thread")]
     ConntrackCleanup(#[source] std::io::Error),
 }

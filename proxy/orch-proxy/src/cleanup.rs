@@ -14,13 +14,13 @@ use crate::tables;
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
     /// The netlink session cannot be opened.
-    #[error("prepare the cleanup")]
+    #[error("cannot prepare the cleanup")]
     Prepare(#[from] BuildError),
     /// A running proxy owns them.
     #[error("table {0} belongs to a running proxy; stop it first")]
     InUse(String),
     /// The kernel refused.
-    #[error("delete table {0}")]
+    #[error("cannot delete table {0}")]
     Delete(String, #[source] CommitError),
 }
 

@@ -147,7 +147,7 @@ impl Default for Conntrack {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read or parsed.
-    #[error("load the configuration file")]
+    #[error("cannot load the configuration file")]
     File(#[from] ConfigError),
     /// Fields have invalid values.
     #[error("invalid configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]

@@ -15,7 +15,7 @@ const ANSWER_LEN_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigzError {
     /// The connection failed.
-    #[error("get /configz from the proxy at {0}")]
+    #[error("cannot get /configz from the proxy at {0}")]
     Ask(SocketAddr, #[source] std::io::Error),
     /// The response is not that of a proxy's `/configz`.
     #[error("expected a configuration object at http://{0}/configz")]

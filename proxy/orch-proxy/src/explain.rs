@@ -43,28 +43,28 @@ pub enum ExplainError {
     #[error("expected tcp, udp or sctp, found {0:?}")]
     Protocol(String),
     /// The netlink socket cannot be opened.
-    #[error("open a netlink socket to netfilter")]
+    #[error("cannot open a netlink socket to netfilter")]
     Kernel(#[from] OpenError),
     /// The tables cannot be read.
-    #[error("read table {0}")]
+    #[error("cannot read table {0}")]
     Read(String, #[source] QueryError),
     /// The tables do not exist.
     #[error("expected table {0}, which does not exist: the proxy has not run here")]
     NoTable(String),
     /// The kernel's features cannot be probed.
-    #[error("probe the kernel's nf_tables features")]
+    #[error("cannot probe the kernel's nf_tables features")]
     KernelFeatures(#[source] Box<BuildError>),
     /// Services and EndpointSlices cannot be listed.
-    #[error("list the objects to forward")]
+    #[error("cannot list the objects to forward")]
     Model(#[from] ModelError),
     /// The node's addresses cannot be listed.
-    #[error("list the addresses of this node")]
+    #[error("cannot list the addresses of this node")]
     Addresses(#[source] nix::Error),
     /// The tables differ; `diff` exits with 1.
     #[error("the kernel's tables differ from the desired ones")]
     Differs,
     /// Standard output is closed.
-    #[error("print the result")]
+    #[error("cannot print the result")]
     Print(#[source] std::io::Error),
 }
 

@@ -80,11 +80,11 @@ pub fn start(
 /// A port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 enum ListenError {
-    #[error("list the addresses of this node")]
+    #[error("cannot list the addresses of this node")]
     Addresses(#[source] nix::Error),
     #[error("no address of this node is within --nodeport-addresses")]
     NoAddress,
-    #[error("listen at {0}")]
+    #[error("cannot listen at {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
 }
 

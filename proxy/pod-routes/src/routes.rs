@@ -99,10 +99,10 @@ pub fn plan(current: &Routes, wanted: &Routes) -> RouteChanges {
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
     /// The route netlink socket cannot be opened.
-    #[error("open route netlink")]
+    #[error("cannot open route netlink")]
     Open(#[source] std::io::Error),
     /// The kernel's routes cannot be listed.
-    #[error("list routes")]
+    #[error("cannot list routes")]
     List(#[source] rtnetlink::Error),
     /// A route cannot be changed; the others were tried.
     #[error("{what} the route to {range} by {hop}")]

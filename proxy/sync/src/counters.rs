@@ -29,9 +29,9 @@ pub struct ServiceCounters {
 /// The counters were not read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    #[error("open a netlink socket to netfilter")]
+    #[error("cannot open a netlink socket to netfilter")]
     Open(#[from] proxy_kernel::OpenError),
-    #[error("read the service counters")]
+    #[error("cannot read the service counters")]
     Query(#[from] QueryError),
 }
 

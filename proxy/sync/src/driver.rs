@@ -60,13 +60,13 @@ const CHUNK_LEN: usize = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The tables were not loaded.
-    #[error("load the nftables tables")]
+    #[error("cannot load the nftables tables")]
     Load(#[source] CommitError),
     /// A change was not committed; the next pass loads the tables.
-    #[error("change the nftables tables")]
+    #[error("cannot change the nftables tables")]
     Change(#[source] CommitError),
     /// The tables were not read.
-    #[error("read the nftables tables back")]
+    #[error("cannot read the nftables tables back")]
     ReadBack(#[source] QueryError),
 }
 

@@ -15,13 +15,13 @@ use rtnetlink::{Error, Handle, LinkDummy, LinkUnspec, LinkVeth};
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     /// The route netlink socket cannot be opened.
-    #[error("open route netlink")]
+    #[error("cannot open route netlink")]
     Open(#[source] std::io::Error),
     /// Links or addresses cannot be listed.
-    #[error("list links and addresses")]
+    #[error("cannot list links and addresses")]
     List(#[source] Box<Error>),
     /// The link cannot be created or deleted.
-    #[error("change link {link}")]
+    #[error("cannot change link {link}")]
     Link {
         /// Its name.
         link: String,

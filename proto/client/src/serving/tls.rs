@@ -47,19 +47,28 @@ pub struct Terms {
 const TLS12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
+/// A name of the TLS settings that is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TermsError {
+    /// Of a version.
+    #[error("{0:?} is none of VersionTLS10, VersionTLS11, VersionTLS12, VersionTLS13")]
+    Version(String),
+    /// Of a cipher suite.
+    #[error("{0:?} is not a supported cipher suite")]
+    Suite(String),
+}
+
 /// The versions from a name on. Names before 1.2 are accepted as a minimum; these versions are never used.
-pub fn versions(min: &str) -> Result<&'static [&'static SupportedProtocolVersion], String> {
+pub fn versions(min: &str) -> Result<&'static [&'static SupportedProtocolVersion], TermsError> {
     match min {
         "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => Ok(TLS12),
         "VersionTLS13" => Ok(TLS13),
-        other => Err(format!(
-            "{other:?} is none of VersionTLS10, VersionTLS11, VersionTLS12, VersionTLS13"
-        )),
+        other => Err(TermsError::Version(other.to_owned())),
     }
 }
 
 /// Suites by their IANA names, with or without the suffix `_SHA256` of the ChaCha ones.
-pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
+pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, TermsError> {
     let all = rustls::crypto::ring::ALL_CIPHER_SUITES;
     if names.is_empty() {
         return Ok(all.to_vec());
@@ -72,7 +81,7 @@ pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
             let known = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
             known == *name || known == long
         });
-        let suite = found.ok_or_else(|| format!("{name:?} is not a supported cipher suite"))?;
+        let suite = found.ok_or_else(|| TermsError::Suite(name.clone()))?;
         if suite.tls13().is_none() {
             chosen.push(*suite);
         }
@@ -93,8 +102,8 @@ pub enum ServingTlsError {
     #[error("cannot make a certificate")]
     Make(#[source] rcgen::Error),
     /// Versions or suites are unknown; validation of the configuration finds this first.
-    #[error("{0}")]
-    Terms(String),
+    #[error(transparent)]
+    Terms(#[from] TermsError),
 }
 
 /// The TLS settings of a new connection.
@@ -243,10 +252,10 @@ fn make(
     authority: Option<&[u8]>,
 ) -> Result<Arc<Agreed>, ServingTlsError> {
     let mut provider = rustls::crypto::ring::default_provider();
-    provider.cipher_suites = suites(&terms.suites).map_err(ServingTlsError::Terms)?;
+    provider.cipher_suites = suites(&terms.suites)?;
     let provider = Arc::new(provider);
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(versions(&terms.min_version).map_err(ServingTlsError::Terms)?)
+        .with_protocol_versions(versions(&terms.min_version)?)
         .map_err(FileFault::unusable("protocol version"))?;
     let trust = match authority {
         None => None,

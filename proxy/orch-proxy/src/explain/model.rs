@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The client cannot be built.
-    #[error("create a client of the API server")]
+    #[error("cannot create a client of the API server")]
     Client(#[source] Box<BuildError>),
     /// The list failed.
-    #[error("list {0}")]
+    #[error("cannot list {0}")]
     List(&'static str, #[source] Box<ClientError>),
     /// The list timed out.
-    #[error("list {0}: the API server did not answer in time")]
+    #[error("cannot list {0}: the API server did not answer in time")]
     Late(&'static str),
 }
 

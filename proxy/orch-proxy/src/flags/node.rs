@@ -44,7 +44,7 @@ pub struct NodeFlags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub reset_removed_endpoints: Option<bool>,
     /// Feature gates, as A=true,B=false.
-    #[arg(long, value_name = "LIST", value_parser = parse_gates)]
+    #[arg(long, value_name = "LIST", value_parser = feature_gates::parse)]
     pub feature_gates: Option<BTreeMap<String, bool>>,
     /// Last minor version whose hidden metrics are shown; there are none.
     #[arg(long, value_name = "VERSION")]
@@ -63,10 +63,6 @@ pub struct NodeFlags {
     /// Flags without effect.
     #[command(flatten)]
     pub unused: UnusedFlags,
-}
-
-fn parse_gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
-    feature_gates::parse(text).map_err(|error| error.to_string())
 }
 
 /// Declares flags without effect.

@@ -17,7 +17,7 @@ use super::Driver;
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
     /// The thread or its runtime could not be created.
-    #[error("start the nftables thread")]
+    #[error("cannot start the nftables thread")]
     Start(#[source] io::Error),
     /// It panicked, where a panic does not abort the process.
     #[error("the nftables thread ended unexpectedly")]

@@ -71,6 +71,7 @@ pub enum EffectState {
 macro_rules! for_every_written_kind {
     ($define:ident) => {
         $define!(
+            ClusterRole: proto_api::rbac::v1::ClusterRole,
             ConfigMap: proto_api::core::v1::ConfigMap,
             Deployment: proto_api::apps::v1::Deployment,
             EndpointSlice: proto_api::discovery::v1::EndpointSlice,

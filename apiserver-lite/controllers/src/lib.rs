@@ -7,6 +7,7 @@
 pub mod account_token;
 pub mod addresses;
 pub mod api_writes;
+pub mod cluster_role_aggregation;
 pub mod deployment;
 pub mod disruption;
 pub mod endpoint_slices;

@@ -14,6 +14,7 @@ use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 use proto_api::policy::v1::PodDisruptionBudget;
+use proto_api::rbac::v1::ClusterRole;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{ObjectKey, Store};
 
@@ -64,6 +65,8 @@ pub struct Informers {
     pub drivers: Store<CSIDriver>,
     /// All VolumeAttachments.
     pub attachments: Store<VolumeAttachment>,
+    /// All cluster roles.
+    pub cluster_roles: Store<ClusterRole>,
 }
 
 impl Informers {
@@ -88,12 +91,14 @@ impl Informers {
         self.classes.synced().await;
         self.drivers.synced().await;
         self.attachments.synced().await;
+        self.cluster_roles.synced().await;
     }
 
     /// Whether the caches show the effect of a write. Until they do, a plan made from them would repeat it.
     pub fn shows(&self, effect: &Effect) -> bool {
         let key = &effect.key;
         let metadata = match effect.kind {
+            ObjectKind::ClusterRole => metadata(&self.cluster_roles, key),
             ObjectKind::ConfigMap => metadata(&self.root_cas, key),
             ObjectKind::Deployment => metadata(&self.deployments, key),
             ObjectKind::EndpointSlice => metadata(&self.slices, key),

@@ -65,7 +65,9 @@ macro_rules! for_every_key {
             /// The attached volumes of a node.
             Attachments(String),
             /// A claim that requests more than its capacity.
-            Expand(ObjectKey)
+            Expand(ObjectKey),
+            /// The rules of a cluster role that aggregates others.
+            RoleAggregation(String)
         }
     };
 }
@@ -108,6 +110,7 @@ impl ReconcileKey {
             Self::EphemeralClaims(_) => "ephemeral-volume",
             Self::Attachments(_) => "attachdetach",
             Self::Expand(_) => "persistentvolume-expander",
+            Self::RoleAggregation(_) => "clusterrole-aggregation",
         }
     }
 
@@ -138,7 +141,8 @@ impl ReconcileKey {
             | Self::NodeIpam(name)
             | Self::Volume(name)
             | Self::VolumeProtection(name)
-            | Self::Attachments(name) => Target::ClusterScoped(name),
+            | Self::Attachments(name)
+            | Self::RoleAggregation(name) => Target::ClusterScoped(name),
             Self::AccountToken(key)
             | Self::Endpoints(key)
             | Self::Slices(key)
@@ -200,9 +204,10 @@ impl fmt::Debug for ReconcileKey {
 }
 
 /// All controllers, by their names in `--controllers`.
-pub const CONTROLLERS: [&str; 26] = [
+pub const CONTROLLERS: [&str; 27] = [
     "attachdetach",
     BOOTSTRAP_SIGNER,
+    "clusterrole-aggregation",
     "csrapproving",
     "csrcleaner",
     "csrsigning",

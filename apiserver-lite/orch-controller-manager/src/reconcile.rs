@@ -22,8 +22,8 @@ use apiserver_controllers::node_lifecycle::{self, ClusterHealth, NodeClocks, Nod
 use apiserver_controllers::volumes::{VolumeAnnotations, attach};
 use apiserver_controllers::write_events::WriteEvent;
 use apiserver_controllers::{
-    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_gc, replica_set,
-    replication_controller, root_ca, service_account,
+    Plan, account_token, cluster_role_aggregation, deployment, endpoint_slices, endpoints, mirror,
+    pod_gc, replica_set, replication_controller, root_ca, service_account,
 };
 use apiserver_token::{LegacyToken, jwt};
 use proto_api::core::v1::{Namespace, ServiceAccount};
@@ -249,6 +249,14 @@ impl Reconciler {
                 }
                 None => Plan::default(),
             },
+            ReconcileKey::RoleAggregation(name) => {
+                match informers.cluster_roles.get(&ObjectKey::new("", name)) {
+                    Some(role) => {
+                        cluster_role_aggregation::plan(&role, &informers.cluster_roles.objects())
+                    }
+                    None => Plan::default(),
+                }
+            }
             // Handled by `dispatch`, because they need live reads.
             _ => Plan::default(),
         }

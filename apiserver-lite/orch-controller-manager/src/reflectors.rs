@@ -14,6 +14,7 @@ use proto_api::core::v1::{
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::policy::v1::PodDisruptionBudget;
+use proto_api::rbac::v1::ClusterRole;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Client, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
@@ -47,6 +48,7 @@ pub struct Reflectors {
     classes: Reflector<StorageClass, StorageClass>,
     drivers: Reflector<CSIDriver, CSIDriver>,
     attachments: Reflector<VolumeAttachment, VolumeAttachment>,
+    cluster_roles: Reflector<ClusterRole, ClusterRole>,
 }
 
 /// Makes empty caches and the reflectors that fill them.
@@ -75,6 +77,7 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         classes: Reflector::projected(client.all(), all(), slim),
         drivers: Reflector::projected(client.all(), all(), slim),
         attachments: Reflector::projected(client.all(), all(), slim),
+        cluster_roles: Reflector::projected(client.all(), all(), slim),
     };
     let informers = Informers {
         names,
@@ -98,6 +101,7 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         classes: reflectors.classes.store(),
         drivers: reflectors.drivers.store(),
         attachments: reflectors.attachments.store(),
+        cluster_roles: reflectors.cluster_roles.store(),
     };
     (informers, reflectors)
 }
@@ -132,7 +136,8 @@ impl Reflectors {
             volumes,
             classes,
             drivers,
-            attachments
+            attachments,
+            cluster_roles
         );
         drop(drain);
         running.join_all().await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use apiserver_controllers::account_token;
 use apiserver_controllers::addresses::{has_ended, has_selector, trigger_annotation};
+use apiserver_controllers::cluster_role_aggregation::is_aggregated;
 use apiserver_controllers::deployment;
 use apiserver_controllers::endpoint_slices::{self, Manager};
 use apiserver_controllers::node_cidr::has_ranges;
@@ -18,6 +19,7 @@ use proto_api::core::v1::{
     ServiceAccount, Taint,
 };
 use proto_api::discovery::v1::EndpointSlice;
+use proto_api::rbac::v1::ClusterRole;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
@@ -335,6 +337,18 @@ impl Watched for Deployment {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let replicas = |deployment: &Self| deployment.spec.replicas;
         keys_of_scaled(change, informers, ReconcileKey::Deployment, replicas)
+    }
+}
+
+/// A role may be a part of any aggregated role, before or after the change.
+impl Watched for ClusterRole {
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        if split(change).is_none() {
+            return Vec::new();
+        }
+        let roles = informers.cluster_roles.list().into_iter();
+        let aggregated = roles.filter(|(_, role)| is_aggregated(role));
+        aggregated.map(|(key, _)| ReconcileKey::RoleAggregation(key.name)).collect()
     }
 }
 

@@ -1,5 +1,8 @@
-//! The store's record of an object: the decoded tree and its JSON and Protobuf encodings. An encoding is made on first use
-//! and then shared by responses, lists and watches. A conversion to another version is encoded per use.
+//! The store's record of an object: the decoded tree and its JSON and Protobuf encodings, in the stored version and in the others
+//! that readers ask for. Each is made on first use and then shared by responses, lists and watches.
+//!
+//! The Protobuf of the stored version is made a second time for readers: what is written to disk has no `resourceVersion`, since the
+//! revision is known only when the write is committed.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,6 +21,8 @@ pub struct StoredObject {
     stamp: Stamp,
     json: OnceLock<Bytes>,
     protobuf: OnceLock<Bytes>,
+    /// The record in another version, once a reader has asked for one; it has the next.
+    converted: OnceLock<Arc<Self>>,
 }
 
 /// An object to be written, without a revision.
@@ -80,12 +85,22 @@ impl StoredObject {
     /// The record converted to `kind`, another version of its kind; the record itself when `kind` is the stored version.
     #[must_use]
     pub fn as_version(self: &Arc<Self>, kind: &Arc<Kind>) -> Arc<Self> {
-        if Arc::ptr_eq(&self.object().kind, kind) {
-            return self.clone();
+        let mut shown = self;
+        // Ends: each step is a version that the kind has.
+        while !Arc::ptr_eq(&shown.object().kind, kind) {
+            let convert = || Self::of(versions::convert(self.object(), kind), self.stamp);
+            shown = shown.converted.get_or_init(|| Arc::new(convert()));
         }
-        let object = OnceLock::from(versions::convert(self.object(), kind));
-        let (json, protobuf) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { object, raw: Bytes::new(), stamp: self.stamp, json, protobuf })
+        shown.clone()
+    }
+
+    fn of(object: Object, stamp: Stamp) -> Self {
+        Self::new(OnceLock::from(object), Bytes::new(), stamp)
+    }
+
+    fn new(object: OnceLock<Object>, raw: Bytes, stamp: Stamp) -> Self {
+        let (json, protobuf, converted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { object, raw, stamp, json, protobuf, converted }
     }
 
     /// The same object with another revision: the `DELETED` event of an object that no longer matches a watch's selector.
@@ -103,38 +118,65 @@ impl Record for StoredObject {
     }
 
     fn stamp(draft: Draft, stamp: Stamp) -> Self {
-        Self {
-            object: OnceLock::from(stamped(draft.object, stamp)),
-            raw: Bytes::new(),
-            stamp,
-            json: OnceLock::new(),
-            protobuf: OnceLock::new(),
-        }
+        Self::of(stamped(draft.object, stamp), stamp)
     }
 
     fn tombstone(last: &Self, stamp: Stamp) -> Self {
-        Self {
-            object: OnceLock::from(stamped(last.object().clone(), stamp)),
-            raw: Bytes::new(),
-            stamp,
-            json: OnceLock::new(),
-            protobuf: OnceLock::new(),
-        }
+        Self::of(stamped(last.object().clone(), stamp), stamp)
     }
 
     fn restore(_key: &str, raw: Bytes, stamp: Stamp) -> Result<Self, RestoreError> {
         // Decoding needs the engine, which `Record::restore` does not get: `load` follows.
-        Ok(Self {
-            object: OnceLock::new(),
-            raw,
-            stamp,
-            json: OnceLock::new(),
-            protobuf: OnceLock::new(),
-        })
+        Ok(Self::new(OnceLock::new(), raw, stamp))
     }
 }
 
 fn stamped(mut object: Object, stamp: Stamp) -> Object {
     object.set_meta_str("resourceVersion", &stamp.modified.to_string());
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use apiserver_store::Revision;
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+
+    #[test]
+    fn every_version_is_encoded_once_for_all_its_readers() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let kind = |version: &str| {
+            let resource = engine.resource("autoscaling", version, "horizontalpodautoscalers");
+            resource.expect("served").clone()
+        };
+        let text = br#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"a"},
+            "spec":{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d"}}}"#;
+        let object =
+            engine.decode_any(Format::Json, text, Strictness::Strict).expect("valid").object;
+        let stamp = Stamp { created: Revision(7), modified: Revision(7) };
+        let record = Arc::new(StoredObject::stamp(Draft::new(&engine, object), stamp));
+        let kinds = ["v1", "v2"].map(kind);
+        // Held, so that no two encodings have one address one after the other.
+        let (mut encodings, mut held) = (BTreeSet::new(), Vec::new());
+        for _reader in 0..5 {
+            for kind in &kinds {
+                let shown = record.as_version(kind);
+                assert!(Arc::ptr_eq(&shown.object().kind, kind));
+                encodings.insert(shown.json(&engine).as_ptr());
+                encodings.insert(shown.protobuf(&engine).as_ptr());
+                held.push(shown);
+            }
+        }
+        assert_eq!(encodings.len(), kinds.len() * 2);
+        let later = Stamp { modified: Revision(8), ..stamp };
+        let deleted = record.at(later).as_version(&kinds[0]);
+        assert_eq!(
+            deleted.object().meta_str("resourceVersion"),
+            "8",
+            "converted from its own tree"
+        );
+    }
 }

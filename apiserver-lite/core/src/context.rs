@@ -63,7 +63,7 @@ impl RequestContext<'_> {
     ///
     /// # Errors
     /// 422 for an unknown `dryRun` or an invalid `fieldManager`.
-    pub fn effects(&self) -> Result<Effects, ApiError> {
+    pub(crate) fn effects(&self) -> Result<Effects, ApiError> {
         options::check_field_manager(self.query)?;
         options::effects(self.query.all("dryRun"))
     }
@@ -71,6 +71,6 @@ impl RequestContext<'_> {
 
 /// Group, kind and name of an object, for Statuses that name the kind.
 #[must_use]
-pub fn about_kind(object: &Object) -> About<'_> {
+pub(crate) fn about_kind(object: &Object) -> About<'_> {
     About { group: &object.kind.group, kind: object.kind.kind, name: object.name() }
 }

@@ -7,7 +7,7 @@
 //!                       subresources                              ▼ record
 //! ```
 
-pub mod admission;
+mod admission;
 pub mod auth;
 pub mod config;
 pub mod context;

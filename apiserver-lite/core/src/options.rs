@@ -54,7 +54,7 @@ impl Default for DeleteOptions {
 }
 
 /// Longest grace period in seconds, so that resulting timestamps have years of four digits.
-pub const GRACE_SECS_MAX: i64 = i32::MAX as i64;
+pub(crate) const GRACE_SECS_MAX: i64 = i32::MAX as i64;
 
 /// Longest `fieldManager`, in bytes.
 const FIELD_MANAGER_LEN_MAX: usize = 128;
@@ -63,7 +63,7 @@ const FIELD_MANAGER_LEN_MAX: usize = 128;
 ///
 /// # Errors
 /// 422 for a name that is too long or not printable.
-pub fn check_field_manager(query: &Query) -> Result<(), ApiError> {
+pub(crate) fn check_field_manager(query: &Query) -> Result<(), ApiError> {
     let Some(manager) = query.text("fieldManager") else { return Ok(()) };
     let problem = if manager.len() > FIELD_MANAGER_LEN_MAX {
         FieldProblem {
@@ -82,7 +82,7 @@ pub fn check_field_manager(query: &Query) -> Result<(), ApiError> {
 
 /// `seconds` within bounds. A negative grace period is one second, as in Kubernetes.
 #[must_use]
-pub fn bounded_grace(seconds: i64) -> i64 {
+pub(crate) fn bounded_grace(seconds: i64) -> i64 {
     if seconds < 0 { 1 } else { seconds.min(GRACE_SECS_MAX) }
 }
 
@@ -90,7 +90,7 @@ pub fn bounded_grace(seconds: i64) -> i64 {
 ///
 /// # Errors
 /// 422 for any value but `All`.
-pub fn effects<'a>(values: impl Iterator<Item = &'a str>) -> Result<Effects, ApiError> {
+pub(crate) fn effects<'a>(values: impl Iterator<Item = &'a str>) -> Result<Effects, ApiError> {
     let mut effects = Effects::Real;
     for value in values.filter(|value| !value.is_empty()) {
         if value != "All" {

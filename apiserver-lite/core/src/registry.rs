@@ -15,7 +15,7 @@ use crate::status::ApiError;
 use crate::times::{now, timestamp};
 
 /// Sets the fields of a new object that the server decides. Runs after admission and before validation.
-pub fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
+pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
     // A kubelet registers its Node together with the status; other kinds start without one.
     let registered =
         object.kind.is("", "Node").then(|| object.fields.get("status").cloned()).flatten();
@@ -95,7 +95,7 @@ fn date_conditions(object: &mut Object, before: &Object, now: &str) {
 }
 
 /// Carries server-decided fields over from `before`. Runs after admission and before validation.
-pub fn prepare_update(object: &mut Object, before: &Object, subresource: Subresource) {
+pub(crate) fn prepare_update(object: &mut Object, before: &Object, subresource: Subresource) {
     if object.kind.is("", "Service") && subresource == Subresource::Main {
         services::carry_over(object, before);
     }
@@ -110,7 +110,7 @@ pub fn prepare_update(object: &mut Object, before: &Object, subresource: Subreso
 ///
 /// # Errors
 /// 422 for the field whose value cannot be allocated.
-pub fn reserve(
+pub(crate) fn reserve(
     server: &Server,
     object: &mut Object,
     old: Option<&Object>,
@@ -131,21 +131,21 @@ pub fn release(server: &Server, object: &Object) {
 
 /// Whether the kind has graceful deletion.
 #[must_use]
-pub fn has_grace(object: &Object) -> bool {
+pub(crate) fn has_grace(object: &Object) -> bool {
     object.kind.is("", "Pod")
 }
 
 /// The grace period of a deletion in seconds, at most [`GRACE_SECS_MAX`]. `requested` is the request's; it is 0 for kinds
 /// without graceful deletion and for pods that no kubelet runs.
 #[must_use]
-pub fn grace_secs(object: &Object, requested: Option<i64>) -> i64 {
+pub(crate) fn grace_secs(object: &Object, requested: Option<i64>) -> i64 {
     let seconds = if has_grace(object) { pods::grace_secs(object, requested) } else { 0 };
     seconds.clamp(0, GRACE_SECS_MAX)
 }
 
 /// Whether the object has finalizers, including `spec.finalizers` of a namespace.
 #[must_use]
-pub fn has_finalizers(object: &Object) -> bool {
+pub(crate) fn has_finalizers(object: &Object) -> bool {
     let own = object.finalizers().next().is_some();
     let content = object.kind.is("", "Namespace")
         && object.spec().is_some_and(|spec| !spec.list("finalizers").is_empty());
@@ -154,13 +154,13 @@ pub fn has_finalizers(object: &Object) -> bool {
 
 /// Whether a deleted object can be removed: no finalizers and no grace period left.
 #[must_use]
-pub fn is_finished(object: &Object) -> bool {
+pub(crate) fn is_finished(object: &Object) -> bool {
     let grace = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
     object.deletion_timestamp().is_some() && grace.unwrap_or(0) == 0 && !has_finalizers(object)
 }
 
 /// Sets the fields besides `deletionTimestamp` that show a deletion: the phase of a namespace.
-pub fn mark_deleted(object: &mut Object) {
+pub(crate) fn mark_deleted(object: &mut Object) {
     if object.kind.is("", "Namespace") {
         set_phase(object, "Terminating");
     }
@@ -168,7 +168,7 @@ pub fn mark_deleted(object: &mut Object) {
 
 /// Whether the response to a delete is the object and not a Status.
 #[must_use]
-pub fn returns_object_on_delete(kind: &Kind) -> bool {
+pub(crate) fn returns_object_on_delete(kind: &Kind) -> bool {
     match (kind.short_group, kind.kind) {
         ("", name) => matches!(
             name,
@@ -187,7 +187,7 @@ pub fn returns_object_on_delete(kind: &Kind) -> bool {
 
 /// Whether an update of a missing object creates it (`AllowCreateOnUpdate` of the strategy).
 #[must_use]
-pub fn creates_on_update(kind: &Kind) -> bool {
+pub(crate) fn creates_on_update(kind: &Kind) -> bool {
     match kind.short_group {
         "" => matches!(kind.kind, "Endpoints" | "Event" | "LimitRange" | "Service"),
         "rbac.authorization" => true,

@@ -138,7 +138,7 @@ fn locked(allocations: &Mutex<ServiceAllocations>) -> MutexGuard<'_, ServiceAllo
 ///
 /// # Errors
 /// The field whose value cannot be allocated.
-pub fn reserve(
+pub(crate) fn reserve(
     allocations: &Arc<Mutex<ServiceAllocations>>,
     service: &mut Object,
     old: Option<&Object>,
@@ -396,7 +396,7 @@ fn drop_old_type(spec: &mut Map, before: &Map) {
 }
 
 /// Copies allocated values into an update that leaves them out, and removes fields of the old type.
-pub fn carry_over(service: &mut Object, old: &Object) {
+pub(crate) fn carry_over(service: &mut Object, old: &Object) {
     let Some(before) = old.spec().cloned() else { return };
     let spec = service.fields.map_or_insert("spec");
     let uses_ports = |spec: &Map| matches!(spec.str("type"), "NodePort" | "LoadBalancer");

@@ -84,7 +84,7 @@ impl ApiError {
 
     /// 401 `Unauthorized` with the reason why the credential was refused.
     #[must_use]
-    pub fn unauthorized_because(reason: &str) -> Self {
+    pub(crate) fn unauthorized_because(reason: &str) -> Self {
         let mut status = Status::unauthorized();
         status.message = format!("{}: {reason}", status.message);
         status.into()
@@ -98,7 +98,7 @@ impl ApiError {
 
     /// 403 for a create in a namespace that is being deleted.
     #[must_use]
-    pub fn namespace_terminating(about: About<'_>, why: &str, namespace: &str) -> Self {
+    pub(crate) fn namespace_terminating(about: About<'_>, why: &str, namespace: &str) -> Self {
         Self::forbidden(about, why).because(StatusCause {
             reason: "NamespaceTerminating".to_owned(),
             message: format!("namespace {namespace} is being terminated"),
@@ -139,13 +139,13 @@ impl ApiError {
 
     /// 409 `AlreadyExists`.
     #[must_use]
-    pub fn already_exists(about: About<'_>) -> Self {
+    pub(crate) fn already_exists(about: About<'_>) -> Self {
         Status::already_exists(about.resource(), about.name).into()
     }
 
     /// 409 `Conflict`: `Operation cannot be fulfilled on pods "x": why`.
     #[must_use]
-    pub fn conflict(about: About<'_>, why: &str) -> Self {
+    pub(crate) fn conflict(about: About<'_>, why: &str) -> Self {
         Status::conflict(about.resource(), about.name, why).into()
     }
 
@@ -189,7 +189,7 @@ impl ApiError {
     }
 
     /// 429 of an eviction that a disruption budget forbids, with a `Retry-After` of `retry_secs` if it is not 0.
-    pub fn disruption_budget(detail: impl Into<String>, retry_secs: i32) -> Self {
+    pub(crate) fn disruption_budget(detail: impl Into<String>, retry_secs: i32) -> Self {
         let text = "Cannot evict pod as it would violate the pod's disruption budget.";
         let reason = "DisruptionBudget".to_owned();
         let cause = StatusCause { reason, message: detail.into(), ..StatusCause::default() };
@@ -212,7 +212,7 @@ impl ApiError {
 
     /// 504 `Timeout`: the requested revision is newer than the current one.
     #[must_use]
-    pub fn revision_too_large(asked: u64, current: u64) -> Self {
+    pub(crate) fn revision_too_large(asked: u64, current: u64) -> Self {
         let text = format!("Too large resource version: {asked}, current: {current}");
         let mut error = Self::from(Status::failure(Reason::Timeout, text)).because(StatusCause {
             reason: "ResourceVersionTooLarge".to_owned(),

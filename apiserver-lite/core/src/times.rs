@@ -5,7 +5,7 @@ use time::format_description::well_known::Rfc3339;
 
 /// `at` as RFC 3339 text in whole seconds, the format of timestamps in metadata.
 #[must_use]
-pub fn timestamp(at: OffsetDateTime) -> String {
+pub(crate) fn timestamp(at: OffsetDateTime) -> String {
     // Formatting cannot fail for a year of four digits.
     at.replace_nanosecond(0).unwrap_or(at).format(&Rfc3339).unwrap_or_default()
 }

@@ -33,7 +33,7 @@ pub fn stored_kind(engine: &Engine, names: &Names, kind: &Arc<Kind>) -> Arc<Kind
 
 /// Converts `object` to `kind`, another version of its kind.
 #[must_use]
-pub fn convert(object: &Object, kind: &Arc<Kind>) -> Object {
+pub(crate) fn convert(object: &Object, kind: &Arc<Kind>) -> Object {
     let mut fields = object.fields.clone();
     match (object.kind.short_group, object.kind.version, kind.short_group, kind.version) {
         ("", _, "events", _) => {

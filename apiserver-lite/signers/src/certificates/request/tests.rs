@@ -79,7 +79,10 @@ fn a_short_rsa_key_is_refused() {
     // Made with `openssl req -new -newkey rsa:1024 -sha256 -subj /CN=short`, and with rsa:2048.
     let (short, long) = (include_str!("rsa-1024.pem"), include_str!("rsa-2048.pem"));
     let error = read(short.as_bytes()).expect_err("short");
-    assert!(error.to_string().contains("an RSA key of 1024 bits, expected 2048 to 8192"), "{error}");
+    assert!(
+        error.to_string().contains("an RSA key of 1024 bits, expected 2048 to 8192"),
+        "{error}"
+    );
     assert_eq!(read(long.as_bytes()).expect("long").asked.common_name(), "long");
 }
 

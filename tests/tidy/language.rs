@@ -140,7 +140,7 @@ fn sources_use_kubernetes_words() {
 }
 
 #[test]
-fn retired_names_stay_retired() {
+fn retired_names_are_not_used() {
     let mut offenders = Vec::new();
     for (path, source) in sources() {
         if NOT_YET.iter().any(|left| path.starts_with(left)) {
@@ -220,7 +220,7 @@ fn comments_are_not_too_wide() {
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
 
 #[test]
-fn excuses_have_reasons() {
+fn lint_exemptions_have_reasons() {
     let mut offenders = Vec::new();
     for (path, source) in sources().into_iter().filter(|(path, _)| !is_generated(path)) {
         let starts = ["#[allow(", "#![allow(", "#[expect(", "#![expect("];

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_and_places() {
+    fn programs_start_in_order_each_on_its_node() {
         let spec = Spec {
             dir: "/var/tmp/c".into(),
             bin_dir: "/opt/bin".into(),

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_reasons_are_each_other() {
+    fn every_reason_is_read_back() {
         for reason in Reason::ALL {
             assert_eq!(Reason::parse(reason.as_str()), Some(reason));
         }

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_well_waits_for_a_busy_program_and_what_is_not_overtakes_it() {
+    async fn normal_events_wait_for_a_busy_program_and_warnings_overtake_them() {
         let said = |reason: &'static str| EventReport {
             about: pod(),
             kind: EventKind::Normal,

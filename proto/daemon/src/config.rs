@@ -213,7 +213,7 @@ mod tests {
     const HEAD: &str = "apiVersion: x.config.orch.io/v1\nkind: XConfiguration\n";
 
     #[test]
-    fn reads_what_is_right() {
+    fn a_valid_configuration_is_read() {
         let config = read(&format!("{HEAD}syncPeriod: 15m0s\nlimits:\n  maxPods: 3\n"));
         let limits = Some(Limits { max_pods: 3 });
         let sync_period = Duration::from_secs(900);

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_those_that_people_know() {
+    fn health_pages_have_kubernetes_texts() {
         let check = |etcd, probe, path, query, status, body: &str| {
             let answer = health(etcd).answer(probe, path, query);
             assert_eq!((answer.status, answer.body.as_str()), (status, body), "{path}?{query}");

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_so_many_bytes_and_no_large_answers() {
+    fn the_cache_has_bounded_bytes_and_no_large_responses() {
         let text = |len: usize| {
             let mut message = found(60);
             let texts = vec!["x".repeat(200); len / 200];
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_so_many_and_forgets_what_nobody_asks_for() {
+    fn the_cache_has_bounded_entries_and_drops_those_not_asked_for() {
         let mut cache = Cache::new(CacheLimits { entries: 100, ..CacheLimits::default() });
         let now = Instant::now();
         for n in 0..1000 {

@@ -144,7 +144,7 @@ fn read_back(family: Family, command: &Command) {
 }
 
 #[test]
-fn what_travels_is_read() {
+fn every_datagram_that_is_sent_is_decoded() {
     let datagrams = datagrams();
     assert!(datagrams.len() > 20, "{}", datagrams.len());
     datagrams.iter().for_each(|bytes| decode(bytes));

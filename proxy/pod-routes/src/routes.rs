@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_turn_one_into_the_other() {
+    fn a_plan_turns_old_routes_into_new_ones() {
         let old = Routes::from([route("10.1.0.0/24", "1.1.1.1"), route("10.2.0.0/24", "2.2.2.2")]);
         let new = Routes::from([route("10.1.0.0/24", "3.3.3.3"), route("10.3.0.0/24", "2.2.2.2")]);
         let changes = plan(&old, &new);

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_ends_it() {
+    fn a_charge_beyond_the_budget_ends_it() {
         let mut budget = Budget::default();
         assert_eq!(budget.charge(WORK_MAX - 1), Some(()));
         assert_eq!((budget.charge(2), budget.charge(1), budget.charge(0)), (None, None, None));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_no_difference() {
+    fn elements_of_past_classes_are_no_difference() {
         let fresh = table(&[&[3, 4, 5]]);
         let old = table(&[&[1, 2, 5], &[2, 4, 5, 3], &[3, 4, 5]]);
         assert_eq!(compare(Family::Ip, Some(&old), &fresh), Comparison::default());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_told() {
+    fn missing_and_surplus_elements_are_listed() {
         let (is, should) = (table(&[&[1, 2]]), table(&[&[2, 3]]));
         let found = compare(Family::Ip, Some(&is), &should);
         let endpoint = |lines: &[String]| {

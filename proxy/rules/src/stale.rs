@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_notices_by_itself() {
+    fn tcp_flows_to_removed_endpoints_are_left_alone() {
         let removed = vec![slot(Protocol::Tcp, 0, 7)];
         assert_eq!(stale_flows(&Transaction { removed, ..Transaction::default() }), []);
     }

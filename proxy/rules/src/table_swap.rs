@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn families_stand_together() {
+    fn the_state_of_both_families_is_the_further_one() {
         assert_eq!(Absent.max(Detached), Detached);
         assert_eq!(Serving.max(Absent), Serving);
         assert_eq!(Absent.max(Absent), Absent);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_clients_are_remembered() {
+    fn a_bounded_number_of_clients_is_remembered() {
         let mut balance = Balance::default();
         let all = backends(2);
         let start = Instant::now();

@@ -157,7 +157,7 @@ fn logs_do_not_show_secrets() {
 }
 
 #[test]
-fn an_envelope_must_fit() {
+fn an_envelope_of_another_kind_is_refused() {
     let bytes = object::to_protobuf_envelope(&Pod::default(), names());
     assert!(object::from_protobuf_envelope::<Pod>(&bytes, names()).is_ok());
     let other = object::from_protobuf_envelope::<Secret>(&bytes, names()).unwrap_err();

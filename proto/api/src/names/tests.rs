@@ -35,7 +35,7 @@ fn groups_and_versions() {
 }
 
 #[test]
-fn short_groups_are_the_reverse() {
+fn a_full_group_has_its_short_name() {
     let known = crate::schema::messages().iter().map(|m| m.group);
     for short in known {
         for names in profiles() {
@@ -62,7 +62,7 @@ fn labels() {
 }
 
 #[test]
-fn the_rest_of_the_table() {
+fn namespaces_and_media_types_follow_the_profile() {
     let orch = |orch, kubernetes| [orch, orch, kubernetes];
     let media_type = orch("application/vnd.orch.protobuf", "application/vnd.kubernetes.protobuf");
     check(|names| names.protobuf_media_type().to_owned(), media_type);

@@ -110,7 +110,7 @@ fn lists_carry_the_kind_of_their_items() {
 
 /// What the types cost in memory: an agent holds each of its pods several times over.
 #[test]
-fn objects_stay_small() {
+fn pods_have_a_bounded_size_in_memory() {
     use crate::core::v1::{Container, Pod, Volume};
     assert!(size_of::<Volume>() <= 700, "{}", size_of::<Volume>());
     assert!(size_of::<Container>() <= 2000, "{}", size_of::<Container>());

@@ -63,7 +63,7 @@ fn canonical_forms() {
 }
 
 #[test]
-fn what_is_no_quantity() {
+fn malformed_quantities_are_refused() {
     use ParseQuantityError::{Format, Number, Suffix};
     let cases = [
         ("", Format),
@@ -89,7 +89,7 @@ fn what_is_no_quantity() {
 }
 
 #[test]
-fn values_in_units() {
+fn quantities_convert_to_milli_and_bytes() {
     assert_eq!(q("1500m").as_milli(), 1500);
     assert_eq!(q("1500m").value(), 2);
     assert_eq!(q("-1500m").value(), -2);

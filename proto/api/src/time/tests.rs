@@ -33,7 +33,7 @@ fn fractions_and_offsets() {
 }
 
 #[test]
-fn what_is_no_time() {
+fn malformed_times_are_refused() {
     let texts = [
         "",
         "2026-11-21",

@@ -207,7 +207,7 @@ fn a_follower_takes_over_when_the_leader_is_silent() {
 }
 
 #[test]
-fn who_was_late_or_sees_another_has_lost_for_good() {
+fn a_late_or_replaced_leader_has_lost_for_good() {
     let start = Instant::now();
     let at = |secs| start + Duration::from_secs(secs);
     let leading = || Election::Leading { renewed: start };

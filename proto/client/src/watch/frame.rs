@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_watch_events_are_refused() {
         assert!(matches!(
             read(Encoding::Json, b"{\"type\":\"X\",\"object\":1}\n", 99),
             Err(DecodeError::WatchEvent(_))
@@ -212,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_do_not_matter(objects in prop::collection::vec("[a-z]{0,30}", 0..5), piece in 1..20_usize) {
+        fn events_are_read_from_pieces_of_any_length(objects in prop::collection::vec("[a-z]{0,30}", 0..5), piece in 1..20_usize) {
             let bytes: Vec<u8> = objects.iter().flat_map(|object| message("DELETED", object.as_bytes())).collect();
             let read = read(Encoding::Protobuf, &bytes, piece).expect("valid");
             let seen: Vec<_> = read.iter().map(|(_, object)| String::from_utf8_lossy(object).into_owned()).collect();

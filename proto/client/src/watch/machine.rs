@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_follow_what_happens() {
+    fn each_result_leads_to_its_next_request() {
         use StepResult::{Ended, Failed};
         let other = || Failed(StepFailure::Other { retry_after: None });
         let mut machine = Machine::default();

@@ -133,7 +133,7 @@ async fn a_version_that_is_gone_is_listed_anew_and_only_differences_are_told() {
 }
 
 #[tokio::test]
-async fn trouble_is_waited_out() {
+async fn a_watch_survives_errors_of_the_server() {
     let mut bench = Bench::start().await;
     bench.asked(&["resourceVersion=0"]).await.refuse(403, "Forbidden");
     bench.asked(&["resourceVersion=0"]).await.reply_bytes(200, "application/json", b"{".to_vec());

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_replaces_its_own() {
+    fn a_peer_at_its_bound_replaces_its_own_connections() {
         let mut admission = ConnectionAdmission::new(BOUNDS);
         let other = id(admission.admit(peer(2)));
         let own: Vec<u64> = (0..4).map(|_| id(admission.admit(peer(1)))).collect();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_one_outlives_as_many_further_ones_as_there_are_places() {
+    fn a_new_connection_outlives_a_limit_of_further_ones() {
         let mut admission = ConnectionAdmission::new(BOUNDS);
         // One client has filled the limit from several addresses.
         for number in 0..8 {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_may_have_many_authenticated_ones_and_never_all() {
+    fn a_peer_has_many_authenticated_connections_but_never_all() {
         let mut admission = ConnectionAdmission::new(BOUNDS);
         for number in 0..BOUNDS.total {
             let id = id(admission.admit(peer(1)));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_closed_ones() {
+    fn closed_connections_leave_nothing_behind() {
         let mut admission = ConnectionAdmission::new(BOUNDS);
         let ids: Vec<u64> = (0..40).map(|number| id(admission.admit(peer(number % 7)))).collect();
         admission.authenticated(ids[39]);

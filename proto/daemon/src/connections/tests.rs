@@ -144,7 +144,7 @@ async fn an_answer_to_a_stranger_is_taken_in_time_or_not_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_one_takes_the_place_of_the_oldest() {
+async fn a_new_connection_replaces_the_oldest() {
     let (connections, counter) = connections();
     let drain = Drain::default();
     let (mut near, first) = served(connections.admit(from(1)).expect("a place"), &drain);

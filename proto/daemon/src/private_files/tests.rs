@@ -47,7 +47,7 @@ fn private_whatever_the_umask() {
 }
 
 #[test]
-fn what_is_open_is_closed() {
+fn an_existing_directory_is_made_private() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("d");
     fs::create_dir(&directory).unwrap();
@@ -150,7 +150,7 @@ fn unfinished_files_go_when_they_are_old() {
 }
 
 #[test]
-fn what_is_removed_is_removed_with_its_unfinished_ones() {
+fn a_file_is_removed_with_its_unfinished_copy() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("record");
     remove_private(&path).unwrap();

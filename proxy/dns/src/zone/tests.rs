@@ -276,7 +276,7 @@ fn names_follow_changes() {
 }
 
 #[test]
-fn a_domain_is_a_name() {
+fn a_zone_with_an_invalid_domain_is_refused() {
     for wrong in ["", ".", "a..b"] {
         assert!(Zone::new(wrong, ("a", "b")).is_err(), "{wrong}");
     }
@@ -287,7 +287,7 @@ proptest! {
 
     /// After any history a zone responds like a new one with the same objects.
     #[test]
-    fn a_history_leaves_no_trace(steps in prop::collection::vec((0..4usize, 0..4usize, 0..3u8), 0..40)) {
+    fn any_history_leads_to_the_zone_of_a_fresh_start(steps in prop::collection::vec((0..4usize, 0..4usize, 0..3u8), 0..40)) {
         let names = ["a", "b", "c", "d"];
         let mut zone = Zone::new("cluster.local", ("system", "dns")).unwrap();
         let mut services: HashMap<usize, Arc<NamedService>> = HashMap::new();

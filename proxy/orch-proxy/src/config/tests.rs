@@ -20,7 +20,7 @@ fn defaults_are_those_that_are_documented() {
 }
 
 #[test]
-fn flags_are_heard() {
+fn flags_reach_the_configuration() {
     let config = config(&[
         "--cluster-cidr=10.244.0.0/16,fd00::/48",
         "--nodeport-addresses=192.168.0.0/16",

@@ -205,7 +205,7 @@ pub(super) fn follow(node: &mut Dataplane) {
 }
 
 #[test]
-fn what_is_seldom_used_is_asked_once_it_is() {
+fn rules_of_rare_features_appear_once_a_service_uses_them() {
     let id = ServiceId::new("ns", "web");
     let mut node = node(service(&["10.96.0.1"]), &[(POD_HERE, Here)]);
     let rules = |node: &Dataplane| -> usize {
@@ -300,7 +300,7 @@ fn a_full_map_asks_for_a_reload_with_more_room() {
 }
 
 #[test]
-fn room_is_all_that_the_buckets_have() {
+fn room_fills_the_kernels_hash_buckets() {
     for (elements, expected) in
         [(0, 384), (192, 384), (193, 768), (30_000, 98_304), (100_000, 196_608), (300_000, 393_216)]
     {

@@ -182,7 +182,7 @@ proptest! {
 
     /// The sum of changes equals the plan of a fresh start.
     #[test]
-    fn changes_add_up(steps in prop::collection::vec((0..3usize, 0..3usize, 0..4u8, any::<bool>()), 0..30)) {
+    fn any_changes_lead_to_the_plan_of_a_fresh_start(steps in prop::collection::vec((0..3usize, 0..3usize, 0..4u8, any::<bool>()), 0..30)) {
         let mut plan = plan();
         let mut open: HashMap<Frontend, Arc<FrontendBackends>> = HashMap::new();
         let mut services: HashMap<usize, Arc<LocalService>> = HashMap::new();

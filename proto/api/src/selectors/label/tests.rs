@@ -12,7 +12,7 @@ fn labels(text: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn texts_match_as_they_say() {
+fn selectors_match_labels() {
     let cases = [
         ("", "a=1", true),
         ("a=1", "a=1,b=2", true),

@@ -65,7 +65,10 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     tracing::info!(server = %config.server, health = %secure.address(), "orch-controller-manager is starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
-    let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
+    };
     let prefix = names.metric_prefix("controller_manager");
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
     let counters = ControllerMetrics::new(&metrics).map_err(Failure::run)?;

@@ -99,7 +99,10 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     tracing::info!(server = %config.server, health = %secure.address(), "orch-scheduler is starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
-    let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
+    };
     let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
     let counters = SchedulerMetrics::new(&metrics, &name).map_err(Failure::run)?;
     let health = Health::new(readiness.clone());

@@ -16,6 +16,42 @@ pub(crate) fn apply_json_patch(document: &mut Value, patch: &Value) -> Result<()
     Ok(())
 }
 
+/// Why an item of a patch is no operation: the client has to send another patch.
+#[derive(Debug, thiserror::Error)]
+enum ParseError {
+    #[error("not an object")]
+    NotAnObject,
+    #[error("{0:?} is missing")]
+    Missing(&'static str),
+    #[error("unexpected kind: {0}")]
+    UnknownKind(String),
+    #[error("pointer {0:?} does not start with '/'")]
+    Pointer(String),
+}
+
+/// Why an operation does not apply: to this document, or to none, because it would cost too much.
+#[derive(Debug, thiserror::Error)]
+enum ApplyError {
+    #[error("{0:?} does not exist")]
+    Missing(String),
+    #[error("{0:?} is not an index")]
+    NotAnIndex(String),
+    #[error("index {0} is out of bounds")]
+    OutOfBounds(String),
+    #[error("cannot add to a {0}")]
+    NotAContainer(&'static str),
+    #[error("testing value failed")]
+    TestFailed,
+    #[error("a value cannot be moved into itself")]
+    MovedIntoItself,
+    #[error("the document would be nested more than {DEPTH_MAX} levels deep")]
+    TooDeep,
+    #[error("copies add up to more than {JSON_PATCH_COPY_MAX} bytes")]
+    TooMuchCopied,
+    #[error("the patch moves too many items")]
+    TooMuchMoved,
+}
+
 enum Operation<'a> {
     Add { path: Pointer<'a>, value: &'a Value },
     Remove { path: Pointer<'a> },
@@ -59,19 +95,18 @@ fn parse(patch: &Value) -> Result<Vec<Operation<'_>>, PatchError> {
     (0..)
         .zip(items)
         .map(|(at, item)| {
-            let wrong = |why: &str| PatchError::Malformed(format!("operation {at}: {why}"));
-            parse_operation(item.as_map().ok_or_else(|| wrong("not an object"))?)
-                .map_err(|why| wrong(&why))
+            let operation = item.as_map().ok_or(ParseError::NotAnObject).and_then(parse_operation);
+            operation.map_err(|why| PatchError::Malformed(format!("operation {at}: {why}")))
         })
         .collect()
 }
 
-fn parse_operation(item: &Map) -> Result<Operation<'_>, String> {
-    let pointer = |key: &str| {
+fn parse_operation(item: &Map) -> Result<Operation<'_>, ParseError> {
+    let pointer = |key: &'static str| {
         let text = item.get(key).and_then(Value::as_str);
-        Pointer::parse(text.ok_or_else(|| format!("{key:?} is missing"))?)
+        Pointer::parse(text.ok_or(ParseError::Missing(key))?)
     };
-    let value = || item.get("value").ok_or_else(|| "\"value\" is missing".to_owned());
+    let value = || item.get("value").ok_or(ParseError::Missing("value"));
     let path = pointer("path")?;
     match item.str("op") {
         "add" => Ok(Operation::Add { path, value: value()? }),
@@ -80,8 +115,8 @@ fn parse_operation(item: &Map) -> Result<Operation<'_>, String> {
         "move" => Ok(Operation::Move { from: pointer("from")?, path }),
         "copy" => Ok(Operation::Copy { from: pointer("from")?, path }),
         "test" => Ok(Operation::Test { path, value: item.get("value").unwrap_or(&Value::Null) }),
-        "" => Err("\"op\" is missing".to_owned()),
-        other => Err(format!("unexpected kind: {other}")),
+        "" => Err(ParseError::Missing("op")),
+        other => Err(ParseError::UnknownKind(other.to_owned())),
     }
 }
 
@@ -98,10 +133,10 @@ impl PatchCost {
     /// Most items shifted: ten thousand operations on a list of ten thousand.
     const SHIFTED_MAX: usize = 100_000_000;
 
-    fn shift(&mut self, items: usize) -> Result<(), String> {
+    fn shift(&mut self, items: usize) -> Result<(), ApplyError> {
         self.shifted_items = self.shifted_items.saturating_add(items);
         if self.shifted_items > Self::SHIFTED_MAX {
-            return Err("the patch moves too many items".to_owned());
+            return Err(ApplyError::TooMuchMoved);
         }
         Ok(())
     }
@@ -111,7 +146,7 @@ fn apply(
     document: &mut Value,
     operation: Operation<'_>,
     cost: &mut PatchCost,
-) -> Result<(), String> {
+) -> Result<(), ApplyError> {
     match operation {
         Operation::Add { path, value } => add(document, &path, value.clone(), cost),
         Operation::Remove { path } => remove(document, &path, cost).map(drop),
@@ -123,7 +158,7 @@ fn apply(
         Operation::Move { from, path } => {
             let inside = path.tokens.len() > from.tokens.len();
             if inside && path.tokens.starts_with(&from.tokens) {
-                return Err("a value cannot be moved into itself".to_owned());
+                return Err(ApplyError::MovedIntoItself);
             }
             let value = remove(document, &from, cost)?;
             cost.shift(count_items(&value))?;
@@ -135,7 +170,7 @@ fn apply(
             write_json(&mut text, &value);
             cost.copied_bytes += text.len();
             if cost.copied_bytes > JSON_PATCH_COPY_MAX {
-                return Err(format!("copies add up to more than {JSON_PATCH_COPY_MAX} bytes"));
+                return Err(ApplyError::TooMuchCopied);
             }
             add(document, &path, value, cost)
         }
@@ -144,7 +179,7 @@ fn apply(
                 Ok(have) => have == value,
                 Err(_) => *value == Value::Null,
             };
-            if holds { Ok(()) } else { Err("testing value failed".to_owned()) }
+            if holds { Ok(()) } else { Err(ApplyError::TestFailed) }
         }
     }
 }
@@ -156,11 +191,11 @@ struct Pointer<'a> {
 }
 
 impl<'a> Pointer<'a> {
-    fn parse(text: &'a str) -> Result<Self, String> {
+    fn parse(text: &'a str) -> Result<Self, ParseError> {
         let tokens = match text.strip_prefix('/') {
             Some(rest) => rest.split('/').map(unescape).collect(),
             None if text.is_empty() => Vec::new(),
-            None => return Err(format!("pointer {text:?} does not start with '/'")),
+            None => return Err(ParseError::Pointer(text.to_owned())),
         };
         Ok(Pointer { text, tokens })
     }
@@ -178,7 +213,7 @@ fn add(
     path: &Pointer<'_>,
     value: Value,
     cost: &mut PatchCost,
-) -> Result<(), String> {
+) -> Result<(), ApplyError> {
     check_depth(path, &value)?;
     let Some((last, parents)) = path.tokens.split_last() else {
         *document = value;
@@ -196,13 +231,13 @@ fn add(
             items.insert(at, value);
             Ok(())
         }
-        other => Err(format!("cannot add to a {}", other.shape())),
+        other => Err(ApplyError::NotAContainer(other.shape())),
     }
 }
 
-fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), String> {
+fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), ApplyError> {
     if path.tokens.len() + depth(value) > DEPTH_MAX {
-        return Err(format!("the document would be nested more than {DEPTH_MAX} levels deep"));
+        return Err(ApplyError::TooDeep);
     }
     Ok(())
 }
@@ -225,7 +260,11 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-fn remove(document: &mut Value, path: &Pointer<'_>, cost: &mut PatchCost) -> Result<Value, String> {
+fn remove(
+    document: &mut Value,
+    path: &Pointer<'_>,
+    cost: &mut PatchCost,
+) -> Result<Value, ApplyError> {
     let Some((last, parents)) = path.tokens.split_last() else {
         return Ok(std::mem::take(document));
     };
@@ -247,7 +286,7 @@ fn find_mut<'v>(
     document: &'v mut Value,
     tokens: &[String],
     cost: &mut PatchCost,
-) -> Result<&'v mut Value, String> {
+) -> Result<&'v mut Value, ApplyError> {
     tokens.iter().try_fold(document, |value, token| match value {
         Value::Map(map) => {
             cost.shift(map.lookup_cost())?;
@@ -262,17 +301,17 @@ fn find_mut<'v>(
 }
 
 /// Parses an index below `len`; negative ones count from the end, a form older than the RFC that Kubernetes accepts.
-fn index(token: &str, len: usize) -> Result<usize, String> {
+fn index(token: &str, len: usize) -> Result<usize, ApplyError> {
     let digits = token.strip_prefix('-').unwrap_or(token);
     let canonical = digits == "0" || !digits.starts_with('0');
     let number: usize = match digits.parse() {
         Ok(number) if canonical && digits.bytes().all(|b| b.is_ascii_digit()) => number,
-        _ => return Err(format!("{token:?} is not an index")),
+        _ => return Err(ApplyError::NotAnIndex(token.to_owned())),
     };
     let at = if token.starts_with('-') { len.checked_sub(number) } else { Some(number) };
-    at.filter(|&at| at < len).ok_or_else(|| format!("index {token} is out of bounds"))
+    at.filter(|&at| at < len).ok_or_else(|| ApplyError::OutOfBounds(token.to_owned()))
 }
 
-fn missing(token: &str) -> String {
-    format!("{token:?} does not exist")
+fn missing(token: &str) -> ApplyError {
+    ApplyError::Missing(token.to_owned())
 }

@@ -65,12 +65,10 @@ impl Handle {
 
     /// Sends a signal; a process that has just ended is no error.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = nix::unistd::Pid::from_raw(self.identity.pid);
-        if !self.identity.is_running() {
-            return Ok(());
-        }
-        match nix::sys::signal::kill(pid, signal) {
-            Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+        let signal = rustix::process::Signal::from_named_raw(signal as i32)
+            .context("a signal without a name")?;
+        match rustix::process::pidfd_send_signal(&self.fd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(e) => Err(e).with_context(|| format!("signalling process {}", self.identity.pid)),
         }
     }

@@ -15,7 +15,7 @@ use proto_client::ObjectKey;
 
 use super::index::{FOREGROUND, Index, ORPHAN, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::Propagation;
+use super::plan::DeletionPropagation;
 use super::process::{Absent, ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
 
 /// Rounds within which the state has to become stable.
@@ -145,22 +145,22 @@ impl Cluster {
     }
 
     /// Deletes as the server does.
-    fn delete(&mut self, id: &Id, policy: Propagation) {
+    fn delete(&mut self, id: &Id, policy: DeletionPropagation) {
         let Some(object) = self.objects.get(id).cloned() else { return };
         let mut next = object.clone();
         next.finalizers.retain(|finalizer| finalizer != ORPHAN && finalizer != FOREGROUND);
         match policy {
-            Propagation::Orphan => next.finalizers.push(ORPHAN.to_owned()),
-            Propagation::Foreground => next.finalizers.push(FOREGROUND.to_owned()),
-            Propagation::Background => {}
+            DeletionPropagation::Orphan => next.finalizers.push(ORPHAN.to_owned()),
+            DeletionPropagation::Foreground => next.finalizers.push(FOREGROUND.to_owned()),
+            DeletionPropagation::Background => {}
         }
         next.deletion_timestamp = Some(Time::from_unix(1));
         for dependent in self.dependents(&object.uid) {
             let pair = (object.uid.clone(), dependent.uid.clone());
             match policy {
-                Propagation::Orphan => drop(self.kept.insert(pair)),
-                Propagation::Foreground => drop(self.awaited.insert(pair)),
-                Propagation::Background => {}
+                DeletionPropagation::Orphan => drop(self.kept.insert(pair)),
+                DeletionPropagation::Foreground => drop(self.awaited.insert(pair)),
+                DeletionPropagation::Background => {}
             }
         }
         let gone = next.finalizers.is_empty();
@@ -232,9 +232,9 @@ impl Cluster {
     fn delete_some(&mut self) {
         let Some(id) = self.some_object() else { return };
         match self.dice.roll(3) {
-            Some(0) => self.delete(&id, Propagation::Orphan),
-            Some(1) => self.delete(&id, Propagation::Foreground),
-            _ => self.delete(&id, Propagation::Background),
+            Some(0) => self.delete(&id, DeletionPropagation::Orphan),
+            Some(1) => self.delete(&id, DeletionPropagation::Foreground),
+            _ => self.delete(&id, DeletionPropagation::Background),
         }
     }
 
@@ -340,7 +340,7 @@ impl ObjectClient for Shared {
         &self,
         id: &Id,
         it: &ObjectMeta,
-        policy: Propagation,
+        policy: DeletionPropagation,
     ) -> Result<WriteOutcome, Failed> {
         let mut cluster = self.open()?;
         let Some(object) = cluster.objects.get(id).cloned() else {

@@ -38,7 +38,7 @@ pub struct Dependent {
 
 /// The propagation policy of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Propagation {
+pub enum DeletionPropagation {
     /// Dependents are orphaned.
     Orphan,
     /// Dependents are deleted first.
@@ -47,7 +47,7 @@ pub enum Propagation {
     Background,
 }
 
-impl Propagation {
+impl DeletionPropagation {
     /// The value of `propagationPolicy`.
     pub fn name(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Propagation {
 #[derive(Clone, Debug, PartialEq)]
 pub enum GcAction {
     /// Deletes the object if its version is unchanged.
-    Delete(Propagation),
+    Delete(DeletionPropagation),
     /// Removes these owners from the object, by uid.
     DropOwners(Vec<String>),
     /// Clears the object's `blockOwnerDeletion`.
@@ -125,15 +125,18 @@ fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcA
         let circle = dependents.iter().any(|d| d.state.stage == Stage::Foreground);
         let blocks = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
         let unblock = (circle && blocks).then_some(GcAction::Unblock);
-        return unblock.into_iter().chain([GcAction::Delete(Propagation::Foreground)]).collect();
+        return unblock
+            .into_iter()
+            .chain([GcAction::Delete(DeletionPropagation::Foreground)])
+            .collect();
     }
     let has = |wanted: &str| item.finalizers.iter().any(|finalizer| finalizer == wanted);
     let policy = if has(ORPHAN) {
-        Propagation::Orphan
+        DeletionPropagation::Orphan
     } else if has(FOREGROUND) {
-        Propagation::Foreground
+        DeletionPropagation::Foreground
     } else {
-        Propagation::Background
+        DeletionPropagation::Background
     };
     vec![GcAction::Delete(policy)]
 }
@@ -184,10 +187,10 @@ mod tests {
             (&[], vec![]),
             (&[Solid], vec![]),
             (&[Unknown], vec![]),
-            (&[Absent], delete(Propagation::Background)),
-            (&[Waiting], delete(Propagation::Background)),
-            (&[Absent, Waiting], delete(Propagation::Background)),
-            (&[Absent, Absent], delete(Propagation::Background)),
+            (&[Absent], delete(DeletionPropagation::Background)),
+            (&[Waiting], delete(DeletionPropagation::Background)),
+            (&[Absent, Waiting], delete(DeletionPropagation::Background)),
+            (&[Absent, Absent], delete(DeletionPropagation::Background)),
             (&[Solid, Absent], drop(&["1"])),
             (&[Unknown, Absent], drop(&["1"])),
             (&[Waiting, Solid], drop(&["0"])),
@@ -204,19 +207,19 @@ mod tests {
     fn finalizers_of_the_object_choose_the_policy() {
         let state = slim("x", &["0"], Stage::Alive);
         let of = |finalizers: &[&str]| acts(&state, finalizers, &[Owner::Absent], &[]);
-        assert_eq!(of(&["a/b", ORPHAN]), [GcAction::Delete(Propagation::Orphan)]);
-        assert_eq!(of(&[FOREGROUND]), [GcAction::Delete(Propagation::Foreground)]);
-        assert_eq!(of(&["a/b"]), [GcAction::Delete(Propagation::Background)]);
+        assert_eq!(of(&["a/b", ORPHAN]), [GcAction::Delete(DeletionPropagation::Orphan)]);
+        assert_eq!(of(&[FOREGROUND]), [GcAction::Delete(DeletionPropagation::Foreground)]);
+        assert_eq!(of(&["a/b"]), [GcAction::Delete(DeletionPropagation::Background)]);
     }
 
     #[test]
     fn the_foreground_reaches_down_and_breaks_circles() {
         let state = slim("x", &["0"], Stage::Alive);
         let of = |stage| acts(&state, &[], &[Owner::Waiting], &[slim("y", &["x"], stage)]);
-        assert_eq!(of(Stage::Alive), [GcAction::Delete(Propagation::Foreground)]);
+        assert_eq!(of(Stage::Alive), [GcAction::Delete(DeletionPropagation::Foreground)]);
         assert_eq!(
             of(Stage::Foreground),
-            [GcAction::Unblock, GcAction::Delete(Propagation::Foreground)]
+            [GcAction::Unblock, GcAction::Delete(DeletionPropagation::Foreground)]
         );
     }
 

@@ -9,7 +9,7 @@ use proto_client::ObjectKey;
 
 use super::index::{Index, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::{Dependent, GcAction, Item, Owner, Propagation, plan};
+use super::plan::{DeletionPropagation, Dependent, GcAction, Item, Owner, plan};
 
 /// When to process an object again after a conflict or with a stale cache.
 const REQUEUE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ pub trait ObjectClient {
         &self,
         id: &Id,
         it: &ObjectMeta,
-        policy: Propagation,
+        policy: DeletionPropagation,
     ) -> Result<WriteOutcome, Self::Error>;
     /// Sets the finalizers if the object has this uid and version.
     async fn set_finalizers(

@@ -7,7 +7,7 @@ use proto_client::{Api, Client, ClientError, DeleteParams, ListParams, Patch, Wr
 use serde_json::{Value, json};
 
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::Propagation;
+use super::plan::DeletionPropagation;
 use super::process::{ObjectClient, WriteOutcome};
 
 /// Sends the requests.
@@ -74,7 +74,7 @@ impl ObjectClient for ApiServer {
         &self,
         id: &Id,
         it: &ObjectMeta,
-        policy: Propagation,
+        policy: DeletionPropagation,
     ) -> Result<WriteOutcome, ClientError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
             return Ok(WriteOutcome::Applied);

@@ -51,7 +51,7 @@ pub struct CertificateRequest {
 
 /// Why a request cannot be signed by any signer: its requester has to send another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
+pub enum RequestError {
     /// Too long.
     #[error("spec.request: longer than {REQUEST_MAX} bytes")]
     TooLong,
@@ -142,15 +142,15 @@ impl RequestedNames {
 ///
 /// # Errors
 /// What is invalid.
-pub fn read(pem: &[u8]) -> Result<CertificateRequest, ReadError> {
+pub fn read(pem: &[u8]) -> Result<CertificateRequest, RequestError> {
     let der = decode(pem)?;
     let parsed = X509CertificationRequest::from_der(&der);
-    let (rest, parsed) = parsed.map_err(|_| ReadError::Malformed)?;
+    let (rest, parsed) = parsed.map_err(|_| RequestError::Malformed)?;
     if !rest.is_empty() {
-        return Err(ReadError::TrailingData);
+        return Err(RequestError::TrailingData);
     }
     let key = key_of(&parsed)?;
-    parsed.verify_signature().map_err(|_| ReadError::Signature)?;
+    parsed.verify_signature().map_err(|_| RequestError::Signature)?;
     let mut asked = RequestedNames {
         subject: subject(&parsed.certification_request_info.subject)?,
         ..RequestedNames::default()
@@ -164,45 +164,45 @@ pub fn read(pem: &[u8]) -> Result<CertificateRequest, ReadError> {
 }
 
 /// Decodes the only PEM block, which may be surrounded by white space.
-fn decode(pem: &[u8]) -> Result<Vec<u8>, ReadError> {
+fn decode(pem: &[u8]) -> Result<Vec<u8>, RequestError> {
     if pem.len() > REQUEST_MAX {
-        return Err(ReadError::TooLong);
+        return Err(RequestError::TooLong);
     }
     let text = std::str::from_utf8(pem).ok().map(str::trim_ascii);
     let body = text.and_then(|text| text.strip_prefix(BEGIN)?.strip_suffix(END));
-    let body = body.ok_or(ReadError::BlockType)?;
+    let body = body.ok_or(RequestError::BlockType)?;
     // The decoder rejects anything but base64, including a second block.
     let body: String = body.split_ascii_whitespace().collect();
-    STANDARD.decode(body).map_err(|_| ReadError::Base64)
+    STANDARD.decode(body).map_err(|_| RequestError::Base64)
 }
 
 /// Decodes the key if its type is supported.
-fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo, ReadError> {
+fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo, RequestError> {
     let info = &request.certification_request_info.subject_pki;
     let algorithm = &request.signature_algorithm.algorithm;
     if [oid::OID_PKCS1_SHA1WITHRSA, oid::OID_SHA1_WITH_RSA].contains(algorithm) {
-        return Err(ReadError::Sha1);
+        return Err(RequestError::Sha1);
     }
     match info.parsed() {
         Ok(PublicKey::RSA(key)) if RSA_BITS.contains(&key.key_size()) => {}
-        Ok(PublicKey::RSA(key)) => return Err(ReadError::RsaBits(key.key_size())),
+        Ok(PublicKey::RSA(key)) => return Err(RequestError::RsaBits(key.key_size())),
         Ok(PublicKey::EC(_) | PublicKey::Unknown(_)) => {}
-        _ => return Err(ReadError::KeyKind),
+        _ => return Err(RequestError::KeyKind),
     }
     // P-256, P-384 and Ed25519 besides RSA: signatures of other types cannot be verified.
-    SubjectPublicKeyInfo::from_der(info.raw).map_err(|_| ReadError::KeyKind)
+    SubjectPublicKeyInfo::from_der(info.raw).map_err(|_| RequestError::KeyKind)
 }
 
 /// Decodes the known attributes, each with one value.
-fn subject(name: &X509Name<'_>) -> Result<Vec<(DnType, String)>, ReadError> {
+fn subject(name: &X509Name<'_>) -> Result<Vec<(DnType, String)>, RequestError> {
     let mut subject: Vec<(DnType, String)> = Vec::new();
     for attribute in name.iter_attributes() {
         let kind = attribute_kind(attribute.attr_type())
-            .ok_or_else(|| ReadError::Attribute(attribute.attr_type().to_string()))?;
+            .ok_or_else(|| RequestError::Attribute(attribute.attr_type().to_string()))?;
         let value = attribute.as_str().ok().filter(|text| !text.chars().any(char::is_control));
-        let value = value.ok_or(ReadError::AttributeValue)?;
+        let value = value.ok_or(RequestError::AttributeValue)?;
         if subject.iter().any(|(other, _)| *other == kind) {
-            return Err(ReadError::RepeatedAttribute(kind));
+            return Err(RequestError::RepeatedAttribute(kind));
         }
         subject.push((kind, value.to_owned()));
     }
@@ -222,28 +222,28 @@ fn attribute_kind(kind: &Oid<'_>) -> Option<DnType> {
 }
 
 impl RequestedNames {
-    fn add(&mut self, name: &GeneralName<'_>) -> Result<(), ReadError> {
+    fn add(&mut self, name: &GeneralName<'_>) -> Result<(), RequestError> {
         let counts = [self.dns.len(), self.addresses.len(), self.emails.len(), self.uris.len()];
         if counts.iter().sum::<usize>() >= NAMES_MAX {
-            return Err(ReadError::TooManyNames);
+            return Err(RequestError::TooManyNames);
         }
         match name {
             GeneralName::DNSName(name) => self.dns.push((*name).to_owned()),
             GeneralName::RFC822Name(name) => self.emails.push((*name).to_owned()),
             GeneralName::URI(name) => self.uris.push((*name).to_owned()),
             GeneralName::IPAddress(bytes) => self.addresses.push(address(bytes)?),
-            _ => return Err(ReadError::NameKind),
+            _ => return Err(RequestError::NameKind),
         }
         Ok(())
     }
 }
 
-fn address(bytes: &[u8]) -> Result<IpAddr, ReadError> {
+fn address(bytes: &[u8]) -> Result<IpAddr, RequestError> {
     if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
         return Ok(bytes.into());
     }
     let bytes = <[u8; 16]>::try_from(bytes);
-    Ok(bytes.map_err(|_| ReadError::AddressLength)?.into())
+    Ok(bytes.map_err(|_| RequestError::AddressLength)?.into())
 }
 
 #[cfg(test)]

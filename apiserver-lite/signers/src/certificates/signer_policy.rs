@@ -3,7 +3,7 @@
 use proto_api::certificates::v1::CertificateSigningRequest;
 use proto_api::names::Names;
 
-use super::request::{CertificateRequest, ReadError, RequestedNames, read};
+use super::request::{CertificateRequest, RequestError, RequestedNames, read};
 
 /// The known signers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct ApprovedRequest {
 pub enum PolicyError {
     /// No signer can sign it.
     #[error(transparent)]
-    Unreadable(#[from] ReadError),
+    Unreadable(#[from] RequestError),
     /// The signer does not certify these names, or not for this user.
     #[error("{0}")]
     Names(&'static str),

@@ -150,7 +150,7 @@ impl Images {
                 pinned: image.pinned,
             })
             .collect();
-        let listed = self.runtime.list().await.map_err(|e| chain(&e))?;
+        let listed = self.pods.list().await.map_err(|e| chain(&e))?;
         let containers = listed.iter().flat_map(|pod| &pod.containers);
         let ids = containers.flat_map(|c| [c.image_id.clone(), c.image.clone()]).collect();
         let needed = RequiredImages { ids, names: self.needed_names(pods) };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_node::image_name::ImageName;
-use agent_runtime::Runtime as _;
+use agent_runtime::ImageRuntime as _;
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::import::{self, ImageRetention};
 use notify::{RecursiveMode, Watcher as _};

@@ -11,8 +11,8 @@ use std::time::Duration;
 use agent_node::image_gc::ImageUses;
 use agent_node::image_name::ImageName;
 use agent_node::keyring::Login;
-use agent_runtime::Runtime;
 use agent_runtime::runtime::RegistryLogin;
+use agent_runtime::{ImageRuntime, PodReader, Runtime};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use proto_api::core::v1::Pod;
@@ -27,7 +27,9 @@ use agent_interfaces::PodObjects;
 
 /// Pulls and removes images. Pods that want the same image with the same credentials share a pull.
 pub struct Images {
-    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) runtime: Arc<dyn ImageRuntime>,
+    /// Says which images have containers.
+    pub(crate) pods: Arc<dyn PodReader>,
     logins: CredentialSources,
     slots: Slots,
     /// How long a pull may make no progress before it is cancelled.
@@ -89,6 +91,7 @@ impl Images {
         bounds: PullBounds,
     ) -> Arc<Self> {
         Arc::new(Self {
+            pods: runtime.clone(),
             runtime,
             logins,
             slots: Slots::new(bounds.parallel),

@@ -110,7 +110,7 @@ pub trait PodCgroups: Send + Sync {
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
 }
 
-/// The volumes of pods.
+/// The volumes of pods, for their tasks.
 pub trait PodVolumes: Send + Sync {
     /// Sets up all volumes, or refreshes those that follow API objects. Idempotent; a failure never
     /// tears down a mounted volume.
@@ -130,14 +130,18 @@ pub trait PodVolumes: Send + Sync {
         container: &'a str,
         parts: Vec<WantedPart>,
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>>;
-    /// Usage of the pod's volumes whose drivers report it.
-    fn fill<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
-        Box::pin(std::future::ready(Vec::new()))
-    }
     /// Notes that a container has started with the parts that were bound for it.
     fn started<'a>(&'a self, _: &'a Pod, _: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
+    /// Whether the pod has any volume directory on disk.
+    fn exist(&self, pod: &Pod) -> bool;
+    /// Tears down all volumes of the pod.
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
+}
+
+/// Volumes that are attached to the node, for the Node's `volumesInUse`.
+pub trait AttachedVolumes: Send + Sync {
     /// Names of attached volumes in use, for `volumesInUse` of the Node.
     fn in_use(&self) -> Vec<String> {
         Vec::new()
@@ -148,11 +152,20 @@ pub trait PodVolumes: Send + Sync {
     }
     /// Notes which volumes the Node object lists as in use.
     fn listed(&self, _: &[String]) {}
-    /// Whether the pod has any volume directory on disk.
-    fn exist(&self, pod: &Pod) -> bool;
-    /// Tears down all volumes of the pod.
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
 }
+
+/// Usage of volumes, for statistics.
+pub trait VolumeUsage: Send + Sync {
+    /// Usage of the pod's volumes whose drivers report it.
+    fn fill<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+}
+
+/// The node's volumes, for what needs the whole of them; a user of a part takes that part's trait.
+pub trait Volumes: PodVolumes + AttachedVolumes + VolumeUsage {}
+
+impl<V: PodVolumes + AttachedVolumes + VolumeUsage> Volumes for V {}
 
 /// Why the volumes of a pod cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

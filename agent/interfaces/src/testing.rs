@@ -12,8 +12,8 @@ use proto_api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
 
 use crate::{
-    ErrorText, MountedVolumes, PodCgroups, PodObjects, PodVolumes, ReportError, Reported, Reports,
-    ServerStatus, StatusChange, VolumeError, WantedPart,
+    AttachedVolumes, ErrorText, MountedVolumes, PodCgroups, PodObjects, PodVolumes, ReportError,
+    Reported, Reports, ServerStatus, StatusChange, VolumeError, VolumeUsage, WantedPart,
 };
 
 /// An API server that accepts every write.
@@ -97,6 +97,10 @@ impl PodCgroups for FakeHost {
         std::future::ready(Ok(())).boxed()
     }
 }
+
+impl AttachedVolumes for FakeHost {}
+
+impl VolumeUsage for FakeHost {}
 
 impl PodVolumes for FakeHost {
     fn set_up<'a>(

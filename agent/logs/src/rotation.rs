@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use agent_pod::translate::log_directory;
-use agent_runtime::Runtime;
+use agent_runtime::ContainerLogs;
 use agent_telemetry::metrics::AgentMetrics;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -64,7 +64,7 @@ pub struct LogRotation {
     /// Directory of the pods' logs.
     pub pod_logs_dir: String,
     /// Reopens a log after its file was renamed.
-    pub runtime: Arc<dyn Runtime>,
+    pub runtime: Arc<dyn ContainerLogs>,
     /// Sizes, and rotations by outcome.
     pub metrics: AgentMetrics,
 }
@@ -143,7 +143,7 @@ fn look(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
     Some(Log { instance, path, directory, name, names, size, is_foreign, taken, owner })
 }
 
-async fn keep(runtime: &dyn Runtime, log: Log, limits: Limits) -> Result<Kept, String> {
+async fn keep(runtime: &dyn ContainerLogs, log: Log, limits: Limits) -> Result<Kept, String> {
     if log.is_foreign {
         // The runtime would open the target of a link.
         return Err(format!("{}/{} is not a regular file", log.path.display(), log.name));
@@ -182,7 +182,7 @@ async fn off_thread(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> R
     done.map_err(|error| error.to_string())
 }
 
-async fn reopen(runtime: &dyn Runtime, instance: &str) -> Result<(), String> {
+async fn reopen(runtime: &dyn ContainerLogs, instance: &str) -> Result<(), String> {
     match runtime.reopen_log(instance).await {
         // The container has ended, so nothing writes to the file.
         Err(error) if error.is_not_found() => Ok(()),
@@ -192,7 +192,7 @@ async fn reopen(runtime: &dyn Runtime, instance: &str) -> Result<(), String> {
 
 /// Renames the file and asks the runtime to reopen its log. If that fails, the rename is undone, so
 /// that readers find the file.
-async fn rotate(runtime: &dyn Runtime, log: &Log, to: String) -> Result<(), String> {
+async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<(), String> {
     let moving = (log.directory.clone(), log.name.clone(), to.clone());
     off_thread(move || moving.0.rename(&moving.1, &moving.2)).await?;
     let told = reopen(runtime, &log.instance).await;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use agent_clock as clock;
 use agent_csi::offload;
 use agent_interfaces::{
-    ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, VolumeFill, WantedPart,
+    AttachedVolumes, ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, VolumeFill,
+    VolumeUsage, WantedPart,
 };
 use agent_journal::active_pods::ActivityMark;
 use agent_pod::events::{self, PodEvent, Severity};
@@ -449,6 +450,29 @@ fn volume_on_host(
     }
 }
 
+impl VolumeUsage for NodeVolumes {
+    fn fill<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
+        self.volume_stats(pod).boxed()
+    }
+}
+
+impl AttachedVolumes for NodeVolumes {
+    fn in_use(&self) -> Vec<String> {
+        let mut all = self.persistent.csi.in_use();
+        all.extend(self.persistent.disks.in_use());
+        all.sort();
+        all
+    }
+
+    fn in_use_changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.persistent.csi.changes().subscribe())
+    }
+
+    fn listed(&self, names: &[String]) {
+        self.persistent.csi.set_listed_in_use(names.iter().cloned());
+    }
+}
+
 impl PodVolumes for NodeVolumes {
     fn set_up<'a>(
         &'a self,
@@ -527,25 +551,6 @@ impl PodVolumes for NodeVolumes {
             }
         }
         .boxed()
-    }
-
-    fn fill<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
-        self.volume_stats(pod).boxed()
-    }
-
-    fn in_use(&self) -> Vec<String> {
-        let mut all = self.persistent.csi.in_use();
-        all.extend(self.persistent.disks.in_use());
-        all.sort();
-        all
-    }
-
-    fn in_use_changes(&self) -> Option<watch::Receiver<u64>> {
-        Some(self.persistent.csi.changes().subscribe())
-    }
-
-    fn listed(&self, names: &[String]) {
-        self.persistent.csi.set_listed_in_use(names.iter().cloned());
     }
 
     fn exist(&self, pod: &Pod) -> bool {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_interfaces::PodVolumes;
+use agent_interfaces::AttachedVolumes;
 use proto_api::core::v1::Node;
 use proto_client::{Client, ClientError, Patch, WriteParams};
 use proto_daemon::backoff::{Backoff, Retries};
@@ -32,7 +32,7 @@ pub struct InUse {
     /// Name of the node.
     pub name: String,
     /// The node's volumes.
-    pub volumes: Arc<dyn PodVolumes>,
+    pub volumes: Arc<dyn AttachedVolumes>,
     /// The known Node object.
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }

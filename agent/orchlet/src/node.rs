@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use agent_clock as clock;
 use agent_node::pressure::Pressure;
 use agent_node::status::{self, ListedImages, MachineInfo, NodeHealth, NodeImage};
-use agent_runtime::Runtime;
+use agent_runtime::{ImageRuntime, RuntimeStatus};
 use agent_telemetry::node_events::NodeEvents;
 use agent_workers::pod_context::PodContext;
 use proto_api::Time;
@@ -271,7 +271,7 @@ fn publish(shared: &PodContext, sender: &watch::Sender<Option<Arc<Node>>>, node:
 }
 
 /// Health of the runtime.
-async fn health(runtime: &dyn Runtime) -> NodeHealth {
+async fn health(runtime: &dyn RuntimeStatus) -> NodeHealth {
     let mut health = NodeHealth::default();
     match runtime.health().await {
         Ok(told) => {
@@ -290,7 +290,7 @@ async fn health(runtime: &dyn Runtime) -> NodeHealth {
 }
 
 /// The runtime's images; none if the call fails.
-async fn images(runtime: &dyn Runtime) -> Vec<NodeImage> {
+async fn images(runtime: &dyn ImageRuntime) -> Vec<NodeImage> {
     let images = runtime.images().await.unwrap_or_default();
     images
         .into_iter()

@@ -30,7 +30,7 @@ use self::sandbox_index::SandboxIndex;
 use crate::connection_keeper::{CallGuard, KeptConnection};
 use crate::observe::{self, CallReport};
 use crate::runtime::{
-    OUTPUT_LEN_MAX, PodOnNode, RefusalKind, Runtime as _, RuntimeError, RuntimeRefusal,
+    OUTPUT_LEN_MAX, PodOnNode, PodReader as _, RefusalKind, RuntimeError, RuntimeRefusal,
 };
 
 /// containerd namespace of its CRI plugin.
@@ -436,6 +436,7 @@ fn connect(socket: PathBuf, holding: Option<Arc<KeptConnection>>) -> Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::RuntimeStatus as _;
 
     #[test]
     fn endpoints_are_unix_sockets() {

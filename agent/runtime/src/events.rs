@@ -16,7 +16,7 @@ use proto_grpc::cri::v1 as wire;
 use tokio::sync::mpsc;
 
 use crate::cri::{CriRuntime, Instance, InstanceKind, observed};
-use crate::runtime::{Runtime as _, RuntimeError};
+use crate::runtime::{RuntimeError, RuntimeStatus as _};
 
 /// Buffered events: more than the containers of a full node, so only a stuck receiver fills the queue. Then the stream blocks,
 /// and if the runtime drops it, `Missed` follows.

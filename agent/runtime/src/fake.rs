@@ -18,9 +18,10 @@ use tokio::sync::mpsc;
 
 use crate::events::RuntimeEvent;
 use crate::runtime::{
-    CallFuture, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RefusalKind,
-    RegistryLogin, Runtime, RuntimeError, RuntimeHealth, RuntimeRefusal, RuntimeVersion,
-    StreamRequest,
+    CallFuture, ContainerAccess, ContainerLogs, ContainerRuntime, ContainerUsage, ExecOutput,
+    FilesystemUsage, Image, ImageRuntime, PodOnNode, PodReader, RefusalKind, RegistryLogin,
+    RuntimeError, RuntimeHealth, RuntimeRefusal, RuntimeStatus, RuntimeVersion, SandboxRuntime,
+    StreamRequest, UsageReader,
 };
 
 /// Nanoseconds between two events.
@@ -403,7 +404,7 @@ impl State {
     }
 }
 
-impl Runtime for FakeRuntime {
+impl RuntimeStatus for FakeRuntime {
     fn version(&self) -> CallFuture<'_, RuntimeVersion> {
         self.act("Version", "", |_| Ok(RuntimeVersion { name: "fake".into(), version: "1".into() }))
     }
@@ -411,7 +412,9 @@ impl Runtime for FakeRuntime {
     fn health(&self) -> CallFuture<'_, RuntimeHealth> {
         self.act("Status", "", |_| Ok(RuntimeHealth { runtime: Ok(()), network: Ok(()) }))
     }
+}
 
+impl PodReader for FakeRuntime {
     fn list(&self) -> CallFuture<'_, Vec<PodOnNode>> {
         self.act("ListPodSandbox", "", |state| Ok(state.pods(|_| true)))
     }
@@ -423,6 +426,14 @@ impl Runtime for FakeRuntime {
         })
     }
 
+    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>> {
+        self.act("ContainerStatus", id, |state| {
+            Ok(state.containers.get(id).map(|c| c.seen.clone()))
+        })
+    }
+}
+
+impl SandboxRuntime for FakeRuntime {
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox> {
         let object = format!("{}/{}", config.namespace, config.name);
         self.change("RunPodSandbox", &object, |state| state.run_sandbox(config))
@@ -443,7 +454,9 @@ impl Runtime for FakeRuntime {
             Ok(())
         })
     }
+}
 
+impl ContainerRuntime for FakeRuntime {
     fn create_container<'a>(
         &'a self,
         sandbox_id: &'a str,
@@ -477,12 +490,6 @@ impl Runtime for FakeRuntime {
         self.change("RemoveContainer", id, |state| {
             state.containers.remove(id);
             Ok(())
-        })
-    }
-
-    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>> {
-        self.act("ContainerStatus", id, |state| {
-            Ok(state.containers.get(id).map(|c| c.seen.clone()))
         })
     }
 
@@ -522,15 +529,15 @@ impl Runtime for FakeRuntime {
             false => self.change("UpdateContainerResources", id, update),
         }
     }
+}
 
+impl ContainerLogs for FakeRuntime {
     fn reopen_log<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("ReopenContainerLog", id, |_| Ok(()))
     }
+}
 
-    fn checkpoint<'a>(&'a self, id: &'a str, _: &'a str, _: Duration) -> CallFuture<'a, ()> {
-        self.change("CheckpointContainer", id, |_| Ok(()))
-    }
-
+impl ContainerAccess for FakeRuntime {
     fn exec<'a>(
         &'a self,
         id: &'a str,
@@ -553,6 +560,12 @@ impl Runtime for FakeRuntime {
         self.act("Exec", "", |_| Err(stream::refuse(request)))
     }
 
+    fn checkpoint<'a>(&'a self, id: &'a str, _: &'a str, _: Duration) -> CallFuture<'a, ()> {
+        self.change("CheckpointContainer", id, |_| Ok(()))
+    }
+}
+
+impl ImageRuntime for FakeRuntime {
     fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>> {
         self.act("ImageStatus", name, |state| Ok(state.find_image(name).cloned()))
     }
@@ -594,7 +607,9 @@ impl Runtime for FakeRuntime {
         let root = FilesystemUsage { mountpoint: "/".into(), ..FilesystemUsage::default() };
         self.act("ImageFsInfo", "", |_| Ok(vec![root]))
     }
+}
 
+impl UsageReader for FakeRuntime {
     fn usage(&self) -> CallFuture<'_, Vec<ContainerUsage>> {
         self.act("ListContainerStats", "", |state| Ok(state.usage.clone()))
     }

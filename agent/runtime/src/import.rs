@@ -24,7 +24,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::image::{Archive, ArchiveError, Blob, BlobSource, FoundImage, ImageTar};
-use crate::runtime::{Runtime, RuntimeError};
+use crate::runtime::{ImageRuntime, RuntimeError};
 
 /// Bytes of content per message.
 const CHUNK_LEN: usize = 256 << 10;
@@ -154,7 +154,10 @@ pub async fn import_tar(
 ///
 /// # Errors
 /// The runtime cannot be queried.
-pub async fn wait_until_listed(runtime: &dyn Runtime, name: &str) -> Result<bool, RuntimeError> {
+pub async fn wait_until_listed(
+    runtime: &dyn ImageRuntime,
+    name: &str,
+) -> Result<bool, RuntimeError> {
     let began = tokio::time::Instant::now();
     let mut polls = Retries::new(SHOWN_POLL);
     while runtime.image(name).await?.is_none() {

@@ -25,4 +25,7 @@ pub mod fake;
 #[cfg(feature = "testing")]
 pub mod test_containerd;
 
-pub use runtime::{CallFuture, Runtime, RuntimeError};
+pub use runtime::{
+    CallFuture, ContainerAccess, ContainerLogs, ContainerRuntime, ImageRuntime, PodReader, Runtime,
+    RuntimeError, RuntimeStatus, SandboxRuntime, UsageReader,
+};

@@ -1,6 +1,6 @@
 //! The interface between the agent and the container runtime.
 //!
-//! It consists of what a pod's task needs, in values of `agent_pod`, so that the real and the in-memory runtime are
+//! A trait for each use of it, and [`Runtime`] for all of them. It consists of what a pod's task needs, in values of `agent_pod`, so that the real and the in-memory runtime are
 //! interchangeable. Every call may be repeated: creating an existing object returns it, stopping or removing a missing one
 //! succeeds.
 //! stopping or removing what is gone succeeds.
@@ -16,18 +16,21 @@ use futures_util::{FutureExt as _, TryFutureExt as _};
 /// Future of the result of a call.
 pub type CallFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 
-/// A container runtime.
-pub trait Runtime: Send + Sync + 'static {
+/// The runtime itself.
+pub trait RuntimeStatus: Send + Sync + 'static {
     /// Name and version, such as `containerd` `1.6.20`.
     fn version(&self) -> CallFuture<'_, RuntimeVersion>;
 
     /// Whether sandboxes and their network can be set up.
     fn health(&self) -> CallFuture<'_, RuntimeHealth>;
+}
 
+/// What the runtime has of the pods.
+pub trait PodReader: Send + Sync + 'static {
     /// All pods in the runtime, for adoption at the start and for repair.
     fn list(&self) -> CallFuture<'_, Vec<PodOnNode>>;
 
-    /// The pods whose uids are not in `known`. Skips the status of known pods, which is most of the cost of [`Runtime::list`].
+    /// The pods whose uids are not in `known`. Skips the status of known pods, which is most of the cost of [`PodReader::list`].
     fn list_unmanaged<'a>(&'a self, known: &'a BTreeSet<String>) -> CallFuture<'a, Vec<PodOnNode>> {
         let strangers = |mut pods: Vec<PodOnNode>| {
             pods.retain(|pod| !known.contains(&pod.uid));
@@ -39,6 +42,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// One pod; empty if the runtime has nothing of it.
     fn pod<'a>(&'a self, uid: &'a str) -> CallFuture<'a, PodOnNode>;
 
+    /// The current status of a container; `None` if it does not exist.
+    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>>;
+}
+
+/// The life of sandboxes.
+pub trait SandboxRuntime: Send + Sync + 'static {
     /// Creates and starts a sandbox; returns the existing one of the same attempt if it is ready.
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox>;
 
@@ -47,7 +56,10 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Removes a sandbox and its containers.
     fn remove_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
+}
 
+/// The life of containers.
+pub trait ContainerRuntime: Send + Sync + 'static {
     /// Creates a container in a sandbox and returns its id; returns the existing one of the same name and attempt.
     fn create_container<'a>(
         &'a self,
@@ -65,28 +77,22 @@ pub trait Runtime: Send + Sync + 'static {
     /// Removes a container, but not its log.
     fn remove_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 
-    /// The current status of a container; `None` if it does not exist.
-    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>>;
-
     /// Changes the resources of a running container.
     fn update_resources<'a>(
         &'a self,
         id: &'a str,
         resources: &'a ContainerResources,
     ) -> CallFuture<'a, ()>;
+}
 
+/// The logs of containers.
+pub trait ContainerLogs: Send + Sync + 'static {
     /// Makes the runtime reopen the container's log file after it was renamed.
     fn reopen_log<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
+}
 
-    /// Writes a checkpoint of a running container to `archive`; a `timeout` of 0 uses the default. CRI has the call since release
-    /// 1.25.
-    fn checkpoint<'a>(
-        &'a self,
-        id: &'a str,
-        archive: &'a str,
-        timeout: Duration,
-    ) -> CallFuture<'a, ()>;
-
+/// What is done in running containers from outside.
+pub trait ContainerAccess: Send + Sync + 'static {
     /// Runs a command in a container until it exits; a `timeout` of 0 is none. Returns the first `keep` bytes of each output
     /// stream; the rest is read and discarded, so the command is not blocked.
     fn exec<'a>(
@@ -100,6 +106,18 @@ pub trait Runtime: Send + Sync + 'static {
     /// Prepares a streaming session; returns a URL of the runtime's server, valid for one connection.
     fn stream<'a>(&'a self, request: &'a StreamRequest) -> CallFuture<'a, String>;
 
+    /// Writes a checkpoint of a running container to `archive`; a `timeout` of 0 uses the default. CRI has the call since release
+    /// 1.25.
+    fn checkpoint<'a>(
+        &'a self,
+        id: &'a str,
+        archive: &'a str,
+        timeout: Duration,
+    ) -> CallFuture<'a, ()>;
+}
+
+/// The images of the node.
+pub trait ImageRuntime: Send + Sync + 'static {
     /// An image by name or id; `None` if the node does not have it.
     fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>>;
 
@@ -123,9 +141,37 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// File systems that hold images.
     fn image_filesystems(&self) -> CallFuture<'_, Vec<FilesystemUsage>>;
+}
 
+/// Resources that containers use.
+pub trait UsageReader: Send + Sync + 'static {
     /// Usage of all running containers.
     fn usage(&self) -> CallFuture<'_, Vec<ContainerUsage>>;
+}
+
+/// A container runtime, for what needs the whole of it; a user of a part takes that part's trait.
+pub trait Runtime:
+    RuntimeStatus
+    + PodReader
+    + SandboxRuntime
+    + ContainerRuntime
+    + ContainerLogs
+    + ContainerAccess
+    + ImageRuntime
+    + UsageReader
+{
+}
+
+impl<R> Runtime for R where
+    R: RuntimeStatus
+        + PodReader
+        + SandboxRuntime
+        + ContainerRuntime
+        + ContainerLogs
+        + ContainerAccess
+        + ImageRuntime
+        + UsageReader
+{
 }
 
 /// Content being fetched by all pulls together.

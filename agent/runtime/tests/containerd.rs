@@ -6,12 +6,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use agent_runtime::Runtime as _;
 use agent_runtime::contract::Contract;
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::events::{self, RuntimeEvent};
 use agent_runtime::image::{ImageFile, ImageTar};
 use agent_runtime::import::{self, ImageRetention};
+use agent_runtime::{ContainerAccess as _, RuntimeStatus as _, SandboxRuntime as _};
 use agent_runtime::{pause, test_containerd};
 use futures_util::FutureExt as _;
 

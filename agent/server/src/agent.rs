@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_interfaces::PodVolumes;
+use agent_interfaces::VolumeUsage;
 use agent_logs::log_files::LogDirectory;
 use agent_pod::desired::find_container;
 use agent_pod::observed::{InstanceState, ObservedContainer};
@@ -44,7 +44,7 @@ pub struct AgentView {
     /// Measures usage.
     pub measure: Arc<Measure>,
     /// Volumes whose drivers report usage.
-    pub volumes: Option<Arc<dyn PodVolumes>>,
+    pub volumes: Option<Arc<dyn VolumeUsage>>,
     /// The machine's description for `/spec/`.
     pub machine: Value,
     /// Timelines of pods, by namespace and name.
@@ -167,7 +167,7 @@ impl NodeView for AgentView {
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>> {
         Box::pin(async {
             let pods = (self.pods)();
-            let mut stats = self.measure.node(&*self.runtime, pods.clone()).await?;
+            let mut stats = self.measure.node(&*self.runtime, &*self.runtime, pods.clone()).await?;
             let Some(volumes) = &self.volumes else { return Ok(stats) };
             // Concurrently: a hanging driver delays only its own volumes' figures.
             let told = stats.pods.iter_mut().filter_map(|shown| {

@@ -13,8 +13,8 @@ use agent_host::{machine, net_counters, process};
 use agent_node::cgroup::{CgroupManager, CgroupName};
 use agent_node::qos::{QosClass, qos_class};
 use agent_pod::translate::log_directory;
-use agent_runtime::Runtime;
 use agent_runtime::runtime::ContainerUsage;
+use agent_runtime::{ImageRuntime, UsageReader};
 use agent_volume::open_volume::{self, OpenVolume};
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
@@ -73,18 +73,19 @@ impl Measure {
     /// Measures the node and these pods.
     pub async fn node(
         self: &Arc<Self>,
-        runtime: &dyn Runtime,
+        usage: &dyn UsageReader,
+        images: &dyn ImageRuntime,
         pods: Vec<Pod>,
     ) -> Result<NodeStats, ViewError> {
         // Without the runtime's answer the kernel's figures are still reported.
-        let layers = runtime.usage().await.unwrap_or_else(|error| {
+        let layers = usage.usage().await.unwrap_or_else(|error| {
             tracing::warn!(
                 error = chain(&error),
                 "cannot get usage of writable layers from the runtime; they are left out"
             );
             Vec::new()
         });
-        let images = runtime.image_filesystems().await.unwrap_or_default().into_iter().next();
+        let images = images.image_filesystems().await.unwrap_or_default().into_iter().next();
         let measure = self.clone();
         let measured = panics::spawn_blocking(move || {
             let image_fs = images.map(|found| {

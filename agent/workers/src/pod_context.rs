@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_images::{Images, PodImages};
 use agent_interfaces::objects::ObjectCache;
-use agent_interfaces::{ErrorText, PodCgroups, PodVolumes, Reports};
+use agent_interfaces::{ErrorText, PodCgroups, Reports, Volumes};
 use agent_journal::Journal;
 use agent_journal::active_pods::ActivePods;
 use agent_logs::log_links;
@@ -41,7 +41,7 @@ pub struct PodContext {
     /// Cgroups of the pods.
     pub cgroups: Arc<dyn PodCgroups>,
     /// Volumes of the pods.
-    pub volumes: Arc<dyn PodVolumes>,
+    pub volumes: Arc<dyn Volumes>,
     /// ConfigMaps, Secrets, Services and objects of persistent volumes.
     pub object_cache: Arc<dyn ObjectCache>,
     /// What a restart must not forget.

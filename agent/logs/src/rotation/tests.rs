@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use agent_pod::spec::{ContainerConfig, SandboxConfig};
 use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::RefusalKind;
+use agent_runtime::{ContainerRuntime as _, ImageRuntime as _, SandboxRuntime as _};
 use proto_api::core::v1::{ContainerState, ContainerStateRunning, ContainerStatus};
 
 use super::*;

@@ -47,7 +47,8 @@ impl Agent {
         let remember = async move { remembering.remember_resources().await };
         tokio::spawn(until(drain.watch(), remember));
         let period = self.settings.file.cpu_manager_reconcile_period;
-        let pool = pool::keep(allocator.clone(), shared.runtime.clone(), period);
+        let pool =
+            pool::keep(allocator.clone(), shared.runtime.clone(), shared.runtime.clone(), period);
         tokio::spawn(until(drain.watch(), pool));
 
         let root = &self.settings.flags.root_dir;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_runtime::cri::CRI_NAMESPACE;
 use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
-use agent_runtime::{Runtime, events, import, pause};
+use agent_runtime::{ImageRuntime as _, PodReader as _, RuntimeStatus as _, events, import, pause};
 use proto_daemon::exit::chain;
 use tokio::sync::mpsc;
 

@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use agent_pod::observed::InstanceState;
 use agent_pod::spec::ContainerResources;
-use agent_runtime::Runtime;
+use agent_runtime::{ContainerRuntime, PodReader};
 use proto_daemon::exit::chain;
 
 use super::Allocator;
 
 /// Updates them after every change of allocations, and every `period` for containers created
 /// meanwhile.
-pub async fn keep(allocator: Arc<Allocator>, runtime: Arc<dyn Runtime>, period: Duration) {
+pub async fn keep(
+    allocator: Arc<Allocator>,
+    pods: Arc<dyn PodReader>,
+    containers: Arc<dyn ContainerRuntime>,
+    period: Duration,
+) {
     if allocator.rules.cpus.is_none() {
         return;
     }
@@ -21,7 +26,7 @@ pub async fn keep(allocator: Arc<Allocator>, runtime: Arc<dyn Runtime>, period: 
     let mut applied = BTreeMap::new();
     loop {
         version.mark_unchanged();
-        repair(&allocator, &*runtime, &mut applied).await;
+        repair(&allocator, &*pods, &*containers, &mut applied).await;
         // Cancel safe: either way all containers are checked.
         tokio::select! {
             changed = version.changed() => if changed.is_err() { return },
@@ -33,10 +38,11 @@ pub async fn keep(allocator: Arc<Allocator>, runtime: Arc<dyn Runtime>, period: 
 /// Updates the CPU set of every running container; `applied` holds what was last set, by CRI id.
 async fn repair(
     allocator: &Allocator,
-    runtime: &dyn Runtime,
+    pods: &dyn PodReader,
+    containers: &dyn ContainerRuntime,
     applied: &mut BTreeMap<String, String>,
 ) {
-    let pods = match runtime.list().await {
+    let pods = match pods.list().await {
         Ok(pods) => pods,
         Err(error) => {
             tracing::warn!(
@@ -62,7 +68,7 @@ async fn repair(
                     cpuset_cpus: cpus.clone(),
                     ..ContainerResources::default()
                 };
-                if let Err(error) = runtime.update_resources(&container.id, &resources).await {
+                if let Err(error) = containers.update_resources(&container.id, &resources).await {
                     tracing::warn!(
                         id = container.id,
                         error = chain(&error),

@@ -3,8 +3,8 @@
 use agent_node::managers::cpus;
 use agent_node::managers::topology::Cpu;
 use agent_pod::spec::{ContainerConfig, SandboxConfig};
-use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
+use agent_runtime::{ContainerRuntime as _, ImageRuntime as _, SandboxRuntime as _};
 use proto_api::core::v1::Container;
 use proto_api::names::Names;
 use std::sync::Arc;
@@ -85,7 +85,8 @@ async fn the_others_make_room() {
     let config = ContainerConfig { name: "c".into(), image, ..ContainerConfig::default() };
     let id = runtime.create_container(&made.id, &config, &sandbox).await.expect("container");
     runtime.start_container(&id).await.expect("started");
-    let keeper = pool::keep(allocator.clone(), runtime.clone(), Duration::from_secs(10));
+    let keeper =
+        pool::keep(allocator.clone(), runtime.clone(), runtime.clone(), Duration::from_secs(10));
     let keeper = tokio::spawn(keeper);
     let cpus = async |expect: &str| {
         for _ in 0..1000 {

@@ -18,14 +18,15 @@ use super::{
     incomplete, is_already_started, observed,
 };
 use crate::runtime::{
-    ArrivingParts, CallFuture, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode,
-    RegistryLogin, Runtime, RuntimeHealth, RuntimeVersion, StreamRequest,
+    ArrivingParts, CallFuture, ContainerAccess, ContainerLogs, ContainerRuntime, ContainerUsage,
+    ExecOutput, FilesystemUsage, Image, ImageRuntime, PodOnNode, PodReader, RegistryLogin,
+    RuntimeHealth, RuntimeStatus, RuntimeVersion, SandboxRuntime, StreamRequest, UsageReader,
 };
 
 /// Longest time for a checkpoint if the caller sets no timeout.
 const CHECKPOINT: Duration = Duration::from_secs(120);
 
-impl Runtime for CriRuntime {
+impl RuntimeStatus for CriRuntime {
     fn version(&self) -> CallFuture<'_, RuntimeVersion> {
         async move {
             let request = wire::VersionRequest { version: "v1".into() };
@@ -47,7 +48,9 @@ impl Runtime for CriRuntime {
         }
         .boxed()
     }
+}
 
+impl PodReader for CriRuntime {
     fn list(&self) -> CallFuture<'_, Vec<PodOnNode>> {
         self.pods(&[], None).boxed()
     }
@@ -64,6 +67,19 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
+    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>> {
+        async move {
+            let shown = self.shown_container(id).await?;
+            Ok(shown.map(|(_, mut container)| {
+                self.told.apply(&mut container);
+                container
+            }))
+        }
+        .boxed()
+    }
+}
+
+impl SandboxRuntime for CriRuntime {
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox> {
         async move {
             let _under_way = self.changes();
@@ -122,7 +138,9 @@ impl Runtime for CriRuntime {
         }
         .boxed()
     }
+}
 
+impl ContainerRuntime for CriRuntime {
     fn create_container<'a>(
         &'a self,
         sandbox_id: &'a str,
@@ -213,17 +231,6 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
-    fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>> {
-        async move {
-            let shown = self.shown_container(id).await?;
-            Ok(shown.map(|(_, mut container)| {
-                self.told.apply(&mut container);
-                container
-            }))
-        }
-        .boxed()
-    }
-
     fn update_resources<'a>(
         &'a self,
         id: &'a str,
@@ -244,7 +251,9 @@ impl Runtime for CriRuntime {
         }
         .boxed()
     }
+}
 
+impl ContainerLogs for CriRuntime {
     fn reopen_log<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         async move {
             let request = wire::ReopenContainerLogRequest { container_id: id.into() };
@@ -255,28 +264,9 @@ impl Runtime for CriRuntime {
         }
         .boxed()
     }
+}
 
-    fn checkpoint<'a>(
-        &'a self,
-        id: &'a str,
-        archive: &'a str,
-        timeout: Duration,
-    ) -> CallFuture<'a, ()> {
-        async move {
-            let request = wire::CheckpointContainerRequest {
-                container_id: id.into(),
-                location: archive.into(),
-                timeout: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            };
-            let mut client = self.service();
-            let deadline = timeout.max(CHECKPOINT).saturating_add(READ);
-            call("CheckpointContainer", id, deadline, request, |r| client.checkpoint_container(r))
-                .await?;
-            Ok(())
-        }
-        .boxed()
-    }
-
+impl ContainerAccess for CriRuntime {
     fn exec<'a>(
         &'a self,
         id: &'a str,
@@ -333,6 +323,29 @@ impl Runtime for CriRuntime {
         .boxed()
     }
 
+    fn checkpoint<'a>(
+        &'a self,
+        id: &'a str,
+        archive: &'a str,
+        timeout: Duration,
+    ) -> CallFuture<'a, ()> {
+        async move {
+            let request = wire::CheckpointContainerRequest {
+                container_id: id.into(),
+                location: archive.into(),
+                timeout: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            };
+            let mut client = self.service();
+            let deadline = timeout.max(CHECKPOINT).saturating_add(READ);
+            call("CheckpointContainer", id, deadline, request, |r| client.checkpoint_container(r))
+                .await?;
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+impl ImageRuntime for CriRuntime {
     fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>> {
         async move {
             let request =
@@ -400,7 +413,9 @@ impl Runtime for CriRuntime {
         }
         .boxed()
     }
+}
 
+impl UsageReader for CriRuntime {
     fn usage(&self) -> CallFuture<'_, Vec<ContainerUsage>> {
         async move {
             let request = wire::ListContainerStatsRequest { filter: None };

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use agent_pod::spec::{ContainerConfig, SandboxConfig};
 use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::Streams;
+use agent_runtime::{ContainerRuntime as _, ImageRuntime as _, SandboxRuntime as _};
 use proto_api::core::v1::EphemeralContainer;
 use proto_api::meta::v1::ObjectMeta;
 

@@ -8,8 +8,8 @@ use agent_interfaces::PodCgroups as _;
 use agent_interfaces::testing::{Api, FakeHost};
 use agent_journal::Journal;
 use agent_pod::spec::{ContainerConfig, SandboxConfig};
-use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
+use agent_runtime::{ContainerRuntime as _, PodReader as _, SandboxRuntime as _};
 use proto_daemon::ready::Readiness;
 
 use super::*;

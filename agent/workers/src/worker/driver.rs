@@ -174,7 +174,7 @@ impl Driver {
     pub fn write_status(
         &mut self,
         pod: Arc<Pod>,
-        write: StatusWrite,
+        write: Box<StatusWrite>,
         record: Option<CommitHandle>,
     ) {
         let reports = self.shared.reports.clone();
@@ -182,7 +182,7 @@ impl Driver {
             if let Some(record) = record {
                 let _late = tokio::time::timeout(RECORD_WAIT, record.durable()).await;
             }
-            let StatusWrite { from, to, whole } = write;
+            let StatusWrite { from, to, whole } = *write;
             let change = StatusChange { from: &from, to: &to, whole };
             let result = reports.status(&pod, change).await;
             OperationResult::StatusWritten(Box::new(to), result)

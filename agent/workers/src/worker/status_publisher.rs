@@ -49,7 +49,7 @@ pub enum StatusStep {
     /// Nothing now; when to look again, since boot.
     Wait(Option<Duration>),
     /// It is written.
-    Write(StatusWrite),
+    Write(Box<StatusWrite>),
 }
 
 impl StatusPublisher {
@@ -126,7 +126,7 @@ impl StatusPublisher {
             return StatusStep::Wait(Some(self.shown.not_before()));
         }
         let (to, whole) = (status.clone(), self.shown.is_unsure());
-        StatusStep::Write(StatusWrite { from, to, whole })
+        StatusStep::Write(Box::new(StatusWrite { from, to, whole }))
     }
 
     /// Whether the API shows this status, or nobody looks for it any more.

@@ -1,7 +1,7 @@
 //! A pod's task on the runtime in memory, which keeps the real one's rules.
 
 use agent_node::adaptive_limit::CallKind;
-use agent_runtime::Runtime as _;
+use agent_runtime::PodReader as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::Time;
 use proto_api::core::v1::PodStatus;

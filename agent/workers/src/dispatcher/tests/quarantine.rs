@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use agent_interfaces::objects::{NoObjects, ObjectCache, Subscription};
 use agent_interfaces::{
-    ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, WantedPart,
+    AttachedVolumes, ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, VolumeUsage,
+    WantedPart,
 };
 use agent_journal::active_pods::ActivePods;
 use agent_pod::env::EnvObjects as _;
@@ -73,6 +74,10 @@ impl Subscription for Looked {
         self.inner.missing(pod, container)
     }
 }
+
+impl AttachedVolumes for Poison {}
+
+impl VolumeUsage for Poison {}
 
 impl PodVolumes for Poison {
     fn set_up<'a>(

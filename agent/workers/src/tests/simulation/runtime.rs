@@ -9,11 +9,14 @@ use agent_clock as clock;
 use agent_pod::backoff::{CRASH_DELAY_FIRST, CRASH_RESET};
 use agent_pod::observed::{ObservedContainer, ObservedSandbox};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
-use agent_runtime::Runtime;
 use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::{
     CallFuture, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RefusalKind,
     RegistryLogin, RuntimeError, RuntimeHealth, RuntimeRefusal, RuntimeVersion, StreamRequest,
+};
+use agent_runtime::{
+    ContainerAccess, ContainerLogs, ContainerRuntime, ImageRuntime, PodReader, RuntimeStatus,
+    SandboxRuntime, UsageReader,
 };
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
@@ -521,42 +524,25 @@ macro_rules! through {
     };
 }
 
-impl Runtime for Troubled {
+impl RuntimeStatus for Troubled {
     through! {
         version() -> RuntimeVersion;
         health() -> RuntimeHealth;
+    }
+}
+
+impl PodReader for Troubled {
+    through! {
         list() -> Vec<PodOnNode>;
         pod(uid: &'a str) -> PodOnNode;
+        container(id: &'a str) -> Option<ObservedContainer>;
+    }
+}
+
+impl SandboxRuntime for Troubled {
+    through! {
         stop_sandbox(id: &'a str) -> ();
         remove_sandbox(id: &'a str) -> ();
-        remove_container(id: &'a str) -> ();
-        container(id: &'a str) -> Option<ObservedContainer>;
-        update_resources(id: &'a str, resources: &'a ContainerResources) -> ();
-        reopen_log(id: &'a str) -> ();
-        checkpoint(id: &'a str, archive: &'a str, timeout: Duration) -> ();
-        stream(request: &'a StreamRequest) -> String;
-        image(name: &'a str) -> Option<Image>;
-        images() -> Vec<Image>;
-        remove_image(id: &'a str) -> ();
-        image_filesystems() -> Vec<FilesystemUsage>;
-        usage() -> Vec<ContainerUsage>;
-    }
-
-    fn pull_image<'a>(
-        &'a self,
-        name: &'a str,
-        login: Option<&'a RegistryLogin>,
-    ) -> CallFuture<'a, String> {
-        let pull = move || self.inner.pull_image(name, login);
-        async move {
-            let pulled = self.through("pull_image", name.to_owned(), pull).await;
-            // Whoever asks while it is under way shares it: it counts when it is answered.
-            if let Ok(id) = &pulled {
-                *lock(&self.world).pulls.entry(id.clone()).or_default() += 1;
-            }
-            pulled
-        }
-        .boxed()
     }
 
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox> {
@@ -582,6 +568,13 @@ impl Runtime for Troubled {
             made
         }
         .boxed()
+    }
+}
+
+impl ContainerRuntime for Troubled {
+    through! {
+        remove_container(id: &'a str) -> ();
+        update_resources(id: &'a str, resources: &'a ContainerResources) -> ();
     }
 
     fn create_container<'a>(
@@ -655,6 +648,19 @@ impl Runtime for Troubled {
         }
         .boxed()
     }
+}
+
+impl ContainerLogs for Troubled {
+    through! {
+        reopen_log(id: &'a str) -> ();
+    }
+}
+
+impl ContainerAccess for Troubled {
+    through! {
+        stream(request: &'a StreamRequest) -> String;
+        checkpoint(id: &'a str, archive: &'a str, timeout: Duration) -> ();
+    }
 
     fn exec<'a>(
         &'a self,
@@ -697,6 +703,38 @@ impl Runtime for Troubled {
             ran
         }
         .boxed()
+    }
+}
+
+impl ImageRuntime for Troubled {
+    through! {
+        image(name: &'a str) -> Option<Image>;
+        images() -> Vec<Image>;
+        remove_image(id: &'a str) -> ();
+        image_filesystems() -> Vec<FilesystemUsage>;
+    }
+
+    fn pull_image<'a>(
+        &'a self,
+        name: &'a str,
+        login: Option<&'a RegistryLogin>,
+    ) -> CallFuture<'a, String> {
+        let pull = move || self.inner.pull_image(name, login);
+        async move {
+            let pulled = self.through("pull_image", name.to_owned(), pull).await;
+            // Whoever asks while it is under way shares it: it counts when it is answered.
+            if let Ok(id) = &pulled {
+                *lock(&self.world).pulls.entry(id.clone()).or_default() += 1;
+            }
+            pulled
+        }
+        .boxed()
+    }
+}
+
+impl UsageReader for Troubled {
+    through! {
+        usage() -> Vec<ContainerUsage>;
     }
 }
 

@@ -61,7 +61,8 @@ impl Sim {
         let mut heals = JoinSet::new();
         if lock(&self.world).scrutiny {
             let allocator = shares::give_to(&mut parts, journal);
-            heals.spawn(pool::keep(allocator, self.runtime.clone(), POOL_PERIOD));
+            let runtime = self.runtime.clone();
+            heals.spawn(pool::keep(allocator, runtime.clone(), runtime, POOL_PERIOD));
         }
         let parts = Arc::new(parts);
         let found = FoundAtStart::new(self.runtime.all(), records, parts.leftover_uids());

@@ -9,7 +9,7 @@ use agent_pod::node_facts::NodeFacts;
 use agent_pod::observed::{InstanceState, ObservedContainer};
 use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs};
-use agent_runtime::Runtime;
+use agent_runtime::{ContainerRuntime as _, PodReader as _, SandboxRuntime as _};
 use agent_runtime::cri::CriRuntime;
 use anyhow::{Context as _, Result, ensure};
 use cluster::images::BUSYBOX_IMAGE;

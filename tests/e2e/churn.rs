@@ -13,7 +13,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use agent_pod::observed::InstanceState;
-use agent_runtime::Runtime as _;
+use agent_runtime::PodReader as _;
 use agent_runtime::cri::CriRuntime;
 use anyhow::{Context as _, Result, ensure};
 use cluster::processes::Handle;

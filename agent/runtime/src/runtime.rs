@@ -1,9 +1,8 @@
 //! The interface between the agent and the container runtime.
 //!
-//! A trait for each use of it, and [`Runtime`] for all of them. It consists of what a pod's task needs, in values of `agent_pod`, so that the real and the in-memory runtime are
-//! interchangeable. Every call may be repeated: creating an existing object returns it, stopping or removing a missing one
-//! succeeds.
-//! stopping or removing what is gone succeeds.
+//! A trait for each use of it, and [`Runtime`] for all of them. It consists of what a pod's task needs, in values of
+//! `agent_pod`, so that the real and the in-memory runtime are interchangeable. Every call may be repeated: creating an existing
+//! object returns it, stopping or removing a missing one succeeds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -43,20 +43,20 @@ pub mod cri_log {
 
 /// Records of the journal.
 pub mod journal {
-    use agent_pod::record::Memory;
+    use agent_pod::record::PodRecord;
 
     /// What was read is written and read alike, before and after a boot.
     pub fn check(bytes: &[u8]) {
-        let Ok(memory) = serde_json::from_slice::<Memory>(bytes) else { return };
-        let stored = serde_json::to_vec(&memory).expect("a record that was read can be written");
-        let again = serde_json::from_slice::<Memory>(&stored).expect("own bytes");
-        assert_eq!(again, memory);
+        let Ok(record) = serde_json::from_slice::<PodRecord>(bytes) else { return };
+        let stored = serde_json::to_vec(&record).expect("a record that was read can be written");
+        let again = serde_json::from_slice::<PodRecord>(&stored).expect("own bytes");
+        assert_eq!(again, record);
         let _ = again.after_reboot();
     }
 
-    /// A pod's memory at its beginning, and with each list begun.
+    /// A pod's record at its beginning, and with each list begun.
     pub fn seeds() -> Vec<Vec<u8>> {
-        serde_json::to_vec(&Memory::default()).into_iter().chain([b"{}".to_vec()]).collect()
+        serde_json::to_vec(&PodRecord::default()).into_iter().chain([b"{}".to_vec()]).collect()
     }
 }
 

@@ -45,6 +45,21 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "KubeletConfiguration",
         "the configuration file of the other agent is accepted in both profiles",
     ),
+    (
+        "apiserver-lite/rbac/src/bootstrap.rs",
+        "(\"k8s.io\", names.",
+        "the policy is kept with Kubernetes' names, which are replaced by those of the profile",
+    ),
+    (
+        "apiserver-lite/rbac/src/bootstrap.rs",
+        "(\"kubernetes.io\", names.",
+        "the policy is kept with Kubernetes' names, which are replaced by those of the profile",
+    ),
+    (
+        "apiserver-lite/rbac/src/bootstrap.rs",
+        "(\"kube-system\", names.",
+        "the policy is kept with Kubernetes' names, which are replaced by those of the profile",
+    ),
 ];
 
 /// Crates that decide may not reach these, directly.

@@ -26,7 +26,10 @@ pub async fn volumes_leave_nodes_that_are_lost(_: &Context) -> Result<()> {
         nodes: Some(2),
         naming: Some("kubernetes".to_owned()),
         no_demo: false,
-        manager_flags: vec![format!("--attach-detach-unmount-timeout={}s", UNMOUNT.as_secs())],
+        manager_flags: vec![
+            format!("--attach-detach-unmount-timeout={}s", UNMOUNT.as_secs()),
+            "--feature-gates=NodeOutOfServiceVolumeDetach=true".to_owned(),
+        ],
         ..up::Flags::default()
     };
     let c = Context::start_as(flags).await?;

@@ -5,10 +5,13 @@ mod bootstrap_token;
 mod certificate;
 mod impersonate;
 mod limits;
+mod node;
+mod pod_references;
 mod rbac;
 mod service_account;
 mod settings;
 mod static_token;
+mod store_index;
 mod user;
 
 use std::sync::Arc;
@@ -25,10 +28,12 @@ pub use authorize::{
 pub use certificate::ClientCertificate;
 pub use impersonate::effective as effective_user;
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
-pub use rbac::{ClusterPolicy, PolicyError, Rbac};
+pub use node::{NodeAuthorizer, NodeAuthorizerError};
+pub use rbac::{ClusterPolicy, Rbac};
 pub use service_account::{BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest};
 pub use settings::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
 pub use static_token::{StaticTokens, TokenFileError};
+pub use store_index::IndexError;
 pub use user::{AUTHENTICATED, MASTERS, User};
 
 use crate::record::StoredObject;

@@ -86,6 +86,8 @@ pub enum AuthorizationMode {
     AlwaysAllow,
     /// Denies everything.
     AlwaysDeny,
+    /// Allows a kubelet what its pods need.
+    Node,
     /// Allows what roles and bindings allow.
     Rbac,
 }

@@ -38,13 +38,19 @@ impl RequestInfo {
     /// The request's resource for authorizers.
     #[must_use]
     pub fn subject(&self) -> Subject<'_> {
+        self.subject_named(None)
+    }
+
+    /// The request's resource for authorizers, with the name of the only object that a collection's selector matches.
+    #[must_use]
+    pub fn subject_named<'a>(&'a self, selected: Option<&'a str>) -> Subject<'a> {
         Subject::Resource {
             group: &self.group,
             version: &self.version,
             resource: &self.resource,
             subresource: &self.subresource,
             namespace: &self.namespace,
-            name: &self.name,
+            name: selected.unwrap_or(&self.name),
         }
     }
 

@@ -7,13 +7,14 @@ use apiserver_core::auth::is_health;
 use apiserver_core::auth::{
     Attributes, ClientCertificate, Decision, Subject, User, effective_user,
 };
-use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo};
-use apiserver_core::status::ApiError;
+use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
+use apiserver_core::status::{About, ApiError};
 use apiserver_core::verbs::{VerbOutput, VerbResponse, about_deleted};
 use bytes::Bytes;
 use http::header::{HeaderName, RETRY_AFTER, WARNING};
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
+use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::Connection;
 use proto_daemon::panics::{Panicked, isolate};
 
@@ -155,7 +156,7 @@ async fn authenticate_and_serve(
     let user =
         effective_user(server.core.authorizer.as_ref(), requester, request.headers(), &group)?;
     let permit = server.overload.admit(kind, &user)?;
-    authorize(server, &user, request.method(), target)?;
+    authorize(server, &user, request.method(), target, query)?;
     if authenticated || matches!(target, Target::Resource(_)) {
         peer.connection.iter().for_each(Connection::authorized);
     }
@@ -175,11 +176,16 @@ fn authorize(
     user: &User,
     method: &Method,
     target: &Target,
+    query: &Query,
 ) -> Result<(), ApiError> {
     let method = method.as_str().to_ascii_lowercase();
+    let selected = match target {
+        Target::Resource(request) => selected_name(request, query),
+        Target::NonResource(_) => None,
+    };
     let (verb, subject) = match target {
         Target::NonResource(path) => (method.as_str(), Subject::Path(path)),
-        Target::Resource(r) => (r.verb.as_str(), r.subject()),
+        Target::Resource(r) => (r.verb.as_str(), r.subject_named(selected.as_deref())),
     };
     let attributes = Attributes { user, verb, subject };
     let authorization = server.core.authorizer.authorize(&attributes);
@@ -188,11 +194,22 @@ fn authorize(
     }
     let text = attributes.denial(&authorization.reason);
     Err(match target {
-        Target::NonResource(_) => {
-            ApiError::forbidden(apiserver_core::status::About::default(), &text)
+        Target::NonResource(_) => ApiError::forbidden(About::default(), &text),
+        Target::Resource(r) => {
+            let name = selected.as_deref().unwrap_or(&r.name);
+            ApiError::forbidden(About { name, ..r.about() }, &text)
         }
-        Target::Resource(r) => ApiError::forbidden(r.about(), &text),
     })
+}
+
+/// The only object that a request for a collection selects: access to it is access to the object, as in Kubernetes.
+fn selected_name(request: &RequestInfo, query: &Query) -> Option<String> {
+    let collection = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+    if !collection || !request.name.is_empty() {
+        return None;
+    }
+    let selector = FieldSelector::parse(query.text("fieldSelector")?).ok()?;
+    selector.exact("metadata.name").map(str::to_owned)
 }
 
 async fn serve_resource(

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use apiserver_core::auth::{
     AlwaysAllow, AlwaysDeny, AnonymousLimit, Authenticators, Authorizer, Chain, ClusterPolicy,
-    KeyError, Masters, NodeLimit, PolicyError, PublicKey, Rbac, SigningKey, StaticTokens,
-    TokenFileError, TokenIssuer,
+    IndexError, KeyError, Masters, NodeAuthorizer, NodeAuthorizerError, NodeLimit, PublicKey, Rbac,
+    SigningKey, StaticTokens, TokenFileError, TokenIssuer,
 };
 use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
@@ -86,7 +86,10 @@ pub enum BuildError {
     Store(#[from] OpenError),
     /// Roles and bindings cannot be followed.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Policy(#[from] IndexError),
+    /// The authorization module of kubelets cannot be made.
+    #[error(transparent)]
+    NodeAuthorizer(#[from] NodeAuthorizerError),
     /// Metrics cannot be registered.
     #[error("cannot register metrics")]
     Metrics(#[from] prometheus::Error),
@@ -202,6 +205,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
     adopt_services(&engine, &store, &mut allocations);
     let policy = Arc::new(ClusterPolicy::follow(&store, names)?);
+    let authorizer = authorizer(&config, &engine, &store, &policy)?;
     let stopping = tokio_util::sync::CancellationToken::new();
     let about_to_stop = tokio_util::sync::CancellationToken::new();
     let pages = pages(&config, &store, &about_to_stop)?;
@@ -210,7 +214,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         engine,
         store,
         authenticators,
-        authorizer: authorizer(&config, &policy),
+        authorizer,
         policy,
         allocations: Arc::new(Mutex::new(allocations)),
         config: Config { bind: address, ..config },
@@ -309,13 +313,19 @@ fn static_tokens(config: &Config) -> Result<StaticTokens, BuildError> {
     StaticTokens::parse(&text).map_err(BuildError::Tokens)
 }
 
-fn authorizer(config: &Config, policy: &Arc<ClusterPolicy>) -> Box<dyn Authorizer> {
-    let module = |mode: &AuthorizationMode| -> Box<dyn Authorizer> {
-        match mode {
+fn authorizer(
+    config: &Config,
+    engine: &Engine,
+    store: &Store<StoredObject>,
+    policy: &Arc<ClusterPolicy>,
+) -> Result<Box<dyn Authorizer>, NodeAuthorizerError> {
+    let module = |mode: &AuthorizationMode| -> Result<Box<dyn Authorizer>, NodeAuthorizerError> {
+        Ok(match mode {
             AuthorizationMode::AlwaysAllow => Box::new(AlwaysAllow),
             AuthorizationMode::AlwaysDeny => Box::new(AlwaysDeny),
+            AuthorizationMode::Node => Box::new(NodeAuthorizer::new(store, engine, config.names)?),
             AuthorizationMode::Rbac => Box::new(Rbac(policy.clone())),
-        }
+        })
     };
     let mut modules: Vec<Box<dyn Authorizer>> = vec![Box::new(Masters)];
     // Where roles do not decide, anonymous clients and kubelets are kept to what Kubernetes' bootstrap roles give them.
@@ -326,8 +336,10 @@ fn authorizer(config: &Config, policy: &Arc<ClusterPolicy>) -> Box<dyn Authorize
         }
         modules.push(Box::new(NodeLimit));
     }
-    modules.extend(config.authorization.iter().map(module));
-    Box::new(Chain(modules))
+    for mode in &config.authorization {
+        modules.push(module(mode)?);
+    }
+    Ok(Box::new(Chain(modules)))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, BuildError> {

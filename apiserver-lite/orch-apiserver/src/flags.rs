@@ -169,6 +169,8 @@ enum Mode {
     AlwaysAllow,
     #[value(name = "AlwaysDeny")]
     AlwaysDeny,
+    #[value(name = "Node")]
+    Node,
     #[value(name = "RBAC")]
     Rbac,
 }
@@ -260,6 +262,7 @@ impl Mode {
         match self {
             Self::AlwaysAllow => AuthorizationMode::AlwaysAllow,
             Self::AlwaysDeny => AuthorizationMode::AlwaysDeny,
+            Self::Node => AuthorizationMode::Node,
             Self::Rbac => AuthorizationMode::Rbac,
         }
     }

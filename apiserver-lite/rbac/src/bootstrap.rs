@@ -4,6 +4,8 @@ use proto_api::names::Names;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::rule::Rule;
+
 const POLICY: &str = include_str!("bootstrap.yaml");
 
 /// A role or binding of the bootstrap policy.
@@ -72,6 +74,30 @@ pub fn bootstrap_objects(names: &Names) -> Result<Vec<BootstrapObject>, Bootstra
         .chain(bindings(file.cluster_role_bindings, "clusterrolebindings", "ClusterRole"))
         .chain(bindings(file.role_bindings, "rolebindings", "Role"))
         .collect())
+}
+
+/// The rules of the role `system:node`, which the authorization module `Node` decides by.
+///
+/// # Errors
+/// The compiled-in file cannot be read; a test excludes that.
+pub fn node_rules(names: &Names) -> Result<Vec<Rule>, BootstrapPolicyError> {
+    let file: PolicyFile = serde_saphyr::from_str(&in_profile(names))?;
+    let role = file.cluster_roles.into_iter().find(|role| role.name == "system:node");
+    Ok(role.map_or_else(Vec::new, |role| role.rules.iter().map(rule).collect()))
+}
+
+fn rule(rule: &Map<String, Value>) -> Rule {
+    let list = |field: &str| {
+        let texts = rule.get(field).and_then(Value::as_array).into_iter().flatten();
+        texts.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    Rule {
+        verbs: list("verbs"),
+        groups: list("apiGroups"),
+        resources: list("resources"),
+        names: list("resourceNames"),
+        urls: list("nonResourceURLs"),
+    }
 }
 
 /// The policy's text with the names of the profile in place of Kubernetes' own.
@@ -210,6 +236,16 @@ mod tests {
         assert_eq!(binding["metadata"]["namespace"], "kube-system");
         assert_eq!(binding["roleRef"]["name"], "extension-apiserver-authentication-reader");
         assert_eq!(binding["subjects"][1]["name"], "system:kube-scheduler");
+    }
+
+    #[test]
+    fn the_rules_of_nodes_are_those_of_their_role() {
+        let names = Names::new(Profile::Kubernetes);
+        let role =
+            find(&objects(Profile::Kubernetes), "clusterroles", "system:node")["rules"].clone();
+        let rules = node_rules(names).expect("the policy");
+        assert_eq!(rules.len(), role.as_array().map_or(0, Vec::len));
+        assert!(rules.len() > 20 && rules[0].resources == ["tokenreviews"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod read;
 mod reconcile;
 mod rule;
 
-pub use bootstrap::{BootstrapObject, BootstrapPolicyError, bootstrap_objects};
+pub use bootstrap::{BootstrapObject, BootstrapPolicyError, bootstrap_objects, node_rules};
 pub use missing::{missing_rules, rules_text};
 pub use policy::{Policy, RbacDecision, Requester};
 pub use read::{is_policy_kind, read_binding, read_rules};

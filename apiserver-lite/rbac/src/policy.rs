@@ -54,6 +54,12 @@ impl Policy {
         }
     }
 
+    /// The API group of roles.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
     /// Adds or replaces a role.
     pub fn set_role(&mut self, key: RoleKey, rules: Vec<Rule>) {
         self.roles.insert(key, rules.into());

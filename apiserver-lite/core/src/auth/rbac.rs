@@ -1,36 +1,19 @@
 //! The authorization module `RBAC`, and the policy of the cluster's roles and bindings that it decides by.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::Arc;
 
 use apiserver_rbac::{Access, Policy, RbacDecision, Requester, RoleKey, Rule};
 use apiserver_schema::Object;
-use apiserver_store::{Event, EventKind, Range, Store, Watch, WatchError};
+use apiserver_store::Store;
 use proto_api::names::Names;
-use std::sync::Arc;
 
 use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
+use super::store_index::{IndexError, Indexed, StoreIndex};
 use super::user::User;
 use crate::record::StoredObject;
 
-/// Key prefix of the four kinds: the group is the first part of a key.
-const PREFIX: &str = "/rbac.authorization/";
-
-/// The roles and bindings in the store. A read sees every write that was answered before.
-pub struct ClusterPolicy {
-    store: Store<StoredObject>,
-    state: RwLock<FollowedPolicy>,
-    group: String,
-}
-
-struct FollowedPolicy {
-    policy: Policy,
-    changes: Watch<StoredObject>,
-}
-
-/// The policy cannot be followed from the store's current revision.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot watch roles and bindings")]
-pub struct PolicyError(#[from] WatchError);
+/// The roles and bindings in the store.
+pub struct ClusterPolicy(StoreIndex<Policy>);
 
 /// Allows what roles and bindings allow; has no opinion on the rest.
 pub struct Rbac(pub Arc<ClusterPolicy>);
@@ -40,93 +23,47 @@ impl ClusterPolicy {
     ///
     /// # Errors
     /// The store cannot be watched.
-    pub fn follow(store: &Store<StoredObject>, names: &Names) -> Result<Self, PolicyError> {
-        let group = names.group("rbac.authorization");
-        let state = RwLock::new(FollowedPolicy::read(store, &group)?);
-        Ok(Self { store: store.clone(), state, group })
-    }
-
-    /// Calls `decide` with the current policy.
-    pub fn read<T>(&self, decide: impl FnOnce(&Policy) -> T) -> T {
-        {
-            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-            if !state.changes.is_pending() {
-                return decide(&state.policy);
-            }
-        }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if !state.catch_up() {
-            // The next change is compacted: the policy is read anew. A failure leaves it as old as it is for this request.
-            match FollowedPolicy::read(&self.store, &self.group) {
-                Ok(fresh) => *state = fresh,
-                Err(error) => {
-                    tracing::error!(%error, "roles and bindings are out of date; the next request reads them again");
-                }
-            }
-        }
-        decide(&state.policy)
+    pub fn follow(store: &Store<StoredObject>, names: &Names) -> Result<Self, IndexError> {
+        let empty = Policy::new(&names.group("rbac.authorization"));
+        StoreIndex::follow(store, empty).map(Self)
     }
 
     /// All rules that a user has in a namespace, or in the whole cluster if it is empty, and an error text for each of its roles that
     /// does not exist.
     #[must_use]
     pub fn rules_of(&self, user: &User, namespace: &str) -> (Vec<Rule>, Vec<String>) {
-        self.read(|policy| policy.rules_of(requester(user), namespace))
+        self.0.read(|policy| policy.rules_of(requester(user), namespace))
     }
 
     /// The rules of a role, if it exists.
     #[must_use]
     pub fn rules(&self, role: &RoleKey) -> Option<Arc<[Rule]>> {
-        self.read(|policy| policy.rules(role).cloned())
+        self.0.read(|policy| policy.rules(role).cloned())
     }
 }
 
-impl FollowedPolicy {
-    fn read(store: &Store<StoredObject>, group: &str) -> Result<Self, WatchError> {
-        let snapshot = store.snapshot();
-        let changes = store.watch(PREFIX, snapshot.revision())?;
-        let mut policy = Policy::new(group);
-        let range = Range { prefix: PREFIX, after: None, limit: None };
-        let entries = snapshot.range(range).map(|page| page.entries).unwrap_or_default();
-        for entry in entries {
-            set(&mut policy, entry.record.object());
-        }
-        Ok(Self { policy, changes })
+/// The group is the first part of the key of all four kinds.
+impl Indexed for Policy {
+    const PREFIX: &'static str = "/rbac.authorization/";
+
+    fn emptied(&self) -> Self {
+        Self::new(self.group())
     }
 
-    /// Applies the changes since the last call; false if some of them are compacted.
-    fn catch_up(&mut self) -> bool {
-        let mut events: Vec<Event<StoredObject>> = Vec::new();
-        while self.changes.is_pending() {
-            if self.changes.try_batch(&mut events).is_err() {
-                return false;
+    fn set(&mut self, object: &Object) {
+        match object.kind.kind {
+            "Role" | "ClusterRole" => {
+                self.set_role(role_key(object), apiserver_rbac::read_rules(object));
             }
-            for event in events.drain(..) {
-                match event.kind {
-                    EventKind::Created | EventKind::Updated => {
-                        set(&mut self.policy, event.record.object());
-                    }
-                    EventKind::Deleted => remove(&mut self.policy, event.record.object()),
-                }
-            }
+            _ => self.set_binding(apiserver_rbac::read_binding(object)),
         }
-        true
     }
-}
 
-fn set(policy: &mut Policy, object: &Object) {
-    match object.kind.kind {
-        "Role" | "ClusterRole" => {
-            policy.set_role(role_key(object), apiserver_rbac::read_rules(object));
+    fn remove(&mut self, object: &Object) {
+        match object.kind.kind {
+            "Role" | "ClusterRole" => self.remove_role(&role_key(object)),
+            _ => self.remove_binding(object.namespace(), object.name()),
         }
-        _ => policy.set_binding(apiserver_rbac::read_binding(object)),
-    }
-}
-
-fn remove(policy: &mut Policy, object: &Object) {
-    match object.kind.kind {
-        "Role" | "ClusterRole" => policy.remove_role(&role_key(object)),
-        _ => policy.remove_binding(object.namespace(), object.name()),
     }
 }
 
@@ -138,7 +75,7 @@ fn requester(user: &User) -> Requester<'_> {
     Requester { name: &user.name, groups: &user.groups }
 }
 
-fn access<'a>(attributes: &Attributes<'a>) -> Access<'a> {
+pub(super) fn access<'a>(attributes: &Attributes<'a>) -> Access<'a> {
     let verb = attributes.verb;
     match attributes.subject {
         Subject::Path(path) => Access::Path { verb, path },
@@ -152,7 +89,7 @@ impl Authorizer for Rbac {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let decide =
             |policy: &Policy| policy.decide(requester(attributes.user), &access(attributes));
-        match self.0.read(decide) {
+        match self.0.0.read(decide) {
             RbacDecision::Allowed(reason) => Authorization { decision: Decision::Allow, reason },
             RbacDecision::NoOpinion(reason) => {
                 Authorization { decision: Decision::NoOpinion, reason }

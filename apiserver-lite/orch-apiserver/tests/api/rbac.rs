@@ -1,4 +1,4 @@
-//! Authorization by roles and bindings, compared with the answers of Kubernetes' own server.
+//! Authorization by roles, bindings and the pods of a node, compared with the answers of Kubernetes' own server.
 
 use http::Method;
 use orch_apiserver::Config;
@@ -7,17 +7,20 @@ use serde_json::Value;
 
 use crate::support::{Reply, TestServer, kubernetes, orch};
 
-const TABLE: &str = include_str!("rbac.tsv");
+const NODE_TOKENS: &str = "admin,admin,u1,system:masters\nn1,system:node:n1,u2,system:nodes\nn2,system:node:n2,u3,system:nodes\nfake,system:node:n1,u4\n";
 
 const TOKENS: &str =
     "admin,admin,u1,system:masters\njane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\n";
 
-async fn server(dir: &tempfile::TempDir) -> TestServer {
-    let tokens = dir.path().join("tokens.csv");
-    std::fs::write(&tokens, TOKENS).expect("written");
-    let authorization = vec![AuthorizationMode::Rbac];
+async fn server(
+    dir: &tempfile::TempDir,
+    tokens: &str,
+    authorization: Vec<AuthorizationMode>,
+) -> TestServer {
+    let path = dir.path().join("tokens.csv");
+    std::fs::write(&path, tokens).expect("written");
     let config =
-        Config { authorization, token_auth_file: Some(tokens), ..Config::for_tests(kubernetes()) };
+        Config { authorization, token_auth_file: Some(path), ..Config::for_tests(kubernetes()) };
     TestServer::with(config).await
 }
 
@@ -49,16 +52,29 @@ fn sorted(mut status: Value) -> Value {
 }
 
 #[tokio::test]
-async fn every_request_is_decided_as_by_kubernetes() {
+async fn every_request_is_decided_by_roles_as_by_kubernetes() {
     let dir = tempfile::tempdir().expect("a directory");
-    let server = server(&dir).await;
+    let server = server(&dir, TOKENS, vec![AuthorizationMode::Rbac]).await;
+    compare(&server, include_str!("rbac.tsv")).await;
+}
+
+#[tokio::test]
+async fn every_request_of_a_kubelet_is_decided_as_by_kubernetes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let modes = vec![AuthorizationMode::Node, AuthorizationMode::Rbac];
+    let server = server(&dir, NODE_TOKENS, modes).await;
+    compare(&server, include_str!("node_authorizer.tsv")).await;
+}
+
+/// Makes the requests of a table and compares code, message and status of reviews.
+async fn compare(server: &TestServer, table: &str) {
     let (mut rows, mut different) = (0, Vec::new());
-    for row in TABLE.lines().filter(|line| !line.starts_with('#')) {
+    for row in table.lines().filter(|line| !line.starts_with('#')) {
         let [who, method, path, body, code, answer] = row.split('\t').collect::<Vec<_>>()[..]
         else {
             panic!("a row of six columns: {row}");
         };
-        let reply = ask(&server, who, method, path, body).await;
+        let reply = ask(server, who, method, path, body).await;
         let own = match reply.json_or_null() {
             json if reply.code() >= 400 => {
                 json["message"].as_str().unwrap_or_default().replace('\n', "\\n").into()

@@ -1,0 +1,109 @@
+//! An index over objects of the store that authorizers decide by. It is brought up to date when it is read.
+
+use std::sync::{PoisonError, RwLock};
+
+use apiserver_schema::Object;
+use apiserver_store::{Event, EventKind, Range, Store, Watch, WatchError};
+
+use crate::record::StoredObject;
+
+/// What is kept of the objects below a key prefix.
+pub trait Indexed: Send + Sync {
+    /// The key prefix.
+    const PREFIX: &'static str;
+
+    /// An index of no object, with the same settings.
+    #[must_use]
+    fn emptied(&self) -> Self;
+
+    /// Adds an object, or replaces its previous version.
+    fn set(&mut self, object: &Object);
+
+    /// Removes an object.
+    fn remove(&mut self, object: &Object);
+}
+
+/// An index that follows the store. A read sees every write that was answered before it.
+pub struct StoreIndex<T> {
+    store: Store<StoredObject>,
+    state: RwLock<Followed<T>>,
+}
+
+struct Followed<T> {
+    index: T,
+    changes: Watch<StoredObject>,
+}
+
+/// The index cannot follow the store from its current revision.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot watch {prefix}")]
+pub struct IndexError {
+    prefix: &'static str,
+    source: WatchError,
+}
+
+impl<T: Indexed> StoreIndex<T> {
+    /// Fills `empty` from the store and follows its changes.
+    ///
+    /// # Errors
+    /// The store cannot be watched.
+    pub fn follow(store: &Store<StoredObject>, empty: T) -> Result<Self, IndexError> {
+        let followed = Followed::fill(store, empty);
+        let state = followed.map_err(|source| IndexError { prefix: T::PREFIX, source })?;
+        Ok(Self { store: store.clone(), state: RwLock::new(state) })
+    }
+
+    /// Calls `decide` with the current index.
+    pub fn read<U>(&self, decide: impl FnOnce(&T) -> U) -> U {
+        {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            if !state.changes.is_pending() {
+                return decide(&state.index);
+            }
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if !state.catch_up() {
+            // The next change is compacted: everything is read anew. If that fails, this request is decided by the old index.
+            match Followed::fill(&self.store, state.index.emptied()) {
+                Ok(fresh) => *state = fresh,
+                Err(error) => {
+                    let prefix = T::PREFIX;
+                    tracing::error!(%error, prefix, "an authorizer's index is out of date; the next request reads it again");
+                }
+            }
+        }
+        decide(&state.index)
+    }
+}
+
+impl<T: Indexed> Followed<T> {
+    fn fill(store: &Store<StoredObject>, mut index: T) -> Result<Self, WatchError> {
+        let snapshot = store.snapshot();
+        let changes = store.watch(T::PREFIX, snapshot.revision())?;
+        let range = Range { prefix: T::PREFIX, after: None, limit: None };
+        let entries = snapshot.range(range).map(|page| page.entries).unwrap_or_default();
+        for entry in entries {
+            index.set(entry.record.object());
+        }
+        Ok(Self { index, changes })
+    }
+
+    /// Applies the changes since the last call; false if some of them are compacted.
+    fn catch_up(&mut self) -> bool {
+        let mut events: Vec<Event<StoredObject>> = Vec::new();
+        while self.changes.is_pending() {
+            if self.changes.try_batch(&mut events).is_err() {
+                return false;
+            }
+            for event in events.drain(..) {
+                match event.kind {
+                    EventKind::Created | EventKind::Updated => {
+                        self.index.set(event.record.object());
+                    }
+                    EventKind::Deleted => self.index.remove(event.record.object()),
+                }
+            }
+        }
+        true
+    }
+}

@@ -30,7 +30,7 @@ use proto_api::core::v1::{Container, Pod};
 use super::action_context::ActionContext;
 use super::action_result::{ActionFailure, ActionResult};
 use super::admit::admit_pod;
-use super::pod_context::PodContext;
+use super::pod_context::{NodeSettings, PodContext};
 use super::{hooks, pulling, termination_message};
 
 /// Executes `action`. Volumes are set up and torn down by the pod's task, which owns their state.
@@ -80,7 +80,7 @@ pub async fn act(
             runtime.remove_container(id).await.map_err(failed)?;
             termination_message::remove_instance_files(shared, &context.pod, container, *attempt);
             let logged = Logged::of(&context.pod, container, *attempt, id);
-            log_links::remove(Path::new(&shared.facts.pod_logs_dir), logged);
+            log_links::remove(Path::new(&shared.settings.facts.pod_logs_dir), logged);
             Ok(ActionResult::Nothing)
         }
         Action::StopSandbox { id, .. } => {
@@ -119,7 +119,7 @@ async fn create_sandbox(
     let cgroup = shared.cgroups.make_cgroup(&context.pod).map_err(|e| ActionFailure::new("", e))?;
     shared.cgroups.settle_cgroup(&context.pod).await.map_err(|e| ActionFailure::new("", e))?;
     shared.metrics.operations.record_cgroup("create", began.elapsed());
-    let facts = shared.environment.facts(&shared.facts);
+    let facts = shared.environment.facts(&shared.settings.facts);
     let mut config = translate::sandbox_config(&context.pod, &facts, &cgroup, attempt)
         .map_err(|e| ActionFailure::new("", e.to_string()))?;
     for (reason, message) in dns::resolver(&context.pod, &facts).warnings {
@@ -160,7 +160,7 @@ async fn report_network(shared: &PodContext, pod: &Pod) {
 
 /// A missing log link is not fatal; garbage collection creates it later.
 fn link_log(shared: &PodContext, logged: Logged<'_>) {
-    if let Err(error) = log_links::make(Path::new(&shared.facts.pod_logs_dir), logged) {
+    if let Err(error) = log_links::make(Path::new(&shared.settings.facts.pod_logs_dir), logged) {
         tracing::warn!(id = logged.id, %error, "cannot link a container's log below the container logs directory; retried at the next garbage collection");
     }
 }
@@ -188,13 +188,14 @@ async fn create_container(
         )
     })?;
     let container = &container;
+    let NodeSettings { facts, host_ips, .. } = &shared.settings;
     let config_error = |text: String| ActionFailure::new(CONFIG_ERROR, text);
     let env = environment(
         container,
         &EnvInputs {
             pod,
-            host_ips: &shared.host_ips,
-            pod_ips: if pod.spec.host_network { &shared.host_ips } else { &context.pod_ips },
+            host_ips,
+            pod_ips: if pod.spec.host_network { host_ips } else { &context.pod_ips },
             objects: &*context.objects,
             services: &context.objects.services,
             allocatable: &shared.allocatable(),
@@ -209,7 +210,7 @@ async fn create_container(
     let mut extra_mounts = termination_message::mount(shared, pod, container, make.attempt)
         .map_err(|e| ActionFailure::new(CREATE_ERROR, e))?;
     let dir = shared.pod_dir(&pod.metadata.uid);
-    let hosts = hosts_mount(&dir, pod, container, &shared.facts, &context.pod_ips);
+    let hosts = hosts_mount(&dir, pod, container, facts, &context.pod_ips);
     extra_mounts.extend(hosts.map_err(|e| ActionFailure::new(CREATE_ERROR, e))?);
     let inputs = ContainerInputs {
         attempt: make.attempt,
@@ -221,10 +222,10 @@ async fn create_container(
         sub_paths,
         extra_mounts,
     };
-    let mut config = translate::container_config(pod, container, &shared.facts, inputs)
+    let mut config = translate::container_config(pod, container, facts, inputs)
         .map_err(|e| config_error(e.to_string()))?;
     config.security.pid_of = context.target_of(make.name);
-    let sandbox = translate::sandbox_config(pod, &shared.facts, &shared.cgroup_parent(pod), 0)
+    let sandbox = translate::sandbox_config(pod, facts, &shared.cgroup_parent(pod), 0)
         .map_err(|e| config_error(e.to_string()))?;
     let logs = PathBuf::from(&sandbox.log_directory).join(&container.name);
     make_directory(logs)?;

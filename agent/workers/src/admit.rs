@@ -43,7 +43,7 @@ async fn decide(shared: &PodContext, context: &ActionContext) -> Result<(), Admi
         let (reason, message) = (shutdown::REFUSED_REASON, shutdown::REFUSED_MESSAGE);
         return Err(AdmissionRefusal { reason: reason.to_owned(), message: message.to_owned() });
     }
-    pressure::admit(&context.pod, node_pressure.pressure, shared.names, is_static)?;
+    pressure::admit(&context.pod, node_pressure.pressure, shared.settings.names, is_static)?;
     unsupported_fields::check_supported(&context.pod, &shared.environment.abilities)?;
     let fits = || {
         let (node, load) = shared.node_and_load(&context.pod.metadata.uid);

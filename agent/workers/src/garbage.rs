@@ -41,7 +41,7 @@ pub(crate) async fn sweep(shared: &Arc<PodContext>) -> Result<usize, String> {
     let found = shared.runtime.list().await.map_err(|e| chain(&e))?;
     let shared = shared.clone();
     let swept = spawn_blocking(move || {
-        let logs = PathBuf::from(&shared.facts.pod_logs_dir);
+        let logs = PathBuf::from(&shared.settings.facts.pod_logs_dir);
         let orphans = orphans(&logs, &shared, &found);
         let gone = |directory: &PathBuf| match std::fs::remove_dir_all(directory) {
             Ok(()) => {

@@ -95,7 +95,7 @@ async fn call(
         }
         Handler::Http(request) => {
             let host = context.pod.spec.host_network;
-            let ips = if host { &shared.host_ips } else { &context.pod_ips };
+            let ips = if host { &shared.settings.host_ips } else { &context.pod_ips };
             let ip = ips.first().map_or("", String::as_str);
             let asker = Prober { ip, user_agent: &shared.probes.user_agent, timeout: limit };
             // Any HTTP response counts as success.

@@ -46,14 +46,10 @@ pub struct PodContext {
     pub object_cache: Arc<dyn ObjectCache>,
     /// What a restart must not forget.
     pub journal: Journal,
-    /// Facts of the node for the translation of specs to CRI configurations.
-    pub facts: NodeFacts,
+    /// What does not change while the agent runs.
+    pub settings: NodeSettings,
     /// Devices, DNS configuration and runtime classes for pods.
     pub environment: PodEnvironment,
-    /// Addresses of the node, at most one of each family.
-    pub host_ips: Vec<String>,
-    /// The agent's root directory.
-    pub root_dir: PathBuf,
     /// The latest known Node object.
     pub node: RwLock<Node>,
     /// Snapshots of the node's pods, published by their tasks, by uid.
@@ -62,14 +58,6 @@ pub struct PodContext {
     pub decisions: PodDecisions,
     /// Image pulls and image garbage collection.
     pub images: Arc<Images>,
-    /// Dead instances kept per container in addition to the newest.
-    pub dead_kept: u32,
-    /// Longest delay between restarts of a container that crashes.
-    pub crash_delay_max: Duration,
-    /// Name of the sandbox image.
-    pub sandbox_image: String,
-    /// Names of the naming profile.
-    pub names: &'static Names,
     /// Pressure on the node's resources, and whether it is shutting down.
     pub node_pressure: watch::Sender<NodePressure>,
     /// Recent steps of each pod.
@@ -84,6 +72,24 @@ pub struct PodContext {
     pub restart_limiter: RestartLimiter,
     /// Pods whose tasks are running code at this moment.
     pub active_pods: ActivePods,
+}
+
+/// Settings of the agent and facts of the node, as the tasks of pods need them.
+pub struct NodeSettings {
+    /// Facts of the node for the translation of specs to CRI configurations.
+    pub facts: NodeFacts,
+    /// Addresses of the node, at most one of each family.
+    pub host_ips: Vec<String>,
+    /// The agent's root directory.
+    pub root_dir: PathBuf,
+    /// Dead instances kept per container in addition to the newest.
+    pub dead_kept: u32,
+    /// Longest delay between restarts of a container that crashes.
+    pub crash_delay_max: Duration,
+    /// Name of the sandbox image.
+    pub sandbox_image: String,
+    /// Names of the naming profile.
+    pub names: &'static Names,
 }
 
 /// Conditions of the node that keep pods from starting.
@@ -201,7 +207,7 @@ impl PodContext {
 
     /// Dead instances to keep now: none while the disk is short.
     pub fn dead_kept(&self) -> u32 {
-        if self.node_pressure.borrow().pressure.disk { 0 } else { self.dead_kept }
+        if self.node_pressure.borrow().pressure.disk { 0 } else { self.settings.dead_kept }
     }
 
     /// Waits until none of these pods holds resources, or until `deadline`. Returns whether they
@@ -269,7 +275,7 @@ impl PodContext {
 
     /// Uids of pods that have a directory or a cgroup. Does blocking IO.
     pub fn leftover_uids(&self) -> BTreeSet<String> {
-        let entries = std::fs::read_dir(self.root_dir.join("pods"));
+        let entries = std::fs::read_dir(self.settings.root_dir.join("pods"));
         let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
         let on_disk = names.map(|name| name.to_string_lossy().into_owned());
         on_disk.chain(self.cgroups.uids()).collect()
@@ -277,7 +283,7 @@ impl PodContext {
 
     /// Directory of the pod below the root directory.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
-        self.root_dir.join("pods").join(uid)
+        self.settings.root_dir.join("pods").join(uid)
     }
 
     /// The termination message file of an instance. It lies in the pod's own directory: a directory
@@ -295,11 +301,11 @@ impl PodContext {
     /// down.
     pub fn remove_directories(&self, pod: &Pod) -> Result<(), ErrorText> {
         let uid = &pod.metadata.uid;
-        let logs = PathBuf::from(log_directory(&self.facts.pod_logs_dir, pod));
+        let logs = PathBuf::from(log_directory(&self.settings.facts.pod_logs_dir, pod));
         gone(std::fs::remove_dir_all(&logs), &logs)?;
         let meta = &pod.metadata;
         let names = [&*meta.namespace, &meta.name, uid];
-        log_links::remove_all(Path::new(&self.facts.pod_logs_dir), names);
+        log_links::remove_all(Path::new(&self.settings.facts.pod_logs_dir), names);
         let own = self.pod_dir(uid);
         // An earlier version kept termination messages here.
         let containers = own.join("containers");
@@ -331,7 +337,7 @@ impl PodImages for PodContext {
             let ephemeral = spec.ephemeral_containers.iter();
             own.chain(ephemeral.map(|c| &c.ephemeral_container_common.image))
         });
-        images.chain([&self.sandbox_image]).cloned().collect()
+        images.chain([&self.settings.sandbox_image]).cloned().collect()
     }
 
     fn wake_pods(&self) {

@@ -75,14 +75,14 @@ pub fn with_message(
 
 /// The log file of an instance.
 fn log_file(shared: &PodContext, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
-    let logs = log_directory(&shared.facts.pod_logs_dir, pod);
+    let logs = log_directory(&shared.settings.facts.pod_logs_dir, pod);
     PathBuf::from(logs).join(container).join(format!("{attempt}.log"))
 }
 
 /// Removes the logs of an instance, also rotated ones, and its termination message. Files that
 /// cannot be removed are removed with the pod.
 pub fn remove_instance_files(shared: &PodContext, pod: &Pod, container: &str, attempt: u32) {
-    let logs = PathBuf::from(log_directory(&shared.facts.pod_logs_dir, pod));
+    let logs = PathBuf::from(log_directory(&shared.settings.facts.pod_logs_dir, pod));
     garbage::remove_instance_logs(&logs.join(container), attempt);
     let _ = fs::remove_file(shared.termination_file(&pod.metadata.uid, container, attempt));
 }

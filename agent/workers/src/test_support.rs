@@ -14,7 +14,7 @@ use agent_runtime::Runtime;
 use agent_telemetry::metrics::AgentMetrics;
 use proto_api::core::v1::Node;
 
-use super::pod_context::PodContext;
+use super::pod_context::{NodeSettings, PodContext};
 
 /// The parts that a test chooses of a context.
 pub struct TestContextParts<'a> {
@@ -55,18 +55,20 @@ pub fn pod_context(outside: TestContextParts<'_>) -> PodContext {
         volumes: outside.host,
         object_cache: Arc::new(NoObjects),
         journal: outside.journal,
-        facts: agent_pod::node_facts::NodeFacts { pod_logs_dir: logs, ..Default::default() },
+        settings: NodeSettings {
+            facts: agent_pod::node_facts::NodeFacts { pod_logs_dir: logs, ..Default::default() },
+            host_ips: vec!["10.0.0.1".into()],
+            root_dir: outside.dir.join("root"),
+            dead_kept: 1,
+            crash_delay_max: agent_pod::backoff::CRASH_DELAY_MAX,
+            sandbox_image: "pause:1".into(),
+            names: proto_api::names::Names::new(Default::default()),
+        },
         environment: agent_resources::pod_environment::PodEnvironment::default(),
-        host_ips: vec!["10.0.0.1".into()],
-        root_dir: outside.dir.join("root"),
         node: node.into(),
         pods: Mutex::default(),
         decisions: Default::default(),
         images: agent_images::Images::new(outside.runtime, Default::default(), pull_bounds()),
-        dead_kept: 1,
-        crash_delay_max: agent_pod::backoff::CRASH_DELAY_MAX,
-        sandbox_image: "pause:1".into(),
-        names: proto_api::names::Names::new(Default::default()),
         node_pressure: tokio::sync::watch::Sender::default(),
         timelines: agent_telemetry::timeline::Timelines::default(),
         metrics: metrics(),

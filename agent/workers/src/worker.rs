@@ -255,12 +255,12 @@ impl Worker {
             &update.pod,
             update.source,
             &self.shared.qos(&update.pod),
-            &self.shared.host_ips,
+            &self.shared.settings.host_ips,
             config,
         );
         want.disruption = self.shared.decision(&update.pod.metadata.uid);
         want.dead_kept = self.shared.dead_kept();
-        want.crash_delay_max = self.shared.crash_delay_max;
+        want.crash_delay_max = self.shared.settings.crash_delay_max;
         if update.presence == SourcePresence::Dropped { want.into_gone() } else { want }
     }
 

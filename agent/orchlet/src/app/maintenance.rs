@@ -77,7 +77,7 @@ impl Agent {
         let pods = shared.clone();
         let rotated = rotation::LogRotation {
             pods: Box::new(move || pods.shown_pods()),
-            pod_logs_dir: shared.facts.pod_logs_dir.clone(),
+            pod_logs_dir: shared.settings.facts.pod_logs_dir.clone(),
             runtime: shared.runtime.clone(),
             metrics: shared.metrics.clone(),
         };

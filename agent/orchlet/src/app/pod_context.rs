@@ -12,7 +12,7 @@ use agent_node_volumes::volumes::{self, NodeVolumes};
 use agent_pod::node_facts::NodeFacts;
 use agent_resources::pod_environment::{PodEnvironment, RuntimeClasses};
 use agent_telemetry::timeline::Timelines;
-use agent_workers::pod_context::{PodContext, PodDecisions};
+use agent_workers::pod_context::{NodeSettings, PodContext, PodDecisions};
 use agent_workers::probes::NodeProbes;
 use agent_workers::restart_limiter::RestartLimiter;
 use proto_api::core::v1::Node;
@@ -67,17 +67,25 @@ impl Agent {
             object_cache: cluster
                 .map_or_else(|| Arc::new(NoObjects) as Arc<dyn ObjectCache>, |c| c.objects.clone()),
             journal: self.journal.clone(),
-            facts: NodeFacts {
-                pod_logs_dir: flags.pod_logs_dir.to_string_lossy().into_owned(),
-                seccomp_dir: flags.root_dir.join("seccomp").to_string_lossy().into_owned(),
-                cluster_dns: file.cluster_dns.iter().map(ToString::to_string).collect(),
-                cluster_domain: file.cluster_domain.clone(),
-                memory_bytes: machine.capacity.memory_bytes,
+            settings: NodeSettings {
+                facts: NodeFacts {
+                    pod_logs_dir: flags.pod_logs_dir.to_string_lossy().into_owned(),
+                    seccomp_dir: flags.root_dir.join("seccomp").to_string_lossy().into_owned(),
+                    cluster_dns: file.cluster_dns.iter().map(ToString::to_string).collect(),
+                    cluster_domain: file.cluster_domain.clone(),
+                    memory_bytes: machine.capacity.memory_bytes,
+                    names: settings.names,
+                    seccomp_default: file.seccomp_default,
+                    huge_page_sizes: machine.capacity.huge_pages.keys().copied().collect(),
+                    cpu_bound: file.cpu_bound(),
+                    ..NodeFacts::default()
+                },
+                host_ips: machine.ips.clone(),
+                root_dir: flags.root_dir.clone(),
+                dead_kept: flags.node.maximum_dead_containers_per_container,
+                crash_delay_max: file.crash_loop_back_off.max_container_restart_period,
+                sandbox_image: flags.pod_infra_container_image.clone(),
                 names: settings.names,
-                seccomp_default: file.seccomp_default,
-                huge_page_sizes: machine.capacity.huge_pages.keys().copied().collect(),
-                cpu_bound: file.cpu_bound(),
-                ..NodeFacts::default()
             },
             environment: PodEnvironment {
                 abilities: NodeFeatures {
@@ -89,16 +97,10 @@ impl Agent {
                 classes: RuntimeClasses::new(cluster.map(|c| c.client.clone())),
                 allocator: Some(self.allocator.clone()),
             },
-            host_ips: machine.ips.clone(),
-            root_dir: flags.root_dir.clone(),
             node: RwLock::new(self.unregistered()),
             pods: Mutex::default(),
             decisions: PodDecisions::default(),
             images,
-            dead_kept: flags.node.maximum_dead_containers_per_container,
-            crash_delay_max: file.crash_loop_back_off.max_container_restart_period,
-            sandbox_image: flags.pod_infra_container_image.clone(),
-            names: settings.names,
             node_pressure: watch::Sender::default(),
             timelines: Timelines::default(),
             metrics: self.metrics.clone(),

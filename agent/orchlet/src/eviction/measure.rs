@@ -98,7 +98,7 @@ fn of_pod(
     let sum = own.iter().map(|usage| usage.working_set_bytes).fold(0, u64::saturating_add);
     uses.memory = cgroup.map_or(sum, |usage| usage.working_set_bytes);
     uses.tasks = cgroup.map_or(0, |usage| usage.tasks);
-    let logs = PathBuf::from(log_directory(&shared.facts.pod_logs_dir, pod));
+    let logs = PathBuf::from(log_directory(&shared.settings.facts.pod_logs_dir, pod));
     let size = |path: PathBuf| match extent {
         MeasureScope::Memory => DiskUsage::default(),
         MeasureScope::Disk => disk_usage::measure(&path).unwrap_or_default(),
@@ -136,7 +136,12 @@ fn of_pod(
 
 /// Usage of an `emptyDir`; zero if it does not exist yet.
 fn in_empty_dir(shared: &PodContext, uid: &str, volume: &str) -> DiskUsage {
-    let top = open_volume::open_volume(&shared.root_dir, uid, volume, Some(VolumePlugin::EmptyDir));
+    let top = open_volume::open_volume(
+        &shared.settings.root_dir,
+        uid,
+        volume,
+        Some(VolumePlugin::EmptyDir),
+    );
     let found = top.ok().flatten().map(|top| disk_usage::measure_open(top.directory));
     found.and_then(Result::ok).unwrap_or_default()
 }

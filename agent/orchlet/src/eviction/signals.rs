@@ -22,7 +22,7 @@ pub struct FileSystems {
 
 /// Finds the file systems.
 pub async fn disks(shared: &PodContext) -> FileSystems {
-    let node = shared.root_dir.clone();
+    let node = shared.settings.root_dir.clone();
     let images = shared.images.filesystem().await.ok();
     let (a, b) = (node.clone(), images.clone());
     let is_one = spawn_blocking(move || b.is_none_or(|b| device(&a) == device(&b))).await;

@@ -203,6 +203,6 @@ async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_
 
 /// The directory of a pod's volumes of one kind.
 fn empty_dirs(shared: &PodContext, uid: &str) -> PathBuf {
-    let plugin = format!("{}~empty-dir", shared.names.label_domain());
+    let plugin = format!("{}~empty-dir", shared.settings.names.label_domain());
     shared.pod_dir(uid).join("volumes").join(plugin)
 }

@@ -120,7 +120,7 @@ impl Sim {
             journal,
         };
         let mut parts = pod_context(outside);
-        parts.root_dir.clone_from(&self.root);
+        parts.settings.root_dir.clone_from(&self.root);
         let (world, runtime) = (self.world.clone(), self.runtime.clone());
         parts.cgroups = Arc::new(SimCgroups { world, runtime });
         let incarnation = lock(&self.world).incarnation;

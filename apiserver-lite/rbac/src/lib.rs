@@ -11,6 +11,7 @@
 //!  user, groups, verb, resource ───────────────────────────▶ allowed by which binding
 //! ```
 
+mod binding;
 mod bootstrap;
 mod missing;
 mod policy;
@@ -18,42 +19,10 @@ mod read;
 mod reconcile;
 mod rule;
 
+pub use binding::{Binding, BindingSubject, RoleKey};
 pub use bootstrap::{BootstrapObject, BootstrapPolicyError, bootstrap_objects, node_rules};
 pub use missing::{missing_rules, rules_text};
 pub use policy::{Policy, RbacDecision, Requester};
 pub use read::{is_policy_kind, read_binding, read_rules};
 pub use reconcile::{Reconciled, reconcile};
 pub use rule::{Access, Rule};
-
-/// A role: `namespace` is empty for a ClusterRole.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RoleKey {
-    /// Namespace of a Role; empty for a ClusterRole.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-}
-
-/// Who is bound to a role.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BindingSubject {
-    /// The user of this name.
-    User(String),
-    /// Every member of this group.
-    Group(String),
-    /// The service account of this namespace and name.
-    ServiceAccount(String, String),
-}
-
-/// A RoleBinding, or a ClusterRoleBinding with an empty namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// Namespace in which it gives access; empty for the whole cluster.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// The role that it gives.
-    pub role: RoleKey,
-    /// To whom.
-    pub subjects: Vec<BindingSubject>,
-}

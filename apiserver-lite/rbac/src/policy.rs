@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::binding::{Binding, BindingSubject, RoleKey};
 use crate::rule::{Access, Rule};
-use crate::{Binding, BindingSubject, RoleKey};
 
 /// The roles and bindings of a cluster.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use apiserver_schema::{Kind, Map, Object, Value};
 
+use crate::binding::{Binding, BindingSubject, RoleKey};
 use crate::rule::Rule;
-use crate::{Binding, BindingSubject, RoleKey};
 
 /// Whether objects of a kind are part of the policy.
 #[must_use]

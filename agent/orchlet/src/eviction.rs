@@ -184,8 +184,8 @@ impl Evictor {
     /// Pods not ended by the node yet. A pod that does not stop does not prevent others from being
     /// evicted.
     fn remaining_pods(&self) -> Vec<PodSnapshot> {
-        let mut pods = self.shared.current_pods();
-        pods.retain(|known| self.shared.decision(&known.pod.metadata.uid).is_none());
+        let mut pods = self.shared.pods.current_pods();
+        pods.retain(|known| self.shared.pods.decision(&known.pod.metadata.uid).is_none());
         pods
     }
 
@@ -225,7 +225,10 @@ impl Evictor {
             self.evict(known, signal.as_str(), message, grace);
         }
         self.state.record_eviction(signal, readings);
-        self.shared.wait_until_ended(&[uid], clock::after(grace.saturating_add(END_WAIT))).await;
+        self.shared
+            .pods
+            .wait_until_ended(&[uid], clock::after(grace.saturating_add(END_WAIT)))
+            .await;
         PassOutcome::Evicted(1)
     }
 
@@ -271,7 +274,7 @@ impl Evictor {
         let event = PodEvent::new(Severity::Warning, EVICTED, message.clone());
         self.shared.reports.event(&known.pod, event);
         let reason = EVICTED.to_owned();
-        self.shared.end_pod(&meta.uid, Disruption { reason, message, grace: Some(grace) });
+        self.shared.pods.end_pod(&meta.uid, Disruption { reason, message, grace: Some(grace) });
     }
 }
 

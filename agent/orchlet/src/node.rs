@@ -264,7 +264,7 @@ fn cordoned(before: Option<&Node>, now: &Node) -> Option<&'static str> {
 
 fn publish(shared: &PodContext, sender: &watch::Sender<Option<Arc<Node>>>, node: Option<Node>) {
     if let Some(node) = &node {
-        let mut shared = shared.node.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = shared.pods.node.write().unwrap_or_else(PoisonError::into_inner);
         shared.clone_from(node);
     }
     sender.send_replace(node.map(Arc::new));

@@ -146,7 +146,7 @@ impl Shutdown {
         self.events.tell(EventKind::Normal, "Shutdown", message);
         self.shared.node_pressure.send_modify(|node_pressure| node_pressure.shutting_down = true);
         self.shared.metrics.operations.record_shutdown_start();
-        let pods = self.shared.current_pods();
+        let pods = self.shared.pods.current_pods();
         for round in self.groups.plan(pods.iter().map(|known| &*known.pod)) {
             let mut uids = Vec::new();
             for (uid, grace) in round.pods {
@@ -155,11 +155,11 @@ impl Shutdown {
                     message: TERMINATED_MESSAGE.to_owned(),
                     grace: Some(grace),
                 };
-                self.shared.end_pod(&uid, verdict);
+                self.shared.pods.end_pod(&uid, verdict);
                 uids.push(uid);
             }
             let deadline = agent_clock::after(round.within);
-            if !self.shared.wait_until_ended(&uids, deadline).await {
+            if !self.shared.pods.wait_until_ended(&uids, deadline).await {
                 tracing::warn!(within = ?round.within, "not all pods of a priority group have ended within its grace period; the next group follows");
             }
         }

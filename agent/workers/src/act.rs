@@ -198,7 +198,7 @@ async fn create_container(
             pod_ips: if pod.spec.host_network { host_ips } else { &context.pod_ips },
             objects: &*context.objects,
             services: &context.objects.services,
-            allocatable: &shared.allocatable(),
+            allocatable: &shared.pods.allocatable(),
         },
     )
     .map_err(|e| config_error(e.to_string()))?;

@@ -28,7 +28,7 @@ pub async fn admit_pod(shared: &PodContext, context: &ActionContext) -> Admissio
     match decide(shared, context).await {
         Ok(()) => Admission::Admitted,
         Err(AdmissionRefusal { reason, message }) => {
-            shared.release_reservation(&context.pod.metadata.uid);
+            shared.pods.release_reservation(&context.pod.metadata.uid);
             let event = PodEvent::new(Severity::Warning, reason.clone(), message.clone());
             shared.reports.event(&context.pod, event);
             Admission::Refused { reason, message }
@@ -46,8 +46,8 @@ async fn decide(shared: &PodContext, context: &ActionContext) -> Result<(), Admi
     pressure::admit(&context.pod, node_pressure.pressure, shared.settings.names, is_static)?;
     unsupported_fields::check_supported(&context.pod, &shared.environment.abilities)?;
     let fits = || {
-        let (node, load) = shared.node_and_load(&context.pod.metadata.uid);
-        admit(&context.pod, &node, &load, is_static).inspect(|()| shared.reserve(&context.pod))
+        let (node, load) = shared.pods.node_and_load(&context.pod.metadata.uid);
+        admit(&context.pod, &node, &load, is_static).inspect(|()| shared.pods.reserve(&context.pod))
     };
     match fits() {
         Err(refusal)
@@ -72,14 +72,16 @@ async fn preempt_pods(
     short: &AdmissionRefusal,
 ) -> bool {
     let own = &context.pod.metadata.uid;
-    let others = shared.current_pods().into_iter().filter(|known| known.pod.metadata.uid != *own);
+    let others =
+        shared.pods.current_pods().into_iter().filter(|known| known.pod.metadata.uid != *own);
     let running: Vec<PreemptionVictim> = others
         .map(|known| PreemptionVictim {
             is_static: known.source == PodSource::Static,
             pod: known.pod,
         })
         .collect();
-    let Some(chosen) = choose_victims(&context.pod, is_static, &running, &shared.allocatable())
+    let Some(chosen) =
+        choose_victims(&context.pod, is_static, &running, &shared.pods.allocatable())
     else {
         return false;
     };
@@ -93,11 +95,11 @@ async fn preempt_pods(
             message: PREEMPTED_MESSAGE.to_owned(),
             grace: None,
         };
-        shared.end_pod(&victim.pod.metadata.uid, verdict);
+        shared.pods.end_pod(&victim.pod.metadata.uid, verdict);
         shared.metrics.operations.record_preemption(short.reason.trim_start_matches("OutOf"));
     }
     let wait = slowest.saturating_add(PREEMPTION_EXTRA).min(PREEMPTION_MAX);
-    shared.wait_until_ended(&chosen, agent_clock::after(wait)).await
+    shared.pods.wait_until_ended(&chosen, agent_clock::after(wait)).await
 }
 
 #[cfg(test)]
@@ -178,9 +180,12 @@ mod tests {
         let critical = context("c", "1", 2_000_000_000);
         let (asked, ()) = tokio::join!(admit_pod(&shared, &critical), async {
             for name in others {
-                let poke = shared.waker(name);
+                let poke = shared.pods.waker(name);
                 poke.notified().await;
-                assert_eq!(shared.decision(name).map(|v| v.reason), Some(PREEMPTED.to_owned()));
+                assert_eq!(
+                    shared.pods.decision(name).map(|v| v.reason),
+                    Some(PREEMPTED.to_owned())
+                );
                 shared.update_snapshot(known(name, HoldsResources::No));
             }
         });
@@ -197,7 +202,7 @@ mod tests {
         Arc::get_mut(&mut shared).expect("the only reference").reports = api.clone();
         let resource = "example.com/dongle";
         let has = (resource.to_owned(), "1".parse().expect("quantity"));
-        shared.node.write().expect("lock").status.allocatable.extend([has]);
+        shared.pods.node.write().expect("lock").status.allocatable.extend([has]);
         let mut asks = context("a", "0", 0);
         let requests = &mut Arc::make_mut(&mut asks.pod).spec.containers[0].resources.requests;
         requests.insert(resource.into(), "2".parse().expect("quantity"));

@@ -353,7 +353,7 @@ impl Pods {
             memory: self.records.remove(&uid).map(|record| record.memory),
         };
         if start.memory.as_ref().is_some_and(PodRecord::holds_resources) {
-            self.shared.reserve(&update.pod);
+            self.shared.pods.reserve(&update.pod);
         }
         let name = full_name(&update.pod);
         let meta = &update.pod.metadata;

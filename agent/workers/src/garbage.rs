@@ -62,7 +62,7 @@ pub(crate) async fn sweep(shared: &Arc<PodContext>) -> Result<usize, String> {
 fn orphans(logs: &Path, shared: &PodContext, found: &[PodOnNode]) -> Vec<PathBuf> {
     // Read before the pods are listed: a pod created meanwhile is known by then.
     let directories = directories(logs);
-    let known = shared.known_uids();
+    let known = shared.pods.known_uids();
     let is_orphan = |uid: &String| {
         !known.contains(uid)
             && found.iter().all(|pod| pod.uid != *uid)

@@ -13,6 +13,7 @@ pub mod garbage;
 mod hooks;
 mod in_flight;
 mod inbox;
+pub mod node_pods;
 pub mod pod_context;
 #[cfg(test)]
 mod pod_field_coverage;

@@ -1,8 +1,8 @@
 //! State and interfaces that all pod tasks share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_images::{Images, PodImages};
@@ -11,10 +11,9 @@ use agent_interfaces::{ErrorText, PodCgroups, Reports, Volumes};
 use agent_journal::Journal;
 use agent_journal::active_pods::ActivePods;
 use agent_logs::log_links;
-use agent_node::admission::NodeLoad;
 use agent_node::pressure::Pressure;
 use agent_node::qos::qos_class;
-use agent_pod::desired::{Disruption, PodSource};
+use agent_pod::desired::PodSource;
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::plan::Action;
@@ -23,11 +22,11 @@ use agent_resources::pod_environment::PodEnvironment;
 use agent_runtime::Runtime;
 use agent_telemetry::metrics::AgentMetrics;
 use agent_telemetry::timeline::{Outcome, Timelines};
-use proto_api::Quantity;
-use proto_api::core::v1::{Node, Pod, PodStatus};
+use proto_api::core::v1::{Pod, PodStatus};
 use proto_api::names::Names;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
+use super::node_pods::NodePods;
 use super::probes::NodeProbes;
 use super::restart_limiter::RestartLimiter;
 use super::runtime_limiter::RuntimeLimiter;
@@ -50,12 +49,8 @@ pub struct PodContext {
     pub settings: NodeSettings,
     /// Devices, DNS configuration and runtime classes for pods.
     pub environment: PodEnvironment,
-    /// The latest known Node object.
-    pub node: RwLock<Node>,
-    /// Snapshots of the node's pods, published by their tasks, by uid.
-    pub pods: Mutex<BTreeMap<String, PodSnapshot>>,
-    /// Decisions of the node to end pods.
-    pub decisions: PodDecisions,
+    /// The Node and its pods.
+    pub pods: NodePods,
     /// Image pulls and image garbage collection.
     pub images: Arc<Images>,
     /// Pressure on the node's resources, and whether it is shutting down.
@@ -101,131 +96,19 @@ pub struct NodePressure {
     pub shutting_down: bool,
 }
 
-/// Decisions of the node to end pods, by uid. A decision wakes the pod's task, and holds until
-/// nothing of the pod is left.
-#[derive(Debug, Default)]
-pub struct PodDecisions(Mutex<BTreeMap<String, PodDecision>>);
-
-#[derive(Debug, Default)]
-struct PodDecision {
-    verdict: Option<Disruption>,
-    /// The pod from its admission until its task publishes a snapshot that counts it.
-    reserved: Option<Arc<Pod>>,
-    poke: Arc<Notify>,
-}
-
 impl PodContext {
-    /// The Node, and the resources that pods other than `uid` hold of it.
-    pub fn node_and_load(&self, uid: &str) -> (Node, NodeLoad) {
-        let node = self.node.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut load = NodeLoad::default();
-        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = pods
-            .iter()
-            .filter(|(other, known)| *other != uid && known.holds_resources == HoldsResources::Yes);
-        others.for_each(|(_, known)| load.add(&known.pod));
-        let is_counted = |uid: &str| {
-            pods.get(uid).is_some_and(|known| known.holds_resources == HoldsResources::Yes)
-        };
-        for (other, decision) in &*self.decisions.lock() {
-            if let Some(pod) = decision.reserved.as_ref().filter(|_| other != uid)
-                && !is_counted(other)
-            {
-                load.add(pod);
-            }
-        }
-        (node, load)
-    }
-
-    /// Releases the reservation of a pod that was refused after all.
-    pub fn release_reservation(&self, uid: &str) {
-        if let Some(decision) = self.decisions.lock().get_mut(uid) {
-            decision.reserved = None;
-        }
-    }
-
-    /// Reserves resources for an admitted pod until its task publishes a snapshot.
-    pub fn reserve(&self, pod: &Arc<Pod>) {
-        let mut decisions = self.decisions.lock();
-        decisions.entry(pod.metadata.uid.clone()).or_default().reserved = Some(pod.clone());
-    }
-
     /// Publishes a pod's snapshot.
     pub fn update_snapshot(&self, known: PodSnapshot) {
         self.metrics.observe_pod(&known.pod, &known.status);
         if matches!(known.status.phase.as_str(), "Succeeded" | "Failed") {
             self.environment.release(&known.pod.metadata.uid);
         }
-        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.holds_resources == HoldsResources::Yes
-            && let Some(decision) = self.decisions.lock().get_mut(&known.pod.metadata.uid)
-        {
-            decision.reserved = None;
-        }
-        pods.insert(known.pod.metadata.uid.clone(), known);
-    }
-
-    /// The handle that wakes the pod's task.
-    pub fn waker(&self, uid: &str) -> Arc<Notify> {
-        self.decisions.lock().entry(uid.to_owned()).or_default().poke.clone()
-    }
-
-    /// The node's decision to end a pod, if any.
-    pub fn decision(&self, uid: &str) -> Option<Disruption> {
-        self.decisions.lock().get(uid)?.verdict.clone()
-    }
-
-    /// Ends a pod. The first decision stays; a later one can only shorten its grace period.
-    pub fn end_pod(&self, uid: &str, verdict: Disruption) {
-        let mut decisions = self.decisions.lock();
-        let decision = decisions.entry(uid.to_owned()).or_default();
-        match &mut decision.verdict {
-            None => decision.verdict = Some(verdict),
-            Some(known) => {
-                known.grace = match (known.grace, verdict.grace) {
-                    (Some(a), Some(b)) => Some(a.min(b)),
-                    (a, b) => a.or(b),
-                };
-            }
-        }
-        decision.poke.notify_one();
-    }
-
-    /// Uids of pods that have a task.
-    pub fn known_uids(&self) -> BTreeSet<String> {
-        self.decisions.lock().keys().cloned().collect()
-    }
-
-    /// Snapshots of pods that hold resources of the node.
-    pub fn current_pods(&self) -> Vec<PodSnapshot> {
-        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.values()
-            .filter(|known| known.holds_resources == HoldsResources::Yes)
-            .cloned()
-            .collect()
+        self.pods.insert(known);
     }
 
     /// Dead instances to keep now: none while the disk is short.
     pub fn dead_kept(&self) -> u32 {
         if self.node_pressure.borrow().pressure.disk { 0 } else { self.settings.dead_kept }
-    }
-
-    /// Waits until none of these pods holds resources, or until `deadline`. Returns whether they
-    /// all ended. Cancel safe.
-    pub async fn wait_until_ended(&self, uids: &[String], deadline: tokio::time::Instant) -> bool {
-        let over = || {
-            let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-            uids.iter().all(|uid| {
-                pods.get(uid).is_none_or(|known| known.holds_resources == HoldsResources::No)
-            })
-        };
-        while !over() {
-            if tokio::time::Instant::now() >= deadline {
-                return false;
-            }
-            tokio::time::sleep(END_POLL).await;
-        }
-        true
     }
 
     /// Records an event of type Warning about a pod.
@@ -236,10 +119,9 @@ impl PodContext {
     /// Drops everything that is known of a pod whose task has ended.
     pub fn forget(&self, uid: &str) {
         self.environment.release(uid);
-        self.decisions.lock().remove(uid);
         self.metrics.forget_pod(uid);
         self.timelines.gone(uid);
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.pods.remove(uid);
         self.probes.forget(uid);
         self.active_pods.forget(uid);
     }
@@ -257,20 +139,6 @@ impl PodContext {
     fn step(&self, pod: &Pod, what: String, took: Duration, outcome: Outcome) {
         self.metrics.record_step(&what, took, outcome == Outcome::Done);
         self.timelines.step(pod, what, took, outcome);
-    }
-
-    /// The node's pods with the status that the agent computed.
-    pub fn shown_pods(&self) -> Vec<Pod> {
-        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown =
-            |known: &PodSnapshot| Pod { status: (*known.status).clone(), ..(*known.pod).clone() };
-        pods.values().map(shown).collect()
-    }
-
-    /// The node's allocatable resources.
-    pub fn allocatable(&self) -> BTreeMap<String, Quantity> {
-        let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-        node.status.allocatable.clone()
     }
 
     /// Uids of pods that have a directory or a cgroup. Does blocking IO.
@@ -329,19 +197,13 @@ impl PodContext {
 
 impl PodImages for PodContext {
     fn image_names(&self) -> Vec<String> {
-        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = pods.values().filter(|known| known.holds_resources == HoldsResources::Yes);
-        let images = current.flat_map(|known| {
-            let spec = &known.pod.spec;
-            let own = spec.init_containers.iter().chain(&spec.containers).map(|c| &c.image);
-            let ephemeral = spec.ephemeral_containers.iter();
-            own.chain(ephemeral.map(|c| &c.ephemeral_container_common.image))
-        });
-        images.chain([&self.settings.sandbox_image]).cloned().collect()
+        let mut images = self.pods.image_names();
+        images.push(self.settings.sandbox_image.clone());
+        images
     }
 
     fn wake_pods(&self) {
-        self.decisions.lock().values().for_each(|decision| decision.poke.notify_one());
+        self.pods.wake_all();
     }
 }
 
@@ -359,15 +221,6 @@ fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), ErrorText> {
             Err(format!("remove {}: {error}", path.display()))
         }
         _ => Ok(()),
-    }
-}
-
-/// Poll interval while waiting for pods to end.
-const END_POLL: Duration = Duration::from_millis(50);
-
-impl PodDecisions {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PodDecision>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::arithmetic_side_effects, clippy::expect_used, reason = "of tests only")]
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use agent_images::{PullBounds, STANDSTILL};
 use agent_interfaces::Reports;
@@ -14,6 +14,7 @@ use agent_runtime::Runtime;
 use agent_telemetry::metrics::AgentMetrics;
 use proto_api::core::v1::Node;
 
+use super::node_pods::NodePods;
 use super::pod_context::{NodeSettings, PodContext};
 
 /// The parts that a test chooses of a context.
@@ -65,9 +66,7 @@ pub fn pod_context(outside: TestContextParts<'_>) -> PodContext {
             names: proto_api::names::Names::new(Default::default()),
         },
         environment: agent_resources::pod_environment::PodEnvironment::default(),
-        node: node.into(),
-        pods: Mutex::default(),
-        decisions: Default::default(),
+        pods: NodePods::new(node),
         images: agent_images::Images::new(outside.runtime, Default::default(), pull_bounds()),
         node_pressure: tokio::sync::watch::Sender::default(),
         timelines: agent_telemetry::timeline::Timelines::default(),

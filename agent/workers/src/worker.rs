@@ -108,7 +108,7 @@ impl Worker {
         start: InitialState,
     ) -> Self {
         let pod = update.borrow().pod.clone();
-        let wake = shared.waker(&pod.metadata.uid);
+        let wake = shared.pods.waker(&pod.metadata.uid);
         let refresher = VolumeRefresher::new(shared.object_cache.clone(), &pod, wake);
         let recorded = start.memory.clone();
         let (status, instances) = (&pod.status, &start.on_node.containers);
@@ -258,7 +258,7 @@ impl Worker {
             &self.shared.settings.host_ips,
             config,
         );
-        want.disruption = self.shared.decision(&update.pod.metadata.uid);
+        want.disruption = self.shared.pods.decision(&update.pod.metadata.uid);
         want.dead_kept = self.shared.dead_kept();
         want.crash_delay_max = self.shared.settings.crash_delay_max;
         if update.presence == SourcePresence::Dropped { want.into_gone() } else { want }

@@ -60,7 +60,7 @@ impl Agent {
         spawn(&directory, registration::serve(allocator.plugins().clone(), &directory, stop()));
         let directory = root.join(MONITORS_DIR);
         let pods = shared.clone();
-        let pods = Box::new(move || pods.shown_pods());
+        let pods = Box::new(move || pods.pods.shown_pods());
         let shown = Arc::new(shares::PodResources { allocator, pods });
         spawn(&directory, resources::serve(shown, &directory, stop()));
     }

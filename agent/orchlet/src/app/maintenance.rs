@@ -76,7 +76,7 @@ impl Agent {
         };
         let pods = shared.clone();
         let rotated = rotation::LogRotation {
-            pods: Box::new(move || pods.shown_pods()),
+            pods: Box::new(move || pods.pods.shown_pods()),
             pod_logs_dir: shared.settings.facts.pod_logs_dir.clone(),
             runtime: shared.runtime.clone(),
             metrics: shared.metrics.clone(),

@@ -1,6 +1,6 @@
 //! Builds the [`PodContext`] from the settings.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
 
 use agent_images::Images;
 use agent_interfaces::Reports;
@@ -12,7 +12,8 @@ use agent_node_volumes::volumes::{self, NodeVolumes};
 use agent_pod::node_facts::NodeFacts;
 use agent_resources::pod_environment::{PodEnvironment, RuntimeClasses};
 use agent_telemetry::timeline::Timelines;
-use agent_workers::pod_context::{NodeSettings, PodContext, PodDecisions};
+use agent_workers::node_pods::NodePods;
+use agent_workers::pod_context::{NodeSettings, PodContext};
 use agent_workers::probes::NodeProbes;
 use agent_workers::restart_limiter::RestartLimiter;
 use proto_api::core::v1::Node;
@@ -97,9 +98,7 @@ impl Agent {
                 classes: RuntimeClasses::new(cluster.map(|c| c.client.clone())),
                 allocator: Some(self.allocator.clone()),
             },
-            node: RwLock::new(self.unregistered()),
-            pods: Mutex::default(),
-            decisions: PodDecisions::default(),
+            pods: NodePods::new(self.unregistered()),
             images,
             node_pressure: watch::Sender::default(),
             timelines: Timelines::default(),

@@ -35,7 +35,7 @@ impl Agent {
         let gauges = PodGauges::new(
             self.settings.names,
             self.metrics.operations.clone(),
-            Arc::new(move || shown.shown_pods()),
+            Arc::new(move || shown.pods.shown_pods()),
         );
         gauges.and_then(|gauges| self.registry.register(gauges)).map_err(Failure::run)?;
         let pages = AdminPages {
@@ -85,7 +85,7 @@ impl Agent {
         let (told, counted) = (shared.clone(), shared.clone());
         let view = AgentView {
             runtime: shared.runtime.clone(),
-            pods: Box::new(move || shown.shown_pods()),
+            pods: Box::new(move || shown.pods.shown_pods()),
             pod_logs_dir: flags.pod_logs_dir.clone(),
             checkpoints_dir: flags.root_dir.join("checkpoints"),
             configuration: self.settings.shown(),

@@ -61,9 +61,9 @@ fn run_from(source: PodSource, shared: &Arc<PodContext>, name: &str, change: imp
         source,
     };
     shared.update_snapshot(known.clone());
-    let (poke, shared) = (shared.waker(name), shared.clone());
+    let (poke, shared) = (shared.pods.waker(name), shared.clone());
     tokio::spawn(async move {
-        while shared.decision(&known.pod.metadata.uid).is_none() {
+        while shared.pods.decision(&known.pod.metadata.uid).is_none() {
             poke.notified().await;
         }
         shared.update_snapshot(PodSnapshot { holds_resources: HoldsResources::No, ..known });
@@ -82,14 +82,14 @@ async fn one_pod_at_a_time_and_the_node_says_what_is_short() {
     run(&world.shared, "critical", |pod| pod.spec.priority = Some(2_000_000_000));
     let (did, _) = world.evictor.run_pass().await;
     assert_eq!(did, PassOutcome::Evicted(1));
-    let verdict = world.shared.decision("other").expect("evicted");
+    let verdict = world.shared.pods.decision("other").expect("evicted");
     assert_eq!((verdict.reason.as_str(), verdict.grace), ("Evicted", Some(Duration::ZERO)));
-    assert_eq!(world.shared.decision("important"), None);
+    assert_eq!(world.shared.pods.decision("important"), None);
     assert!(world.shared.node_pressure.borrow().pressure.memory);
     assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
-    assert!(world.shared.decision("important").is_some());
+    assert!(world.shared.pods.decision("important").is_some());
     assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Helpless);
-    assert_eq!(world.shared.decision("critical"), None);
+    assert_eq!(world.shared.pods.decision("critical"), None);
 }
 
 #[tokio::test]
@@ -143,9 +143,9 @@ async fn a_volume_over_its_limit_ends_its_pod_alone() {
         std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
     }
     assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
-    let verdict = world.shared.decision("small").expect("evicted");
+    let verdict = world.shared.pods.decision("small").expect("evicted");
     assert_eq!(verdict.message, "Usage of EmptyDir volume \"v\" exceeds the limit \"4Ki\". ");
-    assert_eq!(world.shared.decision("large"), None);
+    assert_eq!(world.shared.pods.decision("large"), None);
 }
 
 #[tokio::test]
@@ -169,7 +169,8 @@ async fn critical_pods_are_not_ended_for_a_limit_of_their_own() {
         std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
     }
     assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
-    let ended = ["static", "system", "other"].map(|name| world.shared.decision(name).is_some());
+    let ended =
+        ["static", "system", "other"].map(|name| world.shared.pods.decision(name).is_some());
     assert_eq!(ended, [false, false, true]);
 }
 
@@ -193,7 +194,7 @@ async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_
     };
     runtime.set_usage(vec![usage("c"), usage("debugger")]);
     for extent in [MeasureScope::Memory, MeasureScope::Disk] {
-        let measured = measure(&world.shared, &world.shared.current_pods(), extent).await;
+        let measured = measure(&world.shared, &world.shared.pods.current_pods(), extent).await;
         let uses = &measured["p"].uses;
         assert_eq!((uses.memory, uses.disk(), uses.inodes), (u64::MAX, u64::MAX, u64::MAX));
         let names: Vec<&str> = uses.containers.iter().map(|c| c.name.as_str()).collect();

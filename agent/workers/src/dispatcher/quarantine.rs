@@ -174,7 +174,7 @@ impl Pods {
         if !is_leaving(update) {
             // Its running containers hold resources of the node.
             if self.records.get(&uid).is_some_and(|record| record.memory.holds_resources()) {
-                self.shared.reserve(&update.pod);
+                self.shared.pods.reserve(&update.pod);
             }
             if self.suspects.quarantined.insert(uid, update.clone()).is_none() {
                 self.show_quarantine(update, Some(crashes));

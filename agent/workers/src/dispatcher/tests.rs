@@ -277,7 +277,7 @@ async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
     pods.apply_source_event(PodSourceEvent::Wants(PodSource::Api, pod("old", "old")));
     pods.apply_source_event(PodSourceEvent::Dropped("dropped".into()));
     assert_eq!(presence(&pods), [("old", SourcePresence::Present)]);
-    assert_eq!(shared.node_and_load("new").1.pods, 1, "before its task has done anything");
+    assert_eq!(shared.pods.node_and_load("new").1.pods, 1, "before its task has done anything");
     pods.apply_source_event(PodSourceEvent::Synced(PodSource::Api));
     assert_eq!(
         presence(&pods),

@@ -26,7 +26,7 @@ const ALLOCATABLE: i64 = 4000;
 pub fn give_to(parts: &mut PodContext, journal: Journal) -> Arc<Allocator> {
     let allocator = allocator(journal);
     parts.environment.allocator = Some(allocator.clone());
-    let node = parts.node.get_mut().expect("lock");
+    let node = parts.pods.node.get_mut().expect("lock");
     for (name, amount) in [("cpu", format!("{ALLOCATABLE}m")), ("memory", "8Gi".into())] {
         node.status.allocatable.insert(name.into(), amount.parse().expect("quantity"));
     }

@@ -88,7 +88,7 @@ async fn no_number_of_a_pod_ends_its_task() {
         runtime.add_image("image:1");
         let dir = tempfile::tempdir().expect("tempdir");
         let shared = crate::test_support::plain_context(runtime.clone(), dir.path());
-        shared.node.write().expect("lock").status.allocatable.clear();
+        shared.pods.node.write().expect("lock").status.allocatable.clear();
         let mut tasks = Vec::new();
         for (n, (what, pod)) in few.iter().enumerate() {
             let mut pod = pod.clone();

@@ -136,7 +136,7 @@ impl Sim {
 
     /// What is shown of a pod and is not what the agent sees.
     pub(super) fn shown_wrongly(&self, uid: &str, book: &Book) -> Option<String> {
-        let pods = self.agent.as_ref()?.parts.pods.lock().ok()?;
+        let pods = self.agent.as_ref()?.parts.pods.snapshots.lock().ok()?;
         let known = pods.get(uid)?;
         status_patch::differs(&book.shown, &known.status)
             .then(|| format!("{uid} shows {:?}, and the agent sees {:?}", book.shown, known.status))

@@ -6,12 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use agent_node::admission::NodeLoad;
-use agent_pod::desired::Disruption;
+use agent_pod::desired::{Disruption, PodSource};
 use proto_api::Quantity;
-use proto_api::core::v1::{Node, Pod};
+use proto_api::core::v1::{Node, Pod, PodStatus};
 use tokio::sync::Notify;
-
-use super::pod_context::{HoldsResources, PodSnapshot};
 
 /// What is known of the node's pods.
 #[derive(Debug, Default)]
@@ -192,4 +190,26 @@ impl PodDecisions {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PodDecision>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A pod as last published by its task.
+#[derive(Clone, Debug)]
+pub struct PodSnapshot {
+    /// The pod as its source has it.
+    pub pod: Arc<Pod>,
+    /// Its status as the agent computed it.
+    pub status: Arc<PodStatus>,
+    /// Whether it holds resources of the node.
+    pub holds_resources: HoldsResources,
+    /// Where it comes from.
+    pub source: PodSource,
+}
+
+/// Whether a pod holds resources of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldsResources {
+    /// Admitted and not terminated.
+    Yes,
+    /// Refused or terminated.
+    No,
 }

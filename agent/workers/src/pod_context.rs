@@ -13,7 +13,6 @@ use agent_journal::active_pods::ActivePods;
 use agent_logs::log_links;
 use agent_node::pressure::Pressure;
 use agent_node::qos::qos_class;
-use agent_pod::desired::PodSource;
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::plan::Action;
@@ -22,11 +21,12 @@ use agent_resources::pod_environment::PodEnvironment;
 use agent_runtime::Runtime;
 use agent_telemetry::metrics::AgentMetrics;
 use agent_telemetry::timeline::{Outcome, Timelines};
-use proto_api::core::v1::{Pod, PodStatus};
+use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 use tokio::sync::watch;
 
 use super::node_pods::NodePods;
+pub use super::node_pods::{HoldsResources, PodSnapshot};
 use super::probes::NodeProbes;
 use super::restart_limiter::RestartLimiter;
 use super::runtime_limiter::RuntimeLimiter;
@@ -222,26 +222,4 @@ fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), ErrorText> {
         }
         _ => Ok(()),
     }
-}
-
-/// A pod as last published by its task.
-#[derive(Clone, Debug)]
-pub struct PodSnapshot {
-    /// The pod as its source has it.
-    pub pod: Arc<Pod>,
-    /// Its status as the agent computed it.
-    pub status: Arc<PodStatus>,
-    /// Whether it holds resources of the node.
-    pub holds_resources: HoldsResources,
-    /// Where it comes from.
-    pub source: PodSource,
-}
-
-/// Whether a pod holds resources of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldsResources {
-    /// Admitted and not terminated.
-    Yes,
-    /// Refused or terminated.
-    No,
 }

@@ -1,5 +1,6 @@
 //! The clusterrole-aggregation controller: a ClusterRole with an aggregation rule has the rules of all roles that its selectors match.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use proto_api::rbac::v1::{ClusterRole, PolicyRule};
@@ -23,13 +24,14 @@ pub fn plan(role: &ClusterRole, roles: &[Arc<ClusterRole>]) -> Plan {
     others.retain(|other| other.metadata.name != role.metadata.name);
     others.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
     let mut rules: Vec<PolicyRule> = Vec::new();
+    let mut seen = HashSet::new();
     for selector in &aggregation.cluster_role_selectors {
         let Ok(selector) = Selector::from_label_selector(selector, "clusterRoleSelectors") else {
             continue;
         };
         let matching = others.iter().filter(|other| selector.matches(&other.metadata.labels));
         for rule in matching.flat_map(|other| &other.rules) {
-            if !rules.contains(rule) {
+            if seen.insert(format!("{rule:?}")) {
                 rules.push(rule.clone());
             }
         }

@@ -29,6 +29,7 @@ pub use certificate::ClientCertificate;
 pub use impersonate::effective as effective_user;
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
 pub use node::{NodeAuthorizer, NodeAuthorizerError};
+pub use pod_references::{Referenced, claim_names, refers_to_any};
 pub use rbac::{ClusterPolicy, Rbac};
 pub use service_account::{BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest};
 pub use settings::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};

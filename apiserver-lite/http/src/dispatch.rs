@@ -122,7 +122,11 @@ fn check_served(request: &RequestInfo, kind: &Kind) -> Result<(), ApiError> {
         "" => row.verbs,
         name => row.subresource(name).ok_or_else(ApiError::no_such_resource)?.verbs,
     };
-    let inside = !request.namespace.is_empty() && request.resource != "namespaces";
+    // A request for a namespace is one within it; no namespace lies below another one's path.
+    let inside = match request.resource.as_str() {
+        "namespaces" if request.group.is_empty() => request.namespace != request.name,
+        _ => !request.namespace.is_empty(),
+    };
     if inside && !row.namespaced {
         return Err(ApiError::no_such_resource());
     }

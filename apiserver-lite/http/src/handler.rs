@@ -202,14 +202,16 @@ fn authorize(
     })
 }
 
-/// The only object that a request for a collection selects: access to it is access to the object, as in Kubernetes.
+/// The only object that a list or watch selects: access to it is access to the object, as in Kubernetes.
 fn selected_name(request: &RequestInfo, query: &Query) -> Option<String> {
-    let collection = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+    let collection = matches!(request.verb, Verb::List | Verb::Watch);
     if !collection || !request.name.is_empty() {
         return None;
     }
     let selector = FieldSelector::parse(query.text("fieldSelector")?).ok()?;
-    selector.exact("metadata.name").map(str::to_owned)
+    let name = selector.exact("metadata.name")?;
+    let is_segment = !name.contains(['/', '%']) && name != "." && name != "..";
+    is_segment.then(|| name.to_owned())
 }
 
 async fn serve_resource(

@@ -91,7 +91,8 @@ pub struct IdentityFlags {
           action = ArgAction::Set)]
     anonymous_auth: Option<bool>,
     /// Access of the anonymous user: only /healthz, /livez, /readyz and /version (public), or whatever --authorization-mode
-    /// allows (authorized), which with AlwaysAllow is everything, for every client that reaches the port.
+    /// allows (authorized), which with AlwaysAllow is everything, for every client that reaches the port. With RBAC and without
+    /// AlwaysAllow roles decide, whatever is given here.
     #[arg(long, value_enum, default_value = "public")]
     anonymous_access: Access,
     /// Authorization modules, in order.

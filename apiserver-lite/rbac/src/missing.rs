@@ -1,14 +1,16 @@
 //! The rules that a user lacks to grant others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::rule::{Rule, has};
 
-/// Most combinations of verb, group, resource and name that one rule is taken apart into. A rule with more of them has to be
-/// covered whole, by one rule.
+/// Most combinations of verb, group, resource and name that rules are taken apart into. What goes beyond has to be covered whole, by
+/// one rule.
 const PARTS_MAX: usize = 10_000;
 /// Most rules that a message lists.
 const LISTED_MAX: usize = 100;
+/// Longest text of one rule in a message, in characters.
+const RULE_LEN_MAX: usize = 1000;
 
 /// The parts of `wanted` that `owned` does not allow, each a rule of one verb, group, resource and name; none if everything is
 /// covered. As in Kubernetes, one owned rule has to allow the whole part.
@@ -16,11 +18,14 @@ const LISTED_MAX: usize = 100;
 pub fn missing_rules(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     let covered = |part: &Rule| owned.iter().any(|own| covers(own, part));
     let mut missing = Vec::new();
+    let mut budget = PARTS_MAX;
     for rule in wanted.iter().filter(|rule| !covered(rule)) {
-        if count_parts(rule) > PARTS_MAX {
-            missing.push(rule.clone());
-        } else {
-            missing.extend(split_rule(rule).into_iter().filter(|part| !covered(part)));
+        match budget.checked_sub(count_parts(rule)) {
+            Some(left) => {
+                budget = left;
+                missing.extend(split_rule(rule).into_iter().filter(|part| !covered(part)));
+            }
+            None => missing.push(rule.clone()),
         }
     }
     missing
@@ -29,18 +34,16 @@ pub fn missing_rules(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
 /// Rules as Kubernetes writes them in the message of a refusal: one a line, sorted, those that differ by their verb alone in one.
 #[must_use]
 pub fn rules_text(rules: &[Rule]) -> String {
-    let mut verbs_by_target: BTreeMap<Rule, Vec<String>> = BTreeMap::new();
+    let mut verbs_by_target: BTreeMap<Rule, (Vec<String>, HashSet<&str>)> = BTreeMap::new();
     for rule in rules {
         let target = Rule { verbs: Vec::new(), ..rule.clone() };
-        let verbs = verbs_by_target.entry(target).or_default();
-        verbs.extend(
-            rule.verbs.iter().filter(|verb| !verbs.contains(verb)).cloned().collect::<Vec<_>>(),
-        );
+        let (verbs, seen) = verbs_by_target.entry(target).or_default();
+        verbs.extend(rule.verbs.iter().filter(|verb| seen.insert(verb)).cloned());
     }
-    let mut lines: Vec<String> = verbs_by_target
-        .into_iter()
-        .map(|(target, verbs)| Rule { verbs, ..target }.to_string())
-        .collect();
+    let text = |rule: Rule| -> String { rule.to_string().chars().take(RULE_LEN_MAX).collect() };
+    let targets = verbs_by_target.into_iter();
+    let mut lines: Vec<String> =
+        targets.map(|(target, (verbs, _))| text(Rule { verbs, ..target })).collect();
     lines.sort_unstable();
     let more = lines.len().saturating_sub(LISTED_MAX);
     lines.truncate(LISTED_MAX);
@@ -95,9 +98,11 @@ fn covers(own: &Rule, part: &Rule) -> bool {
         [] => own.names.is_empty(),
         wanted => own.names.is_empty() || wanted.iter().all(|name| own.names.contains(name)),
     };
-    let urls = part.urls.iter().all(|wanted| {
-        own.urls.contains(wanted) || own.has_url(wanted.strip_suffix('*').unwrap_or(wanted))
-    });
+    // A wanted `/a*` is more than an owned `/a`: only an owned rule that ends in `*` covers what begins alike.
+    let url_covers = |own: &String, wanted: &String| {
+        own == wanted || own.strip_suffix('*').is_some_and(|start| wanted.starts_with(start))
+    };
+    let urls = part.urls.iter().all(|wanted| own.urls.iter().any(|own| url_covers(own, wanted)));
     all(&own.verbs, &part.verbs) && all(&own.groups, &part.groups) && resources && names && urls
 }
 
@@ -150,6 +155,8 @@ mod tests {
         assert!(missing_rules(&urls(&["/api/*"]), &urls(&["/api/*"])).is_empty());
         assert!(missing_rules(&urls(&["*"]), &urls(&["/api/*", "/x"])).is_empty());
         assert_eq!(missing_rules(&urls(&["/api/v1"]), &urls(&["/api/*"])).len(), 1);
+        assert_eq!(missing_rules(&urls(&["/version"]), &urls(&["/version*"])).len(), 1);
+        assert_eq!(missing_rules(&urls(&[""]), &urls(&["*"])).len(), 1);
         assert_eq!(missing_rules(&urls(&["/api/v1/*"]), &urls(&["/api/*"])).len(), 1);
     }
 
@@ -183,6 +190,12 @@ mod tests {
         let all = [rule(&["*"], &["*"], &["*"], &[])];
         assert!(missing_rules(&all, std::slice::from_ref(&huge)).is_empty());
         assert_eq!(missing_rules(&[], std::slice::from_ref(&huge)).len(), 1);
+        assert!(rules_text(&[huge]).len() <= RULE_LEN_MAX);
+        // Rules that are each below the bound share it.
+        let some: Vec<String> = (0..20).map(|number| format!("x{number}")).collect();
+        let rule =
+            Rule { verbs: some.clone(), groups: some.clone(), resources: some, ..Rule::default() };
+        assert!(missing_rules(&[], &vec![rule; 100]).len() < PARTS_MAX + 100);
     }
 
     fn words(all: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {

@@ -1,6 +1,6 @@
 //! The roles and bindings of a cluster, kept as they change, and the decision of a request.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -109,8 +109,12 @@ impl Policy {
             Access::Resource { namespace, .. } => namespace,
             Access::Path { .. } => "",
         };
-        let mut missing = BTreeSet::new();
+        let (mut missing, mut seen) = (BTreeSet::new(), HashSet::new());
         for (binding, subject) in self.bindings_of(who, namespace) {
+            // Several bindings to one role allow no more than one of them.
+            if !seen.insert(&binding.role) {
+                continue;
+            }
             let Some(rules) = self.roles.get(&binding.role) else {
                 missing.insert(binding.role.clone());
                 continue;
@@ -132,8 +136,11 @@ impl Policy {
     /// All rules that a user has in a namespace, and an error text for each role that its bindings refer to and that does not exist.
     #[must_use]
     pub fn rules_of(&self, who: Requester<'_>, namespace: &str) -> (Vec<Rule>, Vec<String>) {
-        let (mut rules, mut missing) = (Vec::new(), BTreeSet::new());
+        let (mut rules, mut missing, mut seen) = (Vec::new(), BTreeSet::new(), HashSet::new());
         for (binding, _) in self.bindings_of(who, namespace) {
+            if !seen.insert(&binding.role) {
+                continue;
+            }
             match self.roles.get(&binding.role) {
                 Some(own) => rules.extend(own.iter().cloned()),
                 None => drop(missing.insert(binding.role.clone())),
@@ -182,6 +189,7 @@ impl Policy {
 /// The subjects that a user is.
 fn subjects(who: Requester<'_>) -> impl Iterator<Item = BindingSubject> {
     let account = who.name.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':'));
+    let account = account.filter(|(_, name)| !name.contains(':'));
     let account = account.map(|(namespace, name)| {
         BindingSubject::ServiceAccount(namespace.to_owned(), name.to_owned())
     });
@@ -347,7 +355,7 @@ mod tests {
             BindingSubject::Group("staff".into()),
         ));
         let (rules, missing) = policy.rules_of(user("jane", &devs), "team");
-        assert_eq!(rules.len(), 2);
+        assert_eq!(rules.len(), 1, "two bindings to one role");
         assert_eq!(missing, ["role.rbac.authorization.test \"none\" not found"]);
         assert!(policy.rules_of(user("jane", &devs), "").1.is_empty());
     }

@@ -43,10 +43,14 @@ pub fn reconcile(names: &Names, stored: &Object, wanted: &Object) -> Reconciled 
     }
     // The rules of a role that is the union of others are the aggregation controller's.
     if wanted.fields.contains("aggregationRule") {
-        if !object.fields.contains("aggregationRule") {
-            let rule = wanted.fields.get("aggregationRule").cloned();
-            object.fields.insert("aggregationRule", rule.unwrap_or_default());
-        }
+        let selectors = |object: &Object| {
+            let rule = object.fields.map("aggregationRule");
+            rule.map(|rule| rule.list("clusterRoleSelectors").to_vec()).unwrap_or_default()
+        };
+        let own = selectors(stored);
+        let missing = selectors(wanted).into_iter().filter(|selector| !own.contains(selector));
+        let rule = object.fields.map_or_insert("aggregationRule");
+        add_to_list(rule, "clusterRoleSelectors", missing.collect());
     } else {
         let missing = missing_rules(&read_rules(stored), &read_rules(wanted));
         let missing: Vec<Value> = missing.iter().map(rule_value).collect();

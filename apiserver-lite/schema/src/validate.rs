@@ -243,6 +243,7 @@ pub(crate) fn update(
         Subresource::Main => {
             forgive_old(names, old, new, check_kind, &mut errors);
             check_kind_update(old, new, &mut errors);
+            pod_update::check_mirror_annotation(names, old, new, &mut errors);
         }
         Subresource::EphemeralContainers => {
             forgive_old(names, old, new, check_kind, &mut errors);
@@ -257,6 +258,7 @@ pub(crate) fn update(
                 &mut errors,
             );
             check_status_update(old, new, &mut errors);
+            pod_update::check_mirror_annotation(names, old, new, &mut errors);
         }
         Subresource::Approval => {
             forgive_old(names, old, new, check_kind, &mut errors);

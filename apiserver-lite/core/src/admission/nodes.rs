@@ -1,10 +1,12 @@
-//! Node restriction, as Kubernetes' NodeRestriction plugin: a kubelet writes only its own Node, Lease and CSINode, the statuses
-//! and deletions of pods assigned to its node, and mirror pods.
+//! Node restriction: a kubelet writes only its own Node, Lease and CSINode, the statuses and deletions of pods assigned to its node,
+//! and mirror pods without references. Of Kubernetes' NodeRestriction it lacks the limits on taints and labels of the own Node and on
+//! the fields of a claim's status.
 
 use apiserver_schema::Object;
 
-use crate::auth::{MASTERS, NODE_USER_PREFIX, is_node};
+use crate::auth::{MASTERS, NODE_USER_PREFIX, Referenced, claim_names, is_node, refers_to_any};
 use crate::context::RequestContext;
+use crate::request::Verb;
 use crate::status::ApiError;
 
 /// Refuses a kubelet's create or update of another node's object. `old` is the stored version of an update.
@@ -24,7 +26,14 @@ pub fn admit(
         None if object.kind.is("", "Pod") => belongs_to_node(object, node) && is_mirror(object),
         None => belongs_to_node(object, node),
     };
-    if is_own { Ok(()) } else { Err(refusal(call)) }
+    if !is_own {
+        return Err(refusal(call, node));
+    }
+    match old {
+        _ if !object.kind.is("", "Pod") => Ok(()),
+        None => check_references(call, object, node),
+        Some(old) => check_labels(call, object, old, node),
+    }
 }
 
 /// Refuses a kubelet's deletion of another node's object.
@@ -36,7 +45,38 @@ pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
         true => object.str_at(&["spec", "username"]) == call.user.name,
         false => belongs_to_node(object, node),
     };
-    if is_own { Ok(()) } else { Err(refusal(call)) }
+    if is_own { Ok(()) } else { Err(refusal(call, node)) }
+}
+
+/// Refuses a mirror pod that refers to objects: the kubelet could read whatever it names.
+fn check_references(call: &RequestContext<'_>, pod: &Object, node: &str) -> Result<(), ApiError> {
+    let refused = [
+        (refers_to_any(pod, Referenced::ServiceAccount), "a service account"),
+        (refers_to_any(pod, Referenced::Secret), "secrets"),
+        (refers_to_any(pod, Referenced::ConfigMap), "configmaps"),
+        (!claim_names(pod).is_empty(), "persistentvolumeclaims"),
+    ];
+    match refused.into_iter().find(|(refers, _)| *refers) {
+        None => Ok(()),
+        Some((_, what)) => {
+            let why = format!("node {node:?} can not create pods that reference {what}");
+            Err(ApiError::forbidden(call.about(), &why))
+        }
+    }
+}
+
+/// Refuses a change of a pod's labels: they decide which Services send it traffic.
+fn check_labels(
+    call: &RequestContext<'_>,
+    pod: &Object,
+    old: &Object,
+    node: &str,
+) -> Result<(), ApiError> {
+    if pod.labels() == old.labels() {
+        return Ok(());
+    }
+    let why = format!("node {node:?} cannot update labels through pod status");
+    Err(ApiError::forbidden(call.about(), &why))
 }
 
 /// The node name if the user is a kubelet and not an administrator.
@@ -56,6 +96,20 @@ fn belongs_to_node(object: &Object, node: &str) -> bool {
     !is_named_by_node || object.name() == node
 }
 
-fn refusal(call: &RequestContext<'_>) -> ApiError {
-    ApiError::forbidden(call.about(), "the object does not belong to the requesting node")
+/// The refusal of a request that concerns another node, for pods in Kubernetes' words.
+fn refusal(call: &RequestContext<'_>, node: &str) -> ApiError {
+    let itself = "spec.nodeName set to itself";
+    let why = match (
+        call.request.resource.as_str(),
+        call.request.subresource.as_str(),
+        call.request.verb,
+    ) {
+        ("pods", "eviction", _) => format!("node {node} can only evict pods with {itself}"),
+        ("pods", "status", _) => {
+            format!("node {node:?} can only update pod status for pods with {itself}")
+        }
+        ("pods", "", Verb::Delete) => format!("node {node:?} can only delete pods with {itself}"),
+        _ => "the object does not belong to the requesting node".to_owned(),
+    };
+    ApiError::forbidden(call.about(), &why)
 }

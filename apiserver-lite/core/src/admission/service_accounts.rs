@@ -23,7 +23,8 @@ const FILE_MODE: i64 = 0o644;
 /// 403 when the service account does not exist.
 pub async fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let names = call.server.names;
-    if !pod.str_at(&["metadata", "annotations", &names.label("config.mirror")]).is_empty() {
+    let annotations = pod.metadata().and_then(|metadata| metadata.map("annotations"));
+    if annotations.is_some_and(|all| all.contains(&names.label("config.mirror"))) {
         // Mirror pods represent static pods, which have no identity in the cluster.
         return Ok(());
     }

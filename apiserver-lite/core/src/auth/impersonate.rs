@@ -89,7 +89,9 @@ fn required_permissions(wanted: &User, auth_group: &str) -> Vec<Permission> {
 
 /// Namespace and name in `system:serviceaccount:<namespace>:<name>`.
 fn service_account(user: &str) -> Option<(&str, &str)> {
-    user.strip_prefix("system:serviceaccount:")?.split_once(':')
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let is_account = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
+    is_account.then_some((namespace, name))
 }
 
 /// Adds the groups that follow from the user's name.

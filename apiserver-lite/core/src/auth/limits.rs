@@ -1,5 +1,5 @@
-//! Denials before the configured authorization modules: the anonymous user gets public paths only, and kubelets get what
-//! Kubernetes' Node authorizer allows them.
+//! Denials before authorization modules that allow everything: the anonymous user gets public paths only, and kubelets get about what
+//! Kubernetes' Node authorizer allows them. With RBAC roles decide instead.
 
 use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
 use super::user::{UNAUTHENTICATED, User};
@@ -101,6 +101,7 @@ fn is_kubelet_write(
         ("" | "events", "events", "") => matches!(verb, "create" | "update" | "patch"),
         ("", "pods", "") => matches!(verb, "create" | "delete"),
         ("", "pods" | "persistentvolumeclaims", "status") => true,
+        ("", "pods", "eviction") => verb == "create",
         ("certificates", "certificatesigningrequests", "") => matches!(verb, "create" | "delete"),
         // The approver's check for a kubelet that renews its certificate.
         ("certificates", "certificatesigningrequests", "selfnodeclient") => verb == "create",

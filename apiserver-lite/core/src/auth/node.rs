@@ -25,6 +25,7 @@ const NODES: &str = "system:nodes";
 pub struct NodeAuthorizer {
     names: &'static Names,
     rules: Vec<Rule>,
+    mirror_annotation: String,
     pods: StoreIndex<PodsByNode>,
     store: Store<StoredObject>,
     kinds: Kinds,
@@ -66,10 +67,9 @@ impl Indexed for PodsByNode {
     }
 
     fn set(&mut self, pod: &Object) {
-        let annotations = pod.metadata().and_then(|metadata| metadata.map("annotations"));
-        let mirror = annotations.is_some_and(|all| all.contains(&self.mirror_annotation));
         let node = pod.str_at(&["spec", "nodeName"]);
-        if node.is_empty() || mirror {
+        if node.is_empty() || is_mirror(pod, &self.mirror_annotation) {
+            self.remove(pod);
             return;
         }
         // A pod stays on its node, but another one may have had its name.
@@ -103,11 +103,13 @@ impl NodeAuthorizer {
             found.ok_or(NodeAuthorizerError::Kind(resource))
         };
         let mirror_annotation = names.label("config.mirror");
-        let pods = PodsByNode { mirror_annotation, pods: HashMap::new() };
+        let empty =
+            PodsByNode { mirror_annotation: mirror_annotation.clone(), pods: HashMap::new() };
         Ok(Self {
             names,
             rules: node_rules(names)?,
-            pods: StoreIndex::follow(store, pods)?,
+            mirror_annotation,
+            pods: StoreIndex::follow(store, empty)?,
             store: store.clone(),
             kinds: Kinds {
                 pod: kind("", "pods")?,
@@ -123,23 +125,34 @@ impl NodeAuthorizer {
         found.ok().flatten().map(|entry| entry.record)
     }
 
-    /// Whether a pod of the node meets a condition; `namespace` is empty for those of all namespaces.
-    fn has_pod(&self, node: &str, namespace: &str, meets: impl Fn(&Object) -> bool) -> bool {
+    /// Whether a pod of the node meets a condition; one of all namespaces without `namespace`.
+    fn has_pod(
+        &self,
+        node: &str,
+        namespace: Option<&str>,
+        meets: impl Fn(&Object) -> bool,
+    ) -> bool {
         let keys: Vec<(String, String)> = self.pods.read(|index| {
             let all = index.pods.get(node).into_iter().flatten();
-            all.filter(|(own, _)| namespace.is_empty() || own == namespace).cloned().collect()
+            all.filter(|(own, _)| namespace.is_none_or(|wanted| own == wanted)).cloned().collect()
         });
         keys.iter().any(|(namespace, name)| {
             let pod = self.find(&self.kinds.pod, namespace, name);
             pod.is_some_and(|pod| {
-                pod.object().str_at(&["spec", "nodeName"]) == node && meets(pod.object())
+                // The pod may be another one of the name by now.
+                let pod = pod.object();
+                pod.str_at(&["spec", "nodeName"]) == node
+                    && !is_mirror(pod, &self.mirror_annotation)
+                    && meets(pod)
             })
         })
     }
 
     /// Whether a pod of the node uses a claim.
     fn uses_claim(&self, node: &str, namespace: &str, name: &str) -> bool {
-        self.has_pod(node, namespace, |pod| claim_names(pod).iter().any(|claim| claim == name))
+        self.has_pod(node, Some(namespace), |pod| {
+            claim_names(pod).iter().any(|claim| claim == name)
+        })
     }
 
     /// Whether a pod of the node uses the claim that a volume is bound to. The volume's word counts: a claim may name any volume.
@@ -152,7 +165,7 @@ impl NodeAuthorizer {
 
     /// Whether a volume that a pod of the node uses refers to a Secret, which may lie in any namespace.
     fn uses_by_volume(&self, node: &str, secret: (&str, &str)) -> bool {
-        self.has_pod(node, "", |pod| {
+        self.has_pod(node, None, |pod| {
             claim_names(pod).iter().any(|name| {
                 let claim = self.find(&self.kinds.claim, pod.namespace(), name);
                 let Some(claim) = claim else { return false };
@@ -166,7 +179,7 @@ impl NodeAuthorizer {
 
     /// Whether a pod of the node uses an object of its namespace, or a volume of it does.
     fn uses(&self, node: &str, kind: Referenced, namespace: &str, name: &str) -> bool {
-        self.has_pod(node, namespace, |pod| refers_to(pod, kind, name))
+        self.has_pod(node, Some(namespace), |pod| refers_to(pod, kind, name))
             || (kind == Referenced::Secret && self.uses_by_volume(node, (namespace, name)))
     }
 
@@ -193,8 +206,8 @@ impl NodeAuthorizer {
             (Some(""), "persistentvolumeclaims") => {
                 if subresource == "status" {
                     require(
-                        matches!(verb, "get" | "update" | "patch"),
-                        "can only update/patch/get status of this type",
+                        matches!(verb, "update" | "patch"),
+                        "can only get/update/patch this type",
                     )?;
                 } else {
                     require(verb == "get", "can only get individual resources of this type")?;
@@ -221,7 +234,7 @@ impl NodeAuthorizer {
             (Some(""), "serviceaccounts") => {
                 let individual = "can only create tokens for individual service accounts";
                 require(verb == "create" && !name.is_empty(), individual)?;
-                let token = "can only create token subresource of service account";
+                let token = "can only create token subresource of serviceaccount";
                 require(subresource == "token", token)?;
                 related(self.uses(node, Referenced::ServiceAccount, namespace, name))
             }
@@ -239,6 +252,11 @@ impl NodeAuthorizer {
     }
 }
 
+fn is_mirror(pod: &Object, annotation: &str) -> bool {
+    let annotations = pod.metadata().and_then(|metadata| metadata.map("annotations"));
+    annotations.is_some_and(|all| all.contains(annotation))
+}
+
 fn is_bound_to(volume: &Object, claim: &Object) -> bool {
     let reference = |field: &str| volume.str_at(&["spec", "claimRef", field]);
     (reference("namespace"), reference("name")) == (claim.namespace(), claim.name())
@@ -254,7 +272,7 @@ fn decide_lease(
     (verb, namespace, name): (&str, &str, &str),
 ) -> Result<(), String> {
     let verbs = "can only get, create, update, patch, or delete a node lease";
-    require(is_own_write(verb), verbs)?;
+    require(is_verb_on_one_object(verb), verbs)?;
     let elsewhere = format!("can only access leases in the {leases:?} system namespace");
     require(namespace == leases, &elsewhere)?;
     let other = "can only access node lease with the same name as the requesting node";
@@ -263,13 +281,13 @@ fn decide_lease(
 
 fn decide_csi_node(node: &str, verb: &str, subresource: &str, name: &str) -> Result<(), String> {
     let verbs = "can only get, create, update, patch, or delete a CSINode";
-    require(is_own_write(verb), verbs)?;
+    require(is_verb_on_one_object(verb), verbs)?;
     require(subresource.is_empty(), "cannot authorize CSINode subresources")?;
     let other = "can only access CSINode with the same name as the requesting node";
     require(verb == "create" || name == node, other)
 }
 
-fn is_own_write(verb: &str) -> bool {
+fn is_verb_on_one_object(verb: &str) -> bool {
     matches!(verb, "get" | "create" | "update" | "patch" | "delete")
 }
 

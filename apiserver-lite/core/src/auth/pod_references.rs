@@ -13,14 +13,24 @@ pub enum Referenced {
     ServiceAccount,
 }
 
+/// Whether a pod refers to any object of a kind.
+#[must_use]
+pub fn refers_to_any(pod: &Object, kind: Referenced) -> bool {
+    find_reference(pod, kind, None)
+}
+
 /// Whether a pod refers to the object `name` of its namespace.
 #[must_use]
 pub fn refers_to(pod: &Object, kind: Referenced, name: &str) -> bool {
+    find_reference(pod, kind, Some(name))
+}
+
+fn find_reference(pod: &Object, kind: Referenced, name: Option<&str>) -> bool {
     let Some(spec) = pod.spec() else { return false };
     match kind {
-        Referenced::ServiceAccount => spec.str("serviceAccountName") == name,
+        Referenced::ServiceAccount => is_named(spec, "serviceAccountName", name),
         Referenced::Secret => {
-            spec.maps("imagePullSecrets").any(|secret| secret.str("name") == name)
+            spec.maps("imagePullSecrets").any(|secret| is_named(secret, "name", name))
                 || parts(spec).any(|part| names_within(part, kind, name))
         }
         Referenced::ConfigMap => parts(spec).any(|part| names_within(part, kind, name)),
@@ -76,7 +86,7 @@ fn parts(spec: &Map) -> impl Iterator<Item = &Map> {
 }
 
 /// Whether a field below `part` refers to the object.
-fn names_within(part: &Map, kind: Referenced, name: &str) -> bool {
+fn names_within(part: &Map, kind: Referenced, name: Option<&str>) -> bool {
     part.iter().any(|(field, value)| match value {
         Value::Map(map) => is_reference(field, map, kind, name) || names_within(map, kind, name),
         Value::List(list) => {
@@ -87,8 +97,8 @@ fn names_within(part: &Map, kind: Referenced, name: &str) -> bool {
 }
 
 /// Whether the field of a volume, projected source or variable refers to the object.
-fn is_reference(field: &str, map: &Map, kind: Referenced, name: &str) -> bool {
-    let named = |field: &str| map.str(field) == name;
+fn is_reference(field: &str, map: &Map, kind: Referenced, name: Option<&str>) -> bool {
+    let named = |field: &str| is_named(map, field, name);
     match (kind, field) {
         (Referenced::Secret, "secret") => named("secretName") || named("name"),
         (Referenced::Secret, "azureFile") => named("secretName"),
@@ -96,4 +106,10 @@ fn is_reference(field: &str, map: &Map, kind: Referenced, name: &str) -> bool {
         (Referenced::ConfigMap, "configMap" | "configMapRef" | "configMapKeyRef") => named("name"),
         _ => false,
     }
+}
+
+/// Whether the field has this name; any name if none is given.
+fn is_named(map: &Map, field: &str, name: Option<&str>) -> bool {
+    let own = map.str(field);
+    !own.is_empty() && name.is_none_or(|name| own == name)
 }

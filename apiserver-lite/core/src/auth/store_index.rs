@@ -3,7 +3,7 @@
 use std::sync::{PoisonError, RwLock};
 
 use apiserver_schema::Object;
-use apiserver_store::{Event, EventKind, Range, Store, Watch, WatchError};
+use apiserver_store::{Compacted, Event, EventKind, Range, Store, Watch, WatchError};
 
 use crate::record::StoredObject;
 
@@ -39,7 +39,16 @@ struct Followed<T> {
 #[error("cannot watch {prefix}")]
 pub struct IndexError {
     prefix: &'static str,
-    source: WatchError,
+    source: FillError,
+}
+
+/// The objects cannot be read, or their changes not be watched.
+#[derive(Debug, thiserror::Error)]
+enum FillError {
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+    #[error("cannot read at a revision that is compacted")]
+    Compacted(#[from] Compacted),
 }
 
 impl<T: Indexed> StoreIndex<T> {
@@ -63,12 +72,14 @@ impl<T: Indexed> StoreIndex<T> {
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if !state.catch_up() {
-            // The next change is compacted: everything is read anew. If that fails, this request is decided by the old index.
+            // The next change is compacted: everything is read anew. If that fails, this request is decided by an empty index, which
+            // allows nothing.
             match Followed::fill(&self.store, state.index.emptied()) {
                 Ok(fresh) => *state = fresh,
                 Err(error) => {
                     let prefix = T::PREFIX;
-                    tracing::error!(%error, prefix, "an authorizer's index is out of date; the next request reads it again");
+                    tracing::error!(%error, prefix, "an authorizer cannot read its objects; it allows nothing until it can");
+                    return decide(&state.index.emptied());
                 }
             }
         }
@@ -77,12 +88,11 @@ impl<T: Indexed> StoreIndex<T> {
 }
 
 impl<T: Indexed> Followed<T> {
-    fn fill(store: &Store<StoredObject>, mut index: T) -> Result<Self, WatchError> {
+    fn fill(store: &Store<StoredObject>, mut index: T) -> Result<Self, FillError> {
         let snapshot = store.snapshot();
         let changes = store.watch(T::PREFIX, snapshot.revision())?;
         let range = Range { prefix: T::PREFIX, after: None, limit: None };
-        let entries = snapshot.range(range).map(|page| page.entries).unwrap_or_default();
-        for entry in entries {
+        for entry in snapshot.range(range)?.entries {
             index.set(entry.record.object());
         }
         Ok(Self { index, changes })

@@ -7,6 +7,7 @@ use apiserver_store::{Range, Write, WriteError};
 use proto_api::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use proto_api::selectors::Selector;
 
+use crate::admission;
 use crate::context::RequestContext;
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
@@ -44,6 +45,7 @@ pub async fn create(
     }
     let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
     let delete_options = DeleteOptions::new(server.names, &options, call.query)?;
+    admission::admit_delete(call)?;
     for _ in 0..CONFLICT_TRIES {
         let pod = call.current()?;
         let grant = take_disruption(call, pod.object(), delete_options.effects).await?;

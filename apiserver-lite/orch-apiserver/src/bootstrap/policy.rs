@@ -8,22 +8,27 @@ use apiserver_core::verbs;
 use apiserver_rbac::{BootstrapObject, Reconciled, bootstrap_objects, reconcile as compare};
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Object, Strictness};
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 
 use super::writes::{BootstrapError, call, create, request};
 
 const GROUP: &str = "rbac.authorization";
 
-/// Creates or completes every role and binding of the bootstrap policy.
+/// Creates or completes every role and binding of the bootstrap policy. Objects that cannot be written are logged.
 ///
 /// # Errors
-/// [`BootstrapError`] with the object.
+/// The policy cannot be read; a test excludes that.
 pub async fn reconcile(server: &Server) -> Result<(), BootstrapError> {
     let unreadable =
         |error| BootstrapError { what: "policy".to_owned(), source: ApiError::internal(error) };
     let objects = bootstrap_objects(server.names).map_err(unreadable)?;
-    // Concurrent writes share one sync of the log.
-    try_join_all(objects.iter().map(|object| reconcile_object(server, object))).await.map(drop)
+    // Concurrent writes share one sync of the log. A cluster in use starts without one of its roles.
+    let reconciled = objects.iter().map(|object| reconcile_object(server, object));
+    for failed in join_all(reconciled).await.into_iter().filter_map(Result::err) {
+        let error = std::error::Error::source(&failed).map(ToString::to_string);
+        tracing::error!(error, "{failed}; it is tried again at the next start");
+    }
+    Ok(())
 }
 
 async fn reconcile_object(server: &Server, object: &BootstrapObject) -> Result<(), BootstrapError> {

@@ -9,8 +9,7 @@ use crate::support::{Reply, TestServer, kubernetes, orch};
 
 const NODE_TOKENS: &str = "admin,admin,u1,system:masters\nn1,system:node:n1,u2,system:nodes\nn2,system:node:n2,u3,system:nodes\nfake,system:node:n1,u4\n";
 
-const TOKENS: &str =
-    "admin,admin,u1,system:masters\njane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\n";
+const TOKENS: &str = "admin,admin,u1,system:masters\njane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\nowner,owner,u5\n";
 
 async fn server(
     dir: &tempfile::TempDir,
@@ -64,6 +63,53 @@ async fn every_request_of_a_kubelet_is_decided_as_by_kubernetes() {
     let modes = vec![AuthorizationMode::Node, AuthorizationMode::Rbac];
     let server = server(&dir, NODE_TOKENS, modes).await;
     compare(&server, include_str!("node_authorizer.tsv")).await;
+}
+
+#[tokio::test]
+async fn a_mirror_pod_gives_its_kubelet_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for modes in [
+        vec![AuthorizationMode::Node, AuthorizationMode::Rbac],
+        vec![AuthorizationMode::AlwaysAllow],
+    ] {
+        let server = server(&dir, NODE_TOKENS, modes).await;
+        let ask = |method: &'static str, path: &'static str, body: String| {
+            let server = &server;
+            async move { ask(server, "n1", method, path, &body).await }
+        };
+        let secrets = "/api/v1/namespaces/default/secrets";
+        server.post(secrets, r#"{"metadata":{"name":"s"}}"#).await.expect(201);
+        let accounts = "/api/v1/namespaces/default/serviceaccounts";
+        server.post(accounts, r#"{"metadata":{"name":"default"}}"#).await.expect(201);
+        let pod = |spec: &str| {
+            let annotations = r#"{"kubernetes.io/config.mirror":"x"}"#;
+            format!(
+                r#"{{"metadata":{{"name":"m","annotations":{annotations}}},"spec":{{"nodeName":"n1","containers":[{{"name":"c","image":"i"}}]{spec}}}}}"#
+            )
+        };
+        let pods = "/api/v1/namespaces/default/pods";
+        for spec in [
+            r#","volumes":[{"name":"v","secret":{"secretName":"s"}}]"#,
+            r#","volumes":[{"name":"v","projected":{"sources":[{"secret":{"name":"s"}}]}}]"#,
+            r#","volumes":[{"name":"v","configMap":{"name":"s"}}]"#,
+            r#","volumes":[{"name":"v","persistentVolumeClaim":{"claimName":"s"}}]"#,
+            r#","imagePullSecrets":[{"name":"s"}]"#,
+            r#","serviceAccountName":"default""#,
+        ] {
+            let refused = ask("POST", pods, pod(spec)).await.expect(403);
+            let message = refused["message"].as_str().unwrap_or_default();
+            assert!(message.contains("can not create pods that reference"), "{message}");
+        }
+        ask("POST", pods, pod("")).await.expect(201);
+        let without = r#"{"metadata":{"annotations":{"kubernetes.io/config.mirror":null}}}"#;
+        let path = "/api/v1/namespaces/default/pods/m/status";
+        let refused = ask("PATCH", path, without.to_owned()).await.expect(422);
+        let message = refused["message"].as_str().unwrap_or_default();
+        assert!(message.contains("may not remove or update mirror pod annotation"), "{message}");
+        let token = "/api/v1/namespaces/default/serviceaccounts/default/token";
+        let bound = r#"{"spec":{"boundObjectRef":{"apiVersion":"v1","kind":"Pod","name":"m"}}}"#;
+        assert!(ask("POST", token, bound.to_owned()).await.code() >= 400);
+    }
 }
 
 /// Makes the requests of a table and compares code, message and status of reviews.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proto_api::names::Names;
+
 use super::FieldErrors;
 use crate::object::Object;
 use crate::value::{Map, Path, Value, write_json};
@@ -23,6 +25,33 @@ pub(super) fn check(old: &Object, new: &Object, errors: &mut FieldErrors) {
              previously negative)",
         );
     }
+}
+
+/// Checks that a pod does not become or cease to be the mirror of a static pod.
+pub(super) fn check_mirror_annotation(
+    names: &Names,
+    old: &Object,
+    new: &Object,
+    errors: &mut FieldErrors,
+) {
+    if !new.kind.is("", "Pod") {
+        return;
+    }
+    let annotation = names.label("config.mirror");
+    let mirror = |pod: &Object| {
+        let annotations = pod.metadata().and_then(|metadata| metadata.map("annotations"));
+        annotations.and_then(|all| all.get(&annotation)).cloned()
+    };
+    let detail = match (mirror(old), mirror(new)) {
+        (None, Some(_)) => "may not add mirror pod annotation",
+        (before @ Some(_), after) if before != after => {
+            "may not remove or update mirror pod annotation"
+        }
+        _ => return,
+    };
+    let path = Path::ROOT;
+    let path = path.field("metadata");
+    errors.forbidden(&path.field("annotations").key(&annotation), detail);
 }
 
 /// The spec without the mutable fields.

@@ -329,7 +329,7 @@ mod tests {
         }
         let refused = serde_json::json!({"status": {"phase": "Failed", "reason": "OutOfcpu"}});
         assert_eq!(first(&manifest, &refused), ["pod is Failed: OutOfcpu"]);
-        // The API server shows what an earlier agent told: what happened since then is told.
+        // The API server has the status that an earlier agent wrote: only transitions since then are logged.
         let mut of_api = manifest.clone();
         of_api["status"] = serde_json::json!({"phase": "Pending"});
         let started = ["container c has started", "pod is Running", "pod is ready"];

@@ -129,7 +129,7 @@ struct Dependencies {
 
 /// Holds the readiness until the caches are synced if this instance is the only one. With leader election it is ready at once, as
 /// kube-controller-manager is: a standby watches nothing and does all that it is asked, which is to take over; and a standby that becomes the leader must
-/// not be unready for the time that its caches take, when nobody else does the work.
+/// not become unready while its caches sync, because no other instance does the work then.
 fn guard_readiness(flags: &ControllerManagerFlags, readiness: &Readiness) -> Option<ReadyGuard> {
     (!flags.leader.leader_elect).then(|| readiness.guard("caches-synced"))
 }
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// An instance whose API server does not answer, so that its caches never sync, and its readiness before and after it is told that it leads.
+    /// The readiness of an instance before and after it becomes the leader. Its API server does not answer, so its caches never sync.
     async fn readiness(args: &[&str]) -> [bool; 2] {
         let flags =
             ControllerManagerFlags::try_parse_from([&["program"], args].concat()).expect("flags");

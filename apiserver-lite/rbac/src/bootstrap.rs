@@ -83,21 +83,14 @@ pub fn bootstrap_objects(names: &Names) -> Result<Vec<BootstrapObject>, Bootstra
 pub fn node_rules(names: &Names) -> Result<Vec<Rule>, BootstrapPolicyError> {
     let file: PolicyFile = serde_saphyr::from_str(&in_profile(names))?;
     let role = file.cluster_roles.into_iter().find(|role| role.name == "system:node");
-    Ok(role.map_or_else(Vec::new, |role| role.rules.iter().map(rule).collect()))
+    Ok(role.map_or_else(Vec::new, |role| role.rules.iter().map(read_rule).collect()))
 }
 
-fn rule(rule: &Map<String, Value>) -> Rule {
-    let list = |field: &str| {
+fn read_rule(rule: &Map<String, Value>) -> Rule {
+    Rule::from_fields(|field| {
         let texts = rule.get(field).and_then(Value::as_array).into_iter().flatten();
         texts.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    Rule {
-        verbs: list("verbs"),
-        groups: list("apiGroups"),
-        resources: list("resources"),
-        names: list("resourceNames"),
-        urls: list("nonResourceURLs"),
-    }
+    })
 }
 
 /// The policy's text with the names of the profile in place of Kubernetes' own.

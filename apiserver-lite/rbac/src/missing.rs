@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_had_can_be_given() {
+    fn only_held_rules_can_be_granted() {
         let admin = [rule(&["*"], &["*"], &["*"], &[])];
         let pods = [rule(&["get", "list"], &[""], &["pods"], &[])];
         let one = [rule(&["get"], &[""], &["pods"], &["a"])];
@@ -219,7 +219,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever gives only covered rules gives nothing that it could not do itself.
+        /// Covered rules allow nothing that the owned ones do not.
         #[test]
         fn covered_rules_allow_no_more(
             owned in prop::collection::vec(any_rule(), 0..4),

@@ -18,16 +18,9 @@ pub fn read_rules(role: &Object) -> Vec<Rule> {
 }
 
 fn read_rule(rule: &Map) -> Rule {
-    let list = |field: &str| {
+    Rule::from_fields(|field| {
         rule.list(field).iter().filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    Rule {
-        verbs: list("verbs"),
-        groups: list("apiGroups"),
-        resources: list("resources"),
-        names: list("resourceNames"),
-        urls: list("nonResourceURLs"),
-    }
+    })
 }
 
 /// A rule as roles have it.
@@ -45,8 +38,7 @@ pub(crate) fn rule_value(rule: &Rule) -> Value {
     lists.map(|(field, list)| (field, Value::from(texts(list)))).collect::<Map>().into()
 }
 
-/// A RoleBinding or ClusterRoleBinding. Subjects of unknown kinds and service accounts without a
-/// namespace bind nobody.
+/// A RoleBinding or ClusterRoleBinding. Subjects of unknown kinds, and service accounts without a namespace, are ignored.
 #[must_use]
 pub fn read_binding(binding: &Object) -> Binding {
     let namespace = binding.namespace();

@@ -47,6 +47,17 @@ pub enum Access<'a> {
 const ALL: &str = "*";
 
 impl Rule {
+    /// A rule from the lists of the API's fields; `list` gives the one of a field's name.
+    pub(crate) fn from_fields(list: impl Fn(&str) -> Vec<String>) -> Self {
+        Self {
+            verbs: list("verbs"),
+            groups: list("apiGroups"),
+            resources: list("resources"),
+            names: list("resourceNames"),
+            urls: list("nonResourceURLs"),
+        }
+    }
+
     /// Every verb on every resource.
     #[must_use]
     pub fn every_resource() -> Self {

@@ -1,4 +1,4 @@
-//! The step that each failure is told as: it selects the reason of the event.
+//! The step of each failure, which selects the reason of its event.
 
 use std::sync::Arc;
 

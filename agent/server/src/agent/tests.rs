@@ -135,7 +135,7 @@ async fn an_attachment_has_a_terminal_if_the_container_has_one() {
     let mut bench = Bench::new().await;
     bench.start("c", 0).await;
     bench.start("d", 0).await;
-    bench.start("stranger", 0).await;
+    bench.start("unlisted", 0).await;
     let plain = "the runtime in memory has no streaming server";
     let refused = "tty and stderr cannot both be true";
     // Terminals of the containers `c` and `d`, what is attached to, whether the request asks for a
@@ -161,10 +161,10 @@ async fn an_attachment_has_a_terminal_if_the_container_has_one() {
     }
     // It runs, but the spec does not have it.
     let attach = Session::Attach {
-        container: container("stranger", None),
+        container: container("unlisted", None),
         streams: Streams { stdout: true, ..Streams::default() },
     };
-    let unknown = "container \"stranger\" not found in pod \"web\"";
+    let unknown = "container \"unlisted\" not found in pod \"web\"";
     assert_eq!(bench.view.session(&attach).await, Err(ViewError::NotFound(unknown.into())));
 }
 

@@ -129,7 +129,7 @@ impl StatusPublisher {
         StatusStep::Write(Box::new(StatusWrite { from, to, whole }))
     }
 
-    /// Whether the API shows this status, or nobody looks for it any more.
+    /// Whether the API server has this status, or the pod no longer needs one written.
     pub fn is_shown(&self, update: &PodUpdate, status: &PodStatus) -> bool {
         update.presence == SourcePresence::Dropped || self.shown.matches(status)
     }

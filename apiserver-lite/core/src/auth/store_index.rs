@@ -72,8 +72,8 @@ impl<T: Indexed> StoreIndex<T> {
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if !state.catch_up() {
-            // The next change is compacted: everything is read anew. If that fails, this request is decided by an empty index, which
-            // allows nothing.
+            // The next change is compacted: the index is filled again from the store. If that fails, an empty index decides this
+            // request: it allows nothing.
             match Followed::fill(&self.store, state.index.emptied()) {
                 Ok(fresh) => *state = fresh,
                 Err(error) => {

@@ -722,7 +722,7 @@ impl ImageRuntime for Troubled {
         let pull = move || self.inner.pull_image(name, login);
         async move {
             let pulled = self.through("pull_image", name.to_owned(), pull).await;
-            // Whoever asks while it is under way shares it: it counts when it is answered.
+            // Callers that ask while it is in flight share the call: it counts when it is answered.
             if let Ok(id) = &pulled {
                 *lock(&self.world).pulls.entry(id.clone()).or_default() += 1;
             }

@@ -80,8 +80,8 @@ async fn refused_requests(spec: &Spec, bin_dir: &Path) -> Result<()> {
     };
     for (user, url, expected) in [
         ("", format!("{api}/readyz"), "200"),
-        ("", format!("{api}/api/v1/secrets"), "401"),
-        ("", format!("{api}/version"), "401"),
+        ("", format!("{api}/api/v1/secrets"), "403"),
+        ("", format!("{api}/version"), "200"),
         ("", format!("{node}/pods"), "401"),
         ("orchlet-node-1", format!("{node}/pods"), "403"),
         ("orchlet-node-1", format!("{api}/api/v1/nodes/node-1/proxy/pods"), "403"),

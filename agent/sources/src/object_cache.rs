@@ -1,9 +1,11 @@
 //! Cache of the ConfigMaps, Secrets and other objects that the node's pods refer to: one watch per
 //! object, shared by all pods, as long as a pod needs it.
 //!
-//! A change wakes the pods' tasks at once; nothing is polled.
+//! A change wakes the pods' tasks at once. Claims, volumes and attachments are polled where the API
+//! server lets a node only get them, as Kubernetes' authorization module `Node` does.
 
 mod persistent;
+mod poll;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -21,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use persistent::{Followed, PersistentObjects};
+use poll::Polling;
 
 /// Watched objects by namespace and name, while a pod refers to them.
 type ByName<T> = BTreeMap<(String, String), Weak<Watched<T>>>;
@@ -30,6 +33,8 @@ struct Registry<T: Resource> {
     client: Client,
     /// Whether an object is immutable, so that it need not be watched.
     is_constant: fn(&T) -> bool,
+    /// For a kind that a node may not be allowed to watch.
+    polling: Option<Arc<Polling<T>>>,
     watched: Mutex<ByName<T>>,
 }
 
@@ -66,7 +71,7 @@ impl<T> State<T> {
 
 impl<T: Resource> Registry<T> {
     fn new(client: Client) -> Self {
-        Self { client, is_constant: |_| false, watched: Mutex::default() }
+        Self { client, is_constant: |_| false, polling: None, watched: Mutex::default() }
     }
 
     fn watch(&self, namespace: &str, name: &str, poke: &Arc<Notify>) -> Arc<Watched<T>> {
@@ -91,8 +96,14 @@ impl<T: Resource> Registry<T> {
             namespace => self.client.within::<T>(namespace),
         };
         let (params, is_constant) = (ListParams::name(name), self.is_constant);
+        let (polling, name) = (self.polling.clone(), name.to_owned());
         let told = state.clone();
         let task = tokio::spawn(async move {
+            if let Some(polling) = polling
+                && polling.is_needed(&api, &params).await
+            {
+                return polling.run(&api, &name, |object| told.set(object)).await;
+            }
             let (mut listed, settled) = (None, Notify::new());
             let set = |object: Option<Arc<T>>| {
                 if object.as_deref().is_some_and(is_constant) {

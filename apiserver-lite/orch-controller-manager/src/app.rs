@@ -7,14 +7,13 @@ use std::time::Duration;
 use apiserver_garbage::{self as garbage, Garbage};
 use apiserver_signers::bootstrap::{Bootstrap, TokenControllers};
 use apiserver_signers::certificates::{Certificates, CsrControllers};
-use proto_client::config::file;
+use proto_client::config::{ClientConfigError, file};
 use proto_client::election;
-use proto_client::events::recorder;
+use proto_client::events::{Recorder, recorder};
 use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
 use proto_daemon::exit::Failure;
-use proto_daemon::flags::warn_without_effect;
 use proto_daemon::health::Health;
 use proto_daemon::log;
 use proto_daemon::metrics::{BuildInfo, Metrics};
@@ -23,7 +22,9 @@ use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
+use crate::accounts::{Accounts, Renewal, run_renewals};
 use crate::informers::Informers;
 use crate::keys::EVENT_SOURCES;
 use crate::metrics::ControllerMetrics;
@@ -46,18 +47,10 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let settings = flags.settings().map_err(Failure::usage)?;
     let names = flags.common.names();
     log::init(flags.common.log());
-    if flags.use_service_account_credentials {
-        warn_without_effect("use-service-account-credentials");
-    }
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    let environment = |name: &str| std::env::var(name).ok();
-    let config = match &flags.kubeconfig {
-        Some(path) => file::load(path, None),
-        None => ClientConfig::in_cluster(names, environment),
-    };
-    let config = config.map_err(Failure::usage)?;
+    let config = client_config(&flags).map_err(Failure::usage)?;
     let client = Client::new(&config, names, USER_AGENT).map_err(Failure::usage)?;
     let secure = flags.serving.bind(flags.secure_address(), &client, names, USER_AGENT);
     let secure = secure.await.map_err(Failure::run)?;
@@ -80,13 +73,10 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let plain = plain.map(|plain| tokio::spawn(plain.run(pages.clone(), drain.watch())));
     let secure = tokio::spawn(secure.run(pages, drain.watch()));
     let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
-    let mut recorders = BTreeMap::new();
-    for component in EVENT_SOURCES {
-        let (recorder, writer) = recorder(client.clone(), component, "");
-        tokio::spawn(writer.run(drain.watch()));
-        recorders.insert(component, recorder);
-    }
-    let observability = Observability { board, counters, recorders };
+    let separate = flags.use_service_account_credentials;
+    let accounts = Accounts::new(client.clone(), separate);
+    let (accounts, renewals) = accounts.map_err(Failure::usage)?;
+    let observability = Observability { board, counters, recorders: recorders(&accounts, &drain) };
     let (leading, led) = watch::channel(false);
     let page = observability.board.task("leader election");
     let lock = names.component("controller-manager");
@@ -95,8 +85,17 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let (informers, reflectors) = reflectors::make(&client);
     let counts = VolumeCounts::new(informers.clone()).map_err(Failure::run)?;
     metrics.register(counts).map_err(Failure::run)?;
-    let dependencies =
-        Dependencies { client, settings, workers, observability, informers, reflectors, led };
+    let dependencies = Dependencies {
+        client,
+        accounts,
+        renewals,
+        settings,
+        workers,
+        observability,
+        informers,
+        reflectors,
+        led,
+    };
     let control = tokio::spawn(control(dependencies, unsynced, drain.watch()));
     // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
@@ -115,9 +114,30 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     Ok(())
 }
 
+fn client_config(flags: &ControllerManagerFlags) -> Result<ClientConfig, ClientConfigError> {
+    match &flags.kubeconfig {
+        Some(path) => file::load(path, None),
+        None => ClientConfig::in_cluster(flags.common.names(), |name| std::env::var(name).ok()),
+    }
+}
+
+/// Starts a recorder of events for each source component.
+fn recorders(accounts: &Accounts, drain: &Drain) -> BTreeMap<&'static str, Recorder> {
+    let start = |(component, controller): (&'static str, &str)| {
+        let client = accounts.of_controller(controller).clone();
+        let (recorder, writer) = recorder(client, component, "");
+        tokio::spawn(writer.run(drain.watch()));
+        (component, recorder)
+    };
+    EVENT_SOURCES.into_iter().map(start).collect()
+}
+
 /// What the controllers are built from.
 struct Dependencies {
+    /// The program's own identity.
     client: Client,
+    accounts: Accounts,
+    renewals: Vec<Renewal>,
     settings: Settings,
     workers: usize,
     observability: Observability,
@@ -135,8 +155,17 @@ fn guard_readiness(flags: &ControllerManagerFlags, readiness: &Readiness) -> Opt
 }
 
 async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain: DrainWatch) {
-    let Dependencies { client, settings, workers, observability, informers, reflectors, mut led } =
-        dependencies;
+    let Dependencies {
+        client,
+        accounts,
+        renewals,
+        settings,
+        workers,
+        observability,
+        informers,
+        reflectors,
+        mut led,
+    } = dependencies;
     // Nothing is watched before: without workers the queue would grow with every object that comes and goes.
     tokio::select! {
         () = drain.asked() => return,
@@ -155,47 +184,61 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
         () = drain.asked() => return,
         () = informers.synced() => {}
     }
+    run_renewals(renewals, &drain).await;
     drop(unsynced);
     trim_heap();
     tracing::info!("caches synced");
-    let certificates = Certificates {
-        client: client.clone(),
-        authority: settings.authority.clone(),
-        enabled: CsrControllers {
-            approving: settings.enabled.has("csrapproving"),
-            signing: settings.enabled.has("csrsigning"),
-            cleaner: settings.enabled.has("csrcleaner"),
-        },
-    };
-    let page = observability.board.task("certificate requests");
-    let certificates = tokio::spawn(certificates.run(page, drain.clone()));
-    let bootstrap = Bootstrap {
-        client: client.clone(),
-        enabled: TokenControllers {
-            cleaner: settings.enabled.has("tokencleaner"),
-            signer: settings.enabled.has("bootstrapsigner"),
-        },
-    };
-    let page = observability.board.task("bootstrap tokens");
-    let bootstrap = tokio::spawn(bootstrap.run(page, drain.clone()));
-    let garbage = Garbage {
-        client: client.clone(),
-        workers,
-        counters: Arc::new(observability.counters.clone()),
-        page: observability.board.task(garbage::CONTROLLER),
-    };
-    let garbage =
-        settings.enabled.has(garbage::CONTROLLER).then(|| tokio::spawn(garbage.run(drain.clone())));
-    let reconciler = Arc::new(Reconciler::new(client, informers, settings, observability));
+    let mut others = JoinSet::new();
+    spawn_others(&mut others, &accounts, client, (&settings, workers), &observability, &drain);
+    let reconciler = Arc::new(Reconciler::new(accounts, informers, settings, observability));
     let reconcile = move |key| {
         let reconciler = reconciler.clone();
         async move { reconciler.run(key).await }
     };
     run_workers(queue, workers, drain, reconcile).await;
     watching.abort();
-    certificates.abort();
-    bootstrap.abort();
-    garbage.inspect(|garbage| garbage.abort());
+    others.shutdown().await;
+}
+
+/// Starts the controllers that have queues of their own.
+fn spawn_others(
+    others: &mut JoinSet<()>,
+    accounts: &Accounts,
+    reader: Client,
+    (settings, workers): (&Settings, usize),
+    observability: &Observability,
+    drain: &DrainWatch,
+) {
+    let (enabled, board) = (&settings.enabled, &observability.board);
+    let certificates = Certificates {
+        client: accounts.of_controller("csrsigning").clone(),
+        authority: settings.authority.clone(),
+        enabled: CsrControllers {
+            approving: enabled.has("csrapproving"),
+            signing: enabled.has("csrsigning"),
+            cleaner: enabled.has("csrcleaner"),
+        },
+    };
+    others.spawn(certificates.run(board.task("certificate requests"), drain.clone()));
+    let bootstrap = Bootstrap {
+        reader,
+        cleaner: accounts.of_controller("tokencleaner").clone(),
+        signer: accounts.of_controller("bootstrapsigner").clone(),
+        enabled: TokenControllers {
+            cleaner: enabled.has("tokencleaner"),
+            signer: enabled.has("bootstrapsigner"),
+        },
+    };
+    others.spawn(bootstrap.run(board.task("bootstrap tokens"), drain.clone()));
+    let garbage = Garbage {
+        client: accounts.of_controller(garbage::CONTROLLER).clone(),
+        workers,
+        counters: Arc::new(observability.counters.clone()),
+        page: board.task(garbage::CONTROLLER),
+    };
+    if enabled.has(garbage::CONTROLLER) {
+        others.spawn(garbage.run(drain.clone()));
+    }
 }
 
 #[cfg(test)]
@@ -225,7 +268,10 @@ mod tests {
         let (informers, reflectors) = reflectors::make(&client);
         let (leading, led) = watch::channel(false);
         let settings = flags.settings().expect("settings");
+        let (accounts, renewals) = Accounts::new(client.clone(), false).expect("accounts");
         let dependencies = Dependencies {
+            accounts,
+            renewals,
             client,
             settings,
             workers: 1,

@@ -234,19 +234,50 @@ pub const CONTROLLERS: [&str; 27] = [
     TOKEN_CLEANER,
 ];
 
-/// The source components of events, see [`ReconcileKey::event_source`].
-pub const EVENT_SOURCES: [&str; 10] = [
-    "attachdetach-controller",
-    "controllermanager",
-    "deployment-controller",
-    "ephemeral_volume",
-    "node-controller",
-    "persistentvolume-controller",
-    "replicaset-controller",
-    "replication-controller",
-    "taint-controller",
-    "volume_expand",
+/// The source components of events, see [`ReconcileKey::event_source`], with the controller that records them.
+pub const EVENT_SOURCES: [(&str, &str); 10] = [
+    ("attachdetach-controller", "attachdetach"),
+    ("controllermanager", "disruption"),
+    ("deployment-controller", "deployment"),
+    ("ephemeral_volume", "ephemeral-volume"),
+    ("node-controller", "nodelifecycle"),
+    ("persistentvolume-controller", "persistentvolume-binder"),
+    ("replicaset-controller", "replicaset"),
+    ("replication-controller", "replicationcontroller"),
+    ("taint-controller", "nodelifecycle"),
+    ("volume_expand", "persistentvolume-expander"),
 ];
+
+/// The service account of a controller, as in Kubernetes; none for the one that serves accounts before they have tokens. The bootstrap roles
+/// (`apiserver-rbac`) say what each may do.
+pub fn account_of(controller: &str) -> Option<&'static str> {
+    Some(match controller {
+        "attachdetach" => "attachdetach-controller",
+        BOOTSTRAP_SIGNER => "bootstrap-signer",
+        "clusterrole-aggregation" => "clusterrole-aggregation-controller",
+        "csrapproving" | "csrcleaner" | "csrsigning" => "certificate-controller",
+        "deployment" => "deployment-controller",
+        "disruption" => "disruption-controller",
+        "endpoint" => "endpoint-controller",
+        "endpointslice" => "endpointslice-controller",
+        "endpointslicemirroring" => "endpointslicemirroring-controller",
+        "ephemeral-volume" => "ephemeral-volume-controller",
+        "garbagecollector" => "generic-garbage-collector",
+        "namespace" => "namespace-controller",
+        "nodeipam" | "nodelifecycle" => "node-controller",
+        "persistentvolume-binder" => "persistent-volume-binder",
+        "persistentvolume-expander" => "expand-controller",
+        "podgc" => "pod-garbage-collector",
+        "pv-protection" => "pv-protection-controller",
+        "pvc-protection" => "pvc-protection-controller",
+        "replicaset" => "replicaset-controller",
+        "replicationcontroller" => "replication-controller",
+        "root-ca-cert-publisher" => "root-ca-cert-publisher",
+        "serviceaccount" => "service-account-controller",
+        TOKEN_CLEANER => "token-cleaner",
+        _ => return None,
+    })
+}
 
 /// Controllers that `*` does not include, as in Kubernetes.
 pub const ONLY_BY_NAME: [&str; 2] = [BOOTSTRAP_SIGNER, TOKEN_CLEANER];
@@ -289,9 +320,15 @@ mod tests {
         for key in &keys {
             assert!(CONTROLLERS.contains(&key.controller()), "{key:?}");
             assert!(key.to_string().starts_with(key.controller()), "{key:?}");
-            assert!(
-                key.event_source().is_none_or(|source| EVENT_SOURCES.contains(&source)),
-                "{key:?}"
+            if let Some(source) = key.event_source() {
+                assert!(EVENT_SOURCES.contains(&(source, key.controller())), "{key:?}");
+            }
+        }
+        for controller in CONTROLLERS {
+            assert_eq!(
+                account_of(controller).is_none(),
+                controller == "serviceaccount-token",
+                "{controller}"
             );
         }
         // These have queues of their own.
@@ -307,7 +344,7 @@ mod tests {
         let all: BTreeSet<&str> = of_keys.chain(others).collect();
         assert_eq!(all, BTreeSet::from(CONTROLLERS));
         let sources: BTreeSet<&str> = keys.iter().filter_map(ReconcileKey::event_source).collect();
-        assert_eq!(sources, BTreeSet::from(EVENT_SOURCES));
+        assert_eq!(sources, EVENT_SOURCES.map(|(source, _)| source).into());
         let slices = ReconcileKey::Slices(ObjectKey::new("ns", "a"));
         assert_eq!(slices.to_string(), "endpointslice ns/a");
     }
@@ -323,9 +360,6 @@ mod tests {
             (readiness.controller(), eviction.controller()),
             ("nodelifecycle", "nodelifecycle")
         );
-        for task in [readiness, eviction, ReconcileKey::Deployment(key.clone())] {
-            assert!(task.event_source().is_some_and(|source| EVENT_SOURCES.contains(&source)));
-        }
         assert_eq!(ReconcileKey::PodGc(key).event_source(), None);
     }
 }

@@ -10,6 +10,7 @@
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod accounts;
 mod app;
 mod execute_write;
 mod informers;

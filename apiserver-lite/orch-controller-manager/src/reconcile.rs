@@ -32,6 +32,7 @@ use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
+use crate::accounts::Accounts;
 use crate::execute_write::execute;
 use crate::informers::Informers;
 use crate::keys::{CONTROLLERS, ReconcileKey};
@@ -46,7 +47,7 @@ const REQUEUE: Duration = Duration::from_millis(50);
 
 /// Executes the reconciles of all controllers.
 pub struct Reconciler {
-    client: Client,
+    accounts: Accounts,
     informers: Informers,
     settings: Settings,
     annotations: VolumeAnnotations,
@@ -122,7 +123,7 @@ pub enum ReconcileError {
 impl Reconciler {
     /// A reconciler without state.
     pub fn new(
-        client: Client,
+        accounts: Accounts,
         informers: Informers,
         settings: Settings,
         shown: Observability,
@@ -131,7 +132,7 @@ impl Reconciler {
         let status = CONTROLLERS.iter().map(|name| (*name, board.task(*name))).collect();
         let (annotations, state) =
             (VolumeAnnotations::new(informers.names), ReconcilerState::default());
-        Self { client, informers, settings, annotations, state, status, counters, recorders }
+        Self { accounts, informers, settings, annotations, state, status, counters, recorders }
     }
 
     /// Reconciles a key. Returns when to reconcile it again if nothing changes.
@@ -165,13 +166,16 @@ impl Reconciler {
         &self,
         reconcile_key: &ReconcileKey,
     ) -> Result<Option<Duration>, ReconcileError> {
+        let client = self.accounts.of_controller(reconcile_key.controller());
         match reconcile_key {
-            ReconcileKey::Namespace(name) => return self.delete_namespace_content(name).await,
+            ReconcileKey::Namespace(name) => {
+                return self.delete_namespace_content(client, name).await;
+            }
             ReconcileKey::PodGc(key) => return self.collect_pod(reconcile_key, key).await,
             ReconcileKey::Disruption(key) => {
                 return self.update_disruption(reconcile_key, key).await;
             }
-            ReconcileKey::NodeIpam(name) => return self.assign_cidrs(name).await,
+            ReconcileKey::NodeIpam(name) => return self.assign_cidrs(client, name).await,
             ReconcileKey::Claim(_)
             | ReconcileKey::Volume(_)
             | ReconcileKey::ClaimProtection(_)
@@ -375,15 +379,16 @@ impl Reconciler {
         reconcile_key: &ReconcileKey,
         plan: Plan,
     ) -> Result<Option<Duration>, ReconcileError> {
+        let client = self.accounts.of_controller(reconcile_key.controller());
         if let Some(adopter) = &plan.adopter
-            && !self.can_adopt(adopter).await?
+            && !self.can_adopt(client, adopter).await?
         {
             return Ok(Some(REQUEUE));
         }
         let mut effects = Vec::new();
         let mut failure = None;
         for (nth, write) in plan.writes.iter().enumerate() {
-            let done = execute(write, &self.client).await;
+            let done = execute(write, client).await;
             if let Some(event) = plan.events.get(&nth) {
                 self.record(reconcile_key, event, &done);
             }
@@ -455,7 +460,11 @@ impl Reconciler {
         false
     }
 
-    async fn assign_cidrs(&self, name: &str) -> Result<Option<Duration>, ReconcileError> {
+    async fn assign_cidrs(
+        &self,
+        client: &Client,
+        name: &str,
+    ) -> Result<Option<Duration>, ReconcileError> {
         let Some(node) = self.informers.nodes.get(&ObjectKey::new("", name)) else {
             return Ok(None);
         };
@@ -476,7 +485,11 @@ impl Reconciler {
         let plan = node_cidr::plan(&node, &self.settings.node_ranges, &taken)?;
         for write in &plan.writes {
             let ranges = node_cidr::of_write(write);
-            execute(write, &self.client).await?;
+            match execute(write, client).await {
+                // Another client has changed the node; the watch queues it again.
+                Err(error) if error.is_conflict() => return Ok(Some(REQUEUE)),
+                written => written?,
+            };
             assigned.insert(node.metadata.uid.clone(), ranges);
         }
         Ok(None)

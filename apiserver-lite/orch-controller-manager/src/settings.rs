@@ -83,7 +83,7 @@ pub struct ControllerManagerFlags {
           default_value = "8760h", value_parser = go_duration::parse)]
     pub cluster_signing_duration: Duration,
 
-    /// Accepted with a warning; all controllers use the one identity of the client configuration.
+    /// Whether each controller writes as its own service account, with tokens that it issues with the identity of the client configuration.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           default_value_t = false, action = clap::ArgAction::Set)]
     pub use_service_account_credentials: bool,

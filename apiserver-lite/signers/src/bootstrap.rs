@@ -7,13 +7,10 @@ use std::time::Duration;
 
 use apiserver_clock::now;
 use proto_api::core::v1::{ConfigMap, Secret};
-use proto_client::{
-    Client, ClientError, DeleteParams, ListParams, Patch, Reflector, Store, WriteParams,
-};
+use proto_client::{Client, ClientError, DeleteParams, ListParams, Reflector, Store, WriteParams};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::statusz::TaskStatus;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
-use serde_json::json;
 
 use tokens::Token;
 
@@ -31,8 +28,12 @@ pub struct TokenControllers {
 
 /// The controllers of bootstrap tokens.
 pub struct Bootstrap {
-    /// The client.
-    pub client: Client,
+    /// Reads into the caches.
+    pub reader: Client,
+    /// Deletes tokens.
+    pub cleaner: Client,
+    /// Writes signatures.
+    pub signer: Client,
     /// The controllers that run.
     pub enabled: TokenControllers,
 }
@@ -49,12 +50,12 @@ impl Bootstrap {
         if !self.enabled.cleaner && !self.enabled.signer {
             return;
         }
-        let names = self.client.names();
+        let names = self.reader.names();
         let field_selector = format!("type={}", names.sub_label("bootstrap", "token"));
         let tokens = ListParams { field_selector, ..ListParams::default() };
-        let secrets = self.client.within::<Secret>(names.system_namespace());
+        let secrets = self.reader.within::<Secret>(names.system_namespace());
         let secrets = Reflector::whole(secrets, tokens);
-        let infos = self.client.within::<ConfigMap>(names.public_namespace());
+        let infos = self.reader.within::<ConfigMap>(names.public_namespace());
         let infos = Reflector::whole(infos, ListParams::name(CLUSTER_INFO));
         let caches = Caches { secrets: secrets.store(), infos: infos.store() };
         // A single key: the signatures depend on all tokens, which are few.
@@ -103,11 +104,15 @@ impl Bootstrap {
                 if changes.is_empty() {
                     continue;
                 }
-                let version = &info.metadata.resource_version;
-                let patch = json!({"metadata": {"resourceVersion": version}, "data": changes});
-                let api = self.client.within::<ConfigMap>(&key.namespace);
-                let params = WriteParams::default();
-                ignore_stale(api.patch(&key.name, &Patch::Merge(patch), &params).await)?;
+                let mut signed = ConfigMap::clone(&info);
+                for (name, signature) in changes {
+                    match signature {
+                        Some(signature) => drop(signed.data.insert(name, signature)),
+                        None => drop(signed.data.remove(&name)),
+                    }
+                }
+                let api = self.signer.within::<ConfigMap>(&key.namespace);
+                ignore_stale(api.update(&signed, &WriteParams::default()).await)?;
             }
         }
         Ok(next)
@@ -117,7 +122,7 @@ impl Bootstrap {
         let name = &token.secret_name;
         tracing::info!(secret = name, uid = token.uid, "deleting an expired bootstrap token");
         let params = DeleteParams { uid: Some(token.uid.clone()), ..DeleteParams::default() };
-        let api = self.client.within::<Secret>(self.client.names().system_namespace());
+        let api = self.cleaner.within::<Secret>(self.cleaner.names().system_namespace());
         ignore_stale(api.delete(name, &params).await)
     }
 }

@@ -17,6 +17,9 @@ use crate::spec::Spec;
 /// Days that the development certificates last.
 const VALID_DAYS: i64 = 3650;
 
+/// The API server towards nodes: its certificate's file, and the last part of its user.
+pub const NODE_CLIENT: &str = "apiserver-node-client";
+
 /// Who gets a client configuration: file name, user, groups.
 struct Client {
     file: String,
@@ -38,8 +41,7 @@ pub fn ensure(spec: &Spec, names: &Names) -> Result<()> {
         ensure_serving(&pki, &node.name, &sans, &authority)?;
     }
     // What it shows to nodes can reach other servers by mistake: it is no administrator's.
-    let node_client = names.user("apiserver-node-client");
-    ensure_client_certificate(&pki, "apiserver-node-client", &node_client, &[], &authority)?;
+    ensure_client_certificate(&pki, NODE_CLIENT, &names.user(NODE_CLIENT), &[], &authority)?;
     for client in clients(spec, names) {
         ensure_client_certificate(&pki, &client.file, &client.user, &client.groups, &authority)?;
         write_client_config(spec, &client.file)?;

@@ -78,9 +78,8 @@ fn api_server(spec: &Spec) -> Program {
         ("kubelet-client-certificate", file("apiserver-node-client.crt")),
         ("kubelet-client-key", file("apiserver-node-client.key")),
         ("kubelet-certificate-authority", file("ca.crt")),
-        // Who has a certificate or token of the cluster may do everything until there are roles; nobody else may anything.
-        ("authorization-mode", "AlwaysAllow".to_owned()),
-        ("anonymous-auth", "false".to_owned()),
+        // Nobody may do more than a role says; who is unknown learns health and version.
+        ("authorization-mode", "Node,RBAC".to_owned()),
         // Machines join by token.
         ("enable-bootstrap-token-auth", "true".to_owned()),
     ];
@@ -99,6 +98,7 @@ fn first_node(spec: &Spec) -> String {
 fn controller_manager(spec: &Spec) -> Program {
     let flags = [
         ("kubeconfig", path(spec.client_config("controller-manager"))),
+        ("use-service-account-credentials", "true".to_owned()),
         // Metrics are for those with a certificate or token of the cluster: pods reach the address.
         ("client-ca-file", path(spec.pki().join("ca.crt"))),
         ("cluster-cidr", Spec::POD_CIDR.to_owned()),
@@ -288,7 +288,8 @@ mod tests {
         assert!(all[4].argv.contains(&"--naming=kubernetes".to_owned()));
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
         let has = |program: usize, flag: &str| all[program].argv.contains(&flag.to_owned());
-        assert!(has(0, "--anonymous-auth=false"));
+        assert!(has(0, "--authorization-mode=Node,RBAC"));
+        assert!(has(1, "--use-service-account-credentials=true"));
         for program in [1, 2] {
             assert!(has(program, "--client-ca-file=/var/tmp/c/pki/ca.crt"));
             assert!(

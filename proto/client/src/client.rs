@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -23,6 +23,7 @@ use crate::metrics::RequestMetrics;
 use crate::params::{DeleteParams, ListParams};
 use crate::reloading_file::ReloadingFile;
 use crate::request;
+use crate::shared_token::SharedToken;
 use crate::transport::{self, ClientTlsError, Pings, Transport};
 
 /// Default deadline of a complete response.
@@ -36,6 +37,7 @@ const ERROR_TEXT_MAX: usize = 1 << 10;
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    authorization: Arc<Mutex<Authorization>>,
     deadline: Duration,
     metrics: Option<RequestMetrics>,
     form: Form,
@@ -46,7 +48,6 @@ struct Shared {
     names: &'static Names,
     user_agent: HeaderValue,
     transport: Transport,
-    authorization: Mutex<Authorization>,
     /// Set once the server has refused Protobuf.
     json_only: AtomicBool,
 }
@@ -55,6 +56,7 @@ enum Authorization {
     None,
     Fixed(HeaderValue),
     File(ReloadingFile),
+    Shared(SharedToken),
 }
 
 /// A complete response without an error.
@@ -106,16 +108,40 @@ impl Client {
             user_agent: HeaderValue::from_str(user_agent)
                 .unwrap_or_else(|_| HeaderValue::from_static("orch")),
             transport: Transport::new(config, pings)?,
-            authorization: Mutex::new(authorization),
             json_only: AtomicBool::new(false),
         };
-        Ok(Self { shared: Arc::new(shared), deadline: DEADLINE, metrics: None, form: Form::Whole })
+        Ok(Self {
+            shared: Arc::new(shared),
+            authorization: Arc::new(Mutex::new(authorization)),
+            deadline: DEADLINE,
+            metrics: None,
+            form: Form::Whole,
+        })
+    }
+
+    /// The same server without this client's certificate and credentials, over a connection of its own.
+    pub fn anonymous(&self) -> Result<Self, ClientTlsError> {
+        let mut config = self.shared.config.clone();
+        config.tls.identity = None;
+        config.credential = Credential::None;
+        let user_agent = self.shared.user_agent.to_str().unwrap_or_default();
+        let other = Self::new(&config, self.shared.names, user_agent)?;
+        Ok(Self { shared: other.shared, authorization: other.authorization, ..self.clone() })
+    }
+
+    /// The same connection with `token` in the place of the credentials. A client certificate of the connection would still count, and first: see
+    /// [`Client::anonymous`].
+    #[must_use]
+    pub fn with_token(&self, token: SharedToken) -> Self {
+        let authorization = Arc::new(Mutex::new(Authorization::Shared(token)));
+        Self { authorization, ..self.clone() }
     }
 
     /// The same server and identity over a separate connection, for requests that must not wait behind others, such as heartbeats.
     pub fn separate(&self) -> Result<Self, ClientTlsError> {
         let user_agent = self.shared.user_agent.to_str().unwrap_or_default();
         let other = Self::new(&self.shared.config, self.shared.names, user_agent)?;
+        // Not its authorization: a token that is set from outside belongs to both.
         Ok(Self { shared: other.shared, ..self.clone() })
     }
 
@@ -201,6 +227,11 @@ impl Client {
             .map_err(|cause| ClientError::Transport { request: label.clone(), cause })?;
         if response.status().is_success() {
             return Ok(response);
+        }
+        if response.status() == http::StatusCode::UNAUTHORIZED
+            && let Authorization::Shared(token) = &*self.lock_authorization()
+        {
+            token.report_refusal();
         }
         Err(self.refused(label, response).await)
     }
@@ -308,12 +339,18 @@ impl Client {
         Ok(Request::from_parts(head, Full::new(body)))
     }
 
+    fn lock_authorization(&self) -> MutexGuard<'_, Authorization> {
+        self.authorization.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn authorization(&self) -> std::io::Result<Option<HeaderValue>> {
-        let mut authorization =
-            self.shared.authorization.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *authorization {
+        match &mut *self.lock_authorization() {
             Authorization::None => Ok(None),
             Authorization::Fixed(value) => Ok(Some(value.clone())),
+            Authorization::Shared(token) => match token.header() {
+                Some(value) => Ok(Some(value)),
+                None => Err(std::io::Error::other("no token has been issued yet")),
+            },
             Authorization::File(file) => {
                 let (token, _) = file.current(Instant::now())?;
                 let token = String::from_utf8_lossy(&token);
@@ -383,15 +420,15 @@ fn absolute(server: &Uri, path: &Uri) -> Uri {
     Uri::from_parts(parts).unwrap_or_else(|_| path.clone())
 }
 
-/// A header that is not shown in traces.
 fn secret_header(text: &str) -> Authorization {
-    match HeaderValue::from_str(text) {
-        Ok(mut value) => {
-            value.set_sensitive(true);
-            Authorization::Fixed(value)
-        }
-        Err(_) => Authorization::None,
-    }
+    sensitive_header(text).map_or(Authorization::None, Authorization::Fixed)
+}
+
+/// A header that is not shown in traces; `None` for text that a header cannot hold.
+pub(crate) fn sensitive_header(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 fn text_of(body: &[u8]) -> String {

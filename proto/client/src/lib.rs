@@ -19,6 +19,7 @@ pub mod reflector;
 pub mod reloading_file;
 pub mod request;
 pub mod serving;
+pub mod shared_token;
 pub mod transport;
 pub mod watch;
 
@@ -33,3 +34,4 @@ pub use config::ClientConfig;
 pub use error::ClientError;
 pub use params::{DeleteParams, ListParams, Patch, WriteParams};
 pub use reflector::{Change, ObjectKey, Reflector, Store};
+pub use shared_token::SharedToken;

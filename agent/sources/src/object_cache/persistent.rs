@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::poll::Polling;
 use super::{Registry, Watched};
 
 /// How long to wait for an unbound claim, a missing attachment or an unregistered driver before it
@@ -25,6 +26,12 @@ use super::{Registry, Watched};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Steps from a claim to all its objects, and one to check that there are no more.
 const STEPS_MAX: usize = 6;
+
+/// A registry of a kind that a node may not be allowed to watch; `is_settled` as in [`Polling`].
+fn polled<T: Resource>(client: &Client, is_settled: fn(&T) -> bool) -> Registry<T> {
+    let polling = Some(Arc::new(Polling::new(is_settled)));
+    Registry { polling, ..Registry::new(client.clone()) }
+}
 
 /// Watches of all pods.
 pub struct PersistentObjects {
@@ -46,10 +53,10 @@ impl PersistentObjects {
         node: &str,
     ) -> Self {
         Self {
-            claims: Registry::new(client.clone()),
-            volumes: Registry::new(client.clone()),
+            claims: polled(client, |claim: &PersistentVolumeClaim| claim.status.phase == "Bound"),
+            volumes: polled(client, |_| true),
             drivers: Registry::new(client.clone()),
-            attachments: Registry::new(client.clone()),
+            attachments: polled(client, |attachment: &VolumeAttachment| attachment.status.attached),
             secrets,
             registered,
             node: node.to_owned(),

@@ -6,28 +6,32 @@ use apiserver_controllers::api_writes::ObjectKind;
 use proto_api::Resource;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::core::v1::ReplicationController;
-use proto_client::ClientError;
+use proto_client::{Client, ClientError};
 
 use super::Reconciler;
 
 impl Reconciler {
     /// Reads from the server whether the adopter exists and is not being deleted.
-    pub(super) async fn can_adopt(&self, adopter: &Adopter) -> Result<bool, ClientError> {
+    pub(super) async fn can_adopt(
+        &self,
+        client: &Client,
+        adopter: &Adopter,
+    ) -> Result<bool, ClientError> {
         match adopter.kind {
-            ObjectKind::Deployment => self.is_alive::<Deployment>(adopter).await,
-            ObjectKind::ReplicaSet => self.is_alive::<ReplicaSet>(adopter).await,
+            ObjectKind::Deployment => is_alive::<Deployment>(client, adopter).await,
+            ObjectKind::ReplicaSet => is_alive::<ReplicaSet>(client, adopter).await,
             ObjectKind::ReplicationController => {
-                self.is_alive::<ReplicationController>(adopter).await
+                is_alive::<ReplicationController>(client, adopter).await
             }
             _ => Ok(false),
         }
     }
+}
 
-    async fn is_alive<T: Resource>(&self, adopter: &Adopter) -> Result<bool, ClientError> {
-        let found = self.client.within::<T>(&adopter.key.namespace).find(&adopter.key.name).await?;
-        Ok(found.is_some_and(|found| {
-            let metadata = found.metadata();
-            metadata.uid == adopter.uid && metadata.deletion_timestamp.is_none()
-        }))
-    }
+async fn is_alive<T: Resource>(client: &Client, adopter: &Adopter) -> Result<bool, ClientError> {
+    let found = client.within::<T>(&adopter.key.namespace).find(&adopter.key.name).await?;
+    Ok(found.is_some_and(|found| {
+        let metadata = found.metadata();
+        metadata.uid == adopter.uid && metadata.deletion_timestamp.is_none()
+    }))
 }

@@ -11,7 +11,7 @@ use proto_api::core::v1::ReplicationController;
 use proto_api::meta::v1::OwnerReference;
 use proto_api::{Kind, schema};
 use proto_client::request::Collection;
-use proto_client::{ClientError, ObjectKey, dynamic, request};
+use proto_client::{Client, ClientError, ObjectKey, dynamic, request};
 
 use super::{ReconcileError, Reconciler};
 use crate::keys::ReconcileKey;
@@ -30,6 +30,7 @@ impl Reconciler {
         let pods = disruption::covered(&budget, &self.informers.pods.within(&key.namespace));
         let mut scales: BTreeMap<String, Option<OwnerScale>> = BTreeMap::new();
         let mut read = false;
+        let client = self.accounts.of_controller(reconcile_key.controller());
         if disruption::needs_scale(&budget) {
             for owner in pods.iter().filter_map(|pod| disruption::controller(pod)) {
                 if scales.contains_key(&owner.uid) {
@@ -38,7 +39,7 @@ impl Reconciler {
                 let mut scale = self.cached_scale(owner, &key.namespace);
                 if scale.is_none() {
                     read = true;
-                    scale = self.fetch_scale(owner, &key.namespace).await?;
+                    scale = self.fetch_scale(client, owner, &key.namespace).await?;
                 }
                 scales.insert(owner.uid.clone(), scale);
             }
@@ -94,6 +95,7 @@ impl Reconciler {
     /// The scale of any other controller, read from the server; none if its kind has no scale.
     async fn fetch_scale(
         &self,
+        client: &Client,
         owner: &OwnerReference,
         namespace: &str,
     ) -> Result<Option<OwnerScale>, ClientError> {
@@ -112,7 +114,7 @@ impl Reconciler {
             namespace: Some(namespace.to_owned()),
         };
         let path = collection.item(&owner.name, Some("scale"));
-        let scale = match dynamic::get_json(&self.client, request::get(path)).await {
+        let scale = match dynamic::get_json(client, request::get(path)).await {
             Ok(scale) => scale,
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error),

@@ -11,7 +11,7 @@ use proto_api::object::to_json_value;
 use proto_api::{Resource as _, schema};
 use proto_client::dynamic::Dynamic;
 use proto_client::request::Collection;
-use proto_client::{ClientError, DeleteParams, ListParams, ObjectKey, WriteParams};
+use proto_client::{Client, ClientError, DeleteParams, ListParams, ObjectKey, WriteParams};
 use serde_json::Value;
 
 use super::{ReconcileError, Reconciler};
@@ -24,6 +24,7 @@ impl Reconciler {
     /// One round of deleting a namespace's content.
     pub(super) async fn delete_namespace_content(
         &self,
+        client: &Client,
         name: &str,
     ) -> Result<Option<Duration>, ReconcileError> {
         let informers = &self.informers;
@@ -35,18 +36,18 @@ impl Reconciler {
         if cached.metadata.deletion_timestamp.is_none() || !ours {
             return Ok(None);
         }
-        let remains = self.delete_content(name).await;
+        let remains = self.delete_content(client, name).await;
         // The next write is conditional on the version: read the latest.
-        let Some(namespace) = self.client.all::<Namespace>().find(name).await? else {
+        let Some(namespace) = client.all::<Namespace>().find(name).await? else {
             return Ok(None);
         };
         match plan(&namespace, finalizer, &remains, now()) {
             NamespaceStep::Finalize(done) => {
-                self.finalize(&done).await?;
+                self.finalize(client, &done).await?;
                 Ok(None)
             }
             NamespaceStep::Report(next) => {
-                execute(&ApiWrite::UpdateStatus((*next).into()), &self.client).await?;
+                execute(&ApiWrite::UpdateStatus((*next).into()), client).await?;
                 Ok(Some(RECOUNT))
             }
             NamespaceStep::Wait => Ok(Some(RECOUNT)),
@@ -54,14 +55,14 @@ impl Reconciler {
     }
 
     /// Deletes the objects of the namespace. Returns what is left.
-    async fn delete_content(&self, name: &str) -> Remains {
+    async fn delete_content(&self, client: &Client, name: &str) -> Remains {
         let mut remains = Remains::default();
         let namespaced = schema::resources().iter().filter(|resource| resource.namespaced);
         let deletable = |r: &&schema::Resource| {
             ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v))
         };
         for resource in namespaced.filter(deletable) {
-            if let Err(error) = self.delete_all_of(name, resource, &mut remains).await {
+            if let Err(error) = self.delete_all_of(client, name, resource, &mut remains).await {
                 // A resource that the server does not serve has no objects.
                 if !error.is_not_found() {
                     remains.failures.push(format!("{}: {error}", resource.plural));
@@ -73,6 +74,7 @@ impl Reconciler {
 
     async fn delete_all_of(
         &self,
+        client: &Client,
         namespace: &str,
         resource: &schema::Resource,
         remains: &mut Remains,
@@ -84,7 +86,7 @@ impl Reconciler {
             plural: resource.plural.to_owned(),
             namespace: Some(namespace.to_owned()),
         };
-        let objects = Dynamic::new(self.client.clone(), collection);
+        let objects = Dynamic::new(client.clone(), collection);
         // Most resources have no objects in a namespace: list before deleting.
         let first = ListParams { limit: Some(1), ..ListParams::default() };
         if items(&objects.list(&first).await?).is_empty() {
@@ -105,12 +107,12 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn finalize(&self, namespace: &Namespace) -> Result<(), ReconcileError> {
+    async fn finalize(&self, client: &Client, namespace: &Namespace) -> Result<(), ReconcileError> {
         let names = self.informers.names;
         let name = &namespace.metadata().name;
         let body = to_json_value(namespace, names)
             .map_err(|error| ReconcileError::Encode(format!("namespace {name}"), error))?;
-        let objects = Dynamic::new(self.client.clone(), Collection::of::<Namespace>(names, None));
+        let objects = Dynamic::new(client.clone(), Collection::of::<Namespace>(names, None));
         match objects.update(name, Some("finalize"), &body, &WriteParams::default()).await {
             Err(error) if error.is_not_found() => Ok(()),
             other => Ok(other.map(drop)?),

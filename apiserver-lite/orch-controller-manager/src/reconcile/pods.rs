@@ -52,7 +52,14 @@ impl Reconciler {
             None => match self.missing_since(name) {
                 missing if missing < QUARANTINE => PodNode::Missing(missing),
                 // The cache may be stale, and a deletion cannot be undone: read the node from the server.
-                _ if self.client.all::<Node>().find(name).await?.is_some() => {
+                _ if self
+                    .accounts
+                    .of_controller(reconcile_key.controller())
+                    .all::<Node>()
+                    .find(name)
+                    .await?
+                    .is_some() =>
+                {
                     lock(&self.state.vanished).remove(name);
                     PodNode::Missing(Duration::ZERO)
                 }

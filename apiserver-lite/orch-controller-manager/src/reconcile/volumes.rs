@@ -14,7 +14,7 @@ use apiserver_controllers::volumes::{
 };
 use proto_api::Quantity;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use proto_client::{ListParams, ObjectKey};
+use proto_client::{Client, ListParams, ObjectKey};
 
 use super::{REQUEUE, ReconcileError, Reconciler, lock};
 use crate::keys::{ReconcileKey, users};
@@ -28,14 +28,17 @@ impl Reconciler {
         &self,
         reconcile_key: &ReconcileKey,
     ) -> Result<Option<Duration>, ReconcileError> {
+        let client = self.accounts.of_controller(reconcile_key.controller());
         let plan = match reconcile_key {
-            ReconcileKey::Claim(key) => match self.plan_claim(key).await? {
+            ReconcileKey::Claim(key) => match self.plan_claim(client, key).await? {
                 Some(plan) => plan,
                 None => return Ok(Some(REQUEUE)),
             },
-            ReconcileKey::Volume(name) => self.plan_volume(name).await?,
-            ReconcileKey::ClaimProtection(key) => self.plan_claim_protection(key).await?,
-            ReconcileKey::VolumeProtection(name) => self.plan_volume_protection(name).await?,
+            ReconcileKey::Volume(name) => self.plan_volume(client, name).await?,
+            ReconcileKey::ClaimProtection(key) => self.plan_claim_protection(client, key).await?,
+            ReconcileKey::VolumeProtection(name) => {
+                self.plan_volume_protection(client, name).await?
+            }
             ReconcileKey::EphemeralClaims(pod) => self.plan_ephemeral_claims(pod),
             ReconcileKey::Attachments(node) => self.plan_attachments(node),
             ReconcileKey::Expand(key) => self.plan_expand(key),
@@ -45,7 +48,11 @@ impl Reconciler {
     }
 
     /// `None` if the caches are stale.
-    async fn plan_claim(&self, key: &ObjectKey) -> Result<Option<Plan>, ReconcileError> {
+    async fn plan_claim(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+    ) -> Result<Option<Plan>, ReconcileError> {
         let (informers, annotations) = (&self.informers, &self.annotations);
         let Some(claim) = informers.claims.get(key) else { return Ok(Some(Plan::default())) };
         let named = &claim.spec.volume_name;
@@ -54,7 +61,7 @@ impl Reconciler {
             && !named.is_empty()
             && claim.status.phase != "Lost"
             && shown(named).is_none()
-            && self.client.all::<PersistentVolume>().find(named).await?.is_some()
+            && client.all::<PersistentVolume>().find(named).await?.is_some()
         {
             return Ok(None);
         }
@@ -77,6 +84,7 @@ impl Reconciler {
     /// The claim that a volume refers to, from the cache or the server.
     async fn find_claim(
         &self,
+        client: &Client,
         volume: &PersistentVolume,
     ) -> Result<Option<Arc<PersistentVolumeClaim>>, ReconcileError> {
         let Some(key) = claim_of(volume) else { return Ok(None) };
@@ -86,48 +94,60 @@ impl Reconciler {
         if settled || uid.is_empty() || shown.as_ref().is_some_and(|c| c.metadata.uid == uid) {
             return Ok(shown);
         }
-        let api = self.client.within::<PersistentVolumeClaim>(&key.namespace);
+        let api = client.within::<PersistentVolumeClaim>(&key.namespace);
         Ok(api.find(&key.name).await?.map(Arc::new))
     }
 
-    async fn plan_volume(&self, name: &str) -> Result<Plan, ReconcileError> {
+    async fn plan_volume(&self, client: &Client, name: &str) -> Result<Plan, ReconcileError> {
         let Some(found) = self.informers.volumes.get(&ObjectKey::new("", name)) else {
             return Ok(Plan::default());
         };
-        let claim = self.find_claim(&found).await?;
+        let claim = self.find_claim(client, &found).await?;
         Ok(volume::plan(self.informers.names, &self.annotations, &found, claim.as_deref()))
     }
 
-    async fn plan_volume_protection(&self, name: &str) -> Result<Plan, ReconcileError> {
+    async fn plan_volume_protection(
+        &self,
+        client: &Client,
+        name: &str,
+    ) -> Result<Plan, ReconcileError> {
         let Some(volume) = self.informers.volumes.get(&ObjectKey::new("", name)) else {
             return Ok(Plan::default());
         };
         let claim =
             if protection::has_finalizer(&volume.metadata, &self.annotations.volume_protection) {
-                self.find_claim(&volume).await?
+                self.find_claim(client, &volume).await?
             } else {
                 None
             };
         Ok(protection::plan_volume(&self.annotations, &volume, claim.as_deref()))
     }
 
-    async fn plan_claim_protection(&self, key: &ObjectKey) -> Result<Plan, ReconcileError> {
+    async fn plan_claim_protection(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+    ) -> Result<Plan, ReconcileError> {
         let Some(claim) = self.informers.claims.get(key) else { return Ok(Plan::default()) };
         let used = if protection::has_finalizer(&claim.metadata, &self.annotations.claim_protection)
         {
-            self.is_used(&claim).await?
+            self.is_used(client, &claim).await?
         } else {
             false
         };
         Ok(protection::plan_claim(&self.annotations, &claim, used))
     }
 
-    async fn is_used(&self, claim: &PersistentVolumeClaim) -> Result<bool, ReconcileError> {
+    async fn is_used(
+        &self,
+        client: &Client,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<bool, ReconcileError> {
         let namespace = &claim.metadata.namespace;
         if self.informers.pods.within(namespace).iter().any(|pod| protection::uses(pod, claim)) {
             return Ok(true);
         }
-        let pods = self.client.within::<Pod>(namespace).list(&ListParams::default()).await?;
+        let pods = client.within::<Pod>(namespace).list(&ListParams::default()).await?;
         Ok(pods.items.iter().any(|pod| protection::uses(pod, claim)))
     }
 

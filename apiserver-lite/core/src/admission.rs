@@ -55,7 +55,7 @@ pub async fn admit(
     {
         storage::admit_update(call, object, old)?;
     }
-    grants::admit(call, object, old)
+    grants::admit(call, object, old).await
 }
 
 /// Runs the steps for deletions.

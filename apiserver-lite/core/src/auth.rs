@@ -1,48 +1,39 @@
 //! Authentication and authorization of requests.
 
-mod authorize;
 mod bootstrap_token;
-mod certificate;
 mod impersonate;
-mod limits;
 mod node;
 mod pod_references;
 mod rbac;
 mod service_account;
 mod settings;
-mod static_token;
 mod store_index;
-mod user;
 
 use std::sync::Arc;
 
+use apiserver_auth::{ClientCertificate, Oidc, RequestHeaders, StaticTokens, TokenWebhook, User};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use proto_api::names::Names;
+use proto_daemon::exit::chain;
 
 pub use apiserver_token::{KeyError, PublicKey, SigningKey};
-pub use authorize::{
-    AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Chain, Decision, Masters,
-    Subject, UserRules,
-};
-pub use certificate::ClientCertificate;
 pub use impersonate::effective as effective_user;
-pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
 pub use node::{NodeAuthorizer, NodeAuthorizerError};
 pub use pod_references::{Referenced, claim_names, refers_to_any};
 pub use rbac::{ClusterPolicy, Rbac};
 pub use service_account::{BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest};
 pub use settings::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
-pub use static_token::{StaticTokens, TokenFileError};
 pub use store_index::IndexError;
-pub use user::{AUTHENTICATED, MASTERS, User};
 
 use crate::record::StoredObject;
 use crate::status::ApiError;
 
-/// The authenticators, consulted in Kubernetes' order: client certificate, then tokens. The first one that authenticates a user
-/// decides. A refused credential is not treated as anonymous.
+/// The authenticators, consulted in Kubernetes' order: authenticating proxy, client certificate, then tokens. The first one that authenticates
+/// a user decides. A refused credential is not treated as anonymous.
 pub struct Authenticators {
+    /// Users named by an authenticating proxy.
+    pub request_headers: Option<RequestHeaders>,
     /// Users by static token.
     pub static_tokens: StaticTokens,
     /// Whether bootstrap tokens authenticate.
@@ -51,10 +42,23 @@ pub struct Authenticators {
     pub anonymous: Anonymous,
     /// Issues and verifies service account tokens.
     pub tokens: Arc<TokenIssuer>,
+    /// ID tokens of an identity provider.
+    pub oidc: Option<Oidc>,
+    /// Tokens that a remote service knows.
+    pub token_webhook: Option<TokenWebhook>,
+}
+
+/// What the connection of a request says of its client.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientConnection<'a> {
+    /// The certificate that the client has shown.
+    pub certificate: Option<&'a ClientCertificate>,
+    /// Whether the client is an authenticating proxy by its certificate.
+    pub is_proxy: bool,
 }
 
 /// The objects that tokens refer to.
-pub trait ObjectLookup {
+pub trait ObjectLookup: Sync {
     /// The naming profile.
     fn names(&self) -> &'static Names;
 
@@ -69,17 +73,23 @@ pub trait ObjectLookup {
 }
 
 impl Authenticators {
-    /// Authenticates a request by its client certificate and headers.
+    /// Authenticates a request by its connection and headers.
     ///
     /// # Errors
     /// 401 for invalid credentials, or none where anonymous requests are not served. It contains the reason if the only credential
     /// was a client certificate.
-    pub fn authenticate(
+    pub async fn authenticate(
         &self,
         objects: &dyn ObjectLookup,
-        certificate: Option<&ClientCertificate>,
+        client: ClientConnection<'_>,
         headers: &HeaderMap,
     ) -> Result<User, ApiError> {
+        if client.is_proxy
+            && let Some(user) = self.request_headers.as_ref().and_then(|all| all.user(headers))
+        {
+            return Ok(user);
+        }
+        let certificate = client.certificate;
         let certificate_user = certificate.map(|certificate| certificate.user(crate::times::now()));
         if let Some(Ok(user)) = certificate_user {
             return Ok(user.clone());
@@ -88,6 +98,7 @@ impl Authenticators {
             let audiences = self.tokens.audiences();
             return self
                 .token_user(objects, token, audiences)
+                .await
                 .map(|(user, _)| user)
                 .ok_or_else(ApiError::unauthorized);
         }
@@ -101,8 +112,7 @@ impl Authenticators {
     }
 
     /// The user of a token, and those of `audiences` that the token is meant for.
-    #[must_use]
-    pub fn token_user(
+    pub async fn token_user(
         &self,
         objects: &dyn ObjectLookup,
         token: &str,
@@ -117,9 +127,24 @@ impl Authenticators {
             return Some((user, audiences.to_vec()));
         }
         match self.tokens.authenticate(objects, token, audiences) {
-            Ok(found) => Some(found),
-            Err(reason) => {
-                tracing::debug!(%reason, "bearer token refused");
+            Ok(found) => return Some(found),
+            Err(reason) => tracing::debug!(%reason, "bearer token is not a service account's"),
+        }
+        if let Some(oidc) = &self.oidc {
+            match oidc.user(token, crate::times::now()).await {
+                Ok(Some(user)) => return Some((user, audiences.to_vec())),
+                Ok(None) => {}
+                Err(error) => {
+                    let reason = chain(&error);
+                    tracing::info!(reason, "ID token refused");
+                }
+            }
+        }
+        match self.token_webhook.as_ref()?.user(token, audiences).await {
+            Ok(found) => found,
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::warn!(reason, "the token webhook gives no answer");
                 None
             }
         }

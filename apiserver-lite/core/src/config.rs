@@ -9,6 +9,9 @@ use proto_api::names::Names;
 
 pub use crate::auth::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
 use crate::services::PortRange;
+use apiserver_auth::{
+    AccessWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
+};
 
 /// The configuration of one server.
 #[derive(Clone, Debug)]
@@ -47,6 +50,16 @@ pub struct Config {
     pub authorization: Vec<AuthorizationMode>,
     /// Service account tokens.
     pub service_accounts: ServiceAccounts,
+    /// Authenticating proxies.
+    pub request_headers: Option<ProxyAuthority>,
+    /// The identity provider.
+    pub oidc: Option<OidcSettings>,
+    /// The service that knows bearer tokens.
+    pub token_webhook: Option<TokenWebhookSettings>,
+    /// The service of the authorization module `Webhook`.
+    pub access_webhook: Option<AccessWebhookSettings>,
+    /// The policy file of the authorization module `ABAC`.
+    pub policy_file: Option<PathBuf>,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Address ranges of Services, the default IP family first.
@@ -90,6 +103,19 @@ pub enum AuthorizationMode {
     Node,
     /// Allows what roles and bindings allow.
     Rbac,
+    /// Allows what a policy file allows.
+    Abac,
+    /// Asks a remote service.
+    Webhook,
+}
+
+/// Who is an authenticating proxy, and how it names users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyAuthority {
+    /// The authority of the proxies' client certificates.
+    pub ca_file: PathBuf,
+    /// Their names, and the headers.
+    pub headers: RequestHeaderSettings,
 }
 
 /// Whether privileged containers are admitted.
@@ -156,6 +182,11 @@ impl Config {
                 lookup: TokenLookup::Checked,
                 expiration_max: None,
             },
+            request_headers: None,
+            oidc: None,
+            token_webhook: None,
+            access_webhook: None,
+            policy_file: None,
             node_client: NodeClient::default(),
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
             node_ports: PortRange::default(),

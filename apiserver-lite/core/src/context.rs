@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use apiserver_schema::{Kind, Object};
 
-use crate::auth::User;
 use crate::key;
 use crate::options::{self, Effects};
 use crate::record::StoredObject;
 use crate::request::{Accepted, Query, RequestInfo};
 use crate::server::Server;
 use crate::status::{About, ApiError};
+use apiserver_auth::User;
 
 /// An authorized request to a resource.
 pub struct RequestContext<'a> {

@@ -6,13 +6,13 @@ pub mod pods;
 use apiserver_schema::update::{Subresource, prepare_for_create};
 use apiserver_schema::{Kind, Map, Object, Value};
 
-use crate::auth::User;
 use crate::context::{RequestContext, about_kind};
 use crate::options::GRACE_SECS_MAX;
 use crate::server::Server;
 use crate::services::{self, Reservation};
 use crate::status::ApiError;
 use crate::times::{now, timestamp};
+use apiserver_auth::User;
 
 /// Sets the fields of a new object that the server decides. Runs after admission and before validation.
 pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {

@@ -4,8 +4,8 @@
 mod accepted;
 mod query;
 
-use crate::auth::Subject;
 use crate::status::About;
+use apiserver_auth::Subject;
 
 pub use accepted::{Accepted, Encoding, MetaVersion, Representation};
 pub use query::Query;

@@ -6,12 +6,13 @@ use apiserver_schema::{Engine, Kind};
 use apiserver_store::{Snapshot, Store};
 use proto_api::names::Names;
 
-use crate::auth::{Authenticators, Authorizer, ClusterPolicy, ObjectLookup};
+use crate::auth::{Authenticators, ClusterPolicy, ObjectLookup};
 use crate::config::Config;
 use crate::key;
 use crate::record::StoredObject;
 use crate::services::ServiceAllocations;
 use crate::status::ApiError;
+use apiserver_auth::Chain;
 
 /// The shared state of a server.
 pub struct Server {
@@ -26,7 +27,7 @@ pub struct Server {
     /// Authenticates requests.
     pub authenticators: Authenticators,
     /// Authorizes requests.
-    pub authorizer: Box<dyn Authorizer>,
+    pub authorizer: Chain,
     /// Roles and bindings; also of a server whose modules do not decide by them, for what users may grant.
     pub policy: Arc<ClusterPolicy>,
     /// Allocated addresses and node ports of Services.
@@ -98,7 +99,8 @@ impl Server {
     pub(crate) fn for_tests(names: &'static Names) -> Self {
         use apiserver_store::{Identity, Medium, StoreConfig};
 
-        use crate::auth::{AlwaysAllow, SigningKey, StaticTokens, TokenIssuer};
+        use crate::auth::{SigningKey, TokenIssuer};
+        use apiserver_auth::{AlwaysAllow, StaticTokens};
 
         let config = Config::for_tests(names);
         let identity = Identity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() };
@@ -117,8 +119,11 @@ impl Server {
                 bootstrap_tokens: config.bootstrap_tokens,
                 anonymous: config.anonymous,
                 tokens: Arc::new(tokens),
+                request_headers: None,
+                oidc: None,
+                token_webhook: None,
             },
-            authorizer: Box::new(AlwaysAllow),
+            authorizer: Chain(vec![AlwaysAllow.into()]),
             allocations: Arc::new(Mutex::new(allocations)),
             config,
         }

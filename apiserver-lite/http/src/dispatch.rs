@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_core::auth::User;
+use apiserver_auth::User;
 use apiserver_core::context::RequestContext;
 use apiserver_core::options::DeleteOptions;
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
@@ -152,7 +152,7 @@ async fn create(
         ("bindings", "") | ("pods", "binding") => binding::create(call, &bytes, format).await,
         ("pods", "eviction") => eviction::create(call, &bytes, format).await,
         ("serviceaccounts", "token") => token::create(call, &bytes, format),
-        (_, "") if reviews::is_review(&call.kind) => reviews::create(call, &bytes, format),
+        (_, "") if reviews::is_review(&call.kind) => reviews::create(call, &bytes, format).await,
         (_, "") if call.request.name.is_empty() => verbs::create(call, bytes, format).await,
         _ => Err(ApiError::method_not_allowed()),
     }

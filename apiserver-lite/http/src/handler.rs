@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use apiserver_core::auth::is_health;
-use apiserver_core::auth::{
-    Attributes, ClientCertificate, Decision, Subject, User, effective_user,
-};
+use apiserver_auth::{Attributes, ClientCertificate, Decision, Subject, User, is_health};
+use apiserver_core::auth::{ClientConnection, effective_user};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
+use apiserver_core::times::now;
 use apiserver_core::verbs::{VerbOutput, VerbResponse, about_deleted};
 use bytes::Bytes;
 use http::header::{HeaderName, RETRY_AFTER, WARNING};
@@ -29,8 +28,10 @@ use crate::server::HttpServer;
 /// The client of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// The verified client certificate, if the client presented one.
+    /// The client certificate, if the client presented one.
     pub certificate: Option<Arc<ClientCertificate>>,
+    /// The certificate of an authenticating proxy, if the client is one.
+    pub proxy: Option<Arc<ClientCertificate>>,
     /// The connection, for its admission state; unset in tests.
     pub connection: Option<Connection>,
 }
@@ -133,7 +134,7 @@ struct ParsedRequest<'a> {
 async fn authenticate_and_serve(
     server: &Arc<HttpServer>,
     peer: &Peer,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, accepted } = parsed;
@@ -143,20 +144,25 @@ async fn authenticate_and_serve(
         // Health checks need no credentials: a kubelet or init system that restarts the server has none.
         return discovery::serve(server, &request, path).await;
     }
-    let requester = server.core.authenticators.authenticate(
-        &*server.core,
-        peer.certificate.as_deref(),
-        request.headers(),
-    )?;
-    let authenticated = requester.is_in(apiserver_core::auth::AUTHENTICATED);
+    let proxy = peer.proxy.as_deref();
+    let client = ClientConnection {
+        certificate: peer.certificate.as_deref(),
+        is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
+    };
+    let authenticators = &server.core.authenticators;
+    let requester = authenticators.authenticate(&*server.core, client, request.headers()).await?;
+    if let Some(named) = &authenticators.request_headers {
+        named.strip(request.headers_mut());
+    }
+    let authenticated = requester.is_in(apiserver_auth::AUTHENTICATED);
     if authenticated {
         peer.connection.iter().for_each(Connection::authenticated);
     }
     let group = server.core.names.group("authentication");
     let user =
-        effective_user(server.core.authorizer.as_ref(), requester, request.headers(), &group)?;
+        effective_user(&server.core.authorizer, requester, request.headers(), &group).await?;
     let permit = server.overload.admit(kind, &user)?;
-    authorize(server, &user, request.method(), target, query)?;
+    authorize(server, &user, request.method(), target, query).await?;
     if authenticated || matches!(target, Target::Resource(_)) {
         peer.connection.iter().for_each(Connection::authorized);
     }
@@ -171,7 +177,7 @@ async fn authenticate_and_serve(
     Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
 }
 
-fn authorize(
+async fn authorize(
     server: &HttpServer,
     user: &User,
     method: &Method,
@@ -188,9 +194,12 @@ fn authorize(
         Target::Resource(r) => (r.verb.as_str(), r.subject_named(selected.as_deref())),
     };
     let attributes = Attributes { user, verb, subject };
-    let authorization = server.core.authorizer.authorize(&attributes);
+    let authorization = server.core.authorizer.authorize(&attributes).await;
     if authorization.decision == Decision::Allow {
         return Ok(());
+    }
+    if !authorization.error.is_empty() {
+        return Err(ApiError::internal(authorization.error));
     }
     let text = attributes.denial(&authorization.reason);
     Err(match target {

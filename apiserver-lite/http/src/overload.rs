@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apiserver_core::auth::User;
+use apiserver_auth::User;
 use apiserver_core::status::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -79,7 +79,7 @@ impl Overload {
     /// # Errors
     /// 429 when the limit of the class or the user is reached.
     pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
-        let is_master = user.is_in(apiserver_core::auth::MASTERS);
+        let is_master = user.is_in(apiserver_auth::MASTERS);
         let (class, free, of_user_max) = match kind {
             RequestKind::LongRunning => (RequestClass::Streams, &self.streams, STREAMS_OF_USER_MAX),
             RequestKind::ReadOnly => {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_core::auth::ClientCertificate;
+use apiserver_auth::ClientCertificate;
+use apiserver_core::times::now;
 use proto_daemon::connections::admission::Bounds;
 use proto_daemon::connections::{Connection, ConnectionError, Connections, Limits};
 use proto_daemon::drain::DrainWatch;
@@ -28,11 +29,22 @@ const LIMITS: Limits = Limits {
     streams: 1024,
 };
 
+/// How connections are secured, and whose client certificates count.
+#[derive(Clone)]
+pub struct ServingTls {
+    /// Does the handshake. It asks for a certificate and accepts any.
+    pub acceptor: TlsAcceptor,
+    /// Verifies certificates of users.
+    pub clients: Option<Arc<ClientTrust>>,
+    /// Verifies certificates of authenticating proxies.
+    pub proxies: Option<Arc<ClientTrust>>,
+}
+
 /// Serves `listener` until `until` requests a drain; then closes it and waits for the open connections.
 pub async fn serve(
     server: Arc<HttpServer>,
     listener: TcpListener,
-    (tls, trust): (TlsAcceptor, Option<Arc<ClientTrust>>),
+    tls: ServingTls,
     until: DrainWatch,
 ) {
     let connections = Connections::new(LIMITS, Some(server.metrics.connections_closed.clone()));
@@ -45,7 +57,7 @@ pub async fn serve(
         };
         let address = connection.address();
         let (server, until) = (server.clone(), until.clone());
-        let tls = (tls.clone(), trust.clone());
+        let tls = tls.clone();
         serving.spawn(async move {
             match isolate(serve_connection(server, socket, connection, tls, until)).await {
                 Ok(Ok(())) => {}
@@ -64,32 +76,47 @@ async fn serve_connection(
     server: Arc<HttpServer>,
     socket: TcpStream,
     connection: Connection,
-    (tls, trust): (TlsAcceptor, Option<Arc<ClientTrust>>),
+    tls: ServingTls,
     until: DrainWatch,
 ) -> Result<(), ConnectionError> {
-    let Some(stream) = connection.handshake(tls.accept(socket)).await else { return Ok(()) };
-    let peer = peer(&stream, trust.as_deref(), &connection);
+    let Some(stream) = connection.handshake(tls.acceptor.accept(socket)).await else {
+        return Ok(());
+    };
+    let peer = peer(&server, &stream, &tls, &connection);
     let handler = move |request| handle(server.clone(), peer.clone(), request);
     connection.serve(stream, handler, until.asked()).await
 }
 
 /// Verifies the client certificate once per connection; the handshake only proved that the client holds its key.
 fn peer(
+    server: &HttpServer,
     stream: &TlsStream<TcpStream>,
-    trust: Option<&ClientTrust>,
+    tls: &ServingTls,
     connection: &Connection,
 ) -> Peer {
     let (_, session) = stream.get_ref();
-    let chain = session.peer_certificates().filter(|chain| !chain.is_empty());
-    let certificate = chain.zip(trust).map(|(chain, trust)| match trust.check(chain) {
-        Ok(()) => {
-            connection.authenticated();
-            ClientCertificate::read(&chain[0])
-        }
+    let unknown = || Peer { connection: Some(connection.clone()), ..Peer::default() };
+    let Some(chain) = session.peer_certificates().filter(|chain| !chain.is_empty()) else {
+        return unknown();
+    };
+    let headers = server.core.authenticators.request_headers.as_ref();
+    let proxy = tls.proxies.as_ref().zip(headers).and_then(|(trust, headers)| {
+        trust.check(chain).ok()?;
+        let shown = ClientCertificate::read(&chain[0]);
+        let allowed = shown.user(now()).is_ok_and(|user| headers.allows(&user.name));
+        allowed.then(|| Arc::new(shown))
+    });
+    let certificate = tls.clients.as_ref().map(|trust| match trust.check(chain) {
+        Ok(()) => ClientCertificate::read(&chain[0]),
         Err(error) => {
-            tracing::info!(%error, "client certificate refused");
+            if proxy.is_none() {
+                tracing::info!(%error, "client certificate refused");
+            }
             ClientCertificate::Invalid(error.to_string())
         }
     });
-    Peer { certificate: certificate.map(Arc::new), connection: Some(connection.clone()) }
+    if proxy.is_some() || matches!(certificate, Some(ClientCertificate::User { .. })) {
+        connection.authenticated();
+    }
+    Peer { certificate: certificate.map(Arc::new), proxy, ..unknown() }
 }

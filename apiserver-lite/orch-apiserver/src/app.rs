@@ -5,10 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use apiserver_auth::{
+    Abac, AbacError, AccessWebhook, AlwaysAllow, AlwaysDeny, AnonymousLimit, Chain, Masters,
+    Module, NodeLimit, Oidc, OidcError, RequestHeaders, StaticTokens, TokenFileError, TokenWebhook,
+    WebhookError,
+};
 use apiserver_core::auth::{
-    AlwaysAllow, AlwaysDeny, AnonymousLimit, Authenticators, Authorizer, Chain, ClusterPolicy,
-    IndexError, KeyError, Masters, NodeAuthorizer, NodeAuthorizerError, NodeLimit, PublicKey, Rbac,
-    SigningKey, StaticTokens, TokenFileError, TokenIssuer,
+    Authenticators, ClusterPolicy, IndexError, KeyError, NodeAuthorizer, NodeAuthorizerError,
+    PublicKey, Rbac, SigningKey, TokenIssuer,
 };
 use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
@@ -18,7 +22,7 @@ use apiserver_core::server::Server;
 use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
 use apiserver_core::times::now;
 use apiserver_http::Metrics;
-use apiserver_http::{HttpServer, NodeProxyError, Overload, WatchBatches, serve};
+use apiserver_http::{HttpServer, NodeProxyError, Overload, ServingTls, WatchBatches, serve};
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, OpenError, Range, Store, StoreConfig};
 use proto_api::names::Profile;
@@ -29,9 +33,7 @@ use proto_daemon::metrics::BuildInfo;
 use proto_daemon::private_files;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
-use proto_daemon::tls::ClientTrust;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::bootstrap::{self, BootstrapError};
 use crate::kubeconfig;
@@ -60,6 +62,24 @@ pub enum BuildError {
         #[source]
         source: KeyError,
     },
+    /// An authorization module lacks its file.
+    #[error("--authorization-mode={0} needs {1}")]
+    Module(&'static str, &'static str),
+    /// The policy file of the module `ABAC` is unusable.
+    #[error("policy file {path}")]
+    PolicyFile {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        #[source]
+        source: AbacError,
+    },
+    /// The identity provider's settings are unusable.
+    #[error(transparent)]
+    Oidc(#[from] OidcError),
+    /// The client configuration of a webhook is unusable.
+    #[error(transparent)]
+    Webhook(#[from] WebhookError),
     /// The static token file is unusable.
     #[error("cannot use the static tokens")]
     Tokens(#[source] TokenFileError),
@@ -123,8 +143,7 @@ pub struct BoundServer {
     server: Arc<HttpServer>,
     listener: TcpListener,
     address: SocketAddr,
-    tls: TlsAcceptor,
-    trust: Option<Arc<ClientTrust>>,
+    tls: ServingTls,
     kubeconfig: String,
 }
 
@@ -152,7 +171,7 @@ impl BoundServer {
         let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
         let about_to_stop = self.server.about_to_stop.clone();
         let drain = Drain::default();
-        let serving = serve(self.server, self.listener, (self.tls, self.trust), drain.watch());
+        let serving = serve(self.server, self.listener, self.tls, drain.watch());
         let stopping = async {
             until.asked().await;
             about_to_stop.cancel();
@@ -191,7 +210,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
-    let (acceptor, trust) = tls::acceptor(&provider, &config, pki.as_ref())?;
+    let tls = tls::serving(&provider, &config, pki.as_ref())?;
     let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
     let tokens = Arc::new(token_issuer(&config, given_key, verifying, pki.as_ref())?);
     let authenticators = Authenticators {
@@ -199,6 +218,13 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         bootstrap_tokens: config.bootstrap_tokens,
         anonymous: config.anonymous,
         tokens,
+        request_headers: config.request_headers.clone().map(|of| RequestHeaders(of.headers)),
+        oidc: config.oidc.clone().map(|settings| Oidc::new(settings, names)).transpose()?,
+        token_webhook: config
+            .token_webhook
+            .as_ref()
+            .map(|settings| TokenWebhook::new(settings, names))
+            .transpose()?,
     };
     let engine = Engine::new(names);
     let store = open_store(&engine, &config)?;
@@ -237,7 +263,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     {
         crate::pki::write(path, &kubeconfig)?;
     }
-    Ok(BoundServer { server, listener, address, tls: acceptor, trust, kubeconfig })
+    Ok(BoundServer { server, listener, address, tls, kubeconfig })
 }
 
 /// The server's own CA and certificates; `None` when all of them are configured.
@@ -318,28 +344,44 @@ fn authorizer(
     engine: &Engine,
     store: &Store<StoredObject>,
     policy: &Arc<ClusterPolicy>,
-) -> Result<Box<dyn Authorizer>, NodeAuthorizerError> {
-    let module = |mode: &AuthorizationMode| -> Result<Box<dyn Authorizer>, NodeAuthorizerError> {
+) -> Result<Chain, BuildError> {
+    let module = |mode: &AuthorizationMode| -> Result<Module, BuildError> {
         Ok(match mode {
-            AuthorizationMode::AlwaysAllow => Box::new(AlwaysAllow),
-            AuthorizationMode::AlwaysDeny => Box::new(AlwaysDeny),
-            AuthorizationMode::Node => Box::new(NodeAuthorizer::new(store, engine, config.names)?),
-            AuthorizationMode::Rbac => Box::new(Rbac(policy.clone())),
+            AuthorizationMode::AlwaysAllow => AlwaysAllow.into(),
+            AuthorizationMode::AlwaysDeny => AlwaysDeny.into(),
+            AuthorizationMode::Node => NodeAuthorizer::new(store, engine, config.names)?.into(),
+            AuthorizationMode::Rbac => Rbac(policy.clone()).into(),
+            AuthorizationMode::Abac => abac(config)?.into(),
+            AuthorizationMode::Webhook => {
+                let missing =
+                    || BuildError::Module("Webhook", "--authorization-webhook-config-file");
+                let settings = config.access_webhook.clone().ok_or_else(missing)?;
+                Module::Webhook(AccessWebhook::new(settings, config.names)?)
+            }
         })
     };
-    let mut modules: Vec<Box<dyn Authorizer>> = vec![Box::new(Masters)];
+    let mut modules: Vec<Module> = vec![Masters.into()];
     // Where roles do not decide, anonymous clients and kubelets are kept to what Kubernetes' bootstrap roles give them.
     let has = |mode| config.authorization.contains(&mode);
     if has(AuthorizationMode::AlwaysAllow) || !has(AuthorizationMode::Rbac) {
         if config.anonymous != Anonymous::Served(AnonymousAccess::Authorized) {
-            modules.push(Box::new(AnonymousLimit));
+            modules.push(AnonymousLimit.into());
         }
-        modules.push(Box::new(NodeLimit));
+        modules.push(NodeLimit.into());
     }
     for mode in &config.authorization {
         modules.push(module(mode)?);
     }
-    Ok(Box::new(Chain(modules)))
+    Ok(Chain(modules))
+}
+
+fn abac(config: &Config) -> Result<Abac, BuildError> {
+    let missing = || BuildError::Module("ABAC", "--authorization-policy-file");
+    let path = config.policy_file.as_ref().ok_or_else(missing)?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| BuildError::Read { path: path.clone(), source })?;
+    Abac::parse(&text, config.names)
+        .map_err(|source| BuildError::PolicyFile { path: path.clone(), source })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, BuildError> {

@@ -1,5 +1,7 @@
 //! The command line, with kube-apiserver's flag names, and its translation into a [`Config`].
 
+mod external_identity;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +14,8 @@ use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
 use proto_api::Cidr;
 use proto_daemon::flags::CommonFlags;
+
+use external_identity::ExternalIdentityFlags;
 
 /// The API server: REST over an embedded durable store.
 #[derive(Parser, Clone, Debug)]
@@ -128,6 +132,12 @@ pub struct IdentityFlags {
     /// Key of the client certificate for kubelets.
     #[arg(long, alias = "orchlet-client-key", value_name = "FILE")]
     kubelet_client_key: Option<PathBuf>,
+    /// Identity provider, remote services and authenticating proxies.
+    #[command(flatten)]
+    external: ExternalIdentityFlags,
+    /// Policy file of the module ABAC: one policy a line, JSON.
+    #[arg(long, value_name = "FILE")]
+    authorization_policy_file: Option<PathBuf>,
     /// CA file that verifies kubelets' serving certificates; they are not verified without it.
     #[arg(long, alias = "orchlet-certificate-authority", value_name = "FILE")]
     kubelet_certificate_authority: Option<PathBuf>,
@@ -174,6 +184,10 @@ enum Mode {
     Node,
     #[value(name = "RBAC")]
     Rbac,
+    #[value(name = "ABAC")]
+    Abac,
+    #[value(name = "Webhook")]
+    Webhook,
 }
 
 impl Flags {
@@ -228,6 +242,11 @@ impl Flags {
                 },
                 expiration_max: identity.service_account_max_token_expiration,
             },
+            request_headers: identity.external.request_headers(),
+            oidc: identity.external.oidc(),
+            token_webhook: identity.external.token_webhook(),
+            access_webhook: identity.external.access_webhook(),
+            policy_file: identity.authorization_policy_file,
             node_client: NodeClient {
                 credentials: pair(identity.kubelet_client_certificate, identity.kubelet_client_key),
                 authority: identity.kubelet_certificate_authority,
@@ -265,6 +284,8 @@ impl Mode {
             Self::AlwaysDeny => AuthorizationMode::AlwaysDeny,
             Self::Node => AuthorizationMode::Node,
             Self::Rbac => AuthorizationMode::Rbac,
+            Self::Abac => AuthorizationMode::Abac,
+            Self::Webhook => AuthorizationMode::Webhook,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apiserver_core::config::{Config, Credentials};
-use apiserver_http::{NodeProxy, NodeProxyError};
+use apiserver_http::{NodeProxy, NodeProxyError, ServingTls};
 use proto_daemon::tls::{self, ClientTrust};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
@@ -55,15 +55,15 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The TLS acceptor of the listener, and the verifier of client certificates if a client CA is configured or generated.
+/// The TLS of the listener, with the verifiers of client certificates that are configured or generated.
 ///
 /// # Errors
 /// [`TlsError`] naming the file or certificate.
-pub fn acceptor(
+pub fn serving(
     provider: &Arc<CryptoProvider>,
     config: &Config,
     pki: Option<&Pki>,
-) -> Result<(TlsAcceptor, Option<Arc<ClientTrust>>), TlsError> {
+) -> Result<ServingTls, TlsError> {
     let (chain, key) = match (&config.serving, pki) {
         (Some(files), _) => from_files(files)?,
         (None, Some(pki)) => from_text(&pki.serving)?,
@@ -76,23 +76,31 @@ pub fn acceptor(
     if let Some(pki) = pki {
         add_text_roots(&mut roots, &pki.ca)?;
     }
+    let mut proxy_roots = RootCertStore::empty();
+    if let Some(proxies) = &config.request_headers {
+        add_roots(&mut proxy_roots, &proxies.ca_file)?;
+    }
+    // The handshake names all authorities: a client may have certificates of several.
+    let mut all = roots.clone();
+    all.extend(proxy_roots.roots.iter().cloned());
+    let trust = |roots: RootCertStore| -> Result<Option<Arc<ClientTrust>>, TlsError> {
+        if roots.is_empty() {
+            return Ok(None);
+        }
+        let trust = ClientTrust::new(provider.clone(), roots).map_err(TlsError::Authority)?;
+        Ok(Some(Arc::new(trust)))
+    };
     let certificate = |source| TlsError::Certificate { what: "the server", source };
     let builder = ServerConfig::builder_with_provider(provider.clone());
     let builder = builder.with_safe_default_protocol_versions().map_err(certificate)?;
-    let trust = match roots.is_empty() {
-        true => None,
-        false => {
-            let trust = ClientTrust::new(provider.clone(), roots).map_err(TlsError::Authority)?;
-            Some(Arc::new(trust))
-        }
-    };
-    let builder = match &trust {
+    let builder = match trust(all)? {
         None => builder.with_no_client_auth(),
-        Some(trust) => builder.with_client_cert_verifier(trust.clone()),
+        Some(trust) => builder.with_client_cert_verifier(trust),
     };
     let mut tls = builder.with_single_cert(chain, key).map_err(certificate)?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((TlsAcceptor::from(Arc::new(tls)), trust))
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    Ok(ServingTls { acceptor, clients: trust(roots)?, proxies: trust(proxy_roots)? })
 }
 
 /// The client for connections to kubelets: with the configured client certificate, else the administrator's.

@@ -61,7 +61,8 @@ pub fn verify<C: DeserializeOwned>(token: &str, keys: &[PublicKey]) -> Result<C,
         serde_json::from_slice(&decode(header)?).map_err(|_| JwtError::Malformed)?;
     let signature = decode(signature)?;
     let fits = |key: &&PublicKey| {
-        key.algorithm() == header.alg && (header.kid.is_empty() || key.id() == header.kid)
+        let named = header.kid.is_empty() || key.id().is_empty() || key.id() == header.kid;
+        key.algorithm() == header.alg && named
     };
     if !keys.iter().filter(fits).any(|key| key.verifies(signed.as_bytes(), &signature)) {
         return Err(JwtError::Signature);

@@ -108,6 +108,26 @@ impl PublicKey {
         }
     }
 
+    /// The key of a JSON Web Key for signatures; `None` for one of another type, curve or algorithm, or with another use.
+    #[must_use]
+    pub fn from_jwk(jwk: &Value) -> Option<Self> {
+        let text = |field: &str| jwk.get(field).and_then(Value::as_str);
+        let bytes = |field: &str| URL_SAFE_NO_PAD.decode(text(field)?.trim_end_matches('=')).ok();
+        let kind = match (text("kty")?, text("crv")) {
+            ("RSA", _) => {
+                PublicKind::Rsa { n: strip_zero(&bytes("n")?), e: strip_zero(&bytes("e")?) }
+            }
+            ("EC", Some("P-256" | "P-384")) => {
+                let point = [&[4], &*bytes("x")?, &*bytes("y")?].concat();
+                Self::curve_of(&point).ok()?
+            }
+            _ => return None,
+        };
+        let key = Self { id: text("kid").unwrap_or_default().to_owned(), kind };
+        let fits = |field: &str, wanted: &str| text(field).is_none_or(|value| value == wanted);
+        (fits("use", "sig") && fits("alg", key.algorithm())).then_some(key)
+    }
+
     /// The `kid` in token headers: base64url of the SHA-256 of the public key's DER.
     #[must_use]
     pub fn id(&self) -> &str {

@@ -3,13 +3,13 @@
 use apiserver_rbac::{RoleKey, Rule, missing_rules, read_binding, read_rules, rules_text};
 use apiserver_schema::Object;
 
-use crate::auth::{Attributes, Decision, MASTERS, Subject, User};
 use crate::context::RequestContext;
 use crate::status::{About, ApiError};
+use apiserver_auth::{Attributes, Decision, MASTERS, Subject, User};
 
 /// Refuses a role or binding that grants more than the user has, unless the user may `escalate` or `bind`. `old` is the stored
 /// version of an update.
-pub fn admit(
+pub async fn admit(
     call: &RequestContext<'_>,
     object: &Object,
     old: Option<&Object>,
@@ -21,18 +21,18 @@ pub fn admit(
         return Ok(());
     }
     match object.kind.kind {
-        "Role" | "ClusterRole" => admit_role(call, object, old),
-        "RoleBinding" | "ClusterRoleBinding" => admit_binding(call, object),
+        "Role" | "ClusterRole" => admit_role(call, object, old).await,
+        "RoleBinding" | "ClusterRoleBinding" => admit_binding(call, object).await,
         _ => Ok(()),
     }
 }
 
-fn admit_role(
+async fn admit_role(
     call: &RequestContext<'_>,
     role: &Object,
     old: Option<&Object>,
 ) -> Result<(), ApiError> {
-    if is_authorized(call, "escalate", role.kind.plural(), role.namespace(), role.name()) {
+    if is_authorized(call, "escalate", role.kind.plural(), role.namespace(), role.name()).await {
         return Ok(());
     }
     check_rules(call, role, &read_rules(role))?;
@@ -48,10 +48,10 @@ fn admit_role(
     Ok(())
 }
 
-fn admit_binding(call: &RequestContext<'_>, binding: &Object) -> Result<(), ApiError> {
+async fn admit_binding(call: &RequestContext<'_>, binding: &Object) -> Result<(), ApiError> {
     let role = read_binding(binding).role;
     let resource = if role.namespace.is_empty() { "clusterroles" } else { "roles" };
-    if is_authorized(call, "bind", resource, binding.namespace(), &role.name) {
+    if is_authorized(call, "bind", resource, binding.namespace(), &role.name).await {
         return Ok(());
     }
     let rules = call.server.policy.rules(&role).ok_or_else(|| missing_role(call, &role))?;
@@ -76,7 +76,7 @@ fn missing_role(call: &RequestContext<'_>, role: &RoleKey) -> ApiError {
     ApiError::not_found(About { group: &group, kind: resource, name: &role.name })
 }
 
-fn is_authorized(
+async fn is_authorized(
     call: &RequestContext<'_>,
     verb: &str,
     resource: &str,
@@ -93,7 +93,7 @@ fn is_authorized(
         name,
     };
     let attributes = Attributes { user: call.user, verb, subject };
-    call.server.authorizer.authorize(&attributes).decision == Decision::Allow
+    call.server.authorizer.authorize(&attributes).await.decision == Decision::Allow
 }
 
 fn check_rules(

@@ -4,10 +4,11 @@
 
 use apiserver_schema::Object;
 
-use crate::auth::{MASTERS, NODE_USER_PREFIX, Referenced, claim_names, is_node, refers_to_any};
+use crate::auth::{Referenced, claim_names, refers_to_any};
 use crate::context::RequestContext;
 use crate::request::Verb;
 use crate::status::ApiError;
+use apiserver_auth::{MASTERS, NODE_USER_PREFIX, is_node};
 
 /// Refuses a kubelet's create or update of another node's object. `old` is the stored version of an update.
 pub fn admit(

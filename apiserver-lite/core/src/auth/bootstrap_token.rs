@@ -7,9 +7,9 @@ use proto_api::Time;
 use proto_api::names::Names;
 
 use super::ObjectLookup;
-use super::user::User;
 use crate::record::StoredObject;
 use crate::times::now;
+use apiserver_auth::User;
 
 const ID_LEN: usize = 6;
 const SECRET_LEN: usize = 16;

@@ -2,9 +2,9 @@
 
 use http::HeaderMap;
 
-use super::authorize::{Attributes, Authorizer, Decision, Subject};
-use super::user::{UNAUTHENTICATED, User};
 use crate::status::{About, ApiError};
+use apiserver_auth::{Attributes, Chain, Decision, Subject};
+use apiserver_auth::{UNAUTHENTICATED, User};
 use proto_api::uri::decode as decode_percent;
 
 const USER: &str = "impersonate-user";
@@ -16,8 +16,8 @@ const EXTRA: &str = "impersonate-extra-";
 ///
 /// # Errors
 /// 403 when the requester may not impersonate the user, a group, uid or extra; 400 when the headers name those without a user.
-pub fn effective(
-    authorizer: &dyn Authorizer,
+pub async fn effective(
+    authorizer: &Chain,
     requester: User,
     headers: &HeaderMap,
     auth_group: &str,
@@ -53,7 +53,7 @@ pub fn effective(
             name: &name,
         };
         let attributes = Attributes { user: &requester, verb: "impersonate", subject };
-        let authorization = authorizer.authorize(&attributes);
+        let authorization = authorizer.authorize(&attributes).await;
         if authorization.decision != Decision::Allow {
             let about = About { group: &group, kind: resource, name: &name };
             return Err(ApiError::forbidden(about, &attributes.denial(&authorization.reason)));

@@ -9,14 +9,14 @@ use apiserver_schema::{Engine, Kind, Object};
 use apiserver_store::Store;
 use proto_api::names::Names;
 
-use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
-use super::limits::NODE_USER_PREFIX;
 use super::pod_references::{Referenced, claim_names, refers_to, volume_refers_to};
 use super::rbac::access;
 use super::store_index::{IndexError, Indexed, StoreIndex};
-use super::user::User;
 use crate::key;
 use crate::record::StoredObject;
+use apiserver_auth::NODE_USER_PREFIX;
+use apiserver_auth::User;
+use apiserver_auth::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
 
 /// Group of kubelets.
 const NODES: &str = "system:nodes";
@@ -298,10 +298,10 @@ fn node_of(user: &User) -> Option<&str> {
 
 impl Authorizer for NodeAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
-        let none = |reason| Authorization { decision: Decision::NoOpinion, reason };
+        let none = |reason| Authorization::new(Decision::NoOpinion, reason);
         let Some(node) = node_of(attributes.user) else { return none(String::new()) };
         match self.decide(node, attributes) {
-            Ok(()) => Authorization { decision: Decision::Allow, reason: String::new() },
+            Ok(()) => Authorization::new(Decision::Allow, ""),
             Err(reason) => none(reason),
         }
     }

@@ -7,10 +7,10 @@ use apiserver_schema::Object;
 use apiserver_store::Store;
 use proto_api::names::Names;
 
-use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
 use super::store_index::{IndexError, Indexed, StoreIndex};
-use super::user::User;
 use crate::record::StoredObject;
+use apiserver_auth::User;
+use apiserver_auth::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
 
 /// The roles and bindings in the store.
 pub struct ClusterPolicy(StoreIndex<Policy>);
@@ -90,10 +90,8 @@ impl Authorizer for Rbac {
         let decide =
             |policy: &Policy| policy.decide(requester(attributes.user), &access(attributes));
         match self.0.0.read(decide) {
-            RbacDecision::Allowed(reason) => Authorization { decision: Decision::Allow, reason },
-            RbacDecision::NoOpinion(reason) => {
-                Authorization { decision: Decision::NoOpinion, reason }
-            }
+            RbacDecision::Allowed(reason) => Authorization::new(Decision::Allow, reason),
+            RbacDecision::NoOpinion(reason) => Authorization::new(Decision::NoOpinion, reason),
         }
     }
 

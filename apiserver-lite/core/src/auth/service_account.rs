@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use super::ObjectLookup;
 use super::settings::TokenLookup;
-use super::user::User;
 use crate::record::StoredObject;
 use crate::times::now;
+use apiserver_auth::User;
 use proto_api::names::Names;
 
 /// Tolerated clock difference in seconds.

@@ -2,11 +2,11 @@
 
 use apiserver_schema::{Format, Kind, Map, Object, Value};
 
-use crate::auth::{Attributes, Decision, Subject, User, UserRules};
 use crate::context::{RequestContext, about_kind};
 use crate::request::Representation;
 use crate::status::{ApiError, FieldProblem};
 use crate::verbs::{VerbOutput, VerbResponse, decode};
+use apiserver_auth::{Attributes, Decision, Subject, User, UserRules};
 
 /// Whether the kind is a review.
 #[must_use]
@@ -18,7 +18,7 @@ pub fn is_review(kind: &Kind) -> bool {
 ///
 /// # Errors
 /// 400 for an empty review, 406 for a Table: reviews have no rows.
-pub fn create(
+pub async fn create(
     call: &RequestContext<'_>,
     body: &[u8],
     format: Format,
@@ -29,9 +29,9 @@ pub fn create(
     let decoded = decode(call, body, format)?;
     let mut review = decoded.object;
     let status = match call.kind.kind {
-        "TokenReview" => token_review(call, &review)?,
-        "SelfSubjectAccessReview" => access(call, &review, call.user)?,
-        "SubjectAccessReview" => access(call, &review, &named_user(&review)?)?,
+        "TokenReview" => token_review(call, &review).await?,
+        "SelfSubjectAccessReview" => access(call, &review, call.user).await?,
+        "SubjectAccessReview" => access(call, &review, &named_user(&review)?).await?,
         "LocalSubjectAccessReview" => {
             let asked = review.str_at(&["spec", "resourceAttributes", "namespace"]);
             if asked != call.request.namespace {
@@ -39,7 +39,7 @@ pub fn create(
                     "spec.resourceAttributes.namespace must match metadata.namespace",
                 ));
             }
-            access(call, &review, &named_user(&review)?)?
+            access(call, &review, &named_user(&review)?).await?
         }
         "SelfSubjectRulesReview" => rules(call, &review)?,
         _ => return Err(ApiError::no_such_resource()),
@@ -51,7 +51,7 @@ pub fn create(
     })
 }
 
-fn token_review(call: &RequestContext<'_>, review: &Object) -> Result<Map, ApiError> {
+async fn token_review(call: &RequestContext<'_>, review: &Object) -> Result<Map, ApiError> {
     let token = review.str_at(&["spec", "token"]);
     if token.is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
@@ -64,7 +64,7 @@ fn token_review(call: &RequestContext<'_>, review: &Object) -> Result<Map, ApiEr
         asked
     };
     let mut status = Map::new();
-    match call.server.authenticators.token_user(call.server, token, &audiences) {
+    match call.server.authenticators.token_user(call.server, token, &audiences).await {
         Some((user, meant)) => {
             status.insert("authenticated", true);
             status.insert("user", user_map(&user));
@@ -116,7 +116,7 @@ fn named_user(review: &Object) -> Result<User, ApiError> {
     Ok(user)
 }
 
-fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map, ApiError> {
+async fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map, ApiError> {
     let spec = review.spec().cloned().unwrap_or_default();
     let subject = match (spec.map("resourceAttributes"), spec.map("nonResourceAttributes")) {
         (Some(of), None) => (
@@ -138,7 +138,7 @@ fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map
         }
     };
     let (verb, subject) = subject;
-    let authorization = call.server.authorizer.authorize(&Attributes { user, verb, subject });
+    let authorization = call.server.authorizer.authorize(&Attributes { user, verb, subject }).await;
     let mut status = Map::new();
     status.insert("allowed", authorization.decision == Decision::Allow);
     if authorization.decision == Decision::Deny {
@@ -146,6 +146,9 @@ fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map
     }
     if !authorization.reason.is_empty() {
         status.insert("reason", authorization.reason);
+    }
+    if !authorization.error.is_empty() {
+        status.insert("evaluationError", authorization.error);
     }
     Ok(status)
 }

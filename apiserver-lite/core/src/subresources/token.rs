@@ -5,13 +5,14 @@ use std::sync::Arc;
 use apiserver_schema::{Format, Object, Value};
 use time::{Duration, OffsetDateTime};
 
-use crate::auth::{BoundObject, TOKEN_LIFETIME_SECS, TokenRequest, is_node};
+use crate::auth::{BoundObject, TOKEN_LIFETIME_SECS, TokenRequest};
 use crate::context::{RequestContext, about_kind};
 use crate::options::Effects;
 use crate::record::StoredObject;
 use crate::status::{About, ApiError, FieldProblem};
 use crate::times::{now, timestamp};
 use crate::verbs::{VerbOutput, VerbResponse, decode_as};
+use apiserver_auth::is_node;
 
 /// Lifetime in seconds of a token whose request names none.
 const TOKEN_LIFETIME_SECS_DEFAULT: i64 = 3600;

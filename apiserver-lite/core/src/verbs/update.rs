@@ -6,11 +6,11 @@ use bytes::Bytes;
 
 use super::update_common::{CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, decode};
 use super::{VerbOutput, VerbResponse};
-use crate::auth::{Attributes, Decision};
 use crate::context::RequestContext;
 use crate::options::Effects;
 use crate::registry;
 use crate::status::ApiError;
+use apiserver_auth::{Attributes, Decision};
 
 /// Replaces the requested object.
 ///
@@ -39,7 +39,7 @@ async fn replace(
     for _ in 0..CONFLICT_TRIES {
         let Some(old) = call.server.find(&call.kind, object.namespace(), object.name()) else {
             if subresource == Subresource::Main && registry::creates_on_update(&call.kind) {
-                check_create(call)?;
+                check_create(call).await?;
                 let mut fresh = object.clone();
                 fresh.set_meta_str("resourceVersion", "");
                 return super::create_object(call, fresh, effects).await;
@@ -57,10 +57,10 @@ async fn replace(
 }
 
 /// Authorizes the create of an update whose object does not exist.
-fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
+async fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let attributes =
         Attributes { user: call.user, verb: "create", subject: call.request.subject() };
-    let authorization = call.server.authorizer.authorize(&attributes);
+    let authorization = call.server.authorizer.authorize(&attributes).await;
     if authorization.decision == Decision::Allow {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Writes of bootstrap objects by the server's own user.
 
-use apiserver_core::auth::User;
+use apiserver_auth::User;
 use apiserver_core::context::RequestContext;
 use apiserver_core::options::Effects;
 use apiserver_core::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};

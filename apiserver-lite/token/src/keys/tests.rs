@@ -40,4 +40,12 @@ fn jwk_shows_both_coordinates() {
     assert_eq!(jwk["crv"], "P-256");
     assert_eq!(jwk["x"].as_str().unwrap().len(), 43);
     assert_eq!(jwk["y"].as_str().unwrap().len(), 43);
+    assert_eq!(PublicKey::from_jwk(&jwk).as_ref(), Some(key.public()));
+    for (field, value) in
+        [("use", "enc"), ("alg", "ES384"), ("kty", "oct"), ("crv", "P-521"), ("x", "!")]
+    {
+        let mut other = jwk.clone();
+        other[field] = value.into();
+        assert_eq!(PublicKey::from_jwk(&other), None, "{field}");
+    }
 }

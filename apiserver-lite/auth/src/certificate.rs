@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 use x509_parser::prelude::parse_x509_certificate;
 
-use super::user::User;
+use crate::user::User;
 
 /// A client certificate that was presented on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
-use super::user::User;
+use crate::user::User;
 
 /// An invalid line of the token file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,7 +2,8 @@
 
 use apiserver_rbac::Rule;
 
-use super::user::{MASTERS, User};
+use crate::access_webhook::AccessWebhook;
+use crate::user::{MASTERS, User};
 
 /// The attributes of a request to be authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct Authorization {
     pub decision: Decision,
     /// Reason for the message of a denial; may be empty.
     pub reason: String,
+    /// Why a module could not decide; usually empty. A request that nobody allows fails with it instead of being denied.
+    pub error: String,
 }
 
 /// What a user may do in a namespace, as far as modules can list it.
@@ -68,7 +71,7 @@ pub struct UserRules {
     pub error: String,
 }
 
-/// An authorization module. It decides from memory.
+/// An authorization module that decides from memory.
 pub trait Authorizer: Send + Sync {
     /// The decision for a request with these attributes.
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization;
@@ -82,8 +85,16 @@ fn all_rules() -> Vec<Rule> {
     vec![Rule::every_resource(), Rule::every_path()]
 }
 
+/// One of the modules of a server.
+pub enum Module {
+    /// Decides from memory.
+    Local(Box<dyn Authorizer>),
+    /// Asks a remote service.
+    Webhook(AccessWebhook),
+}
+
 /// Modules, consulted in order.
-pub struct Chain(pub Vec<Box<dyn Authorizer>>);
+pub struct Chain(pub Vec<Module>);
 
 /// Allows every request.
 pub struct AlwaysAllow;
@@ -95,29 +106,62 @@ pub struct AlwaysDeny;
 pub struct Masters;
 
 impl Authorization {
-    fn new(decision: Decision, reason: &str) -> Self {
-        Self { decision, reason: reason.to_owned() }
+    /// A decision with a reason, which may be empty.
+    #[must_use]
+    pub fn new(decision: Decision, reason: impl Into<String>) -> Self {
+        Self { decision, reason: reason.into(), error: String::new() }
+    }
+
+    /// No opinion, because of an error.
+    #[must_use]
+    pub fn failed(error: String) -> Self {
+        Self { decision: Decision::NoOpinion, reason: String::new(), error }
     }
 }
 
-impl Authorizer for Chain {
-    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
-        let mut reasons = Vec::new();
+impl<A: Authorizer + 'static> From<A> for Module {
+    fn from(local: A) -> Self {
+        Self::Local(Box::new(local))
+    }
+}
+
+impl Chain {
+    /// The first decision of a module; without one no opinion, with the reasons and errors of all.
+    pub async fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
+        let (mut reasons, mut errors) = (Vec::new(), Vec::new());
         for module in &self.0 {
-            let authorization = module.authorize(attributes);
+            let authorization = match module {
+                Module::Local(module) => module.authorize(attributes),
+                Module::Webhook(webhook) => webhook.authorize(attributes).await,
+            };
             if authorization.decision != Decision::NoOpinion {
                 return authorization;
             }
             reasons.push(authorization.reason);
+            errors.push(authorization.error);
         }
         reasons.retain(|reason| !reason.is_empty());
-        Authorization::new(Decision::NoOpinion, &reasons.join("\n"))
+        errors.retain(|error| !error.is_empty());
+        Authorization {
+            decision: Decision::NoOpinion,
+            reason: reasons.join("\n"),
+            error: errors.join("; "),
+        }
     }
 
-    fn rules(&self, user: &User, namespace: &str) -> UserRules {
+    /// What the modules allow a user in a namespace.
+    #[must_use]
+    pub fn rules(&self, user: &User, namespace: &str) -> UserRules {
         let mut all = UserRules::default();
         for module in &self.0 {
-            let UserRules { rules, incomplete, error } = module.rules(user, namespace);
+            let UserRules { rules, incomplete, error } = match module {
+                Module::Local(module) => module.rules(user, namespace),
+                Module::Webhook(_) => UserRules {
+                    incomplete: true,
+                    error: "webhook authorizer does not support user rule resolution".to_owned(),
+                    ..UserRules::default()
+                },
+            };
             all.rules.extend(rules);
             all.incomplete |= incomplete;
             if !error.is_empty() {
@@ -192,22 +236,21 @@ impl Attributes<'_> {
 mod tests {
     use super::*;
 
-    fn ask(chain: &Chain, user: &User) -> Decision {
-        chain.authorize(&Attributes { user, verb: "get", subject: Subject::Path("/x") }).decision
+    async fn ask(chain: &Chain, user: &User) -> Decision {
+        let attributes = Attributes { user, verb: "get", subject: Subject::Path("/x") };
+        chain.authorize(&attributes).await.decision
     }
 
-    #[test]
-    fn first_decision_ends_it() {
+    #[tokio::test]
+    async fn first_decision_ends_it() {
         let nobody = User::anonymous();
         let admin = User { groups: vec![MASTERS.to_owned()], ..User::default() };
-        let strict = Chain(vec![Box::new(Masters), Box::new(AlwaysDeny)]);
-        assert_eq!(ask(&strict, &nobody), Decision::NoOpinion);
-        assert_eq!(ask(&strict, &admin), Decision::Allow);
-        assert_eq!(
-            ask(&Chain(vec![Box::new(AlwaysDeny), Box::new(AlwaysAllow)]), &nobody),
-            Decision::Allow
-        );
-        assert_eq!(ask(&Chain(Vec::new()), &admin), Decision::NoOpinion);
+        let strict = Chain(vec![Masters.into(), AlwaysDeny.into()]);
+        assert_eq!(ask(&strict, &nobody).await, Decision::NoOpinion);
+        assert_eq!(ask(&strict, &admin).await, Decision::Allow);
+        let lenient = Chain(vec![AlwaysDeny.into(), AlwaysAllow.into()]);
+        assert_eq!(ask(&lenient, &nobody).await, Decision::Allow);
+        assert_eq!(ask(&Chain(Vec::new()), &admin).await, Decision::NoOpinion);
     }
 
     #[test]

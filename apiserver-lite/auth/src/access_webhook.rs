@@ -1,0 +1,248 @@
+//! The authorization module `Webhook`: a remote service answers SubjectAccessReviews (`--authorization-webhook-config-file`).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proto_api::names::Names;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::authorization::{Attributes, Authorization, Decision, Subject};
+use crate::expiring_cache::{ExpiringCache, key};
+use crate::webhook::{ReviewVersion, Webhook, WebhookError};
+
+/// Longest review, in bytes, whose answer is kept, as in Kubernetes.
+const CACHED_LEN_MAX: usize = 10_000;
+
+/// The flags `--authorization-webhook-*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessWebhookSettings {
+    /// Client configuration file of the service.
+    pub config_file: PathBuf,
+    /// The version of SubjectAccessReview that it understands.
+    pub version: ReviewVersion,
+    /// How long an answer that allows holds.
+    pub authorized_ttl: Duration,
+    /// How long another answer holds.
+    pub unauthorized_ttl: Duration,
+}
+
+/// Asks the service what a user may do.
+pub struct AccessWebhook {
+    webhook: Webhook,
+    api_version: String,
+    settings: AccessWebhookSettings,
+    answers: ExpiringCache<Authorization>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Review {
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    allowed: bool,
+    denied: bool,
+    reason: String,
+}
+
+impl AccessWebhook {
+    /// Reads the service's client configuration.
+    ///
+    /// # Errors
+    /// The file or a certificate in it cannot be used.
+    pub fn new(
+        settings: AccessWebhookSettings,
+        names: &'static Names,
+    ) -> Result<Self, WebhookError> {
+        Ok(Self {
+            webhook: Webhook::load(&settings.config_file, names)?,
+            api_version: format!("{}/{}", names.group("authorization"), settings.version.name()),
+            settings,
+            answers: ExpiringCache::new(),
+        })
+    }
+
+    /// The service's decision; no opinion with an error when it cannot be asked.
+    pub async fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
+        let spec = self.spec(attributes).to_string();
+        let key = key(spec.as_bytes());
+        if let Some(known) = self.answers.get(&key) {
+            return known;
+        }
+        match self.ask(attributes).await {
+            Ok(answer) => {
+                let ttl = match answer.decision {
+                    Decision::Allow => self.settings.authorized_ttl,
+                    Decision::Deny | Decision::NoOpinion => self.settings.unauthorized_ttl,
+                };
+                if answer.error.is_empty() && spec.len() < CACHED_LEN_MAX {
+                    self.answers.insert(key, answer.clone(), ttl);
+                }
+                answer
+            }
+            Err(error) => {
+                let error = proto_daemon::exit::chain(&error);
+                tracing::warn!(error, "the authorization webhook gives no answer");
+                Authorization::failed(error)
+            }
+        }
+    }
+
+    async fn ask(&self, attributes: &Attributes<'_>) -> Result<Authorization, WebhookError> {
+        let review = json!({
+            "apiVersion": self.api_version,
+            "kind": "SubjectAccessReview",
+            "metadata": {"creationTimestamp": null},
+            "spec": self.spec(attributes),
+            "status": {"allowed": false},
+        });
+        let answer = self.webhook.post(&review).await?;
+        let Review { status } = serde_json::from_value(answer).map_err(WebhookError::Answer)?;
+        Ok(match (status.allowed, status.denied) {
+            (true, true) => Authorization::failed(
+                "webhook subject access review returned both allow and deny response".to_owned(),
+            ),
+            (true, false) => Authorization::new(Decision::Allow, status.reason),
+            (false, true) => Authorization::new(Decision::Deny, status.reason),
+            (false, false) => Authorization::new(Decision::NoOpinion, status.reason),
+        })
+    }
+
+    /// The review's `spec`. v1beta1 calls the groups `group`.
+    fn spec(&self, attributes: &Attributes<'_>) -> Value {
+        let user = attributes.user;
+        let groups = match self.settings.version {
+            ReviewVersion::V1Beta1 => "group",
+            ReviewVersion::V1 => "groups",
+        };
+        let mut spec = json!({"user": user.name, groups: user.groups});
+        let mut add = |field: &str, value: Value| {
+            if let Some(spec) = spec.as_object_mut() {
+                spec.insert(field.to_owned(), value);
+            }
+        };
+        if !user.uid.is_empty() {
+            add("uid", user.uid.as_str().into());
+        }
+        if !user.extra.is_empty() {
+            add("extra", json!(user.extra));
+        }
+        match attributes.subject {
+            Subject::Path(path) => {
+                add("nonResourceAttributes", json!({"path": path, "verb": attributes.verb}));
+            }
+            Subject::Resource { group, version, resource, subresource, namespace, name } => {
+                let fields = [
+                    ("namespace", namespace),
+                    ("verb", attributes.verb),
+                    ("group", group),
+                    ("version", version),
+                    ("resource", resource),
+                    ("subresource", subresource),
+                    ("name", name),
+                ];
+                let set = fields.iter().filter(|(_, value)| !value.is_empty());
+                let set: serde_json::Map<String, Value> =
+                    set.map(|(field, value)| ((*field).to_owned(), (*value).into())).collect();
+                add("resourceAttributes", set.into());
+            }
+        }
+        spec
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use proto_api::names::Profile;
+
+    use super::*;
+    use crate::user::User;
+    use crate::webhook::testing::serve;
+
+    async fn webhook(
+        version: ReviewVersion,
+        answer: impl Fn(Value) -> (u16, Value) + Send + 'static,
+    ) -> AccessWebhook {
+        let settings = AccessWebhookSettings {
+            config_file: serve(answer).await,
+            version,
+            authorized_ttl: Duration::from_secs(300),
+            unauthorized_ttl: Duration::from_secs(30),
+        };
+        AccessWebhook::new(settings, Names::new(Profile::Kubernetes)).unwrap()
+    }
+
+    fn pods<'a>(user: &'a User, namespace: &'a str) -> Attributes<'a> {
+        let subject = Subject::Resource {
+            group: "",
+            version: "v1",
+            resource: "pods",
+            subresource: "",
+            namespace,
+            name: "",
+        };
+        Attributes { user, verb: "list", subject }
+    }
+
+    #[tokio::test]
+    async fn reviews_are_asked_once_and_decided_by_their_status() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = asked.clone();
+        let webhook = webhook(ReviewVersion::V1Beta1, move |review| {
+            count.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(review["apiVersion"], "authorization.k8s.io/v1beta1");
+            assert_eq!(review["spec"]["group"], json!(["dev"]));
+            let attributes = json!({"verb": "list", "version": "v1", "resource": "pods"});
+            let mut asked = review["spec"]["resourceAttributes"].clone();
+            let namespace = asked.as_object_mut().unwrap().remove("namespace").unwrap();
+            assert_eq!(asked, attributes);
+            (
+                200,
+                match namespace.as_str().unwrap() {
+                    "yes" => json!({"status": {"allowed": true}}),
+                    "no" => {
+                        json!({"status": {"allowed": false, "denied": true, "reason": "never"}})
+                    }
+                    "both" => json!({"status": {"allowed": true, "denied": true}}),
+                    _ => json!({"status": {"allowed": false, "reason": "who knows"}}),
+                },
+            )
+        })
+        .await;
+        let user = User { name: "jane".into(), groups: vec!["dev".into()], ..User::default() };
+        for _ in 0..2 {
+            let decided = async |namespace| webhook.authorize(&pods(&user, namespace)).await;
+            assert_eq!(decided("yes").await.decision, Decision::Allow);
+            assert_eq!(decided("no").await, Authorization::new(Decision::Deny, "never"));
+            assert_eq!(decided("x").await, Authorization::new(Decision::NoOpinion, "who knows"));
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        assert!(!webhook.authorize(&pods(&user, "both")).await.error.is_empty());
+    }
+
+    #[tokio::test]
+    async fn paths_are_asked_for_and_failures_allow_nothing() {
+        let webhook = webhook(ReviewVersion::V1, |review| {
+            assert_eq!(review["apiVersion"], "authorization.k8s.io/v1");
+            assert_eq!(review["spec"]["groups"], json!([]));
+            match review["spec"]["nonResourceAttributes"]["path"].as_str() {
+                Some("/metrics") => (200, json!({"status": {"allowed": true}})),
+                _ => (400, json!({})),
+            }
+        })
+        .await;
+        let user = User { name: "jane".into(), ..User::default() };
+        let path = |path| Attributes { user: &user, verb: "get", subject: Subject::Path(path) };
+        assert_eq!(webhook.authorize(&path("/metrics")).await.decision, Decision::Allow);
+        let failed = webhook.authorize(&path("/x")).await;
+        assert_eq!(failed.decision, Decision::NoOpinion);
+        assert!(failed.error.contains("webhook"), "{}", failed.error);
+    }
+}

@@ -1,0 +1,33 @@
+//! io: who sends a request and what they may do, as far as that needs no stored object: users, authenticators, authorization modules. What is decided from the
+//! store (service account and bootstrap tokens, the modules `Node` and `RBAC`) is in `apiserver-core`.
+//!
+//! - [`User`]; [`ClientCertificate`], [`StaticTokens`], [`RequestHeaders`], [`Oidc`] and [`TokenWebhook`] find one.
+//! - [`Attributes`] of a request, [`Authorizer`] and the [`Chain`] of modules; [`Abac`] and [`AccessWebhook`] are two of them.
+
+mod abac;
+mod access_webhook;
+mod authorization;
+mod certificate;
+mod expiring_cache;
+mod limits;
+mod oidc;
+mod request_headers;
+mod static_tokens;
+mod token_webhook;
+mod user;
+mod webhook;
+
+pub use abac::{Abac, AbacError};
+pub use access_webhook::{AccessWebhook, AccessWebhookSettings};
+pub use authorization::{
+    AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Chain, Decision, Masters,
+    Module, Subject, UserRules,
+};
+pub use certificate::ClientCertificate;
+pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
+pub use oidc::{Oidc, OidcError, OidcSettings};
+pub use request_headers::{RequestHeaderSettings, RequestHeaders};
+pub use static_tokens::{StaticTokens, TokenFileError};
+pub use token_webhook::{TokenWebhook, TokenWebhookSettings};
+pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, User};
+pub use webhook::{ReviewVersion, WebhookError};

@@ -1,0 +1,212 @@
+//! Against a provider that serves discovery and keys over TLS.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use apiserver_token::SigningKey;
+use proto_api::names::Profile;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+const NOW: i64 = 1_700_000_000;
+
+/// An identity provider.
+struct Provider {
+    url: String,
+    ca: PathBuf,
+    /// What it publishes.
+    keys: Arc<std::sync::Mutex<Vec<Value>>>,
+    asked: Arc<AtomicU32>,
+}
+
+fn key() -> SigningKey {
+    let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    SigningKey::from_pem(pem.as_bytes()).unwrap()
+}
+
+impl Provider {
+    async fn start() -> Self {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let url = format!("https://localhost:{port}/realm");
+        let ca = std::env::temp_dir().join(format!("oidc-{}-{port}.crt", std::process::id()));
+        std::fs::write(&ca, own.cert.pem()).unwrap();
+        let tls = rustls::ServerConfig::builder_with_provider(Arc::new(
+            rustls::crypto::ring::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![own.cert.der().clone()],
+            rustls::pki_types::PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let keys = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let asked = Arc::new(AtomicU32::new(0));
+        let (published, count, base) = (keys.clone(), asked.clone(), url.clone());
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(socket).await else { continue };
+                let mut bytes = [0; 4096];
+                let read = stream.read(&mut bytes).await.unwrap_or(0);
+                let head = String::from_utf8_lossy(&bytes[..read]).into_owned();
+                let path = head.split(' ').nth(1).unwrap_or_default();
+                let body = match path {
+                    "/realm/.well-known/openid-configuration" => {
+                        json!({"issuer": base, "jwks_uri": format!("{base}/keys?v=1")})
+                    }
+                    "/realm/keys?v=1" => {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        json!({"keys": *published.lock().unwrap()})
+                    }
+                    _ => json!({}),
+                };
+                let body = body.to_string();
+                let reply = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = stream.write_all(reply.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        Self { url, ca, keys, asked }
+    }
+
+    fn publish(&self, keys: &[&SigningKey]) {
+        *self.keys.lock().unwrap() = keys.iter().map(|key| key.public().jwk()).collect();
+    }
+
+    fn settings(&self) -> OidcSettings {
+        OidcSettings {
+            issuer_url: self.url.clone(),
+            client_id: "cluster".into(),
+            username_claim: "sub".into(),
+            username_prefix: None,
+            groups_claim: Some("groups".into()),
+            groups_prefix: "oidc:".into(),
+            required_claims: vec![("hd".into(), "example.org".into())],
+            ca_file: Some(self.ca.clone()),
+            signing_algs: vec!["ES256".into()],
+        }
+    }
+
+    fn reader(&self, change: impl FnOnce(&mut OidcSettings)) -> Oidc {
+        let mut settings = self.settings();
+        change(&mut settings);
+        Oidc::new(settings, Names::new(Profile::Kubernetes)).unwrap()
+    }
+
+    /// A token as the provider issues it, after `change`.
+    fn token(&self, key: &SigningKey, change: impl FnOnce(&mut Value)) -> String {
+        let mut claims = json!({
+            "iss": self.url, "aud": ["other", "cluster"], "sub": "u1", "exp": NOW + 60, "nbf": NOW,
+            "hd": "example.org", "groups": ["dev", "ops"], "email": "u@example.org",
+        });
+        change(&mut claims);
+        jwt::sign(&claims, key).unwrap()
+    }
+}
+
+fn now() -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp(NOW).unwrap()
+}
+
+#[tokio::test]
+async fn an_id_token_names_its_user() {
+    let (provider, key) = (Provider::start().await, key());
+    provider.publish(&[&key]);
+    let oidc = provider.reader(|_| {});
+    let user = oidc.user(&provider.token(&key, |_| {}), now()).await.unwrap().unwrap();
+    assert_eq!(user.name, format!("{}#u1", provider.url));
+    assert_eq!(user.groups, ["oidc:dev", "oidc:ops", "system:authenticated"]);
+    let email = provider.reader(|settings| settings.username_claim = "email".into());
+    let by_email = email.user(&provider.token(&key, |_| {}), now()).await.unwrap().unwrap();
+    assert_eq!(by_email.name, "u@example.org");
+    let named = provider.reader(|settings| settings.username_prefix = Some("-".into()));
+    let one_group = provider.token(&key, |claims| claims["groups"] = "solo".into());
+    let bare = named.user(&one_group, now()).await.unwrap().unwrap();
+    assert_eq!((bare.name.as_str(), bare.groups[0].as_str()), ("u1", "oidc:solo"));
+    assert_eq!(oidc.user("a.b.c", now()).await.unwrap(), None);
+    let other = provider.token(&key, |claims| claims["iss"] = "https://other".into());
+    assert_eq!(oidc.user(&other, now()).await.unwrap(), None, "another authenticator's");
+}
+
+#[tokio::test]
+async fn tokens_with_wrong_claims_or_signatures_are_refused() {
+    let (provider, key, stranger) = (Provider::start().await, key(), key());
+    provider.publish(&[&key]);
+    let oidc = provider.reader(|_| {});
+    let refused: &[(&str, fn(&mut Value))] = &[
+        ("another client", |claims| claims["aud"] = "other".into()),
+        ("no audience", |claims| claims["aud"] = Value::Null),
+        ("expired", |claims| claims["exp"] = NOW.into()),
+        ("no expiry", |claims| claims["exp"] = "soon".into()),
+        ("not yet", |claims| claims["nbf"] = (NOW + 301).into()),
+        ("another domain", |claims| claims["hd"] = "example.com".into()),
+        ("no domain", |claims| claims["hd"] = Value::Null),
+        ("no name", |claims| claims["sub"] = Value::Null),
+        ("an empty name", |claims| claims["sub"] = "".into()),
+        ("groups that are numbers", |claims| claims["groups"] = json!([1])),
+    ];
+    for (what, change) in refused {
+        let outcome = oidc.user(&provider.token(&key, *change), now()).await;
+        assert!(matches!(outcome, Err(OidcError::Claim(_))), "{what}: {outcome:?}");
+    }
+    let email = provider.reader(|settings| settings.username_claim = "email".into());
+    let unverified = provider.token(&key, |claims| claims["email_verified"] = false.into());
+    assert!(email.user(&unverified, now()).await.is_err());
+    let forged = provider.token(&stranger, |_| {});
+    assert!(matches!(oidc.user(&forged, now()).await, Err(OidcError::Token(_))));
+    let rsa_only = provider.reader(|settings| settings.signing_algs = vec!["RS256".into()]);
+    assert!(rsa_only.user(&provider.token(&key, |_| {}), now()).await.is_err());
+}
+
+#[tokio::test]
+async fn new_keys_are_read_when_a_token_names_one_and_not_more_often_than_that() {
+    let (provider, old, new) = (Provider::start().await, key(), key());
+    provider.publish(&[&old]);
+    let oidc = provider.reader(|_| {});
+    assert!(oidc.user(&provider.token(&old, |_| {}), now()).await.is_ok());
+    provider.publish(&[&new]);
+    // Within the interval unknown keys cost the provider nothing.
+    for _ in 0..3 {
+        assert!(oidc.user(&provider.token(&new, |_| {}), now()).await.is_err());
+    }
+    assert_eq!(provider.asked.load(Ordering::Relaxed), 1);
+    oidc.keys.lock().await.fetched = None;
+    assert!(oidc.user(&provider.token(&new, |_| {}), now()).await.is_ok());
+    assert_eq!(provider.asked.load(Ordering::Relaxed), 2);
+    assert!(oidc.user(&provider.token(&old, |_| {}), now()).await.is_err(), "withdrawn");
+}
+
+#[test]
+fn contradicting_settings_are_refused() {
+    let settings = OidcSettings {
+        issuer_url: "https://a/".into(),
+        client_id: "c".into(),
+        username_claim: "sub".into(),
+        username_prefix: None,
+        groups_claim: None,
+        groups_prefix: String::new(),
+        required_claims: Vec::new(),
+        ca_file: None,
+        signing_algs: vec!["RS256".into()],
+    };
+    let refused = |change: fn(&mut OidcSettings)| {
+        let mut settings = settings.clone();
+        change(&mut settings);
+        Oidc::new(settings, Names::new(Profile::Kubernetes)).is_err()
+    };
+    assert!(!refused(|_| {}));
+    assert!(refused(|settings| settings.issuer_url = "http://a/".into()));
+    assert!(refused(|settings| settings.issuer_url = "x".into()));
+    assert!(refused(|settings| settings.client_id.clear()));
+    assert!(refused(|settings| settings.signing_algs = vec!["none".into()]));
+}

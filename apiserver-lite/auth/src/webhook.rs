@@ -1,0 +1,190 @@
+//! What the two webhooks share: a review is posted to the URL of a client configuration file, and answered with its status.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::{Method, Request, Uri, header};
+use proto_api::names::Names;
+use proto_client::config::ClientConfigError;
+use proto_client::config::file;
+use proto_client::transport::ClientTlsError;
+use proto_client::{Client, ClientError};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+/// Longest wait for one answer.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Attempts, and the pause after the first one; each further pause is half as long again, as in Kubernetes.
+const ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Most questions on their way at a time; the others wait.
+const CONCURRENT_MAX: usize = 64;
+
+/// The version of the reviews that a webhook understands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReviewVersion {
+    /// `v1beta1`.
+    #[default]
+    V1Beta1,
+    /// `v1`.
+    V1,
+}
+
+impl ReviewVersion {
+    /// As in `apiVersion`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "v1beta1",
+            Self::V1 => "v1",
+        }
+    }
+}
+
+/// A webhook cannot be used, or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// Its client configuration file cannot be used.
+    #[error("cannot use {path}")]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: ClientConfigError,
+    },
+    /// Its certificates cannot be used.
+    #[error("cannot use the certificates in {path}")]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: ClientTlsError,
+    },
+    /// It did not answer.
+    #[error("the webhook cannot be asked")]
+    Call(#[source] ClientError),
+    /// Its answer is not a review.
+    #[error("the webhook's answer is not a review")]
+    Answer(#[source] serde_json::Error),
+}
+
+/// A remote service that answers reviews.
+pub struct Webhook {
+    client: Client,
+    path: String,
+    permits: Semaphore,
+}
+
+impl Webhook {
+    /// Reads the client configuration file at `config`. Its server is the whole URL to which reviews are posted.
+    pub fn load(config: &Path, names: &'static Names) -> Result<Self, WebhookError> {
+        let loaded = file::load(config, None);
+        let mut loaded =
+            loaded.map_err(|source| WebhookError::Config { path: config.to_owned(), source })?;
+        let (server, path) = split(&loaded.server);
+        loaded.server = server;
+        let client =
+            Client::new(&loaded, names, concat!("orch-apiserver/", env!("CARGO_PKG_VERSION")))
+                .map_err(|source| WebhookError::Tls { path: config.to_owned(), source })?
+                .with_deadline(DEADLINE);
+        Ok(Self { client, path, permits: Semaphore::new(CONCURRENT_MAX) })
+    }
+
+    /// Posts a review and gives the one that was answered. Tries again when the webhook cannot be reached or is overloaded.
+    pub async fn post(&self, review: &Value) -> Result<Value, WebhookError> {
+        // Never closed.
+        let _permit = self.permits.acquire().await;
+        let body = serde_json::to_vec(review).map_err(WebhookError::Answer)?;
+        let (mut attempt, mut pause) = (1, FIRST_PAUSE);
+        loop {
+            let mut request = Request::new(body.clone().into());
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = self.path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+            let json = header::HeaderValue::from_static("application/json");
+            request.headers_mut().insert(header::CONTENT_TYPE, json);
+            match self.client.call(request).await {
+                Ok(answer) => {
+                    return serde_json::from_slice(&answer.body).map_err(WebhookError::Answer);
+                }
+                Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
+                    tracing::debug!(attempt, %error, "the webhook did not answer, trying again");
+                    tokio::time::sleep(pause).await;
+                    attempt += 1;
+                    pause = pause.mul_f64(1.5);
+                }
+                Err(error) => return Err(WebhookError::Call(error)),
+            }
+        }
+    }
+}
+
+/// Whether asking again may help.
+fn may_pass(error: &ClientError) -> bool {
+    match error.code() {
+        Some(code) => code == 429 || (500..600).contains(&code),
+        None => matches!(error, ClientError::Transport { .. }),
+    }
+}
+
+/// The server of a URL, and its path with the query.
+fn split(url: &Uri) -> (Uri, String) {
+    let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
+    let mut parts = url.clone().into_parts();
+    parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+    (Uri::from_parts(parts).unwrap_or_else(|_| url.clone()), path)
+}
+
+#[cfg(test)]
+pub mod testing {
+    //! A webhook for tests: answers each review with what a function makes of it.
+
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    static NTH: AtomicU64 = AtomicU64::new(0);
+
+    /// Serves on a port of its own; gives the client configuration file that leads to it.
+    pub async fn serve(answer: impl Fn(Value) -> (u16, Value) + Send + 'static) -> PathBuf {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}/review", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                let body = loop {
+                    let mut bytes = [0; 4096];
+                    let read = socket.read(&mut bytes).await.unwrap_or(0);
+                    head.extend_from_slice(&bytes[..read]);
+                    let text = String::from_utf8_lossy(&head).into_owned();
+                    let Some((above, body)) = text.split_once("\r\n\r\n") else { continue };
+                    assert!(above.starts_with("POST /review "), "{above}");
+                    if let Ok(json) = serde_json::from_str(body) {
+                        break json;
+                    }
+                    assert_ne!(read, 0, "the request ended early");
+                };
+                let (status, body) = answer(body);
+                let body = body.to_string();
+                let reply = format!(
+                    "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = socket.write_all(reply.as_bytes()).await;
+            }
+        });
+        let config = json!({
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+            "current-context": "c",
+        });
+        let nth = NTH.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("webhook-{}-{nth}.conf", std::process::id()));
+        std::fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+}

@@ -111,40 +111,42 @@ fn with_default_groups(mut user: User) -> User {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::{AlwaysDeny, Chain, MASTERS, Masters};
+    use apiserver_auth::{AlwaysDeny, MASTERS, Masters};
     use http::{HeaderName, HeaderValue};
 
-    fn ask(requester: &str, headers: &[(&'static str, &'static str)]) -> Result<User, u16> {
+    async fn ask(requester: &str, headers: &[(&'static str, &'static str)]) -> Result<User, u16> {
         let groups = if requester == "admin" { vec![MASTERS.to_owned()] } else { Vec::new() };
         let requester = User { name: requester.to_owned(), groups, ..User::default() };
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let chain = Chain(vec![Box::new(Masters), Box::new(AlwaysDeny)]);
-        effective(&chain, requester, &map, "authentication.orch.io").map_err(|error| error.code())
+        let chain = Chain(vec![Masters.into(), AlwaysDeny.into()]);
+        let user = effective(&chain, requester, &map, "authentication.orch.io").await;
+        user.map_err(|error| error.code())
     }
 
-    #[test]
-    fn only_who_may() {
-        assert_eq!(ask("bob", &[]).unwrap().name, "bob");
-        assert_eq!(ask("bob", &[(USER, "alice")]), Err(403));
-        assert_eq!(ask("bob", &[(GROUP, "dev")]), Err(400));
-        assert_eq!(ask("admin", &[(GROUP, "system:masters")]), Err(400));
+    #[tokio::test]
+    async fn only_who_may() {
+        assert_eq!(ask("bob", &[]).await.unwrap().name, "bob");
+        assert_eq!(ask("bob", &[(USER, "alice")]).await, Err(403));
+        assert_eq!(ask("bob", &[(GROUP, "dev")]).await, Err(400));
+        assert_eq!(ask("admin", &[(GROUP, "system:masters")]).await, Err(400));
         let alice = ask(
             "admin",
             &[(USER, "alice"), (GROUP, "dev"), (GROUP, "ops"), ("impersonate-extra-a%2fb", "c")],
-        );
+        )
+        .await;
         let alice = alice.unwrap();
         assert_eq!((alice.name.as_str(), alice.groups.len()), ("alice", 3));
         assert_eq!(alice.extra["a/b"], ["c"]);
     }
 
-    #[test]
-    fn nobody_keeps_the_maker_s_groups() {
-        let robot = ask("admin", &[(USER, "system:serviceaccount:a:b")]).unwrap();
+    #[tokio::test]
+    async fn nobody_keeps_the_maker_s_groups() {
+        let robot = ask("admin", &[(USER, "system:serviceaccount:a:b")]).await.unwrap();
         assert!(robot.is_in("system:serviceaccounts:a") && !robot.is_in(MASTERS));
-        let nobody = ask("admin", &[(USER, "system:anonymous")]).unwrap();
+        let nobody = ask("admin", &[(USER, "system:anonymous")]).await.unwrap();
         assert_eq!(nobody.groups, [UNAUTHENTICATED]);
     }
 }

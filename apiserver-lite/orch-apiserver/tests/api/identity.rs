@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use apiserver_auth::{AccessWebhookSettings, RequestHeaderSettings, ReviewVersion};
 use bytes::Bytes;
-use http::Request;
+use http::{HeaderName, Request};
 use http_body_util::Full;
 use orch_apiserver::Config;
-use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode};
+use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, ProxyAuthority};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime};
@@ -235,4 +236,101 @@ async fn a_node_writes_only_what_is_its_own() {
     ] {
         assert_eq!(send(method, path, body).await, code, "{method} {path}");
     }
+}
+
+/// A proxy with a certificate of its own authority names users; nobody else does.
+#[tokio::test]
+async fn an_authenticating_proxy_names_users_in_headers() {
+    let world = Fixture::new();
+    let headers = RequestHeaderSettings {
+        allowed_names: vec!["front".to_owned()],
+        username: vec![HeaderName::from_static("x-remote-user")],
+        group: vec![HeaderName::from_static("x-remote-group")],
+        extra_prefix: vec!["x-remote-extra-".to_owned()],
+    };
+    let ca_file = world.dir.path().join("other.crt");
+    let server = TestServer::with(Config {
+        authorization: vec![AuthorizationMode::AlwaysDeny],
+        request_headers: Some(ProxyAuthority { ca_file, headers }),
+        ..world.config(Anonymous::Refused)
+    })
+    .await;
+    let user = async |identity: &(String, String), name: &str| {
+        let mut connection = server.connect_as(Some(identity)).await;
+        let request =
+            Request::get("/api/v1/pods").header("host", "t").header("x-remote-user", name);
+        let request = request.body(Full::default()).unwrap();
+        let answer = reply(connection.send_request(request).await.unwrap()).await;
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        match answer.code() {
+            403 => message.split('"').nth(1).unwrap().to_owned(),
+            code => code.to_string(),
+        }
+    };
+    let proxy = client(&world.other, ("front", ""), DAY);
+    assert_eq!(user(&proxy, "jane").await, "jane");
+    assert_eq!(user(&proxy, "").await, "401", "the proxy itself is nobody");
+    assert_eq!(user(&client(&world.other, ("back", ""), DAY), "jane").await, "401");
+    assert_eq!(user(&client(&world.other, ("front", ""), -DAY), "jane").await, "401");
+    assert_eq!(user(&client(&world.trusted, ("front", ""), DAY), "jane").await, "front");
+}
+
+#[tokio::test]
+async fn policies_of_a_file_allow_what_they_say() {
+    let world = Fixture::new();
+    let policy_file = world.dir.path().join("policies");
+    let policy = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"alice","namespace":"*","resource":"pods","readonly":true}}"#;
+    std::fs::write(&policy_file, policy).unwrap();
+    let server = TestServer::with(Config {
+        authorization: vec![AuthorizationMode::Abac],
+        policy_file: Some(policy_file),
+        ..world.config(Anonymous::Refused)
+    })
+    .await;
+    assert_eq!(ask(&server, None, "secret", "/api/v1/pods").await.code(), 200);
+    let denied = ask(&server, None, "secret", "/api/v1/secrets").await.expect(403);
+    let message = denied["message"].as_str().unwrap();
+    assert!(message.ends_with("at the cluster scope: No policy matched."), "{message}");
+}
+
+#[tokio::test]
+async fn a_module_without_its_file_keeps_the_server_from_starting() {
+    for mode in [AuthorizationMode::Abac, AuthorizationMode::Webhook] {
+        let config = Config { authorization: vec![mode], ..Config::for_tests(kubernetes()) };
+        let error = orch_apiserver::build(config).await.map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--authorization-mode=") && error.contains(" needs --"),
+            "{error}"
+        );
+    }
+}
+
+/// A service that cannot be asked fails the request, and is not a denial.
+#[tokio::test]
+async fn an_authorization_webhook_that_does_not_answer_is_an_error() {
+    let world = Fixture::new();
+    let config_file = world.dir.path().join("webhook.conf");
+    let config = json!({
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+        "current-context": "c",
+    });
+    std::fs::write(&config_file, config.to_string()).unwrap();
+    let settings = AccessWebhookSettings {
+        config_file,
+        version: ReviewVersion::V1,
+        authorized_ttl: std::time::Duration::from_secs(60),
+        unauthorized_ttl: std::time::Duration::from_secs(60),
+    };
+    let modes = |last| vec![AuthorizationMode::Webhook, last];
+    let with = |authorization| Config {
+        authorization,
+        access_webhook: Some(settings.clone()),
+        ..world.config(Anonymous::Refused)
+    };
+    let server = TestServer::with(with(modes(AuthorizationMode::AlwaysDeny))).await;
+    let failed = ask(&server, None, "secret", "/api/v1/pods").await.expect(500);
+    assert!(failed["message"].as_str().unwrap().contains("webhook"), "{failed}");
+    let server = TestServer::with(with(modes(AuthorizationMode::AlwaysAllow))).await;
+    assert_eq!(ask(&server, None, "secret", "/api/v1/pods").await.code(), 200);
 }

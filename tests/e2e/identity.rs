@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use cluster::access::join_group;
 use cluster::directory::ClusterDirectory;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
@@ -180,7 +181,7 @@ fn ending_soon(spec: &Spec, current: &Path) -> Result<()> {
 
 fn token_secret(c: &Context) -> String {
     let (namespace, domain) = (c.names.system_namespace(), c.names.label_domain());
-    let (id, secret) = TOKEN;
+    let ((id, secret), group) = (TOKEN, join_group(c.names));
     format!(
         "apiVersion: v1
 kind: Secret
@@ -192,7 +193,7 @@ stringData:
   token-id: {id}
   token-secret: \"{secret}\"
   usage-bootstrap-authentication: \"true\"
-  auth-extra-groups: system:bootstrappers:e2e
+  auth-extra-groups: {group}
 "
     )
 }

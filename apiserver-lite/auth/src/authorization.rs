@@ -90,7 +90,7 @@ pub enum Module {
     /// Decides from memory.
     Local(Box<dyn Authorizer>),
     /// Asks a remote service.
-    Webhook(AccessWebhook),
+    Webhook(Box<AccessWebhook>),
 }
 
 /// Modules, consulted in order.

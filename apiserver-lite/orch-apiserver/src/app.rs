@@ -356,7 +356,7 @@ fn authorizer(
                 let missing =
                     || BuildError::Module("Webhook", "--authorization-webhook-config-file");
                 let settings = config.access_webhook.clone().ok_or_else(missing)?;
-                Module::Webhook(AccessWebhook::new(settings, config.names)?)
+                Module::Webhook(Box::new(AccessWebhook::new(settings, config.names)?))
             }
         })
     };

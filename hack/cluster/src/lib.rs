@@ -16,6 +16,7 @@
 //! with a lost directory; `up` and `down` can be repeated at any point; nothing is signalled that is not proven ours by
 //! process start time, cgroup or namespace.
 
+pub mod access;
 pub mod apply;
 pub mod certificates;
 pub mod commands;

@@ -14,7 +14,7 @@ use crate::files::{make_dir, write_file};
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::supervisor::{Programs, end_supervisor, find_supervisor, start_supervisor};
-use crate::{certificates, demo, namespaces, network, programs};
+use crate::{access, certificates, demo, namespaces, network, programs};
 
 /// Flags of `up`; those that are not given keep what the cluster was first started with.
 #[derive(Debug, Default, Args)]
@@ -52,7 +52,8 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     progress.step("bridge and certificates", prepare(&spec, names)).await?;
     progress.step("supervisor", supervise(&spec)).await?;
     let client = progress.step("API server ready", demo::connect(&spec, names)).await?;
-    progress.step("access of the API server to nodes", grant_node_access(&client, names)).await?;
+    let bindings = access::bindings(names);
+    progress.step("roles of the API server and of nodes", apply(&client, &bindings)).await?;
     let nodes = format!("{} node{} ready", spec.nodes, if spec.nodes == 1 { "" } else { "s" });
     progress.step(&nodes, demo::wait_nodes(&spec, &client)).await?;
     progress.step("Service of the nodes' resolvers", ensure_dns_service(&client, names)).await?;
@@ -63,27 +64,6 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     println!("  logs                  {}", spec.dir.join("logs").display());
     println!("{}", demo::how_to_reach(&spec, !flags.no_demo));
     Ok(spec)
-}
-
-/// Lets the API server read logs, run commands and forward ports on nodes, which ask it who may (spec: Node agent authorization).
-async fn grant_node_access(client: &Client, names: &Names) -> Result<()> {
-    let (user, role) = (
-        names.user(certificates::NODE_CLIENT),
-        format!("system:{}-api-admin", names.component("let")),
-    );
-    let group = names.group("rbac.authorization");
-    let binding = format!(
-        r"apiVersion: {group}/v1
-kind: ClusterRoleBinding
-metadata:
-  name: {name}
-roleRef: {{apiGroup: {group}, kind: ClusterRole, name: {role}}}
-subjects:
-- {{apiGroup: {group}, kind: User, name: {user}}}
-",
-        name = certificates::NODE_CLIENT,
-    );
-    apply(client, &binding).await
 }
 
 /// Makes the Service of the resolvers if there is none. One that is there stays as it is: lists of ports merge by number,

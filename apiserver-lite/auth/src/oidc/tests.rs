@@ -13,6 +13,9 @@ use super::*;
 
 const NOW: i64 = 1_700_000_000;
 
+/// Spoils the claims of a token.
+type ClaimChange = fn(&mut Value);
+
 /// An identity provider.
 struct Provider {
     url: String,
@@ -143,7 +146,7 @@ async fn tokens_with_wrong_claims_or_signatures_are_refused() {
     let (provider, key, stranger) = (Provider::start().await, key(), key());
     provider.publish(&[&key]);
     let oidc = provider.reader(|_| {});
-    let refused: &[(&str, fn(&mut Value))] = &[
+    let refused: [(&str, ClaimChange); 10] = [
         ("another client", |claims| claims["aud"] = "other".into()),
         ("no audience", |claims| claims["aud"] = Value::Null),
         ("expired", |claims| claims["exp"] = NOW.into()),
@@ -156,7 +159,7 @@ async fn tokens_with_wrong_claims_or_signatures_are_refused() {
         ("groups that are numbers", |claims| claims["groups"] = json!([1])),
     ];
     for (what, change) in refused {
-        let outcome = oidc.user(&provider.token(&key, *change), now()).await;
+        let outcome = oidc.user(&provider.token(&key, change), now()).await;
         assert!(matches!(outcome, Err(OidcError::Claim(_))), "{what}: {outcome:?}");
     }
     let email = provider.reader(|settings| settings.username_claim = "email".into());

@@ -42,7 +42,7 @@ pub enum Group {
     Api,
     /// The store alone.
     Store,
-    /// The object engine alone.
+    /// The object engine and access decisions alone.
     Engine,
     /// The proxy's model and the kernel, without the program.
     Plane,

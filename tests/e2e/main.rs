@@ -31,6 +31,7 @@ mod node_return;
 mod pod_fields;
 mod pods;
 mod services;
+mod stolen_credentials;
 mod subpath_refresh;
 mod volume_updates;
 mod volumes;
@@ -94,6 +95,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(faults::a_killed_proxy_keeps_forwarding),
         case!(faults::a_killed_api_server_loses_no_write),
         case!(identity::a_node_joins_by_token_and_renews_its_certificates),
+        case!(stolen_credentials::each_opens_only_what_it_is_for),
         // Last: the cases before it look at the only node.
         case!(services::a_cluster_grows_and_pods_reach_each_other),
         case!(claims::a_volume_for_one_node_moves_to_another),

@@ -12,7 +12,6 @@ pub mod image_gc;
 pub mod image_name;
 pub mod keyring;
 pub mod managers;
-pub mod node_labels;
 pub mod oom;
 pub mod preempt;
 pub mod pressure;

@@ -55,6 +55,8 @@ struct State<T> {
     object: RwLock<Option<Option<Arc<T>>>>,
     /// Tasks to wake. Bounded by the pods that refer to the object.
     pokes: Mutex<Vec<Weak<Notify>>>,
+    /// Another pod refers to the object: one that is polled is read again.
+    again: Notify,
 }
 
 impl<T> State<T> {
@@ -83,6 +85,7 @@ impl<T: Resource> Registry<T> {
             all.insert(key, Arc::downgrade(&watched));
             watched
         });
+        watched.state.again.notify_one();
         let mut pokes = watched.state.pokes.lock().unwrap_or_else(PoisonError::into_inner);
         pokes.push(Arc::downgrade(poke));
         drop(pokes);
@@ -90,7 +93,11 @@ impl<T: Resource> Registry<T> {
     }
 
     fn begin(&self, namespace: &str, name: &str) -> Watched<T> {
-        let state = Arc::new(State { object: RwLock::new(None), pokes: Mutex::default() });
+        let state = Arc::new(State {
+            object: RwLock::new(None),
+            pokes: Mutex::default(),
+            again: Notify::new(),
+        });
         let api = match namespace {
             "" => self.client.all::<T>(),
             namespace => self.client.within::<T>(namespace),
@@ -102,7 +109,7 @@ impl<T: Resource> Registry<T> {
             if let Some(polling) = polling
                 && polling.is_needed(&api, &params).await
             {
-                return polling.run(&api, &name, |object| told.set(object)).await;
+                return polling.run(&api, &name, &told.again, |object| told.set(object)).await;
             }
             let (mut listed, settled) = (None, Notify::new());
             let set = |object: Option<Arc<T>>| {

@@ -1,4 +1,5 @@
 //! The authorization module `ABAC`: a file of policies, one JSON object a line, read at the start. Any policy that matches a request allows it.
+//! Unlike in Kubernetes an unknown field is refused: a misspelt one would match too much or nothing.
 
 use apiserver_rbac::Rule;
 use proto_api::names::Names;
@@ -25,12 +26,14 @@ pub struct AbacError {
 pub struct Abac(Vec<Policy>);
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Line {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
     kind: String,
+    #[serde(default, rename = "metadata")]
+    _metadata: serde::de::IgnoredAny,
     #[serde(default)]
     spec: Policy,
 }
@@ -236,9 +239,12 @@ mod tests {
         let line = |text: &str| {
             Abac::parse(text, Names::new(Profile::Kubernetes)).unwrap_err().to_string()
         };
-        assert!(line("\n{\"user\":\"a\"}").starts_with("line 2: expected apiVersion"));
+        assert!(line("\n{\"user\":\"a\"}").starts_with("line 2: unknown field `user`"));
+        assert!(line("{\"kind\":\"Policy\"}").starts_with("line 1: expected apiVersion"));
         assert!(line("{").starts_with("line 1: "));
         assert!(parse(&[r#"{"user":"a","resources":"pods"}"#]).is_err(), "a misspelt field");
+        let misspelt = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","specs":{}}"#;
+        assert!(line(misspelt).contains("specs"));
     }
 
     #[test]

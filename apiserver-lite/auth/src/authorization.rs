@@ -2,7 +2,7 @@
 
 use apiserver_rbac::Rule;
 
-use crate::access_webhook::AccessWebhook;
+use crate::authorization_webhook::AuthorizationWebhook;
 use crate::user::{MASTERS, User};
 
 /// The attributes of a request to be authorized.
@@ -90,7 +90,7 @@ pub enum Module {
     /// Decides from memory.
     Local(Box<dyn Authorizer>),
     /// Asks a remote service.
-    Webhook(Box<AccessWebhook>),
+    Webhook(Box<AuthorizationWebhook>),
 }
 
 /// Modules, consulted in order.

@@ -1,6 +1,6 @@
 //! Answers that hold for some time, by the digest of what was asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,34 +20,42 @@ pub fn key(question: &[u8]) -> Key {
     key
 }
 
-/// A bounded cache.
-pub struct ExpiringCache<V>(Mutex<HashMap<Key, (Instant, V)>>);
+/// A bounded cache. When it is full, the oldest answer makes room.
+pub struct ExpiringCache<V>(Mutex<Entries<V>>);
+
+struct Entries<V> {
+    answers: HashMap<Key, (Instant, V)>,
+    /// In the order of their insertion; an answer that was replaced is in it twice.
+    order: VecDeque<(Key, Instant)>,
+}
 
 impl<V: Clone> ExpiringCache<V> {
     /// An empty one.
     pub fn new() -> Self {
-        Self(Mutex::new(HashMap::new()))
+        Self(Mutex::new(Entries { answers: HashMap::new(), order: VecDeque::new() }))
     }
 
     /// The answer, if it still holds.
     pub fn get(&self, key: &Key) -> Option<V> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (until, value) = entries.get(key)?;
+        let (until, value) = entries.answers.get(key)?;
         (Instant::now() < *until).then(|| value.clone())
     }
 
-    /// Keeps an answer for `ttl`. When the cache is full, what has expired makes room, else everything.
+    /// Keeps an answer for `ttl`.
     pub fn insert(&self, key: Key, value: V, ttl: Duration) {
         let now = Instant::now();
         let Some(until) = now.checked_add(ttl).filter(|until| *until > now) else { return };
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() >= ENTRIES_MAX {
-            entries.retain(|_, (until, _)| now < *until);
+        let Entries { answers, order } = &mut *entries;
+        answers.insert(key, (until, value));
+        order.push_back((key, until));
+        while order.len() > ENTRIES_MAX {
+            let Some((oldest, until)) = order.pop_front() else { break };
+            if answers.get(&oldest).is_some_and(|(latest, _)| *latest == until) {
+                answers.remove(&oldest);
+            }
         }
-        if entries.len() >= ENTRIES_MAX {
-            entries.clear();
-        }
-        entries.insert(key, (until, value));
     }
 }
 
@@ -56,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn answers_expire_and_their_number_is_bounded() {
+    async fn answers_expire_and_the_oldest_make_room() {
         let cache = ExpiringCache::new();
         let (a, b) = (key(b"a"), key(b"b"));
         cache.insert(a, 1, Duration::from_secs(10));
@@ -64,9 +72,16 @@ mod tests {
         assert_eq!((cache.get(&a), cache.get(&b)), (Some(1), None));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(cache.get(&a), None);
-        for nth in 0..2 * ENTRIES_MAX {
-            cache.insert(key(&nth.to_be_bytes()), 3, Duration::from_secs(60));
+        let nth = |nth: usize| key(&nth.to_be_bytes());
+        for at in 0..ENTRIES_MAX + 10 {
+            cache.insert(nth(at), 3, Duration::from_secs(60));
+            tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert!(cache.0.lock().unwrap().len() <= ENTRIES_MAX);
+        assert_eq!((cache.get(&nth(9)), cache.get(&nth(10))), (None, Some(3)));
+        cache.insert(nth(10), 4, Duration::from_secs(60));
+        cache.insert(a, 5, Duration::from_secs(60));
+        assert_eq!(cache.get(&nth(10)), Some(4), "the newer of two insertions counts");
+        let entries = cache.0.lock().unwrap();
+        assert!(entries.answers.len() <= ENTRIES_MAX && entries.order.len() <= ENTRIES_MAX);
     }
 }

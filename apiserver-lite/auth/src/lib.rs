@@ -2,11 +2,11 @@
 //! store (service account and bootstrap tokens, the modules `Node` and `RBAC`) is in `apiserver-core`.
 //!
 //! - [`User`]; [`ClientCertificate`], [`StaticTokens`], [`RequestHeaders`], [`Oidc`] and [`TokenWebhook`] find one.
-//! - [`Attributes`] of a request, [`Authorizer`] and the [`Chain`] of modules; [`Abac`] and [`AccessWebhook`] are two of them.
+//! - [`Attributes`] of a request, [`Authorizer`] and the [`Chain`] of modules; [`Abac`] and [`AuthorizationWebhook`] are two of them.
 
 mod abac;
-mod access_webhook;
 mod authorization;
+mod authorization_webhook;
 mod certificate;
 mod expiring_cache;
 mod limits;
@@ -18,11 +18,11 @@ mod user;
 mod webhook;
 
 pub use abac::{Abac, AbacError};
-pub use access_webhook::{AccessWebhook, AccessWebhookSettings};
 pub use authorization::{
     AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Chain, Decision, Masters,
     Module, Subject, UserRules,
 };
+pub use authorization_webhook::{AuthorizationWebhook, AuthorizationWebhookSettings};
 pub use certificate::ClientCertificate;
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
 pub use oidc::{Oidc, OidcError, OidcSettings};

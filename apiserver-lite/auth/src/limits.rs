@@ -1,5 +1,5 @@
-//! Denials before authorization modules that allow everything: the anonymous user gets public paths only, and kubelets get about what
-//! Kubernetes' Node authorizer allows them. With RBAC roles decide instead.
+//! Denials before the authorization module that allows everything: the anonymous user gets public paths only, and kubelets get about what
+//! Kubernetes' Node authorizer allows them. Without it the modules decide.
 
 use crate::authorization::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
 use crate::user::{UNAUTHENTICATED, User};

@@ -3,8 +3,8 @@
 
 mod claims;
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use apiserver_token::jwt::JwtError;
@@ -14,16 +14,20 @@ use proto_api::names::Names;
 use proto_client::config::{Credential, Pem, TlsSettings};
 use proto_client::transport::ClientTlsError;
 use proto_client::{Client, ClientConfig, ClientError, request};
+use proto_daemon::exit::chain;
+use proto_daemon::tls;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::user::User;
+use crate::webhook::{USER_AGENT, server_and_path};
 
-/// Between two requests for the provider's keys, however many unknown keys tokens name.
-const FETCH_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two requests for the provider's keys, however many tokens have other signatures.
+const ASK_INTERVAL: Duration = Duration::from_secs(10);
+/// Age of the keys at which they are read again, so that a withdrawn one is forgotten.
+const KEYS_AGE: Duration = Duration::from_secs(3600);
 /// Longest wait for the provider.
 const DEADLINE: Duration = Duration::from_secs(15);
 /// Most keys of a provider that are kept.
@@ -76,20 +80,18 @@ pub enum OidcError {
 }
 
 /// Finds the user of an ID token.
-pub struct Oidc {
+pub struct Oidc(Arc<Provider>);
+
+/// The identity provider, as far as it is known.
+struct Provider {
     settings: OidcSettings,
     names: &'static Names,
-    issuer: Client,
-    keys: Mutex<ProviderKeys>,
-}
-
-/// The provider's keys, as far as they are known.
-#[derive(Default)]
-struct ProviderKeys {
-    keys: Arc<[PublicKey]>,
-    /// Where they are published.
-    source: Option<(Client, String)>,
-    fetched: Option<Instant>,
+    client: Client,
+    keys: RwLock<Arc<[PublicKey]>>,
+    /// When its keys were last asked for.
+    asked: Mutex<Option<Instant>>,
+    /// Held by the one who asks for keys; the others wait for the same answer.
+    asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Deserialize)]
@@ -118,15 +120,19 @@ impl Oidc {
         if settings.client_id.is_empty() {
             return Err(invalid("--oidc-issuer-url and --oidc-client-id must be given together"));
         }
-        if let Some(other) =
-            settings.signing_algs.iter().find(|alg| !["RS256", "ES256", "ES384"].contains(&&***alg))
+        let known = ["RS256", "ES256", "ES384"];
+        if let Some(other) = settings.signing_algs.iter().find(|alg| !known.contains(&alg.as_str()))
         {
             return Err(OidcError::Settings(format!(
                 "--oidc-signing-algs: {other} is not supported, of RS256, ES256, ES384"
             )));
         }
-        let issuer = client(&settings, url, names)?;
-        Ok(Self { settings, names, issuer, keys: Mutex::default() })
+        if let Some(path) = &settings.ca_file {
+            check_authorities(path)?;
+        }
+        let client = client(&settings, url, names)?;
+        let (keys, asked, asking) = Default::default();
+        Ok(Self(Arc::new(Provider { settings, names, client, keys, asked, asking })))
     }
 
     /// The user of an ID token; `None` for a token of another issuer.
@@ -134,78 +140,97 @@ impl Oidc {
     /// # Errors
     /// Why a token of the provider is refused, or why the provider's keys are not known.
     pub async fn user(&self, token: &str, now: OffsetDateTime) -> Result<Option<User>, OidcError> {
+        let settings = &self.0.settings;
         // Without a look at the claims every other bearer token would cost a signature check here.
-        if claims::unverified_issuer(token).as_deref() != Some(&*self.settings.issuer_url) {
+        if claims::unverified_issuer(token).as_deref() != Some(&*settings.issuer_url) {
             return Ok(None);
         }
         let claims = self.verify(token).await?;
-        claims::user(&self.settings, &claims, now.unix_timestamp()).map(Some)
+        claims::user(settings, &claims, now.unix_timestamp()).map(Some)
     }
 
+    /// Verifies with the known keys, whatever the provider does. Only a token that none of them signed waits for new ones.
     async fn verify(&self, token: &str) -> Result<Map<String, Value>, OidcError> {
-        let mut known = self.keys.lock().await;
-        let keys = known.keys.clone();
-        let is_recent = known.fetched.is_some_and(|at| at.elapsed() < FETCH_INTERVAL);
-        match jwt::verify(token, &keys) {
-            Err(JwtError::Signature) if !is_recent => {}
+        let provider = &self.0;
+        match jwt::verify(token, &provider.keys()) {
+            Err(JwtError::Signature) => {}
+            outcome => {
+                if outcome.is_ok() && provider.begins_asking(KEYS_AGE) {
+                    tokio::spawn(provider.clone().ask());
+                }
+                return Ok(outcome?);
+            }
+        }
+        let _turn = provider.asking.lock().await;
+        match jwt::verify(token, &provider.keys()) {
+            Err(JwtError::Signature) if provider.begins_asking(ASK_INTERVAL) => {}
             outcome => return Ok(outcome?),
         }
-        // The others wait: they may need the same new key.
-        let fetched = self.fetch(&mut known).await;
-        known.fetched = Some(Instant::now());
-        fetched?;
-        Ok(jwt::verify(token, &known.keys)?)
+        // A task of its own: it goes on when the client that has caused it leaves.
+        let asked = tokio::spawn(provider.clone().ask()).await;
+        asked.map_err(|error| OidcError::Answer(error.to_string()))??;
+        Ok(jwt::verify(token, &provider.keys())?)
+    }
+}
+
+impl Provider {
+    fn keys(&self) -> Arc<[PublicKey]> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the provider's keys.
-    async fn fetch(&self, known: &mut ProviderKeys) -> Result<(), OidcError> {
-        let (client, path) = match known.source.take() {
-            Some(source) => source,
-            None => self.discover().await?,
-        };
-        let answer = client.call(request::get(path.clone())).await?;
+    /// Whether the keys were last asked for longer ago than `interval`; they count as asked for then.
+    fn begins_asking(&self, interval: Duration) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = asked.is_none_or(|at| at.elapsed() >= interval);
+        if begins {
+            *asked = Some(Instant::now());
+        }
+        begins
+    }
+
+    /// Reads the provider's keys. If that fails, the old ones stay.
+    async fn ask(self: Arc<Self>) -> Result<(), OidcError> {
+        let (client, path) = self.discover().await?;
+        let answer = client.call(request::get(path)).await?;
         let set: KeySet = serde_json::from_slice(&answer.body)
             .map_err(|error| OidcError::Answer(error.to_string()))?;
         let keys = set.keys.iter().take(KEYS_MAX).filter_map(PublicKey::from_jwk);
-        let keys =
-            keys.filter(|key| self.settings.signing_algs.iter().any(|a| a == key.algorithm()));
-        known.keys = keys.collect();
-        tracing::info!(
-            issuer = self.settings.issuer_url,
-            keys = known.keys.len(),
-            "read the keys of the identity provider"
-        );
-        known.source = Some((client, path));
+        let is_accepted =
+            |key: &PublicKey| self.settings.signing_algs.iter().any(|a| a == key.algorithm());
+        let keys: Arc<[PublicKey]> = keys.filter(is_accepted).collect();
+        let issuer = &self.settings.issuer_url;
+        tracing::info!(issuer, keys = keys.len(), "read the keys of the identity provider");
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Ok(())
     }
 
     /// Where the provider publishes its keys (OpenID Connect Discovery 1.0, section 4).
     async fn discover(&self) -> Result<(Client, String), OidcError> {
         let path = "/.well-known/openid-configuration".to_owned();
-        let answer = self.issuer.call(request::get(path)).await?;
+        let answer = self.client.call(request::get(path)).await?;
         let found: Discovery = serde_json::from_slice(&answer.body)
             .map_err(|error| OidcError::Answer(error.to_string()))?;
-        if found.issuer != self.settings.issuer_url {
-            let own = &self.settings.issuer_url;
+        let own = &self.settings.issuer_url;
+        if found.issuer != *own {
             return Err(OidcError::Answer(format!(
                 "its issuer is {:?}, not {own:?}",
                 found.issuer
             )));
         }
-        let uri: Uri = found
-            .jwks_uri
-            .parse()
-            .map_err(|_| OidcError::Answer("jwks_uri is not a URL".to_owned()))?;
-        if uri.scheme_str() != Some("https") {
-            return Err(OidcError::Answer("jwks_uri is not an https URL".to_owned()));
-        }
-        let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-        let mut parts = uri.into_parts();
-        parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-        let server = Uri::from_parts(parts)
-            .map_err(|_| OidcError::Answer("jwks_uri is not a URL".to_owned()))?;
+        let uri = found.jwks_uri.parse::<Uri>().ok().filter(|u| u.scheme_str() == Some("https"));
+        let uri =
+            uri.ok_or_else(|| OidcError::Answer("jwks_uri is not an https URL".to_owned()))?;
+        let (server, path) = server_and_path(&uri);
         Ok((client(&self.settings, server, self.names)?, path))
     }
+}
+
+/// The client reads the file at its first request: a wrong one is found here.
+fn check_authorities(path: &Path) -> Result<(), OidcError> {
+    let unusable =
+        |why: String| OidcError::Settings(format!("--oidc-ca-file {}: {why}", path.display()));
+    let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
+    tls::authorities("authority", &pem).map(drop).map_err(|error| unusable(chain(&error)))
 }
 
 fn client(
@@ -220,9 +245,7 @@ fn client(
         credential: Credential::None,
         namespace: String::new(),
     };
-    let client =
-        Client::new(&config, names, concat!("orch-apiserver/", env!("CARGO_PKG_VERSION")))?;
-    Ok(client.with_deadline(DEADLINE))
+    Ok(Client::new(&config, names, USER_AGENT)?.with_deadline(DEADLINE))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Users named by an authenticating proxy: it shows a client certificate of its own authority and names the user in headers.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use proto_api::uri::decode as decode_percent;
 
 use crate::user::User;
@@ -32,13 +32,13 @@ impl RequestHeaders {
     /// The user in the headers of a request that came from an allowed proxy; `None` when they name none.
     #[must_use]
     pub fn user(&self, headers: &HeaderMap) -> Option<User> {
-        let text = |name: &HeaderName| {
-            let value = headers.get(name).and_then(|value| value.to_str().ok())?;
-            (!value.is_empty()).then(|| value.to_owned())
+        let text = |value: &HeaderValue| {
+            let text = std::str::from_utf8(value.as_bytes()).ok()?;
+            (!text.is_empty()).then(|| text.to_owned())
         };
-        let name = self.0.username.iter().find_map(text)?;
+        let name = self.0.username.iter().find_map(|header| text(headers.get(header)?))?;
         let groups = self.0.group.iter().flat_map(|header| headers.get_all(header));
-        let groups = groups.filter_map(|value| value.to_str().ok()).map(str::to_owned);
+        let groups = groups.filter_map(text);
         let mut user = User { name, groups: groups.collect(), ..User::default() };
         for (header, value) in headers {
             let key = self.0.extra_prefix.iter().find_map(|p| header.as_str().strip_prefix(p));
@@ -93,6 +93,7 @@ mod tests {
             ("x-remote-user", ""),
             ("x-other-user", "alice"),
             ("x-remote-group", "dev"),
+            ("x-remote-group", ""),
             ("x-remote-group", "ops"),
             ("x-remote-extra-acme.com%2Fproject", "p1"),
             ("x-remote-extra-acme.com%2Fproject", "p2"),

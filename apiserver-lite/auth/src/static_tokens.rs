@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
-
+use crate::expiring_cache::{Key, key};
 use crate::user::User;
 
 /// An invalid line of the token file.
@@ -19,13 +18,7 @@ pub struct TokenFileError {
 /// Users by the SHA-256 of their token, so that the time of a lookup reveals nothing about tokens. Tokens do not expire; a
 /// changed file needs a restart.
 #[derive(Clone, Debug, Default)]
-pub struct StaticTokens(BTreeMap<[u8; SHA256_OUTPUT_LEN], User>);
-
-fn key(token: &str) -> [u8; SHA256_OUTPUT_LEN] {
-    let mut key = [0; SHA256_OUTPUT_LEN];
-    key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
-    key
-}
+pub struct StaticTokens(BTreeMap<Key, User>);
 
 impl StaticTokens {
     /// Parses the content of a token file; empty lines are skipped.
@@ -58,7 +51,7 @@ impl StaticTokens {
                 groups: groups.collect(),
                 ..User::default()
             };
-            users.insert(key(token), user.authenticated());
+            users.insert(key(token.as_bytes()), user.authenticated());
         }
         Ok(Self(users))
     }
@@ -66,7 +59,7 @@ impl StaticTokens {
     /// The user of `token`.
     #[must_use]
     pub fn user_of(&self, token: &str) -> Option<&User> {
-        self.0.get(&key(token))
+        self.0.get(&key(token.as_bytes()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Bearer tokens that a remote service knows (`--authentication-token-webhook-config-file`).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde_json::json;
 
 use crate::expiring_cache::{ExpiringCache, key};
 use crate::user::User;
-use crate::webhook::{ReviewVersion, Webhook, WebhookError};
+use crate::webhook::{ReviewVersion, Webhook, WebhookError, null_is_empty};
 
 /// The flags `--authentication-token-webhook-*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,15 +28,18 @@ pub struct TokenWebhook {
     webhook: Webhook,
     api_version: String,
     cache_ttl: Duration,
-    answers: ExpiringCache<Option<Known>>,
+    /// Apart, so that a flood of unknown tokens does not push out the known ones.
+    known: ExpiringCache<TokenUser>,
+    unknown: ExpiringCache<()>,
 }
 
-/// The user of a token, and those of the audiences asked for that the service says the token is meant for.
-type Known = (User, Vec<String>);
+/// The user of a token, and those of the audiences asked for that the token is meant for.
+type TokenUser = (User, Vec<String>);
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Review {
+    #[serde(deserialize_with = "null_is_empty")]
     status: Status,
 }
 
@@ -43,17 +47,25 @@ struct Review {
 #[serde(default)]
 struct Status {
     authenticated: bool,
+    #[serde(deserialize_with = "null_is_empty")]
     user: ReviewedUser,
+    #[serde(deserialize_with = "null_is_empty")]
     audiences: Vec<String>,
+    #[serde(deserialize_with = "null_is_empty")]
+    error: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ReviewedUser {
+    #[serde(deserialize_with = "null_is_empty")]
     username: String,
+    #[serde(deserialize_with = "null_is_empty")]
     uid: String,
+    #[serde(deserialize_with = "null_is_empty")]
     groups: Vec<String>,
-    extra: std::collections::BTreeMap<String, Vec<String>>,
+    #[serde(deserialize_with = "null_is_empty")]
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 impl TokenWebhook {
@@ -69,23 +81,29 @@ impl TokenWebhook {
             webhook: Webhook::load(&settings.config_file, names)?,
             api_version: format!("{}/{}", names.group("authentication"), settings.version.name()),
             cache_ttl: settings.cache_ttl,
-            answers: ExpiringCache::new(),
+            known: ExpiringCache::new(),
+            unknown: ExpiringCache::new(),
         })
     }
 
-    /// The user of a token, and those of `audiences` that it is meant for; `None` for a token that the service does not know.
+    /// The user of a token, and those of `audiences` that it is meant for; `None` for a token that the service does not know. A service that
+    /// names no audiences vouches for `own`, those of this server.
     ///
     /// # Errors
-    /// The service cannot be asked.
+    /// The service cannot be asked, or says that it could not decide. Such an answer is not kept.
     pub async fn user(
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<Known>, WebhookError> {
+        own: &[String],
+    ) -> Result<Option<TokenUser>, WebhookError> {
         let question = json!({"token": token, "audiences": audiences});
         let key = key(question.to_string().as_bytes());
-        if let Some(known) = self.answers.get(&key) {
-            return Ok(known);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(Some(known));
+        }
+        if self.unknown.get(&key).is_some() {
+            return Ok(None);
         }
         let review = json!({
             "apiVersion": self.api_version,
@@ -96,19 +114,23 @@ impl TokenWebhook {
         });
         let answer = self.webhook.post(&review).await?;
         let Review { status } = serde_json::from_value(answer).map_err(WebhookError::Answer)?;
-        let known = status.user_for(audiences);
-        self.answers.insert(key, known.clone(), self.cache_ttl);
+        if !status.authenticated && !status.error.is_empty() {
+            return Err(WebhookError::Undecided(status.error));
+        }
+        let known = status.user_for(audiences, own);
+        match &known {
+            Some(known) => self.known.insert(key, known.clone(), self.cache_ttl),
+            None => self.unknown.insert(key, (), self.cache_ttl),
+        }
         Ok(known)
     }
 }
 
 impl Status {
-    /// A service that knows nothing of audiences vouches for all of them.
-    fn user_for(self, audiences: &[String]) -> Option<Known> {
-        let meant: Vec<String> = match self.audiences.is_empty() {
-            true => audiences.to_vec(),
-            false => audiences.iter().filter(|one| self.audiences.contains(one)).cloned().collect(),
-        };
+    fn user_for(self, audiences: &[String], own: &[String]) -> Option<TokenUser> {
+        let named = if self.audiences.is_empty() { own } else { &self.audiences };
+        let meant: Vec<String> =
+            audiences.iter().filter(|one| named.contains(one)).cloned().collect();
         if !self.authenticated || (meant.is_empty() && !audiences.is_empty()) {
             return None;
         }
@@ -158,15 +180,15 @@ mod tests {
         .await;
         for _ in 0..2 {
             let (user, meant) =
-                webhook.user("good", &audiences(&["api", "other"])).await.unwrap().unwrap();
+                webhook.user("good", &audiences(&["api", "other"]), &[]).await.unwrap().unwrap();
             assert_eq!((user.name.as_str(), user.uid.as_str()), ("jane", "7"));
             assert_eq!(user.groups, ["dev", "system:authenticated"]);
             assert_eq!(user.extra["k"], ["v"]);
             assert_eq!(meant, ["api"]);
-            assert_eq!(webhook.user("bad", &audiences(&["api"])).await.unwrap(), None);
+            assert_eq!(webhook.user("bad", &audiences(&["api"]), &[]).await.unwrap(), None);
         }
         assert_eq!(asked.load(Ordering::Relaxed), 2);
-        assert_eq!(webhook.user("good", &audiences(&["other"])).await.unwrap(), None);
+        assert_eq!(webhook.user("good", &audiences(&["other"]), &[]).await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -178,14 +200,27 @@ mod tests {
             match count.fetch_add(1, Ordering::Relaxed) {
                 0 => (403, json!({})),
                 1 => (200, json!({"status": {"authenticated": "yes"}})),
-                2 => (500, json!({})),
-                _ => (200, json!({"status": {"authenticated": true, "user": {"username": "a"}}})),
+                2 => (200, json!({"status": {"authenticated": false, "error": "no directory"}})),
+                3 => (200, json!({"kind": "Status", "status": {}})),
+                4 => (500, json!({})),
+                _ => {
+                    let user = json!({"username": "a", "groups": null, "extra": null});
+                    let status = json!({"authenticated": true, "user": user, "audiences": null});
+                    (200, json!({"status": status}))
+                }
             }
         })
         .await;
-        assert!(matches!(webhook.user("t", &[]).await, Err(WebhookError::Call(_))));
-        assert!(matches!(webhook.user("t", &[]).await, Err(WebhookError::Answer(_))));
-        // The third answer is an error that may pass: it is asked again.
-        assert_eq!(webhook.user("t", &[]).await.unwrap().unwrap().0.name, "a");
+        let own = audiences(&["api"]);
+        let ask = async || webhook.user("t", &own, &own).await;
+        assert!(matches!(ask().await, Err(WebhookError::Call(_))));
+        assert!(matches!(ask().await, Err(WebhookError::Answer(_))));
+        assert!(matches!(ask().await, Err(WebhookError::Undecided(_))));
+        assert!(matches!(ask().await, Err(WebhookError::Kind(_))));
+        // A 500 may pass: it is asked again.
+        assert_eq!(ask().await.unwrap().unwrap().0.name, "a");
+        // The service names no audiences: the token is for this server, and for nobody else.
+        let other = webhook.user("t", &audiences(&["vault"]), &own).await;
+        assert_eq!(other.unwrap(), None);
     }
 }

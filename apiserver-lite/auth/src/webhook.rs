@@ -1,24 +1,35 @@
 //! What the two webhooks share: a review is posted to the URL of a client configuration file, and answered with its status.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, Request, Uri, header};
 use proto_api::names::Names;
-use proto_client::config::ClientConfigError;
-use proto_client::config::file;
-use proto_client::transport::ClientTlsError;
+use proto_client::config::{ClientConfigError, file};
+use proto_client::transport::{ClientTlsError, TransportError};
 use proto_client::{Client, ClientError};
+use proto_daemon::exit::chain;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
-/// Longest wait for one answer.
+/// Of requests to providers and webhooks.
+pub const USER_AGENT: &str = concat!("orch-apiserver/", env!("CARGO_PKG_VERSION"));
+
+/// Longest wait for an answer, all attempts together.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Attempts, and the pause after the first one; each further pause is half as long again, as in Kubernetes.
 const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Most questions on their way at a time; the others wait.
 const CONCURRENT_MAX: usize = 64;
+/// Most questions that are on their way or wait; others get no answer.
+const WAITING_MAX: usize = 512;
+/// Between two lines in the log about failures.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The version of the reviews that a webhook understands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,49 +76,78 @@ pub enum WebhookError {
     /// It did not answer.
     #[error("the webhook cannot be asked")]
     Call(#[source] ClientError),
+    /// It did not answer in time.
+    #[error("the webhook did not answer within {DEADLINE:?}")]
+    Deadline,
+    /// Too many questions wait for it.
+    #[error("{WAITING_MAX} questions wait for the webhook already")]
+    Busy,
     /// Its answer is not a review.
     #[error("the webhook's answer is not a review")]
     Answer(#[source] serde_json::Error),
+    /// Its answer is a review of another kind or version.
+    #[error("the webhook answered with {0}")]
+    Kind(String),
+    /// It could not decide.
+    #[error("the webhook could not decide: {0}")]
+    Undecided(String),
 }
 
 /// A remote service that answers reviews.
 pub struct Webhook {
     client: Client,
     path: String,
+    /// Places of those on their way, and of all that wait.
     permits: Semaphore,
+    places: Semaphore,
+    warned: Mutex<Option<Instant>>,
 }
 
 impl Webhook {
     /// Reads the client configuration file at `config`. Its server is the whole URL to which reviews are posted.
+    ///
+    /// # Errors
+    /// The file cannot be used. Files that it names are read with the first question.
     pub fn load(config: &Path, names: &'static Names) -> Result<Self, WebhookError> {
         let loaded = file::load(config, None);
         let mut loaded =
             loaded.map_err(|source| WebhookError::Config { path: config.to_owned(), source })?;
-        let (server, path) = split(&loaded.server);
+        let (server, path) = server_and_path(&loaded.server);
         loaded.server = server;
-        let client =
-            Client::new(&loaded, names, concat!("orch-apiserver/", env!("CARGO_PKG_VERSION")))
-                .map_err(|source| WebhookError::Tls { path: config.to_owned(), source })?
-                .with_deadline(DEADLINE);
-        Ok(Self { client, path, permits: Semaphore::new(CONCURRENT_MAX) })
+        let client = Client::new(&loaded, names, USER_AGENT)
+            .map_err(|source| WebhookError::Tls { path: config.to_owned(), source })?
+            .with_deadline(DEADLINE);
+        let (permits, places) = (Semaphore::new(CONCURRENT_MAX), Semaphore::new(WAITING_MAX));
+        Ok(Self { client, path, permits, places, warned: Mutex::default() })
     }
 
-    /// Posts a review and gives the one that was answered. Tries again when the webhook cannot be reached or is overloaded.
+    /// Posts a review and gives the one that was answered, which is of the same kind and version.
     pub async fn post(&self, review: &Value) -> Result<Value, WebhookError> {
-        // Never closed.
-        let _permit = self.permits.acquire().await;
-        let body = serde_json::to_vec(review).map_err(WebhookError::Answer)?;
+        let Ok(_place) = self.places.try_acquire() else { return Err(WebhookError::Busy) };
+        let answered = tokio::time::timeout(DEADLINE, self.ask(review)).await;
+        let answer = answered.unwrap_or(Err(WebhookError::Deadline));
+        if let Err(error) = &answer {
+            self.warn(error);
+        }
+        answer
+    }
+
+    /// Tries again where Kubernetes does: after a broken connection, and when the service says that it is overloaded or has failed.
+    async fn ask(&self, review: &Value) -> Result<Value, WebhookError> {
+        let body = Bytes::from(serde_json::to_vec(review).map_err(WebhookError::Answer)?);
         let (mut attempt, mut pause) = (1, FIRST_PAUSE);
         loop {
-            let mut request = Request::new(body.clone().into());
+            let mut request = Request::new(body.clone());
             *request.method_mut() = Method::POST;
             *request.uri_mut() = self.path.parse().unwrap_or_else(|_| Uri::from_static("/"));
             let json = header::HeaderValue::from_static("application/json");
             request.headers_mut().insert(header::CONTENT_TYPE, json);
-            match self.client.call(request).await {
-                Ok(answer) => {
-                    return serde_json::from_slice(&answer.body).map_err(WebhookError::Answer);
-                }
+            // Never closed.
+            let permit = self.permits.acquire().await;
+            let answer = self.client.call(request).await;
+            drop(permit);
+            match answer {
+                Ok(answer) => return read_answer(&answer.body, review),
                 Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
                     tracing::debug!(attempt, %error, "the webhook did not answer, trying again");
                     tokio::time::sleep(pause).await;
@@ -118,22 +158,50 @@ impl Webhook {
             }
         }
     }
+
+    /// Logs a failure, unless one was logged just now: everybody can cause them.
+    fn warn(&self, error: &WebhookError) {
+        let now = Instant::now();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|at| now.duration_since(at) >= WARN_INTERVAL) {
+            *warned = Some(now);
+            let server = &self.client.config().server;
+            tracing::warn!(%server, path = self.path, error = chain(error), "a webhook gives no answer");
+        }
+    }
+}
+
+fn read_answer(body: &[u8], review: &Value) -> Result<Value, WebhookError> {
+    let answer: Value = serde_json::from_slice(body).map_err(WebhookError::Answer)?;
+    let kind = |review: &Value| format!("{} of {}", review["kind"], review["apiVersion"]);
+    if kind(&answer) == kind(review) { Ok(answer) } else { Err(WebhookError::Kind(kind(&answer))) }
 }
 
 /// Whether asking again may help.
 fn may_pass(error: &ClientError) -> bool {
     match error.code() {
-        Some(code) => code == 429 || (500..600).contains(&code),
-        None => matches!(error, ClientError::Transport { .. }),
+        Some(code) => matches!(code, 429 | 500 | 504),
+        None => {
+            matches!(error, ClientError::Transport { cause: TransportError::Broken { .. }, .. })
+        }
     }
 }
 
-/// The server of a URL, and its path with the query.
-fn split(url: &Uri) -> (Uri, String) {
+/// The server of a URL, and the path below it with the query.
+pub fn server_and_path(url: &Uri) -> (Uri, String) {
     let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
     let mut parts = url.clone().into_parts();
     parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
     (Uri::from_parts(parts).unwrap_or_else(|_| url.clone()), path)
+}
+
+/// For fields of an answer: `null` is the empty value, as in Go.
+pub fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[cfg(test)]
@@ -156,7 +224,7 @@ pub mod testing {
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
                 let mut head = Vec::new();
-                let body = loop {
+                let body: Value = loop {
                     let mut bytes = [0; 4096];
                     let read = socket.read(&mut bytes).await.unwrap_or(0);
                     head.extend_from_slice(&bytes[..read]);
@@ -168,7 +236,12 @@ pub mod testing {
                     }
                     assert_ne!(read, 0, "the request ended early");
                 };
-                let (status, body) = answer(body);
+                let kind = (body["apiVersion"].clone(), body["kind"].clone());
+                let (status, mut body) = answer(body);
+                if let Some(body) = body.as_object_mut() {
+                    body.entry("apiVersion").or_insert(kind.0);
+                    body.entry("kind").or_insert(kind.1);
+                }
                 let body = body.to_string();
                 let reply = format!(
                     "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",

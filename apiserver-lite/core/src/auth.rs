@@ -118,13 +118,20 @@ impl Authenticators {
         token: &str,
         audiences: &[String],
     ) -> Option<(User, Vec<String>)> {
+        // What knows nothing of audiences is meant for this server.
+        let own = self.tokens.audiences();
+        let for_own = |user: User| {
+            let meant: Vec<String> =
+                audiences.iter().filter(|one| own.contains(one)).cloned().collect();
+            (!meant.is_empty()).then_some((user, meant))
+        };
         if let Some(user) = self.static_tokens.user_of(token) {
-            return Some((user.clone(), audiences.to_vec()));
+            return for_own(user.clone());
         }
         if self.bootstrap_tokens == BootstrapTokens::Accepted
             && let Some(user) = bootstrap_token::user_of(objects, token)
         {
-            return Some((user, audiences.to_vec()));
+            return for_own(user);
         }
         match self.tokens.authenticate(objects, token, audiences) {
             Ok(found) => return Some(found),
@@ -132,22 +139,16 @@ impl Authenticators {
         }
         if let Some(oidc) = &self.oidc {
             match oidc.user(token, crate::times::now()).await {
-                Ok(Some(user)) => return Some((user, audiences.to_vec())),
+                Ok(Some(user)) => return for_own(user),
                 Ok(None) => {}
                 Err(error) => {
                     let reason = chain(&error);
-                    tracing::info!(reason, "ID token refused");
+                    tracing::debug!(reason, "ID token refused");
                 }
             }
         }
-        match self.token_webhook.as_ref()?.user(token, audiences).await {
-            Ok(found) => found,
-            Err(error) => {
-                let reason = chain(&error);
-                tracing::warn!(reason, "the token webhook gives no answer");
-                None
-            }
-        }
+        // It reports its failures itself.
+        self.token_webhook.as_ref()?.user(token, audiences, own).await.ok().flatten()
     }
 }
 

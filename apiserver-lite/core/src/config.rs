@@ -10,7 +10,7 @@ use proto_api::names::Names;
 pub use crate::auth::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
 use crate::services::PortRange;
 use apiserver_auth::{
-    AccessWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
+    AuthorizationWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
 };
 
 /// The configuration of one server.
@@ -51,13 +51,13 @@ pub struct Config {
     /// Service account tokens.
     pub service_accounts: ServiceAccounts,
     /// Authenticating proxies.
-    pub request_headers: Option<ProxyAuthority>,
+    pub request_headers: Option<RequestHeaderConfig>,
     /// The identity provider.
     pub oidc: Option<OidcSettings>,
     /// The service that knows bearer tokens.
     pub token_webhook: Option<TokenWebhookSettings>,
     /// The service of the authorization module `Webhook`.
-    pub access_webhook: Option<AccessWebhookSettings>,
+    pub authorization_webhook: Option<AuthorizationWebhookSettings>,
     /// The policy file of the authorization module `ABAC`.
     pub policy_file: Option<PathBuf>,
     /// Client configuration for connections to kubelets.
@@ -111,7 +111,7 @@ pub enum AuthorizationMode {
 
 /// Who is an authenticating proxy, and how it names users.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProxyAuthority {
+pub struct RequestHeaderConfig {
     /// The authority of the proxies' client certificates.
     pub ca_file: PathBuf,
     /// Their names, and the headers.
@@ -185,7 +185,7 @@ impl Config {
             request_headers: None,
             oidc: None,
             token_webhook: None,
-            access_webhook: None,
+            authorization_webhook: None,
             policy_file: None,
             node_client: NodeClient::default(),
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),

@@ -43,7 +43,7 @@ pub async fn handle(
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let line = format!("{} {}", request.method(), request.uri().path());
-    let served = isolate(serve(server.clone(), peer, request)).await.and_then(|served| served);
+    let served = isolate(serve(server.clone(), peer, request)).await;
     served.unwrap_or_else(|panicked| {
         tracing::error!(request = line, %panicked, "request panicked; the response is a 500");
         failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
@@ -60,12 +60,16 @@ fn is_write(method: &Method, target: &Target) -> bool {
     }
 }
 
-/// Runs `work` to completion even if the returned future is dropped.
+/// Runs `work` to completion even if the returned future is dropped. A panic becomes a 500.
 async fn run_to_completion<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Panicked>> + Send + 'static,
-) -> Result<T, Panicked> {
-    let ended = tokio::spawn(work).await;
-    ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }))
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    let ended = tokio::spawn(isolate(work)).await;
+    let ended = ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }));
+    ended.unwrap_or_else(|panicked| {
+        tracing::error!(%panicked, "write panicked; the response is a 500");
+        Err(ApiError::internal(PANICKED))
+    })
 }
 
 /// Message of the 500 after a panic; the words are Kubernetes'.
@@ -75,15 +79,12 @@ async fn serve(
     server: Arc<HttpServer>,
     peer: Peer,
     request: Request<Incoming>,
-) -> Result<Response<ResponseBody>, Panicked> {
+) -> Response<ResponseBody> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let target = query
         .check_len()
         .and_then(|()| routes::parse(request.method(), request.uri().path(), &query));
-    let writes = target.as_ref().is_ok_and(|target| is_write(request.method(), target));
-    let work = serve_with_metrics(server, peer, request, query, target);
-    // A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too.
-    if writes { run_to_completion(isolate(work)).await } else { Ok(work.await) }
+    serve_with_metrics(server, peer, request, query, target).await
 }
 
 async fn serve_with_metrics(
@@ -168,6 +169,16 @@ async fn authenticate_and_serve(
     }
     let response = match target {
         Target::NonResource(path) => discovery::serve(server, &request, path).await?,
+        Target::Resource(resource) if is_write(request.method(), target) => {
+            let (server, resource, query) = (server.clone(), resource.clone(), query.clone());
+            // A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too. What comes
+            // before it ends with the client: it may wait for other servers.
+            return run_to_completion(async move {
+                let _permit = permit;
+                serve_resource(&server, &user, request, &resource, &query, accepted).await
+            })
+            .await;
+        }
         Target::Resource(resource) => {
             serve_resource(server, &user, request, resource, query, accepted).await?
         }

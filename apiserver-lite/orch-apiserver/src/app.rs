@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use apiserver_auth::{
-    Abac, AbacError, AccessWebhook, AlwaysAllow, AlwaysDeny, AnonymousLimit, Chain, Masters,
+    Abac, AbacError, AlwaysAllow, AlwaysDeny, AnonymousLimit, AuthorizationWebhook, Chain, Masters,
     Module, NodeLimit, Oidc, OidcError, RequestHeaders, StaticTokens, TokenFileError, TokenWebhook,
     WebhookError,
 };
@@ -35,7 +35,7 @@ use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
 
-use crate::bootstrap::{self, BootstrapError};
+use crate::bootstrap::{self, BootstrapError, ClientAuthorities};
 use crate::kubeconfig;
 use crate::maintenance;
 use crate::pki::{Pki, PkiError, ServingNames};
@@ -65,6 +65,12 @@ pub enum BuildError {
     /// An authorization module lacks its file.
     #[error("--authorization-mode={0} needs {1}")]
     Module(&'static str, &'static str),
+    /// A file is given for a module that is not among the modes.
+    #[error("{0} is given, but its module is not in --authorization-mode")]
+    Unused(&'static str),
+    /// A module is named twice.
+    #[error("--authorization-mode names {0:?} twice")]
+    Repeated(AuthorizationMode),
     /// The policy file of the module `ABAC` is unusable.
     #[error("policy file {path}")]
     PolicyFile {
@@ -133,7 +139,17 @@ impl BuildError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Self::Read { .. } | Self::Key { .. } | Self::Tokens(_) | Self::Tls(_) | Self::Nodes(_)
+            Self::Read { .. }
+                | Self::Key { .. }
+                | Self::Tokens(_)
+                | Self::Tls(_)
+                | Self::Nodes(_)
+                | Self::Module(..)
+                | Self::Unused(_)
+                | Self::Repeated(_)
+                | Self::PolicyFile { .. }
+                | Self::Oidc(_)
+                | Self::Webhook(_)
         )
     }
 }
@@ -210,6 +226,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
+    let authorities = client_authorities(&config, pki.as_ref())?;
     let tls = tls::serving(&provider, &config, pki.as_ref())?;
     let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
     let tokens = Arc::new(token_issuer(&config, given_key, verifying, pki.as_ref())?);
@@ -246,6 +263,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         config: Config { bind: address, ..config },
     });
     bootstrap::run(&core).await?;
+    bootstrap::publish_authentication(&core, &authorities).await?;
     let server = Arc::new(HttpServer {
         core,
         nodes,
@@ -355,24 +373,53 @@ fn authorizer(
             AuthorizationMode::Webhook => {
                 let missing =
                     || BuildError::Module("Webhook", "--authorization-webhook-config-file");
-                let settings = config.access_webhook.clone().ok_or_else(missing)?;
-                Module::Webhook(Box::new(AccessWebhook::new(settings, config.names)?))
+                let settings = config.authorization_webhook.clone().ok_or_else(missing)?;
+                Module::Webhook(Box::new(AuthorizationWebhook::new(settings, config.names)?))
             }
         })
     };
     let mut modules: Vec<Module> = vec![Masters.into()];
-    // Where roles do not decide, anonymous clients and kubelets are kept to what Kubernetes' bootstrap roles give them.
+    // Where everything is allowed, anonymous clients and kubelets are kept to what Kubernetes' bootstrap roles give them.
     let has = |mode| config.authorization.contains(&mode);
-    if has(AuthorizationMode::AlwaysAllow) || !has(AuthorizationMode::Rbac) {
+    if has(AuthorizationMode::AlwaysAllow) {
         if config.anonymous != Anonymous::Served(AnonymousAccess::Authorized) {
             modules.push(AnonymousLimit.into());
         }
         modules.push(NodeLimit.into());
     }
-    for mode in &config.authorization {
+    let unused = [
+        (AuthorizationMode::Abac, config.policy_file.is_some(), "--authorization-policy-file"),
+        (
+            AuthorizationMode::Webhook,
+            config.authorization_webhook.is_some(),
+            "--authorization-webhook-config-file",
+        ),
+    ];
+    if let Some((_, _, flag)) = unused.into_iter().find(|(mode, given, _)| *given && !has(*mode)) {
+        return Err(BuildError::Unused(flag));
+    }
+    for (nth, mode) in config.authorization.iter().enumerate() {
+        if config.authorization.iter().take(nth).any(|earlier| earlier == mode) {
+            return Err(BuildError::Repeated(*mode));
+        }
         modules.push(module(mode)?);
     }
     Ok(Chain(modules))
+}
+
+fn client_authorities(config: &Config, pki: Option<&Pki>) -> Result<ClientAuthorities, BuildError> {
+    let text = |path: Option<&PathBuf>| -> Result<String, BuildError> {
+        match path {
+            Some(path) => Ok(String::from_utf8_lossy(&read(path)?).into_owned()),
+            None => Ok(String::new()),
+        }
+    };
+    let mut clients = text(config.client_ca_file.as_ref())?;
+    if let Some(pki) = pki {
+        clients.push_str(&pki.ca);
+    }
+    let proxies = text(config.request_headers.as_ref().map(|proxy| &proxy.ca_file))?;
+    Ok(ClientAuthorities { clients, proxies })
 }
 
 fn abac(config: &Config) -> Result<Abac, BuildError> {

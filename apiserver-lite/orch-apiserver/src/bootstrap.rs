@@ -8,10 +8,18 @@ use apiserver_core::config::{AuthorizationMode, advertised};
 use apiserver_core::server::Server;
 use apiserver_core::services::ServiceRange as _;
 use futures_util::future::{try_join, try_join_all, try_join3};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub use writes::BootstrapError;
 use writes::{create_if_missing, create_or_replace};
+
+/// The authorities of clients, in PEM, for servers that authenticate as this one does.
+pub struct ClientAuthorities {
+    /// Of users' certificates.
+    pub clients: String,
+    /// Of authenticating proxies; empty without any.
+    pub proxies: String,
+}
 
 /// Creates the missing bootstrap objects and updates the API server's endpoints.
 ///
@@ -50,6 +58,40 @@ pub async fn run(server: &Server) -> Result<(), BootstrapError> {
         policy::reconcile(server).await?;
     }
     own_service(server).await
+}
+
+/// Publishes how this server authenticates clients, for servers that delegate it: the ConfigMap that Kubernetes' libraries read.
+///
+/// # Errors
+/// [`BootstrapError`] with the object.
+pub async fn publish_authentication(
+    server: &Server,
+    authorities: &ClientAuthorities,
+) -> Result<(), BootstrapError> {
+    let mut data = serde_json::Map::new();
+    if !authorities.clients.is_empty() {
+        data.insert("client-ca-file".to_owned(), authorities.clients.as_str().into());
+    }
+    if let Some(proxy) = &server.config.request_headers {
+        let list = |names: Vec<&str>| Value::from(json!(names).to_string());
+        let named =
+            |names: &[http::HeaderName]| list(names.iter().map(http::HeaderName::as_str).collect());
+        let texts = |texts: &[String]| list(texts.iter().map(String::as_str).collect());
+        let headers = &proxy.headers;
+        data.extend([
+            ("requestheader-client-ca-file".to_owned(), authorities.proxies.as_str().into()),
+            ("requestheader-allowed-names".to_owned(), texts(&headers.allowed_names)),
+            ("requestheader-username-headers".to_owned(), named(&headers.username)),
+            ("requestheader-group-headers".to_owned(), named(&headers.group)),
+            ("requestheader-extra-headers-prefix".to_owned(), texts(&headers.extra_prefix)),
+        ]);
+    }
+    let metadata = json!({
+        "name": "extension-apiserver-authentication",
+        "namespace": server.names.system_namespace(),
+    });
+    let object = json!({"metadata": metadata, "data": data});
+    create_or_replace(server, "", "configmaps", object, "data").await
 }
 
 /// The Service under which pods reach the API server, and its endpoints.

@@ -95,8 +95,8 @@ pub struct IdentityFlags {
           action = ArgAction::Set)]
     anonymous_auth: Option<bool>,
     /// Access of the anonymous user: only /healthz, /livez, /readyz and /version (public), or whatever --authorization-mode
-    /// allows (authorized), which with AlwaysAllow is everything, for every client that reaches the port. With RBAC and without
-    /// AlwaysAllow roles decide, whatever is given here.
+    /// allows (authorized), which with AlwaysAllow is everything, for every client that reaches the port. Without AlwaysAllow the
+    /// modules decide, whatever is given here.
     #[arg(long, value_enum, default_value = "public")]
     anonymous_access: Access,
     /// Authorization modules, in order.
@@ -245,7 +245,7 @@ impl Flags {
             request_headers: identity.external.request_headers(),
             oidc: identity.external.oidc(),
             token_webhook: identity.external.token_webhook(),
-            access_webhook: identity.external.access_webhook(),
+            authorization_webhook: identity.external.authorization_webhook(),
             policy_file: identity.authorization_policy_file,
             node_client: NodeClient {
                 credentials: pair(identity.kubelet_client_certificate, identity.kubelet_client_key),

@@ -39,6 +39,11 @@ pub enum TlsError {
     /// The CA of client certificates cannot be used.
     #[error("cannot use the CA of client certificates")]
     Authority(#[source] VerifierBuilderError),
+    /// Every client could name any user.
+    #[error(
+        "--requestheader-client-ca-file and the authorities of clients share a certificate: expected --requestheader-allowed-names"
+    )]
+    SharedAuthority,
     /// The client certificate for kubelets cannot be used.
     #[error(transparent)]
     Nodes(#[from] NodeProxyError),
@@ -79,6 +84,10 @@ pub fn serving(
     let mut proxy_roots = RootCertStore::empty();
     if let Some(proxies) = &config.request_headers {
         add_roots(&mut proxy_roots, &proxies.ca_file)?;
+        let shared = proxy_roots.roots.iter().any(|root| roots.roots.contains(root));
+        if shared && proxies.headers.allowed_names.is_empty() {
+            return Err(TlsError::SharedAuthority);
+        }
     }
     // The handshake names all authorities: a client may have certificates of several.
     let mut all = roots.clone();

@@ -13,12 +13,14 @@ use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::drain::DrainWatch;
 use tokio::sync::watch;
 
-use crate::keys::{CONTROLLERS, account_of};
+use crate::keys::account_of;
 
 /// Lifetime of a token.
 const EXPIRATION: Duration = Duration::from_secs(3600);
 /// Part of its lifetime after which a token is renewed, in percent.
 const RENEW_AT_PERCENT: u32 = 80;
+/// How long the controllers wait for the first tokens of all.
+const FIRST_TOKENS_WAIT: Duration = Duration::from_secs(10);
 /// Between two tokens of one account, however often the server refuses them.
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(5);
 
@@ -30,16 +32,20 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// With `separate` every controller uses its service account, and its requests fail until the first [`Renewal`] is done; else the program's own
-    /// identity.
-    pub fn new(own: Client, separate: bool) -> Result<(Self, Vec<Renewal>), ClientTlsError> {
+    /// With `separate` each of the `enabled` controllers uses its service account, and its requests fail until its first [`Renewal`] is done; else
+    /// the program's own identity.
+    pub fn new<'a>(
+        own: Client,
+        separate: bool,
+        enabled: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(Self, Vec<Renewal>), ClientTlsError> {
         if !separate {
             return Ok((Self { own, by_account: BTreeMap::new() }, Vec::new()));
         }
         // One connection for all, without the certificate: it would be the identity of every request.
         let anonymous = own.anonymous()?;
         let (mut by_account, mut renewals) = (BTreeMap::new(), Vec::new());
-        for account in CONTROLLERS.iter().filter_map(|controller| account_of(controller)) {
+        for account in enabled.into_iter().filter_map(account_of) {
             by_account.entry(account).or_insert_with(|| {
                 let token = SharedToken::default();
                 renewals.push(Renewal { account, own: own.clone(), token: token.clone() });
@@ -127,13 +133,18 @@ impl Renewal {
             }
             other => other?,
         };
-        self.token.set(&issued.status.token);
+        if !self.token.set(&issued.status.token) {
+            tracing::warn!(
+                account = self.account,
+                "the token of a controller's service account fits no header"
+            );
+        }
         let seconds = issued.spec.expiration_seconds.unwrap_or(seconds);
         Ok(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
     }
 }
 
-/// Starts the renewals; returns when each account has a token.
+/// Starts the renewals; returns when each account has a token, or after a while: one account without does not keep the others from work.
 pub async fn run_renewals(renewals: Vec<Renewal>, drain: &DrainWatch) {
     let (issued, mut count) = watch::channel(0);
     let wanted = renewals.len();
@@ -142,6 +153,9 @@ pub async fn run_renewals(renewals: Vec<Renewal>, drain: &DrainWatch) {
     }
     tokio::select! {
         () = drain.asked() => {}
+        () = tokio::time::sleep(FIRST_TOKENS_WAIT) => {
+            tracing::warn!("not every controller has a token of its service account; their requests fail until then");
+        }
         _ = count.wait_for(|count| *count == wanted) => {}
     }
 }
@@ -158,6 +172,7 @@ mod tests {
     use proto_client::config::{Credential, TlsSettings};
 
     use super::*;
+    use crate::keys::CONTROLLERS;
 
     #[test]
     fn tokens_are_renewed_before_they_expire_and_not_all_the_time() {
@@ -174,9 +189,11 @@ mod tests {
             namespace: String::new(),
         };
         let own = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("client");
-        let (_, renewals) = Accounts::new(own, true).expect("a client");
+        let (_, renewals) = Accounts::new(own.clone(), true, CONTROLLERS).expect("a client");
         let accounts: Vec<&str> = renewals.iter().map(|renewal| renewal.account).collect();
         assert_eq!(accounts.len(), 23);
         assert_eq!(accounts.iter().filter(|account| **account == "node-controller").count(), 1);
+        let (accounts, renewals) = Accounts::new(own, true, ["endpoint"]).expect("a client");
+        assert_eq!((accounts.by_account.len(), renewals.len()), (1, 1));
     }
 }

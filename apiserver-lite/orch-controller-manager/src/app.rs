@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::accounts::{Accounts, Renewal, run_renewals};
 use crate::informers::Informers;
-use crate::keys::EVENT_SOURCES;
+use crate::keys::{CONTROLLERS, EVENT_SOURCES};
 use crate::metrics::ControllerMetrics;
 use crate::reconcile::{Observability, Reconciler};
 use crate::reflectors::{self, Reflectors, Sink};
@@ -74,7 +74,8 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let secure = tokio::spawn(secure.run(pages, drain.watch()));
     let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
     let separate = flags.use_service_account_credentials;
-    let accounts = Accounts::new(client.clone(), separate);
+    let enabled = CONTROLLERS.into_iter().filter(|name| settings.enabled.has(name));
+    let accounts = Accounts::new(client.clone(), separate, enabled);
     let (accounts, renewals) = accounts.map_err(Failure::usage)?;
     let observability = Observability { board, counters, recorders: recorders(&accounts, &drain) };
     let (leading, led) = watch::channel(false);
@@ -268,7 +269,7 @@ mod tests {
         let (informers, reflectors) = reflectors::make(&client);
         let (leading, led) = watch::channel(false);
         let settings = flags.settings().expect("settings");
-        let (accounts, renewals) = Accounts::new(client.clone(), false).expect("accounts");
+        let (accounts, renewals) = Accounts::new(client.clone(), false, []).expect("accounts");
         let dependencies = Dependencies {
             accounts,
             renewals,

@@ -1,4 +1,4 @@
-//! JSON Web Tokens of service accounts: compact JWS, one algorithm per key.
+//! JSON Web Tokens: compact JWS, one algorithm per key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -25,6 +25,9 @@ struct Header {
     alg: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     kid: String,
+    /// Extensions that a reader has to understand (RFC 7515, section 4.1.11): there are none here.
+    #[serde(default, skip_serializing)]
+    crit: Option<serde::de::IgnoredAny>,
 }
 
 /// Signs `claims` and returns the token in compact form.
@@ -32,8 +35,11 @@ struct Header {
 /// # Errors
 /// [`KeyError::Sign`] when signing fails.
 pub fn sign<C: Serialize>(claims: &C, key: &SigningKey) -> Result<String, KeyError> {
-    let header =
-        Header { alg: key.public().algorithm().to_owned(), kid: key.public().id().to_owned() };
+    let header = Header {
+        alg: key.public().algorithm().to_owned(),
+        kid: key.public().id().to_owned(),
+        crit: None,
+    };
     let part = |json: Result<Vec<u8>, serde_json::Error>| {
         json.map(|bytes| URL_SAFE_NO_PAD.encode(bytes)).map_err(|_| KeyError::Sign)
     };
@@ -59,6 +65,9 @@ pub fn verify<C: DeserializeOwned>(token: &str, keys: &[PublicKey]) -> Result<C,
     let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| JwtError::Malformed);
     let header: Header =
         serde_json::from_slice(&decode(header)?).map_err(|_| JwtError::Malformed)?;
+    if header.crit.is_some() {
+        return Err(JwtError::Malformed);
+    }
     let signature = decode(signature)?;
     let fits = |key: &&PublicKey| {
         let named = header.kid.is_empty() || key.id().is_empty() || key.id() == header.kid;
@@ -104,6 +113,9 @@ mod tests {
         assert_eq!(verify::<Value>(&parts.join("."), &keys), Err(JwtError::Signature));
         let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
         assert_eq!(verify::<Value>(&format!("{none}.{claims}."), &keys), Err(JwtError::Signature));
+        let critical = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256","crit":["b64"]}"#);
+        let critical = format!("{critical}.{claims}.AAAA");
+        assert_eq!(verify::<Value>(&critical, &keys), Err(JwtError::Malformed));
         for garbage in ["", "a", "a.b", "a.b.c", "....", &"x".repeat(TOKEN_LEN_MAX + 1)] {
             assert!(verify::<Value>(garbage, &keys).is_err(), "{garbage:.20}");
         }

@@ -13,6 +13,9 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey as ParsedKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+/// Shortest modulus of an RSA key that verifies signatures, in bytes.
+const RSA_LEN_MIN: usize = 2048 / 8;
+
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
@@ -115,7 +118,11 @@ impl PublicKey {
         let bytes = |field: &str| URL_SAFE_NO_PAD.decode(text(field)?.trim_end_matches('=')).ok();
         let kind = match (text("kty")?, text("crv")) {
             ("RSA", _) => {
-                PublicKind::Rsa { n: strip_zero(&bytes("n")?), e: strip_zero(&bytes("e")?) }
+                let (n, e) = (strip_zero(&bytes("n")?), strip_zero(&bytes("e")?));
+                if n.len() < RSA_LEN_MIN {
+                    return None;
+                }
+                PublicKind::Rsa { n, e }
             }
             ("EC", Some("P-256" | "P-384")) => {
                 let point = [&[4], &*bytes("x")?, &*bytes("y")?].concat();
@@ -128,7 +135,7 @@ impl PublicKey {
         (fits("use", "sig") && fits("alg", key.algorithm())).then_some(key)
     }
 
-    /// The `kid` in token headers: base64url of the SHA-256 of the public key's DER.
+    /// The `kid` in token headers: base64url of the SHA-256 of the public key's DER, or what a JSON Web Key says.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id

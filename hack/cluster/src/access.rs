@@ -1,4 +1,4 @@
-//! pure: the bindings of a cluster beside those that every API server has: what kubeadm gives a new cluster, by the same names.
+//! pure: the bindings of a cluster beside those that every API server has: who reaches nodes, and who joins as a node, as in a cluster that kubeadm has made.
 
 use proto_api::names::Names;
 

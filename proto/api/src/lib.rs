@@ -6,7 +6,7 @@
 //!   `apiVersion` and `kind` is written and read ([`object`]).
 //! - [`schema`]: every message of every group as static tables, for code that works on any kind.
 //! - [`Quantity`], [`IntOrString`], [`Time`], [`MicroTime`], [`RawJson`]: the API's own scalars.
-//! - [`selectors`], [`status`], [`yaml`], [`names`], [`duration`], [`Cidr`], [`uri`], [`sha256_hex`].
+//! - [`selectors`], [`status`], [`yaml`], [`names`], [`node_labels`], [`duration`], [`Cidr`], [`uri`], [`sha256_hex`].
 //!
 //! Names on the wire become `snake_case`: `hostIP` is `host_ip`, `podIPs` is `pod_ips`, `type` is
 //! `type_`. A field that is absent or present by meaning is an `Option`; inlined messages are fields
@@ -19,6 +19,7 @@ pub mod duration;
 mod int_or_string;
 pub mod migration;
 pub mod names;
+pub mod node_labels;
 pub mod object;
 pub mod quantity;
 mod raw;

@@ -50,7 +50,7 @@ fn section(group: Group) -> (&'static str, &'static str) {
         Group::Store => {
             ("The store alone", "Values of 1 KiB; the floor is an append and `fdatasync`.")
         }
-        Group::Engine => ("The object engine alone", "One core."),
+        Group::Engine => ("The object engine and access decisions alone", "One core."),
         Group::Plane => (
             "From Services to the kernel",
             "orch-proxy's model and one transaction, three endpoints a Service, cluster IPs. The others are kube-proxy's layouts of nf_tables, programmed by `nft`.",

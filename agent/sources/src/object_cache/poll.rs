@@ -2,11 +2,13 @@
 //! list nor watch.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use proto_api::Resource;
 use proto_client::{Api, ListParams};
-use tokio::sync::OnceCell;
+use proto_daemon::backoff::{Backoff, Retries};
+use tokio::sync::Notify;
 
 /// First interval; each further one is half as long again.
 const INTERVAL_FIRST: Duration = Duration::from_millis(100);
@@ -19,29 +21,40 @@ const INTERVAL_SETTLED: Duration = Duration::from_secs(30);
 pub(super) struct Polling<T> {
     /// Whether nothing waits for a change of the object.
     is_settled: fn(&T) -> bool,
-    needed: OnceCell<bool>,
+    /// Whether the server has forbidden to list the kind.
+    is_known: AtomicBool,
 }
 
 impl<T: Resource> Polling<T> {
     pub(super) fn new(is_settled: fn(&T) -> bool) -> Self {
-        Self { is_settled, needed: OnceCell::new() }
+        Self { is_settled, is_known: AtomicBool::new(false) }
     }
 
-    /// Whether the server has forbidden to list the kind. It is asked once; without an answer the
-    /// object is watched, which repeats the question.
+    /// Whether the server forbids to list the kind. It is asked until it answers.
     pub(super) async fn is_needed(&self, api: &Api<T>, params: &ListParams) -> bool {
-        let ask = || async {
+        let mut retries = Retries::new(Backoff::LOOP);
+        while !self.is_known.load(Ordering::Relaxed) {
             match api.list(params).await {
-                Ok(_) => Ok(false),
-                Err(error) if error.is_forbidden() => Ok(true),
-                Err(error) => Err(error),
+                Ok(_) => return false,
+                Err(error) if error.is_forbidden() => self.is_known.store(true, Ordering::Relaxed),
+                Err(error) => {
+                    let wait = retries.next_delay(rand::random());
+                    tracing::debug!(%error, ?wait, "cannot list an object of a pod's volumes, trying again");
+                    tokio::time::sleep(wait).await;
+                }
             }
-        };
-        self.needed.get_or_try_init(ask).await.copied().unwrap_or(false)
+        }
+        true
     }
 
-    /// Reads the object forever, and hands over what has changed.
-    pub(super) async fn run(&self, api: &Api<T>, name: &str, set: impl Fn(Option<Arc<T>>)) {
+    /// Reads the object forever, at once when `again` says so, and hands over what has changed.
+    pub(super) async fn run(
+        &self,
+        api: &Api<T>,
+        name: &str,
+        again: &Notify,
+        set: impl Fn(Option<Arc<T>>),
+    ) {
         let (mut shown, mut interval) = (None, INTERVAL_FIRST);
         loop {
             let mut next = interval.mul_f64(1.5).min(INTERVAL_MAX);
@@ -49,6 +62,8 @@ impl<T: Resource> Polling<T> {
                 Ok(object) => {
                     if object.as_ref().is_some_and(self.is_settled) {
                         (interval, next) = (INTERVAL_SETTLED, INTERVAL_SETTLED);
+                    } else if interval == INTERVAL_SETTLED {
+                        (interval, next) = (INTERVAL_FIRST, INTERVAL_FIRST);
                     }
                     let version = object.as_ref().map(version_of);
                     if shown.as_ref() != Some(&version) {
@@ -60,7 +75,11 @@ impl<T: Resource> Polling<T> {
                     tracing::debug!(name, %error, "cannot read an object of a pod's volumes, trying again");
                 }
             }
-            tokio::time::sleep(interval).await;
+            // Cancel safe.
+            tokio::select! {
+                () = tokio::time::sleep(interval) => {}
+                () = again.notified() => {}
+            }
             interval = next;
         }
     }

@@ -8,7 +8,7 @@ use super::{OidcError, OidcSettings};
 use crate::user::User;
 
 /// Tolerated difference of clocks for `nbf`, in seconds.
-const NOT_BEFORE_SKEW: f64 = 300.0;
+const NOT_BEFORE_SKEW: f64 = 60.0;
 /// The claim that needs no prefix, and may have to be verified.
 const EMAIL: &str = "email";
 /// Most groups of a user.
@@ -80,7 +80,7 @@ fn check_times(claims: &Map<String, Value>, now: i64) -> Result<(), OidcError> {
         Some(expires) if expires <= now => return fail("the token has expired"),
         Some(_) => {}
     }
-    match claims.get("nbf").map(Value::as_f64) {
+    match claims.get("nbf").filter(|from| !from.is_null()).map(Value::as_f64) {
         None => Ok(()),
         Some(Some(from)) if from <= now + NOT_BEFORE_SKEW => Ok(()),
         Some(_) => fail("the token is not valid yet"),
@@ -92,7 +92,7 @@ fn groups(settings: &OidcSettings, claims: &Map<String, Value>) -> Result<Vec<St
     let wrong =
         || OidcError::Claim(format!("claim {claim:?} is neither a text nor a list of texts"));
     let named: Vec<&str> = match claims.get(claim) {
-        None => Vec::new(),
+        None | Some(Value::Null) => Vec::new(),
         Some(Value::String(one)) => vec![one],
         Some(Value::Array(all)) if all.len() <= GROUPS_MAX => {
             all.iter().map(|one| one.as_str().ok_or_else(wrong)).collect::<Result<_, _>>()?

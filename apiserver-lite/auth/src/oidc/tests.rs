@@ -23,6 +23,8 @@ struct Provider {
     /// What it publishes.
     keys: Arc<std::sync::Mutex<Vec<Value>>>,
     asked: Arc<AtomicU32>,
+    /// Whether it leaves requests unanswered.
+    silent: Arc<std::sync::Mutex<bool>>,
 }
 
 fn key() -> SigningKey {
@@ -53,8 +55,15 @@ impl Provider {
         let keys = Arc::new(std::sync::Mutex::new(Vec::new()));
         let asked = Arc::new(AtomicU32::new(0));
         let (published, count, base) = (keys.clone(), asked.clone(), url.clone());
+        let silent = Arc::new(std::sync::Mutex::new(false));
+        let mute = silent.clone();
         tokio::spawn(async move {
+            let mut unanswered = Vec::new();
             while let Ok((socket, _)) = listener.accept().await {
+                if *mute.lock().unwrap() {
+                    unanswered.push(socket);
+                    continue;
+                }
                 let Ok(mut stream) = acceptor.accept(socket).await else { continue };
                 let mut bytes = [0; 4096];
                 let read = stream.read(&mut bytes).await.unwrap_or(0);
@@ -79,7 +88,7 @@ impl Provider {
                 let _ = stream.shutdown().await;
             }
         });
-        Self { url, ca, keys, asked }
+        Self { url, ca, keys, asked, silent }
     }
 
     fn publish(&self, keys: &[&SigningKey]) {
@@ -132,6 +141,10 @@ async fn an_id_token_names_its_user() {
     let email = provider.reader(|settings| settings.username_claim = "email".into());
     let by_email = email.user(&provider.token(&key, |_| {}), now()).await.unwrap().unwrap();
     assert_eq!(by_email.name, "u@example.org");
+    let none =
+        provider.token(&key, |claims| (claims["groups"], claims["nbf"]) = Default::default());
+    let none = oidc.user(&none, now()).await.unwrap().unwrap();
+    assert_eq!(none.groups, ["system:authenticated"], "null is nothing");
     let named = provider.reader(|settings| settings.username_prefix = Some("-".into()));
     let one_group = provider.token(&key, |claims| claims["groups"] = "solo".into());
     let bare = named.user(&one_group, now()).await.unwrap().unwrap();
@@ -151,7 +164,7 @@ async fn tokens_with_wrong_claims_or_signatures_are_refused() {
         ("no audience", |claims| claims["aud"] = Value::Null),
         ("expired", |claims| claims["exp"] = NOW.into()),
         ("no expiry", |claims| claims["exp"] = "soon".into()),
-        ("not yet", |claims| claims["nbf"] = (NOW + 301).into()),
+        ("not yet", |claims| claims["nbf"] = (NOW + 61).into()),
         ("another domain", |claims| claims["hd"] = "example.com".into()),
         ("no domain", |claims| claims["hd"] = Value::Null),
         ("no name", |claims| claims["sub"] = Value::Null),
@@ -183,10 +196,29 @@ async fn new_keys_are_read_when_a_token_names_one_and_not_more_often_than_that()
         assert!(oidc.user(&provider.token(&new, |_| {}), now()).await.is_err());
     }
     assert_eq!(provider.asked.load(Ordering::Relaxed), 1);
-    oidc.keys.lock().await.fetched = None;
+    *oidc.0.asked.lock().unwrap() = None;
     assert!(oidc.user(&provider.token(&new, |_| {}), now()).await.is_ok());
     assert_eq!(provider.asked.load(Ordering::Relaxed), 2);
     assert!(oidc.user(&provider.token(&old, |_| {}), now()).await.is_err(), "withdrawn");
+}
+
+/// A token with a bad signature asks a provider that does not answer; the others' keys are known.
+#[tokio::test]
+async fn known_keys_serve_while_the_provider_is_asked_in_vain() {
+    let (provider, key, stranger) = (Provider::start().await, key(), key());
+    provider.publish(&[&key]);
+    let oidc = Arc::new(provider.reader(|_| {}));
+    assert!(oidc.user(&provider.token(&key, |_| {}), now()).await.is_ok());
+    *oidc.0.asked.lock().unwrap() = None;
+    *provider.silent.lock().unwrap() = true;
+    let (forged, asking) = (provider.token(&stranger, |_| {}), oidc.clone());
+    let waits = tokio::spawn(async move { asking.user(&forged, now()).await.map(|_| ()) });
+    tokio::task::yield_now().await;
+    for _ in 0..3 {
+        assert!(oidc.user(&provider.token(&key, |_| {}), now()).await.is_ok());
+    }
+    assert!(!waits.is_finished());
+    waits.abort();
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Node restriction: a kubelet writes only its own Node, Lease and CSINode, the statuses and deletions of pods assigned to its node,
-//! and mirror pods without references. Of Kubernetes' NodeRestriction it lacks the limits on taints and labels of the own Node and on
-//! the fields of a claim's status.
+//! and mirror pods without references; of its Node no taints and no labels that could attract pods, of a claim its capacity and
+//! conditions. The rules and messages of Kubernetes' NodeRestriction.
+
+use std::collections::BTreeMap;
 
 use apiserver_schema::Object;
+use proto_api::node_labels::forbidden_labels;
 
 use crate::auth::{Referenced, claim_names, refers_to_any};
 use crate::context::RequestContext;
@@ -28,12 +31,14 @@ pub fn admit(
         None => belongs_to_node(object, node),
     };
     if !is_own {
-        return Err(refusal(call, node));
+        return Err(refusal(call, object, node));
     }
-    match old {
-        _ if !object.kind.is("", "Pod") => Ok(()),
-        None => check_references(call, object, node),
-        Some(old) => check_labels(call, object, old, node),
+    match (object.kind.kind, old) {
+        ("Pod", None) => check_references(call, object, node),
+        ("Pod", Some(old)) => check_labels(call, object, old, node),
+        ("Node", old) => check_own_node(call, object, old, node),
+        ("PersistentVolumeClaim", Some(old)) => check_claim(call, object, old, node),
+        _ => Ok(()),
     }
 }
 
@@ -46,7 +51,7 @@ pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
         true => object.str_at(&["spec", "username"]) == call.user.name,
         false => belongs_to_node(object, node),
     };
-    if is_own { Ok(()) } else { Err(refusal(call, node)) }
+    if is_own { Ok(()) } else { Err(refusal(call, object, node)) }
 }
 
 /// Refuses a mirror pod that refers to objects: the kubelet could read whatever it names.
@@ -80,6 +85,68 @@ fn check_labels(
     Err(ApiError::forbidden(call.about(), &why))
 }
 
+/// Refuses labels by which the node would get pods that it should not have, and a change of its taints, which keep pods away.
+fn check_own_node(
+    call: &RequestContext<'_>,
+    object: &Object,
+    old: Option<&Object>,
+    node: &str,
+) -> Result<(), ApiError> {
+    let taints = |object: &Object| object.spec().map(|spec| spec.list("taints").to_vec());
+    let refuse = |what: String| {
+        Err(ApiError::forbidden(call.about(), &format!("node {node:?} is not allowed to {what}")))
+    };
+    if let Some(old) = old
+        && taints(old).unwrap_or_default() != taints(object).unwrap_or_default()
+    {
+        return refuse("modify taints".to_owned());
+    }
+    let before = old.map(Object::labels).unwrap_or_default();
+    let changed = changed_labels(&object.labels(), &before);
+    let forbidden = forbidden_labels(call.server.names, &changed).join(", ");
+    match (forbidden.is_empty(), old) {
+        (true, _) => Ok(()),
+        (false, None) => refuse(format!("set the following labels: {forbidden}")),
+        (false, Some(_)) => refuse(format!("modify labels: {forbidden}")),
+    }
+}
+
+/// The labels that are only in one of the two, or with another value.
+fn changed_labels(
+    new: &BTreeMap<String, String>,
+    old: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let all = new.iter().chain(old);
+    let differs = |key: &String| new.get(key) != old.get(key);
+    all.filter(|(key, _)| differs(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// Refuses a change of a claim beside its capacity and conditions, which a kubelet writes after it has expanded the volume.
+fn check_claim(
+    call: &RequestContext<'_>,
+    claim: &Object,
+    old: &Object,
+    node: &str,
+) -> Result<(), ApiError> {
+    let rest = |claim: &Object| {
+        let mut claim = claim.clone();
+        for field in ["resourceVersion", "managedFields"] {
+            claim.metadata_mut().remove(field);
+        }
+        if let Some(status) = claim.fields.map_mut("status") {
+            ["capacity", "conditions"].iter().for_each(|field| drop(status.remove(field)));
+        }
+        claim
+    };
+    if rest(claim) == rest(old) {
+        return Ok(());
+    }
+    let why = format!(
+        "node {node:?} is not allowed to update fields other than status.capacity and status.conditions"
+    );
+    Err(ApiError::forbidden(call.about(), &why))
+}
+
 /// The node name if the user is a kubelet and not an administrator.
 fn kubelet<'a>(call: &RequestContext<'a>) -> Option<&'a str> {
     let user = call.user;
@@ -97,9 +164,11 @@ fn belongs_to_node(object: &Object, node: &str) -> bool {
     !is_named_by_node || object.name() == node
 }
 
-/// The refusal of a request that concerns another node, for pods in Kubernetes' words.
-fn refusal(call: &RequestContext<'_>, node: &str) -> ApiError {
+/// The refusal of a request that concerns another node.
+fn refusal(call: &RequestContext<'_>, object: &Object, node: &str) -> ApiError {
     let itself = "spec.nodeName set to itself";
+    let same_name =
+        |what| format!("can only access {what} with the same name as the requesting node");
     let why = match (
         call.request.resource.as_str(),
         call.request.subresource.as_str(),
@@ -110,6 +179,12 @@ fn refusal(call: &RequestContext<'_>, node: &str) -> ApiError {
             format!("node {node:?} can only update pod status for pods with {itself}")
         }
         ("pods", "", Verb::Delete) => format!("node {node:?} can only delete pods with {itself}"),
+        ("pods", "", Verb::Create) => format!("node {node:?} can only create pods with {itself}"),
+        ("nodes", _, _) => {
+            format!("node {node:?} is not allowed to modify node {:?}", object.name())
+        }
+        ("leases", _, _) => same_name("node lease"),
+        ("csinodes", _, _) => same_name("CSINode"),
         _ => "the object does not belong to the requesting node".to_owned(),
     };
     ApiError::forbidden(call.about(), &why)

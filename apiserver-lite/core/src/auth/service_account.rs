@@ -239,7 +239,10 @@ impl TokenIssuer {
         }
         let mut user = User::service_account(&held.namespace, &held.account).authenticated();
         user.uid = held.account_uid;
-        Ok((user, audiences.to_vec()))
+        // The token names no audience: it is meant for this server.
+        let meant = audiences.iter().filter(|one| self.audiences.contains(one));
+        let meant: Vec<String> = meant.cloned().collect();
+        if meant.is_empty() { Err(TokenError::Audience) } else { Ok((user, meant)) }
     }
 }
 

@@ -25,7 +25,7 @@ pub enum Anonymous {
 /// What the anonymous user may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnonymousAccess {
-    /// Only `/healthz`, `/livez`, `/readyz` and `/version`, whatever the authorization modules allow.
+    /// Only `/healthz`, `/livez`, `/readyz` and `/version` where `AlwaysAllow` is among the authorization modules; else what they allow.
     Public,
     /// Whatever the authorization modules allow; with `AlwaysAllow` that is everything.
     Authorized,

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use apiserver_auth::{
-    AccessWebhookSettings, OidcSettings, RequestHeaderSettings, ReviewVersion, TokenWebhookSettings,
+    AuthorizationWebhookSettings, OidcSettings, RequestHeaderSettings, ReviewVersion,
+    TokenWebhookSettings,
 };
-use apiserver_core::config::ProxyAuthority;
+use apiserver_core::config::RequestHeaderConfig;
 use clap::ValueEnum;
 use http::HeaderName;
 use proto_daemon::go_duration;
@@ -66,20 +67,20 @@ pub struct ExternalIdentityFlags {
     authorization_webhook_cache_unauthorized_ttl: Duration,
 
     /// CA certificates of authenticating proxies, which name users in headers.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "requestheader_username_headers")]
     requestheader_client_ca_file: Option<PathBuf>,
     /// Common names that the proxies' certificates may have [default: any]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     requestheader_allowed_names: Vec<String>,
-    /// Headers with the user's name, in order.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "X-Remote-User")]
+    /// Headers with the user's name, in order; X-Remote-User is common.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_header)]
     requestheader_username_headers: Vec<HeaderName>,
-    /// Headers with groups.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "X-Remote-Group")]
+    /// Headers with groups; X-Remote-Group is common.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_header)]
     requestheader_group_headers: Vec<HeaderName>,
-    /// Prefixes of headers with extra attributes.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "X-Remote-Extra-")]
-    requestheader_extra_headers_prefix: Vec<String>,
+    /// Prefixes of headers with extra attributes; X-Remote-Extra- is common.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_header)]
+    requestheader_extra_headers_prefix: Vec<HeaderName>,
 }
 
 /// Values of the flags of webhook versions.
@@ -97,6 +98,18 @@ impl From<Version> for ReviewVersion {
             Version::V1Beta1 => Self::V1Beta1,
             Version::V1 => Self::V1,
         }
+    }
+}
+
+/// A header that names users: none by which requests authenticate or impersonate otherwise.
+fn parse_header(text: &str) -> Result<HeaderName, String> {
+    let name: HeaderName = text.trim().parse().map_err(|_| format!("{text:?} is no header"))?;
+    match name.as_str() {
+        "authorization" => Err("the header authorization has another use".to_owned()),
+        other if other.starts_with("impersonate-") || "impersonate-".starts_with(other) => {
+            Err(format!("the header {other} has another use"))
+        }
+        _ => Ok(name),
     }
 }
 
@@ -132,8 +145,8 @@ impl ExternalIdentityFlags {
     }
 
     /// The service that decides what users may do, if there is one.
-    pub fn access_webhook(&self) -> Option<AccessWebhookSettings> {
-        Some(AccessWebhookSettings {
+    pub fn authorization_webhook(&self) -> Option<AuthorizationWebhookSettings> {
+        Some(AuthorizationWebhookSettings {
             config_file: self.authorization_webhook_config_file.clone()?,
             version: self.authorization_webhook_version.into(),
             authorized_ttl: self.authorization_webhook_cache_authorized_ttl,
@@ -142,15 +155,16 @@ impl ExternalIdentityFlags {
     }
 
     /// The authenticating proxies, if there are any.
-    pub fn request_headers(&self) -> Option<ProxyAuthority> {
+    pub fn request_headers(&self) -> Option<RequestHeaderConfig> {
         let prefixes = self.requestheader_extra_headers_prefix.iter();
+        let allowed = self.requestheader_allowed_names.iter().filter(|name| !name.is_empty());
         let headers = RequestHeaderSettings {
-            allowed_names: self.requestheader_allowed_names.clone(),
+            allowed_names: allowed.cloned().collect(),
             username: self.requestheader_username_headers.clone(),
             group: self.requestheader_group_headers.clone(),
-            extra_prefix: prefixes.map(|prefix| prefix.to_ascii_lowercase()).collect(),
+            extra_prefix: prefixes.map(|prefix| prefix.as_str().to_owned()).collect(),
         };
-        Some(ProxyAuthority { ca_file: self.requestheader_client_ca_file.clone()?, headers })
+        Some(RequestHeaderConfig { ca_file: self.requestheader_client_ca_file.clone()?, headers })
     }
 }
 
@@ -174,11 +188,11 @@ mod tests {
     fn nobody_else_is_trusted_without_flags() {
         let flags = parse(&[]).unwrap();
         assert_eq!((flags.oidc(), flags.request_headers()), (None, None));
-        assert_eq!((flags.token_webhook(), flags.access_webhook()), (None, None));
+        assert_eq!((flags.token_webhook(), flags.authorization_webhook()), (None, None));
     }
 
     #[test]
-    fn flags_and_defaults_are_those_of_kubernetes() {
+    fn flags_are_those_of_kubernetes() {
         let flags = parse(&[
             "--oidc-issuer-url=https://a",
             "--oidc-client-id=c",
@@ -190,6 +204,8 @@ mod tests {
             "--authorization-webhook-version=v1",
             "--requestheader-client-ca-file=/ca",
             "--requestheader-allowed-names=front,aggregator",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         ])
         .unwrap();
         let oidc = flags.oidc().unwrap();
@@ -198,7 +214,7 @@ mod tests {
         assert_eq!(oidc.signing_algs, ["RS256"]);
         let tokens = flags.token_webhook().unwrap();
         assert_eq!((tokens.version, tokens.cache_ttl.as_secs()), (ReviewVersion::V1Beta1, 120));
-        let access = flags.access_webhook().unwrap();
+        let access = flags.authorization_webhook().unwrap();
         assert_eq!((access.version, access.authorized_ttl.as_secs()), (ReviewVersion::V1, 300));
         let proxies = flags.request_headers().unwrap().headers;
         assert_eq!(proxies.allowed_names, ["front", "aggregator"]);
@@ -209,6 +225,10 @@ mod tests {
             &["--oidc-required-claim=x"],
             &["--authorization-webhook-version=v2"],
             &["--requestheader-username-headers=a b"],
+            &["--requestheader-client-ca-file=/ca"],
+            &["--requestheader-extra-headers-prefix="],
+            &["--requestheader-extra-headers-prefix=Impersonate-"],
+            &["--requestheader-group-headers=Authorization"],
         ] {
             assert!(parse(mistake).is_err(), "{mistake:?}");
         }

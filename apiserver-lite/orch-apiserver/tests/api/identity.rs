@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use apiserver_auth::{AccessWebhookSettings, RequestHeaderSettings, ReviewVersion};
+use apiserver_auth::{AuthorizationWebhookSettings, RequestHeaderSettings, ReviewVersion};
 use bytes::Bytes;
 use http::{HeaderName, Request};
 use http_body_util::Full;
 use orch_apiserver::Config;
-use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, ProxyAuthority};
+use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, RequestHeaderConfig};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime};
@@ -181,23 +181,25 @@ async fn reviews_say_no_of_the_anonymous_user_and_of_nodes_in_nodes() {
     assert!(message.contains("at least one of user or group must be specified"), "{message}");
 }
 
+/// Sends a request of the kubelet of `n1`; gives the answer's code.
+async fn send_as_node(server: &TestServer, method: &str, path: &str, body: Value) -> u16 {
+    let patch = method == "PATCH";
+    let kind = if patch { "application/merge-patch+json" } else { "application/json" };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "test")
+        .header("content-type", kind)
+        .header("impersonate-user", "system:node:n1")
+        .header("impersonate-group", "system:nodes");
+    let body = Full::new(Bytes::from(body.to_string()));
+    server.send(request.body(body).unwrap()).await.code()
+}
+
 /// A kubelet writes only its node's objects, whatever the authorizer allows.
 #[tokio::test]
 async fn a_node_writes_only_what_is_its_own() {
     let server = TestServer::start().await;
-    let send = async |method: &str, path: &str, body: Value| {
-        let patch = method == "PATCH";
-        let kind = if patch { "application/merge-patch+json" } else { "application/json" };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "test")
-            .header("content-type", kind)
-            .header("impersonate-user", "system:node:n1")
-            .header("impersonate-group", "system:nodes");
-        let body = Full::new(Bytes::from(body.to_string()));
-        server.send(request.body(body).unwrap()).await.code()
-    };
     let node = |name: &str| json!({"metadata": {"name": name}});
     let pod = |name: &str, node: &str, annotations: Value| {
         let container = json!({"name": "c", "image": "i"});
@@ -234,7 +236,39 @@ async fn a_node_writes_only_what_is_its_own() {
         ("DELETE", "/api/v1/namespaces/default/pods/other", json!({}), 403),
         ("DELETE", "/api/v1/namespaces/default/pods/mine", json!({}), 200),
     ] {
-        assert_eq!(send(method, path, body).await, code, "{method} {path}");
+        assert_eq!(send_as_node(&server, method, path, body).await, code, "{method} {path}");
+    }
+}
+
+/// Labels and taints of its Node decide which pods a node gets, a claim's phase what its pods may use: they are not the kubelet's.
+#[tokio::test]
+async fn a_node_does_not_steer_pods_to_itself() {
+    let server = TestServer::start().await;
+    server.post("/api/v1/nodes", r#"{"metadata": {"name": "n1"}}"#).await.expect(201);
+    let labels = |key: String| json!({"metadata": {"labels": {key: "x"}}});
+    let role = server.names.sub_label("node-role", "control-plane");
+    let secure = server.names.sub_label("node-restriction", "secure");
+    let taint = json!({"key": "a", "effect": "NoSchedule"});
+    let taints = json!({"spec": {"taints": [taint]}});
+    let claim = "/api/v1/namespaces/default/persistentvolumeclaims/data";
+    let spec =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let data = json!({"metadata": {"name": "data"}, "spec": spec});
+    server.post(claim.trim_end_matches("/data"), data.to_string()).await.expect(201);
+    let capacity = json!({"status": {"capacity": {"storage": "2Gi"}}});
+    for (method, path, body, code) in [
+        ("PATCH", "/api/v1/nodes/n1", labels(server.names.sub_label("topology", "zone")), 200),
+        ("PATCH", "/api/v1/nodes/n1", labels("example.com/disk".to_owned()), 200),
+        ("PATCH", "/api/v1/nodes/n1", labels(role.clone()), 403),
+        ("PATCH", "/api/v1/nodes/n1", labels(secure.clone()), 403),
+        ("PATCH", "/api/v1/nodes/n1/status", labels(secure), 403),
+        ("PATCH", "/api/v1/nodes/n1", taints, 403),
+        ("POST", "/api/v1/nodes", json!({"metadata": {"name": "n1", "labels": {role: ""}}}), 403),
+        ("PATCH", &format!("{claim}/status"), capacity, 200),
+        ("PATCH", &format!("{claim}/status"), json!({"status": {"phase": "Lost"}}), 403),
+        ("PATCH", &format!("{claim}/status"), labels("a".to_owned()), 403),
+    ] {
+        assert_eq!(send_as_node(&server, method, path, body).await, code, "{method} {path}");
     }
 }
 
@@ -251,7 +285,7 @@ async fn an_authenticating_proxy_names_users_in_headers() {
     let ca_file = world.dir.path().join("other.crt");
     let server = TestServer::with(Config {
         authorization: vec![AuthorizationMode::AlwaysDeny],
-        request_headers: Some(ProxyAuthority { ca_file, headers }),
+        request_headers: Some(RequestHeaderConfig { ca_file, headers }),
         ..world.config(Anonymous::Refused)
     })
     .await;
@@ -273,6 +307,14 @@ async fn an_authenticating_proxy_names_users_in_headers() {
     assert_eq!(user(&client(&world.other, ("back", ""), DAY), "jane").await, "401");
     assert_eq!(user(&client(&world.other, ("front", ""), -DAY), "jane").await, "401");
     assert_eq!(user(&client(&world.trusted, ("front", ""), DAY), "jane").await, "front");
+    // Servers that delegate authentication learn whom to believe.
+    let path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let data = server.get(path).await.expect(200)["data"].clone();
+    assert_eq!(data["requestheader-allowed-names"], r#"["front"]"#);
+    assert_eq!(data["requestheader-username-headers"], r#"["x-remote-user"]"#);
+    let file = |name: &str| std::fs::read_to_string(world.dir.path().join(name)).unwrap();
+    assert_eq!(data["requestheader-client-ca-file"], file("other.crt"));
+    assert!(data["client-ca-file"].as_str().unwrap().starts_with(&file("ca.crt")));
 }
 
 #[tokio::test]
@@ -305,6 +347,42 @@ async fn a_module_without_its_file_keeps_the_server_from_starting() {
     }
 }
 
+#[tokio::test]
+async fn a_file_without_its_module_and_a_module_twice_keep_the_server_from_starting() {
+    let world = Fixture::new();
+    let refused = async |config: Config| {
+        orch_apiserver::build(config).await.map(|_| ()).unwrap_err().to_string()
+    };
+    let policy_file = Some(world.dir.path().join("tokens"));
+    let unused = refused(Config { policy_file, ..Config::for_tests(kubernetes()) }).await;
+    assert!(unused.starts_with("--authorization-policy-file is given"), "{unused}");
+    let authorization = vec![AuthorizationMode::Rbac, AuthorizationMode::Rbac];
+    let twice = refused(Config { authorization, ..Config::for_tests(kubernetes()) }).await;
+    assert!(twice.ends_with("twice"), "{twice}");
+    let headers = RequestHeaderSettings::default();
+    let ca_file = world.dir.path().join("ca.crt");
+    let request_headers = Some(RequestHeaderConfig { ca_file, headers });
+    let shared = Config { request_headers, ..world.config(Anonymous::Refused) };
+    let shared = refused(shared).await;
+    assert!(shared.contains("--requestheader-allowed-names"), "{shared}");
+}
+
+/// A token that names no audience is for this server, and for nobody else.
+#[tokio::test]
+async fn a_review_for_another_audience_knows_no_token_of_this_server() {
+    let world = Fixture::new();
+    let server = world.server(Anonymous::Refused).await;
+    let review = async |audiences: Value| {
+        let body = json!({"spec": {"token": "secret", "audiences": audiences}});
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        server.post(path, body.to_string()).await.expect(201)["status"].clone()
+    };
+    let own = "https://kubernetes.default.svc.cluster.local";
+    assert_eq!(review(json!([])).await["authenticated"], true);
+    assert_eq!(review(json!(["vault", own])).await["audiences"], json!([own]));
+    assert_eq!(review(json!(["vault"])).await["authenticated"], Value::Null);
+}
+
 /// A service that cannot be asked fails the request, and is not a denial.
 #[tokio::test]
 async fn an_authorization_webhook_that_does_not_answer_is_an_error() {
@@ -316,7 +394,7 @@ async fn an_authorization_webhook_that_does_not_answer_is_an_error() {
         "current-context": "c",
     });
     std::fs::write(&config_file, config.to_string()).unwrap();
-    let settings = AccessWebhookSettings {
+    let settings = AuthorizationWebhookSettings {
         config_file,
         version: ReviewVersion::V1,
         authorized_ttl: std::time::Duration::from_secs(60),
@@ -325,7 +403,7 @@ async fn an_authorization_webhook_that_does_not_answer_is_an_error() {
     let modes = |last| vec![AuthorizationMode::Webhook, last];
     let with = |authorization| Config {
         authorization,
-        access_webhook: Some(settings.clone()),
+        authorization_webhook: Some(settings.clone()),
         ..world.config(Anonymous::Refused)
     };
     let server = TestServer::with(with(modes(AuthorizationMode::AlwaysDeny))).await;

@@ -1,9 +1,9 @@
 //! Labels that a node may set on itself: in the `kubernetes.io` and `k8s.io` domains only those that describe the machine. Others
-//! could attract pods to the node.
+//! could attract pods to the node. orchlet refuses them as flags, the API server in its admission.
 
 use std::collections::BTreeMap;
 
-use proto_api::names::Names;
+use crate::names::Names;
 
 /// Names in the label domain itself.
 const OWN: [&str; 3] = ["hostname", "os", "arch"];
@@ -38,7 +38,7 @@ pub fn forbidden_labels<'a>(names: &Names, labels: &'a BTreeMap<String, String>)
 
 #[cfg(test)]
 mod tests {
-    use proto_api::names::Profile;
+    use crate::names::Profile;
 
     use super::*;
 

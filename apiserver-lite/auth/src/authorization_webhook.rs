@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::authorization::{Attributes, Authorization, Decision, Subject};
 use crate::expiring_cache::{ExpiringCache, key};
-use crate::webhook::{ReviewVersion, Webhook, WebhookError};
+use crate::webhook::{ReviewVersion, Webhook, WebhookError, null_is_empty};
 
 /// Longest review, in bytes, whose answer is kept, as in Kubernetes.
 const CACHED_LEN_MAX: usize = 10_000;
 
 /// The flags `--authorization-webhook-*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessWebhookSettings {
+pub struct AuthorizationWebhookSettings {
     /// Client configuration file of the service.
     pub config_file: PathBuf,
     /// The version of SubjectAccessReview that it understands.
@@ -28,16 +28,19 @@ pub struct AccessWebhookSettings {
 }
 
 /// Asks the service what a user may do.
-pub struct AccessWebhook {
+pub struct AuthorizationWebhook {
     webhook: Webhook,
     api_version: String,
-    settings: AccessWebhookSettings,
-    answers: ExpiringCache<Authorization>,
+    settings: AuthorizationWebhookSettings,
+    /// Apart, so that a flood of refusals does not push out what is allowed.
+    allowed: ExpiringCache<Authorization>,
+    refused: ExpiringCache<Authorization>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Review {
+    #[serde(deserialize_with = "null_is_empty")]
     status: Status,
 }
 
@@ -46,66 +49,66 @@ struct Review {
 struct Status {
     allowed: bool,
     denied: bool,
+    #[serde(deserialize_with = "null_is_empty")]
     reason: String,
 }
 
-impl AccessWebhook {
+impl AuthorizationWebhook {
     /// Reads the service's client configuration.
     ///
     /// # Errors
     /// The file or a certificate in it cannot be used.
     pub fn new(
-        settings: AccessWebhookSettings,
+        settings: AuthorizationWebhookSettings,
         names: &'static Names,
     ) -> Result<Self, WebhookError> {
         Ok(Self {
             webhook: Webhook::load(&settings.config_file, names)?,
             api_version: format!("{}/{}", names.group("authorization"), settings.version.name()),
             settings,
-            answers: ExpiringCache::new(),
+            allowed: ExpiringCache::new(),
+            refused: ExpiringCache::new(),
         })
     }
 
     /// The service's decision; no opinion with an error when it cannot be asked.
     pub async fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
-        let spec = self.spec(attributes).to_string();
-        let key = key(spec.as_bytes());
-        if let Some(known) = self.answers.get(&key) {
+        let spec = self.spec(attributes);
+        let question = spec.to_string();
+        let key = key(question.as_bytes());
+        if let Some(known) = self.allowed.get(&key).or_else(|| self.refused.get(&key)) {
             return known;
         }
-        match self.ask(attributes).await {
-            Ok(answer) => {
-                let ttl = match answer.decision {
-                    Decision::Allow => self.settings.authorized_ttl,
-                    Decision::Deny | Decision::NoOpinion => self.settings.unauthorized_ttl,
-                };
-                if answer.error.is_empty() && spec.len() < CACHED_LEN_MAX {
-                    self.answers.insert(key, answer.clone(), ttl);
-                }
-                answer
-            }
-            Err(error) => {
-                let error = proto_daemon::exit::chain(&error);
-                tracing::warn!(error, "the authorization webhook gives no answer");
-                Authorization::failed(error)
-            }
+        let answer = match self.ask(spec).await {
+            Ok(answer) => answer,
+            Err(error) => return Authorization::failed(proto_daemon::exit::chain(&error)),
+        };
+        let (cache, ttl) = match answer.decision {
+            Decision::Allow => (&self.allowed, self.settings.authorized_ttl),
+            Decision::Deny | Decision::NoOpinion => (&self.refused, self.settings.unauthorized_ttl),
+        };
+        if answer.error.is_empty() && question.len() < CACHED_LEN_MAX {
+            cache.insert(key, answer.clone(), ttl);
         }
+        answer
     }
 
-    async fn ask(&self, attributes: &Attributes<'_>) -> Result<Authorization, WebhookError> {
+    async fn ask(&self, spec: Value) -> Result<Authorization, WebhookError> {
         let review = json!({
             "apiVersion": self.api_version,
             "kind": "SubjectAccessReview",
             "metadata": {"creationTimestamp": null},
-            "spec": self.spec(attributes),
+            "spec": spec,
             "status": {"allowed": false},
         });
         let answer = self.webhook.post(&review).await?;
         let Review { status } = serde_json::from_value(answer).map_err(WebhookError::Answer)?;
         Ok(match (status.allowed, status.denied) {
-            (true, true) => Authorization::failed(
-                "webhook subject access review returned both allow and deny response".to_owned(),
-            ),
+            (true, true) => {
+                let why = "webhook subject access review returned both allow and deny response";
+                let failed = Authorization::failed(why.to_owned());
+                Authorization { decision: Decision::Deny, ..failed }
+            }
             (true, false) => Authorization::new(Decision::Allow, status.reason),
             (false, true) => Authorization::new(Decision::Deny, status.reason),
             (false, false) => Authorization::new(Decision::NoOpinion, status.reason),
@@ -169,14 +172,14 @@ mod tests {
     async fn webhook(
         version: ReviewVersion,
         answer: impl Fn(Value) -> (u16, Value) + Send + 'static,
-    ) -> AccessWebhook {
-        let settings = AccessWebhookSettings {
+    ) -> AuthorizationWebhook {
+        let settings = AuthorizationWebhookSettings {
             config_file: serve(answer).await,
             version,
             authorized_ttl: Duration::from_secs(300),
             unauthorized_ttl: Duration::from_secs(30),
         };
-        AccessWebhook::new(settings, Names::new(Profile::Kubernetes)).unwrap()
+        AuthorizationWebhook::new(settings, Names::new(Profile::Kubernetes)).unwrap()
     }
 
     fn pods<'a>(user: &'a User, namespace: &'a str) -> Attributes<'a> {
@@ -224,7 +227,8 @@ mod tests {
             assert_eq!(decided("x").await, Authorization::new(Decision::NoOpinion, "who knows"));
         }
         assert_eq!(asked.load(Ordering::Relaxed), 3);
-        assert!(!webhook.authorize(&pods(&user, "both")).await.error.is_empty());
+        let both = webhook.authorize(&pods(&user, "both")).await;
+        assert!(both.decision == Decision::Deny && !both.error.is_empty());
     }
 
     #[tokio::test]

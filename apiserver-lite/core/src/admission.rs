@@ -2,6 +2,7 @@
 //! object.
 
 mod grants;
+mod limit_ranges;
 mod namespaces;
 mod nodes;
 mod pods;
@@ -50,6 +51,9 @@ pub async fn admit(
     if let (true, Some(old)) = (object.kind.is("", "Pod") && operation == Operation::Update, old) {
         pods::admit_update(call.server.names, object, old);
     }
+    // Kubernetes sets these defaults before all others, which neither read nor set requests and limits, and refuses by limits only
+    // after them. So both are one step, behind what completes a new object and before the checks that follow LimitRanger there.
+    limit_ranges::admit(call, operation, object, old).await?;
     if let (true, Operation::Update, Some(old)) =
         (object.kind.is("", "PersistentVolumeClaim"), operation, old)
     {

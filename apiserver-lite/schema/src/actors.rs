@@ -30,7 +30,7 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("", "ConfigMap", Node),
     ("", "Endpoints", Controllers),
     ("", "Event", Server),
-    ("", "LimitRange", NotImplemented),
+    ("", "LimitRange", Server),
     ("", "Namespace", Controllers),
     ("", "Node", Scheduler),
     ("", "PersistentVolume", Controllers),

@@ -8,6 +8,7 @@
 
 mod deletion;
 mod identity;
+mod limits;
 mod nodes;
 mod numbers;
 mod process;

@@ -178,6 +178,7 @@ fn check_limit(limit: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldError
     }
     for name in names {
         check_order(limit, name, path, errors);
+        check_ratio(limit, name, path, errors);
     }
 }
 
@@ -206,9 +207,13 @@ const ORDER: &[(&str, &str, &str, &str)] = &[
     ("default", "max", "default", "default value {a} is greater than max value {b}"),
 ];
 
+/// The amount of a resource in a field of a limit.
+fn amount_in(limit: &Map, field: &str, name: &str) -> Option<Quantity> {
+    numbers::amount(limit.map(field)?.get(name)?)
+}
+
 fn check_order(limit: &Map, name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
-    let amount =
-        |field: &str| -> Option<Quantity> { numbers::amount(limit.map(field)?.get(name)?) };
+    let amount = |field: &str| amount_in(limit, field, name);
     for (low, high, named, words) in ORDER {
         if let (Some(a), Some(b)) = (amount(low), amount(high))
             && a > b
@@ -219,14 +224,40 @@ fn check_order(limit: &Map, name: &str, path: &Path<'_>, errors: &mut FieldError
             errors.invalid(&here.key(name), value, &detail);
         }
     }
-    if let Some(ratio) = amount("maxLimitRequestRatio")
-        && ratio < Quantity::from_units(1)
+    if !resources::allows_overcommit(name)
+        && let (Some(request), Some(default)) = (amount("defaultRequest"), amount("default"))
+        && request != default
     {
-        let here = path.field("maxLimitRequestRatio");
-        errors.invalid(
-            &here.key(name),
-            ratio.to_string(),
-            &format!("ratio {ratio} is less than 1"),
+        let detail = format!(
+            "default value {default} must equal to defaultRequest value {request} in {name}"
         );
+        let here = path.field("defaultRequest");
+        errors.invalid(&here.key(name), request.to_string(), &detail);
+    }
+}
+
+/// Amounts below this one are compared in thousandths.
+const MILLI_MAX: i64 = i64::MAX / 1000;
+
+/// Checks that a ratio of limit to request is at least 1, and that maximum and minimum do not keep it lower anyway.
+fn check_ratio(limit: &Map, name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    let amount = |field: &str| amount_in(limit, field, name);
+    let Some(ratio) = amount("maxLimitRequestRatio") else { return };
+    let list = path.field("maxLimitRequestRatio");
+    let here = list.key(name);
+    if ratio < Quantity::from_units(1) {
+        let detail = format!("ratio {ratio} is less than 1");
+        errors.invalid(&here, ratio.to_string(), &detail);
+    }
+    let (Some(min), Some(max)) = (amount("min"), amount("max")) else { return };
+    let in_milli = [ratio, min, max].iter().all(|amount| amount.value() < MILLI_MAX);
+    let (asked, highest) = if in_milli {
+        (ratio.as_milli() as f64 / 1000.0, max.as_milli() as f64 / min.as_milli() as f64)
+    } else {
+        (ratio.value() as f64, max.value() as f64 / min.value() as f64)
+    };
+    if asked > highest {
+        let detail = format!("ratio {ratio} is greater than max/min = {highest:.6}");
+        errors.invalid(&here, ratio.to_string(), &detail);
     }
 }

@@ -41,6 +41,11 @@ fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.starts_with("requests.")
 }
 
+/// Whether limits may exceed requests.
+pub(super) fn allows_overcommit(name: &str) -> bool {
+    !is_huge(name) && !is_extended(name)
+}
+
 /// Whether quantities of the resource are integers.
 fn is_counted(name: &str) -> bool {
     COUNTED.contains(&name) || name.starts_with("count/") || name.contains('/')
@@ -128,7 +133,7 @@ fn check_request(
     errors: &mut FieldErrors,
 ) {
     let (requests, limits) = (path.field("requests"), path.field("limits"));
-    let shared = !is_huge(name) && !is_extended(name);
+    let shared = allows_overcommit(name);
     let Some(limit) = limit else {
         if !shared {
             errors.required(&limits, "Limit must be set for non overcommitable resources");

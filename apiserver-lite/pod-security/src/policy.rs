@@ -1,0 +1,200 @@
+//! Levels and versions of the standards, and the policy of a namespace: which level is enforced, audited and warned of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use proto_api::names::Names;
+
+use crate::text::quote;
+
+/// How much a pod may do. A greater level allows less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Everything.
+    #[default]
+    Privileged,
+    /// What is not known to escalate privileges.
+    Baseline,
+    /// What follows the practices of hardening.
+    Restricted,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        })
+    }
+}
+
+impl FromStr for Level {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        match text {
+            "privileged" => Ok(Level::Privileged),
+            "baseline" => Ok(Level::Baseline),
+            "restricted" => Ok(Level::Restricted),
+            _ => Err(PolicyError::Level),
+        }
+    }
+}
+
+/// The version of Kubernetes whose checks apply. A greater one is newer; one that does not exist yet has the newest checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// `v1.N`.
+    V1(u64),
+    /// `latest`.
+    #[default]
+    Latest,
+}
+
+impl Version {
+    /// The minor version, the greatest for `latest`.
+    pub(crate) fn minor(self) -> u64 {
+        match self {
+            Version::V1(minor) => minor,
+            Version::Latest => u64::MAX,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Version::V1(minor) => write!(f, "v1.{minor}"),
+            Version::Latest => f.write_str("latest"),
+        }
+    }
+}
+
+impl FromStr for Version {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        if text == "latest" {
+            return Ok(Version::Latest);
+        }
+        let digits = text.strip_prefix("v1.").ok_or(PolicyError::Version)?;
+        let padded = digits.len() > 1 && digits.starts_with('0');
+        if padded || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(PolicyError::Version);
+        }
+        // Go reads it as a signed integer.
+        let minor = digits.parse::<i64>().map_err(|_| PolicyError::Version)?;
+        Ok(Version::V1(minor.unsigned_abs()))
+    }
+}
+
+/// Why a label is refused, in Kubernetes' words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// It is no level.
+    #[error("must be one of privileged, baseline, restricted")]
+    Level,
+    /// It is no version.
+    #[error("must be \"latest\" or \"v1.x\"")]
+    Version,
+}
+
+/// A level at a version, written as `restricted:latest`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LevelVersion {
+    /// The level.
+    pub level: Level,
+    /// The version of its checks.
+    pub version: Version,
+}
+
+impl fmt::Display for LevelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.level, self.version)
+    }
+}
+
+/// The policy of a namespace. The default is that of a cluster without configuration: `privileged:latest` for all three.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// Pods that violate it are refused.
+    pub enforce: LevelVersion,
+    /// Violations of it are noted in the audit log.
+    pub audit: LevelVersion,
+    /// Violations of it are answered with a warning.
+    pub warn: LevelVersion,
+}
+
+/// A label with a value that is no level or no version. Its text is that of the field's error in a 422.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("metadata.labels[{label}]: Invalid value: {}: {error}", quote(.value))]
+pub struct LabelProblem {
+    /// The label's key.
+    pub label: String,
+    /// The label's value.
+    pub value: String,
+    /// What is wrong with it.
+    pub error: PolicyError,
+}
+
+impl LabelProblem {
+    /// The label's path in the namespace, `metadata.labels[<key>]`.
+    #[must_use]
+    pub fn field(&self) -> String {
+        format!("metadata.labels[{}]", self.label)
+    }
+}
+
+/// The policy that the labels of a namespace ask for, and the labels that are invalid. What has no label is as in `defaults`. The
+/// policy holds even if labels are invalid: a level is then `restricted` if enforced and `privileged` if not, a version `latest`.
+#[must_use]
+pub fn read_policy(
+    labels: &BTreeMap<String, String>,
+    defaults: Policy,
+    names: &Names,
+) -> (Policy, Vec<LabelProblem>) {
+    let mut reader = LabelReader { labels, names, problems: Vec::new() };
+    let policy = Policy {
+        enforce: reader.read_mode("enforce", defaults.enforce, Level::Restricted),
+        audit: reader.read_mode("audit", defaults.audit, Level::Privileged),
+        warn: reader.read_mode("warn", defaults.warn, Level::Privileged),
+    };
+    (policy, reader.problems)
+}
+
+struct LabelReader<'a> {
+    labels: &'a BTreeMap<String, String>,
+    names: &'a Names,
+    problems: Vec<LabelProblem>,
+}
+
+impl LabelReader<'_> {
+    fn read_mode(&mut self, mode: &str, absent: LevelVersion, invalid: Level) -> LevelVersion {
+        let level = self.read_label(mode, absent.level, invalid);
+        let version = format!("{mode}-version");
+        LevelVersion { level, version: self.read_label(&version, absent.version, Version::Latest) }
+    }
+
+    fn read_label<T: FromStr<Err = PolicyError>>(
+        &mut self,
+        name: &str,
+        absent: T,
+        invalid: T,
+    ) -> T {
+        let labels = self.labels;
+        let label = self.names.sub_label("pod-security", name);
+        let Some(value) = labels.get(&label) else { return absent };
+        match value.parse() {
+            Ok(read) => read,
+            Err(error) => {
+                self.problems.push(LabelProblem { label, value: value.clone(), error });
+                invalid
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ mod grants;
 mod limit_ranges;
 mod namespaces;
 mod nodes;
+mod pod_security;
 mod pods;
 mod runtime_class;
 mod service_accounts;
@@ -28,7 +29,7 @@ pub enum Operation {
     UpdateSubresource,
 }
 
-/// Runs all steps on `object`. `old` is the stored version of an update.
+/// Runs all steps on `object`. `old` is the stored version of an update. Gives warnings for the client.
 ///
 /// # Errors
 /// The 403, 404 or 422 of the first step that refuses.
@@ -37,7 +38,7 @@ pub async fn admit(
     operation: Operation,
     object: &mut Object,
     old: Option<&Object>,
-) -> Result<(), ApiError> {
+) -> Result<Vec<String>, ApiError> {
     nodes::admit(call, object, old)?;
     if operation == Operation::Create {
         namespaces::admit_create(call, object)?;
@@ -59,7 +60,8 @@ pub async fn admit(
     {
         storage::admit_update(call, object, old)?;
     }
-    grants::admit(call, object, old).await
+    grants::admit(call, object, old).await?;
+    pod_security::admit(call, operation, object, old)
 }
 
 /// Runs the steps for deletions.

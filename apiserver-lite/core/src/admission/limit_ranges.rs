@@ -65,10 +65,7 @@ fn is_limited(operation: Operation, object: &Object, old: Option<&Object>) -> bo
 }
 
 /// The LimitRanges of a namespace, by name.
-fn read_ranges(
-    call: &RequestContext<'_>,
-    namespace: &str,
-) -> Result<Page<StoredObject>, ApiError> {
+fn read_ranges(call: &RequestContext<'_>, namespace: &str) -> Result<Page<StoredObject>, ApiError> {
     let kind = call.server.kind("", "limitranges").ok_or_else(|| missing_kind("LimitRange"))?;
     let prefix = key::prefix(kind, namespace);
     let range = Range { prefix: &prefix, after: None, limit: None };

@@ -79,7 +79,10 @@ async fn update_replicas(
         let mut next = old.object().clone();
         next.fields.map_or_insert("spec").insert("replicas", replicas);
         match commit_update(call, &old, next, Subresource::Main, effects).await? {
-            UpdateAttempt::Done(VerbResponse::Stored { record, .. }) => {
+            UpdateAttempt::Done(VerbOutput {
+                response: VerbResponse::Stored { record, .. },
+                ..
+            }) => {
                 let object = Box::new(scale_of(call, record.object())?);
                 return Ok(VerbOutput {
                     response: VerbResponse::Object { code: 200, object },

@@ -36,8 +36,9 @@ pub async fn create(
 ) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
     let decoded = super::update_common::decode(call, &body, format)?;
-    let response = create_object(call, decoded.object, effects).await?;
-    Ok(VerbOutput { response, warnings: decoded.warnings })
+    let mut output = create_object(call, decoded.object, effects).await?;
+    output.warnings.splice(..0, decoded.warnings);
+    Ok(output)
 }
 
 /// Creates `object`, which is decoded and not defaulted yet.
@@ -48,7 +49,7 @@ pub async fn create_object(
     call: &RequestContext<'_>,
     object: Object,
     effects: Effects,
-) -> Result<VerbResponse, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     let generated = object.name().is_empty() && !object.meta_str("generateName").is_empty();
     if !generated {
         return create_once(call, object, effects).await;
@@ -67,19 +68,20 @@ async fn create_once(
     call: &RequestContext<'_>,
     mut object: Object,
     effects: Effects,
-) -> Result<VerbResponse, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     prepare_metadata(call, &mut object)?;
     call.server.engine.default(&mut object);
-    admission::admit(call, Operation::Create, &mut object, None).await?;
+    let warnings = admission::admit(call, Operation::Create, &mut object, None).await?;
     registry::prepare_create(call, &mut object);
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
     let reserved = registry::reserve(call.server, &mut object, None)?;
     if effects == Effects::DryRun {
-        return Ok(VerbResponse::Object { code: 201, object: Box::new(object) });
+        let response = VerbResponse::Object { code: 201, object: Box::new(object) };
+        return Ok(VerbOutput { response, warnings });
     }
     let record = commit(call, object).await?;
     reserved.commit();
-    Ok(VerbResponse::Stored { code: 201, record })
+    Ok(VerbOutput { response: VerbResponse::Stored { code: 201, record }, warnings })
 }
 
 /// Writes a new object if its namespace exists before and after the write. An object written between the deletion of a

@@ -50,8 +50,9 @@ pub async fn patch(
             ));
         }
         match commit_update(call, &old, patched.object, subresource, effects).await? {
-            UpdateAttempt::Done(response) => {
-                return Ok(VerbOutput { response, warnings: patched.warnings });
+            UpdateAttempt::Done(mut output) => {
+                output.warnings.splice(..0, patched.warnings);
+                return Ok(output);
             }
             UpdateAttempt::Conflict if precondition == Precondition::IfUnchanged => break,
             UpdateAttempt::Conflict => {}

@@ -4,8 +4,8 @@ use apiserver_schema::Object;
 use apiserver_schema::update::Subresource;
 use bytes::Bytes;
 
+use super::VerbOutput;
 use super::update_common::{CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, decode};
-use super::{VerbOutput, VerbResponse};
 use crate::context::RequestContext;
 use crate::options::Effects;
 use crate::registry;
@@ -26,8 +26,9 @@ pub async fn update(
     let decoded = decode(call, &body, format)?;
     let mut object = decoded.object;
     fill_name(call, &mut object)?;
-    let response = replace(call, &object, subresource, effects).await?;
-    Ok(VerbOutput { response, warnings: decoded.warnings })
+    let mut output = replace(call, &object, subresource, effects).await?;
+    output.warnings.splice(..0, decoded.warnings);
+    Ok(output)
 }
 
 async fn replace(
@@ -35,7 +36,7 @@ async fn replace(
     object: &Object,
     subresource: Subresource,
     effects: Effects,
-) -> Result<VerbResponse, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     for _ in 0..CONFLICT_TRIES {
         let Some(old) = call.server.find(&call.kind, object.namespace(), object.name()) else {
             if subresource == Subresource::Main && registry::creates_on_update(&call.kind) {
@@ -48,7 +49,7 @@ async fn replace(
         };
         let precondition = check_precondition(call, object, old.object())?;
         match commit_update(call, &old, object.clone(), subresource, effects).await? {
-            UpdateAttempt::Done(response) => return Ok(response),
+            UpdateAttempt::Done(output) => return Ok(output),
             UpdateAttempt::Conflict if precondition == Precondition::IfUnchanged => break,
             UpdateAttempt::Conflict => {}
         }

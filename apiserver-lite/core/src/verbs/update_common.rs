@@ -6,7 +6,7 @@ use apiserver_schema::update::{Subresource, merge_for_update};
 use apiserver_schema::{DecodeError, Decoded, FieldErrors, Format, Object, Strictness};
 use apiserver_store::{Write, WriteError};
 
-use super::VerbResponse;
+use super::{VerbOutput, VerbResponse};
 use crate::admission::{self, Operation};
 use crate::context::{RequestContext, about_kind};
 use crate::key;
@@ -30,7 +30,7 @@ pub enum Precondition {
 /// Result of one compare-and-swap of an object.
 pub enum UpdateAttempt {
     /// The object was written, or the update changes nothing.
-    Done(VerbResponse),
+    Done(VerbOutput),
     /// Another write changed the object first.
     Conflict,
 }
@@ -132,23 +132,23 @@ pub async fn commit_update(
     } else {
         Operation::UpdateSubresource
     };
-    admission::admit(call, operation, &mut object, Some(before)).await?;
+    let warnings = admission::admit(call, operation, &mut object, Some(before)).await?;
     registry::prepare_update(&mut object, before, subresource);
     object.set_meta_str("resourceVersion", before.resource_version());
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;
     if object == *before {
-        return Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record: old.clone() }));
+        let response = VerbResponse::Stored { code: 200, record: old.clone() };
+        return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }
     let reserved = registry::reserve(call.server, &mut object, Some(before))?;
     if effects == Effects::DryRun {
-        return Ok(UpdateAttempt::Done(VerbResponse::Object {
-            code: 200,
-            object: Box::new(object),
-        }));
+        let response = VerbResponse::Object { code: 200, object: Box::new(object) };
+        return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }
-    let tried = write_update(call, old, object).await?;
-    if matches!(tried, UpdateAttempt::Done(_)) {
+    let mut tried = write_update(call, old, object).await?;
+    if let UpdateAttempt::Done(output) = &mut tried {
+        output.warnings = warnings;
         reserved.commit();
     }
     Ok(tried)
@@ -165,10 +165,8 @@ async fn write_update(
         return match call.server.store.write(Write::delete(key, old.revision())).await {
             Ok(committed) => {
                 registry::release(call.server, committed.record.object());
-                Ok(UpdateAttempt::Done(VerbResponse::Stored {
-                    code: 200,
-                    record: committed.record,
-                }))
+                let record = committed.record;
+                Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record }.into()))
             }
             Err(error) => conflict_or_error(call, &error),
         };
@@ -176,7 +174,8 @@ async fn write_update(
     let draft = Draft::new(&call.server.engine, object);
     match call.server.store.write(Write::update(key, old.revision(), draft)).await {
         Ok(committed) => {
-            Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record: committed.record }))
+            let record = committed.record;
+            Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record }.into()))
         }
         Err(error) => conflict_or_error(call, &error),
     }

@@ -351,7 +351,7 @@ async fn a_module_without_its_file_keeps_the_server_from_starting() {
 async fn a_file_without_its_module_and_a_module_twice_keep_the_server_from_starting() {
     let world = Fixture::new();
     let refused = async |config: Config| {
-        orch_apiserver::build(config).await.map(|_| ()).unwrap_err().to_string()
+        proto_daemon::exit::chain(&orch_apiserver::build(config).await.map(|_| ()).unwrap_err())
     };
     let policy_file = Some(world.dir.path().join("tokens"));
     let unused = refused(Config { policy_file, ..Config::for_tests(kubernetes()) }).await;

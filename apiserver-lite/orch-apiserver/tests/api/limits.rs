@@ -54,8 +54,12 @@ async fn new_pods_get_the_defaults_of_their_namespace_only() {
 #[tokio::test]
 async fn pods_outside_the_bounds_are_refused_with_every_reason() {
     let server = TestServer::start().await;
-    limit(&server, "a", json!({"type": "Container", "min": {"cpu": "100m"}, "max": {"memory": "1Gi"}}))
-        .await;
+    limit(
+        &server,
+        "a",
+        json!({"type": "Container", "min": {"cpu": "100m"}, "max": {"memory": "1Gi"}}),
+    )
+    .await;
     limit(&server, "b", json!({"type": "Pod", "max": {"cpu": "1"}})).await;
     let small = json!({"requests": {"cpu": "50m"}, "limits": {"memory": "2Gi"}});
     let refused = server.post(PODS, pod("p", &small)).await.expect(403);
@@ -87,7 +91,8 @@ async fn stored_pods_are_not_checked_again() {
     let path = format!("{PODS}/p");
     server.post(PODS, pod("p", &json!({"limits": {"cpu": "4"}}))).await.expect(201);
     limit(&server, "l", json!({"type": "Container", "max": {"cpu": "1", "memory": "1Gi"}})).await;
-    let changed = server.merge_patch(&path, r#"{"metadata":{"labels":{"a":"b"}}}"#).await.expect(200);
+    let changed =
+        server.merge_patch(&path, r#"{"metadata":{"labels":{"a":"b"}}}"#).await.expect(200);
     assert_eq!(changed["spec"]["containers"][0]["resources"]["limits"], json!({"cpu": "4"}));
     let status = r#"{"status":{"phase":"Running"}}"#;
     server.merge_patch(&format!("{path}/status"), status).await.expect(200);

@@ -11,6 +11,7 @@ mod identity;
 mod limits;
 mod nodes;
 mod numbers;
+mod pod_security;
 mod process;
 mod proxy;
 mod rbac;

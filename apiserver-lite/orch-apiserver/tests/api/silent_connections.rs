@@ -21,7 +21,7 @@ const BEGINNING: &[u8] =
 async fn silent_connections_of_one_peer_do_not_keep_others_out() {
     let server = TestServer::start().await;
     // An authenticated watch from before continues.
-    let mut watch = server.watch("/api/v1/configmaps?watch=1").await;
+    let mut watch = server.watch("/api/v1/namespaces/default/configmaps?watch=1").await;
     let mut silent = Vec::new();
     for _ in 0..1000 {
         silent.push(server.tcp().await);

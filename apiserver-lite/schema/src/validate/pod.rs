@@ -73,6 +73,7 @@ fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     check_dns(spec, path, errors);
     check_tolerations(spec, path, errors);
     security::check_pod(spec, path, errors);
+    security::check_operating_system(spec, path, errors);
     affinity::check(spec, path, errors);
     affinity::check_spread(spec, path, errors);
     check_lists(spec, path, errors);

@@ -37,6 +37,62 @@ pub(super) fn check_pod(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     check_seccomp(context, &path, errors);
 }
 
+/// Fields of a pod, of its security context and of a container's that mean nothing on Windows.
+const NOT_OF_WINDOWS: [&[&str]; 3] = [
+    &["hostPID", "hostIPC", "shareProcessNamespace"],
+    &[
+        "seLinuxOptions",
+        "seccompProfile",
+        "fsGroup",
+        "fsGroupChangePolicy",
+        "sysctls",
+        "runAsUser",
+        "runAsGroup",
+        "supplementalGroups",
+    ],
+    &[
+        "seLinuxOptions",
+        "seccompProfile",
+        "capabilities",
+        "readOnlyRootFilesystem",
+        "privileged",
+        "allowPrivilegeEscalation",
+        "procMount",
+        "runAsUser",
+        "runAsGroup",
+    ],
+];
+
+/// Refuses what the operating system in `os.name` does not have. Pod security relies on it: a pod for Windows need not restrict what it cannot use.
+pub(super) fn check_operating_system(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let system = spec.map("os").map(|os| os.str("name")).unwrap_or_default();
+    let [of_pod, of_context, of_container]: [&[&str]; 3] = match system {
+        "windows" => NOT_OF_WINDOWS,
+        "linux" => [&[], &["windowsOptions"], &["windowsOptions"]],
+        _ => return,
+    };
+    let mut refuse = |map: &Map, fields: &[&'static str], path: &Path<'_>| {
+        // What is switched off is not used.
+        let is_used = |field: &&&str| map.get(field).is_some_and(|v| *v != Value::from(false));
+        for field in fields.iter().filter(is_used) {
+            errors.forbidden(&path.field(field), &format!("cannot be set for a {system} pod"));
+        }
+    };
+    refuse(spec, of_pod, path);
+    let context = "securityContext";
+    if let Some(map) = spec.map(context) {
+        refuse(map, of_context, &path.field(context));
+    }
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let here = path.field(list);
+        for (at, container) in spec.maps(list).enumerate() {
+            if let Some(map) = container.map(context) {
+                refuse(map, of_container, &here.index(at).field(context));
+            }
+        }
+    }
+}
+
 /// Validates the security context of a container.
 pub(super) fn check_container(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let Some(context) = container.map("securityContext") else { return };

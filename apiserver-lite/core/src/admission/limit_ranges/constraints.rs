@@ -43,7 +43,10 @@ impl<'a> Subject<'a> {
             return Subject::Claim(Demand { limits: Amounts::new(), ..claim });
         }
         let read = |list: &str| -> Vec<Demand<'a>> {
-            spec.into_iter().flat_map(|spec| spec.maps(list)).map(|c| Demand::read(Some(c))).collect()
+            spec.into_iter()
+                .flat_map(|spec| spec.maps(list))
+                .map(|c| Demand::read(Some(c)))
+                .collect()
         };
         let (mut containers, initial) = (read("containers"), read("initContainers"));
         let total = Demand::total(&containers, &initial);

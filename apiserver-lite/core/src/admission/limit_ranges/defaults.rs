@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use apiserver_schema::{Map, Object, Value};
 
 /// The containers that get defaults: their list, and what the annotation calls them.
-const LISTS: [(&str, &str); 2] = [("containers", "container"), ("initContainers", "init container")];
+const LISTS: [(&str, &str); 2] =
+    [("containers", "container"), ("initContainers", "init container")];
 
 /// Sets the requests and limits that the pod's containers lack and the spec `range` of a LimitRange has defaults for, and says in
 /// `annotation` which. Returns what is left of `room` bytes; `None` if they do not suffice, and the pod is partly changed.

@@ -33,9 +33,9 @@ fn range(limits: &Json) -> Json {
 /// A pod of containers and init containers, each a name with its resources.
 fn pod(containers: &[(&str, Json)], initial: &[(&str, Json)]) -> Object {
     let list = |all: &[(&str, Json)]| -> Json {
-        let made = all.iter().map(|(name, resources)| {
-            json!({"name": name, "image": "i", "resources": resources})
-        });
+        let made = all
+            .iter()
+            .map(|(name, resources)| json!({"name": name, "image": "i", "resources": resources}));
         made.collect()
     };
     let spec = json!({"containers": list(containers), "initContainers": list(initial)});
@@ -74,13 +74,13 @@ fn containers_get_what_they_lack_and_the_annotation_says_so() {
     let limited = json!({"limits": {"cpu": "1"}});
     let big = json!({"requests": {"example.com/a": "1", "memory": "1"}, "limits": {"example.com/a": "1"}});
     for (containers, initial, wanted) in [
-        (vec![("a", &none)], vec![], "cpu, memory request for container a; cpu limit for container a"),
-        (vec![("a", &full)], vec![("b", &full)], ""),
         (
-            vec![("a", &full), ("b", &limited)],
+            vec![("a", &none)],
             vec![],
-            "memory request for container b",
+            "cpu, memory request for container a; cpu limit for container a",
         ),
+        (vec![("a", &full)], vec![("b", &full)], ""),
+        (vec![("a", &full), ("b", &limited)], vec![], "memory request for container b"),
         (
             vec![("a", &big)],
             vec![("i", &none)],
@@ -121,9 +121,15 @@ fn own_amounts_stay_and_maps_stay_sorted() {
     let owned = |all: &[(&str, &str)]| -> Vec<(String, String)> {
         all.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
     };
-    assert_eq!(entries("limits"), owned(&[("cpu", "2"), ("example.com/z", "1"), ("memory", "2Mi")]));
+    assert_eq!(
+        entries("limits"),
+        owned(&[("cpu", "2"), ("example.com/z", "1"), ("memory", "2Mi")])
+    );
     // The API's own default made the request of the CPU from its limit.
-    assert_eq!(entries("requests"), owned(&[("cpu", "2"), ("example.com/z", "1"), ("memory", "1Mi")]));
+    assert_eq!(
+        entries("requests"),
+        owned(&[("cpu", "2"), ("example.com/z", "1"), ("memory", "1Mi")])
+    );
 }
 
 #[test]
@@ -158,74 +164,155 @@ fn a_pod_does_not_grow_above_the_size_of_a_body() {
     }
 }
 
+fn of(requests: Json, limits: Json) -> Json {
+    json!({"requests": requests, "limits": limits})
+}
+
+/// Compares what is said of a container with these resources, and of an init container.
+fn check_container(limits: &Json, resources: &Json, wanted: Option<&str>) {
+    let fine = of(json!({"cpu": "1"}), json!({"cpu": "1", "memory": "1"}));
+    for (own, other) in [(resources, &fine), (&fine, resources)] {
+        let pod = pod(&[("a", own.clone())], &[("i", other.clone())]);
+        assert_eq!(refused_by(limits, &pod).as_deref(), wanted, "{resources}");
+    }
+}
+
 #[test]
 fn containers_keep_their_bounds() {
-    let of = |requests: Json, limits: Json| json!({"requests": requests, "limits": limits});
     let bounds = json!([{"type": "Container", "min": {"cpu": "100m"}, "max": {"memory": "1Gi"}}]);
-    let ratio = json!([{"type": "Container", "maxLimitRequestRatio": {"cpu": "1500m"}}]);
     let cpu_max = json!([{"type": "Container", "max": {"cpu": "1"}}]);
     for (limits, resources, wanted) in [
         (&bounds, of(json!({"cpu": "100m"}), json!({"memory": "1Gi"})), None),
-        (&bounds, of(json!({"cpu": "50m"}), json!({"memory": "1Gi"})),
-            Some("minimum cpu usage per Container is 100m, but request is 50m")),
-        (&bounds, of(json!({"cpu": "200m"}), json!({"memory": "1Gi", "cpu": "90m"})),
-            Some("minimum cpu usage per Container is 100m, but limit is 90m")),
-        (&bounds, of(json!({}), json!({"memory": "1Gi"})),
-            Some("minimum cpu usage per Container is 100m.  No request is specified")),
-        (&bounds, of(json!({"cpu": "1"}), json!({})),
-            Some("maximum memory usage per Container is 1Gi.  No limit is specified")),
-        (&bounds, of(json!({"cpu": "1"}), json!({"memory": "1025Mi"})),
-            Some("maximum memory usage per Container is 1Gi, but limit is 1025Mi")),
-        (&bounds, of(json!({"cpu": "50m", "memory": "1"}), json!({"memory": "2G"})),
-            Some("[minimum cpu usage per Container is 100m, but request is 50m, \
-                maximum memory usage per Container is 1Gi, but limit is 2G]")),
-        (&cpu_max, of(json!({"cpu": "2"}), json!({"cpu": "1"})),
-            Some("maximum cpu usage per Container is 1, but request is 2")),
+        (
+            &bounds,
+            of(json!({"cpu": "50m"}), json!({"memory": "1Gi"})),
+            Some("minimum cpu usage per Container is 100m, but request is 50m"),
+        ),
+        (
+            &bounds,
+            of(json!({"cpu": "200m"}), json!({"memory": "1Gi", "cpu": "90m"})),
+            Some("minimum cpu usage per Container is 100m, but limit is 90m"),
+        ),
+        (
+            &bounds,
+            of(json!({}), json!({"memory": "1Gi"})),
+            Some("minimum cpu usage per Container is 100m.  No request is specified"),
+        ),
+        (
+            &bounds,
+            of(json!({"cpu": "1"}), json!({})),
+            Some("maximum memory usage per Container is 1Gi.  No limit is specified"),
+        ),
+        (
+            &bounds,
+            of(json!({"cpu": "1"}), json!({"memory": "1025Mi"})),
+            Some("maximum memory usage per Container is 1Gi, but limit is 1025Mi"),
+        ),
+        (
+            &bounds,
+            of(json!({"cpu": "50m", "memory": "1"}), json!({"memory": "2G"})),
+            Some(
+                "[minimum cpu usage per Container is 100m, but request is 50m, \
+                maximum memory usage per Container is 1Gi, but limit is 2G]",
+            ),
+        ),
+        (
+            &cpu_max,
+            of(json!({"cpu": "2"}), json!({"cpu": "1"})),
+            Some("maximum cpu usage per Container is 1, but request is 2"),
+        ),
         // Rounded up to thousandths, as Kubernetes does.
-        (&cpu_max, of(json!({"cpu": "1"}), json!({"cpu": "1000100u"})),
-            Some("maximum cpu usage per Container is 1, but limit is 1000100u")),
+        (
+            &cpu_max,
+            of(json!({"cpu": "1"}), json!({"cpu": "1000100u"})),
+            Some("maximum cpu usage per Container is 1, but limit is 1000100u"),
+        ),
         (&bounds, of(json!({"cpu": "99100u"}), json!({"memory": "1"})), None),
-        (&ratio, of(json!({"cpu": "2"}), json!({"cpu": "3"})), None),
-        (&ratio, of(json!({"cpu": "2"}), json!({"cpu": "4"})),
-            Some("cpu max limit to request ratio per Container is 1500m, but provided ratio is 2.000000")),
-        (&ratio, of(json!({"cpu": "0"}), json!({"cpu": "3"})),
-            Some("cpu max limit to request ratio per Container is 1500m, but no request is specified or request is 0")),
-        (&ratio, of(json!({"cpu": "1"}), json!({})),
-            Some("cpu max limit to request ratio per Container is 1500m, but no limit is specified or limit is 0")),
     ] {
-        let said = resources.to_string();
-        let fine = of(json!({"cpu": "1"}), json!({"cpu": "1", "memory": "1"}));
-        for (own, other) in [(&resources, &fine), (&fine, &resources)] {
-            let pod = pod(&[("a", own.clone())], &[("i", other.clone())]);
-            assert_eq!(refused_by(limits, &pod).as_deref(), wanted, "{said}");
-        }
+        check_container(limits, &resources, wanted);
+    }
+}
+
+#[test]
+fn containers_keep_their_ratios() {
+    let ratio = json!([{"type": "Container", "maxLimitRequestRatio": {"cpu": "1500m"}}]);
+    for (limits, resources, wanted) in [
+        (&ratio, of(json!({"cpu": "2"}), json!({"cpu": "3"})), None),
+        (
+            &ratio,
+            of(json!({"cpu": "2"}), json!({"cpu": "4"})),
+            Some(
+                "cpu max limit to request ratio per Container is 1500m, but provided ratio is 2.000000",
+            ),
+        ),
+        (
+            &ratio,
+            of(json!({"cpu": "0"}), json!({"cpu": "3"})),
+            Some(
+                "cpu max limit to request ratio per Container is 1500m, but no request is specified or request is 0",
+            ),
+        ),
+        (
+            &ratio,
+            of(json!({"cpu": "1"}), json!({})),
+            Some(
+                "cpu max limit to request ratio per Container is 1500m, but no limit is specified or limit is 0",
+            ),
+        ),
+    ] {
+        check_container(limits, &resources, wanted);
     }
 }
 
 #[test]
 fn pods_keep_their_bounds_in_total() {
-    let memory = |amount: &str| json!({"limits": {"memory": amount}, "requests": {"memory": amount}});
+    let memory =
+        |amount: &str| json!({"limits": {"memory": amount}, "requests": {"memory": amount}});
     let cpu = |request: &str| json!({"requests": {"cpu": request}});
     let max = json!([{"type": "Pod", "max": {"memory": "1Gi"}}]);
     let min = json!([{"type": "Pod", "min": {"cpu": "1"}}]);
     let ratio = json!([{"type": "Pod", "maxLimitRequestRatio": {"memory": "1"}}]);
     for (limits, containers, initial, wanted) in [
         (&max, vec![memory("512Mi"), memory("512Mi")], vec![memory("1Gi"), memory("1Gi")], None),
-        (&max, vec![memory("1Gi"), memory("1Gi")], vec![],
-            Some("maximum memory usage per Pod is 1Gi, but limit is 2147483648")),
-        (&max, vec![memory("1Mi")], vec![memory("2Gi"), memory("3Gi"), memory("1")],
-            Some("maximum memory usage per Pod is 1Gi, but limit is 3Gi")),
-        (&max, vec![memory("1Mi"), json!({})], vec![],
-            Some("maximum memory usage per Pod is 1Gi.  No limit is specified")),
+        (
+            &max,
+            vec![memory("1Gi"), memory("1Gi")],
+            vec![],
+            Some("maximum memory usage per Pod is 1Gi, but limit is 2147483648"),
+        ),
+        (
+            &max,
+            vec![memory("1Mi")],
+            vec![memory("2Gi"), memory("3Gi"), memory("1")],
+            Some("maximum memory usage per Pod is 1Gi, but limit is 3Gi"),
+        ),
+        (
+            &max,
+            vec![memory("1Mi"), json!({})],
+            vec![],
+            Some("maximum memory usage per Pod is 1Gi.  No limit is specified"),
+        ),
         (&max, vec![memory("1Mi"), json!({})], vec![memory("1Mi")], None),
         (&min, vec![cpu("700m"), cpu("300m")], vec![], None),
-        (&min, vec![cpu("700m"), cpu("200m")], vec![cpu("800m")],
-            Some("minimum cpu usage per Pod is 1, but request is 900m")),
-        (&min, vec![cpu("2"), json!({})], vec![],
-            Some("minimum cpu usage per Pod is 1.  No request is specified")),
+        (
+            &min,
+            vec![cpu("700m"), cpu("200m")],
+            vec![cpu("800m")],
+            Some("minimum cpu usage per Pod is 1, but request is 900m"),
+        ),
+        (
+            &min,
+            vec![cpu("2"), json!({})],
+            vec![],
+            Some("minimum cpu usage per Pod is 1.  No request is specified"),
+        ),
         (&ratio, vec![memory("1"), memory("2")], vec![], None),
-        (&ratio, vec![memory("1"), json!({"limits": {"memory": "2"}, "requests": {"memory": "1"}})], vec![],
-            Some("memory max limit to request ratio per Pod is 1, but provided ratio is 1.500000")),
+        (
+            &ratio,
+            vec![memory("1"), json!({"limits": {"memory": "2"}, "requests": {"memory": "1"}})],
+            vec![],
+            Some("memory max limit to request ratio per Pod is 1, but provided ratio is 1.500000"),
+        ),
     ] {
         let named = |all: Vec<Json>| all.into_iter().map(|json| ("a", json)).collect::<Vec<_>>();
         let pod = pod(&named(containers), &named(initial));
@@ -243,18 +330,27 @@ fn claims_keep_their_bounds_and_their_limits_mean_nothing() {
     for (requests, wanted) in [
         (json!({"storage": "1Gi"}), None),
         (json!({"storage": "5Gi"}), None),
-        (json!({"storage": "1Mi"}),
-            Some("minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 1Mi")),
-        (json!({"storage": "6Gi"}),
-            Some("maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 6Gi")),
+        (
+            json!({"storage": "1Mi"}),
+            Some("minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 1Mi"),
+        ),
+        (
+            json!({"storage": "6Gi"}),
+            Some("maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 6Gi"),
+        ),
     ] {
         assert_eq!(refused_by(&limits, &claim(&requests)).as_deref(), wanted);
     }
     let mut bare = claim(&json!({}));
     bare.fields.map_or_insert("spec").remove("resources");
     let why = refused_by(&limits, &bare);
-    assert_eq!(why.as_deref(), Some("[minimum storage usage per PersistentVolumeClaim is 1Gi.  No request is specified, \
-        maximum storage usage per PersistentVolumeClaim is 5Gi.  No request is specified]"));
+    assert_eq!(
+        why.as_deref(),
+        Some(
+            "[minimum storage usage per PersistentVolumeClaim is 1Gi.  No request is specified, \
+        maximum storage usage per PersistentVolumeClaim is 5Gi.  No request is specified]"
+        )
+    );
     // Limits of claims are not of pods.
     assert_eq!(refused_by(&json!([limits[0]]), &pod(&[("a", json!({}))], &[])), None);
 }
@@ -271,13 +367,25 @@ fn the_first_range_refuses_and_says_each_thing_once() {
 /// Amounts at the ends of what a quantity holds, and limits that validation would not let in.
 #[test]
 fn extreme_amounts_and_odd_ranges_harm_nothing() {
-    let amounts = ["0", "-1", "1n", "9223372036854775807", "-9223372036854775808", "8Ei", "1e28", "-1e28", "1e999999999"];
+    let amounts = [
+        "0",
+        "-1",
+        "1n",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "8Ei",
+        "1e28",
+        "-1e28",
+        "1e999999999",
+    ];
     for bound in amounts {
         let bounds = json!({"cpu": bound, "memory": bound});
         let limits: Vec<Json> = ["Container", "Pod", "PersistentVolumeClaim", "Thing", ""]
             .iter()
-            .map(|kind| json!({"type": kind, "min": bounds, "max": bounds, "default": bounds,
-                "defaultRequest": bounds, "maxLimitRequestRatio": bounds}))
+            .map(|kind| {
+                json!({"type": kind, "min": bounds, "max": bounds, "default": bounds,
+                "defaultRequest": bounds, "maxLimitRequestRatio": bounds})
+            })
             .collect();
         let range = decoded(&range(&json!(limits)));
         for amount in amounts {

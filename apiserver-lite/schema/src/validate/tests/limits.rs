@@ -27,6 +27,10 @@ fn bounds_and_defaults_agree() {
     ] {
         assert_eq!(errors_of(&json!([good])), Vec::<String>::new(), "{good}");
     }
+}
+
+#[test]
+fn bounds_and_defaults_that_disagree_are_refused() {
     for (limit, error) in [
         (
             json!({"type": "Pod", "min": {"cpu": "2"}, "max": {"cpu": "1"}}),

@@ -40,6 +40,28 @@ fn plain_pod() -> Json {
 }
 
 #[test]
+fn pods_use_what_their_operating_system_has() {
+    for (system, linux, windows) in [("linux", true, false), ("windows", false, true)] {
+        for (pointer, value, of_linux) in [
+            ("/spec/hostPID", json!(true), true),
+            ("/spec/securityContext/seccompProfile", json!({"type": "RuntimeDefault"}), true),
+            ("/spec/containers/0/securityContext/privileged", json!(true), true),
+            ("/spec/containers/0/securityContext/capabilities", json!({"add": ["NET_RAW"]}), true),
+            ("/spec/containers/0/securityContext/windowsOptions", json!({}), false),
+            ("/spec/securityContext/windowsOptions", json!({}), false),
+        ] {
+            let mut pod = plain_pod();
+            pod["spec"]["os"] = json!({"name": system});
+            pod["spec"]["securityContext"] = json!({});
+            match if of_linux { linux } else { windows } {
+                true => check(&pod, pointer, &[value], &[]),
+                false => check(&pod, pointer, &[], &[value]),
+            }
+        }
+    }
+}
+
+#[test]
 fn numbers_of_pods() {
     let mut pod = plain_pod();
     pod["spec"]["securityContext"] = json!({});

@@ -1,0 +1,127 @@
+//! Pod security: a pod may do what the labels `pod-security.<domain>/…` of its namespace allow, as with Kubernetes' PodSecurity. Templates of pods and
+//! other levels are answered with warnings. A cluster without such labels allows everything.
+
+use apiserver_pod_security::{
+    Policy, describe_refusal, describe_warning, find_violations, is_significant_update,
+    read_policy, tightens_enforcement, warn_of_pods,
+};
+use apiserver_schema::Object;
+use apiserver_store::Range;
+use proto_api::core::v1::Pod;
+use proto_api::object::from_json_value;
+use serde_json::{Value, json};
+
+use super::Operation;
+use crate::context::{RequestContext, about_kind};
+use crate::key;
+use crate::status::{About, ApiError, FieldProblem};
+
+/// Refuses a pod that violates what its namespace enforces, and labels of a namespace that are no level. Gives the warnings for the client.
+///
+/// # Errors
+/// 403 for a pod, 422 for a namespace.
+pub fn admit(
+    call: &RequestContext<'_>,
+    operation: Operation,
+    object: &Object,
+    old: Option<&Object>,
+) -> Result<Vec<String>, ApiError> {
+    if object.kind.is("", "Namespace") && operation != Operation::UpdateSubresource {
+        return admit_namespace(call, object, old);
+    }
+    let is_pod = object.kind.is("", "Pod");
+    let checked = match operation {
+        Operation::UpdateSubresource => is_pod && call.request.subresource == "ephemeralcontainers",
+        Operation::Create | Operation::Update => is_pod || template_path(object).is_some(),
+    };
+    if !checked {
+        return Ok(Vec::new());
+    }
+    let policy = policy_of(call, object.namespace());
+    if policy == Policy::default() {
+        return Ok(Vec::new());
+    }
+    let Some(pod) = pod_of(call, object) else { return Ok(Vec::new()) };
+    if is_pod
+        && let Some(old) = old.and_then(|old| pod_of(call, old))
+        && !is_significant_update(&pod, &old, call.server.names)
+    {
+        return Ok(Vec::new());
+    }
+    let names = call.server.names;
+    let violations = |level| find_violations(level, &pod.metadata, &pod.spec, names);
+    let refused = violations(policy.enforce);
+    if is_pod && !refused.is_empty() {
+        let about = About { name: object.name(), ..call.about() };
+        return Err(ApiError::forbidden(about, &describe_refusal(policy.enforce, &refused)));
+    }
+    let warned = violations(policy.warn);
+    let warning = || describe_warning(policy.warn, &warned);
+    Ok(if warned.is_empty() { Vec::new() } else { vec![warning()] })
+}
+
+fn admit_namespace(
+    call: &RequestContext<'_>,
+    namespace: &Object,
+    old: Option<&Object>,
+) -> Result<Vec<String>, ApiError> {
+    let names = call.server.names;
+    let read = |namespace: &Object| read_policy(&namespace.labels(), Policy::default(), names);
+    let (policy, problems) = read(namespace);
+    let (before, known) = old.map(read).unwrap_or_default();
+    if !problems.is_empty() && problems != known {
+        let problem = |problem: &apiserver_pod_security::LabelProblem| {
+            FieldProblem::invalid(
+                problem.field(),
+                problem.value.as_str(),
+                &problem.error.to_string(),
+            )
+        };
+        let problems: Vec<FieldProblem> = problems.iter().map(problem).collect();
+        return Err(ApiError::invalid(about_kind(namespace), &problems));
+    }
+    if old.is_none() || !tightens_enforcement(&before, &policy) {
+        return Ok(Vec::new());
+    }
+    let pods = pods_in(call, namespace.name());
+    let pods: Vec<&Pod> = pods.iter().collect();
+    Ok(warn_of_pods(namespace.name(), policy.enforce, &pods, names))
+}
+
+fn policy_of(call: &RequestContext<'_>, namespace: &str) -> Policy {
+    let found = call.server.find_in("", "namespaces", "", namespace);
+    let labels = found.map(|found| found.object().labels()).unwrap_or_default();
+    read_policy(&labels, Policy::default(), call.server.names).0
+}
+
+/// The pods of a namespace.
+fn pods_in(call: &RequestContext<'_>, namespace: &str) -> Vec<Pod> {
+    let Some(kind) = call.server.kind("", "pods") else { return Vec::new() };
+    let prefix = key::prefix(kind, namespace);
+    let range = Range { prefix: &prefix, after: None, limit: None };
+    let found = call.server.snapshot().range(range).map(|page| page.entries).unwrap_or_default();
+    found.iter().filter_map(|entry| pod_of(call, entry.record.object())).collect()
+}
+
+/// Where the template of a kind lies.
+fn template_path(object: &Object) -> Option<&'static str> {
+    match (object.kind.short_group, object.kind.kind) {
+        ("", "PodTemplate") => Some("/template"),
+        ("", "ReplicationController")
+        | ("apps", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet")
+        | ("batch", "Job") => Some("/spec/template"),
+        ("batch", "CronJob") => Some("/spec/jobTemplate/spec/template"),
+        _ => None,
+    }
+}
+
+/// The object as a pod, or the pod of its template.
+fn pod_of(call: &RequestContext<'_>, object: &Object) -> Option<Pod> {
+    let whole: Value = serde_json::from_slice(&call.server.engine.encode_json(object)).ok()?;
+    let pod = whole.pointer(template_path(object).unwrap_or_default())?;
+    let part = |field: &str| pod.get(field).cloned().unwrap_or_else(|| json!({}));
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": part("metadata"), "spec": part("spec"),
+    });
+    from_json_value(pod, call.server.names).ok()
+}

@@ -43,7 +43,7 @@ fn pod(containers: &[(&str, Json)], initial: &[(&str, Json)]) -> Object {
 }
 
 fn claim(requests: &Json) -> Object {
-    let spec = json!({"resources": {"requests": requests, "limits": {"storage": "9Ti"}}});
+    let spec = json!({"resources": {"requests": requests, "limits": {"storage": "1"}}});
     defaulted(&json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": "c"}, "spec": spec}))
 }
@@ -68,7 +68,7 @@ fn resources<'a>(pod: &'a Object, list: &str, at: usize) -> &'a Map {
 fn containers_get_what_they_lack_and_the_annotation_says_so() {
     let limits = json!([{"type": "Container", "default": {"cpu": "500m"},
         "defaultRequest": {"cpu": "100m", "memory": "64Mi"}},
-        {"type": "Pod", "max": {"cpu": "9"}}]);
+        {"type": "PersistentVolumeClaim", "default": {"storage": "1"}}]);
     let none = json!({});
     let full = json!({"requests": {"cpu": "1m", "memory": "1"}, "limits": {"cpu": "1"}});
     let limited = json!({"limits": {"cpu": "1"}});

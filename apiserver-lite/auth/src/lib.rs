@@ -8,6 +8,7 @@ mod abac;
 mod authorization;
 mod authorization_webhook;
 mod certificate;
+mod chain;
 mod expiring_cache;
 mod limits;
 mod oidc;
@@ -19,11 +20,12 @@ mod webhook;
 
 pub use abac::{Abac, AbacError};
 pub use authorization::{
-    AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Chain, Decision, Masters,
-    Module, Subject, UserRules,
+    AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Decision, Masters, Subject,
+    UserRules,
 };
 pub use authorization_webhook::{AuthorizationWebhook, AuthorizationWebhookSettings};
 pub use certificate::ClientCertificate;
+pub use chain::{Chain, Module};
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
 pub use oidc::{Oidc, OidcError, OidcSettings};
 pub use request_headers::{RequestHeaderSettings, RequestHeaders};

@@ -1,5 +1,5 @@
-//! OpenID Connect: ID tokens of one identity provider as bearer tokens (spec: OpenID Connect API server flags). The provider is asked for its keys only, and again
-//! when a token names one that is not known.
+//! OpenID Connect: ID tokens of one identity provider as bearer tokens (spec: OpenID Connect API server flags). The provider is asked for its
+//! keys only, and again when a token has another signature.
 
 mod claims;
 

@@ -23,7 +23,7 @@ use crate::metrics::RequestMetrics;
 use crate::params::{DeleteParams, ListParams};
 use crate::reloading_file::ReloadingFile;
 use crate::request;
-use crate::shared_token::SharedToken;
+use crate::shared_token::{SharedToken, sensitive_header};
 use crate::transport::{self, ClientTlsError, Pings, Transport};
 
 /// Default deadline of a complete response.
@@ -422,13 +422,6 @@ fn absolute(server: &Uri, path: &Uri) -> Uri {
 
 fn secret_header(text: &str) -> Authorization {
     sensitive_header(text).map_or(Authorization::None, Authorization::Fixed)
-}
-
-/// A header that is not shown in traces; `None` for text that a header cannot hold.
-pub(crate) fn sensitive_header(text: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 fn text_of(body: &[u8]) -> String {

@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use http::HeaderValue;
 use tokio::sync::Notify;
 
-use crate::client::sensitive_header;
-
 /// A bearer token that can be replaced; clones share it. Requests fail until it is first set.
 #[derive(Clone, Default)]
 pub struct SharedToken(Arc<Inner>);
@@ -45,6 +43,13 @@ impl fmt::Debug for SharedToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SharedToken(..)")
     }
+}
+
+/// A header that is not shown in traces; `None` for text that a header cannot hold.
+pub(crate) fn sensitive_header(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 #[cfg(test)]

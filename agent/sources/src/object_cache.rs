@@ -55,8 +55,8 @@ struct State<T> {
     object: RwLock<Option<Option<Arc<T>>>>,
     /// Tasks to wake. Bounded by the pods that refer to the object.
     pokes: Mutex<Vec<Weak<Notify>>>,
-    /// Another pod refers to the object: one that is polled is read again.
-    again: Notify,
+    /// Asks for a read of a polled object before its interval ends, because another pod refers to it.
+    reread: Notify,
 }
 
 impl<T> State<T> {
@@ -80,12 +80,13 @@ impl<T: Resource> Registry<T> {
         let key = (namespace.to_owned(), name.to_owned());
         let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, watched| watched.strong_count() > 0);
-        let watched = all.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+        let known = all.get(&key).and_then(Weak::upgrade);
+        known.iter().for_each(|watched| watched.state.reread.notify_one());
+        let watched = known.unwrap_or_else(|| {
             let watched = Arc::new(self.begin(namespace, name));
             all.insert(key, Arc::downgrade(&watched));
             watched
         });
-        watched.state.again.notify_one();
         let mut pokes = watched.state.pokes.lock().unwrap_or_else(PoisonError::into_inner);
         pokes.push(Arc::downgrade(poke));
         drop(pokes);
@@ -96,7 +97,7 @@ impl<T: Resource> Registry<T> {
         let state = Arc::new(State {
             object: RwLock::new(None),
             pokes: Mutex::default(),
-            again: Notify::new(),
+            reread: Notify::new(),
         });
         let api = match namespace {
             "" => self.client.all::<T>(),
@@ -109,7 +110,7 @@ impl<T: Resource> Registry<T> {
             if let Some(polling) = polling
                 && polling.is_needed(&api, &params).await
             {
-                return polling.run(&api, &name, &told.again, |object| told.set(object)).await;
+                return polling.run(&api, &name, &told.reread, |object| told.set(object)).await;
             }
             let (mut listed, settled) = (None, Notify::new());
             let set = |object: Option<Arc<T>>| {

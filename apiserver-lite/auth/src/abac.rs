@@ -90,7 +90,7 @@ impl Policy {
             }
     }
 
-    /// A policy with a user and a group wants both, one without either matches nobody.
+    /// A policy that names a user and a group needs both to match; one that names neither matches no user.
     fn matches_user(&self, user: &User) -> bool {
         let by_name = self.user.is_empty() || is_any_or(&self.user, &user.name);
         let by_group = self.group.is_empty() || self.group == ANY || user.is_in(&self.group);

@@ -55,7 +55,7 @@ pub struct Authorization {
     pub decision: Decision,
     /// Reason for the message of a denial; may be empty.
     pub reason: String,
-    /// Why a module could not decide; usually empty. A request that nobody allows fails with it instead of being denied.
+    /// Why a module could not decide; usually empty. If no module allows the request, it fails with this error instead of being denied.
     pub error: String,
 }
 

@@ -30,18 +30,10 @@ pub struct AuthorizationWebhookSettings {
 /// Asks the service what a user may do.
 pub struct AuthorizationWebhook {
     webhook: Webhook,
-    api_version: String,
     settings: AuthorizationWebhookSettings,
     /// Apart, so that a flood of refusals does not push out what is allowed.
     allowed: ExpiringCache<Authorization>,
     refused: ExpiringCache<Authorization>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Review {
-    #[serde(deserialize_with = "null_is_empty")]
-    status: Status,
 }
 
 #[derive(Default, Deserialize)]
@@ -63,8 +55,11 @@ impl AuthorizationWebhook {
         names: &'static Names,
     ) -> Result<Self, WebhookError> {
         Ok(Self {
-            webhook: Webhook::load(&settings.config_file, names)?,
-            api_version: format!("{}/{}", names.group("authorization"), settings.version.name()),
+            webhook: Webhook::load(
+                &settings.config_file,
+                names,
+                ("authorization", settings.version, "SubjectAccessReview"),
+            )?,
             settings,
             allowed: ExpiringCache::new(),
             refused: ExpiringCache::new(),
@@ -79,7 +74,7 @@ impl AuthorizationWebhook {
         if let Some(known) = self.allowed.get(&key).or_else(|| self.refused.get(&key)) {
             return known;
         }
-        let answer = match self.ask(spec).await {
+        let answer = match self.ask(&spec).await {
             Ok(answer) => answer,
             Err(error) => return Authorization::failed(proto_daemon::exit::chain(&error)),
         };
@@ -93,16 +88,8 @@ impl AuthorizationWebhook {
         answer
     }
 
-    async fn ask(&self, spec: Value) -> Result<Authorization, WebhookError> {
-        let review = json!({
-            "apiVersion": self.api_version,
-            "kind": "SubjectAccessReview",
-            "metadata": {"creationTimestamp": null},
-            "spec": spec,
-            "status": {"allowed": false},
-        });
-        let answer = self.webhook.post(&review).await?;
-        let Review { status } = serde_json::from_value(answer).map_err(WebhookError::Answer)?;
+    async fn ask(&self, spec: &Value) -> Result<Authorization, WebhookError> {
+        let status: Status = self.webhook.review(spec).await?;
         Ok(match (status.allowed, status.denied) {
             (true, true) => {
                 let why = "webhook subject access review returned both allow and deny response";

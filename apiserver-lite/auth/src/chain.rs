@@ -81,13 +81,13 @@ mod tests {
 
     #[tokio::test]
     async fn first_decision_ends_it() {
-        let nobody = User::anonymous();
+        let anonymous = User::anonymous();
         let admin = User { groups: vec![MASTERS.to_owned()], ..User::default() };
         let strict = Chain(vec![Masters.into(), AlwaysDeny.into()]);
-        assert_eq!(ask(&strict, &nobody).await, Decision::NoOpinion);
+        assert_eq!(ask(&strict, &anonymous).await, Decision::NoOpinion);
         assert_eq!(ask(&strict, &admin).await, Decision::Allow);
         let lenient = Chain(vec![AlwaysDeny.into(), AlwaysAllow.into()]);
-        assert_eq!(ask(&lenient, &nobody).await, Decision::Allow);
+        assert_eq!(ask(&lenient, &anonymous).await, Decision::Allow);
         assert_eq!(ask(&Chain(Vec::new()), &admin).await, Decision::NoOpinion);
     }
 }

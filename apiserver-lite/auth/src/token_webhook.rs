@@ -26,7 +26,6 @@ pub struct TokenWebhookSettings {
 /// Asks the service who a token's user is.
 pub struct TokenWebhook {
     webhook: Webhook,
-    api_version: String,
     cache_ttl: Duration,
     /// Apart, so that a flood of unknown tokens does not push out the known ones.
     known: ExpiringCache<TokenUser>,
@@ -35,13 +34,6 @@ pub struct TokenWebhook {
 
 /// The user of a token, and those of the audiences asked for that the token is meant for.
 type TokenUser = (User, Vec<String>);
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Review {
-    #[serde(deserialize_with = "null_is_empty")]
-    status: Status,
-}
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -78,8 +70,11 @@ impl TokenWebhook {
         names: &'static Names,
     ) -> Result<Self, WebhookError> {
         Ok(Self {
-            webhook: Webhook::load(&settings.config_file, names)?,
-            api_version: format!("{}/{}", names.group("authentication"), settings.version.name()),
+            webhook: Webhook::load(
+                &settings.config_file,
+                names,
+                ("authentication", settings.version, "TokenReview"),
+            )?,
             cache_ttl: settings.cache_ttl,
             known: ExpiringCache::new(),
             unknown: ExpiringCache::new(),
@@ -105,15 +100,7 @@ impl TokenWebhook {
         if self.unknown.get(&key).is_some() {
             return Ok(None);
         }
-        let review = json!({
-            "apiVersion": self.api_version,
-            "kind": "TokenReview",
-            "metadata": {"creationTimestamp": null},
-            "spec": question,
-            "status": {"user": {}},
-        });
-        let answer = self.webhook.post(&review).await?;
-        let Review { status } = serde_json::from_value(answer).map_err(WebhookError::Answer)?;
+        let status: Status = self.webhook.review(&question).await?;
         if !status.authenticated && !status.error.is_empty() {
             return Err(WebhookError::Undecided(status.error));
         }
@@ -216,10 +203,10 @@ mod tests {
         assert!(matches!(ask().await, Err(WebhookError::Call(_))));
         assert!(matches!(ask().await, Err(WebhookError::Answer(_))));
         assert!(matches!(ask().await, Err(WebhookError::Undecided(_))));
-        assert!(matches!(ask().await, Err(WebhookError::Kind(_))));
+        assert!(matches!(ask().await, Err(WebhookError::Kind(..))));
         // A 500 may pass: it is asked again.
         assert_eq!(ask().await.unwrap().unwrap().0.name, "a");
-        // The service names no audiences: the token is for this server, and for nobody else.
+        // The service names no audiences: the token is meant for this server only.
         let other = webhook.user("t", &audiences(&["vault"]), &own).await;
         assert_eq!(other.unwrap(), None);
     }

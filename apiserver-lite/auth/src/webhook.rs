@@ -1,4 +1,4 @@
-//! What the two webhooks share: a review is posted to the URL of a client configuration file, and answered with its status.
+//! What the two webhooks share: a review with a spec is posted to the URL of a client configuration file, and answered with its status.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -11,8 +11,9 @@ use proto_client::config::{ClientConfigError, file};
 use proto_client::transport::{ClientTlsError, TransportError};
 use proto_client::{Client, ClientError};
 use proto_daemon::exit::chain;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -86,17 +87,32 @@ pub enum WebhookError {
     #[error("the webhook's answer is not a review")]
     Answer(#[source] serde_json::Error),
     /// Its answer is a review of another kind or version.
-    #[error("the webhook answered with {0}")]
-    Kind(String),
+    #[error("the webhook answered with apiVersion {0:?} and kind {1:?}")]
+    Kind(String, String),
     /// It could not decide.
     #[error("the webhook could not decide: {0}")]
     Undecided(String),
+}
+
+/// An answered review.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", bound = "S: DeserializeOwned + Default")]
+struct Reviewed<S> {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default = "S::default", deserialize_with = "null_is_empty")]
+    status: S,
 }
 
 /// A remote service that answers reviews.
 pub struct Webhook {
     client: Client,
     path: String,
+    /// `apiVersion` and `kind` of the reviews.
+    api_version: String,
+    kind: &'static str,
     /// Places of those on their way, and of all that wait.
     permits: Semaphore,
     places: Semaphore,
@@ -104,11 +120,15 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Reads the client configuration file at `config`. Its server is the whole URL to which reviews are posted.
+    /// Reads the client configuration file at `config`. Its server is the whole URL to which reviews of the kind `kind` are posted.
     ///
     /// # Errors
     /// The file cannot be used. Files that it names are read with the first question.
-    pub fn load(config: &Path, names: &'static Names) -> Result<Self, WebhookError> {
+    pub fn load(
+        config: &Path,
+        names: &'static Names,
+        (short_group, version, kind): (&str, ReviewVersion, &'static str),
+    ) -> Result<Self, WebhookError> {
         let loaded = file::load(config, None);
         let mut loaded =
             loaded.map_err(|source| WebhookError::Config { path: config.to_owned(), source })?;
@@ -118,11 +138,27 @@ impl Webhook {
             .map_err(|source| WebhookError::Tls { path: config.to_owned(), source })?
             .with_deadline(DEADLINE);
         let (permits, places) = (Semaphore::new(CONCURRENT_MAX), Semaphore::new(WAITING_MAX));
-        Ok(Self { client, path, permits, places, warned: Mutex::default() })
+        let api_version = format!("{}/{}", names.group(short_group), version.name());
+        Ok(Self { client, path, api_version, kind, permits, places, warned: Mutex::default() })
     }
 
-    /// Posts a review and gives the one that was answered, which is of the same kind and version.
-    pub async fn post(&self, review: &Value) -> Result<Value, WebhookError> {
+    /// The status that the service gives a review with this spec.
+    ///
+    /// # Errors
+    /// The service did not answer in time, or with something else than a review of the same kind and version.
+    pub async fn review<S: DeserializeOwned + Default>(
+        &self,
+        spec: &Value,
+    ) -> Result<S, WebhookError> {
+        let review = json!({"apiVersion": self.api_version, "kind": self.kind, "spec": spec});
+        let answer: Reviewed<S> = self.post(&review).await?;
+        Ok(answer.status)
+    }
+
+    async fn post<S: DeserializeOwned + Default>(
+        &self,
+        review: &Value,
+    ) -> Result<Reviewed<S>, WebhookError> {
         let Ok(_place) = self.places.try_acquire() else { return Err(WebhookError::Busy) };
         let answered = tokio::time::timeout(DEADLINE, self.ask(review)).await;
         let answer = answered.unwrap_or(Err(WebhookError::Deadline));
@@ -133,7 +169,10 @@ impl Webhook {
     }
 
     /// Tries again where Kubernetes does: after a broken connection, and when the service says that it is overloaded or has failed.
-    async fn ask(&self, review: &Value) -> Result<Value, WebhookError> {
+    async fn ask<S: DeserializeOwned + Default>(
+        &self,
+        review: &Value,
+    ) -> Result<Reviewed<S>, WebhookError> {
         let body = Bytes::from(serde_json::to_vec(review).map_err(WebhookError::Answer)?);
         let (mut attempt, mut pause) = (1, FIRST_PAUSE);
         loop {
@@ -147,7 +186,7 @@ impl Webhook {
             let answer = self.client.call(request).await;
             drop(permit);
             match answer {
-                Ok(answer) => return read_answer(&answer.body, review),
+                Ok(answer) => return self.read_answer(&answer.body),
                 Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
                     tracing::debug!(attempt, %error, "the webhook did not answer, trying again");
                     tokio::time::sleep(pause).await;
@@ -156,6 +195,17 @@ impl Webhook {
                 }
                 Err(error) => return Err(WebhookError::Call(error)),
             }
+        }
+    }
+
+    fn read_answer<S: DeserializeOwned + Default>(
+        &self,
+        body: &[u8],
+    ) -> Result<Reviewed<S>, WebhookError> {
+        let answer: Reviewed<S> = serde_json::from_slice(body).map_err(WebhookError::Answer)?;
+        match answer.api_version == self.api_version && answer.kind == self.kind {
+            true => Ok(answer),
+            false => Err(WebhookError::Kind(answer.api_version, answer.kind)),
         }
     }
 
@@ -169,12 +219,6 @@ impl Webhook {
             tracing::warn!(%server, path = self.path, error = chain(error), "a webhook gives no answer");
         }
     }
-}
-
-fn read_answer(body: &[u8], review: &Value) -> Result<Value, WebhookError> {
-    let answer: Value = serde_json::from_slice(body).map_err(WebhookError::Answer)?;
-    let kind = |review: &Value| format!("{} of {}", review["kind"], review["apiVersion"]);
-    if kind(&answer) == kind(review) { Ok(answer) } else { Err(WebhookError::Kind(kind(&answer))) }
 }
 
 /// Whether asking again may help.

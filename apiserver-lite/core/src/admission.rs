@@ -61,7 +61,7 @@ pub async fn admit(
         storage::admit_update(call, object, old)?;
     }
     grants::admit(call, object, old).await?;
-    pod_security::admit(call, operation, object, old)
+    pod_security::admit(call, operation, object, old).await
 }
 
 /// Runs the steps for deletions.

@@ -409,10 +409,8 @@ fn authorizer(
 
 fn client_authorities(config: &Config, pki: Option<&Pki>) -> Result<ClientAuthorities, BuildError> {
     let text = |path: Option<&PathBuf>| -> Result<String, BuildError> {
-        match path {
-            Some(path) => Ok(String::from_utf8_lossy(&read(path)?).into_owned()),
-            None => Ok(String::new()),
-        }
+        let content = path.map(|path| read(path)).transpose()?.unwrap_or_default();
+        Ok(certificates_in(&String::from_utf8_lossy(&content)))
     };
     let mut clients = text(config.client_ca_file.as_ref())?;
     if let Some(pki) = pki {
@@ -420,6 +418,20 @@ fn client_authorities(config: &Config, pki: Option<&Pki>) -> Result<ClientAuthor
     }
     let proxies = text(config.request_headers.as_ref().map(|proxy| &proxy.ca_file))?;
     Ok(ClientAuthorities { clients, proxies })
+}
+
+/// The certificates of a PEM text without its other sections: a CA file may hold the CA's key, and the text is published.
+fn certificates_in(pem: &str) -> String {
+    let (mut certificates, mut inside) = (String::new(), false);
+    for line in pem.lines() {
+        inside |= line == "-----BEGIN CERTIFICATE-----";
+        if inside {
+            certificates.push_str(line);
+            certificates.push('\n');
+        }
+        inside &= line != "-----END CERTIFICATE-----";
+    }
+    certificates
 }
 
 fn abac(config: &Config) -> Result<Abac, BuildError> {
@@ -490,4 +502,23 @@ fn pages(
     let prefix = config.names.metric_prefix("apiserver");
     let metrics = proto_daemon::metrics::Metrics::new(&prefix, build)?;
     Ok(AdminPages { health, metrics, status: StatusBoard::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_a_ca_file_are_not_published() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::default();
+        let certificate = params.self_signed(&key).unwrap().pem().replace('\r', "");
+        let file = format!(
+            "{}# the CA\n{certificate}{}{certificate}",
+            key.serialize_pem(),
+            key.serialize_pem()
+        );
+        assert_eq!(certificates_in(&file), format!("{certificate}{certificate}"));
+        assert_eq!(certificates_in("-----BEGIN PRIVATE KEY-----\nAAAA\n"), "");
+    }
 }

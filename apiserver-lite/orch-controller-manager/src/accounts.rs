@@ -17,8 +17,8 @@ use crate::keys::account_of;
 
 /// Lifetime of a token.
 const EXPIRATION: Duration = Duration::from_secs(3600);
-/// Part of its lifetime after which a token is renewed, in percent.
-const RENEW_AT_PERCENT: u32 = 80;
+/// Part of its lifetime after which a token is renewed.
+const RENEW_AT: f64 = 0.8;
 /// How long the controllers wait for the first tokens of all.
 const FIRST_TOKENS_WAIT: Duration = Duration::from_secs(10);
 /// Between two tokens of one account, however often the server refuses them.
@@ -57,12 +57,7 @@ impl Accounts {
 
     /// The identity of a controller, by its name in `--controllers`.
     pub fn of_controller(&self, controller: &str) -> &Client {
-        account_of(controller).map_or(&self.own, |account| self.of_account(account))
-    }
-
-    /// The identity of an account.
-    pub fn of_account(&self, account: &str) -> &Client {
-        self.by_account.get(account).unwrap_or(&self.own)
+        account_of(controller).and_then(|account| self.by_account.get(account)).unwrap_or(&self.own)
     }
 }
 
@@ -144,7 +139,8 @@ impl Renewal {
     }
 }
 
-/// Starts the renewals; returns when each account has a token, or after a while: one account without does not keep the others from work.
+/// Starts the renewals. Returns when each account has a token, at the latest after [`FIRST_TOKENS_WAIT`]: an account that gets none does not keep the
+/// other controllers from working.
 pub async fn run_renewals(renewals: Vec<Renewal>, drain: &DrainWatch) {
     let (issued, mut count) = watch::channel(0);
     let wanted = renewals.len();
@@ -161,8 +157,7 @@ pub async fn run_renewals(renewals: Vec<Renewal>, drain: &DrainWatch) {
 }
 
 fn renewal_after(lifetime: Duration) -> Duration {
-    let part = f64::from(RENEW_AT_PERCENT) / 100.0;
-    lifetime.mul_f64(part).max(RENEW_INTERVAL_MIN)
+    lifetime.mul_f64(RENEW_AT).max(RENEW_INTERVAL_MIN)
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Objects that are read again and again, because the API server lets a node get them, but neither
-//! list nor watch.
+//! Polling of objects that the API server lets a node get, but neither list nor watch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,21 +21,23 @@ pub(super) struct Polling<T> {
     /// Whether nothing waits for a change of the object.
     is_settled: fn(&T) -> bool,
     /// Whether the server has forbidden to list the kind.
-    is_known: AtomicBool,
+    is_forbidden_to_list: AtomicBool,
 }
 
 impl<T: Resource> Polling<T> {
     pub(super) fn new(is_settled: fn(&T) -> bool) -> Self {
-        Self { is_settled, is_known: AtomicBool::new(false) }
+        Self { is_settled, is_forbidden_to_list: AtomicBool::new(false) }
     }
 
     /// Whether the server forbids to list the kind. It is asked until it answers.
     pub(super) async fn is_needed(&self, api: &Api<T>, params: &ListParams) -> bool {
         let mut retries = Retries::new(Backoff::LOOP);
-        while !self.is_known.load(Ordering::Relaxed) {
+        while !self.is_forbidden_to_list.load(Ordering::Relaxed) {
             match api.list(params).await {
                 Ok(_) => return false,
-                Err(error) if error.is_forbidden() => self.is_known.store(true, Ordering::Relaxed),
+                Err(error) if error.is_forbidden() => {
+                    self.is_forbidden_to_list.store(true, Ordering::Relaxed)
+                }
                 Err(error) => {
                     let wait = retries.next_delay(rand::random());
                     tracing::debug!(%error, ?wait, "cannot list an object of a pod's volumes, trying again");
@@ -47,12 +48,12 @@ impl<T: Resource> Polling<T> {
         true
     }
 
-    /// Reads the object forever, at once when `again` says so, and hands over what has changed.
+    /// Reads the object at intervals, and early when `reread` asks for it; calls `set` when it has changed. Never returns.
     pub(super) async fn run(
         &self,
         api: &Api<T>,
         name: &str,
-        again: &Notify,
+        reread: &Notify,
         set: impl Fn(Option<Arc<T>>),
     ) {
         let (mut shown, mut interval) = (None, INTERVAL_FIRST);
@@ -78,7 +79,7 @@ impl<T: Resource> Polling<T> {
             // Cancel safe.
             tokio::select! {
                 () = tokio::time::sleep(interval) => {}
-                () = again.notified() => {}
+                () = reread.notified() => {}
             }
             interval = next;
         }

@@ -156,7 +156,7 @@ async fn an_id_token_names_its_user() {
 
 #[tokio::test]
 async fn tokens_with_wrong_claims_or_signatures_are_refused() {
-    let (provider, key, stranger) = (Provider::start().await, key(), key());
+    let (provider, key, other_key) = (Provider::start().await, key(), key());
     provider.publish(&[&key]);
     let oidc = provider.reader(|_| {});
     let refused: [(&str, ClaimChange); 10] = [
@@ -178,8 +178,8 @@ async fn tokens_with_wrong_claims_or_signatures_are_refused() {
     let email = provider.reader(|settings| settings.username_claim = "email".into());
     let unverified = provider.token(&key, |claims| claims["email_verified"] = false.into());
     assert!(email.user(&unverified, now()).await.is_err());
-    let forged = provider.token(&stranger, |_| {});
-    assert!(matches!(oidc.user(&forged, now()).await, Err(OidcError::Token(_))));
+    let unknown = provider.token(&other_key, |_| {});
+    assert!(matches!(oidc.user(&unknown, now()).await, Err(OidcError::Token(_))));
     let rsa_only = provider.reader(|settings| settings.signing_algs = vec!["RS256".into()]);
     assert!(rsa_only.user(&provider.token(&key, |_| {}), now()).await.is_err());
 }
@@ -205,14 +205,14 @@ async fn new_keys_are_read_when_a_token_names_one_and_not_more_often_than_that()
 /// A token with a bad signature asks a provider that does not answer; the others' keys are known.
 #[tokio::test]
 async fn known_keys_serve_while_the_provider_is_asked_in_vain() {
-    let (provider, key, stranger) = (Provider::start().await, key(), key());
+    let (provider, key, other_key) = (Provider::start().await, key(), key());
     provider.publish(&[&key]);
     let oidc = Arc::new(provider.reader(|_| {}));
     assert!(oidc.user(&provider.token(&key, |_| {}), now()).await.is_ok());
     *oidc.0.asked.lock().unwrap() = None;
     *provider.silent.lock().unwrap() = true;
-    let (forged, asking) = (provider.token(&stranger, |_| {}), oidc.clone());
-    let waits = tokio::spawn(async move { asking.user(&forged, now()).await.map(|_| ()) });
+    let (unknown, asking) = (provider.token(&other_key, |_| {}), oidc.clone());
+    let waits = tokio::spawn(async move { asking.user(&unknown, now()).await.map(|_| ()) });
     tokio::task::yield_now().await;
     for _ in 0..3 {
         assert!(oidc.user(&provider.token(&key, |_| {}), now()).await.is_ok());

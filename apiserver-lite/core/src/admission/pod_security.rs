@@ -2,32 +2,33 @@
 //! other levels are answered with warnings. A cluster without such labels allows everything.
 
 use apiserver_pod_security::{
-    Policy, describe_refusal, describe_warning, find_violations, is_significant_update,
-    read_policy, tightens_enforcement, warn_of_pods,
+    PODS_CHECKED_MAX, Policy, describe_refusal, describe_warning, find_violations,
+    is_significant_update, read_policy, tightens_enforcement, warn_of_pods,
 };
 use apiserver_schema::Object;
 use apiserver_store::Range;
 use proto_api::core::v1::Pod;
-use proto_api::object::from_json_value;
+use proto_api::object::{from_json, from_json_value};
 use serde_json::{Value, json};
 
 use super::Operation;
 use crate::context::{RequestContext, about_kind};
 use crate::key;
+use crate::server::missing_kind;
 use crate::status::{About, ApiError, FieldProblem};
 
 /// Refuses a pod that violates what its namespace enforces, and labels of a namespace that are no level. Gives the warnings for the client.
 ///
 /// # Errors
 /// 403 for a pod, 422 for a namespace.
-pub fn admit(
+pub async fn admit(
     call: &RequestContext<'_>,
     operation: Operation,
     object: &Object,
     old: Option<&Object>,
 ) -> Result<Vec<String>, ApiError> {
     if object.kind.is("", "Namespace") && operation != Operation::UpdateSubresource {
-        return admit_namespace(call, object, old);
+        return admit_namespace(call, object, old).await;
     }
     let is_pod = object.kind.is("", "Pod");
     let checked = match operation {
@@ -41,10 +42,9 @@ pub fn admit(
     if policy == Policy::default() {
         return Ok(Vec::new());
     }
-    let Some(pod) = pod_of(call, object) else { return Ok(Vec::new()) };
-    if is_pod
-        && let Some(old) = old.and_then(|old| pod_of(call, old))
-        && !is_significant_update(&pod, &old, call.server.names)
+    let pod = pod_of(call, object)?;
+    if let Some(old) = old.filter(|_| is_pod)
+        && !is_significant_update(&pod, &pod_of(call, old)?, call.server.names)
     {
         return Ok(Vec::new());
     }
@@ -60,7 +60,7 @@ pub fn admit(
     Ok(if warned.is_empty() { Vec::new() } else { vec![warning()] })
 }
 
-fn admit_namespace(
+async fn admit_namespace(
     call: &RequestContext<'_>,
     namespace: &Object,
     old: Option<&Object>,
@@ -83,7 +83,7 @@ fn admit_namespace(
     if old.is_none() || !tightens_enforcement(&before, &policy) {
         return Ok(Vec::new());
     }
-    let pods = pods_in(call, namespace.name());
+    let pods = pods_in(call, namespace.name()).await?;
     let pods: Vec<&Pod> = pods.iter().collect();
     Ok(warn_of_pods(namespace.name(), policy.enforce, &pods, names))
 }
@@ -94,13 +94,19 @@ fn policy_of(call: &RequestContext<'_>, namespace: &str) -> Policy {
     read_policy(&labels, Policy::default(), call.server.names).0
 }
 
-/// The pods of a namespace.
-fn pods_in(call: &RequestContext<'_>, namespace: &str) -> Vec<Pod> {
-    let Some(kind) = call.server.kind("", "pods") else { return Vec::new() };
+/// The pods of a namespace, no more than are compared and one, so that the client is told that there are more.
+async fn pods_in(call: &RequestContext<'_>, namespace: &str) -> Result<Vec<Pod>, ApiError> {
+    let kind = call.server.kind("", "pods").ok_or_else(|| missing_kind("Pod"))?;
     let prefix = key::prefix(kind, namespace);
-    let range = Range { prefix: &prefix, after: None, limit: None };
-    let found = call.server.snapshot().range(range).map(|page| page.entries).unwrap_or_default();
-    found.iter().filter_map(|entry| pod_of(call, entry.record.object())).collect()
+    let range = Range { prefix: &prefix, after: None, limit: Some(PODS_CHECKED_MAX + 1) };
+    let page = call.server.snapshot().range(range).map_err(ApiError::internal)?;
+    let mut pods = Vec::with_capacity(page.entries.len());
+    for entry in &page.entries {
+        pods.push(pod_of(call, entry.record.object())?);
+        // Other requests go on in between.
+        tokio::task::yield_now().await;
+    }
+    Ok(pods)
 }
 
 /// Where the template of a kind lies.
@@ -116,12 +122,28 @@ fn template_path(object: &Object) -> Option<&'static str> {
 }
 
 /// The object as a pod, or the pod of its template.
-fn pod_of(call: &RequestContext<'_>, object: &Object) -> Option<Pod> {
-    let whole: Value = serde_json::from_slice(&call.server.engine.encode_json(object)).ok()?;
-    let pod = whole.pointer(template_path(object).unwrap_or_default())?;
-    let part = |field: &str| pod.get(field).cloned().unwrap_or_else(|| json!({}));
+///
+/// # Errors
+/// 500: what cannot be read is not admitted unread.
+fn pod_of(call: &RequestContext<'_>, object: &Object) -> Result<Pod, ApiError> {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        ApiError::internal(format!(
+            "cannot read the pod of {} {:?}: {why}",
+            object.kind.kind,
+            object.name()
+        ))
+    };
+    let json = call.server.engine.encode_json(object);
+    let Some(path) = template_path(object) else {
+        return from_json(&json, call.server.names).map_err(|error| unreadable(&error));
+    };
+    let whole: Value = serde_json::from_slice(&json).map_err(|error| unreadable(&error))?;
+    let part = |field: &str| {
+        let found = whole.pointer(&format!("{path}/{field}"));
+        found.filter(|part| !part.is_null()).cloned().unwrap_or_else(|| json!({}))
+    };
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": part("metadata"), "spec": part("spec"),
     });
-    from_json_value(pod, call.server.names).ok()
+    from_json_value(pod, call.server.names).map_err(|error| unreadable(&error))
 }

@@ -146,7 +146,7 @@ mod tests {
     async fn nobody_keeps_the_maker_s_groups() {
         let robot = ask("admin", &[(USER, "system:serviceaccount:a:b")]).await.unwrap();
         assert!(robot.is_in("system:serviceaccounts:a") && !robot.is_in(MASTERS));
-        let nobody = ask("admin", &[(USER, "system:anonymous")]).await.unwrap();
-        assert_eq!(nobody.groups, [UNAUTHENTICATED]);
+        let anonymous = ask("admin", &[(USER, "system:anonymous")]).await.unwrap();
+        assert_eq!(anonymous.groups, [UNAUTHENTICATED]);
     }
 }

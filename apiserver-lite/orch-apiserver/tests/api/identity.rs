@@ -272,7 +272,7 @@ async fn a_node_does_not_steer_pods_to_itself() {
     }
 }
 
-/// A proxy with a certificate of its own authority names users; nobody else does.
+/// A proxy with a certificate of its own authority names users; other clients do not.
 #[tokio::test]
 async fn an_authenticating_proxy_names_users_in_headers() {
     let world = Fixture::new();
@@ -303,7 +303,7 @@ async fn an_authenticating_proxy_names_users_in_headers() {
     };
     let proxy = client(&world.other, ("front", ""), DAY);
     assert_eq!(user(&proxy, "jane").await, "jane");
-    assert_eq!(user(&proxy, "").await, "401", "the proxy itself is nobody");
+    assert_eq!(user(&proxy, "").await, "401", "the proxy itself is no user");
     assert_eq!(user(&client(&world.other, ("back", ""), DAY), "jane").await, "401");
     assert_eq!(user(&client(&world.other, ("front", ""), -DAY), "jane").await, "401");
     assert_eq!(user(&client(&world.trusted, ("front", ""), DAY), "jane").await, "front");
@@ -367,7 +367,7 @@ async fn a_file_without_its_module_and_a_module_twice_keep_the_server_from_start
     assert!(shared.contains("--requestheader-allowed-names"), "{shared}");
 }
 
-/// A token that names no audience is for this server, and for nobody else.
+/// A token that names no audience is meant for this server only.
 #[tokio::test]
 async fn a_review_for_another_audience_knows_no_token_of_this_server() {
     let world = Fixture::new();

@@ -57,7 +57,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::Server;
+    use crate::Client;
+    use crate::config::{Identity, Pem};
+    use crate::testing::{Authority, PATIENCE, Server, names};
 
     #[tokio::test]
     async fn requests_carry_the_latest_token_and_a_refusal_wakes_its_owner() {
@@ -78,9 +80,35 @@ mod tests {
             request.reply(status, &json!({}));
             assert_eq!(answer.await.expect("ran").is_ok(), status == 200);
         }
-        token.refused().await;
+        let refused = tokio::time::timeout(PATIENCE, token.refused()).await;
+        refused.expect("the owner is told of the refusal");
         assert!(!token.set("line\nbreak"));
         assert_eq!(token.header().expect("the one before"), "Bearer two");
         assert!(!format!("{token:?}").contains("two"));
+    }
+
+    /// A certificate beside the token would be the identity of the request: the API server looks at it first.
+    #[tokio::test]
+    async fn an_anonymous_client_shows_no_certificate() {
+        let authority = Authority::new();
+        let mut server = Server::start(Some(authority.server_config())).await;
+        let mut config = authority.client_config(server.address);
+        let own = authority.sign("own");
+        let pem = |text: String| Pem::Data(text.into_bytes());
+        config.tls.identity =
+            Some(Identity { certificate: pem(own.certificate), key: pem(own.key) });
+        let own = Client::new(&config, names(), "test/1").expect("valid");
+        let token = SharedToken::default();
+        assert!(token.set("one"));
+        let anonymous = own.anonymous().expect("a client").with_token(token);
+        for (client, shows) in [(own, true), (anonymous, false)] {
+            let answer =
+                tokio::spawn(async move { client.call(crate::request::get("/x".into())).await });
+            let request = server.asked().await;
+            assert_eq!(request.peer.is_some(), shows);
+            assert_eq!(request.headers.contains_key("authorization"), !shows);
+            request.reply(200, &json!({}));
+            assert!(answer.await.expect("ran").is_ok());
+        }
     }
 }

@@ -105,6 +105,21 @@ impl<T: Record> Store<T> {
         answered.await.unwrap_or(Err(WriteError::Closed))
     }
 
+    /// Commits all of `writes`, in order, or none: each is decided on top of those before it, and a read sees all of them or none. The
+    /// results are in the order of the writes; the revisions follow each other.
+    ///
+    /// # Errors
+    /// [`WriteError`] of the first write that fails; the store does not retry.
+    pub async fn write_all(
+        &self,
+        writes: Vec<Write<T>>,
+    ) -> Result<Vec<CommittedWrite<T>>, WriteError<T>> {
+        let (answer, answered) = oneshot::channel();
+        let request = WriterRequest::WriteAll(writes, answer);
+        self.queue.send(request).await.map_err(|_| WriteError::Closed)?;
+        answered.await.unwrap_or(Err(WriteError::Closed))
+    }
+
     /// A snapshot at the current revision; it contains every write answered before this call.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<T> {

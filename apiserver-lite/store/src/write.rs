@@ -35,6 +35,13 @@ impl<T: Record> Write<T> {
         Self::Put { key: key.into(), expect: Expect::At(revision), draft }
     }
 
+    /// The key.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key, .. } => key,
+        }
+    }
+
     /// Deletes the version of `key` written at `revision`.
     pub fn delete(key: impl Into<String>, revision: Revision) -> Self {
         Self::Delete { key: key.into(), expect: Expect::At(revision) }

@@ -24,11 +24,48 @@ use crate::{
 pub enum WriterRequest<T: Record> {
     /// Commits a write.
     Write(Write<T>, oneshot::Sender<WriteResult<T>>),
+    /// Commits all of several writes, or none.
+    WriteAll(Vec<Write<T>>, oneshot::Sender<WriteAllResult<T>>),
     /// Ends the thread after the requests queued before this one.
     Close(oneshot::Sender<()>),
 }
 
 pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
+pub type WriteAllResult<T> = Result<Vec<CommittedWrite<T>>, WriteError<T>>;
+
+/// The writes of a request.
+enum Writes<T: Record> {
+    One(Write<T>),
+    All(Vec<Write<T>>),
+}
+
+/// Where the result of a request goes.
+enum Answer<T: Record> {
+    One(oneshot::Sender<WriteResult<T>>),
+    /// Of so many writes.
+    All(usize, oneshot::Sender<WriteAllResult<T>>),
+}
+
+impl<T: Record> Answer<T> {
+    /// Takes the results of the request's writes. The caller may have dropped the receiver; what is committed stays.
+    fn send(self, results: &mut impl Iterator<Item = WriteResult<T>>) {
+        match self {
+            Answer::One(sender) => drop(results.next().map(|result| sender.send(result))),
+            Answer::All(writes, sender) => {
+                // All are taken, also behind an error.
+                let taken: Vec<WriteResult<T>> = results.take(writes).collect();
+                drop(sender.send(taken.into_iter().collect()));
+            }
+        }
+    }
+
+    fn refuse(self, error: WriteError<T>) {
+        match self {
+            Answer::One(sender) => drop(sender.send(Err(error))),
+            Answer::All(_, sender) => drop(sender.send(Err(error))),
+        }
+    }
+}
 
 pub struct Writer<T: Record> {
     disk: Disk,
@@ -60,7 +97,13 @@ impl<T: Record> Writer<T> {
                 let mut writes = Vec::with_capacity(waiting.len());
                 for request in waiting.drain(..) {
                     match request {
-                        WriterRequest::Write(write, answer) => writes.push((write, answer)),
+                        WriterRequest::Write(write, answer) => {
+                            writes.push((Writes::One(write), Answer::One(answer)));
+                        }
+                        WriterRequest::WriteAll(all, answer) => {
+                            let answer = Answer::All(all.len(), answer);
+                            writes.push((Writes::All(all), answer));
+                        }
                         WriterRequest::Close(answer) => closer = Some(answer),
                     }
                 }
@@ -75,18 +118,22 @@ impl<T: Record> Writer<T> {
     }
 
     /// Decides, commits, publishes and answers one batch.
-    fn run_batch(&mut self, requests: Vec<(Write<T>, oneshot::Sender<WriteResult<T>>)>) {
+    fn run_batch(&mut self, requests: Vec<(Writes<T>, Answer<T>)>) {
         if let Health::ReadOnly { reason } = &*self.health.borrow() {
             for (_, answer) in requests {
-                let _ = answer.send(Err(WriteError::ReadOnly { reason: reason.clone() }));
+                answer.refuse(WriteError::ReadOnly { reason: reason.clone() });
             }
             return;
         }
         let mut batch = Batch::new(&self.shared, self.bounds);
         let mut refused = Vec::new();
         let mut accepted = Vec::new();
-        for (write, answer) in requests {
-            match batch.decide(write) {
+        for (writes, answer) in requests {
+            let decided = match writes {
+                Writes::One(write) => batch.decide(write),
+                Writes::All(all) => batch.decide_all(all),
+            };
+            match decided {
                 Ok(()) => accepted.push(answer),
                 Err(error) => refused.push((answer, error)),
             }
@@ -109,7 +156,7 @@ impl<T: Record> Writer<T> {
         }
         // A refusal may depend on a write of this batch, so it is sent only after the commit.
         send_results(accepted, committed.into_iter().map(Ok));
-        refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
+        refused.into_iter().for_each(|(answer, error)| answer.refuse(error));
     }
 
     /// Sets the health back to [`Health::Serving`] after a successful commit.
@@ -124,8 +171,8 @@ impl<T: Record> Writer<T> {
     /// Handles a failed commit: no write of the batch becomes visible. Later commits are tried only if nothing of this one is left on disk.
     fn fail_batch(
         &mut self,
-        accepted: Vec<oneshot::Sender<WriteResult<T>>>,
-        refused: Vec<(oneshot::Sender<WriteResult<T>>, WriteError<T>)>,
+        accepted: Vec<Answer<T>>,
+        refused: Vec<(Answer<T>, WriteError<T>)>,
         events: Vec<Event<T>>,
         error: &CommitError,
     ) {
@@ -142,35 +189,28 @@ impl<T: Record> Writer<T> {
         };
         send_results(accepted, events.into_iter().map(not_durable));
         for (answer, _) in refused {
-            let _ = answer.send(Err(WriteError::ReadOnly { reason: reason.clone() }));
+            answer.refuse(WriteError::ReadOnly { reason: reason.clone() });
         }
     }
 
     /// Fails a batch of which nothing is on disk; callers may retry.
-    fn refuse_batch(
-        &self,
-        all: impl Iterator<Item = oneshot::Sender<WriteResult<T>>>,
-        reason: Arc<str>,
-    ) {
+    fn refuse_batch(&self, all: impl Iterator<Item = Answer<T>>, reason: Arc<str>) {
         // Logged once, not at each attempt.
         if self.health.send_replace(Health::Refusing { reason: reason.clone() }) == Health::Serving
         {
             tracing::error!(%reason, "commit failed and was undone; each following write is tried again");
         }
         for answer in all {
-            let _ = answer.send(Err(WriteError::NotWritten { reason: reason.clone() }));
+            answer.refuse(WriteError::NotWritten { reason: reason.clone() });
         }
     }
 }
 
 fn send_results<T: Record>(
-    senders: Vec<oneshot::Sender<WriteResult<T>>>,
-    answers: impl Iterator<Item = WriteResult<T>>,
+    answers: Vec<Answer<T>>,
+    mut results: impl Iterator<Item = WriteResult<T>>,
 ) {
-    for (sender, answer) in senders.into_iter().zip(answers) {
-        // The caller may have dropped the receiver; the write is committed regardless.
-        let _ = sender.send(answer);
-    }
+    answers.into_iter().for_each(|answer| answer.send(&mut results));
 }
 
 fn committed_write<T>(event: &Event<T>) -> CommittedWrite<T> {
@@ -223,6 +263,29 @@ impl<'a, T: Record> Batch<'a, T> {
             }
         }
         Ok(())
+    }
+
+    /// Decides writes of which all or none are done: each on top of those before it.
+    fn decide_all(&mut self, writes: Vec<Write<T>>) -> Result<(), WriteError<T>> {
+        let (revision, decided) = (self.revision, self.events.len());
+        let before: Vec<_> = writes
+            .iter()
+            .map(|write| (Arc::from(write.key()), self.overlay.get(write.key()).cloned()))
+            .collect();
+        let done = writes.into_iter().try_for_each(|write| self.decide(write));
+        if done.is_err() {
+            self.revision = revision;
+            self.events.truncate(decided);
+            self.changes.truncate(decided);
+            // Each key as it was before the first write of it.
+            for (key, pending) in before {
+                match pending {
+                    Some(pending) => drop(self.overlay.insert(key, pending)),
+                    None => drop(self.overlay.remove(&key)),
+                }
+            }
+        }
+        done
     }
 
     /// Returns the version of `key` before this write, if it is as expected.

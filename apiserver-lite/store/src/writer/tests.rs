@@ -202,3 +202,57 @@ fn bounds_are_kept() {
         assert_eq!(what, refused, "{key:?} {value:?}");
     }
 }
+
+/// Of writes that belong together all are done or none, and a refused one leaves no trace for those after it.
+#[test]
+fn writes_that_belong_together_are_decided_together() {
+    let state = StoreState::new(
+        LoadedRecords { revision: Revision(9), entries: vec![] },
+        Retention::default(),
+    );
+    let shared = SharedState::<Bytes>::new(state);
+    let mut batch = Batch::new(&shared, Bounds::default());
+    let value = || Bytes::from_static(b"v");
+    batch.decide(Write::create("a", value())).expect("accepted");
+    let refused = batch.decide_all(vec![
+        Write::update("a", Revision(10), value()),
+        Write::create("b", value()),
+        Write::delete("a", Revision(11)),
+        Write::update("c", Revision(1), value()),
+    ]);
+    assert!(matches!(refused, Err(WriteError::NotFound { key }) if key == "c"));
+    assert_eq!((batch.revision, batch.events.len(), batch.changes.len()), (Revision(10), 1, 1));
+    let all = vec![Write::update("a", Revision(10), value()), Write::create("b", value())];
+    batch.decide_all(all).expect("both are as before the refused ones");
+    let revisions: Vec<u64> = batch.events.iter().map(|event| event.stamp.modified.0).collect();
+    assert_eq!(revisions, [10, 11, 12]);
+}
+
+#[tokio::test]
+async fn results_are_those_of_the_request() {
+    let store = store(&Arc::new(Fault::default()));
+    let value = || Bytes::from_static(b"v");
+    let pair = |nth: usize| {
+        vec![Write::create(format!("a{nth}"), value()), Write::create(format!("b{nth}"), value())]
+    };
+    let waiting: Vec<_> = (0..32)
+        .map(|nth| {
+            let store = store.clone();
+            let writes = if nth % 4 == 3 { pair(0) } else { pair(nth) };
+            tokio::spawn(async move { store.write_all(writes).await })
+        })
+        .collect();
+    let (mut done, mut refused) = (Vec::new(), 0);
+    for write in waiting {
+        match write.await.expect("no panic") {
+            Ok(all) => done.push(all.iter().map(|one| one.revision.0).collect::<Vec<_>>()),
+            Err(error) => {
+                assert!(matches!(error, WriteError::Exists { .. }), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((done.len(), refused), (24, 8));
+    assert!(done.iter().all(|pair| pair.len() == 2 && pair[1] == pair[0] + 1), "{done:?}");
+    assert_eq!(keys(&store).len(), 48);
+}

@@ -38,7 +38,7 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("", "Pod", Node),
     ("", "PodTemplate", Clients),
     ("", "ReplicationController", Controllers),
-    ("", "ResourceQuota", NotImplemented),
+    ("", "ResourceQuota", Server),
     ("", "Secret", Node),
     ("", "Service", Proxy),
     ("", "ServiceAccount", Server),

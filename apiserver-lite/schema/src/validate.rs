@@ -25,6 +25,7 @@ mod pod;
 mod pod_update;
 mod policy;
 mod probes;
+mod quotas;
 mod rbac;
 mod references;
 mod resources;
@@ -309,7 +310,7 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         }
         ("", "PersistentVolume") => persistent::check_volume(object, errors),
         ("", "PersistentVolumeClaim") => persistent::check_claim(object, errors),
-        ("", "ResourceQuota") => policy::check_quota(object, errors),
+        ("", "ResourceQuota") => quotas::check(object, errors),
         ("", "LimitRange") => policy::check_limit_range(object, errors),
         ("discovery", "EndpointSlice") => service::check_slice(object, errors),
         ("coordination", "Lease") => cluster::check_lease(object, errors),
@@ -346,6 +347,7 @@ fn check_kind_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
             config::check_type(old, new, errors);
         }
         ("", "Node") => cluster::check_node_update(old, new, errors),
+        ("", "ResourceQuota") => quotas::check_update(old, new, errors),
         ("", "PersistentVolume") => persistent::check_volume_update(old, new, errors),
         ("", "PersistentVolumeClaim") => persistent::check_claim_update(old, new, errors),
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => {
@@ -372,7 +374,7 @@ fn check_status(object: &Object, errors: &mut FieldErrors) {
         ("", "Node") => addresses::check_node_status(object, errors),
         ("", "Service") => service::check_status(object, errors),
         ("networking", "Ingress") => service::check_status(object, errors),
-        ("", "ResourceQuota") => policy::check_quota_status(object, errors),
+        ("", "ResourceQuota") => quotas::check_status(object, errors),
         ("policy", "PodDisruptionBudget") => policy::check_budget_status(object, errors),
         ("certificates", "CertificateSigningRequest") => certificates::check(object, errors),
         ("apps" | "batch", _) | ("", "ReplicationController") => {

@@ -149,10 +149,11 @@ fn types_and_fields_are_described_and_what_nobody_acts_on_says_so() {
     let spec = &pod["properties"]["spec"];
     assert_eq!(spec["allOf"], json!([{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}]));
     assert_eq!(text(spec), text(&schemas["io.k8s.api.core.v1.PodSpec"]));
-    let quota = text(&schemas["io.k8s.api.core.v1.ResourceQuota"]);
+    let apps = parse(&v3_document(&engine, "apis/apps/v1").expect("document"));
+    let set = text(&apps["components"]["schemas"]["io.k8s.api.apps.v1.StatefulSet"]);
     assert!(
-        quota.ends_with("v1 ResourceQuota is only stored: no program of this release acts on it."),
-        "{quota}"
+        set.ends_with("apps/v1 StatefulSet is only stored: no program of this release acts on it."),
+        "{set}"
     );
     // v2 has the same descriptions, in JSON and in Protobuf.
     let older = parse(&v2_json(&engine));

@@ -1,4 +1,4 @@
-//! Validation of PodDisruptionBudgets, PriorityClasses, ResourceQuotas and LimitRanges.
+//! Validation of PodDisruptionBudgets, PriorityClasses and LimitRanges.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use proto_api::Quantity;
 
 use super::{FieldErrors, names, numbers, resources, selector};
 use crate::object::Object;
-use crate::value::{Map, Path, Value};
+use crate::value::{Map, Path};
 
 pub(super) fn check_budget(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
@@ -78,51 +78,6 @@ pub(super) fn check_priority_class_update(old: &Object, new: &Object, errors: &m
     let policy = new.fields.str("preemptionPolicy");
     if old.fields.str("preemptionPolicy") != policy {
         errors.invalid(&path.field("preemptionPolicy"), policy, "field is immutable");
-    }
-}
-
-const SCOPES: &[&str] = &[
-    "BestEffort",
-    "CrossNamespacePodAffinity",
-    "NotBestEffort",
-    "NotTerminating",
-    "PriorityClass",
-    "Terminating",
-];
-
-pub(super) fn check_quota(object: &Object, errors: &mut FieldErrors) {
-    let path = Path::ROOT;
-    let empty = Map::new();
-    let spec = object.spec().unwrap_or(&empty);
-    let here = path.field("spec");
-    check_quota_amounts(spec, "hard", &here, errors);
-    let scopes: BTreeSet<&str> = spec.list("scopes").iter().filter_map(Value::as_str).collect();
-    let list = here.field("scopes");
-    if scopes.iter().any(|scope| !SCOPES.contains(scope)) {
-        errors.invalid(&list, spec.list("scopes").to_vec(), "unsupported scope");
-    }
-    for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
-        if scopes.contains(one) && scopes.contains(other) {
-            errors.invalid(&list, spec.list("scopes").to_vec(), "conflicting scopes");
-        }
-    }
-}
-
-pub(super) fn check_quota_status(object: &Object, errors: &mut FieldErrors) {
-    let path = Path::ROOT;
-    let empty = Map::new();
-    let status = object.status().unwrap_or(&empty);
-    for field in ["hard", "used"] {
-        check_quota_amounts(status, field, &path.field("status"), errors);
-    }
-}
-
-fn check_quota_amounts(map: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
-    let list = path.field(field);
-    for (name, value) in map.map(field).into_iter().flat_map(Map::iter) {
-        let here = list.key(name);
-        resources::check_quota_name(name, &here, errors);
-        resources::check_amount(name, value, &here, errors);
     }
 }
 

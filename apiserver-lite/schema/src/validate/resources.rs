@@ -51,7 +51,8 @@ fn is_counted(name: &str) -> bool {
     COUNTED.contains(&name) || name.starts_with("count/") || name.contains('/')
 }
 
-fn is_standard(name: &str) -> bool {
+/// Whether a quota's resource is one of Kubernetes' own, which have no domain.
+pub(super) fn is_standard(name: &str) -> bool {
     let huge = is_huge(name.strip_prefix("requests.").unwrap_or(name));
     SUMMED.contains(&name) || COUNTED.contains(&name) || huge
 }

@@ -343,7 +343,7 @@ fn roll_outs() {
 }
 
 #[test]
-fn budgets_classes_quotas_and_limits() {
+fn budgets_classes_and_limits() {
     let budget = named("policy/v1", "PodDisruptionBudget", json!({}));
     for field in ["/spec/minAvailable", "/spec/maxUnavailable"] {
         let bad = [json!(-1), json!("x"), json!("101%"), json!("%")];
@@ -368,23 +368,6 @@ fn budgets_classes_quotas_and_limits() {
     let changed = update_complaints(&class("a", 1), &class("a", 2), Subresource::Main);
     assert_eq!(changed, ["value: Forbidden: may not be changed in an update."]);
 
-    let quota = named("v1", "ResourceQuota", json!({}));
-    check(
-        &quota,
-        "/spec/hard",
-        &[
-            json!({"pods": "3", "requests.cpu": "500m", "count/deployments.apps": "1"}),
-            json!({"requests.nvidia.com/gpu": "1", "gold.storageclass.storage.k8s.io/requests.storage": "1Gi"}),
-        ],
-        &[json!({"foo": "1"}), json!({"pods": "500m"}), json!({"pods": "-1"}), json!({"a b": "1"})],
-    );
-    check(
-        &quota,
-        "/spec/scopes",
-        &[json!(["BestEffort"])],
-        &[json!(["Mine"]), json!(["BestEffort", "NotBestEffort"])],
-    );
-
     let range = named("v1", "LimitRange", json!({}));
     let limit = |extra: Json| {
         let mut one = json!({"type": "Container"});
@@ -408,6 +391,61 @@ fn budgets_classes_quotas_and_limits() {
             limit(json!({"type": "PersistentVolumeClaim"})),
             limit(json!({"type": "Pod", "default": {"cpu": "1"}})),
         ],
+    );
+}
+
+#[test]
+fn quotas() {
+    let quota = named("v1", "ResourceQuota", json!({}));
+    check(
+        &quota,
+        "/spec/hard",
+        &[
+            json!({"pods": "3", "requests.cpu": "500m", "count/deployments.apps": "1"}),
+            json!({"requests.nvidia.com/gpu": "1", "gold.storageclass.storage.k8s.io/requests.storage": "1Gi"}),
+        ],
+        &[json!({"foo": "1"}), json!({"pods": "500m"}), json!({"pods": "-1"}), json!({"a b": "1"})],
+    );
+    check(
+        &quota,
+        "/spec/scopes",
+        &[json!(["BestEffort"])],
+        &[json!(["Mine"]), json!(["BestEffort", "NotBestEffort"])],
+    );
+    let selects = |scope: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"scopeName": scope, "operator": operator, "values": values}]});
+    check(
+        &quota,
+        "/spec/scopeSelector",
+        &[
+            selects("PriorityClass", "In", &["high"]),
+            selects("PriorityClass", "Exists", &[]),
+            selects("Terminating", "Exists", &[]),
+        ],
+        &[
+            selects("PriorityClass", "In", &[]),
+            selects("PriorityClass", "Exists", &["high"]),
+            selects("PriorityClass", "Near", &[]),
+            selects("Terminating", "DoesNotExist", &[]),
+            selects("Mine", "Exists", &[]),
+        ],
+    );
+    let scoped = |scopes: &[&str], name: &str| {
+        named("v1", "ResourceQuota", json!({"hard": {name: "1"}, "scopes": scopes}))
+    };
+    for (scope, name, fits) in [
+        ("BestEffort", "pods", true),
+        ("BestEffort", "cpu", false),
+        ("NotBestEffort", "cpu", true),
+        ("NotBestEffort", "services", false),
+        ("Terminating", "count/deployments.apps", true),
+    ] {
+        let expect = if fits { None } else { Some("spec.scopes".to_owned()) };
+        assert_eq!(fault(&scoped(&[scope], name)), expect, "{scope} {name}");
+    }
+    let (old, new) = (scoped(&["Terminating"], "pods"), scoped(&["NotTerminating"], "pods"));
+    assert_eq!(
+        update_complaints(&old, &new, Subresource::Main),
+        ["spec.scopes: Invalid value: [\"NotTerminating\"]: field is immutable"]
     );
 }
 

@@ -1,9 +1,12 @@
 //! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
 //! object.
 
+mod default_classes;
 mod grants;
+mod ingresses;
 mod limit_ranges;
 mod namespaces;
+mod node_taint;
 mod nodes;
 mod pod_security;
 mod pods;
@@ -43,6 +46,12 @@ pub async fn admit(
     if operation == Operation::Create {
         namespaces::admit_create(call, object)?;
         storage::admit_create(call, object);
+        if object.kind.is("networking", "Ingress") {
+            ingresses::admit_create(call, object)?;
+        }
+        if object.kind.is("", "Node") {
+            node_taint::admit_create(call, object);
+        }
     }
     if object.kind.is("", "Pod") && operation == Operation::Create {
         service_accounts::admit(call, object).await?;

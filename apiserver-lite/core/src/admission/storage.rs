@@ -1,12 +1,11 @@
 //! Persistent volumes and claims: protection finalizers, the default StorageClass, and expansion only where the class allows it.
 
-use apiserver_schema::{Map, Object};
-use apiserver_store::Range;
+use apiserver_schema::Object;
 use proto_api::Quantity;
 use proto_api::names::Names;
 
+use super::default_classes::default_classes;
 use crate::context::RequestContext;
-use crate::key;
 use crate::status::{About, ApiError};
 
 /// Adds the protection finalizer to a new claim or volume, and the default class to a claim without one.
@@ -80,21 +79,11 @@ fn set_default_class(call: &RequestContext<'_>, claim: &mut Object) {
 
 /// The name of the default StorageClass: the newest, then the first by name.
 fn default_class(call: &RequestContext<'_>) -> Option<String> {
-    let names = call.server.names;
-    let kind = call.server.kind("storage", "storageclasses")?;
-    let prefix = key::prefix(kind, "");
-    let page =
-        call.server.snapshot().range(Range { prefix: &prefix, after: None, limit: None }).ok()?;
-    let keys = ["storageclass", "storageclass.beta"]
-        .map(|group| names.sub_label(group, "is-default-class"));
-    let is_default = |class: &&Object| {
-        let annotations = class.metadata().and_then(|metadata| metadata.map("annotations"));
-        let says = |annotations: &Map| keys.iter().any(|key| annotations.str(key) == "true");
-        annotations.is_some_and(says)
-    };
-    let classes = page.entries.iter().map(|entry| entry.record.object()).filter(is_default);
+    let annotation = |group| call.server.names.sub_label(group, "is-default-class");
+    let annotations = ["storageclass", "storageclass.beta"].map(annotation);
+    let classes = default_classes(call, ("storage", "storageclasses"), &annotations);
     // RFC 3339 timestamps in UTC compare as text.
-    let newest = classes.max_by(|a, b| {
+    let newest = classes.iter().map(|class| class.object()).max_by(|a, b| {
         let made = |class: &Object| class.meta_str("creationTimestamp").to_owned();
         made(a).cmp(&made(b)).then_with(|| b.name().cmp(a.name()))
     });

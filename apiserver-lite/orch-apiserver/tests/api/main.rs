@@ -6,6 +6,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod admission;
 mod deletion;
 mod identity;
 mod limits;
@@ -14,6 +15,7 @@ mod numbers;
 mod pod_security;
 mod process;
 mod proxy;
+mod quotas;
 mod rbac;
 mod requests;
 mod rules;

@@ -64,13 +64,13 @@ impl Target {
                 figure.side(self.side).beside(RUNTIME).beside(KUBERNETES).tell()?;
             }
         }
-        for (what, samples) in [
-            ("container killed -> its successor runs", self.restarts().await?),
-            ("config map written -> file switched", self.rotations().await?),
-        ] {
-            let figure = Figure::of_times(Group::Node, what, Unit::Millis, samples);
-            figure.side(self.side).beside(KUBERNETES).tell()?;
-        }
+        self.tell("container killed -> its successor runs", self.restarts().await?)?;
+        self.tell("config map written -> file switched", self.rotations().await?)
+    }
+
+    fn tell(&self, what: &str, samples: Vec<Duration>) -> Result<()> {
+        let figure = Figure::of_times(Group::Node, what, Unit::Millis, samples);
+        figure.side(self.side).beside(KUBERNETES).tell()?;
         Ok(())
     }
 
@@ -136,6 +136,10 @@ impl Target {
         let mut pod = self.pod("reader", Network::Host)?;
         let volume = json!({"name": "settings", "configMap": {"name": "settings"}});
         pod.spec.volumes.push(serde_json::from_value(volume)?);
+        // A kubelet sets up only what a container mounts.
+        let mount = json!({"name": "settings", "mountPath": "/settings"});
+        let container = pod.spec.containers.first_mut().context("no container")?;
+        container.volume_mounts.push(serde_json::from_value(mount)?);
         let mut shown = Shown::follow(&self.client, NAMESPACE)?;
         let (made, _) = self.create(&pod).await?;
         shown.until_ready(&["reader".to_owned()]).await?;

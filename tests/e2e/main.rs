@@ -30,6 +30,7 @@ mod node_endpoint;
 mod node_return;
 mod pod_fields;
 mod pods;
+mod quotas;
 mod services;
 mod stolen_credentials;
 mod subpath_refresh;
@@ -82,6 +83,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(csi::every_fault_of_a_driver_ends_well),
         case!(csi::what_is_not_attached_is_waited_for),
         case!(csi::devices_and_claims_of_a_pod_s_own_are_given),
+        case!(quotas::a_quota_is_exact_while_pods_come_and_go),
         case!(claims::a_claim_gets_the_volume_that_fits_and_keeps_it),
         case!(claims::a_claim_that_goes_leaves_its_volume_as_told),
         case!(claims::a_volume_is_made_where_the_pod_goes),

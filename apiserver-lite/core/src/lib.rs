@@ -13,6 +13,7 @@ pub mod config;
 pub mod context;
 pub mod key;
 pub mod options;
+pub mod quota_turns;
 mod random_suffix;
 pub mod record;
 pub mod registry;

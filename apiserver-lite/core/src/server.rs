@@ -9,6 +9,7 @@ use proto_api::names::Names;
 use crate::auth::{Authenticators, ClusterPolicy, ObjectLookup};
 use crate::config::Config;
 use crate::key;
+use crate::quota_turns::QuotaTurns;
 use crate::record::StoredObject;
 use crate::services::ServiceAllocations;
 use crate::status::ApiError;
@@ -32,6 +33,8 @@ pub struct Server {
     pub policy: Arc<ClusterPolicy>,
     /// Allocated addresses and node ports of Services.
     pub allocations: Arc<Mutex<ServiceAllocations>>,
+    /// Turns of the writes that charge quotas.
+    pub quota_turns: QuotaTurns,
 }
 
 impl Server {
@@ -125,6 +128,7 @@ impl Server {
             },
             authorizer: Chain(vec![AlwaysAllow.into()]),
             allocations: Arc::new(Mutex::new(allocations)),
+            quota_turns: QuotaTurns::default(),
             config,
         }
     }

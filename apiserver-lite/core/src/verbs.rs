@@ -6,6 +6,7 @@ mod delete;
 mod page;
 mod patch;
 mod propagate;
+mod quotas;
 mod read;
 mod selection;
 mod update;

@@ -17,6 +17,7 @@ use apiserver_core::auth::{
 use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
 };
+use apiserver_core::quota_turns::QuotaTurns;
 use apiserver_core::record::StoredObject;
 use apiserver_core::server::Server;
 use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
@@ -214,12 +215,7 @@ impl BoundServer {
 /// [`BuildError`] with the file, address or object that failed.
 pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let names = config.names;
-    let listener = TcpListener::bind(config.bind)
-        .await
-        .map_err(|source| BuildError::Listen { address: config.bind, source })?;
-    let address = listener
-        .local_addr()
-        .map_err(|source| BuildError::Listen { address: config.bind, source })?;
+    let (listener, address) = listen(config.bind).await?;
     let given_key = given_signing_key(&config)?;
     let verifying = verifying_keys(&config)?;
     let static_tokens = static_tokens(&config)?;
@@ -260,10 +256,12 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         authorizer,
         policy,
         allocations: Arc::new(Mutex::new(allocations)),
+        quota_turns: QuotaTurns::default(),
         config: Config { bind: address, ..config },
     });
-    bootstrap::run(&core).await?;
-    bootstrap::publish_authentication(&core, &authorities).await?;
+    // Boxed: they await whole requests.
+    Box::pin(bootstrap::run(&core)).await?;
+    Box::pin(bootstrap::publish_authentication(&core, &authorities)).await?;
     let server = Arc::new(HttpServer {
         core,
         nodes,
@@ -282,6 +280,14 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         crate::pki::write(path, &kubeconfig)?;
     }
     Ok(BoundServer { server, listener, address, tls, kubeconfig })
+}
+
+/// A listener, with its actual address.
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BuildError> {
+    let failed = |source| BuildError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 /// The server's own CA and certificates; `None` when all of them are configured.

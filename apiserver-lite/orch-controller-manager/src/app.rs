@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_garbage::{self as garbage, Garbage};
+use apiserver_quota_controller::{self as quota, QuotaController};
 use apiserver_signers::bootstrap::{Bootstrap, TokenControllers};
 use apiserver_signers::certificates::{Certificates, CsrControllers};
 use proto_client::config::{ClientConfigError, file};
@@ -239,6 +240,22 @@ fn spawn_others(
     };
     if enabled.has(garbage::CONTROLLER) {
         others.spawn(garbage.run(drain.clone()));
+    }
+    let counters = observability.counters.clone();
+    let quotas = QuotaController {
+        client: accounts.of_controller(quota::CONTROLLER).clone(),
+        sync_period: settings.quota_sync_period,
+        workers,
+        observe: Arc::new(move |took, failed| {
+            counters.observe_duration(quota::CONTROLLER, took);
+            if failed {
+                counters.count_failure(quota::CONTROLLER);
+            }
+        }),
+        page: board.task(quota::CONTROLLER),
+    };
+    if enabled.has(quota::CONTROLLER) {
+        others.spawn(quotas.run(drain.clone()));
     }
 }
 

@@ -204,7 +204,7 @@ impl fmt::Debug for ReconcileKey {
 }
 
 /// All controllers, by their names in `--controllers`.
-pub const CONTROLLERS: [&str; 27] = [
+pub const CONTROLLERS: [&str; 28] = [
     "attachdetach",
     BOOTSTRAP_SIGNER,
     "clusterrole-aggregation",
@@ -228,6 +228,7 @@ pub const CONTROLLERS: [&str; 27] = [
     "pvc-protection",
     "replicaset",
     "replicationcontroller",
+    "resourcequota",
     "root-ca-cert-publisher",
     "serviceaccount",
     "serviceaccount-token",
@@ -272,6 +273,7 @@ pub fn account_of(controller: &str) -> Option<&'static str> {
         "pvc-protection" => "pvc-protection-controller",
         "replicaset" => "replicaset-controller",
         "replicationcontroller" => "replication-controller",
+        "resourcequota" => "resourcequota-controller",
         "root-ca-cert-publisher" => "root-ca-cert-publisher",
         "serviceaccount" => "service-account-controller",
         TOKEN_CLEANER => "token-cleaner",
@@ -338,6 +340,7 @@ mod tests {
             "csrcleaner",
             "csrsigning",
             "garbagecollector",
+            "resourcequota",
             "tokencleaner",
         ];
         let of_keys = keys.iter().map(ReconcileKey::controller);

@@ -108,6 +108,10 @@ pub struct ControllerManagerFlags {
     #[arg(long, value_name = "COUNT", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
 
+    /// How often a resource quota is counted anew although nothing seems to have changed.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = go_duration::parse)]
+    pub resource_quota_sync_period: Duration,
+
     /// Maximum number of endpoints in one EndpointSlice.
     #[arg(long, value_name = "COUNT", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -153,6 +157,8 @@ pub struct Settings {
     pub unmount: Duration,
     /// See `--terminated-pod-gc-threshold`.
     pub ended_pods_max: usize,
+    /// See `--resource-quota-sync-period`; at least a second.
+    pub quota_sync_period: Duration,
     /// See `--max-endpoints-per-slice`.
     pub endpoints_max: usize,
     /// Whether a token secret is created for every service account.
@@ -254,6 +260,7 @@ impl ControllerManagerFlags {
             grace: self.node_monitor_grace_period,
             unmount: self.attach_detach_unmount_timeout,
             ended_pods_max: self.terminated_pod_gc_threshold,
+            quota_sync_period: self.resource_quota_sync_period.max(Duration::from_secs(1)),
             endpoints_max: usize::try_from(self.max_endpoints_per_slice).unwrap_or(1000),
         })
     }

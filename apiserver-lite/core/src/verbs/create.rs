@@ -7,6 +7,7 @@ use apiserver_store::{Write, WriteError};
 use bytes::Bytes;
 use uuid::Uuid;
 
+use super::quotas::{self, Change};
 use super::update_common::{CONFLICT_TRIES, invalid, write_failed};
 use super::{VerbOutput, VerbResponse};
 use crate::admission::{self, Operation};
@@ -14,7 +15,7 @@ use crate::context::{RequestContext, about_kind};
 use crate::key;
 use crate::options::Effects;
 use crate::random_suffix::random_suffix;
-use crate::record::{Draft, StoredObject};
+use crate::record::StoredObject;
 use crate::registry;
 use crate::server::Server;
 use crate::status::{About, ApiError, FieldProblem};
@@ -76,6 +77,7 @@ async fn create_once(
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
     let reserved = registry::reserve(call.server, &mut object, None)?;
     if effects == Effects::DryRun {
+        quotas::check(call, Change { new: &object, old: None }).await?;
         let response = VerbResponse::Object { code: 201, object: Box::new(object) };
         return Ok(VerbOutput { response, warnings });
     }
@@ -90,8 +92,8 @@ async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<StoredO
     let name = object.name().to_owned();
     let key = key::object(&call.kind, object.namespace(), &name);
     let before = admission::namespace_of(call.server, &object)?;
-    let draft = Draft::new(&call.server.engine, object);
-    let record = match call.server.store.write(Write::create(key.clone(), draft)).await {
+    let create = |draft| Write::create(key.clone(), draft);
+    let record = match quotas::commit(call, Change { new: &object, old: None }, create).await? {
         Ok(committed) => committed.record,
         Err(WriteError::Exists { .. }) => {
             return Err(ApiError::already_exists(About { name: &name, ..call.about() }));
@@ -195,6 +197,7 @@ mod tests {
     use proto_api::names::{Names, Profile};
 
     use super::*;
+    use crate::record::Draft;
 
     #[test]
     fn generated_names_fit_labels() {

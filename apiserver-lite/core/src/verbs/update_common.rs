@@ -6,6 +6,7 @@ use apiserver_schema::update::{Subresource, merge_for_update};
 use apiserver_schema::{DecodeError, Decoded, FieldErrors, Format, Object, Strictness};
 use apiserver_store::{Write, WriteError};
 
+use super::quotas::{self, Change};
 use super::{VerbOutput, VerbResponse};
 use crate::admission::{self, Operation};
 use crate::context::{RequestContext, about_kind};
@@ -143,10 +144,13 @@ pub async fn commit_update(
     }
     let reserved = registry::reserve(call.server, &mut object, Some(before))?;
     if effects == Effects::DryRun {
+        if subresource == Subresource::Main {
+            quotas::check(call, Change { new: &object, old: Some(before) }).await?;
+        }
         let response = VerbResponse::Object { code: 200, object: Box::new(object) };
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }
-    let mut tried = write_update(call, old, object).await?;
+    let mut tried = write_update(call, old, object, subresource).await?;
     if let UpdateAttempt::Done(output) = &mut tried {
         output.warnings = warnings;
         reserved.commit();
@@ -158,6 +162,7 @@ async fn write_update(
     call: &RequestContext<'_>,
     old: &Arc<StoredObject>,
     object: Object,
+    subresource: Subresource,
 ) -> Result<UpdateAttempt, ApiError> {
     let key = key::object(&object.kind, object.namespace(), object.name());
     // The last finalizer of a deleted object was removed: the object is removed with it.
@@ -171,8 +176,15 @@ async fn write_update(
             Err(error) => conflict_or_error(call, &error),
         };
     }
-    let draft = Draft::new(&call.server.engine, object);
-    match call.server.store.write(Write::update(key, old.revision(), draft)).await {
+    let update = |draft| Write::update(key.clone(), old.revision(), draft);
+    let written = match subresource {
+        Subresource::Main => {
+            let change = Change { new: &object, old: Some(old.object()) };
+            quotas::commit(call, change, update).await?
+        }
+        _ => call.server.store.write(update(Draft::new(&call.server.engine, object))).await,
+    };
+    match written {
         Ok(committed) => {
             let record = committed.record;
             Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record }.into()))

@@ -1,0 +1,193 @@
+//! ResourceQuotas: an object and the used amounts of the quotas that count it are committed together, so that the amounts are exact however
+//! many clients write at once. What a deletion gives back is counted by the controller resourcequota.
+
+use std::sync::Arc;
+
+use apiserver_quota::{Charge, Counted, Kind, charge};
+use apiserver_schema::{Map, Object};
+use apiserver_store::{CommittedWrite, Range, Write, WriteError};
+use proto_api::Time;
+use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
+use proto_api::object::from_json;
+
+use super::update_common::CONFLICT_TRIES;
+use crate::context::RequestContext;
+use crate::key;
+use crate::record::{Draft, StoredObject};
+use crate::server::{Server, missing_kind};
+use crate::status::{About, ApiError};
+use crate::times::now;
+
+/// A new object, or an object with its earlier version.
+#[derive(Clone, Copy)]
+pub struct Change<'a> {
+    /// As it will be.
+    pub new: &'a Object,
+    /// As it is stored, if it is.
+    pub old: Option<&'a Object>,
+}
+
+/// An object in the form in which it is counted.
+enum Typed {
+    Pod(Box<Pod>),
+    Service(Box<Service>),
+    Claim(Box<PersistentVolumeClaim>),
+    Other(Kind),
+}
+
+/// A quota as stored, and decoded.
+struct StoredQuota {
+    record: Arc<StoredObject>,
+    quota: ResourceQuota,
+}
+
+type WriteResult = Result<CommittedWrite<StoredObject>, WriteError<StoredObject>>;
+
+/// Whether the change fits the quotas of its namespace; for dry runs.
+///
+/// # Errors
+/// 403 with the first quota that does not admit it.
+pub async fn check(call: &RequestContext<'_>, change: Change<'_>) -> Result<(), ApiError> {
+    if !is_counted(change) {
+        return Ok(());
+    }
+    let quotas = read_quotas(call.server, change.new.namespace()).await?;
+    charges(call, change, &quotas).map(drop)
+}
+
+/// Commits `write` of the changed object, together with what the change adds to the quotas of its namespace.
+///
+/// # Errors
+/// 403 with the first quota that does not admit it, 409 if others keep changing a quota meanwhile. The inner error is that of the object's own write.
+pub async fn commit(
+    call: &RequestContext<'_>,
+    change: Change<'_>,
+    write: impl Fn(Draft) -> Write<StoredObject>,
+) -> Result<WriteResult, ApiError> {
+    let server = call.server;
+    let write = || write(Draft::new(&server.engine, change.new.clone()));
+    let namespace = change.new.namespace();
+    if !is_counted(change) || read_quotas(server, namespace).await?.is_empty() {
+        return Ok(server.store.write(write()).await);
+    }
+    // Boxed, so that the futures of all other writes stay small.
+    Box::pin(commit_charged(call, change, write)).await
+}
+
+/// [`commit`] in a namespace with quotas.
+async fn commit_charged(
+    call: &RequestContext<'_>,
+    change: Change<'_>,
+    write: impl Fn() -> Write<StoredObject>,
+) -> Result<WriteResult, ApiError> {
+    let (server, namespace) = (call.server, change.new.namespace());
+    let _turn = server.quota_turns.take(namespace).await;
+    let mut contended = String::new();
+    for _ in 0..CONFLICT_TRIES {
+        let quotas = read_quotas(server, namespace).await?;
+        let mut writes = Vec::new();
+        for charge in charges(call, change, &quotas)? {
+            let found = quotas.get(charge.quota);
+            writes.extend(found.map(|found| write_of_quota(server, found, charge)));
+        }
+        let of_quotas: Vec<String> = writes.iter().map(|write| write.key().to_owned()).collect();
+        writes.push(write());
+        match server.store.write_all(writes).await {
+            Err(WriteError::Conflict { key, .. } | WriteError::NotFound { key })
+                if of_quotas.contains(&key) =>
+            {
+                contended = key.rsplit('/').next().unwrap_or_default().to_owned();
+            }
+            written => return Ok(written.and_then(|mut all| all.pop().ok_or(WriteError::Closed))),
+        }
+    }
+    let about = About { kind: "resourcequotas", name: &contended, ..About::default() };
+    Err(ApiError::modified(about))
+}
+
+/// Creations count, and updates of what can grow: Services by their type, claims by their size.
+fn is_counted(change: Change<'_>) -> bool {
+    let kind = &change.new.kind;
+    let grows = kind.is("", "Service") || kind.is("", "PersistentVolumeClaim");
+    kind.namespaced()
+        && (change.old.is_none() || grows)
+        && Kind::new(&kind.group, kind.plural()).is_counted()
+}
+
+fn charges(
+    call: &RequestContext<'_>,
+    change: Change<'_>,
+    quotas: &[StoredQuota],
+) -> Result<Vec<Charge>, ApiError> {
+    if quotas.is_empty() {
+        return Ok(Vec::new());
+    }
+    let new = typed(call.server, change.new)?;
+    let old = change.old.map(|old| typed(call.server, old)).transpose()?;
+    let quotas: Vec<&ResourceQuota> = quotas.iter().map(|found| &found.quota).collect();
+    let now = Time::from_unix(now().unix_timestamp());
+    let old = old.as_ref().map(Typed::counted);
+    charge(&quotas, new.counted(), old, call.server.names, now).map_err(|refusal| {
+        let about = About { name: change.new.name(), ..call.about() };
+        ApiError::forbidden(about, &refusal.to_string())
+    })
+}
+
+/// The write of a quota's new amounts.
+fn write_of_quota(server: &Server, found: &StoredQuota, charge: Charge) -> Write<StoredObject> {
+    let mut object = found.record.object().clone();
+    let used: Map = charge.used.into_iter().map(|(name, used)| (name, used.to_string())).collect();
+    object.fields.map_or_insert("status").insert("used", used);
+    let key = key::object(&object.kind, object.namespace(), object.name());
+    Write::update(key, found.record.revision(), Draft::new(&server.engine, object))
+}
+
+/// The quotas of a namespace, by name.
+async fn read_quotas(server: &Server, namespace: &str) -> Result<Vec<StoredQuota>, ApiError> {
+    let kind = server.kind("", "resourcequotas").ok_or_else(|| missing_kind("ResourceQuota"))?;
+    let prefix = key::prefix(kind, namespace);
+    let range = Range { prefix: &prefix, after: None, limit: None };
+    let page = server.snapshot().range(range).map_err(ApiError::internal)?;
+    let mut quotas = Vec::with_capacity(page.entries.len());
+    for entry in page.entries {
+        let json = entry.record.json(&server.engine);
+        let quota = from_json(json, server.names).map_err(|error| {
+            let name = entry.record.object().name();
+            ApiError::internal(format!("cannot read the quota {namespace}/{name}: {error}"))
+        })?;
+        quotas.push(StoredQuota { record: entry.record, quota });
+        // A namespace may have many: other requests go on in between.
+        tokio::task::yield_now().await;
+    }
+    Ok(quotas)
+}
+
+/// # Errors
+/// 500: what cannot be read cannot be counted.
+fn typed(server: &Server, object: &Object) -> Result<Typed, ApiError> {
+    let unreadable = |error: proto_api::object::DecodeObjectError| {
+        let (kind, name) = (object.kind.kind, object.name());
+        ApiError::internal(format!("cannot count {kind} {name:?}: {error}"))
+    };
+    let json = || server.engine.encode_json(object);
+    let names = server.names;
+    Ok(match (object.kind.short_group, object.kind.kind) {
+        ("", "Pod") => Typed::Pod(Box::new(from_json(&json(), names).map_err(unreadable)?)),
+        ("", "Service") => Typed::Service(Box::new(from_json(&json(), names).map_err(unreadable)?)),
+        ("", "PersistentVolumeClaim") => {
+            Typed::Claim(Box::new(from_json(&json(), names).map_err(unreadable)?))
+        }
+        _ => Typed::Other(Kind::new(&object.kind.group, object.kind.plural())),
+    })
+}
+
+impl Typed {
+    fn counted(&self) -> Counted<'_> {
+        match self {
+            Typed::Pod(pod) => Counted::Pod(pod),
+            Typed::Service(service) => Counted::Service(service),
+            Typed::Claim(claim) => Counted::Claim(claim),
+            Typed::Other(kind) => Counted::Other(kind),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! One recount: reads the quota, lists what it counts, and writes its status if it is still as read.
+//!
+//! The lists are read after the quota. Whatever is created in between is charged to the quota, which then is not as read any more: the status
+//! is never written without it.
+
+use std::time::Duration;
+
+use apiserver_clock::now;
+use apiserver_quota::{Kind, Usage};
+use proto_api::Resource;
+use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
+use proto_client::{Api, Client, ClientError, ListParams, ObjectKey, WriteParams};
+
+use crate::kinds::{ReadKind, counted_kinds};
+
+/// Objects in one answer of the API server.
+const PAGE_LEN: u32 = 500;
+/// When to count again after somebody else has changed the quota.
+const REQUEUE: Duration = Duration::from_millis(50);
+
+/// Counts quotas.
+pub struct Recount {
+    /// Reads and writes.
+    pub client: Client,
+    /// See `QuotaController::sync_period`.
+    pub sync_period: Duration,
+}
+
+impl Recount {
+    /// Counts one quota, if it still exists. Returns when to count it again.
+    pub async fn run(&self, key: &ObjectKey) -> Result<Option<Duration>, ClientError> {
+        let quotas = self.client.within::<ResourceQuota>(&key.namespace);
+        // Listed, because the controller's role has no `get`.
+        let found = quotas.list(&ListParams::name(&key.name)).await?.items;
+        let Some(mut quota) = found.into_iter().next() else { return Ok(None) };
+        let names = self.client.names();
+        let kinds = counted_kinds(names);
+        let mut usage = Usage::new(&quota.spec, names, now());
+        for read in kinds.iter().filter(|read| usage.needs(&read.kind)).collect::<Vec<_>>() {
+            self.count(read, &key.namespace, &mut usage).await?;
+        }
+        let again = usage.changes_in().map_or(self.sync_period, |due| due.min(self.sync_period));
+        let status = usage.status(|name| kinds.iter().any(|k| k.kind.is_counted_by(name, names)));
+        if status != quota.status {
+            quota.status = status;
+            match quotas.update_status(&quota, &WriteParams::default()).await {
+                Err(error) if error.is_conflict() => return Ok(Some(REQUEUE)),
+                Err(error) if error.is_not_found() => return Ok(None),
+                written => drop(written?),
+            }
+        }
+        Ok(Some(again))
+    }
+
+    /// Adds the objects of a kind.
+    async fn count(
+        &self,
+        read: &ReadKind,
+        namespace: &str,
+        usage: &mut Usage<'_>,
+    ) -> Result<(), ClientError> {
+        let client = &self.client;
+        match (read.kind.group.as_str(), read.kind.plural.as_str()) {
+            ("", "pods") => {
+                each_page(&client.within::<Pod>(namespace), |pods| usage.add_pods(&pods)).await
+            }
+            ("", "services") => {
+                let services = client.within::<Service>(namespace);
+                each_page(&services, |services| usage.add_services(&services)).await
+            }
+            ("", "persistentvolumeclaims") => {
+                let claims = client.within::<PersistentVolumeClaim>(namespace);
+                each_page(&claims, |claims| usage.add_claims(&claims)).await
+            }
+            _ => {
+                let objects = client.metadata(read.collection(Some(namespace)));
+                let kind: &Kind = &read.kind;
+                let count = |page: Vec<_>| {
+                    usage.add_count(kind, i64::try_from(page.len()).unwrap_or(i64::MAX));
+                };
+                each_page(&objects, count).await
+            }
+        }
+    }
+}
+
+/// Lists all objects, page by page at one version.
+async fn each_page<T: Resource>(
+    api: &Api<T>,
+    mut take: impl FnMut(Vec<T>),
+) -> Result<(), ClientError> {
+    let mut params = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
+    loop {
+        let page = api.list(&params).await?;
+        take(page.items);
+        if page.metadata.continue_.is_empty() {
+            return Ok(());
+        }
+        params.continue_ = Some(page.metadata.continue_);
+    }
+}

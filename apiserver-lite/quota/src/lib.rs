@@ -1,0 +1,22 @@
+//! pure: ResourceQuota: what objects use, which quotas count it, and whether a write fits, as in Kubernetes 1.25.
+//!
+//! [`charge`] decides about one write, from the quotas of its namespace; [`Usage`] adds up what a namespace uses.
+//!
+//! ```text
+//!  object (and its old version) ──▶ amounts by resource ──┐
+//!                                                         ▼
+//!  quotas: spec.scopes, status.hard, status.used ──▶ charge ──▶ new status.used of each quota, or why not
+//!  everything in the namespace ──▶ Usage ──▶ status.used, counted anew
+//! ```
+
+mod amounts;
+mod charge;
+mod counted;
+mod pods;
+mod scopes;
+mod usage;
+
+pub use amounts::Amounts;
+pub use charge::{Charge, Refusal, charge};
+pub use counted::{Counted, Kind};
+pub use usage::Usage;

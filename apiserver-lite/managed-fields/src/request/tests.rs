@@ -11,6 +11,7 @@ use super::Request;
 use crate::structure::BuiltIn;
 use crate::versions::{ResetFields, SingleVersion};
 
+mod custom;
 mod recorded;
 
 /// A kind with all that requests need.

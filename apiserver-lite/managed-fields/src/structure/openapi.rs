@@ -84,13 +84,7 @@ impl Reader {
             "integer" | "number" => Atom::scalar(Scalar::Number),
             "boolean" => Atom::scalar(Scalar::Bool),
             "array" => self.list(schema, preserve, depth)?,
-            "object" => {
-                let mut map = self.object(schema, preserve, depth)?;
-                if schema.is_true("x-kubernetes-embedded-resource") {
-                    self.embed(&mut map);
-                }
-                Atom::map(map)
-            }
+            "object" => Atom::map(self.object(schema, preserve, depth)?),
             _ if preserve || schema.is_true("x-kubernetes-preserve-unknown-fields") => {
                 return Ok(self.types.deduced());
             }
@@ -99,18 +93,21 @@ impl Reader {
         Ok(self.types.push(atom))
     }
 
+    /// A message if it has properties, or else a map. The values of a map without a type have one owner, also with
+    /// `x-kubernetes-preserve-unknown-fields`: that is inherited by what is in properties only.
     fn object(
         &mut self,
         schema: &Map,
-        preserve: bool,
+        inherited: bool,
         depth: usize,
     ) -> Result<MapType, StructureError> {
-        let preserve = preserve || schema.is_true("x-kubernetes-preserve-unknown-fields");
+        let preserve = inherited || schema.is_true("x-kubernetes-preserve-unknown-fields");
         let atomic = match schema.str("x-kubernetes-map-type") {
             "atomic" => true,
             "granular" | "" => false,
             other => return Err(self.marker("x-kubernetes-map-type", other, "atomic, granular")),
         };
+        let embedded = schema.is_true("x-kubernetes-embedded-resource");
         let mut fields = Vec::new();
         for (name, property) in schema.map("properties").into_iter().flat_map(Map::iter_sorted) {
             let Value::Map(property) = property else { continue };
@@ -118,13 +115,18 @@ impl Reader {
             fields.push((Key::Owned(name.to_owned()), ty));
         }
         let other = match schema.get("additionalProperties") {
-            Some(Value::Map(value)) => Some(self.below("*", value, preserve, depth)?),
-            _ if preserve => Some(self.types.deduced()),
-            Some(Value::Bool(true)) => Some(self.types.untyped()),
-            _ if schema.map("properties").is_none() => Some(self.types.untyped()),
-            _ => None,
+            Some(Value::Map(value)) => Some(self.below("*", value, inherited, depth)?),
+            _ if schema.contains("properties") || embedded || depth == 0 => {
+                preserve.then(|| self.types.deduced())
+            }
+            _ if inherited => Some(self.types.deduced()),
+            _ => Some(self.types.untyped()),
         };
-        Ok(MapType { atomic, fields, other })
+        let mut map = MapType { atomic, fields, other };
+        if embedded {
+            self.embed(&mut map);
+        }
+        Ok(map)
     }
 
     fn list(&mut self, schema: &Map, preserve: bool, depth: usize) -> Result<Atom, StructureError> {

@@ -260,7 +260,7 @@ fn different_causes(status: &Map, conflicts: &Conflicts) -> Option<String> {
 #[test]
 fn writes_have_the_entries_that_a_real_server_gave_them() {
     let built_in = BuiltIn::with_markers(markers_of_1_20());
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/server");
     let mut wrong = BTreeMap::new();
     let mut compared = 0;
     for file in fs::read_dir(directory).expect("testdata") {

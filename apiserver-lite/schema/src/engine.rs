@@ -17,7 +17,7 @@ use crate::update::Subresource;
 use crate::validate::{self, FieldErrors};
 use crate::value::{Path, TreeSeed, Value, parse_json, read_yaml, write_json_string};
 use crate::wire::{WireError, decode_message, encode_message};
-use crate::write::write_object;
+use crate::write::{write_object, write_tree};
 
 /// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +250,21 @@ impl Engine {
         self.check(&Arc::clone(kind), document, problems, strictness)
     }
 
+    /// Parses a body of JSON or YAML without looking at its kind; an apply patch is such a document. Of duplicate keys the last value wins.
+    pub fn parse_document(&self, format: Format, body: &[u8]) -> Result<Value, DecodeError> {
+        Problems::default().parse(format, body)
+    }
+
+    /// The object of `kind` that a document is, for documents that are made by patches or apply. It is not defaulted.
+    pub fn object_of(
+        &self,
+        kind: &Arc<Kind>,
+        document: Value,
+        strictness: Strictness,
+    ) -> Result<Decoded, DecodeError> {
+        self.check(kind, document, Problems::default(), strictness)
+    }
+
     /// Checks a document against the descriptor: the last step of decoding and patching.
     fn check(
         &self,
@@ -346,6 +361,18 @@ impl Engine {
         if !object.kind.type_meta_json.is_empty() {
             map.insert("kind", object.kind.kind);
             map.insert("apiVersion", object.kind.api_version.as_str());
+        }
+        Value::Map(map)
+    }
+
+    /// The object as clients read it in JSON, with `apiVersion`, `kind` and the zero values that JSON does not omit. Ownership of fields is
+    /// computed over this form.
+    pub fn written_document(&self, object: &Object) -> Value {
+        let kind = &object.kind;
+        let mut map = write_tree(&kind.shapes, kind.root, &object.fields);
+        if !kind.type_meta_json.is_empty() {
+            map.insert("kind", kind.kind);
+            map.insert("apiVersion", kind.api_version.as_str());
         }
         Value::Map(map)
     }

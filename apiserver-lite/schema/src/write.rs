@@ -1,7 +1,7 @@
 //! JSON encoding of objects, in descriptor order and with the zero values that kube-apiserver writes.
 
 use crate::shape::{Field, Presence, ShapeId, Shapes, Type};
-use crate::value::{Map, Value, write_json, write_json_string};
+use crate::value::{Key, Map, Value, write_json, write_json_string};
 
 /// Writes the message `map` of `shape` as a JSON object. `head` (`"kind":…,"apiVersion":…`, or empty) is written first.
 pub(crate) fn write_object(
@@ -105,5 +105,61 @@ fn write_zero(out: &mut Vec<u8>, shapes: &Shapes, field: &Field) {
         (Presence::Plain, Type::String) => out.extend_from_slice(b"\"\""),
         (Presence::Plain, Type::Quantity) => out.extend_from_slice(b"\"0\""),
         _ => out.extend_from_slice(b"null"),
+    }
+}
+
+/// The tree of what [`write_object`] writes: with the zero values that JSON does not omit.
+pub(crate) fn write_tree(shapes: &Shapes, shape: ShapeId, map: &Map) -> Map {
+    let mut entries: Vec<(Key, Value)> = Vec::with_capacity(map.len());
+    for field in &shapes.get(shape).fields {
+        let value = map.get(&field.name);
+        if !is_written(field, value) {
+            continue;
+        }
+        let value = match value {
+            Some(value) => written_value(shapes, &field.ty, value),
+            None => written_zero(shapes, field),
+        };
+        entries.push((field.name.clone(), value));
+    }
+    Map::from_entries(entries)
+}
+
+fn written_value(shapes: &Shapes, ty: &Type, value: &Value) -> Value {
+    match (ty, value) {
+        (Type::Message(shape), Value::Map(map)) => Value::Map(write_tree(shapes, *shape, map)),
+        (Type::List(item) | Type::WrappedList(item), Value::List(items)) => {
+            Value::List(items.iter().map(|value| written_value(shapes, item, value)).collect())
+        }
+        (Type::Map(item), Value::Map(map)) => {
+            let entries = map.iter();
+            let written = entries.map(|(key, value)| {
+                (Key::Owned(key.to_owned()), written_value(shapes, item, value))
+            });
+            Value::Map(Map::from_entries(written.collect()))
+        }
+        (Type::Union(shape), value) => {
+            let fields = &shapes.get(*shape).fields;
+            match fields.iter().find(|field| crate::conform::fits(&field.ty, value)) {
+                Some(field) => written_value(shapes, &field.ty, value),
+                None => value.clone(),
+            }
+        }
+        (_, value) => value.clone(),
+    }
+}
+
+fn written_zero(shapes: &Shapes, field: &Field) -> Value {
+    match (field.presence, &field.ty) {
+        (Presence::Plain, Type::Message(shape)) => {
+            Value::Map(write_tree(shapes, *shape, &Map::new()))
+        }
+        (Presence::Plain, ty @ (Type::Bool | Type::String | Type::Quantity)) => {
+            crate::conform::zero(ty)
+        }
+        (Presence::Plain, Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString) => {
+            Value::Int(0)
+        }
+        _ => Value::Null,
     }
 }

@@ -91,9 +91,13 @@ fn topology(out: &mut String, field: &Field) {
         Some(other) => panic!("schema: listType={other}"),
         None => None,
     };
-    let atomic = markers.get("mapType") == Some("atomic");
-    let atomic = atomic || markers.get("structType") == Some("atomic");
-    if let Some(topology) = list.or(atomic.then(|| "Topology::Atomic".to_owned())) {
+    let map = match markers.get("mapType").or(markers.get("structType")) {
+        Some("atomic") => Some("Topology::Atomic".to_owned()),
+        Some("granular") => Some("Topology::Granular".to_owned()),
+        Some(other) => panic!("schema: mapType={other}"),
+        None => None,
+    };
+    if let Some(topology) = list.or(map) {
         let _ = write!(out, ", topology: {topology}");
     }
 }

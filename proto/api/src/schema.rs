@@ -133,6 +133,8 @@ pub enum Topology {
     Default,
     /// As a whole.
     Atomic,
+    /// By key, also where the message of the field is [`Message::atomic`].
+    Granular,
     /// A list of scalars, each owned separately.
     ListSet,
     /// A list of messages, each owned separately, identified by these fields.

@@ -45,8 +45,8 @@ impl Map {
         Map { entries, sorted: true }
     }
 
-    /// A map of entries in this order, whose keys must be unique.
-    pub(super) fn from_ordered(entries: Vec<(Key, Value)>) -> Self {
+    /// A map of entries in this order, whose keys must be unique: embedded raw JSON, written as it stands.
+    pub fn from_ordered(entries: Vec<(Key, Value)>) -> Self {
         let sorted = entries.is_sorted_by(|a, b| a.0 < b.0);
         Map { entries, sorted }
     }

@@ -1,0 +1,277 @@
+//! `metadata.managedFields`: who owns which fields.
+
+use std::collections::BTreeMap;
+
+use apiserver_schema::value::{Key, write_json_string};
+use apiserver_schema::{Map, Value};
+use proto_api::Time;
+
+use crate::set::{FieldSet, FieldsError, Limits};
+
+#[cfg(test)]
+mod tests;
+
+/// Entries of one object that are read.
+pub const MAX_ENTRIES: usize = 1000;
+
+/// Bytes of a manager's name.
+pub const MAX_NAME: usize = 128;
+
+/// Bytes of a subresource's name.
+pub const MAX_SUBRESOURCE: usize = 256;
+
+/// How fields came to be owned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// By server-side apply.
+    Apply,
+    /// By any other write.
+    Update,
+}
+
+impl Operation {
+    /// The text in an entry.
+    pub fn text(self) -> &'static str {
+        match self {
+            Operation::Apply => "Apply",
+            Operation::Update => "Update",
+        }
+    }
+}
+
+/// What tells owners apart. One manager may be several: it applies and updates, writes in several versions and through subresources.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// Name of the manager.
+    pub manager: String,
+    /// How it writes.
+    pub operation: Operation,
+    /// The version in which it updates; empty for appliers, which are one owner in all versions.
+    pub api_version: String,
+    /// The subresource through which it writes; empty for the object.
+    pub subresource: String,
+}
+
+impl Owner {
+    /// An owner that writes in `api_version`.
+    pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
+        let api_version = match operation {
+            Operation::Apply => String::new(),
+            Operation::Update => api_version.to_owned(),
+        };
+        Owner {
+            manager: manager.to_owned(),
+            operation,
+            api_version,
+            subresource: subresource.to_owned(),
+        }
+    }
+
+    /// The entry without fields and time, as JSON: conflicts are listed in its order.
+    pub(crate) fn identifier(&self) -> Vec<u8> {
+        let mut out = vec![b'{'];
+        for (name, value) in [
+            ("manager", self.manager.as_str()),
+            ("operation", self.operation.text()),
+            ("apiVersion", &self.api_version),
+            ("subresource", &self.subresource),
+        ] {
+            if value.is_empty() {
+                continue;
+            }
+            if out.len() > 1 {
+                out.push(b',');
+            }
+            write_json_string(&mut out, name);
+            out.push(b':');
+            write_json_string(&mut out, value);
+        }
+        out.push(b'}');
+        out
+    }
+}
+
+/// The fields of one owner.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owned {
+    /// The fields, in `api_version`.
+    pub fields: FieldSet,
+    /// The version that the paths are of.
+    pub api_version: String,
+    /// When they were last changed.
+    pub time: Time,
+}
+
+/// The owners of an object's fields.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ManagedFields {
+    pub(crate) owners: BTreeMap<Owner, Owned>,
+}
+
+/// Why `metadata.managedFields` cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// Too many entries.
+    #[error("metadata.managedFields has {0} entries, at most {MAX_ENTRIES} are allowed")]
+    TooMany(usize),
+    /// An entry is not an object, or the whole not a list.
+    #[error("metadata.managedFields must be a list of objects")]
+    NotEntries,
+    /// An operation that does not exist.
+    #[error("operation must be `Apply` or `Update`")]
+    Operation,
+    /// No version.
+    #[error("apiVersion must not be empty")]
+    NoVersion,
+    /// No format of the fields.
+    #[error("missing fieldsType in managed fields entry {0}")]
+    NoFieldsType(usize),
+    /// An unknown format of the fields.
+    #[error("invalid fieldsType {fields_type:?} in managed fields entry {at}")]
+    FieldsType {
+        /// Index of the entry.
+        at: usize,
+        /// The format.
+        fields_type: String,
+    },
+    /// A name that is too long.
+    #[error("{field} in managed fields entry {at} must have at most {most} bytes")]
+    TooLong {
+        /// Index of the entry.
+        at: usize,
+        /// The field of the entry.
+        field: &'static str,
+        /// Its bound.
+        most: usize,
+    },
+    /// A time that is not RFC 3339.
+    #[error("time in managed fields entry {at} is not an RFC 3339 time")]
+    Time {
+        /// Index of the entry.
+        at: usize,
+    },
+    /// Fields that cannot be read.
+    #[error("managed fields entry {at}: {error}")]
+    Fields {
+        /// Index of the entry.
+        at: usize,
+        /// What is wrong.
+        error: FieldsError,
+    },
+}
+
+impl ManagedFields {
+    /// Whether nobody owns anything.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    /// The owners with their fields, sorted.
+    pub fn iter(&self) -> impl Iterator<Item = (&Owner, &Owned)> {
+        self.owners.iter()
+    }
+
+    /// The fields of an owner.
+    pub fn get(&self, owner: &Owner) -> Option<&Owned> {
+        self.owners.get(owner)
+    }
+
+    /// Reads `metadata.managedFields`, strictly; of several entries of one owner the last wins.
+    pub fn decode(value: Option<&Value>) -> Result<Self, EntryError> {
+        let entries = match value {
+            None | Some(Value::Null) => return Ok(ManagedFields::default()),
+            Some(Value::List(entries)) => entries,
+            Some(_) => return Err(EntryError::NotEntries),
+        };
+        if entries.len() > MAX_ENTRIES {
+            return Err(EntryError::TooMany(entries.len()));
+        }
+        let mut limits = Limits::default();
+        let mut owners = BTreeMap::new();
+        for (at, entry) in entries.iter().enumerate() {
+            let Value::Map(entry) = entry else { return Err(EntryError::NotEntries) };
+            let (owner, owned) = decode_entry(at, entry, &mut limits)?;
+            owners.insert(owner, owned);
+        }
+        Ok(ManagedFields { owners })
+    }
+
+    /// The value of `metadata.managedFields` in Kubernetes' order; `None` if nobody owns anything.
+    pub fn encode(&self) -> Option<Value> {
+        let mut sorted: Vec<(&Owner, &Owned)> = self.owners.iter().collect();
+        sorted.sort_by(|(a, x), (b, y)| {
+            let seconds = |owned: &Owned| owned.time.unix().unwrap_or(0);
+            (a.operation.cmp(&b.operation))
+                .then_with(|| seconds(x).cmp(&seconds(y)))
+                .then_with(|| a.manager.cmp(&b.manager))
+                .then_with(|| x.api_version.cmp(&y.api_version))
+                .then_with(|| a.subresource.cmp(&b.subresource))
+        });
+        let entries: Vec<Value> =
+            sorted.into_iter().map(|(owner, owned)| encode_entry(owner, owned)).collect();
+        (!entries.is_empty()).then_some(Value::List(entries))
+    }
+
+    /// Removes owners that own nothing.
+    pub(crate) fn drop_empty(&mut self) {
+        self.owners.retain(|_, owned| !owned.fields.is_empty());
+    }
+}
+
+fn decode_entry(at: usize, entry: &Map, limits: &mut Limits) -> Result<(Owner, Owned), EntryError> {
+    let operation = match entry.str("operation") {
+        "Apply" => Operation::Apply,
+        "Update" => Operation::Update,
+        _ => return Err(EntryError::Operation),
+    };
+    let api_version = entry.str("apiVersion");
+    if api_version.is_empty() {
+        return Err(EntryError::NoVersion);
+    }
+    match entry.str("fieldsType") {
+        "FieldsV1" => {}
+        "" => return Err(EntryError::NoFieldsType(at)),
+        other => return Err(EntryError::FieldsType { at, fields_type: other.to_owned() }),
+    }
+    for (field, most) in
+        [("manager", MAX_NAME), ("subresource", MAX_SUBRESOURCE), ("apiVersion", MAX_SUBRESOURCE)]
+    {
+        if entry.str(field).len() > most {
+            return Err(EntryError::TooLong { at, field, most });
+        }
+    }
+    let time = match entry.get("time") {
+        None | Some(Value::Null) => Time::UNSET,
+        Some(time) => {
+            let parsed = time.as_str().and_then(|text| text.parse().ok());
+            parsed.ok_or(EntryError::Time { at })?
+        }
+    };
+    let fields = match entry.get("fieldsV1") {
+        None | Some(Value::Null) => FieldSet::new(),
+        Some(value) => {
+            FieldSet::from_value(value, limits).map_err(|error| EntryError::Fields { at, error })?
+        }
+    };
+    let owner = Owner::new(entry.str("manager"), operation, api_version, entry.str("subresource"));
+    Ok((owner, Owned { fields, api_version: api_version.to_owned(), time }))
+}
+
+fn encode_entry(owner: &Owner, owned: &Owned) -> Value {
+    let mut entries: Vec<(Key, Value)> = Vec::with_capacity(7);
+    let mut text = |name: &'static str, value: &str| {
+        if !value.is_empty() {
+            entries.push((Key::Borrowed(name), Value::from(value)));
+        }
+    };
+    text("manager", &owner.manager);
+    text("operation", owner.operation.text());
+    text("apiVersion", &owned.api_version);
+    text("subresource", &owner.subresource);
+    text("fieldsType", "FieldsV1");
+    if owned.time.is_set() {
+        text("time", &owned.time.to_string());
+    }
+    entries.push((Key::Borrowed("fieldsV1"), owned.fields.to_value()));
+    Value::Map(Map::from_entries(entries))
+}

@@ -1,0 +1,46 @@
+//! Fields that the endpoints of built-in kinds reset.
+
+use crate::element::FieldPath;
+use crate::set::FieldSet;
+
+/// Status subresources whose endpoint resets the metadata, too.
+const STATUS_WITHOUT_METADATA: &[(&str, &str)] = &[
+    ("apiextensions", "CustomResourceDefinition"),
+    ("apiregistration", "APIService"),
+    ("flowcontrol.apiserver", "FlowSchema"),
+    ("flowcontrol.apiserver", "PriorityLevelConfiguration"),
+    ("storage", "VolumeAttachment"),
+];
+
+/// What the endpoint of a kind's object, or of a subresource of it, resets to the stored values. The group is without its domain;
+/// `has_status` says whether the kind has a status subresource.
+pub fn reset_fields(
+    short_group: &str,
+    kind: &str,
+    has_status: bool,
+    subresource: &str,
+) -> FieldSet {
+    let mut paths: Vec<&[&str]> = Vec::new();
+    match subresource {
+        "" if (short_group, kind) == ("certificates", "CertificateSigningRequest") => {
+            paths.extend([&["spec"][..], &["status"]]);
+        }
+        "" if has_status => paths.push(&["status"]),
+        "finalize" => paths.push(&["status"]),
+        "approval" => paths.extend([&["spec"][..], &["status", "certificate"]]),
+        "status" => {
+            paths.push(&["spec"]);
+            match (short_group, kind) {
+                ("", "Pod") => {
+                    paths.push(&["metadata", "deletionTimestamp"]);
+                    paths.push(&["metadata", "ownerReferences"]);
+                }
+                ("apps", "Deployment") => paths.push(&["metadata", "labels"]),
+                of if STATUS_WITHOUT_METADATA.contains(&of) => paths.push(&["metadata"]),
+                _ => {}
+            }
+        }
+        _ => {}
+    }
+    paths.into_iter().map(FieldPath::fields).collect()
+}

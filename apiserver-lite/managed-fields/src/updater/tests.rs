@@ -1,0 +1,165 @@
+//! Tests: histories of random writes, and what Kubernetes' library for structured merges (v4.2.3, of release 1.25) made of them
+//! (`testdata/merges`): sets, comparisons, merges, owners and conflicts.
+
+use std::fs;
+use std::path::Path;
+
+use apiserver_schema::value::{parse_json, write_json};
+use apiserver_schema::{Map, Value};
+
+use super::{Merged, UpdateError, Updater};
+use crate::element::FieldPath;
+use crate::entries::{ManagedFields, Operation, Owner};
+use crate::set::FieldSet;
+use crate::structure::Structure;
+use crate::versions::{ResetFields, SingleVersion};
+
+const VERSION: &str = "v1";
+
+fn json(text: &str) -> Value {
+    parse_json(text.as_bytes(), &mut Vec::new()).expect("JSON")
+}
+
+fn text(value: &Value) -> String {
+    let mut out = Vec::new();
+    write_json(&mut out, value);
+    String::from_utf8(out).expect("UTF-8")
+}
+
+fn fields(set: &FieldSet) -> String {
+    String::from_utf8(set.to_json()).expect("UTF-8")
+}
+
+/// A history: the object, its owners, and what differs from the recording.
+struct History {
+    versions: SingleVersion,
+    reset: ResetFields,
+    live: Value,
+    managed: ManagedFields,
+    differences: Vec<String>,
+}
+
+impl History {
+    fn new(structure: &Structure, scenario: &Map) -> History {
+        let reset = scenario.list("Reset").iter().map(|path| {
+            let names = path.as_list().unwrap_or_default().iter().filter_map(Value::as_str);
+            FieldPath::fields(&names.collect::<Vec<_>>())
+        });
+        let reset: FieldSet = reset.collect();
+        let reset = ResetFields::from([(VERSION.to_owned(), reset)]);
+        let versions =
+            SingleVersion { api_version: VERSION.to_owned(), structure: structure.clone() };
+        History {
+            versions,
+            reset,
+            live: Value::Map(Map::new()),
+            managed: ManagedFields::default(),
+            differences: Vec::new(),
+        }
+    }
+
+    fn check(&mut self, what: &str, got: String, want: &Map) {
+        let want = want.get(what).map(text).unwrap_or_default();
+        if got != want {
+            self.differences.push(format!("{what}\n    got  {got}\n    want {want}"));
+        }
+    }
+
+    /// Compares trees, whose maps have no order.
+    fn check_tree(&mut self, what: &str, got: &Value, want: &Map) {
+        if Some(got) != want.get(what) {
+            self.check(what, text(got), want);
+        }
+    }
+
+    fn step(&mut self, step: &Map, want: &Map) {
+        let object = step.get("Object").expect("an object");
+        let structure = self.versions.structure.clone();
+        if let Err(error) = structure.validate(object) {
+            let got = text(&Value::from(error.to_string()));
+            return self.check("invalid", got, want);
+        }
+        let set = structure.fields_of(object);
+        self.check("fields", fields(&set), want);
+        let compare = structure.compare(&self.live, object);
+        self.check("Added", fields(&compare.added), want);
+        self.check("Modified", fields(&compare.modified), want);
+        self.check("Removed", fields(&compare.removed), want);
+        let live = structure.fields_of(&self.live);
+        self.check("Leaves", fields(&set.leaves()), want);
+        self.check("Minus", fields(&live.difference(&set)), want);
+        self.check("MinusAll", fields(&live.recursive_difference(&set)), want);
+        self.check("Both", fields(&live.intersection(&set)), want);
+        let without = structure.without(&self.live, &set);
+        self.check_tree("Without", &without, want);
+        self.write(step, object, want);
+    }
+
+    fn write(&mut self, step: &Map, object: &Value, want: &Map) {
+        let updater =
+            Updater { versions: &self.versions, reset: &self.reset, api_version: VERSION };
+        let operation =
+            if step.str("Op") == "apply" { Operation::Apply } else { Operation::Update };
+        let owner = Owner::new(step.str("Manager"), operation, VERSION, "");
+        let managed = self.managed.clone();
+        let result = match operation {
+            Operation::Apply => {
+                updater.apply(&self.live, object, managed, &owner, step.is_true("Force"))
+            }
+            Operation::Update => updater
+                .update(&self.live, object, managed, &owner)
+                .map(|managed| Merged { tree: Some(object.clone()), managed }),
+        };
+        match result {
+            Ok(merged) => {
+                self.managed = merged.managed;
+                self.live = merged.tree.unwrap_or_else(|| self.live.clone());
+            }
+            Err(UpdateError::Conflicts(conflicts)) => {
+                let all = conflicts.by_owner.iter().flat_map(|(owner, paths)| {
+                    paths.iter().map(|path| format!("{} {path}", owner.manager))
+                });
+                let mut all: Vec<String> = all.collect();
+                all.sort();
+                let all = all.into_iter().map(Value::from).collect::<Vec<_>>();
+                self.check("conflicts", text(&Value::List(all)), want);
+            }
+            Err(error) => self.differences.push(error.to_string()),
+        }
+        let live = self.live.clone();
+        self.check_tree("live", &live, want);
+        let owners = self
+            .managed
+            .iter()
+            .map(|(owner, owned)| (owner.manager.clone(), json(&fields(&owned.fields))));
+        let owners: Map = owners.collect();
+        if !owners.is_empty() || want.contains("owners") {
+            self.check("owners", text(&Value::Map(owners)), want);
+        }
+    }
+}
+
+#[test]
+fn histories_are_those_of_kubernetes_library() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/merges");
+    let schema = json(&fs::read_to_string(directory.join("schema.json")).expect("a schema"));
+    let structure = Structure::from_openapi(schema.as_map().expect("a map"), false);
+    let structure = structure.expect("a structure");
+    let histories = fs::read_to_string(directory.join("histories.jsonl")).expect("histories");
+    let mut wrong = Vec::new();
+    let mut steps = 0;
+    for (number, line) in histories.lines().enumerate() {
+        let line = json(line);
+        let line = line.as_map().expect("a map");
+        let scenario = line.map("scenario").expect("a scenario");
+        let mut history = History::new(&structure, scenario);
+        for (at, (step, want)) in scenario.maps("Steps").zip(line.maps("results")).enumerate() {
+            steps += 1;
+            history.step(step, want);
+            let found = std::mem::take(&mut history.differences);
+            wrong.extend(found.into_iter().map(|found| format!("{number}.{at}: {found}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differences\n{}", wrong.len(), wrong.join("\n"));
+    assert!(steps > 150, "{steps} steps");
+}

@@ -1,0 +1,64 @@
+//! The versions of a kind: entries of managed fields have paths in the version in which they were written.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use apiserver_schema::Value;
+
+use crate::set::FieldSet;
+use crate::structure::Structure;
+
+/// Fields that an endpoint resets to their stored values, by `apiVersion`: nobody owns them by writing through it.
+pub type ResetFields = BTreeMap<String, FieldSet>;
+
+/// The versions that a kind is served in.
+pub trait Versions {
+    /// The structure of objects in `api_version`; `None` for a version that is not served any more, whose entries are dropped.
+    fn structure(&self, api_version: &str) -> Option<&Structure>;
+
+    /// The tree of an object in another version, both served. An error text names what does not convert.
+    fn convert<'t>(&self, tree: &'t Value, from: &str, to: &str) -> Result<Cow<'t, Value>, String>;
+}
+
+/// A kind with one version.
+#[derive(Clone, Debug)]
+pub struct SingleVersion {
+    /// The version.
+    pub api_version: String,
+    /// Its structure.
+    pub structure: Structure,
+}
+
+impl Versions for SingleVersion {
+    fn structure(&self, api_version: &str) -> Option<&Structure> {
+        (api_version == self.api_version).then_some(&self.structure)
+    }
+
+    fn convert<'t>(&self, tree: &'t Value, _: &str, _: &str) -> Result<Cow<'t, Value>, String> {
+        Ok(Cow::Borrowed(tree))
+    }
+}
+
+/// Converts a tree from one version to another.
+pub type Convert<'a> = &'a dyn Fn(&Value, &str, &str) -> Result<Value, String>;
+
+/// A kind with several versions.
+pub struct SeveralVersions<'a> {
+    /// The structures by `apiVersion`.
+    pub structures: BTreeMap<String, Structure>,
+    /// How trees are converted; `None` if the versions differ in their name only.
+    pub convert: Option<Convert<'a>>,
+}
+
+impl Versions for SeveralVersions<'_> {
+    fn structure(&self, api_version: &str) -> Option<&Structure> {
+        self.structures.get(api_version)
+    }
+
+    fn convert<'t>(&self, tree: &'t Value, from: &str, to: &str) -> Result<Cow<'t, Value>, String> {
+        match self.convert {
+            Some(convert) if from != to => convert(tree, from, to).map(Cow::Owned),
+            _ => Ok(Cow::Borrowed(tree)),
+        }
+    }
+}

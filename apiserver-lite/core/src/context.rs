@@ -24,6 +24,8 @@ pub struct RequestContext<'a> {
     pub requested_version: Arc<Kind>,
     /// The authenticated (or impersonated) user.
     pub user: &'a User,
+    /// The header `User-Agent`: the manager of the fields that it writes, if the query names none.
+    pub user_agent: &'a str,
     /// Query parameters.
     pub query: &'a Query,
     /// The representation that the client accepts.

@@ -59,7 +59,34 @@ pub(crate) const GRACE_SECS_MAX: i64 = i32::MAX as i64;
 /// Longest `fieldManager`, in bytes.
 const FIELD_MANAGER_LEN_MAX: usize = 128;
 
-/// Checks the query parameter `fieldManager`. Field ownership is not tracked.
+/// Checks the options of an apply, and returns whether it takes the fields of others.
+///
+/// # Errors
+/// 422 without `fieldManager`, 400 for a `force` that is no boolean.
+pub(crate) fn apply_force(query: &Query) -> Result<bool, ApiError> {
+    if query.text("fieldManager").is_none_or(str::is_empty) {
+        let problem = FieldProblem::required("fieldManager", "is required for apply patch");
+        return Err(ApiError::invalid(
+            About { kind: "PatchOptions", ..About::default() },
+            &[problem],
+        ));
+    }
+    Ok(query_value(query, "force")?.unwrap_or(false))
+}
+
+/// Refuses `force` of other patches.
+///
+/// # Errors
+/// 422.
+pub(crate) fn refuse_force(query: &Query) -> Result<(), ApiError> {
+    if query.text("force").is_none_or(str::is_empty) {
+        return Ok(());
+    }
+    let problem = FieldProblem::forbidden("force", "may not be specified for non-apply patch");
+    Err(ApiError::invalid(About { kind: "PatchOptions", ..About::default() }, &[problem]))
+}
+
+/// Checks the query parameter `fieldManager`.
 ///
 /// # Errors
 /// 422 for a name that is too long or not printable.

@@ -8,6 +8,7 @@ use proto_api::names::Names;
 
 use crate::auth::{Authenticators, ClusterPolicy, ObjectLookup};
 use crate::config::Config;
+use crate::field_ownership::FieldOwnership;
 use crate::key;
 use crate::quota_turns::QuotaTurns;
 use crate::record::StoredObject;
@@ -33,6 +34,8 @@ pub struct Server {
     pub policy: Arc<ClusterPolicy>,
     /// Allocated addresses and node ports of Services.
     pub allocations: Arc<Mutex<ServiceAllocations>>,
+    /// The structures of kinds, for the ownership of fields.
+    pub ownership: FieldOwnership,
     /// Turns of the writes that charge quotas.
     pub quota_turns: QuotaTurns,
 }
@@ -112,9 +115,11 @@ impl Server {
         let key = SigningKey::from_pem(key.as_bytes()).unwrap();
         let tokens = TokenIssuer::new(key, Vec::new(), &config.service_accounts, names);
         let allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
+        let engine = Engine::new(names);
         Self {
             names,
-            engine: Engine::new(names),
+            ownership: FieldOwnership::new(&engine, names),
+            engine,
             policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
             store,
             authenticators: Authenticators {

@@ -223,9 +223,17 @@ impl ApiError {
         error
     }
 
-    fn because(mut self, cause: StatusCause) -> Self {
+    /// With another cause.
+    #[must_use]
+    pub(crate) fn because(mut self, cause: StatusCause) -> Self {
         self.0.details.get_or_insert_default().causes.push(cause);
         self
+    }
+
+    /// Whether an object of the name exists.
+    #[must_use]
+    pub(crate) fn is_already_exists(&self) -> bool {
+        self.0.reason == "AlreadyExists"
     }
 
     /// HTTP status code.

@@ -1,8 +1,10 @@
 //! The verbs of the API, over any kind. Each takes a [`RequestContext`](crate::context::RequestContext) and returns a
 //! [`VerbResponse`].
 
+mod apply;
 mod create;
 mod delete;
+mod ownership;
 mod page;
 mod patch;
 mod propagate;
@@ -21,6 +23,7 @@ use apiserver_schema::{Kind, Object};
 use crate::record::StoredObject;
 use crate::versions;
 
+pub use apply::apply;
 pub use create::{create, create_object};
 pub use delete::{about_deleted, delete, delete_collection, delete_object};
 pub use patch::patch;

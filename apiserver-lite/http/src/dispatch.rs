@@ -15,6 +15,7 @@ use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Kind, Map, PatchType, Strictness, actors};
 use bytes::Bytes;
 use http::Request;
+use http::header::USER_AGENT;
 use hyper::body::Incoming;
 
 use super::body;
@@ -47,6 +48,8 @@ pub async fn dispatch(
     accepted: Accepted,
 ) -> Result<VerbOutput, ApiError> {
     let requested_version = served(server, resource)?;
+    let user_agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let user_agent = user_agent.unwrap_or_default().to_owned();
     let kind = versions::stored_kind(&server.engine, server.names, &requested_version);
     let call = RequestContext {
         server,
@@ -54,6 +57,7 @@ pub async fn dispatch(
         kind,
         requested_version,
         user,
+        user_agent: &user_agent,
         query,
         accepted,
     };
@@ -90,9 +94,12 @@ async fn serve_verb(
             update(call, bytes, format).await
         }
         Verb::Patch => {
-            let kind = patch_type(&request)?;
+            let kind = patch_type(call, &request)?;
             let bytes = body::read(request.into_body()).await?;
-            patch(call, kind, bytes).await
+            match kind {
+                Some(kind) => patch(call, kind, bytes).await,
+                None => apply(call, bytes).await,
+            }
         }
         Verb::Delete | Verb::DeleteCollection => {
             let options =
@@ -182,6 +189,13 @@ async fn patch(
     }
 }
 
+async fn apply(call: &RequestContext<'_>, bytes: Bytes) -> Result<VerbOutput, ApiError> {
+    match Subresource::from_name(&call.request.subresource) {
+        Some(subresource) => verbs::apply(call, subresource, bytes).await,
+        None => Err(ApiError::method_not_allowed()),
+    }
+}
+
 /// Reads a request body with an object, and its format.
 async fn object_body(
     server: &Server,
@@ -206,18 +220,26 @@ fn unsupported(server: &Server) -> ApiError {
     ApiError::unsupported_media_type(&["application/json", "application/yaml", protobuf])
 }
 
-fn patch_type(request: &Request<Incoming>) -> Result<PatchType, ApiError> {
-    const SERVED: [&str; 3] = [
+/// The type of a patch; `None` for an apply. A scale is not applied: its object is.
+fn patch_type(
+    call: &RequestContext<'_>,
+    request: &Request<Incoming>,
+) -> Result<Option<PatchType>, ApiError> {
+    const SERVED: [&str; 4] = [
         "application/json-patch+json",
         "application/merge-patch+json",
         "application/strategic-merge-patch+json",
+        "application/apply-patch+yaml",
     ];
+    let (unapplied, _) = SERVED.split_at(3);
+    let is_scale = call.request.subresource == "scale";
     match negotiate::patch_kind(request.headers()) {
-        Some(PatchKind::Json) => Ok(PatchType::Json),
-        Some(PatchKind::Merge) => Ok(PatchType::Merge),
-        Some(PatchKind::Strategic) => Ok(PatchType::Strategic),
-        // Server-side apply needs field managers, which the engine does not track.
-        Some(PatchKind::Apply) | None => Err(ApiError::unsupported_media_type(&SERVED)),
+        Some(PatchKind::Json) => Ok(Some(PatchType::Json)),
+        Some(PatchKind::Merge) => Ok(Some(PatchType::Merge)),
+        Some(PatchKind::Strategic) => Ok(Some(PatchType::Strategic)),
+        Some(PatchKind::Apply) if !is_scale => Ok(None),
+        _ if is_scale => Err(ApiError::unsupported_media_type(unapplied)),
+        _ => Err(ApiError::unsupported_media_type(&SERVED)),
     }
 }
 

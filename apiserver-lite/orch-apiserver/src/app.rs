@@ -17,6 +17,7 @@ use apiserver_core::auth::{
 use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
 };
+use apiserver_core::field_ownership::FieldOwnership;
 use apiserver_core::quota_turns::QuotaTurns;
 use apiserver_core::record::StoredObject;
 use apiserver_core::server::Server;
@@ -248,6 +249,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let stopping = tokio_util::sync::CancellationToken::new();
     let about_to_stop = tokio_util::sync::CancellationToken::new();
     let pages = pages(&config, &store, &about_to_stop)?;
+    let ownership = FieldOwnership::new(&engine, names);
     let core = Arc::new(Server {
         names,
         engine,
@@ -257,6 +259,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         policy,
         allocations: Arc::new(Mutex::new(allocations)),
         quota_turns: QuotaTurns::default(),
+        ownership,
         config: Config { bind: address, ..config },
     });
     // Boxed: they await whole requests.

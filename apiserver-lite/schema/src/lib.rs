@@ -22,7 +22,7 @@
 //! - lists and watch events are concatenated from encoded objects: [`list`].
 //! - selectors: [`fields::supported`], [`fields::value_of`] and [`Object::labels`] need no typed object.
 //!
-//! No clock, randomness or storage: names, times and versions are arguments. Server-side apply is not implemented. [`openapi`]
+//! No clock, randomness or storage: names, times and versions are arguments. Who owns which fields is `apiserver-managed-fields`'. [`openapi`]
 //! makes the OpenAPI documents.
 
 pub mod actors;

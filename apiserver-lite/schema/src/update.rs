@@ -205,7 +205,7 @@ fn keep_server_metadata(old: &Object, request: &Object, new: &mut Object) {
         copy(from, metadata, field);
     }
     copy(asked, metadata, "resourceVersion");
-    // Without server-side apply, `managedFields` of a client would be stored unchecked.
+    // The caller sets the owners of fields: those of a client would be stored unchecked.
     metadata.remove("managedFields");
 }
 

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use apiserver_schema::Object;
+use apiserver_managed_fields::set_managed_fields;
+use apiserver_schema::{Object, Value};
 use apiserver_store::{Write, WriteError};
 use bytes::Bytes;
 use uuid::Uuid;
 
+use super::ownership::{self, Owners};
 use super::quotas::{self, Change};
 use super::update_common::{CONFLICT_TRIES, invalid, write_failed};
 use super::{VerbOutput, VerbResponse};
@@ -53,11 +55,11 @@ pub async fn create_object(
 ) -> Result<VerbOutput, ApiError> {
     let generated = object.name().is_empty() && !object.meta_str("generateName").is_empty();
     if !generated {
-        return create_once(call, object, effects).await;
+        return create_once(call, object, Owners::Compared, effects).await;
     }
     let mut taken = None;
     for _ in 0..GENERATE_TRIES {
-        match create_once(call, object.clone(), effects).await {
+        match create_once(call, object.clone(), Owners::Compared, effects).await {
             Err(error) if error.code() == 409 => taken = Some(error),
             outcome => return outcome,
         }
@@ -65,15 +67,35 @@ pub async fn create_object(
     Err(taken.unwrap_or_else(|| ApiError::internal("no name could be generated")))
 }
 
+/// Creates an object that was applied, with its `managedFields`.
+///
+/// # Errors
+/// As [`create`].
+pub(super) async fn create_applied(
+    call: &RequestContext<'_>,
+    object: Object,
+    managed_fields: Option<Value>,
+    effects: Effects,
+) -> Result<VerbOutput, ApiError> {
+    create_once(call, object, Owners::Applied(managed_fields), effects).await
+}
+
 async fn create_once(
     call: &RequestContext<'_>,
     mut object: Object,
+    owners: Owners,
     effects: Effects,
 ) -> Result<VerbOutput, ApiError> {
     prepare_metadata(call, &mut object)?;
     call.server.engine.default(&mut object);
+    // What the server adds below has no owner.
+    let managed_fields = match owners {
+        Owners::Compared => ownership::of_created(call, &object),
+        Owners::Applied(managed_fields) => managed_fields,
+    };
     let warnings = admission::admit(call, Operation::Create, &mut object, None).await?;
     registry::prepare_create(call, &mut object);
+    set_managed_fields(&mut object, managed_fields);
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
     let reserved = registry::reserve(call.server, &mut object, None)?;
     if effects == Effects::DryRun {
@@ -152,7 +174,7 @@ fn prepare_metadata(call: &RequestContext<'_>, object: &mut Object) -> Result<()
         object.set_meta_str("name", &name);
     }
     let metadata = object.metadata_mut();
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"] {
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         metadata.remove(field);
     }
     metadata.insert("uid", Uuid::new_v4().to_string());

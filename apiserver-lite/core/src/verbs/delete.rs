@@ -69,6 +69,7 @@ async fn delete_one(
         kind: call.kind.clone(),
         requested_version: call.requested_version.clone(),
         user: call.user,
+        user_agent: call.user_agent,
         query: call.query,
         accepted: call.accepted,
     };

@@ -12,6 +12,7 @@ use super::update_common::{
     CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, object_error, strictness,
 };
 use crate::context::RequestContext;
+use crate::options;
 use crate::status::{About, ApiError, FieldProblem};
 use crate::versions;
 
@@ -27,6 +28,7 @@ pub async fn patch(
     body: Bytes,
 ) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
+    options::refuse_force(call.query)?;
     let strictness = strictness(call)?;
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;

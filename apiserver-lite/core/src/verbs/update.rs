@@ -58,7 +58,7 @@ async fn replace(
 }
 
 /// Authorizes the create of an update whose object does not exist.
-async fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
+pub(super) async fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let attributes =
         Attributes { user: call.user, verb: "create", subject: call.request.subject() };
     let authorization = call.server.authorizer.authorize(&attributes).await;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use apiserver_managed_fields::{keep_times, set_managed_fields};
 use apiserver_schema::update::{Subresource, merge_for_update};
 use apiserver_schema::{DecodeError, Decoded, FieldErrors, Format, Object, Strictness};
 use apiserver_store::{Write, WriteError};
 
+use super::ownership::{self, Owners};
 use super::quotas::{self, Change};
 use super::{VerbOutput, VerbResponse};
 use crate::admission::{self, Operation};
@@ -113,20 +115,39 @@ pub fn write_failed(error: &WriteError<StoredObject>) -> ApiError {
     }
 }
 
-/// Merges `wanted` into `old` as far as `subresource` allows, admits, validates and commits the result.
+/// Merges `wanted` into `old` as far as `subresource` allows, admits, validates and commits the result. What it changes becomes the requester's.
 ///
 /// # Errors
 /// Errors of admission, validation and the store.
 pub async fn commit_update(
     call: &RequestContext<'_>,
     old: &Arc<StoredObject>,
+    wanted: Object,
+    subresource: Subresource,
+    effects: Effects,
+) -> Result<UpdateAttempt, ApiError> {
+    commit_owned(call, old, wanted, Owners::Compared, subresource, effects).await
+}
+
+/// [`commit_update`] of an object whose fields have these owners.
+///
+/// # Errors
+/// Errors of admission, validation and the store.
+pub(super) async fn commit_owned(
+    call: &RequestContext<'_>,
+    old: &Arc<StoredObject>,
     mut wanted: Object,
+    owners: Owners,
     subresource: Subresource,
     effects: Effects,
 ) -> Result<UpdateAttempt, ApiError> {
     let before = old.object();
     // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
+    let managed_fields = match owners {
+        Owners::Compared => ownership::of_updated(call, before, &wanted),
+        Owners::Applied(managed_fields) => managed_fields,
+    };
     let mut object = merge_for_update(before, &wanted, subresource);
     let operation = if subresource == Subresource::Main {
         Operation::Update
@@ -135,6 +156,8 @@ pub async fn commit_update(
     };
     let warnings = admission::admit(call, operation, &mut object, Some(before)).await?;
     registry::prepare_update(&mut object, before, subresource);
+    set_managed_fields(&mut object, managed_fields);
+    keep_times(before, &mut object);
     object.set_meta_str("resourceVersion", before.resource_version());
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;

@@ -123,6 +123,7 @@ pub fn call<'a>(
         requested_version: kind.clone(),
         kind,
         user: server_user(),
+        user_agent: "orch-apiserver",
         query,
         accepted,
     })

@@ -7,6 +7,7 @@
 )]
 
 mod admission;
+mod apply;
 mod deletion;
 mod identity;
 mod limits;

@@ -79,6 +79,7 @@ const OPERATIONS: &[OperationTemplate] = &[
             "application/json-patch+json",
             "application/merge-patch+json",
             "application/strategic-merge-patch+json",
+            "application/apply-patch+yaml",
         ],
         query: WRITE_QUERY,
     },

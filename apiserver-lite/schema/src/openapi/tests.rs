@@ -67,6 +67,7 @@ fn clients_find_what_decides_how_they_apply() {
     assert!(parameters.iter().any(|parameter| parameter["name"] == "fieldValidation"));
     let body = &patch["requestBody"]["content"];
     assert!(body["application/strategic-merge-patch+json"].is_object());
+    assert!(body["application/apply-patch+yaml"].is_object());
     let schemas = &document["components"]["schemas"];
     let deployment = &schemas["io.k8s.api.apps.v1.Deployment"];
     assert_eq!(deployment["x-kubernetes-group-version-kind"], json!([kind]));

@@ -1,0 +1,122 @@
+//! Field ownership of a write: `metadata.managedFields` of what is created, updated or applied.
+
+use apiserver_managed_fields::{
+    ApplyError, CAUSE, Request, ResetFields, manager_of_user_agent, reset_fields,
+};
+use apiserver_schema::{Object, Value};
+use proto_api::Time;
+use proto_api::meta::v1::StatusCause;
+
+use crate::context::RequestContext;
+use crate::status::ApiError;
+use crate::times::now;
+use crate::versions::convert;
+
+/// Whose the fields of a written object are.
+pub enum Owners {
+    /// The requester's, where the object differs from the stored one.
+    Compared,
+    /// As an apply has left them: `metadata.managedFields`.
+    Applied(Option<Value>),
+}
+
+/// An applied object before it is checked as one of its kind.
+pub struct AppliedTree {
+    /// The object in the requested version.
+    pub tree: Value,
+    /// Whether it differs from the stored object, without the entries.
+    pub changed: bool,
+    /// `metadata.managedFields` to be stored.
+    pub managed_fields: Option<Value>,
+}
+
+/// `metadata.managedFields` of a new object, which is defaulted and of the stored version. Entries that the client sent are kept if they can be read.
+pub fn of_created(call: &RequestContext<'_>, object: &Object) -> Option<Value> {
+    let new = document(call, object);
+    with_request(call, |request| request.create(new).unwrap_or_default())?
+}
+
+/// `metadata.managedFields` of an object that is written over `old`, both of the stored version. As in Kubernetes an object whose fields cannot be
+/// compared has no entries.
+pub fn of_updated(call: &RequestContext<'_>, old: &Object, wanted: &Object) -> Option<Value> {
+    let (live, new) = (document(call, old), document(call, wanted));
+    with_request(call, |request| request.update(live, new).unwrap_or_default())?
+}
+
+/// Applies `config` to the stored object, or to nothing.
+///
+/// # Errors
+/// 409 for fields of others, 400 for a configuration that is no object of the kind, 500 if the stored entries cannot be read.
+pub fn apply(
+    call: &RequestContext<'_>,
+    live: Option<&Object>,
+    config: Value,
+    force: bool,
+) -> Result<AppliedTree, ApiError> {
+    let live = live.map(|live| document(call, live));
+    let applied = with_request(call, |request| {
+        let live = live.unwrap_or_else(|| request.empty.clone());
+        request.apply(live, config, force)
+    });
+    let applied = applied.ok_or_else(ApiError::method_not_allowed)?;
+    let applied = applied.map_err(|error| refusal(&error))?;
+    Ok(AppliedTree {
+        tree: applied.tree,
+        changed: applied.changed,
+        managed_fields: applied.managed_fields,
+    })
+}
+
+fn refusal(error: &ApplyError) -> ApiError {
+    match error {
+        ApplyError::Conflicts(conflicts) => {
+            let causes = conflicts.causes().into_iter().map(|cause| StatusCause {
+                reason: CAUSE.to_owned(),
+                message: cause.message,
+                field: cause.field,
+            });
+            let conflict = ApiError::new(409, "Conflict", error.to_string());
+            causes.fold(conflict, ApiError::because)
+        }
+        ApplyError::Version { .. }
+        | ApplyError::NotAnObject(_)
+        | ApplyError::ManagedFields
+        | ApplyError::Tree { .. } => ApiError::bad_request(error.to_string()),
+        ApplyError::Entries(_) | ApplyError::Internal(_) => ApiError::internal(error),
+    }
+}
+
+/// The object as a client of the requested version sees it.
+fn document(call: &RequestContext<'_>, object: &Object) -> Value {
+    let engine = &call.server.engine;
+    if call.requested_version.api_version == object.kind.api_version {
+        return engine.written_document(object);
+    }
+    engine.written_document(&convert(object, &call.requested_version))
+}
+
+/// Calls `track` with the request, unless its kind is not stored.
+fn with_request<T>(call: &RequestContext<'_>, track: impl FnOnce(&Request<'_>) -> T) -> Option<T> {
+    let server = call.server;
+    let versions = server.ownership.versions(&server.engine, &call.kind)?;
+    let (kind, subresource) = (&call.requested_version, call.request.subresource.as_str());
+    let has_status = kind.resource.is_some_and(|resource| resource.subresource("status").is_some());
+    let fields = reset_fields(kind.short_group, kind.kind, has_status, subresource);
+    let reset = ResetFields::from([(kind.api_version.clone(), fields)]);
+    let empty = server.engine.written_document(&Object::new(kind.clone()));
+    let manager = match call.query.text("fieldManager") {
+        Some(name) if !name.is_empty() => name.to_owned(),
+        _ => manager_of_user_agent(call.user_agent),
+    };
+    let request = Request {
+        versions: &versions,
+        reset: &reset,
+        api_version: &kind.api_version,
+        subresource,
+        manager: &manager,
+        empty: &empty,
+        now: Time::from_unix(now().unix_timestamp()),
+        last_applied: &server.names.sub_label("kubectl", "last-applied-configuration"),
+    };
+    Some(track(&request))
+}

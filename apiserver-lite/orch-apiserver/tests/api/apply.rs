@@ -1,0 +1,168 @@
+//! Server-side apply and the ownership of fields, as clients see them.
+
+use serde_json::{Value, json};
+
+use crate::support::{Reply, TestServer};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+async fn apply(server: &TestServer, path: &str, config: &Value) -> Reply {
+    let media = "application/apply-patch+yaml";
+    server.call(http::Method::PATCH, path, media, config.to_string()).await
+}
+
+fn map(data: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": data})
+}
+
+/// Managers with their operation and the data that they own.
+fn owners(object: &Value) -> Vec<(String, String, Vec<String>)> {
+    let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    let text = |entry: &Value, field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+    let keys = |entry: &Value| -> Vec<String> {
+        let data = entry["fieldsV1"]["f:data"].as_object();
+        data.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| key != ".").collect()
+    };
+    let row = |entry: &Value| (text(entry, "manager"), text(entry, "operation"), keys(entry));
+    entries.iter().map(row).collect()
+}
+
+fn row(manager: &str, operation: &str, keys: &[&str]) -> (String, String, Vec<String>) {
+    let keys = keys.iter().map(|key| format!("f:{key}")).collect();
+    (manager.to_owned(), operation.to_owned(), keys)
+}
+
+#[tokio::test]
+async fn fields_are_owned_shared_taken_and_given_up() {
+    let server = TestServer::start().await;
+    let by = |manager: &str| format!("{MAPS}/m?fieldManager={manager}");
+    let a = apply(&server, &by("a"), &map(json!({"x": "1", "y": "1"}))).await.expect(201);
+    assert_eq!(owners(&a), [row("a", "Apply", &["x", "y"])]);
+    // Without a change nothing is written.
+    let again = apply(&server, &by("a"), &map(json!({"x": "1", "y": "1"}))).await.expect(200);
+    assert_eq!(again["metadata"]["resourceVersion"], a["metadata"]["resourceVersion"]);
+    // The same value is shared, another one is a conflict.
+    let shared = apply(&server, &by("b"), &map(json!({"x": "1"}))).await.expect(200);
+    // As in Kubernetes, an owner that changed nothing has no time and comes first.
+    assert_eq!(owners(&shared), [row("b", "Apply", &["x"]), row("a", "Apply", &["x", "y"])]);
+    let conflict = apply(&server, &by("b"), &map(json!({"x": "2", "y": "2"}))).await.expect(409);
+    assert_eq!(conflict["reason"], "Conflict");
+    assert_eq!(
+        conflict["message"],
+        "Apply failed with 2 conflicts: conflicts with \"a\":\n- .data.x\n- .data.y"
+    );
+    assert_eq!(
+        conflict["details"]["causes"][0],
+        json!({"reason": "FieldManagerConflict", "message": "conflict with \"a\"", "field": ".data.x"})
+    );
+    let forced = format!("{}&force=true", by("b"));
+    let taken = apply(&server, &forced, &map(json!({"x": "2", "y": "2"}))).await.expect(200);
+    assert_eq!(owners(&taken), [row("b", "Apply", &["x", "y"])]);
+    assert_eq!(taken["data"], json!({"x": "2", "y": "2"}));
+    // What the applier leaves out goes, unless others own it.
+    apply(&server, &by("c"), &map(json!({"y": "2"}))).await.expect(200);
+    let left = apply(&server, &by("b"), &map(json!({}))).await.expect(200);
+    assert_eq!(left["data"], json!({"y": "2"}));
+    // An update makes an owner and raises no conflict.
+    let path = format!("{MAPS}/m?fieldManager=d");
+    let patched = server.merge_patch(&path, r#"{"data":{"y":"3"}}"#).await.expect(200);
+    assert!(owners(&patched).contains(&row("d", "Update", &["y"])), "{patched}");
+    let lost = apply(&server, &by("c"), &map(json!({"y": "2"}))).await.expect(409);
+    let text = lost["message"].as_str().unwrap_or_default();
+    assert!(
+        text.starts_with("Apply failed with 1 conflict: conflict with \"d\" using v1"),
+        "{text}"
+    );
+    // All owners are forgotten, and what changes with it is the requester's.
+    let mut reset = server.get(&format!("{MAPS}/m")).await.expect(200);
+    reset["metadata"]["managedFields"] = json!([{}]);
+    let reset = server.put(&format!("{MAPS}/m?fieldManager=e"), &reset).await.expect(200);
+    assert_eq!(reset["metadata"]["managedFields"], Value::Null);
+}
+
+#[tokio::test]
+async fn an_apply_needs_a_manager_and_an_object_of_the_path() {
+    let server = TestServer::start().await;
+    let path = format!("{MAPS}/m?fieldManager=a");
+    for (path, config, code, text) in [
+        (
+            format!("{MAPS}/m"),
+            map(json!({})),
+            422,
+            "PatchOptions \"\" is invalid: fieldManager: Required value: is required for apply patch",
+        ),
+        (
+            path.clone(),
+            json!({"apiVersion": "v2", "kind": "ConfigMap"}),
+            400,
+            "Incorrect version specified in apply patch",
+        ),
+        (
+            path.clone(),
+            json!({"apiVersion": "v1", "kind": "Secret"}),
+            400,
+            "the kind of the applied configuration (\"Secret\")",
+        ),
+        (
+            path.clone(),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "n"}}),
+            400,
+            "the name of the object (n)",
+        ),
+        (
+            path.clone(),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "nothing": 1}),
+            400,
+            "nothing",
+        ),
+        (path.clone(), json!([]), 400, ""),
+        (format!("{path}&force=maybe"), map(json!({})), 400, "maybe"),
+    ] {
+        let refused = apply(&server, &path, &config).await.expect(code);
+        assert!(
+            refused["message"].as_str().is_some_and(|said| said.contains(text)),
+            "{config}: {refused}"
+        );
+    }
+    let forced = server.merge_patch(&format!("{MAPS}/m?force=true"), "{}").await.expect(422);
+    assert!(
+        forced["message"].as_str().is_some_and(|text| text.contains("non-apply patch")),
+        "{forced}"
+    );
+}
+
+#[tokio::test]
+async fn writers_of_status_and_scale_own_what_they_write() {
+    let server = TestServer::start().await;
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let config = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    let path = format!("{DEPLOYMENTS}/d");
+    apply(&server, &format!("{path}?fieldManager=team"), &config).await.expect(201);
+    let status = r#"{"status":{"replicas":1}}"#;
+    let managed =
+        server.merge_patch(&format!("{path}/status?fieldManager=loop"), status).await.expect(200);
+    let of = |object: &Value, manager: &str| {
+        let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        entries.into_iter().find(|entry| entry["manager"] == manager).unwrap_or_default()
+    };
+    let entry = of(&managed, "loop");
+    assert_eq!(
+        (&entry["subresource"], &entry["fieldsV1"]),
+        (&json!("status"), &json!({"f:status": {"f:replicas": {}}}))
+    );
+    let scale = r#"{"spec":{"replicas":3}}"#;
+    server.merge_patch(&format!("{path}/scale?fieldManager=autoscaler"), scale).await.expect(200);
+    let conflict = apply(&server, &format!("{path}?fieldManager=team"), &config).await.expect(409);
+    assert_eq!(
+        conflict["message"],
+        "Apply failed with 1 conflict: conflict with \"autoscaler\" with subresource \"scale\" using apps/v1: .spec.replicas"
+    );
+    // Without the field in its configuration the team leaves it to the autoscaler.
+    let mut config = config;
+    config["spec"].as_object_mut().expect("an object").remove("replicas");
+    let left = apply(&server, &format!("{path}?fieldManager=team"), &config).await.expect(200);
+    assert_eq!(left["spec"]["replicas"], 3);
+    assert_eq!(of(&left, "team")["operation"], "Apply");
+}

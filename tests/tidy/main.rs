@@ -8,6 +8,7 @@ mod dependencies;
 mod files;
 mod language;
 mod named;
+mod spec_coverage;
 
 use std::fs;
 use std::path::{Path, PathBuf};

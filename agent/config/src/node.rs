@@ -135,5 +135,7 @@ mod tests {
         assert_eq!(kept_by_eviction(&file, 1 << 30, 1000), (100 << 20, 100));
         assert!(shutdown_groups(&file).is_empty());
         assert_eq!((images_listed_max(&file), lease_secs(&file)), (50, 40));
+        let logs = (file.container_log_max_size.as_str(), file.container_log_max_files);
+        assert_eq!(logs, ("10Mi", 5));
     }
 }

@@ -288,6 +288,8 @@ pub fn condition_events(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static
 
 #[cfg(test)]
 mod tests {
+    use proto_api::names::Profile;
+
     use super::*;
 
     const NONE: ListedImages<'_> = ListedImages { all: &[], max: 50 };
@@ -378,5 +380,27 @@ mod tests {
         let listed = list_images(&images, 50);
         assert_eq!(listed.len(), 50);
         assert_eq!(listed[0].names, ["i59"]);
+    }
+
+    #[test]
+    fn a_node_is_labelled_with_what_it_is() {
+        let mut machine = machine();
+        machine.info.architecture = "arm64".into();
+        machine.info.operating_system = "linux".into();
+        for (key, value) in [("zone", "z1"), ("kubernetes.io/arch", "other")] {
+            machine.labels.insert(key.into(), value.into());
+        }
+        let names = Names::new(Profile::Kubernetes);
+        let node = registration(names, &machine, NodeStatus::default());
+        for (key, value) in [
+            ("kubernetes.io/arch", "arm64"),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/hostname", "h1"),
+            ("zone", "z1"),
+        ] {
+            assert_eq!(node.metadata.labels.get(key).map(String::as_str), Some(value), "{key}");
+        }
+        let own = registration(Names::new(Profile::default()), &machine, NodeStatus::default());
+        assert_eq!(own.metadata.labels["orch.io/os"], "linux");
     }
 }

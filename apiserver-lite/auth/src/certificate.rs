@@ -88,4 +88,18 @@ mod tests {
         );
         assert!(matches!(ClientCertificate::read(b"x"), ClientCertificate::Invalid(_)));
     }
+
+    #[test]
+    fn each_organization_is_a_group() {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "dev");
+        let made = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let ClientCertificate::User { user, .. } = ClientCertificate::read(made.der()) else {
+            unreachable!("a user")
+        };
+        assert_eq!(user.name, "jane");
+        assert_eq!(user.groups, ["dev", "system:authenticated"]);
+    }
 }

@@ -159,6 +159,12 @@ mod tests {
         check(get(), "/api/v1/pods", "list /v1 ns= pods/ name= rest=");
         check(get(), "/api/v1/pods?watch=1", "watch /v1 ns= pods/ name= rest=");
         check(get(), "/api/v1/pods?watch=false", "list /v1 ns= pods/ name= rest=");
+        check(get(), "/api/v1/namespaces/a/pods/b?watch", "watch /v1 ns=a pods/ name=b rest=");
+        check(Method::HEAD, "/api/v1/pods", "list /v1 ns= pods/ name= rest=");
+        check(Method::HEAD, "/api/v1/namespaces/a/pods/b", "get /v1 ns=a pods/ name=b rest=");
+        check(Method::POST, "/api/v1/namespaces/a/pods", "create /v1 ns=a pods/ name= rest=");
+        check(Method::PATCH, "/api/v1/namespaces/a/pods/b", "patch /v1 ns=a pods/ name=b rest=");
+        check(Method::DELETE, "/api/v1/namespaces/a/pods/b", "delete /v1 ns=a pods/ name=b rest=");
         check(get(), "/api/v1/namespaces/a/pods/b", "get /v1 ns=a pods/ name=b rest=");
         check(get(), "/api/v1/namespaces/a/pods/b/log", "get /v1 ns=a pods/log name=b rest=");
         check(get(), "/api/v1/namespaces/a", "get /v1 ns=a namespaces/ name=a rest=");

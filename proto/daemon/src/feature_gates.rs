@@ -224,4 +224,36 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all);
     }
+
+    #[test]
+    fn gates_of_release_1_25_have_their_stage() {
+        let stages = [
+            (
+                Stage::Alpha,
+                "APIServerIdentity APIServerTracing CSINodeExpandSecret JobPodFailurePolicy PodDisruptionConditions
+                 NodeOutOfServiceVolumeDetach ReadWriteOncePod RecoverVolumeExpansionFailure",
+            ),
+            (
+                Stage::Beta,
+                "APIListChunking APIPriorityAndFairness APIResponseCompression AnyVolumeDataSource RemainingItemCount
+                 ServerSideFieldValidation OpenAPIV3 OpenAPIEnums LegacyServiceAccountTokenNoAutoGeneration PodSecurity
+                 SeccompDefault CustomResourceValidationExpressions CronJobTimeZone",
+            ),
+            (
+                Stage::Stable,
+                "ServerSideApply DryRun WatchBookmark EfficientWatchResumption WarningHeaders TokenRequest
+                 TokenRequestProjection BoundServiceAccountTokenVolume RootCAConfigMap ServiceAccountIssuerDiscovery
+                 CSIStorageCapacity CSIServiceAccountToken CSIVolumeFSGroupPolicy CSIDriverRegistry CSINodeInfo
+                 CSIInlineVolume CSIMigration ExpandCSIVolumes ExpandPersistentVolumes ExpandInUsePersistentVolumes
+                 GenericEphemeralVolume PersistentLocalVolumes StorageObjectInUseProtection EndpointSlice",
+            ),
+        ];
+        for (stage, names) in stages {
+            for name in names.split_whitespace() {
+                let found = KNOWN.iter().find(|gate| gate.name == name).map(|gate| gate.stage);
+                assert_eq!(found, Some(stage), "{name}");
+            }
+        }
+        assert!(KNOWN.iter().all(|gate| gate.name != "DynamicKubeletConfig"), "it is removed");
+    }
 }

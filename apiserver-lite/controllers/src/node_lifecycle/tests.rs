@@ -210,3 +210,29 @@ fn ready_pods_of_a_silent_node_are_marked_once() {
     assert!(is_newly_assigned(None, &ready));
     assert!(!is_newly_assigned(Some(&marked), &ready), "its kubelet is back before its node");
 }
+
+#[test]
+fn each_pressure_is_a_taint() {
+    let now = Instant::now();
+    let clocks = NodeClocks { steady: now, wall: Time::from_unix(100) };
+    for (condition, taint) in [
+        ("MemoryPressure", "memory-pressure"),
+        ("DiskPressure", "disk-pressure"),
+        ("PIDPressure", "pid-pressure"),
+        ("NetworkUnavailable", "network-unavailable"),
+    ] {
+        let taints = |status: &str| {
+            let mut node = node("True");
+            let (type_, status) = (condition.to_owned(), status.to_owned());
+            node.status.conditions.push(NodeCondition {
+                type_,
+                status,
+                ..NodeCondition::default()
+            });
+            let health = NodeHealth::update(None, &node, None, now);
+            patched(&plan(names(), &node, &health, GRACE, clocks, ClusterHealth::SomeReady))
+        };
+        assert_eq!(taints("True"), [format!("node.kubernetes.io/{taint}:NoSchedule")]);
+        assert!(taints("False").is_empty() && taints("Unknown").is_empty(), "{condition}");
+    }
+}

@@ -162,4 +162,26 @@ mod tests {
         mount_token(&mut pod, "orch-api-access-", "/run/sa", "orch-root-ca.crt");
         assert!(pod.list("volumes").is_empty());
     }
+
+    #[test]
+    fn the_token_volume_has_token_authority_and_namespace() {
+        let volume = token_volume("orch-api-access-x", "orch-root-ca.crt");
+        let projected = volume.map("projected").unwrap();
+        assert_eq!(projected.int("defaultMode"), Some(420));
+        let sources: Vec<&Map> = projected.maps("sources").collect();
+        assert_eq!(sources.len(), 3);
+        let token = sources[0].map("serviceAccountToken").unwrap();
+        assert_eq!((token.int("expirationSeconds"), token.str("path")), (Some(3607), "token"));
+        let authority = sources[1].map("configMap").unwrap();
+        let item = authority.maps("items").next().unwrap();
+        assert_eq!(
+            (authority.str("name"), item.str("key"), item.str("path")),
+            ("orch-root-ca.crt", "ca.crt", "ca.crt")
+        );
+        let item = sources[2].map("downwardAPI").unwrap().maps("items").next().unwrap();
+        assert_eq!(
+            (item.str("path"), item.str_at(&["fieldRef", "fieldPath"])),
+            ("namespace", "metadata.namespace")
+        );
+    }
 }

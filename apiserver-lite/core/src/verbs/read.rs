@@ -270,7 +270,16 @@ fn remaining(
 
 #[cfg(test)]
 mod tests {
+    use apiserver_auth::User;
+    use apiserver_schema::Object;
+    use apiserver_store::{Expect, Write};
+    use proto_api::names::{Names, Profile};
+
     use super::*;
+    use crate::key;
+    use crate::record::Draft;
+    use crate::request::{Accepted, Encoding, Representation, RequestInfo, Verb};
+    use crate::server::Server;
 
     fn options(query: &str) -> Result<ListRevision, u16> {
         ListOptions::parse(&Query::parse(query))
@@ -313,5 +322,59 @@ mod tests {
         assert_eq!(options("resourceVersion=x"), Err(400));
         assert_eq!(options("continue=x"), Err(400));
         assert_eq!(options("limit=-1"), Err(400));
+    }
+
+    /// Writes a few versions of an object; those before the last are compacted.
+    async fn compacted() -> Server {
+        let server = Server::for_tests(Names::new(Profile::Kubernetes));
+        let kind = server.kind("", "configmaps").unwrap();
+        for name in ["a", "b", "c"] {
+            let mut object = Object::new(kind.clone());
+            object.set_meta_str("name", name);
+            object.set_meta_str("namespace", "d");
+            let draft = Draft::new(&server.engine, object);
+            let key = key::object(kind, "d", name);
+            server.store.write(Write::Put { key, expect: Expect::Anything, draft }).await.unwrap();
+        }
+        server.store.compact(server.store.revision());
+        server
+    }
+
+    #[tokio::test]
+    async fn compacted_revisions_are_gone() {
+        let server = compacted().await;
+        let request = RequestInfo {
+            verb: Verb::List,
+            group: String::new(),
+            version: "v1".to_owned(),
+            namespace: "d".to_owned(),
+            resource: "configmaps".to_owned(),
+            subresource: String::new(),
+            name: String::new(),
+            rest: String::new(),
+        };
+        let kind = server.kind("", "configmaps").unwrap().clone();
+        let user = User::default();
+        let accepted =
+            Accepted { encoding: Encoding::Json, representation: Representation::Object };
+        let code = async |text: &str| {
+            let query = Query::parse(text);
+            let call = RequestContext {
+                server: &server,
+                request: &request,
+                kind: kind.clone(),
+                requested_version: kind.clone(),
+                user: &user,
+                query: &query,
+                accepted,
+            };
+            list(&call).await.map(drop).map_err(|error| error.code())
+        };
+        let token = ContinueToken::new(1, "a").encode();
+        assert_eq!(code("resourceVersionMatch=Exact&resourceVersion=1").await, Err(410));
+        assert_eq!(code("limit=1&resourceVersion=1").await, Err(410));
+        assert_eq!(code(&format!("limit=1&continue={token}")).await, Err(410));
+        assert_eq!(code("resourceVersion=1").await, Ok(()), "not older than");
+        assert_eq!(code("limit=1").await, Ok(()));
     }
 }

@@ -412,3 +412,49 @@ async fn an_authorization_webhook_that_does_not_answer_is_an_error() {
     let server = TestServer::with(with(modes(AuthorizationMode::AlwaysAllow))).await;
     assert_eq!(ask(&server, None, "secret", "/api/v1/pods").await.code(), 200);
 }
+
+/// A dry run and the form of a review that names a namespace are decided like the real requests.
+#[tokio::test]
+async fn dry_runs_and_local_reviews_are_decided_as_what_they_stand_for() {
+    let world = Fixture::new();
+    let policy_file = world.dir.path().join("policies");
+    let line = |spec: &str| {
+        format!(
+            r#"{{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{spec}}}"#
+        )
+    };
+    let policies = [
+        line(r#"{"user":"alice","namespace":"default","resource":"configmaps","readonly":true}"#),
+        line(
+            r#"{"user":"alice","namespace":"*","resource":"*","apiGroup":"authorization.k8s.io"}"#,
+        ),
+    ];
+    std::fs::write(&policy_file, policies.join("\n")).unwrap();
+    let server = TestServer::with(Config {
+        authorization: vec![AuthorizationMode::Abac],
+        policy_file: Some(policy_file),
+        ..world.config(Anonymous::Refused)
+    })
+    .await;
+    let headers = [("authorization", "Bearer secret"), ("content-type", "application/json")];
+    let post = async |path: &str, body: Value| {
+        let method = http::Method::POST;
+        server.without_certificate(method, path, &headers, &body.to_string()).await
+    };
+    let maps = "/api/v1/namespaces/default/configmaps";
+    assert_eq!(ask(&server, None, "secret", maps).await.code(), 200);
+    let map = json!({"metadata": {"name": "a"}});
+    for query in ["", "?dryRun=All"] {
+        assert_eq!(post(&format!("{maps}{query}"), map.clone()).await.code(), 403, "{query}");
+    }
+    let reviews = "/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews";
+    let review = |verb: &str, namespace: &str| {
+        let attributes = json!({"verb": verb, "resource": "configmaps", "namespace": namespace});
+        json!({"metadata": {"namespace": namespace}, "spec": {"user": "alice", "resourceAttributes": attributes}})
+    };
+    let allowed = post(reviews, review("list", "default")).await.expect(201);
+    assert_eq!(allowed["status"]["allowed"], true, "{allowed}");
+    let denied = post(reviews, review("create", "default")).await.expect(201);
+    assert_eq!(denied["status"]["allowed"], false, "{denied}");
+    post(reviews, review("list", "other")).await.expect(400);
+}

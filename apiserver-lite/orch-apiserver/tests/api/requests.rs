@@ -216,6 +216,9 @@ async fn pods_are_completed() {
         names.service_account_dir()
     );
     assert_eq!(made["spec"]["tolerations"].as_array().unwrap().len(), 2);
+    for toleration in made["spec"]["tolerations"].as_array().unwrap() {
+        assert_eq!(toleration["tolerationSeconds"], 300, "{toleration}");
+    }
     assert_eq!(made["spec"]["priority"], 0);
     let missing = json!({"metadata": {"name": "q"}, "spec": {"serviceAccountName": "robot", "containers": [{"name": "c", "image": "i"}]}});
     let status = server.post(PODS, missing.to_string()).await.expect(403);
@@ -309,6 +312,9 @@ async fn tokens_are_believed_while_their_objects_exist() {
         answer["status"]["user"]["username"], "system:serviceaccount:default:default",
         "{answer}"
     );
+    let groups =
+        ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"];
+    assert_eq!(answer["status"]["user"]["groups"], json!(groups), "{answer}");
     assert_eq!(answer["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"][0], "p");
     server.delete(&format!("{PODS}/p")).await.expect(200);
     let answer = server.post(reviews, review).await.expect(201);
@@ -414,4 +420,96 @@ async fn a_watch_over_websocket_is_a_message_an_event() {
     }
     server.stop().await;
     while let Some(Ok(_)) = events.next().await {}
+}
+
+#[tokio::test]
+async fn an_account_decides_about_token_and_pull_secrets() {
+    let server = TestServer::start().await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let robot = json!({"metadata": {"name": "robot"}, "imagePullSecrets": [{"name": "registry"}],
+        "automountServiceAccountToken": false});
+    server.post(accounts, robot.to_string()).await.expect(201);
+    let made = async |name: &str, fields: Value| {
+        let mut pod = pod(name);
+        pod["spec"].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        server.post(PODS, pod.to_string()).await.expect(201)["spec"].clone()
+    };
+    let has_token = |spec: &Value| {
+        let volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
+        volumes
+            .iter()
+            .any(|volume| volume["name"].as_str().unwrap().starts_with("kube-api-access-"))
+    };
+    let of_robot = json!({"serviceAccountName": "robot"});
+    let plain = made("a", of_robot.clone()).await;
+    assert_eq!(plain["imagePullSecrets"], json!([{"name": "registry"}]));
+    assert!(!has_token(&plain), "{plain}");
+    let own = json!({"serviceAccountName": "robot", "automountServiceAccountToken": true,
+        "imagePullSecrets": [{"name": "mine"}]});
+    let own = made("b", own).await;
+    assert_eq!(own["imagePullSecrets"], json!([{"name": "mine"}]));
+    assert!(has_token(&own), "the pod decides: {own}");
+    assert!(has_token(&made("c", json!({})).await));
+    let without = made("d", json!({"automountServiceAccountToken": false})).await;
+    assert!(!has_token(&without), "{without}");
+}
+
+#[tokio::test]
+async fn deletions_answer_with_the_object_or_a_status() {
+    let server = TestServer::start().await;
+    let storage = "/apis/storage.k8s.io/v1";
+    let claim =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let volume = json!({"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "v"}});
+    for (list, more, kind) in [
+        (MAPS.to_owned(), json!({}), "Status"),
+        ("/api/v1/namespaces/default/secrets".to_owned(), json!({}), "Status"),
+        (
+            "/api/v1/namespaces/default/persistentvolumeclaims".to_owned(),
+            json!({"spec": claim}),
+            "PersistentVolumeClaim",
+        ),
+        (format!("{storage}/csidrivers"), json!({"spec": {}}), "CSIDriver"),
+        (format!("{storage}/csinodes"), json!({"spec": {"drivers": []}}), "CSINode"),
+        (
+            format!("{storage}/namespaces/default/csistoragecapacities"),
+            json!({"storageClassName": "c"}),
+            "Status",
+        ),
+        (format!("{storage}/volumeattachments"), json!({"spec": volume}), "VolumeAttachment"),
+    ] {
+        let mut object = json!({"metadata": {"name": "x"}});
+        object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post(&list, object.to_string()).await.expect(201);
+        let one = format!("{list}/x");
+        let found = server.get(&one).await.expect(200);
+        server.put(&one, &found).await.expect(200);
+        let label = r#"{"metadata":{"labels":{"a":"b"},"finalizers":null}}"#;
+        server.merge_patch(&one, label).await.expect(200);
+        let listed = server.get(&list).await.expect(200);
+        assert!(listed["kind"].as_str().unwrap().ends_with("List"), "{listed}");
+        assert_eq!(server.delete(&one).await.expect(200)["kind"], kind, "{list}");
+        server.get(&one).await.expect(404);
+        assert_eq!(server.delete(&list).await.expect(200)["kind"], "Status", "{list}");
+    }
+}
+
+#[tokio::test]
+async fn answers_are_indented_on_demand_and_heads_have_no_body() {
+    let server = TestServer::start().await;
+    server.post(MAPS, r#"{"metadata":{"name":"a"},"data":{"k":"v"}}"#).await.expect(201);
+    let one = format!("{MAPS}/a");
+    for path in [one.as_str(), MAPS] {
+        let (plain, pretty) =
+            (server.get(path).await, server.get(&format!("{path}?pretty=true")).await);
+        assert_eq!(plain.json(), pretty.json(), "{path}");
+        let lines =
+            |reply: &crate::support::Reply| String::from_utf8_lossy(&reply.body).lines().count();
+        assert!(lines(&plain) == 1 && lines(&pretty) > 5, "{path}");
+        let head = server.call(Method::HEAD, path, "application/json", "").await;
+        assert_eq!((head.code(), head.body.len()), (200, 0), "{path}");
+        assert_eq!(head.headers["content-type"], "application/json");
+    }
+    let head = server.call(Method::HEAD, &format!("{MAPS}/none"), "application/json", "").await;
+    assert_eq!((head.code(), head.body.len()), (404, 0));
 }

@@ -190,3 +190,54 @@ fn workloads_get_their_strategy_and_their_pods_defaults() {
     assert_eq!(job["metadata"]["labels"], json!({"a": "b"}));
     assert_eq!((&job["spec"]["completions"], &job["spec"]["backoffLimit"]), (&json!(1), &json!(6)));
 }
+
+#[test]
+fn volumes_claims_and_drivers_get_theirs() {
+    let volume = |source: Json| json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": source});
+    let source = json!({"apiGroup": "snapshot.example.com", "kind": "Snapshot", "name": "s"});
+    let claim = |spec: Json| json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": spec});
+    let driver =
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d"}});
+    let engine = engine();
+    for (object, field, expect) in [
+        (volume(json!({})), "persistentVolumeReclaimPolicy", json!("Retain")),
+        (volume(json!({})), "volumeMode", json!("Filesystem")),
+        (volume(json!({"iscsi": {"iqn": "i"}})), "iscsi/iscsiInterface", json!("default")),
+        (volume(json!({"azureDisk": {"diskName": "d"}})), "azureDisk/kind", json!("Shared")),
+        (volume(json!({"azureDisk": {"diskName": "d"}})), "azureDisk/readOnly", json!(false)),
+        (volume(json!({"scaleIO": {"system": "s"}})), "scaleIO/fsType", json!("xfs")),
+        (
+            volume(json!({"scaleIO": {"system": "s"}})),
+            "scaleIO/storageMode",
+            json!("ThinProvisioned"),
+        ),
+        (claim(json!({})), "volumeMode", json!("Filesystem")),
+        (claim(json!({"dataSource": source})), "dataSourceRef", source.clone()),
+        (claim(json!({"dataSourceRef": source})), "dataSource", source.clone()),
+        (driver.clone(), "attachRequired", json!(true)),
+        (driver.clone(), "podInfoOnMount", json!(false)),
+        (driver.clone(), "requiresRepublish", json!(false)),
+        (driver.clone(), "storageCapacity", json!(false)),
+        (driver.clone(), "fsGroupPolicy", json!("ReadWriteOnceWithFSType")),
+        (driver, "volumeLifecycleModes", json!(["Persistent"])),
+    ] {
+        let got = defaulted(&engine, &object);
+        assert_eq!(got.pointer(&format!("/spec/{field}")), Some(&expect), "{object} {field}");
+    }
+}
+
+#[test]
+fn workloads_keep_ten_revisions_and_roll() {
+    let engine = engine();
+    for (kind, strategy) in [
+        ("Deployment", "strategy"),
+        ("StatefulSet", "updateStrategy"),
+        ("DaemonSet", "updateStrategy"),
+    ] {
+        let object =
+            json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "n"}, "spec": {}});
+        let spec = &defaulted(&engine, &object)["spec"];
+        assert_eq!(spec["revisionHistoryLimit"], 10, "{kind}");
+        assert_eq!(spec[strategy]["type"], "RollingUpdate", "{kind}");
+    }
+}

@@ -300,3 +300,25 @@ fn services_and_workloads() {
         ]
     );
 }
+
+#[test]
+fn keys_and_sizes_of_maps_and_secrets() {
+    let object = |kind: &str, field: &str, key: &str, value: &str| {
+        complaints(
+            &json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "n", "namespace": "d"}, field: {key: value}}),
+        )
+    };
+    for (kind, field) in [("ConfigMap", "data"), ("ConfigMap", "binaryData"), ("Secret", "data")] {
+        assert_eq!(object(kind, field, "A-b_c.9", ""), Vec::<String>::new(), "{kind} {field}");
+        for key in ["a b", "a/b", "ä", "", ".."] {
+            let got = object(kind, field, key, "");
+            assert!(got.len() == 1 && got[0].starts_with(field), "{kind} {key}: {got:?}");
+        }
+    }
+    // Four letters are three bytes.
+    let three_mebibytes_in_letters = "AAAA".repeat(1024 * 1024);
+    let most = format!("{}AA==", "AAAA".repeat(1024 * 1024 / 3));
+    assert_eq!(object("Secret", "data", "k", &most), Vec::<String>::new());
+    let got = object("Secret", "data", "k", &three_mebibytes_in_letters);
+    assert!(got.len() == 1 && got[0].contains("Too long: must have at most 1048576"), "{got:?}");
+}

@@ -783,3 +783,44 @@ fn so_many_errors_and_no_more() {
     let ports: Vec<Json> = (0..5000).map(|_| json!({"port": 0})).collect();
     assert_eq!(complaints(&named("v1", "Service", json!({"ports": ports}))).len(), 1000);
 }
+
+#[test]
+fn a_selector_is_required_and_stays() {
+    for kind in ["Deployment", "ReplicaSet", "DaemonSet", "StatefulSet"] {
+        let mut object = workload(kind);
+        if kind != "StatefulSet" {
+            object["spec"].as_object_mut().expect("an object").remove("serviceName");
+        }
+        let mut without = object.clone();
+        without["spec"].as_object_mut().expect("an object").remove("selector");
+        assert_eq!(fault(&without).as_deref(), Some("spec.selector"), "{kind}");
+        let mut other = object.clone();
+        other["spec"]["selector"] = json!({"matchLabels": {"c": "d"}});
+        other["spec"]["template"]["metadata"]["labels"] = json!({"c": "d"});
+        assert_eq!(complaints(&other), Vec::<String>::new(), "{kind}");
+        let changed = update_complaints(&object, &other, Subresource::Main);
+        assert!(changed.len() == 1 && changed[0].ends_with("field is immutable"), "{changed:?}");
+    }
+}
+
+#[test]
+fn drivers_are_asked_for_each_audience_and_listed_once() {
+    let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d"}, "spec": {}});
+    check(
+        &driver,
+        "/spec/tokenRequests",
+        &[json!([{"audience": ""}, {"audience": "a"}, {"audience": "b"}])],
+        &[
+            json!([{"audience": "a"}, {"audience": "a"}]),
+            json!([{"audience": ""}, {"audience": ""}]),
+        ],
+    );
+    let node = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n"}, "spec": {}});
+    let of = |name: &str, count: i64| json!({"name": name, "nodeID": "n", "topologyKeys": [], "allocatable": {"count": count}});
+    check(
+        &node,
+        "/spec/drivers",
+        &[json!([]), json!([of("a", 0), of("b", 16)]), json!([{"name": "a", "nodeID": "n"}])],
+        &[json!([of("a", 1), of("a", 1)]), json!([of("", 1)]), json!([of("a", -1)])],
+    );
+}

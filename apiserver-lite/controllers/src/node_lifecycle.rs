@@ -262,8 +262,6 @@ fn update_taints(
         (key("pid-pressure"), no_schedule, is_true("PIDPressure")),
         (key("network-unavailable"), no_schedule, is_true("NetworkUnavailable")),
         (key("unschedulable"), no_schedule, node.spec.unschedulable),
-        // No cloud provider initializes these nodes.
-        (names.sub_label("node.cloudprovider", "uninitialized"), no_schedule, false),
     ];
     let mut taints = node.spec.taints.clone();
     for (key, effect, wanted) in rules {

@@ -16,6 +16,7 @@ mod classes;
 mod cluster;
 mod config;
 mod cron;
+mod csi;
 mod metadata;
 pub mod names;
 mod network;
@@ -332,6 +333,8 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("storage", "StorageClass") => classes::check_storage(object, errors),
         ("storage", "CSIDriver") => classes::check_driver(object, errors),
         ("storage", "CSINode") => classes::check_driver_node(object, errors),
+        ("storage", "CSIStorageCapacity") => csi::check_capacity(object, errors),
+        ("storage", "VolumeAttachment") => csi::check_attachment(object, errors),
         ("node", "RuntimeClass") => classes::check_runtime(object, errors),
         _ => {}
     }
@@ -362,6 +365,9 @@ fn check_kind_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
             rbac::check_binding_update(old, new, errors);
         }
         ("storage", "StorageClass") => classes::check_storage_update(old, new, errors),
+        ("storage", "CSIDriver") => csi::check_driver_update(old, new, errors),
+        ("storage", "CSIStorageCapacity") => csi::check_capacity_update(old, new, errors),
+        ("storage", "VolumeAttachment") => csi::check_attachment_update(old, new, errors),
         ("node", "RuntimeClass") => classes::check_runtime_update(old, new, errors),
         _ => {}
     }

@@ -164,8 +164,10 @@ fn taints_follow_conditions() {
         node.spec.taints.push(Taint { key, effect, ..Taint::default() });
     };
     add(&mut back, unreachable);
-    add(&mut back, "node.cloudprovider.kubernetes.io/uninitialized");
-    assert_eq!(taints(&back), ["untainted"]);
+    // The cloud's controller removes its taint.
+    let cloud = "node.cloudprovider.kubernetes.io/uninitialized";
+    add(&mut back, cloud);
+    assert_eq!(taints(&back), [format!("{cloud}:NoSchedule")]);
     let mut cordoned = node("True");
     cordoned.spec.unschedulable = true;
     add(&mut cordoned, "user");

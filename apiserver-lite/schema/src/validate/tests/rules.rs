@@ -450,6 +450,62 @@ fn quotas() {
 }
 
 #[test]
+fn objects_of_csi_drivers_keep_what_others_rely_on() {
+    let object = |kind: &str, fields: Json| {
+        let mut object =
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": kind, "metadata": {"name": "n"}});
+        object.as_object_mut().expect("an object").extend(fields.as_object().expect("one").clone());
+        object
+    };
+    let driver = |spec: Json| object("CSIDriver", json!({"spec": spec}));
+    let capacity = |class: &str, zone: &str| {
+        let topology = json!({"matchLabels": {"zone": zone}});
+        let metadata = json!({"name": "n", "namespace": "d"});
+        object(
+            "CSIStorageCapacity",
+            json!({"metadata": metadata, "storageClassName": class, "nodeTopology": topology}),
+        )
+    };
+    let attachment = |node: &str, source: Json| {
+        object(
+            "VolumeAttachment",
+            json!({"spec": {"attacher": "a", "nodeName": node, "source": source}}),
+        )
+    };
+    let volume = || json!({"persistentVolumeName": "v"});
+    for (bad, field) in [
+        (capacity("", "a"), "storageClassName"),
+        (attachment("", volume()), "spec.nodeName"),
+        (attachment("n", json!({})), "spec.source"),
+        (attachment("n", json!({"persistentVolumeName": ""})), "spec.source.persistentVolumeName"),
+    ] {
+        assert_eq!(fault(&bad).as_deref(), Some(field), "{bad}");
+    }
+    let was = driver(json!({"attachRequired": true, "storageCapacity": false}));
+    for (old, new, field) in [
+        (
+            was.clone(),
+            driver(json!({"attachRequired": false, "storageCapacity": false})),
+            "spec.attachRequired",
+        ),
+        (was.clone(), driver(json!({"attachRequired": true, "storageCapacity": true})), ""),
+        (
+            was.clone(),
+            driver(json!({"attachRequired": true, "fsGroupPolicy": "None"})),
+            "spec.fsGroupPolicy",
+        ),
+        (capacity("a", "a"), capacity("b", "a"), "storageClassName"),
+        (capacity("a", "a"), capacity("a", "b"), "nodeTopology"),
+        (capacity("a", "a"), capacity("a", "a"), ""),
+        (attachment("n", volume()), attachment("m", volume()), "spec"),
+    ] {
+        let found = update_complaints(&old, &new, Subresource::Main);
+        let fields: Vec<&str> = found.iter().filter_map(|text| text.split(": ").next()).collect();
+        assert_eq!(fields.join(" "), field, "{new}");
+    }
+}
+
+#[test]
 fn schedules() {
     let cron = |schedule: &str| {
         named(

@@ -89,6 +89,8 @@ mod reset;
 mod scale;
 mod set;
 mod structure;
+#[cfg(test)]
+mod testing;
 mod times;
 mod tree;
 mod updater;

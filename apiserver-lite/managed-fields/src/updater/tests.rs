@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::Path;
 
-use apiserver_schema::value::{parse_json, write_json};
 use apiserver_schema::{Map, Value};
 
 use super::{Merged, UpdateError, Updater};
@@ -12,23 +11,10 @@ use crate::element::FieldPath;
 use crate::entries::{ManagedFields, Operation, Owner};
 use crate::set::FieldSet;
 use crate::structure::Structure;
+use crate::testing::{fields, json, structure, text};
 use crate::versions::{ResetFields, SingleVersion};
 
 const VERSION: &str = "v1";
-
-fn json(text: &str) -> Value {
-    parse_json(text.as_bytes(), &mut Vec::new()).expect("JSON")
-}
-
-fn text(value: &Value) -> String {
-    let mut out = Vec::new();
-    write_json(&mut out, value);
-    String::from_utf8(out).expect("UTF-8")
-}
-
-fn fields(set: &FieldSet) -> String {
-    String::from_utf8(set.to_json()).expect("UTF-8")
-}
 
 /// A history: the object, its owners, and what differs from the recording.
 struct History {
@@ -142,9 +128,7 @@ impl History {
 #[test]
 fn histories_are_those_of_kubernetes_library() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/merges");
-    let schema = json(&fs::read_to_string(directory.join("schema.json")).expect("a schema"));
-    let structure = Structure::from_openapi(schema.as_map().expect("a map"), false);
-    let structure = structure.expect("a structure");
+    let structure = structure();
     let histories = fs::read_to_string(directory.join("histories.jsonl")).expect("histories");
     let mut wrong = Vec::new();
     let mut steps = 0;

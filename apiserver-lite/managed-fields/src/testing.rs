@@ -29,10 +29,15 @@ pub(crate) fn set(text: &str) -> FieldSet {
     FieldSet::from_json(text.as_bytes()).expect("fieldsV1")
 }
 
-/// The structure of `testdata/merges/schema.json`.
-pub(crate) fn structure() -> Structure {
+/// `testdata/merges/schema.json`.
+pub(crate) fn schema() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/merges/schema.json");
-    let schema = json(&fs::read_to_string(path).expect("a schema"));
+    json(&fs::read_to_string(path).expect("a schema"))
+}
+
+/// The structure of [`schema`].
+pub(crate) fn structure() -> Structure {
+    let schema = schema();
     Structure::from_openapi(schema.as_map().expect("a map"), false).expect("a structure")
 }
 

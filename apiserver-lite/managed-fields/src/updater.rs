@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apiserver_schema::Value;
+use apiserver_schema::{Map, Value};
 use proto_api::Time;
 
 use crate::conflict::Conflicts;
@@ -143,7 +143,14 @@ impl Updater<'_> {
         if from == to {
             return Ok(Cow::Borrowed(tree));
         }
-        let converted = self.versions.convert(tree, from, to);
+        let converted = match tree {
+            // All was removed: what converts gets an object all the same.
+            Value::Null => {
+                let empty = Value::Map(Map::new());
+                self.versions.convert(&empty, from, to).map(|tree| Cow::Owned(tree.into_owned()))
+            }
+            tree => self.versions.convert(tree, from, to),
+        };
         converted.map_err(|why| UpdateError::Convert {
             from: from.to_owned(),
             to: to.to_owned(),

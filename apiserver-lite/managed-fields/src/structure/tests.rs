@@ -13,93 +13,94 @@ fn fields(structure: &Structure, tree: &str) -> String {
     String::from_utf8(structure.fields_of(&json(tree)).to_json()).expect("UTF-8")
 }
 
+/// Group, kind, tree and its fields. Markers decide and, without them, strategies of patches.
+const BUILT_IN: &[(&str, &str, &str, &str)] = &[
+    (
+        "",
+        "Pod",
+        r#"{"spec":{"containers":[{"name":"c","ports":[{"containerPort":80}],"command":["a"]}]}}"#,
+        r#"{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:command":{},"f:name":{},"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{}}}}}}}"#,
+    ),
+    (
+        "",
+        "Pod",
+        r#"{"spec":{"containers":[{"name":"c","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}],"volumeMounts":[{"mountPath":"/a","name":"v"}]}]}}"#,
+        r#"{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:env":{"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:valueFrom":{"f:secretKeyRef":{}}}},"f:name":{},"f:volumeMounts":{"k:{\"mountPath\":\"/a\"}":{".":{},"f:mountPath":{},"f:name":{}}}}}}}"#,
+    ),
+    (
+        "",
+        "Pod",
+        r#"{"metadata":{"finalizers":["a/b"],"ownerReferences":[{"uid":"u","name":"n"}],"labels":{"a":"b"},"annotations":{}}}"#,
+        r#"{"f:metadata":{"f:annotations":{},"f:finalizers":{"v:\"a/b\"":{}},"f:labels":{"f:a":{}},"f:ownerReferences":{"k:{\"uid\":\"u\"}":{}}}}"#,
+    ),
+    (
+        "",
+        "Pod",
+        r#"{"status":{"conditions":[{"type":"Ready","status":"True"}],"podIPs":[{"ip":"1"}],"containerStatuses":[{"name":"c"}]}}"#,
+        r#"{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:status":{},"f:type":{}}},"f:containerStatuses":{},"f:podIPs":{"k:{\"ip\":\"1\"}":{".":{},"f:ip":{}}}}}"#,
+    ),
+    (
+        "",
+        "Pod",
+        r#"{"spec":{"tolerations":[{"key":"a"}],"nodeSelector":{"a":"b"},"imagePullSecrets":[{"name":"s"}],"volumes":[{"name":"v","emptyDir":{}}],"securityContext":{}}}"#,
+        r#"{"f:spec":{"f:imagePullSecrets":{"k:{\"name\":\"s\"}":{}},"f:nodeSelector":{},"f:securityContext":{},"f:tolerations":{},"f:volumes":{"k:{\"name\":\"v\"}":{".":{},"f:emptyDir":{},"f:name":{}}}}}"#,
+    ),
+    (
+        "",
+        "Service",
+        r#"{"spec":{"ports":[{"port":80}],"selector":{"a":"b"},"clusterIPs":["1"],"externalIPs":["2"]}}"#,
+        r#"{"f:spec":{"f:clusterIPs":{},"f:externalIPs":{},"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}},"f:selector":{}}}"#,
+    ),
+    (
+        "",
+        "ConfigMap",
+        r#"{"data":{"a":"1"},"binaryData":{},"immutable":true}"#,
+        r#"{"f:binaryData":{},"f:data":{"f:a":{}},"f:immutable":{}}"#,
+    ),
+    (
+        "",
+        "PersistentVolume",
+        r#"{"spec":{"claimRef":{"name":"c"},"capacity":{"storage":"1Gi"}}}"#,
+        r#"{"f:spec":{"f:capacity":{"f:storage":{}},"f:claimRef":{"f:name":{}}}}"#,
+    ),
+    (
+        "",
+        "ServiceAccount",
+        r#"{"secrets":[{"name":"s"}],"imagePullSecrets":[{"name":"p"}]}"#,
+        r#"{"f:imagePullSecrets":{},"f:secrets":{"k:{\"name\":\"s\"}":{}}}"#,
+    ),
+    (
+        "apps",
+        "Deployment",
+        r#"{"spec":{"selector":{"matchLabels":{"a":"b"}},"replicas":null,"strategy":{"rollingUpdate":{"maxSurge":"25%"}}}}"#,
+        r#"{"f:spec":{"f:replicas":{},"f:selector":{},"f:strategy":{"f:rollingUpdate":{"f:maxSurge":{}}}}}"#,
+    ),
+    (
+        "apps",
+        "ControllerRevision",
+        r#"{"data":{"a":{"b":1}},"revision":1}"#,
+        r#"{"f:data":{},"f:revision":{}}"#,
+    ),
+    (
+        "rbac.authorization",
+        "RoleBinding",
+        r#"{"roleRef":{"name":"r"},"subjects":[{"name":"u"}]}"#,
+        r#"{"f:roleRef":{},"f:subjects":{}}"#,
+    ),
+    (
+        "apiextensions",
+        "CustomResourceDefinition",
+        r#"{"spec":{"versions":[{"name":"v1"}]},"status":{"conditions":[{"type":"a"}]}}"#,
+        r#"{"f:spec":{"f:versions":{}},"f:status":{"f:conditions":{"k:{\"type\":\"a\"}":{".":{},"f:type":{}}}}}"#,
+    ),
+];
+
 #[test]
 fn lists_and_maps_of_built_in_kinds() {
     let built_in = BuiltIn::new();
-    // Kind, tree, fields. Markers and, without them, strategies of patches decide.
-    let rows = [
-        (
-            "",
-            "Pod",
-            r#"{"spec":{"containers":[{"name":"c","ports":[{"containerPort":80}],"command":["a"]}]}}"#,
-            r#"{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:command":{},"f:name":{},"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{}}}}}}}"#,
-        ),
-        (
-            "",
-            "Pod",
-            r#"{"spec":{"containers":[{"name":"c","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}],"volumeMounts":[{"mountPath":"/a","name":"v"}]}]}}"#,
-            r#"{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:env":{"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:valueFrom":{"f:secretKeyRef":{}}}},"f:name":{},"f:volumeMounts":{"k:{\"mountPath\":\"/a\"}":{".":{},"f:mountPath":{},"f:name":{}}}}}}}"#,
-        ),
-        (
-            "",
-            "Pod",
-            r#"{"metadata":{"finalizers":["a/b"],"ownerReferences":[{"uid":"u","name":"n"}],"labels":{"a":"b"},"annotations":{}}}"#,
-            r#"{"f:metadata":{"f:annotations":{},"f:finalizers":{"v:\"a/b\"":{}},"f:labels":{"f:a":{}},"f:ownerReferences":{"k:{\"uid\":\"u\"}":{}}}}"#,
-        ),
-        (
-            "",
-            "Pod",
-            r#"{"status":{"conditions":[{"type":"Ready","status":"True"}],"podIPs":[{"ip":"1"}],"containerStatuses":[{"name":"c"}]}}"#,
-            r#"{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:status":{},"f:type":{}}},"f:containerStatuses":{},"f:podIPs":{"k:{\"ip\":\"1\"}":{".":{},"f:ip":{}}}}}"#,
-        ),
-        (
-            "",
-            "Pod",
-            r#"{"spec":{"tolerations":[{"key":"a"}],"nodeSelector":{"a":"b"},"imagePullSecrets":[{"name":"s"}],"volumes":[{"name":"v","emptyDir":{}}],"securityContext":{}}}"#,
-            r#"{"f:spec":{"f:imagePullSecrets":{"k:{\"name\":\"s\"}":{}},"f:nodeSelector":{},"f:securityContext":{},"f:tolerations":{},"f:volumes":{"k:{\"name\":\"v\"}":{".":{},"f:emptyDir":{},"f:name":{}}}}}"#,
-        ),
-        (
-            "",
-            "Service",
-            r#"{"spec":{"ports":[{"port":80}],"selector":{"a":"b"},"clusterIPs":["1"],"externalIPs":["2"]}}"#,
-            r#"{"f:spec":{"f:clusterIPs":{},"f:externalIPs":{},"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}},"f:selector":{}}}"#,
-        ),
-        (
-            "",
-            "ConfigMap",
-            r#"{"data":{"a":"1"},"binaryData":{},"immutable":true}"#,
-            r#"{"f:binaryData":{},"f:data":{"f:a":{}},"f:immutable":{}}"#,
-        ),
-        (
-            "",
-            "PersistentVolume",
-            r#"{"spec":{"claimRef":{"name":"c"},"capacity":{"storage":"1Gi"}}}"#,
-            r#"{"f:spec":{"f:capacity":{"f:storage":{}},"f:claimRef":{"f:name":{}}}}"#,
-        ),
-        (
-            "",
-            "ServiceAccount",
-            r#"{"secrets":[{"name":"s"}],"imagePullSecrets":[{"name":"p"}]}"#,
-            r#"{"f:imagePullSecrets":{},"f:secrets":{"k:{\"name\":\"s\"}":{}}}"#,
-        ),
-        (
-            "apps",
-            "Deployment",
-            r#"{"spec":{"selector":{"matchLabels":{"a":"b"}},"replicas":null,"strategy":{"rollingUpdate":{"maxSurge":"25%"}}}}"#,
-            r#"{"f:spec":{"f:replicas":{},"f:selector":{},"f:strategy":{"f:rollingUpdate":{"f:maxSurge":{}}}}}"#,
-        ),
-        (
-            "apps",
-            "ControllerRevision",
-            r#"{"data":{"a":{"b":1}},"revision":1}"#,
-            r#"{"f:data":{},"f:revision":{}}"#,
-        ),
-        (
-            "rbac.authorization",
-            "RoleBinding",
-            r#"{"roleRef":{"name":"r"},"subjects":[{"name":"u"}]}"#,
-            r#"{"f:roleRef":{},"f:subjects":{}}"#,
-        ),
-        (
-            "apiextensions",
-            "CustomResourceDefinition",
-            r#"{"spec":{"versions":[{"name":"v1"}]},"status":{"conditions":[{"type":"a"}]}}"#,
-            r#"{"f:spec":{"f:versions":{}},"f:status":{"f:conditions":{"k:{\"type\":\"a\"}":{".":{},"f:type":{}}}}}"#,
-        ),
-    ];
-    for (group, kind, tree, want) in rows {
+    for (group, kind, tree, want) in BUILT_IN {
         let structure = built_in.find(group, "v1", kind).expect(kind);
-        assert_eq!(fields(&structure, tree), want, "{kind} {tree}");
+        assert_eq!(fields(&structure, tree), *want, "{kind} {tree}");
     }
     assert!(built_in.find("apps", "v1", "Pod").is_none());
 }

@@ -303,3 +303,34 @@ fn what_is_applied_must_be_of_the_version_and_the_kind() {
     let want = "failed to create typed patch object (n/x; /v1, Kind=ConfigMap): .spec: field not declared in schema";
     assert_eq!(error(config), want);
 }
+
+#[test]
+fn entries_of_other_versions_and_older_schemas_are_brought_up_to_date() {
+    let entry = |manager: &str, version: &str, fields: &str| {
+        format!(
+            r#"{{"manager":"{manager}","operation":"Update","apiVersion":"{version}","fieldsType":"FieldsV1","fieldsV1":{fields}}}"#
+        )
+    };
+    let entries = [
+        entry("gone", "v1beta1", r#"{"f:spec":{"f:type":{}}}"#),
+        // The selector of a Service was split by key once.
+        entry("old", "v1", r#"{"f:spec":{"f:selector":{".":{},"f:a":{}}}}"#),
+    ];
+    let service = || {
+        let mut object = Stored::new("v1", "Service");
+        let tree = r#"{"metadata":{"name":"x"},"spec":{"type":"ClusterIP","selector":{"a":"b"}}}"#;
+        object.store(json(tree), Some(json(&format!("[{}]", entries.join(",")))));
+        object
+    };
+    let mut updated = service();
+    updated.merge("u", r#"{"metadata":{"labels":{"l":"1"}}}"#);
+    let old = r#"old Update - {"f:spec":{"f:selector":{}}}"#;
+    let labels = r#"u Update 1 {"f:metadata":{"f:labels":{".":{},"f:l":{}}}}"#;
+    assert_eq!(updated.owners(), [old, labels]);
+    let mut applied = service();
+    applied.apply("a", r#"{"spec":{"type":"NodePort"}}"#, false).expect("no conflict");
+    assert_eq!(applied.owners(), [r#"a Apply 1 {"f:spec":{"f:type":{}}}"#, old]);
+    let error = service().apply("a", r#"{"spec":{"selector":{"a":"c"}}}"#, false);
+    let want = r#"Apply failed with 1 conflict: conflict with "old" using v1: .spec.selector"#;
+    assert_eq!(error, Err(want.to_owned()));
+}

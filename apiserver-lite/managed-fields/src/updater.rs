@@ -169,18 +169,17 @@ impl Updater<'_> {
     ) -> Result<(ManagedFields, Comparison), UpdateError> {
         let mut by_version = BTreeMap::new();
         let own = self.compare(live, new, self.api_version)?;
-        by_version.insert(self.api_version.to_owned(), own);
+        by_version.insert(self.api_version.to_owned(), (own.written(), own));
         for owned in managed.owners.values() {
             if !by_version.contains_key(&owned.api_version) {
                 let compared = self.compare(live, new, &owned.api_version)?;
-                by_version.insert(owned.api_version.clone(), compared);
+                by_version.insert(owned.api_version.clone(), (compared.written(), compared));
             }
         }
         let mut conflicts = Vec::new();
         for (owner, owned) in managed.owners.iter_mut().filter(|(owner, _)| *owner != writer) {
-            let Some(compare) = by_version.get(&owned.api_version) else { continue };
-            let changed = compare.modified.union(&compare.added);
-            let taken = owned.fields.intersection(&changed);
+            let Some((written, compare)) = by_version.get(&owned.api_version) else { continue };
+            let taken = owned.fields.intersection(written);
             if !taken.is_empty() {
                 owned.fields = owned.fields.difference(&taken);
                 conflicts.push((owner.clone(), taken));
@@ -191,7 +190,8 @@ impl Updater<'_> {
             return Err(Conflicts::new(conflicts).into());
         }
         managed.drop_empty();
-        Ok((managed, by_version.remove(self.api_version).unwrap_or_default()))
+        let own = by_version.remove(self.api_version).map(|(_, compare)| compare);
+        Ok((managed, own.unwrap_or_default()))
     }
 
     /// What the write changes outside of reset fields, as objects of `api_version` show it.

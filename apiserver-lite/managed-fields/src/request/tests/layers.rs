@@ -136,6 +136,13 @@ fn fields_that_endpoints_reset() {
             "certificates",
             "CertificateSigningRequest",
             true,
+            "status",
+            r#"{"f:spec":{},"f:status":{"f:conditions":{}}}"#,
+        ),
+        (
+            "certificates",
+            "CertificateSigningRequest",
+            true,
             "approval",
             r#"{"f:spec":{},"f:status":{"f:certificate":{}}}"#,
         ),

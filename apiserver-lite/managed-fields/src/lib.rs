@@ -77,6 +77,9 @@
 //!   key are known by their place.
 //! - **A reset** (`managedFields: [{}]`) with other changes in the same request: the changes are owned by the requester. An empty list does not
 //!   reset.
+//! - **Times**: as in 1.25, an applier that becomes an owner without changing the object has no time until it changes something.
+//! - **Order**: `fieldsV1` has the order of its elements for all kinds; of custom resources kube-apiserver sorts them as text.
+//! - **Conflicts** are listed by owner, and each field once; the library of 1.25 may name one field twice instead of two.
 //! - **Bounds**: paths of [`MAX_DEPTH`] steps, [`MAX_PATHS`] paths and [`MAX_ENTRIES`] entries an object, names of [`MAX_NAME`] bytes. Work is in
 //!   proportion to the trees and sets, times the logarithm of sorting keys; lists are matched by an index of their items.
 
@@ -89,6 +92,8 @@ mod reset;
 mod scale;
 mod set;
 mod structure;
+#[cfg(test)]
+mod testing;
 mod times;
 mod tree;
 mod updater;

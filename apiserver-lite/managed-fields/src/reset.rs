@@ -36,6 +36,9 @@ pub fn reset_fields(
                     paths.push(&["metadata", "ownerReferences"]);
                 }
                 ("apps", "Deployment") => paths.push(&["metadata", "labels"]),
+                ("certificates", "CertificateSigningRequest") => {
+                    paths.push(&["status", "conditions"]);
+                }
                 of if STATUS_WITHOUT_METADATA.contains(&of) => paths.push(&["metadata"]),
                 _ => {}
             }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use apiserver_schema::Value;
+use apiserver_schema::{Map, Value};
 use proto_api::Time;
 
 use crate::conflict::Conflicts;
@@ -143,7 +143,14 @@ impl Updater<'_> {
         if from == to {
             return Ok(Cow::Borrowed(tree));
         }
-        let converted = self.versions.convert(tree, from, to);
+        let converted = match tree {
+            // All was removed: what converts gets an object all the same.
+            Value::Null => {
+                let empty = Value::Map(Map::new());
+                self.versions.convert(&empty, from, to).map(|tree| Cow::Owned(tree.into_owned()))
+            }
+            tree => self.versions.convert(tree, from, to),
+        };
         converted.map_err(|why| UpdateError::Convert {
             from: from.to_owned(),
             to: to.to_owned(),
@@ -162,18 +169,17 @@ impl Updater<'_> {
     ) -> Result<(ManagedFields, Comparison), UpdateError> {
         let mut by_version = BTreeMap::new();
         let own = self.compare(live, new, self.api_version)?;
-        by_version.insert(self.api_version.to_owned(), own);
+        by_version.insert(self.api_version.to_owned(), (own.written(), own));
         for owned in managed.owners.values() {
             if !by_version.contains_key(&owned.api_version) {
                 let compared = self.compare(live, new, &owned.api_version)?;
-                by_version.insert(owned.api_version.clone(), compared);
+                by_version.insert(owned.api_version.clone(), (compared.written(), compared));
             }
         }
         let mut conflicts = Vec::new();
         for (owner, owned) in managed.owners.iter_mut().filter(|(owner, _)| *owner != writer) {
-            let Some(compare) = by_version.get(&owned.api_version) else { continue };
-            let changed = compare.modified.union(&compare.added);
-            let taken = owned.fields.intersection(&changed);
+            let Some((written, compare)) = by_version.get(&owned.api_version) else { continue };
+            let taken = owned.fields.intersection(written);
             if !taken.is_empty() {
                 owned.fields = owned.fields.difference(&taken);
                 conflicts.push((owner.clone(), taken));
@@ -184,7 +190,8 @@ impl Updater<'_> {
             return Err(Conflicts::new(conflicts).into());
         }
         managed.drop_empty();
-        Ok((managed, by_version.remove(self.api_version).unwrap_or_default()))
+        let own = by_version.remove(self.api_version).map(|(_, compare)| compare);
+        Ok((managed, own.unwrap_or_default()))
     }
 
     /// What the write changes outside of reset fields, as objects of `api_version` show it.

@@ -22,8 +22,8 @@
 //! - lists and watch events are concatenated from encoded objects: [`list`].
 //! - selectors: [`fields::supported`], [`fields::value_of`] and [`Object::labels`] need no typed object.
 //!
-//! No clock, randomness or storage: names, times and versions are arguments. Who owns which fields is `apiserver-managed-fields`'. [`openapi`]
-//! makes the OpenAPI documents.
+//! No clock, randomness or storage: names, times and versions are arguments. Server-side apply is the crate `managed-fields`, over the trees of
+//! [`Engine::parse_document`], [`Engine::written_document`] and [`Engine::object_of`]. [`openapi`] makes the OpenAPI documents.
 
 pub mod actors;
 pub mod conform;

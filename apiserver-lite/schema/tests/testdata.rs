@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use apiserver_schema::{Engine, Format, Strictness};
+use apiserver_schema::value::parse_json;
+use apiserver_schema::{Engine, Format, Object, Strictness};
 use proto_api::names::{Names, Profile};
 
 fn directory() -> PathBuf {
@@ -57,6 +58,10 @@ fn check(engine: &Engine, stem: &str) -> Vec<String> {
     }
     for object in &objects {
         let text = String::from_utf8(engine.encode_json(object)).expect("UTF-8");
+        let written = engine.written_document(object);
+        if parse_json(text.as_bytes(), &mut Vec::new()).ok() != Some(written) {
+            wrong.push("the written document is not that of the JSON".into());
+        }
         if text != compact(&json) {
             wrong.push(format!("JSON differs\n got {text}\nwant {}", compact(&json)));
         }
@@ -83,4 +88,14 @@ fn every_file_round_trips_in_every_format() {
     }
     assert_eq!(stems.len(), 44, "44 kinds, 132 files");
     assert_eq!(failed, 0, "kinds that do not round-trip");
+}
+
+#[test]
+fn objects_with_nothing_set_are_written_as_in_json() {
+    let engine = Engine::new(Names::new(Profile::Kubernetes));
+    for kind in engine.kinds() {
+        let object = Object::new(std::sync::Arc::clone(kind));
+        let json = parse_json(&engine.encode_json(&object), &mut Vec::new()).expect("own JSON");
+        assert_eq!(engine.written_document(&object), json, "{kind:?}");
+    }
 }

@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
-use apiserver_schema::value::{parse_json, write_json};
-use apiserver_schema::{Engine, Format, Kind, Object, Strictness, Value};
+use apiserver_schema::{Engine, Format, Kind, Object, PatchType, Strictness, Value};
 use proto_api::Time;
 use proto_api::names::{Names, Profile};
 
 use super::Request;
+use crate::entries::ManagedFields;
 use crate::structure::BuiltIn;
+use crate::testing::json;
 use crate::versions::{ResetFields, SingleVersion};
 
 mod custom;
+mod layers;
+mod ownership;
+mod properties;
 mod recorded;
 
 /// A kind with all that requests need.
@@ -49,9 +53,9 @@ impl Server {
     }
 
     fn decode(&self, value: &Value) -> Object {
-        let mut text = Vec::new();
-        write_json(&mut text, value);
-        let decoded = self.engine.decode(&self.kind, Format::Json, &text, Strictness::Ignore);
+        let text = text(Some(value));
+        let decoded =
+            self.engine.decode(&self.kind, Format::Json, text.as_bytes(), Strictness::Ignore);
         decoded.expect("an object").object
     }
 
@@ -60,12 +64,92 @@ impl Server {
     }
 }
 
-fn json(text: &str) -> Value {
-    parse_json(text.as_bytes(), &mut Vec::new()).expect("JSON")
+fn text(value: Option<&Value>) -> String {
+    crate::testing::text(value.unwrap_or(&Value::Null))
 }
 
-fn text(value: Option<&Value>) -> String {
-    let mut out = Vec::new();
-    write_json(&mut out, value.unwrap_or(&Value::Null));
-    String::from_utf8(out).expect("UTF-8")
+/// One object on a server: writes and what they leave.
+struct Stored {
+    server: Server,
+    /// The stored object as clients read it, with its entries; `None` before it is created.
+    tree: Option<Value>,
+    /// The subresource of the next writes.
+    subresource: &'static str,
+    seconds: i64,
+}
+
+impl Stored {
+    fn new(api_version: &str, kind: &str) -> Stored {
+        Stored::resetting(api_version, kind, ResetFields::new())
+    }
+
+    fn resetting(api_version: &str, kind: &str, reset: ResetFields) -> Stored {
+        let server = Server::new(api_version, kind, &BuiltIn::new(), reset);
+        Stored { server, tree: None, subresource: "", seconds: 0 }
+    }
+
+    fn live(&self) -> Value {
+        self.tree.clone().unwrap_or_else(|| self.server.empty.clone())
+    }
+
+    /// Stores a tree with entries, and with a uid as the server gives one.
+    fn store(&mut self, tree: Value, managed_fields: Option<Value>) {
+        let mut object = self.server.decode(&tree);
+        object.set_meta_str("uid", "u");
+        crate::times::set_managed_fields(&mut object, managed_fields);
+        self.tree = Some(self.server.written(&object));
+    }
+
+    /// Applies a configuration, in short: fields besides apiVersion, kind and name.
+    fn apply(&mut self, manager: &str, config: &str, force: bool) -> Result<bool, String> {
+        self.seconds += 1;
+        let mut config = json(config);
+        let map = config.as_map_mut().expect("a map");
+        map.insert("apiVersion", self.server.versions.api_version.as_str());
+        map.insert("kind", self.server.kind.kind);
+        map.map_or_insert("metadata").insert("name", "x");
+        let live = self.live();
+        let now = Time::from_unix(self.seconds);
+        let request = self.server.request(manager, self.subresource, now);
+        let applied = request.apply(live, config, force).map_err(|error| error.to_string())?;
+        let changed = applied.changed;
+        self.store(applied.tree, applied.managed_fields);
+        Ok(changed)
+    }
+
+    /// Changes the object by a merge patch.
+    fn merge(&mut self, manager: &str, patch: &str) {
+        self.seconds += 1;
+        let live = self.live();
+        let before = self.server.decode(&live);
+        let engine = &self.server.engine;
+        let patched = engine.patch(&before, PatchType::Merge, patch.as_bytes(), Strictness::Ignore);
+        let new = self.server.written(&patched.expect("a patch").expect("an object").object);
+        let now = Time::from_unix(self.seconds);
+        let request = self.server.request(manager, self.subresource, now);
+        let entries = request.update(live, new.clone()).expect("owners");
+        self.store(new, entries);
+    }
+
+    /// The owners, each as `manager operation second fields`; `/subresource` follows the manager.
+    fn owners(&self) -> Vec<String> {
+        let tree = self.tree.as_ref().and_then(Value::as_map).expect("an object");
+        let managed = ManagedFields::decode(tree.at(&["metadata", "managedFields"]));
+        let managed = managed.expect("entries");
+        let owners = managed.iter().map(|(owner, owned)| {
+            let subresource = match owner.subresource.as_str() {
+                "" => String::new(),
+                name => format!("/{name}"),
+            };
+            let fields = crate::testing::fields(&owned.fields);
+            let second = owned.time.unix().map_or("-".to_owned(), |second| second.to_string());
+            format!("{}{subresource} {} {second} {fields}", owner.manager, owner.operation.text())
+        });
+        owners.collect()
+    }
+
+    /// A part of the object.
+    fn at(&self, path: &[&str]) -> String {
+        text(self.tree.as_ref().and_then(Value::as_map).and_then(|map| map.at(path)))
+    }
 }

@@ -149,7 +149,7 @@ impl Compiler {
 
     fn is_granular(&self, message: &Message, field: &Field) -> bool {
         let fits = |name: &&str| name.split_once('.') == Some((message.name, field.json));
-        self.markers.granular_fields.iter().any(|name| fits(name))
+        self.markers.granular_fields.iter().any(fits)
     }
 
     fn value(&mut self, value: schema::Value) -> TypeId {

@@ -26,6 +26,11 @@ impl Comparison {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
 
+    /// Fields that are added or modified.
+    pub fn written(&self) -> FieldSet {
+        self.added.union(&self.modified)
+    }
+
     /// The changes outside of `fields`.
     #[must_use]
     pub fn excluding(self, fields: &FieldSet) -> Self {

@@ -44,7 +44,11 @@ impl<'a> Items<'a> {
 
 /// The element that identifies an item. One without usable keys, which only lists that nobody applied have, is known by its place.
 pub(super) fn element(list: &ListType, at: usize, item: &Value) -> PathElement {
-    try_element(list, item).unwrap_or(PathElement::Index(i64::try_from(at).unwrap_or(i64::MAX)))
+    let place = || PathElement::Index(i64::try_from(at).unwrap_or(i64::MAX));
+    match list.relation {
+        Relation::Atomic => place(),
+        _ => try_element(list, item).unwrap_or_else(|_| place()),
+    }
 }
 
 /// The element that identifies an item of a list, or why there is none.

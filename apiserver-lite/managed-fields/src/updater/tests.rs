@@ -1,10 +1,10 @@
 //! Tests: histories of random writes, and what Kubernetes' library for structured merges (v4.2.3, of release 1.25) made of them
 //! (`testdata/merges`): sets, comparisons, merges, owners and conflicts.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use apiserver_schema::value::{parse_json, write_json};
 use apiserver_schema::{Map, Value};
 
 use super::{Merged, UpdateError, Updater};
@@ -12,27 +12,47 @@ use crate::element::FieldPath;
 use crate::entries::{ManagedFields, Operation, Owner};
 use crate::set::FieldSet;
 use crate::structure::Structure;
-use crate::versions::{ResetFields, SingleVersion};
+use crate::testing::{fields, json, schema, text};
+use crate::versions::{ResetFields, SeveralVersions, Versions};
 
-const VERSION: &str = "v1";
+/// Fields with another name in version v2.
+const RENAMED: &[(&str, &str)] = &[("s", "t"), ("set", "set2"), ("struct", "structure")];
 
-fn json(text: &str) -> Value {
-    parse_json(text.as_bytes(), &mut Vec::new()).expect("JSON")
+/// The map with the names that its keys have in a version.
+fn renamed(map: &Map, version: &str) -> Map {
+    let other = |key: &str| {
+        let pair = RENAMED.iter().find(|(v1, v2)| *v1 == key || *v2 == key);
+        pair.map(|(v1, v2)| if version == "v1" { *v1 } else { *v2 })
+    };
+    map.iter().map(|(key, value)| (other(key).unwrap_or(key).to_owned(), value.clone())).collect()
 }
 
-fn text(value: &Value) -> String {
-    let mut out = Vec::new();
-    write_json(&mut out, value);
-    String::from_utf8(out).expect("UTF-8")
+fn convert(tree: &Value, _: &str, to: &str) -> Result<Value, String> {
+    match tree {
+        Value::Null => Ok(Value::Map(Map::new())), // all was removed
+        tree => tree.as_map().map(|map| Value::Map(renamed(map, to))).ok_or("no map".to_owned()),
+    }
 }
 
-fn fields(set: &FieldSet) -> String {
-    String::from_utf8(set.to_json()).expect("UTF-8")
+/// The structures of both versions.
+fn structures() -> BTreeMap<String, Structure> {
+    let schema = schema();
+    let schema = schema.as_map().expect("a map");
+    let versions = ["v1", "v2"].map(|version| {
+        let mut schema = schema.clone();
+        let properties = schema.map_mut("properties").expect("properties");
+        *properties = renamed(properties, version);
+        let structure = Structure::from_openapi(&schema, false).expect("a structure");
+        (version.to_owned(), structure)
+    });
+    BTreeMap::from(versions)
 }
 
 /// A history: the object, its owners, and what differs from the recording.
 struct History {
-    versions: SingleVersion,
+    versions: SeveralVersions<'static>,
+    /// The version of `live`: that of the last write.
+    version: String,
     reset: ResetFields,
     live: Value,
     managed: ManagedFields,
@@ -40,17 +60,18 @@ struct History {
 }
 
 impl History {
-    fn new(structure: &Structure, scenario: &Map) -> History {
+    fn new(structures: &BTreeMap<String, Structure>, scenario: &Map) -> History {
         let reset = scenario.list("Reset").iter().map(|path| {
             let names = path.as_list().unwrap_or_default().iter().filter_map(Value::as_str);
             FieldPath::fields(&names.collect::<Vec<_>>())
         });
         let reset: FieldSet = reset.collect();
-        let reset = ResetFields::from([(VERSION.to_owned(), reset)]);
-        let versions =
-            SingleVersion { api_version: VERSION.to_owned(), structure: structure.clone() };
+        let reset = ResetFields::from([("v1".to_owned(), reset)]);
+        let structures = structures.clone();
+        let versions = SeveralVersions { structures, convert: Some(&convert) };
         History {
             versions,
+            version: "v1".to_owned(),
             reset,
             live: Value::Map(Map::new()),
             managed: ManagedFields::default(),
@@ -74,11 +95,16 @@ impl History {
 
     fn step(&mut self, step: &Map, want: &Map) {
         let object = step.get("Object").expect("an object");
-        let structure = self.versions.structure.clone();
+        let version = Some(step.str("Version")).filter(|version| !version.is_empty());
+        let version = version.unwrap_or("v1").to_owned();
+        let structure = self.versions.structures.get(&version).expect("a version").clone();
         if let Err(error) = structure.validate(object) {
             let got = text(&Value::from(error.to_string()));
             return self.check("invalid", got, want);
         }
+        let live = self.versions.convert(&self.live, &self.version, &version);
+        self.live = live.expect("a conversion").into_owned();
+        self.version = version;
         let set = structure.fields_of(object);
         self.check("fields", fields(&set), want);
         let compare = structure.compare(&self.live, object);
@@ -96,11 +122,13 @@ impl History {
     }
 
     fn write(&mut self, step: &Map, object: &Value, want: &Map) {
+        let version = self.version.clone();
         let updater =
-            Updater { versions: &self.versions, reset: &self.reset, api_version: VERSION };
+            Updater { versions: &self.versions, reset: &self.reset, api_version: &version };
         let operation =
             if step.str("Op") == "apply" { Operation::Apply } else { Operation::Update };
-        let owner = Owner::new(step.str("Manager"), operation, VERSION, "");
+        // The library has one owner for a name, whatever the version.
+        let owner = Owner::new(step.str("Manager"), operation, "", "");
         let managed = self.managed.clone();
         let result = match operation {
             Operation::Apply => {
@@ -128,10 +156,9 @@ impl History {
         }
         let live = self.live.clone();
         self.check_tree("live", &live, want);
-        let owners = self
-            .managed
-            .iter()
-            .map(|(owner, owned)| (owner.manager.clone(), json(&fields(&owned.fields))));
+        let owners = self.managed.iter().map(|(owner, owned)| {
+            (format!("{} {}", owner.manager, owned.api_version), json(&fields(&owned.fields)))
+        });
         let owners: Map = owners.collect();
         if !owners.is_empty() || want.contains("owners") {
             self.check("owners", text(&Value::Map(owners)), want);
@@ -139,20 +166,17 @@ impl History {
     }
 }
 
-#[test]
-fn histories_are_those_of_kubernetes_library() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/merges");
-    let schema = json(&fs::read_to_string(directory.join("schema.json")).expect("a schema"));
-    let structure = Structure::from_openapi(schema.as_map().expect("a map"), false);
-    let structure = structure.expect("a structure");
-    let histories = fs::read_to_string(directory.join("histories.jsonl")).expect("histories");
+fn check(file: &str, steps_at_least: usize) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/merges").join(file);
+    let structures = structures();
+    let histories = fs::read_to_string(path).expect("histories");
     let mut wrong = Vec::new();
     let mut steps = 0;
     for (number, line) in histories.lines().enumerate() {
         let line = json(line);
         let line = line.as_map().expect("a map");
         let scenario = line.map("scenario").expect("a scenario");
-        let mut history = History::new(&structure, scenario);
+        let mut history = History::new(&structures, scenario);
         for (at, (step, want)) in scenario.maps("Steps").zip(line.maps("results")).enumerate() {
             steps += 1;
             history.step(step, want);
@@ -160,6 +184,16 @@ fn histories_are_those_of_kubernetes_library() {
             wrong.extend(found.into_iter().map(|found| format!("{number}.{at}: {found}")));
         }
     }
-    assert!(wrong.is_empty(), "{} differences\n{}", wrong.len(), wrong.join("\n"));
-    assert!(steps > 150, "{steps} steps");
+    assert!(wrong.is_empty(), "{file}: {} differences\n{}", wrong.len(), wrong.join("\n"));
+    assert!(steps > steps_at_least, "{file}: {steps} steps");
+}
+
+#[test]
+fn histories_are_those_of_kubernetes_library() {
+    check("histories.jsonl", 200);
+}
+
+#[test]
+fn histories_in_two_versions_are_those_of_kubernetes_library() {
+    check("versions.jsonl", 200);
 }

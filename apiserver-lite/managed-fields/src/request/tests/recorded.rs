@@ -253,7 +253,8 @@ fn different_causes(status: &Map, conflicts: &Conflicts) -> Option<String> {
     let mut want: Vec<_> = causes
         .map(|cause| (cause.str("field").to_owned(), cause.str("message").to_owned()))
         .collect();
-    (got.sort(), want.sort()); // the order of owners is random there
+    got.sort(); // the order of owners is random there
+    want.sort();
     (got != want).then(|| format!("causes\n  got  {got:?}\n  want {want:?}"))
 }
 

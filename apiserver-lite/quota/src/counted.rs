@@ -144,7 +144,10 @@ fn amounts_of_claim(claim: &PersistentVolumeClaim, names: &Names) -> Amounts {
         }
     };
     count(CLAIMS, Quantity::from_units(1));
-    if let Some(storage) = claim.spec.resources.requests.get("storage") {
+    // What is being allocated counts until the driver has given it up.
+    let requested = claim.spec.resources.requests.get("storage");
+    let allocated = claim.status.allocated_resources.get("storage");
+    if let Some(storage) = requested.max(allocated) {
         // Whole bytes: a quota's amount of storage has no fraction.
         let whole = Quantity::from_units(storage.value()).with_format(storage.format());
         count(STORAGE, whole);

@@ -254,6 +254,9 @@ fn services_and_claims_are_charged_for_what_an_update_adds() {
         of(&claim("6Gi", None)),
         format!("{fast}persistentvolumeclaims=0,{fast}requests.storage=0,requests.storage=6Gi")
     );
+    let mut shrunk = claim("1Gi", None);
+    shrunk.status.allocated_resources = amounts("storage=3Gi");
+    assert!(of(&shrunk).ends_with(",requests.storage=3Gi"), "{}", of(&shrunk));
     assert!(of(&claim("6Gi", Some("fast"))).starts_with("exceeded quota: q, requested: fast."));
 }
 

@@ -14,6 +14,7 @@ mod limits;
 mod oidc;
 mod request_headers;
 mod static_tokens;
+mod token_keys;
 mod token_webhook;
 mod user;
 mod webhook;
@@ -30,6 +31,7 @@ pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node
 pub use oidc::{Oidc, OidcError, OidcSettings};
 pub use request_headers::{RequestHeaderSettings, RequestHeaders};
 pub use static_tokens::{StaticTokens, TokenFileError};
+pub use token_keys::{KeySet, SigningKeyFile, TokenKeys, TokenKeysError, VerifyingKeyFiles};
 pub use token_webhook::{TokenWebhook, TokenWebhookSettings};
 pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, User};
 pub use webhook::{ReviewVersion, WebhookError};

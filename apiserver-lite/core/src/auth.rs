@@ -17,13 +17,17 @@ use http::header::AUTHORIZATION;
 use proto_api::names::Names;
 use proto_daemon::exit::chain;
 
-pub use apiserver_token::{KeyError, PublicKey, SigningKey};
+pub use apiserver_token::PublicKey;
 pub use impersonate::effective as effective_user;
 pub use node::{NodeAuthorizer, NodeAuthorizerError};
 pub use pod_references::{Referenced, claim_names, refers_to_any};
 pub use rbac::{ClusterPolicy, Rbac};
-pub use service_account::{BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest};
-pub use settings::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
+pub use service_account::{
+    BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest, VOLUME_TOKEN_SECS,
+};
+pub use settings::{
+    Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
+};
 pub use store_index::IndexError;
 
 use crate::record::StoredObject;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use proto_api::Cidr;
 use proto_api::names::Names;
 
-pub use crate::auth::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
+pub use crate::auth::{
+    Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
+};
 use crate::services::PortRange;
 use apiserver_auth::{
     AuthorizationWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
@@ -181,6 +183,8 @@ impl Config {
                 audiences: Vec::new(),
                 lookup: TokenLookup::Checked,
                 expiration_max: None,
+                extension: TokenExtension::Extended,
+                jwks_uri: None,
             },
             request_headers: None,
             oidc: None,

@@ -12,6 +12,7 @@
 
 pub mod app;
 mod bootstrap;
+mod build_error;
 pub mod flags;
 mod kubeconfig;
 mod maintenance;
@@ -19,4 +20,5 @@ mod pki;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};
-pub use app::{BoundServer, BuildError, build};
+pub use app::{BoundServer, build};
+pub use build_error::BuildError;

@@ -8,6 +8,7 @@
 
 mod deletion;
 mod identity;
+mod key_rotation;
 mod limits;
 mod nodes;
 mod numbers;

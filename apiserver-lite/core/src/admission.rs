@@ -3,6 +3,7 @@
 
 mod grants;
 mod limit_ranges;
+mod mountable_secrets;
 mod namespaces;
 mod nodes;
 mod pod_security;
@@ -48,6 +49,12 @@ pub async fn admit(
         service_accounts::admit(call, object).await?;
         runtime_class::admit(call, object)?;
         pods::admit_create(call, object)?;
+    }
+    if object.kind.is("", "Pod")
+        && operation == Operation::UpdateSubresource
+        && call.request.subresource == "ephemeralcontainers"
+    {
+        service_accounts::admit_ephemeral(call, object).await?;
     }
     if let (true, Some(old)) = (object.kind.is("", "Pod") && operation == Operation::Update, old) {
         pods::admit_update(call.server.names, object, old);

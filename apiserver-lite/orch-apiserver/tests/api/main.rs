@@ -19,6 +19,7 @@ mod rbac;
 mod requests;
 mod rules;
 mod semantics;
+mod service_accounts;
 mod silent_connections;
 mod storage;
 mod stored_only_kinds;

@@ -1,5 +1,7 @@
 //! The configuration of a server. `flags.rs` makes it from the command line, tests make it with [`Config::for_tests`].
 
+mod admission;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use proto_api::Cidr;
 use proto_api::names::Names;
 
+pub use self::admission::{AdmissionPlugin, AdmissionSettings, PodSecuritySettings, UnknownPlugin};
 pub use crate::auth::{
     Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
 };
@@ -62,6 +65,8 @@ pub struct Config {
     pub authorization_webhook: Option<AuthorizationWebhookSettings>,
     /// The policy file of the authorization module `ABAC`.
     pub policy_file: Option<PathBuf>,
+    /// Admission.
+    pub admission: AdmissionSettings,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Address ranges of Services, the default IP family first.
@@ -191,6 +196,7 @@ impl Config {
             token_webhook: None,
             authorization_webhook: None,
             policy_file: None,
+            admission: AdmissionSettings::default(),
             node_client: NodeClient::default(),
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
             node_ports: PortRange::default(),

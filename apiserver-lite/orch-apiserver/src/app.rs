@@ -12,7 +12,7 @@ use apiserver_auth::{
 };
 use apiserver_core::auth::{Authenticators, ClusterPolicy, NodeAuthorizer, Rbac, TokenIssuer};
 use apiserver_core::config::{
-    Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
+    AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
 };
 use apiserver_core::record::StoredObject;
 use apiserver_core::server::Server;
@@ -32,6 +32,7 @@ use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
 
+use crate::admission_config;
 use crate::bootstrap::{self, ClientAuthorities};
 use crate::build_error::BuildError;
 use crate::kubeconfig;
@@ -107,6 +108,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         .map_err(|source| BuildError::Listen { address: config.bind, source })?;
     let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
+    let admission = admission(&config)?;
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
@@ -144,7 +146,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         authorizer,
         policy,
         allocations: Arc::new(Mutex::new(allocations)),
-        config: Config { bind: address, ..config },
+        config: Config { bind: address, admission, ..config },
     });
     bootstrap::run(&core).await?;
     bootstrap::publish_authentication(&core, &authorities).await?;
@@ -239,6 +241,17 @@ fn static_tokens(config: &Config) -> Result<StaticTokens, BuildError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| BuildError::Read { path: path.clone(), source })?;
     StaticTokens::parse(&text).map_err(BuildError::Tokens)
+}
+
+fn admission(config: &Config) -> Result<AdmissionSettings, BuildError> {
+    let mut admission = config.admission.clone();
+    if let Some(plugin) = admission.contradiction() {
+        return Err(BuildError::Contradiction(plugin));
+    }
+    if let Some(path) = &admission.config_file {
+        admission.pod_security = admission_config::read(path, config.names)?;
+    }
+    Ok(admission)
 }
 
 fn authorizer(

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use apiserver_auth::{AbacError, OidcError, TokenFileError, TokenKeysError, WebhookError};
 use apiserver_core::auth::{IndexError, NodeAuthorizerError};
-use apiserver_core::config::AuthorizationMode;
+use apiserver_core::config::{AdmissionPlugin, AuthorizationMode};
 use apiserver_http::NodeProxyError;
 use apiserver_store::OpenError;
+use proto_daemon::config::ConfigError;
 
 use crate::bootstrap::BootstrapError;
 use crate::pki::PkiError;
@@ -40,6 +41,12 @@ pub enum BuildError {
     /// A module is named twice.
     #[error("--authorization-mode names {0:?} twice")]
     Repeated(AuthorizationMode),
+    /// The configuration of admission plugins is unusable.
+    #[error(transparent)]
+    Admission(#[from] ConfigError),
+    /// A plugin is named as enabled and as disabled.
+    #[error("--enable-admission-plugins and --disable-admission-plugins both name {0:?}")]
+    Contradiction(AdmissionPlugin),
     /// The policy file of the module `ABAC` is unusable.
     #[error("policy file {path}")]
     PolicyFile {
@@ -110,6 +117,8 @@ impl BuildError {
             self,
             Self::Read { .. }
                 | Self::Key(_)
+                | Self::Admission(_)
+                | Self::Contradiction(_)
                 | Self::RepeatedIssuer(_)
                 | Self::Tokens(_)
                 | Self::Tls(_)

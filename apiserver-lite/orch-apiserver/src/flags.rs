@@ -1,5 +1,6 @@
 //! The command line, with kube-apiserver's flag names, and its translation into a [`Config`].
 
+mod admission;
 mod external_identity;
 mod service_accounts;
 
@@ -16,6 +17,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 use proto_api::Cidr;
 use proto_daemon::flags::CommonFlags;
 
+use admission::AdmissionFlags;
 use external_identity::ExternalIdentityFlags;
 use service_accounts::ServiceAccountFlags;
 
@@ -142,6 +144,9 @@ pub struct ClusterFlags {
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     allow_privileged: bool,
+    /// Admission.
+    #[command(flatten)]
+    admission: AdmissionFlags,
     /// Time after which events are deleted.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = proto_daemon::go_duration::parse)]
     event_ttl: Duration,
@@ -229,6 +234,7 @@ impl Flags {
             } else {
                 Privileged::Refused
             },
+            admission: cluster.admission.settings(),
             event_ttl: cluster.event_ttl,
             cluster_domain: cluster.cluster_domain,
         }

@@ -10,6 +10,7 @@
 //!
 //! [`build`] builds a server from a [`Config`] and returns it with its listener bound; `main.rs` and tests both use it.
 
+mod admission_config;
 pub mod app;
 mod bootstrap;
 mod build_error;

@@ -6,6 +6,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod authorizers;
 mod deletion;
 mod identity;
 mod key_rotation;
@@ -24,3 +25,4 @@ mod silent_connections;
 mod storage;
 mod stored_only_kinds;
 mod support;
+mod tokens;

@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use crate::expiring_cache::Key;
 
 /// The questions that are being asked.
-pub struct SingleFlight<A>(Arc<Mutex<Flights<A>>>);
+pub struct SingleFlight<A>(Arc<Mutex<Questions<A>>>);
 
-type Flights<A> = HashMap<Key, Arc<watch::Sender<Option<A>>>>;
+type Questions<A> = HashMap<Key, Arc<watch::Sender<Option<A>>>>;
 
 impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
     /// One without questions.
@@ -32,15 +32,15 @@ impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
         F: Future<Output = A> + Send + 'static,
     {
         let mut waiting = {
-            let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            match flights.get(&key) {
-                Some(flight) => flight.subscribe(),
+            let mut questions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match questions.get(&key) {
+                Some(question) => question.subscribe(),
                 None => {
                     let asking = ask()?;
                     let (sender, waiting) = watch::channel(None);
-                    let flight = Flight { key, sender: Arc::new(sender), all: self.0.clone() };
-                    flights.insert(key, flight.sender.clone());
-                    tokio::spawn(flight.run(asking));
+                    let question = Question { key, sender: Arc::new(sender), all: self.0.clone() };
+                    questions.insert(key, question.sender.clone());
+                    tokio::spawn(question.run(asking));
                     waiting
                 }
             }
@@ -51,13 +51,13 @@ impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
 }
 
 /// A question on its way.
-struct Flight<A> {
+struct Question<A> {
     key: Key,
     sender: Arc<watch::Sender<Option<A>>>,
-    all: Arc<Mutex<Flights<A>>>,
+    all: Arc<Mutex<Questions<A>>>,
 }
 
-impl<A> Flight<A> {
+impl<A> Question<A> {
     async fn run(self, asking: impl Future<Output = A>) {
         tokio::pin!(asking);
         loop {
@@ -71,24 +71,24 @@ impl<A> Flight<A> {
                 }
                 () = self.sender.closed() => {}
             }
-            let mut flights = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut questions = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             // Somebody may have joined meanwhile.
             if self.sender.receiver_count() == 0 {
-                flights.remove(&self.key);
+                questions.remove(&self.key);
                 return;
             }
         }
     }
 
     fn leave(&self) {
-        let mut flights = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if flights.get(&self.key).is_some_and(|other| Arc::ptr_eq(other, &self.sender)) {
-            flights.remove(&self.key);
+        let mut questions = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if questions.get(&self.key).is_some_and(|other| Arc::ptr_eq(other, &self.sender)) {
+            questions.remove(&self.key);
         }
     }
 }
 
-impl<A> Drop for Flight<A> {
+impl<A> Drop for Question<A> {
     /// Of a question that panicked nobody waits for an answer.
     fn drop(&mut self) {
         self.leave();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     async fn ask(
-        flights: &SingleFlight<u32>,
+        questions: &SingleFlight<u32>,
         counts: &Arc<Counts>,
         question: &'static str,
     ) -> Option<u32> {
@@ -125,7 +125,7 @@ mod tests {
                 nth
             })
         };
-        match flights.answer(key(question.as_bytes()), slow).await {
+        match questions.answer(key(question.as_bytes()), slow).await {
             Ok(answer) => answer,
             Err(never) => match never {},
         }
@@ -133,23 +133,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn equal_questions_share_an_answer() {
-        let (flights, counts) = (SingleFlight::new(), Arc::default());
+        let (questions, counts) = (SingleFlight::new(), Arc::default());
         let all = tokio::join!(
-            ask(&flights, &counts, "a"),
-            ask(&flights, &counts, "a"),
-            ask(&flights, &counts, "b"),
+            ask(&questions, &counts, "a"),
+            ask(&questions, &counts, "a"),
+            ask(&questions, &counts, "b"),
         );
         assert_eq!(all, (Some(0), Some(0), Some(1)));
-        assert_eq!(ask(&flights, &counts, "a").await, Some(2), "an answer is not kept");
-        assert!(flights.0.lock().unwrap().is_empty());
+        assert_eq!(ask(&questions, &counts, "a").await, Some(2), "an answer is not kept");
+        assert!(questions.0.lock().unwrap().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_question_goes_on_as_long_as_somebody_waits() {
-        let (flights, counts) = (Arc::new(SingleFlight::new()), Arc::<Counts>::default());
+        let (questions, counts) = (Arc::new(SingleFlight::new()), Arc::<Counts>::default());
         let spawn = || {
-            let (flights, counts) = (flights.clone(), counts.clone());
-            tokio::spawn(async move { ask(&flights, &counts, "a").await })
+            let (questions, counts) = (questions.clone(), counts.clone());
+            tokio::spawn(async move { ask(&questions, &counts, "a").await })
         };
         let half = || tokio::time::sleep(Duration::from_millis(500));
         let (first, second) = (spawn(), spawn());
@@ -161,15 +161,15 @@ mod tests {
         alone.abort();
         half().await;
         half().await;
-        assert!(flights.0.lock().unwrap().is_empty());
+        assert!(questions.0.lock().unwrap().is_empty());
         assert_eq!(counts.answered.load(Ordering::Relaxed), 1, "nobody waited for the second");
     }
 
     #[tokio::test]
     async fn a_panic_leaves_no_question_behind() {
-        let flights: SingleFlight<u32> = SingleFlight::new();
+        let questions: SingleFlight<u32> = SingleFlight::new();
         let broken = || Ok::<_, Infallible>(async { panic!("broken") });
-        assert_eq!(flights.answer(key(b"a"), broken).await, Ok(None));
-        assert!(flights.0.lock().unwrap().is_empty());
+        assert_eq!(questions.answer(key(b"a"), broken).await, Ok(None));
+        assert!(questions.0.lock().unwrap().is_empty());
     }
 }

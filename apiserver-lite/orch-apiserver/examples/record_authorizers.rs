@@ -1,5 +1,5 @@
-//! Records the answers of Kubernetes' own server to the requests of `tests/api/authorizers/*.tsv`: `record_authorizers KUBE_APISERVER ETCD`. It starts the server once
-//! for each table, on loopback, and writes codes and messages into the table.
+//! Records the answers of Kubernetes' own server to the requests of `tests/api/authorizers/*.tsv`: `record_authorizers KUBE_APISERVER ETCD`. It starts the
+//! server once for each table, on loopback, and writes codes and messages into the table.
 #![allow(clippy::expect_used, clippy::panic, reason = "a recorder that cannot go on has failed")]
 
 #[path = "../tests/api/authorizers/world.rs"]

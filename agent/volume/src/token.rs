@@ -94,6 +94,14 @@ impl TokenLifetime {
         serde_json::from_slice(&claims).ok()
     }
 
+    /// The lifetime in seconds that was granted: the shorter of the token's own and that of the answer to the request. An API server may let a token live
+    /// on for programs that read it only once; it is renewed as if it did not.
+    #[must_use]
+    pub fn granted_secs(own: Option<Self>, answered: Option<i64>) -> Option<i64> {
+        let own = own.map(|life| life.expires_at.saturating_sub(life.issued_at));
+        [own, answered].into_iter().flatten().filter(|secs| *secs > 0).min()
+    }
+
     /// Time until the token has to be renewed. Zero for an old token, and for one that appears to be issued in the future because
     /// the clock was set.
     #[must_use]

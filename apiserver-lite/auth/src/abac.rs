@@ -6,7 +6,7 @@ use proto_api::names::Names;
 use serde::Deserialize;
 
 use crate::authorization::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
-use crate::user::User;
+use crate::user::{AUTHENTICATED, User};
 
 /// Matches everything in a field of a policy.
 const ANY: &str = "*";
@@ -70,13 +70,21 @@ impl Abac {
             if (read.api_version.as_str(), read.kind.as_str()) != (version.as_str(), "Policy") {
                 return Err(fail(format!("expected apiVersion {version:?} and kind \"Policy\"")));
             }
-            policies.push(read.spec);
+            policies.push(read.spec.without_wildcards());
         }
         Ok(Self(policies))
     }
 }
 
 impl Policy {
+    /// In version `v1beta1` a wildcard for the user or the group means all users that are authenticated, whatever the other one says.
+    fn without_wildcards(self) -> Self {
+        match self.user == ANY || self.group == ANY {
+            true => Self { user: String::new(), group: AUTHENTICATED.to_owned(), ..self },
+            false => self,
+        }
+    }
+
     fn matches(&self, attributes: &Attributes<'_>) -> bool {
         self.matches_user(attributes.user)
             && (!self.readonly || matches!(attributes.verb, "get" | "list" | "watch"))
@@ -92,8 +100,8 @@ impl Policy {
 
     /// A policy that names a user and a group needs both to match; one that names neither matches no user.
     fn matches_user(&self, user: &User) -> bool {
-        let by_name = self.user.is_empty() || is_any_or(&self.user, &user.name);
-        let by_group = self.group.is_empty() || self.group == ANY || user.is_in(&self.group);
+        let by_name = self.user.is_empty() || self.user == user.name;
+        let by_group = self.group.is_empty() || user.is_in(&self.group);
         by_name && by_group && !(self.user.is_empty() && self.group.is_empty())
     }
 }
@@ -121,8 +129,12 @@ impl Authorizer for Abac {
     fn rules(&self, user: &User, namespace: &str) -> UserRules {
         let mut rules = Vec::new();
         for policy in self.0.iter().filter(|policy| policy.matches_user(user)) {
+            // As in Kubernetes, also for paths.
+            if !is_any_or(&policy.namespace, namespace) {
+                continue;
+            }
             let verbs: &[&str] = if policy.readonly { &["get", "list", "watch"] } else { &[ANY] };
-            if is_any_or(&policy.namespace, namespace) && !policy.resource.is_empty() {
+            if !policy.resource.is_empty() {
                 rules.push(Rule {
                     verbs: texts(verbs),
                     groups: texts(&[&policy.api_group]),
@@ -228,9 +240,29 @@ mod tests {
         ];
         for (spec, verb, subject, allowed) in cases {
             let abac = parse(&[spec]).unwrap();
-            let user = user("a", &["g"]);
+            let user = user("a", &["g", "system:authenticated"]);
             let decided = abac.authorize(&Attributes { user: &user, verb, subject: *subject });
             assert_eq!(decided.decision == Decision::Allow, *allowed, "{spec} {verb} {subject:?}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_means_every_user_that_is_authenticated() {
+        for spec in [
+            r#"{"user":"*","nonResourcePath":"/version"}"#,
+            r#"{"group":"*","nonResourcePath":"/version"}"#,
+            r#"{"user":"a","group":"*","nonResourcePath":"/version"}"#,
+            r#"{"user":"*","group":"g","nonResourcePath":"/version"}"#,
+        ] {
+            let abac = parse(&[spec]).unwrap();
+            for (user, decision) in [
+                (user("b", &["system:authenticated"]), Decision::Allow),
+                (User::anonymous(), Decision::NoOpinion),
+            ] {
+                let subject = Subject::Path("/version");
+                let decided = abac.authorize(&Attributes { user: &user, verb: "get", subject });
+                assert_eq!(decided.decision, decision, "{spec} {user:?}");
+            }
         }
     }
 
@@ -251,7 +283,8 @@ mod tests {
     fn rules_of_a_user_are_those_of_its_policies() {
         let abac = parse(&[
             r#"{"user":"a","readonly":true,"namespace":"n","resource":"pods"}"#,
-            r#"{"user":"a","nonResourcePath":"/x"}"#,
+            r#"{"user":"a","namespace":"*","nonResourcePath":"/x"}"#,
+            r#"{"user":"a","nonResourcePath":"/y"}"#,
             r#"{"user":"b","namespace":"*","resource":"*"}"#,
         ])
         .unwrap();

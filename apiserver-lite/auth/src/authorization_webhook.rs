@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use crate::authorization::{Attributes, Authorization, Decision, Subject};
 use crate::expiring_cache::{ExpiringCache, key};
-use crate::webhook::{ReviewVersion, Webhook, WebhookError, null_is_empty};
+use crate::webhook::{
+    ReviewError, ReviewVersion, Webhook, WebhookError, null_is_empty, read_status,
+};
 
 /// Longest review, in bytes, whose answer is kept, as in Kubernetes.
 const CACHED_LEN_MAX: usize = 10_000;
@@ -45,6 +47,29 @@ struct Status {
     reason: String,
 }
 
+/// What a service's answer, a SubjectAccessReview of the version `api_version`, decides.
+///
+/// # Errors
+/// It is no such review.
+pub fn read_access_review(body: &[u8], api_version: &str) -> Result<Authorization, ReviewError> {
+    Ok(read_status::<Status>(body, api_version, "SubjectAccessReview")?.decide())
+}
+
+impl Status {
+    fn decide(self) -> Authorization {
+        match (self.allowed, self.denied) {
+            (true, true) => {
+                let why = "webhook subject access review returned both allow and deny response";
+                let failed = Authorization::failed(why.to_owned());
+                Authorization { decision: Decision::Deny, ..failed }
+            }
+            (true, false) => Authorization::new(Decision::Allow, self.reason),
+            (false, true) => Authorization::new(Decision::Deny, self.reason),
+            (false, false) => Authorization::new(Decision::NoOpinion, self.reason),
+        }
+    }
+}
+
 impl AuthorizationWebhook {
     /// Reads the service's client configuration.
     ///
@@ -74,7 +99,7 @@ impl AuthorizationWebhook {
         if let Some(known) = self.allowed.get(&key).or_else(|| self.refused.get(&key)) {
             return known;
         }
-        let answer = match self.ask(&spec).await {
+        let answer = match self.ask(&attributes.user.name, &spec).await {
             Ok(answer) => answer,
             Err(error) => return Authorization::failed(proto_daemon::exit::chain(&error)),
         };
@@ -88,18 +113,8 @@ impl AuthorizationWebhook {
         answer
     }
 
-    async fn ask(&self, spec: &Value) -> Result<Authorization, WebhookError> {
-        let status: Status = self.webhook.review(spec).await?;
-        Ok(match (status.allowed, status.denied) {
-            (true, true) => {
-                let why = "webhook subject access review returned both allow and deny response";
-                let failed = Authorization::failed(why.to_owned());
-                Authorization { decision: Decision::Deny, ..failed }
-            }
-            (true, false) => Authorization::new(Decision::Allow, status.reason),
-            (false, true) => Authorization::new(Decision::Deny, status.reason),
-            (false, false) => Authorization::new(Decision::NoOpinion, status.reason),
-        })
+    async fn ask(&self, client: &str, spec: &Value) -> Result<Authorization, ReviewError> {
+        Ok(self.webhook.review::<Status>(client, spec).await?.decide())
     }
 
     /// The review's `spec`. v1beta1 calls the groups `group`.

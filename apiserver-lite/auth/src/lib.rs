@@ -10,10 +10,14 @@ mod authorization_webhook;
 mod certificate;
 mod chain;
 mod expiring_cache;
+mod extra_headers;
+mod fair_queue;
 mod limits;
 mod oidc;
 mod request_headers;
+mod single_flight;
 mod static_tokens;
+mod token_keys;
 mod token_webhook;
 mod user;
 mod webhook;
@@ -23,13 +27,17 @@ pub use authorization::{
     AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Decision, Masters, Subject,
     UserRules,
 };
-pub use authorization_webhook::{AuthorizationWebhook, AuthorizationWebhookSettings};
+pub use authorization_webhook::{
+    AuthorizationWebhook, AuthorizationWebhookSettings, read_access_review,
+};
 pub use certificate::ClientCertificate;
 pub use chain::{Chain, Module};
+pub use extra_headers::read_extra;
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
-pub use oidc::{Oidc, OidcError, OidcSettings};
+pub use oidc::{Oidc, OidcError, OidcSettings, unverified_issuer, user_of_claims};
 pub use request_headers::{RequestHeaderSettings, RequestHeaders};
 pub use static_tokens::{StaticTokens, TokenFileError};
-pub use token_webhook::{TokenWebhook, TokenWebhookSettings};
+pub use token_keys::{KeySet, SigningKeyFile, TokenKeys, TokenKeysError, VerifyingKeyFiles};
+pub use token_webhook::{TokenUser, TokenWebhook, TokenWebhookSettings, read_token_review};
 pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, User};
-pub use webhook::{ReviewVersion, WebhookError};
+pub use webhook::{ReviewError, ReviewVersion, WebhookError};

@@ -21,6 +21,8 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
+pub use claims::{unverified_issuer, user as user_of_claims};
+
 use crate::user::User;
 use crate::webhook::{USER_AGENT, server_and_path};
 

@@ -1,8 +1,8 @@
 //! Users named by an authenticating proxy: it shows a client certificate of its own authority and names the user in headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use proto_api::uri::decode as decode_percent;
 
+use crate::extra_headers::read_extra;
 use crate::user::User;
 
 /// The flags `--requestheader-*`.
@@ -39,13 +39,8 @@ impl RequestHeaders {
         let name = self.0.username.iter().find_map(|header| text(headers.get(header)?))?;
         let groups = self.0.group.iter().flat_map(|header| headers.get_all(header));
         let groups = groups.filter_map(text);
-        let mut user = User { name, groups: groups.collect(), ..User::default() };
-        for (header, value) in headers {
-            let key = self.0.extra_prefix.iter().find_map(|p| header.as_str().strip_prefix(p));
-            if let (Some(key), Ok(value)) = (key, value.to_str()) {
-                user.extra.entry(decode_percent(key)).or_default().push(value.to_owned());
-            }
-        }
+        let extra = read_extra(headers, &self.0.extra_prefix);
+        let user = User { name, groups: groups.collect(), extra, ..User::default() };
         Some(user.authenticated())
     }
 

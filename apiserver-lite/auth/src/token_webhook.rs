@@ -10,7 +10,9 @@ use serde_json::json;
 
 use crate::expiring_cache::{ExpiringCache, key};
 use crate::user::User;
-use crate::webhook::{ReviewVersion, Webhook, WebhookError, null_is_empty};
+use crate::webhook::{
+    ReviewError, ReviewVersion, Webhook, WebhookError, null_is_empty, read_status,
+};
 
 /// The flags `--authentication-token-webhook-*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub struct TokenWebhook {
 }
 
 /// The user of a token, and those of the audiences asked for that the token is meant for.
-type TokenUser = (User, Vec<String>);
+pub type TokenUser = (User, Vec<String>);
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -82,7 +84,7 @@ impl TokenWebhook {
     }
 
     /// The user of a token, and those of `audiences` that it is meant for; `None` for a token that the service does not know. A service that
-    /// names no audiences vouches for `own`, those of this server.
+    /// names no audiences vouches for `own`, those of this server. `client` is who shows the token, which is not known yet.
     ///
     /// # Errors
     /// The service cannot be asked, or says that it could not decide. Such an answer is not kept.
@@ -91,7 +93,8 @@ impl TokenWebhook {
         token: &str,
         audiences: &[String],
         own: &[String],
-    ) -> Result<Option<TokenUser>, WebhookError> {
+        client: &str,
+    ) -> Result<Option<TokenUser>, ReviewError> {
         let question = json!({"token": token, "audiences": audiences});
         let key = key(question.to_string().as_bytes());
         if let Some(known) = self.known.get(&key) {
@@ -100,11 +103,8 @@ impl TokenWebhook {
         if self.unknown.get(&key).is_some() {
             return Ok(None);
         }
-        let status: Status = self.webhook.review(&question).await?;
-        if !status.authenticated && !status.error.is_empty() {
-            return Err(WebhookError::Undecided(status.error));
-        }
-        let known = status.user_for(audiences, own);
+        let status: Status = self.webhook.review(client, &question).await?;
+        let known = status.decide(audiences, own)?;
         match &known {
             Some(known) => self.known.insert(key, known.clone(), self.cache_ttl),
             None => self.unknown.insert(key, (), self.cache_ttl),
@@ -113,7 +113,31 @@ impl TokenWebhook {
     }
 }
 
+/// What a service's answer, a TokenReview of the version `api_version`, says of a token that was asked for with `audiences`.
+///
+/// # Errors
+/// It is no such review, or says that the service could not decide.
+pub fn read_token_review(
+    body: &[u8],
+    api_version: &str,
+    audiences: &[String],
+    own: &[String],
+) -> Result<Option<TokenUser>, ReviewError> {
+    read_status::<Status>(body, api_version, "TokenReview")?.decide(audiences, own)
+}
+
 impl Status {
+    fn decide(
+        self,
+        audiences: &[String],
+        own: &[String],
+    ) -> Result<Option<TokenUser>, ReviewError> {
+        match !self.authenticated && !self.error.is_empty() {
+            true => Err(ReviewError::Undecided(self.error)),
+            false => Ok(self.user_for(audiences, own)),
+        }
+    }
+
     fn user_for(self, audiences: &[String], own: &[String]) -> Option<TokenUser> {
         let named = if self.audiences.is_empty() { own } else { &self.audiences };
         let meant: Vec<String> =
@@ -166,16 +190,19 @@ mod tests {
         })
         .await;
         for _ in 0..2 {
-            let (user, meant) =
-                webhook.user("good", &audiences(&["api", "other"]), &[]).await.unwrap().unwrap();
+            let (user, meant) = webhook
+                .user("good", &audiences(&["api", "other"]), &[], "c")
+                .await
+                .unwrap()
+                .unwrap();
             assert_eq!((user.name.as_str(), user.uid.as_str()), ("jane", "7"));
             assert_eq!(user.groups, ["dev", "system:authenticated"]);
             assert_eq!(user.extra["k"], ["v"]);
             assert_eq!(meant, ["api"]);
-            assert_eq!(webhook.user("bad", &audiences(&["api"]), &[]).await.unwrap(), None);
+            assert_eq!(webhook.user("bad", &audiences(&["api"]), &[], "c").await.unwrap(), None);
         }
         assert_eq!(asked.load(Ordering::Relaxed), 2);
-        assert_eq!(webhook.user("good", &audiences(&["other"]), &[]).await.unwrap(), None);
+        assert_eq!(webhook.user("good", &audiences(&["other"]), &[], "c").await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -199,15 +226,67 @@ mod tests {
         })
         .await;
         let own = audiences(&["api"]);
-        let ask = async || webhook.user("t", &own, &own).await;
-        assert!(matches!(ask().await, Err(WebhookError::Call(_))));
-        assert!(matches!(ask().await, Err(WebhookError::Answer(_))));
-        assert!(matches!(ask().await, Err(WebhookError::Undecided(_))));
-        assert!(matches!(ask().await, Err(WebhookError::Kind(..))));
+        let ask = async || webhook.user("t", &own, &own, "c").await;
+        assert!(matches!(ask().await, Err(ReviewError::Call(_))));
+        assert!(matches!(ask().await, Err(ReviewError::Answer(_))));
+        assert!(matches!(ask().await, Err(ReviewError::Undecided(_))));
+        assert!(matches!(ask().await, Err(ReviewError::Kind(..))));
         // A 500 may pass: it is asked again.
         assert_eq!(ask().await.unwrap().unwrap().0.name, "a");
         // The service names no audiences: the token is meant for this server only.
-        let other = webhook.user("t", &audiences(&["vault"]), &own).await;
+        let other = webhook.user("t", &audiences(&["vault"]), &own, "c").await;
         assert_eq!(other.unwrap(), None);
+    }
+
+    /// Many clients with one token are one question; a client with many tokens leaves room to others.
+    #[tokio::test]
+    async fn equal_questions_are_asked_once_and_a_flood_leaves_room() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = asked.clone();
+        let known = webhook(ReviewVersion::V1, move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            (200, json!({"status": {"authenticated": true, "user": {"username": "jane"}}}))
+        })
+        .await;
+        let known = Arc::new(known);
+        let mut all = tokio::task::JoinSet::new();
+        for nth in 0..50 {
+            let known = known.clone();
+            all.spawn(async move {
+                let client = format!("client-{nth}");
+                known.user("t", &audiences(&["api"]), &audiences(&["api"]), &client).await
+            });
+        }
+        while let Some(answer) = all.join_next().await {
+            assert_eq!(answer.unwrap().unwrap().unwrap().0.name, "jane");
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (config_file, _silent) =
+            (crate::webhook::testing::config(silent.local_addr().unwrap()), silent);
+        let settings = TokenWebhookSettings {
+            config_file,
+            version: ReviewVersion::V1,
+            cache_ttl: Duration::ZERO,
+        };
+        let stuck = TokenWebhook::new(&settings, Names::new(Profile::Kubernetes)).unwrap();
+        let stuck = Arc::new(stuck);
+        let ask = |token: String, client: &'static str| {
+            let stuck = stuck.clone();
+            async move { stuck.user(&token, &[], &[], client).await }
+        };
+        let mut flood = tokio::task::JoinSet::new();
+        for nth in 0..200 {
+            flood.spawn(ask(format!("t{nth}"), "flood"));
+        }
+        let mut busy = 0;
+        while busy < 200 - 128 {
+            let refused = flood.join_next().await.unwrap().unwrap();
+            assert!(matches!(refused, Err(ReviewError::Busy)), "{refused:?}");
+            busy += 1;
+        }
+        let other = tokio::time::timeout(Duration::from_millis(50), ask("t".into(), "other")).await;
+        assert!(other.is_err(), "it is on its way, not refused");
     }
 }

@@ -1,7 +1,8 @@
-//! What the two webhooks share: a review with a spec is posted to the URL of a client configuration file, and answered with its status.
+//! What the two webhooks share: a review with a spec is posted to the URL of a client configuration file, and answered with its status. Equal reviews at the
+//! same time are posted once, and no client takes more than its share of those on their way.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,8 +15,11 @@ use proto_daemon::exit::chain;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+use crate::expiring_cache::key;
+use crate::fair_queue::{FairQueue, Place};
+use crate::single_flight::SingleFlight;
 
 /// Of requests to providers and webhooks.
 pub const USER_AGENT: &str = concat!("orch-apiserver/", env!("CARGO_PKG_VERSION"));
@@ -25,10 +29,6 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Attempts, and the pause after the first one; each further pause is half as long again, as in Kubernetes.
 const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Most questions on their way at a time; the others wait.
-const CONCURRENT_MAX: usize = 64;
-/// Most questions that are on their way or wait; others get no answer.
-const WAITING_MAX: usize = 512;
 /// Between two lines in the log about failures.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,7 @@ impl ReviewVersion {
     }
 }
 
-/// A webhook cannot be used, or did not answer.
+/// A webhook cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     /// Its client configuration file cannot be used.
@@ -74,18 +74,26 @@ pub enum WebhookError {
         #[source]
         source: ClientTlsError,
     },
+}
+
+/// A webhook did not answer, or not as it should.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReviewError {
     /// It did not answer.
     #[error("the webhook cannot be asked")]
-    Call(#[source] ClientError),
+    Call(#[source] Arc<ClientError>),
     /// It did not answer in time.
     #[error("the webhook did not answer within {DEADLINE:?}")]
     Deadline,
-    /// Too many questions wait for it.
-    #[error("{WAITING_MAX} questions wait for the webhook already")]
+    /// Too many questions wait for it, of this client or of all.
+    #[error("too many questions wait for the webhook already")]
     Busy,
+    /// The asking has failed in this process; the log says how.
+    #[error("asking the webhook has failed")]
+    Failed,
     /// Its answer is not a review.
     #[error("the webhook's answer is not a review")]
-    Answer(#[source] serde_json::Error),
+    Answer(#[source] Arc<serde_json::Error>),
     /// Its answer is a review of another kind or version.
     #[error("the webhook answered with apiVersion {0:?} and kind {1:?}")]
     Kind(String, String),
@@ -108,14 +116,18 @@ struct Reviewed<S> {
 
 /// A remote service that answers reviews.
 pub struct Webhook {
-    client: Client,
-    path: String,
+    service: Arc<Service>,
     /// `apiVersion` and `kind` of the reviews.
     api_version: String,
     kind: &'static str,
-    /// Places of those on their way, and of all that wait.
-    permits: Semaphore,
-    places: Semaphore,
+    queue: Arc<FairQueue>,
+    flights: SingleFlight<Result<Bytes, ReviewError>>,
+}
+
+/// Where the service is.
+struct Service {
+    client: Client,
+    path: String,
     warned: Mutex<Option<Instant>>,
 }
 
@@ -137,43 +149,71 @@ impl Webhook {
         let client = Client::new(&loaded, names, USER_AGENT)
             .map_err(|source| WebhookError::Tls { path: config.to_owned(), source })?
             .with_deadline(DEADLINE);
-        let (permits, places) = (Semaphore::new(CONCURRENT_MAX), Semaphore::new(WAITING_MAX));
         let api_version = format!("{}/{}", names.group(short_group), version.name());
-        Ok(Self { client, path, api_version, kind, permits, places, warned: Mutex::default() })
+        let service = Arc::new(Service { client, path, warned: Mutex::default() });
+        let (queue, flights) = (FairQueue::new(), SingleFlight::new());
+        Ok(Self { service, api_version, kind, queue, flights })
     }
 
-    /// The status that the service gives a review with this spec.
+    /// The status that the service gives a review with this spec, which is asked for `client`.
     ///
     /// # Errors
-    /// The service did not answer in time, or with something else than a review of the same kind and version.
+    /// The service did not answer in time, or with something else than a review of the same kind and version; or too many questions wait.
     pub async fn review<S: DeserializeOwned + Default>(
         &self,
+        client: &str,
         spec: &Value,
-    ) -> Result<S, WebhookError> {
+    ) -> Result<S, ReviewError> {
+        let answered = match self.post(client, spec).await {
+            Ok(body) => self.read_answer(&body),
+            Err(error) => Err(error),
+        };
+        answered.inspect_err(|error| self.service.warn(error))
+    }
+
+    async fn post(&self, client: &str, spec: &Value) -> Result<Bytes, ReviewError> {
         let review = json!({"apiVersion": self.api_version, "kind": self.kind, "spec": spec});
-        let answer: Reviewed<S> = self.post(&review).await?;
-        Ok(answer.status)
+        let body = Bytes::from(review.to_string());
+        let ask = || {
+            let place = self.queue.enter(client).ok_or(ReviewError::Busy)?;
+            let (service, body) = (self.service.clone(), body.clone());
+            Ok(async move {
+                let answer = tokio::time::timeout(DEADLINE, service.ask(&place, body)).await;
+                answer.unwrap_or(Err(ReviewError::Deadline))
+            })
+        };
+        self.flights.answer(key(&body), ask).await?.ok_or(ReviewError::Failed)?
     }
 
-    async fn post<S: DeserializeOwned + Default>(
-        &self,
-        review: &Value,
-    ) -> Result<Reviewed<S>, WebhookError> {
-        let Ok(_place) = self.places.try_acquire() else { return Err(WebhookError::Busy) };
-        let answered = tokio::time::timeout(DEADLINE, self.ask(review)).await;
-        let answer = answered.unwrap_or(Err(WebhookError::Deadline));
-        if let Err(error) = &answer {
-            self.warn(error);
-        }
-        answer
+    /// The status of an answer.
+    ///
+    /// # Errors
+    /// It is no review of this kind and version.
+    fn read_answer<S: DeserializeOwned + Default>(&self, body: &[u8]) -> Result<S, ReviewError> {
+        read_status(body, &self.api_version, self.kind)
     }
+}
 
+/// The status in an answer to a review of this version and kind.
+///
+/// # Errors
+/// It is no such review.
+pub fn read_status<S: DeserializeOwned + Default>(
+    body: &[u8],
+    api_version: &str,
+    kind: &str,
+) -> Result<S, ReviewError> {
+    let answer: Reviewed<S> =
+        serde_json::from_slice(body).map_err(|error| ReviewError::Answer(Arc::new(error)))?;
+    match answer.api_version == api_version && answer.kind == kind {
+        true => Ok(answer.status),
+        false => Err(ReviewError::Kind(answer.api_version, answer.kind)),
+    }
+}
+
+impl Service {
     /// Tries again where Kubernetes does: after a broken connection, and when the service says that it is overloaded or has failed.
-    async fn ask<S: DeserializeOwned + Default>(
-        &self,
-        review: &Value,
-    ) -> Result<Reviewed<S>, WebhookError> {
-        let body = Bytes::from(serde_json::to_vec(review).map_err(WebhookError::Answer)?);
+    async fn ask(&self, place: &Place, body: Bytes) -> Result<Bytes, ReviewError> {
         let (mut attempt, mut pause) = (1, FIRST_PAUSE);
         loop {
             let mut request = Request::new(body.clone());
@@ -181,36 +221,24 @@ impl Webhook {
             *request.uri_mut() = self.path.parse().unwrap_or_else(|_| Uri::from_static("/"));
             let json = header::HeaderValue::from_static("application/json");
             request.headers_mut().insert(header::CONTENT_TYPE, json);
-            // Never closed.
-            let permit = self.permits.acquire().await;
+            let turn = place.wait().await;
             let answer = self.client.call(request).await;
-            drop(permit);
+            drop(turn);
             match answer {
-                Ok(answer) => return self.read_answer(&answer.body),
+                Ok(answer) => return Ok(answer.body),
                 Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
                     tracing::debug!(attempt, %error, "the webhook did not answer, trying again");
                     tokio::time::sleep(pause).await;
                     attempt += 1;
                     pause = pause.mul_f64(1.5);
                 }
-                Err(error) => return Err(WebhookError::Call(error)),
+                Err(error) => return Err(ReviewError::Call(Arc::new(error))),
             }
         }
     }
 
-    fn read_answer<S: DeserializeOwned + Default>(
-        &self,
-        body: &[u8],
-    ) -> Result<Reviewed<S>, WebhookError> {
-        let answer: Reviewed<S> = serde_json::from_slice(body).map_err(WebhookError::Answer)?;
-        match answer.api_version == self.api_version && answer.kind == self.kind {
-            true => Ok(answer),
-            false => Err(WebhookError::Kind(answer.api_version, answer.kind)),
-        }
-    }
-
     /// Logs a failure, unless one was logged just now: everybody can cause them.
-    fn warn(&self, error: &WebhookError) {
+    fn warn(&self, error: &ReviewError) {
         let now = Instant::now();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| now.duration_since(at) >= WARN_INTERVAL) {
@@ -252,6 +280,7 @@ where
 pub mod testing {
     //! A webhook for tests: answers each review with what a function makes of it.
 
+    use std::net::SocketAddr;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -264,7 +293,7 @@ pub mod testing {
     /// Serves on a port of its own; gives the client configuration file that leads to it.
     pub async fn serve(answer: impl Fn(Value) -> (u16, Value) + Send + 'static) -> PathBuf {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = format!("http://{}/review", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
                 let mut head = Vec::new();
@@ -294,6 +323,12 @@ pub mod testing {
                 let _ = socket.write_all(reply.as_bytes()).await;
             }
         });
+        config(address)
+    }
+
+    /// A client configuration file that leads to a service at this address.
+    pub fn config(address: SocketAddr) -> PathBuf {
+        let server = format!("http://{address}/review");
         let config = json!({
             "clusters": [{"name": "c", "cluster": {"server": server}}],
             "contexts": [{"name": "c", "context": {"cluster": "c"}}],

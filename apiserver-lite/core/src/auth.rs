@@ -9,6 +9,7 @@ mod service_account;
 mod settings;
 mod store_index;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use apiserver_auth::{ClientCertificate, Oidc, RequestHeaders, StaticTokens, TokenWebhook, User};
@@ -17,13 +18,17 @@ use http::header::AUTHORIZATION;
 use proto_api::names::Names;
 use proto_daemon::exit::chain;
 
-pub use apiserver_token::{KeyError, PublicKey, SigningKey};
+pub use apiserver_token::PublicKey;
 pub use impersonate::effective as effective_user;
 pub use node::{NodeAuthorizer, NodeAuthorizerError};
 pub use pod_references::{Referenced, claim_names, refers_to_any};
 pub use rbac::{ClusterPolicy, Rbac};
-pub use service_account::{BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest};
-pub use settings::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
+pub use service_account::{
+    BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest, VOLUME_TOKEN_SECS,
+};
+pub use settings::{
+    Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
+};
 pub use store_index::IndexError;
 
 use crate::record::StoredObject;
@@ -55,6 +60,8 @@ pub struct ClientConnection<'a> {
     pub certificate: Option<&'a ClientCertificate>,
     /// Whether the client is an authenticating proxy by its certificate.
     pub is_proxy: bool,
+    /// The client's address.
+    pub address: Option<IpAddr>,
 }
 
 /// The objects that tokens refer to.
@@ -96,8 +103,9 @@ impl Authenticators {
         }
         if let Some(token) = bearer(headers) {
             let audiences = self.tokens.audiences();
+            let from = client.address.map(|address| address.to_string()).unwrap_or_default();
             return self
-                .token_user(objects, token, audiences)
+                .token_user(objects, token, audiences, &from)
                 .await
                 .map(|(user, _)| user)
                 .ok_or_else(ApiError::unauthorized);
@@ -111,12 +119,14 @@ impl Authenticators {
         }
     }
 
-    /// The user of a token, and those of `audiences` that the token is meant for.
+    /// The user of a token, and those of `audiences` that the token is meant for. `client` is who asks: a remote service that knows tokens has a share for
+    /// each.
     pub async fn token_user(
         &self,
         objects: &dyn ObjectLookup,
         token: &str,
         audiences: &[String],
+        client: &str,
     ) -> Option<(User, Vec<String>)> {
         // What knows nothing of audiences is meant for this server.
         let own = self.tokens.audiences();
@@ -148,7 +158,7 @@ impl Authenticators {
             }
         }
         // It reports its failures itself.
-        self.token_webhook.as_ref()?.user(token, audiences, own).await.ok().flatten()
+        self.token_webhook.as_ref()?.user(token, audiences, own, client).await.ok().flatten()
     }
 }
 

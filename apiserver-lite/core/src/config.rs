@@ -1,5 +1,7 @@
 //! The configuration of a server. `flags.rs` makes it from the command line, tests make it with [`Config::for_tests`].
 
+mod admission;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +9,10 @@ use std::time::Duration;
 use proto_api::Cidr;
 use proto_api::names::Names;
 
-pub use crate::auth::{Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenLookup};
+pub use self::admission::{AdmissionPlugin, AdmissionSettings, PodSecuritySettings, UnknownPlugin};
+pub use crate::auth::{
+    Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
+};
 use crate::services::PortRange;
 use apiserver_auth::{
     AuthorizationWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
@@ -60,6 +65,8 @@ pub struct Config {
     pub authorization_webhook: Option<AuthorizationWebhookSettings>,
     /// The policy file of the authorization module `ABAC`.
     pub policy_file: Option<PathBuf>,
+    /// Admission.
+    pub admission: AdmissionSettings,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Address ranges of Services, the default IP family first.
@@ -181,12 +188,15 @@ impl Config {
                 audiences: Vec::new(),
                 lookup: TokenLookup::Checked,
                 expiration_max: None,
+                extension: TokenExtension::Extended,
+                jwks_uri: None,
             },
             request_headers: None,
             oidc: None,
             token_webhook: None,
             authorization_webhook: None,
             policy_file: None,
+            admission: AdmissionSettings::default(),
             node_client: NodeClient::default(),
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
             node_ports: PortRange::default(),

@@ -57,6 +57,11 @@ pub(crate) struct ServedVersions<'a> {
 }
 
 impl ServedVersions<'_> {
+    /// The `apiVersion` of each.
+    pub(crate) fn api_versions(&self) -> impl Iterator<Item = &str> {
+        self.versions.structures.keys().map(String::as_str)
+    }
+
     fn kind(&self, api_version: &str) -> Result<&Arc<Kind>, String> {
         let found = self.versions.kinds.iter().find(|kind| kind.api_version == api_version);
         found.ok_or_else(|| format!("version {api_version} is not served"))

@@ -62,7 +62,7 @@ const FIELD_MANAGER_LEN_MAX: usize = 128;
 /// Checks the options of an apply, and returns whether it takes the fields of others.
 ///
 /// # Errors
-/// 422 without `fieldManager`, 400 for a `force` that is no boolean.
+/// 422 without `fieldManager`.
 pub(crate) fn apply_force(query: &Query) -> Result<bool, ApiError> {
     if query.text("fieldManager").is_none_or(str::is_empty) {
         let problem = FieldProblem::required("fieldManager", "is required for apply patch");
@@ -71,7 +71,9 @@ pub(crate) fn apply_force(query: &Query) -> Result<bool, ApiError> {
             &[problem],
         ));
     }
-    Ok(query_value(query, "force")?.unwrap_or(false))
+    let force = query.text("force").unwrap_or("false");
+    // As Kubernetes reads booleans of a query.
+    Ok(!force.is_empty() && force != "0" && !force.eq_ignore_ascii_case("false"))
 }
 
 /// Refuses `force` of other patches.

@@ -105,15 +105,18 @@ impl Server {
     pub(crate) fn for_tests(names: &'static Names) -> Self {
         use apiserver_store::{Identity, Medium, StoreConfig};
 
-        use crate::auth::{SigningKey, TokenIssuer};
-        use apiserver_auth::{AlwaysAllow, StaticTokens};
+        use crate::auth::TokenIssuer;
+        use apiserver_auth::{
+            AlwaysAllow, SigningKeyFile, StaticTokens, TokenKeys, VerifyingKeyFiles,
+        };
 
         let config = Config::for_tests(names);
         let identity = Identity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() };
         let store = Store::open(StoreConfig::new(Medium::Memory, identity)).unwrap();
         let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
-        let key = SigningKey::from_pem(key.as_bytes()).unwrap();
-        let tokens = TokenIssuer::new(key, Vec::new(), &config.service_accounts, names);
+        let key = SigningKeyFile::fixed(std::path::Path::new("test"), &key).unwrap();
+        let keys = TokenKeys::new(key, VerifyingKeyFiles::default());
+        let tokens = TokenIssuer::new(keys, &config.service_accounts, names);
         let allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
         let engine = Engine::new(names);
         Self {

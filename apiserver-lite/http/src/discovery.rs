@@ -1,6 +1,7 @@
-//! Non-resource paths: discovery, OpenAPI, version, health, and the key set of service account tokens.
+//! Non-resource paths: discovery, OpenAPI, version, health, and what verifies service account tokens.
 
 mod aggregated;
+mod token_issuer;
 
 use std::sync::Arc;
 
@@ -54,6 +55,9 @@ pub async fn serve(
         let media_type = aggregated::media_type(names, version);
         return Ok(bytes_response(200, &media_type, Bytes::from(document.to_string())));
     }
+    if let Some(answer) = token_issuer::answer(&server.core, &segments) {
+        return Ok(answer);
+    }
     let found = match segments.as_slice() {
         [] => Some(paths(names)),
         ["version"] => Some(version()),
@@ -72,10 +76,6 @@ pub async fn serve(
         ["apis", group, version] => {
             names.short_group(group).and_then(|short| resources(names, short, version))
         }
-        [".well-known", "openid-configuration"] => Some(openid_configuration(&server.core)),
-        ["openid", "v1", "jwks"] => Some(
-            json!({"keys": server.core.authenticators.tokens.keys().iter().map(apiserver_core::auth::PublicKey::jwk).collect::<Vec<_>>()}),
-        ),
         _ => None,
     };
     let found = found.ok_or_else(ApiError::no_such_resource)?;
@@ -269,30 +269,6 @@ fn resource_rows(names: &Names, row: &Resource) -> Vec<Value> {
         entry
     }));
     rows
-}
-
-fn openid_configuration(server: &Server) -> Value {
-    let issuer = server.authenticators.tokens.issuer();
-    let address = std::net::SocketAddr::new(
-        apiserver_core::config::advertised(&server.config),
-        server.config.bind.port(),
-    );
-    let mut algorithms: Vec<&str> = server
-        .authenticators
-        .tokens
-        .keys()
-        .iter()
-        .map(apiserver_core::auth::PublicKey::algorithm)
-        .collect();
-    algorithms.sort_unstable();
-    algorithms.dedup();
-    json!({
-        "issuer": issuer,
-        "jwks_uri": format!("https://{address}/openid/v1/jwks"),
-        "response_types_supported": ["id_token"],
-        "subject_types_supported": ["public"],
-        "id_token_signing_alg_values_supported": algorithms,
-    })
 }
 
 #[cfg(test)]

@@ -149,6 +149,7 @@ async fn authenticate_and_serve(
     let client = ClientConnection {
         certificate: peer.certificate.as_deref(),
         is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
+        address: peer.connection.as_ref().map(|connection| connection.address().ip()),
     };
     let authenticators = &server.core.authenticators;
     let requester = authenticators.authenticate(&*server.core, client, request.headers()).await?;

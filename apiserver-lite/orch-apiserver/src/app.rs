@@ -6,16 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use apiserver_auth::{
-    Abac, AbacError, AlwaysAllow, AlwaysDeny, AnonymousLimit, AuthorizationWebhook, Chain, Masters,
-    Module, NodeLimit, Oidc, OidcError, RequestHeaders, StaticTokens, TokenFileError, TokenWebhook,
-    WebhookError,
+    Abac, AlwaysAllow, AlwaysDeny, AnonymousLimit, AuthorizationWebhook, Chain, Masters, Module,
+    NodeLimit, Oidc, RequestHeaders, SigningKeyFile, StaticTokens, TokenKeys, TokenWebhook,
+    VerifyingKeyFiles,
 };
-use apiserver_core::auth::{
-    Authenticators, ClusterPolicy, IndexError, KeyError, NodeAuthorizer, NodeAuthorizerError,
-    PublicKey, Rbac, SigningKey, TokenIssuer,
-};
+use apiserver_core::auth::{Authenticators, ClusterPolicy, NodeAuthorizer, Rbac, TokenIssuer};
 use apiserver_core::config::{
-    Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
+    AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
 };
 use apiserver_core::field_ownership::FieldOwnership;
 use apiserver_core::quota_turns::QuotaTurns;
@@ -24,9 +21,9 @@ use apiserver_core::server::Server;
 use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
 use apiserver_core::times::now;
 use apiserver_http::Metrics;
-use apiserver_http::{HttpServer, NodeProxyError, Overload, ServingTls, WatchBatches, serve};
+use apiserver_http::{HttpServer, Overload, ServingTls, WatchBatches, serve};
 use apiserver_schema::Engine;
-use apiserver_store::{Identity, Medium, OnDamage, OpenError, Range, Store, StoreConfig};
+use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig};
 use proto_api::names::Profile;
 use proto_daemon::admin::AdminPages;
 use proto_daemon::drain::{Drain, DrainWatch, Drained};
@@ -37,124 +34,13 @@ use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
 
-use crate::bootstrap::{self, BootstrapError, ClientAuthorities};
+use crate::admission_config;
+use crate::bootstrap::{self, ClientAuthorities};
+use crate::build_error::BuildError;
 use crate::kubeconfig;
 use crate::maintenance;
-use crate::pki::{Pki, PkiError, ServingNames};
-use crate::tls::{self, TlsError};
-
-/// Error of [`build`].
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// A file named by the configuration cannot be read.
-    #[error("cannot read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The error of the operating system.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A key file is unusable.
-    #[error("key file {path}")]
-    Key {
-        /// The file.
-        path: PathBuf,
-        /// The error of the key.
-        #[source]
-        source: KeyError,
-    },
-    /// An authorization module lacks its file.
-    #[error("--authorization-mode={0} needs {1}")]
-    Module(&'static str, &'static str),
-    /// A file is given for a module that is not among the modes.
-    #[error("{0} is given, but its module is not in --authorization-mode")]
-    Unused(&'static str),
-    /// A module is named twice.
-    #[error("--authorization-mode names {0:?} twice")]
-    Repeated(AuthorizationMode),
-    /// The policy file of the module `ABAC` is unusable.
-    #[error("policy file {path}")]
-    PolicyFile {
-        /// The file.
-        path: PathBuf,
-        /// The line.
-        #[source]
-        source: AbacError,
-    },
-    /// The identity provider's settings are unusable.
-    #[error(transparent)]
-    Oidc(#[from] OidcError),
-    /// The client configuration of a webhook is unusable.
-    #[error(transparent)]
-    Webhook(#[from] WebhookError),
-    /// The static token file is unusable.
-    #[error("cannot use the static tokens")]
-    Tokens(#[source] TokenFileError),
-    /// A certificate of the server's own CA cannot be created or read.
-    #[error("cannot prepare certificates")]
-    Pki(#[from] PkiError),
-    /// The configured certificates cannot be used.
-    #[error("cannot set up TLS")]
-    Tls(#[from] TlsError),
-    /// The client certificate for connections to kubelets cannot be used.
-    #[error("cannot set up connections to kubelets")]
-    Nodes(#[from] NodeProxyError),
-    /// The data directory cannot be created.
-    #[error("cannot create {path}")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The error of the operating system.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The store cannot be opened.
-    #[error("cannot open the store")]
-    Store(#[from] OpenError),
-    /// Roles and bindings cannot be followed.
-    #[error(transparent)]
-    Policy(#[from] IndexError),
-    /// The authorization module of kubelets cannot be made.
-    #[error(transparent)]
-    NodeAuthorizer(#[from] NodeAuthorizerError),
-    /// Metrics cannot be registered.
-    #[error("cannot register metrics")]
-    Metrics(#[from] prometheus::Error),
-    /// The configured address cannot be bound.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The error of the operating system.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A bootstrap object (namespace, priority class, the server's own Service) cannot be written.
-    #[error(transparent)]
-    Bootstrap(#[from] BootstrapError),
-}
-
-impl BuildError {
-    /// Whether the error is in the configuration, so that the process exits with the usage code.
-    #[must_use]
-    pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::Read { .. }
-                | Self::Key { .. }
-                | Self::Tokens(_)
-                | Self::Tls(_)
-                | Self::Nodes(_)
-                | Self::Module(..)
-                | Self::Unused(_)
-                | Self::Repeated(_)
-                | Self::PolicyFile { .. }
-                | Self::Oidc(_)
-                | Self::Webhook(_)
-        )
-    }
-}
+use crate::pki::{Pki, ServingNames};
+use crate::tls;
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
 pub struct BoundServer {
@@ -217,16 +103,16 @@ impl BoundServer {
 pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let names = config.names;
     let (listener, address) = listen(config.bind).await?;
-    let given_key = given_signing_key(&config)?;
-    let verifying = verifying_keys(&config)?;
+    let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
+    let admission = admission(&config)?;
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
     let authorities = client_authorities(&config, pki.as_ref())?;
     let tls = tls::serving(&provider, &config, pki.as_ref())?;
     let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
-    let tokens = Arc::new(token_issuer(&config, given_key, verifying, pki.as_ref())?);
+    let tokens = Arc::new(token_issuer(&config, token_keys, pki.as_ref())?);
     let authenticators = Authenticators {
         static_tokens,
         bootstrap_tokens: config.bootstrap_tokens,
@@ -260,7 +146,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         allocations: Arc::new(Mutex::new(allocations)),
         quota_turns: QuotaTurns::default(),
         ownership,
-        config: Config { bind: address, ..config },
+        config: Config { bind: address, admission, ..config },
     });
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(&core)).await?;
@@ -366,6 +252,17 @@ fn static_tokens(config: &Config) -> Result<StaticTokens, BuildError> {
     StaticTokens::parse(&text).map_err(BuildError::Tokens)
 }
 
+fn admission(config: &Config) -> Result<AdmissionSettings, BuildError> {
+    let mut admission = config.admission.clone();
+    if let Some(plugin) = admission.contradiction() {
+        return Err(BuildError::Contradiction(plugin));
+    }
+    if let Some(path) = &admission.config_file {
+        admission.pod_security = admission_config::read(path, config.names)?;
+    }
+    Ok(admission)
+}
+
 fn authorizer(
     config: &Config,
     engine: &Engine,
@@ -456,36 +353,31 @@ fn read(path: &Path) -> Result<Vec<u8>, BuildError> {
     std::fs::read(path).map_err(|source| BuildError::Read { path: path.to_owned(), source })
 }
 
-fn bad_key(path: &Path) -> impl FnOnce(KeyError) -> BuildError {
-    let path = path.to_owned();
-    move |source| BuildError::Key { path, source }
-}
+/// The files of the keys of service account tokens. The signing key may be missing: the server has one of its own.
+type TokenKeyFiles = (Option<SigningKeyFile>, VerifyingKeyFiles);
 
-fn given_signing_key(config: &Config) -> Result<Option<SigningKey>, BuildError> {
-    let file = config.service_accounts.signing_key_file.as_deref();
-    file.map(|path| SigningKey::from_pem(&read(path)?).map_err(bad_key(path))).transpose()
-}
-
-fn verifying_keys(config: &Config) -> Result<Vec<PublicKey>, BuildError> {
-    let mut keys = Vec::new();
-    for path in &config.service_accounts.key_files {
-        keys.extend(PublicKey::all_from_pem(&read(path)?).map_err(bad_key(path))?);
+fn token_key_files(config: &Config) -> Result<TokenKeyFiles, BuildError> {
+    let of = &config.service_accounts;
+    for (nth, issuer) in of.issuers.iter().enumerate() {
+        if of.issuers.iter().take(nth).any(|earlier| earlier == issuer) {
+            return Err(BuildError::RepeatedIssuer(issuer.clone()));
+        }
     }
-    Ok(keys)
+    let signing = of.signing_key_file.as_deref().map(SigningKeyFile::load).transpose()?;
+    Ok((signing, VerifyingKeyFiles::load(&of.key_files)?))
 }
 
 fn token_issuer(
     config: &Config,
-    given: Option<SigningKey>,
-    keys: Vec<PublicKey>,
+    (signing, verifying): TokenKeyFiles,
     pki: Option<&Pki>,
 ) -> Result<TokenIssuer, BuildError> {
     let own = || {
-        let text = pki.map(|pki| pki.service_account_key.as_bytes()).unwrap_or_default();
-        SigningKey::from_pem(text).map_err(bad_key(Path::new("sa.key")))
+        let text = pki.map(|pki| pki.service_account_key.as_str()).unwrap_or_default();
+        SigningKeyFile::fixed(Path::new("sa.key"), text)
     };
-    let key = given.map_or_else(own, Ok)?;
-    Ok(TokenIssuer::new(key, keys, &config.service_accounts, config.names))
+    let keys = TokenKeys::new(signing.map_or_else(own, Ok)?, verifying);
+    Ok(TokenIssuer::new(keys, &config.service_accounts, config.names))
 }
 
 fn pages(

@@ -1,6 +1,8 @@
 //! The command line, with kube-apiserver's flag names, and its translation into a [`Config`].
 
+mod admission;
 mod external_identity;
+mod service_accounts;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,14 +10,16 @@ use std::time::Duration;
 
 use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config, Credentials,
-    NodeClient, Privileged, ServiceAccounts, Storage, TokenLookup,
+    NodeClient, Privileged, Storage,
 };
 use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
 use proto_api::Cidr;
 use proto_daemon::flags::CommonFlags;
 
+use admission::AdmissionFlags;
 use external_identity::ExternalIdentityFlags;
+use service_accounts::ServiceAccountFlags;
 
 /// The API server: REST over an embedded durable store.
 #[derive(Parser, Clone, Debug)]
@@ -102,25 +106,9 @@ pub struct IdentityFlags {
     /// Authorization modules, in order.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "AlwaysAllow")]
     authorization_mode: Vec<Mode>,
-    /// Key file that verifies service account tokens; repeatable.
-    #[arg(long, value_name = "FILE")]
-    service_account_key_file: Vec<PathBuf>,
-    /// Key file that signs service account tokens.
-    #[arg(long, value_name = "FILE")]
-    service_account_signing_key_file: Option<PathBuf>,
-    /// Issuer of service account tokens; repeatable: the first one is written into new tokens, all are accepted.
-    #[arg(long, value_name = "URL")]
-    service_account_issuer: Vec<String>,
-    /// Whether tokens of deleted service accounts, pods and Secrets are refused.
-    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", action = ArgAction::Set)]
-    service_account_lookup: bool,
-    /// Longest lifetime of a requested token.
-    #[arg(long, value_name = "DURATION", value_parser = proto_daemon::go_duration::parse)]
-    service_account_max_token_expiration: Option<Duration>,
-    /// Audiences of tokens for this server [default: the issuers]
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    api_audiences: Vec<String>,
+    /// Service account tokens.
+    #[command(flatten)]
+    service_accounts: ServiceAccountFlags,
     /// Client certificate for connections to kubelets.
     #[arg(
         long,
@@ -156,6 +144,9 @@ pub struct ClusterFlags {
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     allow_privileged: bool,
+    /// Admission.
+    #[command(flatten)]
+    admission: AdmissionFlags,
     /// Time after which events are deleted.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = proto_daemon::go_duration::parse)]
     event_ttl: Duration,
@@ -226,22 +217,7 @@ impl Flags {
             },
             anonymous,
             authorization: identity.authorization_mode.into_iter().map(Mode::module).collect(),
-            service_accounts: ServiceAccounts {
-                key_files: identity.service_account_key_file,
-                signing_key_file: identity.service_account_signing_key_file,
-                issuers: if identity.service_account_issuer.is_empty() {
-                    vec![issuer]
-                } else {
-                    identity.service_account_issuer
-                },
-                audiences: identity.api_audiences,
-                lookup: if identity.service_account_lookup {
-                    TokenLookup::Checked
-                } else {
-                    TokenLookup::Skipped
-                },
-                expiration_max: identity.service_account_max_token_expiration,
-            },
+            service_accounts: identity.service_accounts.settings(issuer),
             request_headers: identity.external.request_headers(),
             oidc: identity.external.oidc(),
             token_webhook: identity.external.token_webhook(),
@@ -258,6 +234,7 @@ impl Flags {
             } else {
                 Privileged::Refused
             },
+            admission: cluster.admission.settings(),
             event_ttl: cluster.event_ttl,
             cluster_domain: cluster.cluster_domain,
         }

@@ -10,8 +10,10 @@
 //!
 //! [`build`] builds a server from a [`Config`] and returns it with its listener bound; `main.rs` and tests both use it.
 
+mod admission_config;
 pub mod app;
 mod bootstrap;
+mod build_error;
 pub mod flags;
 mod kubeconfig;
 mod maintenance;
@@ -19,4 +21,5 @@ mod pki;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};
-pub use app::{BoundServer, BuildError, build};
+pub use app::{BoundServer, build};
+pub use build_error::BuildError;

@@ -2,7 +2,8 @@
 //!
 //! [`read_policy`] reads the labels of a namespace, [`find_violations`] compares a pod or a pod template with one level and version,
 //! and [`describe_refusal`] and [`describe_warning`] write what the user reads. [`is_significant_update`] says which updates of a pod
-//! have to be checked, [`tightens_enforcement`] and [`warn_of_pods`] what a change of a namespace's labels means to its pods.
+//! have to be checked, [`Exemptions`] whom and what no policy applies to, [`tightens_enforcement`] and [`warn_of_pods`] what a change
+//! of a namespace's labels means to its pods.
 //!
 //! ```text
 //!  namespace's labels ──▶ Policy { enforce, audit, warn } ──┐ level and version
@@ -11,6 +12,7 @@
 //! ```
 
 mod checks;
+mod exemptions;
 mod namespace;
 mod pod_view;
 mod policy;
@@ -19,6 +21,7 @@ mod text;
 mod update;
 mod violation;
 
+pub use exemptions::{Exemptions, warn_of_exempt_namespace};
 pub use namespace::{PODS_CHECKED_MAX, tightens_enforcement, warn_of_pods};
 pub use policy::{LabelProblem, Level, LevelVersion, Policy, PolicyError, Version, read_policy};
 pub use standards::find_violations;

@@ -48,5 +48,6 @@ mod write;
 pub use engine::{DecodeError, Decoded, Engine, Format, Strictness};
 pub use object::{Kind, Object};
 pub use patch::{PatchError, PatchType};
+pub use validate::certificates as certificate_requests;
 pub use validate::{FieldError, FieldErrors};
 pub use value::{Map, Value};

@@ -11,7 +11,7 @@ use crate::value::{Path, Value};
 mod addresses;
 mod affinity;
 mod autoscaling;
-mod certificates;
+pub mod certificates;
 mod classes;
 mod cluster;
 mod config;

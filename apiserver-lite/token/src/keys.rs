@@ -94,7 +94,14 @@ impl PublicKey {
             SubjectPublicKeyInfo::from_der(spki).map_err(|error| rejected(error.to_string()))?;
         let kind = match info.parsed().map_err(|error| rejected(error.to_string()))? {
             ParsedKey::RSA(rsa) => {
-                PublicKind::Rsa { n: strip_zero(rsa.modulus), e: strip_zero(rsa.exponent) }
+                let (n, e) = (strip_zero(rsa.modulus), strip_zero(rsa.exponent));
+                if n.len() < RSA_LEN_MIN {
+                    return Err(rejected(format!(
+                        "an RSA key of {} bits, expected 2048 or more",
+                        8 * n.len()
+                    )));
+                }
+                PublicKind::Rsa { n, e }
             }
             ParsedKey::EC(point) => Self::curve_of(point.data())?,
             _ => return Err(rejected("neither RSA nor ECDSA".to_owned())),

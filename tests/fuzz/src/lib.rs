@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod api;
 pub mod dns;
+pub mod identity;
 pub mod netfilter;
 pub mod programs;
 pub mod schema;
@@ -40,6 +41,7 @@ targets! {
     schema: schema_document, schema_protobuf, schema_patch;
     agent: cri_log, journal, node_texts, dbus;
     programs: proxy_config, store_log;
+    identity: bearer, id_token, client_certificate, identity_files, webhook_answer;
 }
 
 /// Texts as inputs.

@@ -216,12 +216,8 @@ impl Tokens {
         let (text, expires) = (answer.status.token, answer.status.expiration_timestamp);
         // The lifetime that the server granted, by its own clock, counted from the moment before the request.
         let own = TokenLifetime::of(&text);
-        let secs = match (own, expires.unix()) {
-            (Some(life), _) => life.expires_at.saturating_sub(life.issued_at),
-            (None, Some(at)) => at.saturating_sub(requested_at.unix),
-            (None, None) => want.expiration_secs,
-        };
-        let secs = if secs > 0 { secs } else { want.expiration_secs };
+        let secs = TokenLifetime::granted_secs(own, answer.spec.expiration_seconds);
+        let secs = secs.unwrap_or(want.expiration_secs);
         let life = Duration::from_secs(u64::try_from(secs).unwrap_or(0));
         Ok(IssuedToken {
             text,

@@ -14,6 +14,22 @@ fn claims_are_read() {
 }
 
 #[test]
+fn a_token_that_lives_on_is_renewed_as_if_it_did_not() {
+    let year = TokenLifetime { issued_at: 100, expires_at: 100 + 365 * 24 * 3600 };
+    let hour = TokenLifetime { issued_at: 100, expires_at: 3707 };
+    for (own, answered, secs) in [
+        (Some(year), Some(3607), Some(3607)),
+        (Some(hour), Some(86_400), Some(3607)),
+        (Some(hour), None, Some(3607)),
+        (None, Some(3607), Some(3607)),
+        (Some(TokenLifetime { issued_at: 5, expires_at: 5 }), Some(-1), None),
+        (None, None, None),
+    ] {
+        assert_eq!(TokenLifetime::granted_secs(own, answered), secs, "{own:?} {answered:?}");
+    }
+}
+
+#[test]
 fn renewal_is_due_after_four_fifths_or_a_day() {
     let life = |issued_at, expires_at| TokenLifetime { issued_at, expires_at };
     for (life, now, secs) in [

@@ -202,6 +202,31 @@ async fn new_keys_are_read_when_a_token_names_one_and_not_more_often_than_that()
     assert!(oidc.user(&provider.token(&old, |_| {}), now()).await.is_err(), "withdrawn");
 }
 
+/// A user without the groups that another server has would be another user.
+#[tokio::test]
+async fn claims_of_other_servers_are_refused_by_name() {
+    let (provider, key) = (Provider::start().await, key());
+    provider.publish(&[&key]);
+    let oidc = provider.reader(|_| {});
+    let elsewhere = |claim: &'static str| {
+        move |claims: &mut Value| {
+            claims.as_object_mut().unwrap().remove(claim);
+            claims["_claim_names"] = json!({claim: "src1"});
+            claims["_claim_sources"] = json!({"src1": {"endpoint": "https://groups.example"}});
+        }
+    };
+    for claim in ["groups", "sub", "hd"] {
+        let refused = oidc.user(&provider.token(&key, elsewhere(claim)), now()).await;
+        let why = refused.unwrap_err().to_string();
+        assert!(why.starts_with(&format!("claim {claim:?} is not in the token")), "{why}");
+    }
+    // A claim that is there counts, and one that nobody asks for does not matter.
+    let both = provider.token(&key, |claims| claims["_claim_names"] = json!({"groups": "src1"}));
+    assert!(oidc.user(&both, now()).await.unwrap().is_some());
+    let other = provider.token(&key, |claims| claims["_claim_names"] = json!({"photo": "src1"}));
+    assert!(oidc.user(&other, now()).await.unwrap().is_some());
+}
+
 /// A token with a bad signature asks a provider that does not answer; the others' keys are known.
 #[tokio::test]
 async fn known_keys_serve_while_the_provider_is_asked_in_vain() {

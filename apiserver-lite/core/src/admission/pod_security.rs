@@ -1,9 +1,11 @@
 //! Pod security: a pod may do what the labels `pod-security.<domain>/…` of its namespace allow, as with Kubernetes' PodSecurity. Templates of pods and
-//! other levels are answered with warnings. A cluster without such labels allows everything.
+//! other levels are answered with warnings. What a namespace has no label for, and what no policy applies to, says the configuration of the plugin; without
+//! one, everything is allowed.
 
 use apiserver_pod_security::{
     PODS_CHECKED_MAX, Policy, describe_refusal, describe_warning, find_violations,
-    is_significant_update, read_policy, tightens_enforcement, warn_of_pods,
+    is_significant_update, read_policy, tightens_enforcement, warn_of_exempt_namespace,
+    warn_of_pods,
 };
 use apiserver_schema::Object;
 use apiserver_store::Range;
@@ -38,11 +40,18 @@ pub async fn admit(
     if !checked {
         return Ok(Vec::new());
     }
+    let exempt = &call.server.config.admission.pod_security.exemptions;
+    if exempt.cover_request(&call.user.name, object.namespace()) {
+        return Ok(Vec::new());
+    }
     let policy = policy_of(call, object.namespace());
     if policy == Policy::default() {
         return Ok(Vec::new());
     }
     let pod = pod_of(call, object)?;
+    if exempt.cover_class(pod.spec.runtime_class_name.as_deref()) {
+        return Ok(Vec::new());
+    }
     if let Some(old) = old.filter(|_| is_pod)
         && !is_significant_update(&pod, &pod_of(call, old)?, call.server.names)
     {
@@ -65,8 +74,8 @@ async fn admit_namespace(
     namespace: &Object,
     old: Option<&Object>,
 ) -> Result<Vec<String>, ApiError> {
-    let names = call.server.names;
-    let read = |namespace: &Object| read_policy(&namespace.labels(), Policy::default(), names);
+    let (names, settings) = (call.server.names, &call.server.config.admission.pod_security);
+    let read = |namespace: &Object| read_policy(&namespace.labels(), settings.defaults, names);
     let (policy, problems) = read(namespace);
     let (before, known) = old.map(read).unwrap_or_default();
     if !problems.is_empty() && problems != known {
@@ -80,18 +89,29 @@ async fn admit_namespace(
         let problems: Vec<FieldProblem> = problems.iter().map(problem).collect();
         return Err(ApiError::invalid(about_kind(namespace), &problems));
     }
-    if old.is_none() || !tightens_enforcement(&before, &policy) {
+    if old.is_some() && !tightens_enforcement(&before, &policy) {
+        return Ok(Vec::new());
+    }
+    if settings.exemptions.cover_namespace(namespace.name()) {
+        let labels = namespace.labels();
+        let warning = warn_of_exempt_namespace(namespace.name(), &labels, &policy, names);
+        return Ok(warning.into_iter().collect());
+    }
+    if old.is_none() {
         return Ok(Vec::new());
     }
     let pods = pods_in(call, namespace.name()).await?;
-    let pods: Vec<&Pod> = pods.iter().collect();
+    let is_checked =
+        |pod: &&Pod| !settings.exemptions.cover_class(pod.spec.runtime_class_name.as_deref());
+    let pods: Vec<&Pod> = pods.iter().filter(is_checked).collect();
     Ok(warn_of_pods(namespace.name(), policy.enforce, &pods, names))
 }
 
 fn policy_of(call: &RequestContext<'_>, namespace: &str) -> Policy {
     let found = call.server.find_in("", "namespaces", "", namespace);
     let labels = found.map(|found| found.object().labels()).unwrap_or_default();
-    read_policy(&labels, Policy::default(), call.server.names).0
+    let defaults = call.server.config.admission.pod_security.defaults;
+    read_policy(&labels, defaults, call.server.names).0
 }
 
 /// The pods of a namespace, no more than are compared and one, so that the client is told that there are more.

@@ -2,12 +2,12 @@
 
 use apiserver_schema::{Map, Object, Value};
 use apiserver_store::Range;
-use proto_api::names::Names;
 
-use crate::config::Privileged;
+use crate::config::{AdmissionPlugin, Privileged};
 use crate::context::{RequestContext, about_kind};
 use crate::key;
 use crate::registry::pods::CONTAINER_LISTS;
+use crate::server::Server;
 use crate::status::{ApiError, FieldProblem};
 
 /// Seconds for which a pod tolerates a node that is not ready or unreachable, by default.
@@ -16,20 +16,26 @@ const DEFAULT_TOLERATION_SECS: i64 = 300;
 /// Checks a new pod for privileged containers and sets its priority and default tolerations.
 pub fn admit_create(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     check_privileged(call, pod)?;
-    set_priority(call, pod)?;
-    add_default_tolerations(call.server.names, pod);
+    if call.server.config.admission.runs(AdmissionPlugin::Priority) {
+        set_priority(call, pod)?;
+    }
+    add_default_tolerations(call.server, pod);
     Ok(())
 }
 
-fn add_default_tolerations(names: &Names, pod: &mut Object) {
+fn add_default_tolerations(server: &Server, pod: &mut Object) {
+    let names = server.names;
+    if !server.config.admission.runs(AdmissionPlugin::DefaultTolerationSeconds) {
+        return;
+    }
     for condition in ["not-ready", "unreachable"] {
         tolerate(pod.fields.map_or_insert("spec"), &names.sub_label("node", condition));
     }
 }
 
 /// Keeps the fields that admission set at creation and that the update leaves out.
-pub fn admit_update(names: &Names, pod: &mut Object, old: &Object) {
-    add_default_tolerations(names, pod);
+pub fn admit_update(server: &Server, pod: &mut Object, old: &Object) {
+    add_default_tolerations(server, pod);
     let Some(before) = old.spec() else { return };
     let spec = pod.fields.map_or_insert("spec");
     for field in ["priority", "preemptionPolicy"] {

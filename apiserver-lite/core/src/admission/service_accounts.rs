@@ -1,32 +1,31 @@
-//! Service accounts of pods: sets the account of a new pod, checks that it exists, and mounts its token into each container, as
-//! Kubernetes' ServiceAccount plugin.
+//! Service accounts of pods: sets the account of a new pod, checks that it exists, mounts its token into each container, and limits the pod to the
+//! account's secrets where the account says so, as Kubernetes' ServiceAccount plugin.
 
 use std::time::Duration;
 
 use apiserver_schema::{Map, Object, Value};
 use tokio::time::Instant;
 
+use super::mountable_secrets::{find_foreign, find_foreign_in_ephemeral};
+use crate::auth::{Referenced, VOLUME_TOKEN_SECS, refers_to_any};
 use crate::context::RequestContext;
 use crate::random_suffix::random_suffix;
 use crate::status::{About, ApiError};
 
 /// How long a create waits for the service account `default`, which a controller makes after the namespace.
 const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_secs(2);
-/// Lifetime of mounted tokens in seconds, the value that Kubernetes uses.
-const TOKEN_SECS: i64 = 3607;
 /// Mode of the files of the token volume.
 const FILE_MODE: i64 = 0o644;
 
 /// Sets service account, token volume and image pull secrets of a new pod.
 ///
 /// # Errors
-/// 403 when the service account does not exist.
+/// 403 when the service account does not exist or does not list a secret of the pod, and for a mirror pod with an identity.
 pub async fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let names = call.server.names;
     let annotations = pod.metadata().and_then(|metadata| metadata.map("annotations"));
     if annotations.is_some_and(|all| all.contains(&names.label("config.mirror"))) {
-        // Mirror pods represent static pods, which have no identity in the cluster.
-        return Ok(());
+        return check_mirror_pod(call, pod);
     }
     let spec = pod.fields.map_or_insert("spec");
     if spec.str("serviceAccountName").is_empty() {
@@ -48,7 +47,50 @@ pub async fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), Ap
     if spec.list("imagePullSecrets").is_empty() && !account.list("imagePullSecrets").is_empty() {
         spec.insert("imagePullSecrets", account.list("imagePullSecrets").to_vec());
     }
-    Ok(())
+    match find_foreign(&account, spec, names) {
+        Some(why) => Err(refuse(call, pod, &why)),
+        None => Ok(()),
+    }
+}
+
+/// Checks the secrets of containers that are added to a running pod.
+///
+/// # Errors
+/// 403 when the service account does not exist, or does not list one of them.
+pub async fn admit_ephemeral(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiError> {
+    let Some(spec) = pod.spec() else { return Ok(()) };
+    let name = spec.str("serviceAccountName");
+    if name.is_empty() {
+        let why =
+            format!("no service account specified for pod {}/{}", pod.namespace(), pod.name());
+        return Err(refuse(call, pod, &why));
+    }
+    let account = account(call, pod, name).await?;
+    match find_foreign_in_ephemeral(&account, spec, call.server.names) {
+        Some(why) => Err(refuse(call, pod, &why)),
+        None => Ok(()),
+    }
+}
+
+fn refuse(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
+    ApiError::forbidden(About { name: pod.name(), ..call.about() }, why)
+}
+
+/// A mirror pod represents a static pod, which has no identity in the cluster.
+fn check_mirror_pod(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiError> {
+    let volumes = pod.spec().into_iter().flat_map(|spec| spec.maps("volumes"));
+    let mut sources =
+        volumes.filter_map(|v| v.map("projected")).flat_map(|all| all.maps("sources"));
+    let refused = if refers_to_any(pod, Referenced::ServiceAccount) {
+        "a mirror pod may not reference service accounts"
+    } else if refers_to_any(pod, Referenced::Secret) {
+        "a mirror pod may not reference secrets"
+    } else if sources.any(|source| source.contains("serviceAccountToken")) {
+        "a mirror pod may not use ServiceAccountToken volume projections"
+    } else {
+        return Ok(());
+    };
+    Err(refuse(call, pod, refused))
 }
 
 fn automount(of: Option<&Map>) -> Option<bool> {
@@ -70,7 +112,7 @@ async fn account(call: &RequestContext<'_>, pod: &Object, name: &str) -> Result<
                 "error looking up service account {}/{name}: serviceaccount {name:?} not found",
                 pod.namespace(),
             );
-            return Err(ApiError::forbidden(About { name: pod.name(), ..call.about() }, &why));
+            return Err(refuse(call, pod, &why));
         }
     }
 }
@@ -112,7 +154,8 @@ fn mount_token(spec: &mut Map, prefix: &str, dir: &str, root_ca: &str) {
 fn token_volume(name: &str, root_ca: &str) -> Map {
     let map = |entries: Vec<(&'static str, Value)>| Value::Map(entries.into_iter().collect());
     let item = |key: &str, path: &str| map(vec![("key", key.into()), ("path", path.into())]);
-    let token = map(vec![("expirationSeconds", TOKEN_SECS.into()), ("path", "token".into())]);
+    let token =
+        map(vec![("expirationSeconds", VOLUME_TOKEN_SECS.into()), ("path", "token".into())]);
     let field = map(vec![("apiVersion", "v1".into()), ("fieldPath", "metadata.namespace".into())]);
     let sources: Vec<Value> = vec![
         map(vec![("serviceAccountToken", token)]),

@@ -5,19 +5,24 @@ use proto_api::Quantity;
 use proto_api::names::Names;
 
 use super::default_classes::default_classes;
+use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
 use crate::status::{About, ApiError};
 
 /// Adds the protection finalizer to a new claim or volume, and the default class to a claim without one.
 pub fn admit_create(call: &RequestContext<'_>, object: &mut Object) {
     let names = call.server.names;
-    match (object.kind.short_group, object.kind.kind) {
-        ("", "PersistentVolumeClaim") => {
-            add_finalizer(object, &names.label("pvc-protection"));
-            set_default_class(call, object);
-        }
-        ("", "PersistentVolume") => add_finalizer(object, &names.label("pv-protection")),
-        _ => {}
+    let runs = |plugin| call.server.config.admission.runs(plugin);
+    let (finalizer, is_claim) = match (object.kind.short_group, object.kind.kind) {
+        ("", "PersistentVolumeClaim") => ("pvc-protection", true),
+        ("", "PersistentVolume") => ("pv-protection", false),
+        _ => return,
+    };
+    if runs(AdmissionPlugin::StorageObjectInUseProtection) {
+        add_finalizer(object, &names.label(finalizer));
+    }
+    if is_claim && runs(AdmissionPlugin::DefaultStorageClass) {
+        set_default_class(call, object);
     }
 }
 

@@ -3,9 +3,7 @@
 use http::HeaderMap;
 
 use crate::status::{About, ApiError};
-use apiserver_auth::{Attributes, Chain, Decision, Subject};
-use apiserver_auth::{UNAUTHENTICATED, User};
-use proto_api::uri::decode as decode_percent;
+use apiserver_auth::{Attributes, Chain, Decision, Subject, UNAUTHENTICATED, User, read_extra};
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -37,11 +35,7 @@ pub async fn effective(
         User { name: text(USER).to_owned(), uid: text(UID).to_owned(), ..User::default() };
     let groups = headers.get_all(GROUP).iter().filter_map(|value| value.to_str().ok());
     wanted.groups = groups.map(str::to_owned).collect();
-    for (name, value) in headers {
-        if let (Some(key), Ok(value)) = (name.as_str().strip_prefix(EXTRA), value.to_str()) {
-            wanted.extra.entry(decode_percent(key)).or_default().push(value.to_owned());
-        }
-    }
+    wanted.extra = read_extra(headers, &[EXTRA]);
     for (group, resource, subresource, namespace, name) in required_permissions(&wanted, auth_group)
     {
         let subject = Subject::Resource {

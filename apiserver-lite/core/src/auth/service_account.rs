@@ -1,34 +1,40 @@
 //! Service account tokens: bound to a service account and optionally to a pod or Secret, signed by this server, valid only while
 //! the objects they are bound to exist.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_token::{KeyError, LegacyToken, PublicKey, SigningKey, jwt};
+use apiserver_auth::{KeySet, TokenKeys, User};
+use apiserver_token::{KeyError, LegacyToken, jwt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::ObjectLookup;
-use super::settings::TokenLookup;
+use super::settings::{ServiceAccounts, TokenExtension, TokenLookup};
 use crate::record::StoredObject;
-use crate::times::now;
-use apiserver_auth::User;
+use crate::times::{now, time_of};
 use proto_api::names::Names;
 
-/// Tolerated clock difference in seconds.
-const CLOCK_SKEW_SECS: i64 = 10;
+/// Tolerated clock difference in seconds, as in Kubernetes.
+const CLOCK_SKEW_SECS: i64 = 60;
 /// Range of token lifetimes in seconds that a TokenRequest may ask for.
 pub const TOKEN_LIFETIME_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
 
+/// The lifetime that the token volume of a pod asks for. It marks tokens of programs that may not know that tokens expire.
+pub const VOLUME_TOKEN_SECS: i64 = 3607;
+/// Lifetime of such a token where `--service-account-extend-token-expiration` is set: a year.
+const EXTENDED_SECS: i64 = 365 * 24 * 60 * 60;
+
 /// Issues and verifies tokens.
 pub struct TokenIssuer {
-    key: SigningKey,
-    keys: Vec<PublicKey>,
+    keys: TokenKeys,
     issuers: Vec<String>,
     audiences: Vec<String>,
     lookup: TokenLookup,
     lifetime_max: Option<Duration>,
+    extension: TokenExtension,
     /// The label domain is the name of the claim with the bound objects.
     names: &'static Names,
 }
@@ -79,8 +85,8 @@ pub enum TokenError {
     /// A claim is missing or has another type.
     #[error("claim {0} is missing or has the wrong type")]
     Claim(&'static str),
-    /// An object it is bound to was deleted or recreated.
-    #[error("bound {kind} {name:?} does not exist or has another uid")]
+    /// An object it is bound to was deleted or recreated, or should be gone by now.
+    #[error("bound {kind} {name:?} does not exist, has another uid or should have been deleted")]
     Gone {
         /// Kind of the object.
         kind: &'static str,
@@ -90,26 +96,18 @@ pub enum TokenError {
 }
 
 impl TokenIssuer {
-    /// An issuer that signs with `key` and verifies with `keys` and the public half of `key`.
+    /// An issuer that signs and verifies with `keys`.
     #[must_use]
-    pub fn new(
-        key: SigningKey,
-        mut keys: Vec<PublicKey>,
-        config: &super::settings::ServiceAccounts,
-        names: &'static Names,
-    ) -> Self {
-        if !keys.contains(key.public()) {
-            keys.push(key.public().clone());
-        }
+    pub fn new(keys: TokenKeys, config: &ServiceAccounts, names: &'static Names) -> Self {
         let audiences =
             if config.audiences.is_empty() { &config.issuers } else { &config.audiences };
         Self {
-            key,
             keys,
             issuers: config.issuers.clone(),
             audiences: audiences.clone(),
             lookup: config.lookup,
             lifetime_max: config.expiration_max,
+            extension: config.extension,
             names,
         }
     }
@@ -126,10 +124,10 @@ impl TokenIssuer {
         self.issuers.first().map(String::as_str).unwrap_or_default()
     }
 
-    /// Public keys, for the published key set.
+    /// The keys now, for the published key set.
     #[must_use]
-    pub fn keys(&self) -> &[PublicKey] {
-        &self.keys
+    pub fn keys(&self) -> Arc<KeySet> {
+        self.keys.current()
     }
 
     /// The lifetime granted to a request for `secs`, bounded by `--service-account-max-token-expiration`.
@@ -158,9 +156,17 @@ impl TokenIssuer {
             "serviceaccount".into(),
             json!({"name": request.account, "uid": request.account_uid}),
         );
+        let asked = issued_secs.saturating_add(request.lifetime_secs);
+        let expires = match self.is_extended(request, audiences) {
+            true => {
+                about.insert("warnafter".into(), json!(asked));
+                issued_secs.saturating_add(EXTENDED_SECS)
+            }
+            false => asked,
+        };
         let mut claims = Map::new();
         claims.insert("aud".into(), json!(audiences));
-        claims.insert("exp".into(), json!(issued_secs + request.lifetime_secs));
+        claims.insert("exp".into(), json!(expires));
         claims.insert("iat".into(), json!(issued_secs));
         claims.insert("iss".into(), json!(self.issuer()));
         claims.insert("jti".into(), json!(Uuid::new_v4().to_string()));
@@ -170,7 +176,15 @@ impl TokenIssuer {
             "sub".into(),
             json!(User::service_account(request.namespace, request.account).name),
         );
-        jwt::sign(&claims, &self.key)
+        jwt::sign(&claims, self.keys.current().signing())
+    }
+
+    /// Whether a token outlives what is asked for: one of a token volume, for this server only. Its pod's end ends it all the same.
+    fn is_extended(&self, request: &TokenRequest<'_>, audiences: &[String]) -> bool {
+        self.extension == TokenExtension::Extended
+            && request.lifetime_secs == VOLUME_TOKEN_SECS
+            && request.bound.as_ref().is_some_and(|bound| bound.kind == "pod")
+            && audiences.iter().all(|audience| self.audiences.contains(audience))
     }
 
     /// Verifies a token and returns its user and those of `audiences` that the token is meant for.
@@ -183,7 +197,7 @@ impl TokenIssuer {
         token: &str,
         audiences: &[String],
     ) -> Result<(User, Vec<String>), TokenError> {
-        let claims: Map<String, Value> = jwt::verify(token, &self.keys)?;
+        let claims: Map<String, Value> = jwt::verify(token, self.keys.current().verifying())?;
         if LegacyToken::is(self.names, &claims) {
             return self.authenticate_legacy(objects, token, &claims, audiences);
         }
@@ -191,7 +205,8 @@ impl TokenIssuer {
         if !self.issuers.iter().any(|known| known == issuer) {
             return Err(TokenError::Issuer(issuer.to_owned()));
         }
-        check_time(&claims, now().unix_timestamp())?;
+        let at = now().unix_timestamp();
+        check_time(&claims, at)?;
         let meant = meant_for(&claims, audiences)?;
         let about =
             claims.get(self.names.label_domain()).ok_or(TokenError::Claim("of the domain"))?;
@@ -199,11 +214,12 @@ impl TokenIssuer {
         let account = &about["serviceaccount"];
         let name = account["name"].as_str().ok_or(TokenError::Claim("serviceaccount"))?;
         if self.lookup == TokenLookup::Checked {
-            check_exists(objects, "serviceaccounts", "service account", namespace, account)?;
-            for (resource, kind) in [("pods", "pod"), ("secrets", "secret")] {
-                about.get(kind).map_or(Ok(()), |bound| {
-                    check_exists(objects, resource, kind, namespace, bound)
-                })?;
+            let bound = |resource: &str, kind: &'static str, reference: &Value| {
+                check_exists(objects, (resource, kind), namespace, reference, at)
+            };
+            bound("serviceaccounts", "service account", account)?;
+            for (resource, kind) in [("secrets", "secret"), ("pods", "pod")] {
+                about.get(kind).map_or(Ok(()), |reference| bound(resource, kind, reference))?;
             }
         }
         let mut user = User::service_account(namespace, name).authenticated();
@@ -229,7 +245,8 @@ impl TokenIssuer {
         if self.lookup == TokenLookup::Checked {
             let account = json!({"name": held.account, "uid": held.account_uid});
             let namespace = &held.namespace;
-            check_exists(objects, "serviceaccounts", "service account", namespace, &account)?;
+            let resource = ("serviceaccounts", "service account");
+            check_exists(objects, resource, namespace, &account, now().unix_timestamp())?;
             let secret = objects.find_in("", "secrets", namespace, &held.secret);
             let encoded = STANDARD.encode(token);
             let keeps = |found: &StoredObject| found.object().str_at(&["data", "token"]) == encoded;
@@ -246,14 +263,20 @@ impl TokenIssuer {
     }
 }
 
+/// Checks the times of a token as Kubernetes does, whose clocks may differ by [`CLOCK_SKEW_SECS`].
 fn check_time(claims: &Map<String, Value>, at: i64) -> Result<(), TokenError> {
-    let seconds = |name: &'static str| claims.get(name).and_then(Value::as_i64);
-    let expires = seconds("exp").ok_or(TokenError::Claim("exp"))?;
-    let starts = seconds("nbf").unwrap_or(i64::MIN);
-    if expires + CLOCK_SKEW_SECS <= at || starts.saturating_sub(CLOCK_SKEW_SECS) > at {
-        return Err(TokenError::Time);
+    let seconds = |name: &'static str| match claims.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value.as_i64().map(Some).ok_or(TokenError::Claim(name)),
+    };
+    let expires = seconds("exp")?.ok_or(TokenError::Claim("exp"))?;
+    let begins = [seconds("nbf")?, seconds("iat")?];
+    let (earliest, latest) =
+        (at.saturating_sub(CLOCK_SKEW_SECS), at.saturating_add(CLOCK_SKEW_SECS));
+    match earliest > expires || begins.into_iter().flatten().any(|begins| begins > latest) {
+        true => Err(TokenError::Time),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 fn meant_for(claims: &Map<String, Value>, audiences: &[String]) -> Result<Vec<String>, TokenError> {
@@ -267,19 +290,26 @@ fn meant_for(claims: &Map<String, Value>, audiences: &[String]) -> Result<Vec<St
     if meant.is_empty() { Err(TokenError::Audience) } else { Ok(meant) }
 }
 
+/// Checks that an object exists with the uid of the token, and that its deletion is not overdue.
 fn check_exists(
     objects: &dyn ObjectLookup,
-    resource: &str,
-    kind: &'static str,
+    (resource, kind): (&str, &'static str),
     namespace: &str,
     reference: &Value,
+    at: i64,
 ) -> Result<(), TokenError> {
     let name = reference["name"].as_str().unwrap_or_default();
     let uid = reference["uid"].as_str().unwrap_or_default();
     match objects.find_in("", resource, namespace, name) {
-        Some(found) if found.object().uid() == uid => Ok(()),
+        Some(found) if found.object().uid() == uid && !is_overdue(&found, at) => Ok(()),
         _ => Err(TokenError::Gone { kind, name: name.to_owned() }),
     }
+}
+
+/// Whether an object should have been deleted before [`CLOCK_SKEW_SECS`].
+fn is_overdue(found: &StoredObject, at: i64) -> bool {
+    let deleted = found.object().deletion_timestamp().and_then(time_of);
+    deleted.is_some_and(|due| due.unix_timestamp() < at.saturating_sub(CLOCK_SKEW_SECS))
 }
 
 #[cfg(test)]
@@ -293,10 +323,15 @@ mod tests {
     #[test]
     fn times_have_a_little_slack() {
         let token = claims(json!({"exp": 1000, "nbf": 500}));
-        for (at, ok) in [(495, true), (489, false), (1000, true), (1009, true), (1010, false)] {
+        for (at, ok) in [(440, true), (439, false), (1000, true), (1060, true), (1061, false)] {
             assert_eq!(check_time(&token, at).is_ok(), ok, "{at}");
         }
         assert_eq!(check_time(&claims(json!({})), 1), Err(TokenError::Claim("exp")));
+        let ahead = claims(json!({"exp": 1000, "iat": 500}));
+        assert_eq!(check_time(&ahead, 439), Err(TokenError::Time));
+        for odd in [json!({"exp": "1000"}), json!({"exp": 1000, "nbf": "1"})] {
+            assert!(matches!(check_time(&claims(odd), 1), Err(TokenError::Claim(_))));
+        }
     }
 
     #[test]

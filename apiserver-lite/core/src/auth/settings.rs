@@ -40,6 +40,15 @@ pub enum TokenLookup {
     Skipped,
 }
 
+/// Whether the tokens of pods' token volumes outlive the hour that they ask for (`--service-account-extend-token-expiration`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenExtension {
+    /// They are valid for a year, as long as their pod exists, and say when they should have been renewed.
+    Extended,
+    /// They expire as every other token.
+    AsAsked,
+}
+
 /// Issuing and verification of service account tokens.
 #[derive(Clone, Debug)]
 pub struct ServiceAccounts {
@@ -55,4 +64,8 @@ pub struct ServiceAccounts {
     pub lookup: TokenLookup,
     /// Longest lifetime of a token.
     pub expiration_max: Option<Duration>,
+    /// Whether tokens of token volumes live longer than they ask for.
+    pub extension: TokenExtension,
+    /// Where others find the public keys, in the discovery document; this server's own address when unset.
+    pub jwks_uri: Option<String>,
 }

@@ -64,7 +64,8 @@ async fn token_review(call: &RequestContext<'_>, review: &Object) -> Result<Map,
         asked
     };
     let mut status = Map::new();
-    match call.server.authenticators.token_user(call.server, token, &audiences).await {
+    let (authenticators, client) = (&call.server.authenticators, &call.user.name);
+    match authenticators.token_user(call.server, token, &audiences, client).await {
         Some((user, meant)) => {
             status.insert("authenticated", true);
             status.insert("user", user_map(&user));

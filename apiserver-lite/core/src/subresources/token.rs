@@ -34,7 +34,7 @@ pub fn create(
         .engine
         .kind(&group, "v1", "TokenRequest")
         .ok_or_else(|| crate::server::missing_kind("TokenRequest"))?;
-    let decoded = decode_as(call, kind, body, format)?;
+    let mut decoded = decode_as(call, kind, body, format)?;
     let mut request = decoded.object;
     let account = call.current()?;
     let lifetime_secs = request
@@ -48,13 +48,19 @@ pub fn create(
     if audiences.is_empty() {
         audiences = server.authenticators.tokens.audiences().to_vec();
     }
+    let granted_secs = server.authenticators.tokens.lifetime_secs(lifetime_secs);
+    if granted_secs < lifetime_secs {
+        decoded.warnings.push(format!(
+            "requested expiration of {lifetime_secs} seconds shortened to {granted_secs} seconds"
+        ));
+    }
     let token_request = TokenRequest {
         namespace: &call.request.namespace,
         account: &call.request.name,
         account_uid: account.object().uid(),
         bound: bound_object(call, &request)?,
         audiences: audiences.clone(),
-        lifetime_secs: server.authenticators.tokens.lifetime_secs(lifetime_secs),
+        lifetime_secs: granted_secs,
     };
     let issued: OffsetDateTime = now();
     let token = match effects {

@@ -41,6 +41,13 @@ pub async fn apply(
                 return Err(ApiError::not_found(call.about()));
             }
             check_create(call).await?;
+            let uid = meta(&config, "uid");
+            if !uid.is_empty() {
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                );
+                return Err(ApiError::conflict(call.about(), &why));
+            }
             let applied = ownership::apply(call, None, config.clone(), force)?;
             let (mut object, warnings) = object_of(call, applied.tree, strictness)?;
             object.set_meta_str("name", &request.name);
@@ -108,7 +115,13 @@ fn object_of(
 
 /// Refuses a configuration of another kind or object than that of the path.
 fn check_identity(call: &RequestContext<'_>, config: &Value) -> Result<(), ApiError> {
-    let kind = config.as_map().map_or("", |config| config.str("kind"));
+    let Some(fields) = config.as_map() else {
+        let shape = config.shape();
+        return Err(ApiError::bad_request(format!(
+            "the applied configuration must be an object, not a {shape}"
+        )));
+    };
+    let kind = fields.str("kind");
     if kind != call.requested_version.kind {
         let wanted = call.requested_version.kind;
         return Err(ApiError::bad_request(format!(

@@ -97,9 +97,9 @@ async fn create_once(
     registry::prepare_create(call, &mut object);
     set_managed_fields(&mut object, managed_fields);
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
+    quotas::check(call, Change { new: &object, old: None }).await?;
     let reserved = registry::reserve(call.server, &mut object, None)?;
     if effects == Effects::DryRun {
-        quotas::check(call, Change { new: &object, old: None }).await?;
         let response = VerbResponse::Object { code: 201, object: Box::new(object) };
         return Ok(VerbOutput { response, warnings });
     }

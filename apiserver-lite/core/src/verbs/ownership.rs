@@ -102,7 +102,8 @@ fn with_request<T>(call: &RequestContext<'_>, track: impl FnOnce(&Request<'_>) -
     let (kind, subresource) = (&call.requested_version, call.request.subresource.as_str());
     let has_status = kind.resource.is_some_and(|resource| resource.subresource("status").is_some());
     let fields = reset_fields(kind.short_group, kind.kind, has_status, subresource);
-    let reset = ResetFields::from([(kind.api_version.clone(), fields)]);
+    let served = versions.api_versions();
+    let reset: ResetFields = served.map(|version| (version.to_owned(), fields.clone())).collect();
     let empty = server.engine.written_document(&Object::new(kind.clone()));
     let manager = match call.query.text("fieldManager") {
         Some(name) if !name.is_empty() => name.to_owned(),

@@ -11,6 +11,7 @@ use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use proto_api::object::from_json;
 
 use super::update_common::CONFLICT_TRIES;
+use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
 use crate::key;
 use crate::record::{Draft, StoredObject};
@@ -43,12 +44,13 @@ struct StoredQuota {
 
 type WriteResult = Result<CommittedWrite<StoredObject>, WriteError<StoredObject>>;
 
-/// Whether the change fits the quotas of its namespace; for dry runs.
+/// Whether the change fits the quotas of its namespace. Asked before addresses and ports are reserved, so that what does not fit takes none from
+/// others; decided again when the change is committed.
 ///
 /// # Errors
 /// 403 with the first quota that does not admit it.
 pub async fn check(call: &RequestContext<'_>, change: Change<'_>) -> Result<(), ApiError> {
-    if !is_counted(change) {
+    if !is_counted(call, change) || !has_quotas(call.server, change.new.namespace())? {
         return Ok(());
     }
     let quotas = read_quotas(call.server, change.new.namespace()).await?;
@@ -67,7 +69,7 @@ pub async fn commit(
     let server = call.server;
     let write = || write(Draft::new(&server.engine, change.new.clone()));
     let namespace = change.new.namespace();
-    if !is_counted(change) || read_quotas(server, namespace).await?.is_empty() {
+    if !is_counted(call, change) || !has_quotas(server, namespace)? {
         return Ok(server.store.write(write()).await);
     }
     // Boxed, so that the futures of all other writes stay small.
@@ -106,8 +108,11 @@ async fn commit_charged(
 }
 
 /// Creations count, and updates of what can grow: Services by their type, claims by their size.
-fn is_counted(change: Change<'_>) -> bool {
+fn is_counted(call: &RequestContext<'_>, change: Change<'_>) -> bool {
     let kind = &change.new.kind;
+    if !call.server.config.admission.runs(AdmissionPlugin::ResourceQuota) {
+        return false;
+    }
     let grows = kind.is("", "Service") || kind.is("", "PersistentVolumeClaim");
     kind.namespaced()
         && (change.old.is_none() || grows)
@@ -142,20 +147,34 @@ fn write_of_quota(server: &Server, found: &StoredQuota, charge: Charge) -> Write
     Write::update(key, found.record.revision(), Draft::new(&server.engine, object))
 }
 
-/// The quotas of a namespace, by name.
-async fn read_quotas(server: &Server, namespace: &str) -> Result<Vec<StoredQuota>, ApiError> {
+fn has_quotas(server: &Server, namespace: &str) -> Result<bool, ApiError> {
+    Ok(!stored_quotas(server, namespace, Some(1))?.is_empty())
+}
+
+/// The stored quotas of a namespace, by name, at most so many.
+fn stored_quotas(
+    server: &Server,
+    namespace: &str,
+    limit: Option<usize>,
+) -> Result<Vec<Arc<StoredObject>>, ApiError> {
     let kind = server.kind("", "resourcequotas").ok_or_else(|| missing_kind("ResourceQuota"))?;
     let prefix = key::prefix(kind, namespace);
-    let range = Range { prefix: &prefix, after: None, limit: None };
+    let range = Range { prefix: &prefix, after: None, limit };
     let page = server.snapshot().range(range).map_err(ApiError::internal)?;
-    let mut quotas = Vec::with_capacity(page.entries.len());
-    for entry in page.entries {
-        let json = entry.record.json(&server.engine);
+    Ok(page.entries.into_iter().map(|entry| entry.record).collect())
+}
+
+/// The quotas of a namespace, decoded, by name.
+async fn read_quotas(server: &Server, namespace: &str) -> Result<Vec<StoredQuota>, ApiError> {
+    let stored = stored_quotas(server, namespace, None)?;
+    let mut quotas = Vec::with_capacity(stored.len());
+    for record in stored {
+        let json = record.json(&server.engine);
         let quota = from_json(json, server.names).map_err(|error| {
-            let name = entry.record.object().name();
+            let name = record.object().name();
             ApiError::internal(format!("cannot read the quota {namespace}/{name}: {error}"))
         })?;
-        quotas.push(StoredQuota { record: entry.record, quota });
+        quotas.push(StoredQuota { record, quota });
         // A namespace may have many: other requests go on in between.
         tokio::task::yield_now().await;
     }

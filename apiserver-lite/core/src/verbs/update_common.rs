@@ -165,11 +165,11 @@ pub(super) async fn commit_owned(
         let response = VerbResponse::Stored { code: 200, record: old.clone() };
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }
+    if subresource == Subresource::Main {
+        quotas::check(call, Change { new: &object, old: Some(before) }).await?;
+    }
     let reserved = registry::reserve(call.server, &mut object, Some(before))?;
     if effects == Effects::DryRun {
-        if subresource == Subresource::Main {
-            quotas::check(call, Change { new: &object, old: Some(before) }).await?;
-        }
         let response = VerbResponse::Object { code: 200, object: Box::new(object) };
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }

@@ -8,8 +8,10 @@
 
 mod admission;
 mod apply;
+mod authorizers;
 mod deletion;
 mod identity;
+mod key_rotation;
 mod limits;
 mod nodes;
 mod numbers;
@@ -21,7 +23,9 @@ mod rbac;
 mod requests;
 mod rules;
 mod semantics;
+mod service_accounts;
 mod silent_connections;
 mod storage;
 mod stored_only_kinds;
 mod support;
+mod tokens;

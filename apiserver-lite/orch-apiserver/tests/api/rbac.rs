@@ -54,7 +54,7 @@ fn sorted(mut status: Value) -> Value {
 async fn every_request_is_decided_by_roles_as_by_kubernetes() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = server(&dir, TOKENS, vec![AuthorizationMode::Rbac]).await;
-    compare(&server, include_str!("rbac.tsv")).await;
+    compare(&server, include_str!("rbac.tsv"), str::to_owned).await;
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn every_request_of_a_kubelet_is_decided_as_by_kubernetes() {
     let dir = tempfile::tempdir().expect("a directory");
     let modes = vec![AuthorizationMode::Node, AuthorizationMode::Rbac];
     let server = server(&dir, NODE_TOKENS, modes).await;
-    compare(&server, include_str!("node_authorizer.tsv")).await;
+    compare(&server, include_str!("node_authorizer.tsv"), str::to_owned).await;
 }
 
 #[tokio::test]
@@ -112,15 +112,20 @@ async fn a_mirror_pod_gives_its_kubelet_nothing() {
     }
 }
 
-/// Makes the requests of a table and compares code, message and status of reviews.
-async fn compare(server: &TestServer, table: &str) {
+/// Makes the requests of a table, with the token that `bearer` makes of who asks, and compares code, message and status of reviews.
+pub async fn compare(server: &TestServer, table: &str, bearer: impl Fn(&str) -> String) {
     let (mut rows, mut different) = (0, Vec::new());
     for row in table.lines().filter(|line| !line.starts_with('#')) {
         let [who, method, path, body, code, answer] = row.split('\t').collect::<Vec<_>>()[..]
         else {
             panic!("a row of six columns: {row}");
         };
-        let reply = ask(server, who, method, path, body).await;
+        let (name, impersonated) = who.split_once(" as ").unwrap_or((who, ""));
+        let token = match (bearer(name), impersonated) {
+            (token, "") => token,
+            (token, other) => format!("{token} as {other}"),
+        };
+        let reply = ask(server, &token, method, path, body).await;
         let own = match reply.json_or_null() {
             json if reply.code() >= 400 => {
                 json["message"].as_str().unwrap_or_default().replace('\n', "\\n").into()

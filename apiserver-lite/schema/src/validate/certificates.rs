@@ -67,6 +67,16 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     check_conditions(object, errors);
 }
 
+/// The organizations in the subject of a request, which is the base64 of a PEM block; `None` if it is none.
+pub fn organizations(request: &str) -> Option<Vec<String>> {
+    let pem = scalar::bytes_of(&Value::from(request));
+    let der = only_block(std::str::from_utf8(&pem).ok()?).ok()?;
+    let (_, request) = X509CertificationRequest::from_der(&der).ok()?;
+    let subject = &request.certification_request_info.subject;
+    let texts = subject.iter_organization().filter_map(|one| one.as_str().ok());
+    Some(texts.map(str::to_owned).collect())
+}
+
 /// Checks that the request is exactly one PEM block, so that all parsers read the same request, and that it is signed by its own
 /// key.
 fn check_request(pem: &[u8]) -> Result<(), String> {

@@ -1,0 +1,128 @@
+//! A bounded queue of questions in which no client takes more than a share: the others' questions find room and their turn.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::expiring_cache::{Key, key};
+
+/// Most questions on their way at a time, and most of one client.
+const TURNS_MAX: usize = 64;
+const TURNS_MAX_PER_CLIENT: usize = 16;
+/// Most questions that are on their way or wait, and most of one client.
+const PLACES_MAX: usize = 512;
+const PLACES_MAX_PER_CLIENT: usize = 128;
+
+/// The queue.
+pub struct FairQueue {
+    turns: Arc<Semaphore>,
+    clients: Mutex<Clients>,
+}
+
+#[derive(Default)]
+struct Clients {
+    shares: HashMap<Key, Share>,
+    places: usize,
+}
+
+/// What a client has in the queue.
+struct Share {
+    places: usize,
+    turns: Arc<Semaphore>,
+}
+
+/// A place in the queue until it is dropped.
+pub struct Place {
+    queue: Arc<FairQueue>,
+    client: Key,
+    turns: Arc<Semaphore>,
+}
+
+impl FairQueue {
+    /// An empty one.
+    pub fn new() -> Arc<Self> {
+        let turns = Arc::new(Semaphore::new(TURNS_MAX));
+        Arc::new(Self { turns, clients: Mutex::default() })
+    }
+
+    /// A place for a question of `client`; `None` where the queue, or the client's share of it, is full.
+    pub fn enter(self: &Arc<Self>, client: &str) -> Option<Place> {
+        let client = key(client.as_bytes());
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.places >= PLACES_MAX {
+            return None;
+        }
+        let new = || Share { places: 0, turns: Arc::new(Semaphore::new(TURNS_MAX_PER_CLIENT)) };
+        let share = clients.shares.entry(client).or_insert_with(new);
+        if share.places >= PLACES_MAX_PER_CLIENT {
+            return None;
+        }
+        share.places += 1;
+        let turns = share.turns.clone();
+        clients.places += 1;
+        Some(Place { queue: self.clone(), client, turns })
+    }
+}
+
+impl Place {
+    /// Waits for this question's turn, which lasts until the permits are dropped.
+    pub async fn wait(&self) -> Option<[OwnedSemaphorePermit; 2]> {
+        // The semaphores are never closed.
+        let own = self.turns.clone().acquire_owned().await.ok()?;
+        let all = self.queue.turns.clone().acquire_owned().await.ok()?;
+        Some([own, all])
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut clients = self.queue.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.places = clients.places.saturating_sub(1);
+        if let Some(share) = clients.shares.get_mut(&self.client) {
+            share.places = share.places.saturating_sub(1);
+            if share.places == 0 {
+                clients.shares.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn has_turn(place: &Place) -> Option<[OwnedSemaphorePermit; 2]> {
+        tokio::time::timeout(Duration::from_millis(1), place.wait()).await.ok().flatten()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_leaves_room_and_turns_to_others() {
+        let queue = FairQueue::new();
+        let flood: Vec<Place> = std::iter::from_fn(|| queue.enter("flood")).collect();
+        assert_eq!(flood.len(), PLACES_MAX_PER_CLIENT);
+        let mut turns = Vec::new();
+        for place in &flood {
+            turns.extend(has_turn(place).await);
+        }
+        assert_eq!(turns.len(), TURNS_MAX_PER_CLIENT);
+        let other = queue.enter("other").expect("room");
+        assert!(has_turn(&other).await.is_some());
+        turns.pop();
+        assert!(has_turn(&flood[TURNS_MAX_PER_CLIENT]).await.is_some(), "a turn that has ended");
+    }
+
+    #[test]
+    fn all_clients_together_are_bounded_and_nothing_is_kept_of_those_that_left() {
+        let queue = FairQueue::new();
+        let places: Vec<Place> =
+            (0..10_000).filter_map(|nth| queue.enter(&format!("client-{nth}"))).collect();
+        assert_eq!(places.len(), PLACES_MAX);
+        assert!(queue.enter("late").is_none());
+        drop(places);
+        assert!(queue.clients.lock().unwrap().shares.is_empty());
+        assert!(queue.enter("late").is_some());
+    }
+}

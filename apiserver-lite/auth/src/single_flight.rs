@@ -1,0 +1,175 @@
+//! Equal questions at the same time are asked once: who asks later waits for the same answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::expiring_cache::Key;
+
+/// The questions that are being asked.
+pub struct SingleFlight<A>(Arc<Mutex<Questions<A>>>);
+
+type Questions<A> = HashMap<Key, Arc<watch::Sender<Option<A>>>>;
+
+impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
+    /// One without questions.
+    pub fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// The answer to the question with this key: that of the one who asks it already, else that of `ask`, which goes on as long as somebody waits for it,
+    /// whoever began. `None` if the asking ended without an answer.
+    ///
+    /// # Errors
+    /// Those of `ask`, which says whether the question may be asked.
+    pub async fn answer<E, F>(
+        &self,
+        key: Key,
+        ask: impl FnOnce() -> Result<F, E>,
+    ) -> Result<Option<A>, E>
+    where
+        F: Future<Output = A> + Send + 'static,
+    {
+        let mut waiting = {
+            let mut questions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match questions.get(&key) {
+                Some(question) => question.subscribe(),
+                None => {
+                    let asking = ask()?;
+                    let (sender, waiting) = watch::channel(None);
+                    let question = Question { key, sender: Arc::new(sender), all: self.0.clone() };
+                    questions.insert(key, question.sender.clone());
+                    tokio::spawn(question.run(asking));
+                    waiting
+                }
+            }
+        };
+        let answer = waiting.wait_for(Option::is_some).await;
+        Ok(answer.ok().and_then(|answer| answer.clone()))
+    }
+}
+
+/// A question on its way.
+struct Question<A> {
+    key: Key,
+    sender: Arc<watch::Sender<Option<A>>>,
+    all: Arc<Mutex<Questions<A>>>,
+}
+
+impl<A> Question<A> {
+    async fn run(self, asking: impl Future<Output = A>) {
+        tokio::pin!(asking);
+        loop {
+            // Cancel safe: the question goes on in the next round.
+            tokio::select! {
+                answer = &mut asking => {
+                    // Whoever asks from now on asks anew.
+                    self.leave();
+                    self.sender.send_replace(Some(answer));
+                    return;
+                }
+                () = self.sender.closed() => {}
+            }
+            let mut questions = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            // Somebody may have joined meanwhile.
+            if self.sender.receiver_count() == 0 {
+                questions.remove(&self.key);
+                return;
+            }
+        }
+    }
+
+    fn leave(&self) {
+        let mut questions = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if questions.get(&self.key).is_some_and(|other| Arc::ptr_eq(other, &self.sender)) {
+            questions.remove(&self.key);
+        }
+    }
+}
+
+impl<A> Drop for Question<A> {
+    /// Of a question that panicked nobody waits for an answer.
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::expiring_cache::key;
+
+    /// Counts who begins to ask and who gets an answer to give.
+    #[derive(Default)]
+    struct Counts {
+        asked: AtomicU32,
+        answered: AtomicU32,
+    }
+
+    async fn ask(
+        questions: &SingleFlight<u32>,
+        counts: &Arc<Counts>,
+        question: &'static str,
+    ) -> Option<u32> {
+        let counts = counts.clone();
+        let slow = move || {
+            let nth = counts.asked.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Infallible>(async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                counts.answered.fetch_add(1, Ordering::Relaxed);
+                nth
+            })
+        };
+        match questions.answer(key(question.as_bytes()), slow).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_questions_share_an_answer() {
+        let (questions, counts) = (SingleFlight::new(), Arc::default());
+        let all = tokio::join!(
+            ask(&questions, &counts, "a"),
+            ask(&questions, &counts, "a"),
+            ask(&questions, &counts, "b"),
+        );
+        assert_eq!(all, (Some(0), Some(0), Some(1)));
+        assert_eq!(ask(&questions, &counts, "a").await, Some(2), "an answer is not kept");
+        assert!(questions.0.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_goes_on_as_long_as_somebody_waits() {
+        let (questions, counts) = (Arc::new(SingleFlight::new()), Arc::<Counts>::default());
+        let spawn = || {
+            let (questions, counts) = (questions.clone(), counts.clone());
+            tokio::spawn(async move { ask(&questions, &counts, "a").await })
+        };
+        let half = || tokio::time::sleep(Duration::from_millis(500));
+        let (first, second) = (spawn(), spawn());
+        half().await;
+        first.abort();
+        assert_eq!(second.await.unwrap(), Some(0), "the one who began has left");
+        let alone = spawn();
+        half().await;
+        alone.abort();
+        half().await;
+        half().await;
+        assert!(questions.0.lock().unwrap().is_empty());
+        assert_eq!(counts.answered.load(Ordering::Relaxed), 1, "nobody waited for the second");
+    }
+
+    #[tokio::test]
+    async fn a_panic_leaves_no_question_behind() {
+        let questions: SingleFlight<u32> = SingleFlight::new();
+        let broken = || Ok::<_, Infallible>(async { panic!("broken") });
+        assert_eq!(questions.answer(key(b"a"), broken).await, Ok(None));
+        assert!(questions.0.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,277 @@
+//! The keys of service account tokens, in files that may be replaced while the server runs. A file's new keys count within a second; while its content
+//! is no key, or the file is lost, its last keys stay.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apiserver_token::{KeyError, PublicKey, SigningKey};
+use proto_client::reloading_file::{Changed, ReloadingFile};
+use proto_daemon::exit::chain;
+use tokio::time::Instant;
+
+/// A key file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenKeysError {
+    /// It cannot be read.
+    #[error("cannot read key file {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It holds no usable key.
+    #[error("key file {path}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: KeyError,
+    },
+}
+
+/// The keys at one time.
+#[derive(Debug)]
+pub struct KeySet {
+    signing: Arc<SigningKey>,
+    verifying: Vec<PublicKey>,
+}
+
+impl KeySet {
+    /// The key that signs new tokens.
+    #[must_use]
+    pub fn signing(&self) -> &SigningKey {
+        &self.signing
+    }
+
+    /// The keys that verify tokens, each once, in the order of their files; the public half of the signing key is among them.
+    #[must_use]
+    pub fn verifying(&self) -> &[PublicKey] {
+        &self.verifying
+    }
+}
+
+/// The file of the signing key.
+pub struct SigningKeyFile(KeyFile<Arc<SigningKey>>);
+
+impl SigningKeyFile {
+    /// Reads the first private key of a PEM file.
+    ///
+    /// # Errors
+    /// The file cannot be read or holds no usable key.
+    pub fn load(path: &Path) -> Result<Self, TokenKeysError> {
+        Self::read(path, ReloadingFile::file(path.to_owned()))
+    }
+
+    /// The key of a PEM text, which never changes; `name` is that of errors.
+    ///
+    /// # Errors
+    /// The text holds no usable key.
+    pub fn fixed(name: &Path, pem: &str) -> Result<Self, TokenKeysError> {
+        Self::read(name, ReloadingFile::fixed(pem.as_bytes().to_vec()))
+    }
+
+    fn read(path: &Path, file: ReloadingFile) -> Result<Self, TokenKeysError> {
+        let parse = |pem: &[u8]| SigningKey::from_pem(pem).map(Arc::new);
+        KeyFile::read(path, file, parse, Instant::now()).map(Self)
+    }
+}
+
+/// The files of keys that verify tokens.
+#[derive(Default)]
+pub struct VerifyingKeyFiles(Vec<KeyFile<Vec<PublicKey>>>);
+
+impl VerifyingKeyFiles {
+    /// Reads all keys of these PEM files.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no key or an unusable one.
+    pub fn load(paths: &[PathBuf]) -> Result<Self, TokenKeysError> {
+        let read = |path: &PathBuf| {
+            let file = ReloadingFile::file(path.clone());
+            KeyFile::read(path, file, PublicKey::all_from_pem, Instant::now())
+        };
+        paths.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// The key files, and the keys that they had last.
+pub struct TokenKeys(Mutex<State>);
+
+struct State {
+    signing: SigningKeyFile,
+    verifying: VerifyingKeyFiles,
+    made: Arc<KeySet>,
+}
+
+impl TokenKeys {
+    /// The keys of these files.
+    #[must_use]
+    pub fn new(signing: SigningKeyFile, verifying: VerifyingKeyFiles) -> Self {
+        let made = collect(&signing, &verifying);
+        Self(Mutex::new(State { signing, verifying, made }))
+    }
+
+    /// The keys now. Looks for new ones at most once a second.
+    pub fn current(&self) -> Arc<KeySet> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { signing, verifying, made } = &mut *state;
+        let now = Instant::now();
+        let mut any = signing.0.refresh(now);
+        for file in &mut verifying.0 {
+            any |= file.refresh(now);
+        }
+        if any {
+            *made = collect(signing, verifying);
+            let ids: Vec<&str> = made.verifying.iter().map(PublicKey::id).collect();
+            tracing::info!(signing = made.signing.public().id(), verifying = ?ids, "the keys of service account tokens have changed");
+        }
+        made.clone()
+    }
+}
+
+fn collect(signing: &SigningKeyFile, verifying: &VerifyingKeyFiles) -> Arc<KeySet> {
+    let signing = signing.0.keys.clone();
+    let mut keys: Vec<PublicKey> = Vec::new();
+    for key in verifying.0.iter().flat_map(|file| &file.keys).chain([signing.public()]) {
+        if !keys.contains(key) {
+            keys.push(key.clone());
+        }
+    }
+    Arc::new(KeySet { signing, verifying: keys })
+}
+
+/// A file with its last valid keys.
+struct KeyFile<K> {
+    path: PathBuf,
+    file: ReloadingFile,
+    parse: fn(&[u8]) -> Result<K, KeyError>,
+    keys: K,
+}
+
+impl<K> KeyFile<K> {
+    fn read(
+        path: &Path,
+        mut file: ReloadingFile,
+        parse: fn(&[u8]) -> Result<K, KeyError>,
+        now: Instant,
+    ) -> Result<Self, TokenKeysError> {
+        let path = path.to_owned();
+        match file.current(now) {
+            Err(source) => Err(TokenKeysError::Read { path, source }),
+            Ok((content, _)) => match parse(&content) {
+                Err(source) => Err(TokenKeysError::Key { path, source }),
+                Ok(keys) => Ok(Self { path, file, parse, keys }),
+            },
+        }
+    }
+
+    /// Takes over new keys of the file. Whether there are any.
+    fn refresh(&mut self, now: Instant) -> bool {
+        // A file that was read once gives its old content when it is lost.
+        let Ok((content, Changed::Yes)) = self.file.current(now) else { return false };
+        match (self.parse)(&content) {
+            Ok(keys) => {
+                self.keys = keys;
+                true
+            }
+            Err(error) => {
+                let (path, error) = (self.path.display(), chain(&error));
+                tracing::warn!(%path, error, "the new content is no key of service account tokens, the old keys stay");
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct World {
+        dir: tempfile::TempDir,
+        keys: TokenKeys,
+    }
+
+    fn pem() -> (String, PublicKey) {
+        let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let public = SigningKey::from_pem(pem.as_bytes()).unwrap().public().clone();
+        (pem, public)
+    }
+
+    impl World {
+        /// The signing key is `first`, and in the file of verifying keys as well.
+        fn new(first: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let [signing, verifying] = ["signing", "verifying"].map(|name| dir.path().join(name));
+            std::fs::write(&signing, first).unwrap();
+            std::fs::write(&verifying, first).unwrap();
+            let verifying = VerifyingKeyFiles::load(&[verifying]).unwrap();
+            let keys = TokenKeys::new(SigningKeyFile::load(&signing).unwrap(), verifying);
+            Self { dir, keys }
+        }
+
+        /// Replaces a file as programs do that nobody shall see half done; gives the keys a second later.
+        async fn replace(&self, name: &str, content: &str) -> Arc<KeySet> {
+            let made = self.dir.path().join("new");
+            std::fs::write(&made, content).unwrap();
+            std::fs::rename(made, self.dir.path().join(name)).unwrap();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            self.keys.current()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_replaced_in_three_steps() {
+        let ((old_pem, old), (new_pem, new)) = (pem(), pem());
+        let world = World::new(&old_pem);
+        assert_eq!(world.keys.current().verifying(), std::slice::from_ref(&old));
+        let both = format!("{old_pem}{new_pem}");
+        let added = world.replace("verifying", &both).await;
+        assert_eq!(added.verifying(), [old.clone(), new.clone()]);
+        assert_eq!(added.signing().public(), &old);
+        let switched = world.replace("signing", &new_pem).await;
+        assert_eq!(switched.verifying(), [old, new.clone()]);
+        assert_eq!(switched.signing().public(), &new);
+        let dropped = world.replace("verifying", &new_pem).await;
+        assert_eq!(dropped.verifying(), [new]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_key_changes_nothing_and_holds_nothing_up() {
+        let ((old_pem, old), (new_pem, new)) = (pem(), pem());
+        let world = World::new(&old_pem);
+        for content in ["", "no key", &old_pem[..old_pem.len() / 2]] {
+            let kept = world.replace("verifying", content).await;
+            assert_eq!(kept.verifying(), std::slice::from_ref(&old), "{content}");
+        }
+        // The other file is read all the same.
+        let switched = world.replace("signing", &new_pem).await;
+        assert_eq!(switched.verifying(), [old.clone(), new.clone()]);
+        std::fs::remove_file(world.dir.path().join("signing")).unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(world.keys.current().signing().public(), &new);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_or_no_key_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, lost) = (dir.path().join("empty"), dir.path().join("lost"));
+        std::fs::write(&empty, "").unwrap();
+        let verifying = |file: &PathBuf| {
+            let files = VerifyingKeyFiles::load(std::slice::from_ref(file));
+            files.map(|_| ()).unwrap_err().to_string()
+        };
+        let signing = |file: &Path| SigningKeyFile::load(file).map(|_| ()).unwrap_err().to_string();
+        for told in [verifying(&empty), signing(&empty)] {
+            assert_eq!(told, format!("key file {}", empty.display()));
+        }
+        for told in [verifying(&lost), signing(&lost)] {
+            assert_eq!(told, format!("cannot read key file {}", lost.display()));
+        }
+    }
+}

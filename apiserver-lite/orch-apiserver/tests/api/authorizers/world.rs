@@ -1,0 +1,187 @@
+//! What a server is asked with: users by token, users of an identity provider, policies of ABAC, and a service that answers access reviews. The recorder
+//! (`examples/record_authorizers.rs`) gives Kubernetes' own server the same.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use apiserver_token::{SigningKey, jwt};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rcgen::{CertificateParams, Issuer, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// Static tokens; each is the name of its user.
+const TOKENS: &str = "jane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\nbob,bob,u5\neve,eve,u6\nzoe,zoe,u7\nimp,imp,u8\n";
+
+/// Policies of ABAC.
+const POLICIES: &str = include_str!("policies.jsonl");
+
+/// The client that ID tokens are for.
+pub const CLIENT: &str = "cluster";
+
+/// Files that a server reads, and the servers behind them, which end with the runtime.
+pub struct World {
+    pub dir: tempfile::TempDir,
+    pub issuer: String,
+    key: SigningKey,
+}
+
+impl World {
+    pub async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let write =
+            |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("written");
+        write("tokens.csv", TOKENS);
+        write("policies.jsonl", POLICIES);
+        let key = include_bytes!("../../../../token/testdata/rsa.key");
+        let key = SigningKey::from_pem(key).expect("a key");
+        let webhook = serve(None, |_, _, body| review(body)).await;
+        let url = format!("http://{webhook}/authorize");
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u"}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c",
+        });
+        write("webhook.conf", &config.to_string());
+        let (authority, acceptor) = certificates();
+        write("oidc.crt", &authority);
+        let keys = json!({"keys": [key.public().jwk()]});
+        let provider = serve(Some(acceptor), move |address, path, _| match path {
+            "/keys" => (200, keys.clone()),
+            _ => (200, discovery(address)),
+        })
+        .await;
+        Self { issuer: format!("https://{provider}"), dir, key }
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The bearer token of the first column of a table: a static token, or claims of an ID token, which are completed and signed.
+    pub fn bearer(&self, who: &str) -> String {
+        let Ok(Value::Object(claims)) = serde_json::from_str(who) else { return who.to_owned() };
+        let now = time::OffsetDateTime::now_utc().unix_timestamp();
+        let mut all = json!({"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 3600});
+        for (claim, value) in claims {
+            all[claim] = match value.as_str().and_then(|text| text.strip_prefix("now")) {
+                Some(offset) => json!(now + offset.parse::<i64>().expect("seconds")),
+                None => value,
+            };
+        }
+        jwt::sign(&all, &self.key).expect("signed")
+    }
+}
+
+/// What the service says of a user's request.
+fn review(review: &Value) -> (u16, Value) {
+    let spec = &review["spec"];
+    let attributes = &spec["resourceAttributes"];
+    let is = |field: &str, value: &str| attributes[field] == value;
+    let status = match spec["user"].as_str().unwrap_or_default() {
+        "jane" if is("resource", "secrets") => {
+            json!({"allowed": false, "denied": true, "reason": "secrets are secret"})
+        }
+        "jane" if is("namespace", "team") => json!({"allowed": true, "reason": "her team"}),
+        "jane" => json!({"allowed": false, "reason": "not of her team"}),
+        "joe" | "oidc:alice" => json!({"allowed": true}),
+        "ann" if spec["groups"].as_array().is_some_and(|all| all.contains(&json!("ops"))) => {
+            json!({"allowed": !is("verb", "delete")})
+        }
+        "eve" => json!({"allowed": true, "denied": true}),
+        "bob" => json!({"allowed": false, "evaluationError": "the directory is down"}),
+        "imp" if is("verb", "impersonate") => json!({"allowed": is("name", "joe")}),
+        "zoe" => return (403, json!({})),
+        _ => json!({"allowed": false}),
+    };
+    let kind = (&review["apiVersion"], &review["kind"]);
+    (200, json!({"apiVersion": kind.0, "kind": kind.1, "status": status}))
+}
+
+fn discovery(address: SocketAddr) -> Value {
+    let issuer = format!("https://{address}");
+    json!({
+        "issuer": issuer,
+        "authorization_endpoint": format!("{issuer}/auth"),
+        "token_endpoint": format!("{issuer}/token"),
+        "jwks_uri": format!("{issuer}/keys"),
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["RS256"],
+    })
+}
+
+/// An authority, and the TLS of a server on loopback with a certificate of it.
+fn certificates() -> (String, TlsAcceptor) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "provider-ca");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).expect("an authority").pem();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().expect("a key");
+    let own = CertificateParams::new(["127.0.0.1".to_owned()]).expect("names");
+    let own = own.signed_by(&key, &issuer).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![own.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
+        )
+        .expect("an identity");
+    (authority, TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Serves JSON on a port of its own: `answer` makes status and body of address, path and body.
+async fn serve(
+    tls: Option<TlsAcceptor>,
+    answer: impl Fn(SocketAddr, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (answer, tls) = (answer.clone(), tls.clone());
+            let service = service_fn(move |request: Request<Incoming>| {
+                let answer = answer.clone();
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let body = request.into_body().collect().await?.to_bytes();
+                    let body = serde_json::from_slice(&body).unwrap_or_default();
+                    let (status, body) = answer(address, &path, &body);
+                    let answer = Response::builder()
+                        .status(status)
+                        .header("content-type", "application/json")
+                        .body(Full::new(Bytes::from(body.to_string())));
+                    Ok::<_, hyper::Error>(answer.expect("an answer"))
+                }
+            });
+            tokio::spawn(async move {
+                let http = hyper::server::conn::http1::Builder::new();
+                let _ = match tls {
+                    None => http.serve_connection(TokioIo::new(socket), service).await,
+                    Some(tls) => match tls.accept(socket).await {
+                        Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
+                        Err(_) => return,
+                    },
+                };
+            });
+        }
+    });
+    address
+}

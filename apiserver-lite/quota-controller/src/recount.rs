@@ -1,12 +1,13 @@
-//! One recount: reads the quota, lists what it counts, and writes its status if it is still as read.
+//! One recount: reads the quota, lists what it counts, and writes its status.
 //!
-//! The lists are read after the quota. Whatever is created in between is charged to the quota, which then is not as read any more: the status
-//! is never written without it.
+//! The lists are read after the quota. What is created in between changes the quota's amounts: then the status is written with what was added
+//! meanwhile on top of what was counted, so that nothing is ever missing in it. What was both added and counted is counted twice, until the next
+//! recount, which follows soon.
 
 use std::time::Duration;
 
 use apiserver_clock::now;
-use apiserver_quota::{Kind, Usage};
+use apiserver_quota::{Kind, Usage, with_growth};
 use proto_api::Resource;
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use proto_client::{Api, Client, ClientError, ListParams, ObjectKey, WriteParams};
@@ -15,8 +16,10 @@ use crate::kinds::{ReadKind, counted_kinds};
 
 /// Objects in one answer of the API server.
 const PAGE_LEN: u32 = 500;
-/// When to count again after somebody else has changed the quota.
-const REQUEUE: Duration = Duration::from_millis(50);
+/// When to count again after others have changed the quota meanwhile.
+const REQUEUE: Duration = Duration::from_millis(500);
+/// Attempts to write a status while others change the quota.
+const WRITE_TRIES: usize = 8;
 
 /// Counts quotas.
 pub struct Recount {
@@ -30,26 +33,37 @@ impl Recount {
     /// Counts one quota, if it still exists. Returns when to count it again.
     pub async fn run(&self, key: &ObjectKey) -> Result<Option<Duration>, ClientError> {
         let quotas = self.client.within::<ResourceQuota>(&key.namespace);
-        // Listed, because the controller's role has no `get`.
-        let found = quotas.list(&ListParams::name(&key.name)).await?.items;
-        let Some(mut quota) = found.into_iter().next() else { return Ok(None) };
+        let Some(mut quota) = find(&quotas, &key.name).await? else { return Ok(None) };
         let names = self.client.names();
         let kinds = counted_kinds(names);
-        let mut usage = Usage::new(&quota.spec, names, now());
+        let spec = quota.spec.clone();
+        let mut usage = Usage::new(&spec, names, now());
         for read in kinds.iter().filter(|read| usage.needs(&read.kind)).collect::<Vec<_>>() {
             self.count(read, &key.namespace, &mut usage).await?;
         }
         let again = usage.changes_in().map_or(self.sync_period, |due| due.min(self.sync_period));
-        let status = usage.status(|name| kinds.iter().any(|k| k.kind.is_counted_by(name, names)));
-        if status != quota.status {
+        let counted = usage.status(|name| kinds.iter().any(|k| k.kind.is_counted_by(name, names)));
+        let before = quota.status.used.clone();
+        for _ in 0..WRITE_TRIES {
+            let status = with_growth(&counted, &before, &quota.status.used);
+            let is_exact = status == counted;
+            if status == quota.status {
+                return Ok(Some(if is_exact { again } else { REQUEUE }));
+            }
             quota.status = status;
             match quotas.update_status(&quota, &WriteParams::default()).await {
-                Err(error) if error.is_conflict() => return Ok(Some(REQUEUE)),
+                Ok(_) => return Ok(Some(if is_exact { again } else { REQUEUE })),
                 Err(error) if error.is_not_found() => return Ok(None),
-                written => drop(written?),
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(error),
             }
+            let Some(found) = find(&quotas, &key.name).await? else { return Ok(None) };
+            if found.spec != spec || found.metadata.uid != quota.metadata.uid {
+                break;
+            }
+            quota = found;
         }
-        Ok(Some(again))
+        Ok(Some(REQUEUE))
     }
 
     /// Adds the objects of a kind.
@@ -82,6 +96,14 @@ impl Recount {
             }
         }
     }
+}
+
+/// The quota, if it exists. Listed, because the controller's role has no `get`.
+async fn find(
+    quotas: &Api<ResourceQuota>,
+    name: &str,
+) -> Result<Option<ResourceQuota>, ClientError> {
+    Ok(quotas.list(&ListParams::name(name)).await?.items.into_iter().next())
 }
 
 /// Lists all objects, page by page at one version.

@@ -77,7 +77,8 @@ impl Watches {
     /// The watch of a kind. What is counted by its content is watched as a whole, of others the metadata.
     fn watch(&self, read: &ReadKind, drain: DrainWatch) -> impl Future<Output = ()> + Send + use<> {
         let (client, names) = (self.client.clone(), self.client.names());
-        let requeue = Requeue { quotas: self.quotas.clone(), queue: self.queue.clone() };
+        let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
+        let requeue = Requeue { quotas, queue, kind: read.kind.clone(), names };
         let (kind, collection) = (read.kind.clone(), read.collection(None));
         async move {
             match (kind.group.as_str(), kind.plural.as_str()) {
@@ -100,10 +101,12 @@ impl Watches {
     }
 }
 
-/// Queues the quotas of a namespace.
+/// Queues the quotas that count objects of a kind.
 struct Requeue {
     quotas: Store<ResourceQuota>,
     queue: WorkQueue<ObjectKey>,
+    kind: Kind,
+    names: &'static Names,
 }
 
 impl Requeue {
@@ -133,7 +136,10 @@ impl Requeue {
     }
 
     fn requeue(&self, namespace: &str) {
-        for quota in self.quotas.within(namespace) {
+        let counts = |quota: &ResourceQuota| {
+            Usage::new(&quota.spec, self.names, Time::default()).needs(&self.kind)
+        };
+        for quota in self.quotas.within(namespace).iter().filter(|quota| counts(quota)) {
             self.queue.add_after(ObjectKey::of(&quota.metadata), SETTLE);
         }
     }

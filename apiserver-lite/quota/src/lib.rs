@@ -19,4 +19,4 @@ mod usage;
 pub use amounts::Amounts;
 pub use charge::{Charge, Refusal, charge};
 pub use counted::{Counted, Kind};
-pub use usage::Usage;
+pub use usage::{Usage, with_growth};

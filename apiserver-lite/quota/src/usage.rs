@@ -81,3 +81,18 @@ impl<'a> Usage<'a> {
         ResourceQuotaStatus { hard: hard.clone(), used }
     }
 }
+
+/// The counted status with what has been charged since: what the quota has used `now` beyond what it had used `before` the count began.
+pub fn with_growth(
+    counted: &ResourceQuotaStatus,
+    before: &Amounts,
+    now: &Amounts,
+) -> ResourceQuotaStatus {
+    let mut status = counted.clone();
+    for (name, amount) in amounts::growth(now.clone(), before) {
+        if let Some(used) = status.used.get_mut(&name) {
+            *used = *used + amount;
+        }
+    }
+    status
+}

@@ -118,7 +118,7 @@ fn check_identity(call: &RequestContext<'_>, config: &Value) -> Result<(), ApiEr
     let Some(fields) = config.as_map() else {
         let shape = config.shape();
         return Err(ApiError::bad_request(format!(
-            "the applied configuration must be an object, not a {shape}"
+            "the applied configuration is of type {shape}, it must be an object"
         )));
     };
     let kind = fields.str("kind");

@@ -117,7 +117,12 @@ async fn an_apply_needs_a_manager_and_an_object_of_the_path() {
             400,
             "nothing",
         ),
-        (path.clone(), json!([]), 400, "the applied configuration must be an object, not a list"),
+        (
+            path.clone(),
+            json!([]),
+            400,
+            "the applied configuration is of type array, it must be an object",
+        ),
         (
             path.clone(),
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"uid": "u"}}),

@@ -24,6 +24,7 @@ mod requests;
 mod rules;
 mod semantics;
 mod service_accounts;
+mod signers;
 mod silent_connections;
 mod storage;
 mod stored_only_kinds;

@@ -9,9 +9,9 @@ use crate::support::{Reply, TestServer, kubernetes, orch};
 
 const NODE_TOKENS: &str = "admin,admin,u1,system:masters\nn1,system:node:n1,u2,system:nodes\nn2,system:node:n2,u3,system:nodes\nfake,system:node:n1,u4\n";
 
-const TOKENS: &str = "admin,admin,u1,system:masters\njane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\nowner,owner,u5\n";
+pub const TOKENS: &str = "admin,admin,u1,system:masters\njane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\nowner,owner,u5\n";
 
-async fn server(
+pub async fn server(
     dir: &tempfile::TempDir,
     tokens: &str,
     authorization: Vec<AuthorizationMode>,
@@ -23,7 +23,7 @@ async fn server(
     TestServer::with(config).await
 }
 
-async fn ask(server: &TestServer, who: &str, method: &str, path: &str, body: &str) -> Reply {
+pub async fn ask(server: &TestServer, who: &str, method: &str, path: &str, body: &str) -> Reply {
     let method: Method = method.parse().expect("a method");
     let (token, impersonated) = who.split_once(" as ").unwrap_or((who, ""));
     let mut headers = Vec::new();

@@ -12,7 +12,7 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// A certificate request in PEM.
-fn pem(organization: &str) -> String {
+pub fn pem(organization: &str) -> String {
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::OrganizationName, organization);

@@ -7,7 +7,7 @@ use proto_api::core::v1::{
 use proto_api::names::Profile;
 
 use super::*;
-use crate::Usage;
+use crate::{Usage, with_growth};
 
 fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
@@ -203,6 +203,10 @@ fn pods_that_have_ended_count_as_objects_only() {
     let status = usage.status(|name| name != "nothing");
     assert_eq!(amounts::list(&status.used), "count/pods=3,pods=1");
     assert_eq!(status.hard, spec.hard);
+    // While it was counted five pods were charged and one quota had too much before.
+    let grown =
+        with_growth(&status, &amounts("pods=7,count/pods=1"), &amounts("pods=12,count/pods=1"));
+    assert_eq!(amounts::list(&grown.used), "count/pods=3,pods=6");
 }
 
 #[test]

@@ -1,25 +1,36 @@
 //! Puts manifests into the API: creates what is missing, merges into what is there.
 
-use anyhow::{Context, Result};
 use proto_api::schema;
 use proto_client::dynamic::Dynamic;
 use proto_client::request::Collection;
 use proto_client::{Client, Patch, WriteParams};
 use serde_json::Value;
 
+use crate::error::BootstrapError;
+
 /// Applies every document of a YAML text, in order.
-pub async fn apply(client: &Client, manifests: &str) -> Result<()> {
-    for object in proto_api::yaml::parse_all(manifests).context("reading the manifests")? {
+///
+/// # Errors
+/// The text is no YAML, a kind is unknown, or the API server refuses an object.
+pub async fn apply(client: &Client, manifests: &str) -> Result<(), BootstrapError> {
+    let objects = proto_api::yaml::parse_all(manifests)
+        .map_err(|error| BootstrapError::Invalid(format!("the manifests: {error}")))?;
+    for object in objects {
         apply_one(client, &object).await?;
     }
     Ok(())
 }
 
-async fn apply_one(client: &Client, object: &Value) -> Result<()> {
+/// Applies one object.
+///
+/// # Errors
+/// As [`apply`].
+pub async fn apply_one(client: &Client, object: &Value) -> Result<(), BootstrapError> {
     let kind = text(object, "/kind");
     let name = text(object, "/metadata/name");
-    let collection = collection(client, object)
-        .with_context(|| format!("{kind} {name}: a kind that the API does not have"))?;
+    let collection = collection(client, object).ok_or_else(|| {
+        BootstrapError::Invalid(format!("{kind} {name}: a kind that the API does not have"))
+    })?;
     let api = Dynamic::new(client.clone(), collection);
     let params = WriteParams::default();
     // Looked up first: a server may find that ports are taken before it finds that the object exists. Merged by the
@@ -29,7 +40,7 @@ async fn apply_one(client: &Client, object: &Value) -> Result<()> {
         Err(e) if e.is_not_found() => api.create(object, &params).await.map(drop),
         Err(e) => Err(e),
     }
-    .with_context(|| format!("applying {kind} {name}"))
+    .map_err(BootstrapError::api(format!("applying {kind} {name}")))
 }
 
 /// The collection that an object belongs to by its `apiVersion`, `kind` and namespace.

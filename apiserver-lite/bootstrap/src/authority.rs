@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proto_daemon::private_files;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
 };
 use rustls_pki_types::pem::PemObject as _;
 use time::{Duration, OffsetDateTime};
@@ -147,7 +147,7 @@ impl Authority {
         let issuer = match read(&key)? {
             Some(text) => {
                 let pair = key_pair(&key, &text)?;
-                if public_key_of(&path, &certificate)? != pair.public_key_der() {
+                if public_key_of(&path, &certificate)? != pair.subject_public_key_info() {
                     return Err(BootstrapError::unusable(
                         &key,
                         format!("is not the key of {}", path.display()),

@@ -19,7 +19,7 @@ pub struct Command {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Make this host the control plane of a new cluster.
-    Init(init::InitCommand),
+    Init(Box<init::InitCommand>),
     /// Make this host a node of a cluster.
     Join(join::JoinFlags),
     /// Keep this host's programs running, where systemd does not.

@@ -46,15 +46,12 @@ impl Runtime {
         let path = socket_path(endpoint)?;
         let shown = path.display().to_string();
         // A placeholder: the connector opens the socket instead.
-        let channel =
-            Endpoint::from_static("http://runtime").timeout(STOP_DEADLINE).connect_with_connector(
-                tower::service_fn(move |_| {
-                    let path = path.clone();
-                    async move {
-                        Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?))
-                    }
-                }),
-            );
+        let endpoint = Endpoint::from_static("http://runtime").timeout(STOP_DEADLINE);
+        let connector = tower::service_fn(move |_| {
+            let path = path.clone();
+            async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
+        });
+        let channel = endpoint.connect_with_connector(connector);
         let channel = tokio::time::timeout(DEADLINE, channel).await.context("no answer")?;
         let channel = channel.with_context(|| format!("connecting to the runtime at {shown}"))?;
         Ok(Self { client: RuntimeServiceClient::new(channel) })

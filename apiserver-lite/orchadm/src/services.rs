@@ -17,7 +17,7 @@ pub enum Services {
     /// systemd.
     Systemd,
     /// This process, until it ends.
-    Supervised(Supervisor),
+    Supervised(Box<Supervisor>),
     /// `orchadm run`, later.
     Recorded,
 }
@@ -31,7 +31,7 @@ impl Services {
         if host::has_systemd(layout) {
             return Ok(Self::Systemd);
         }
-        Ok(Self::Supervised(Supervisor::begin(layout)?))
+        Ok(Self::Supervised(Box::new(Supervisor::begin(layout)?)))
     }
 
     /// For a command that ends.

@@ -77,6 +77,6 @@ fn the_public_key_s_hash_is_that_of_openssl() {
     let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
     let key = KeyPair::from_pem(&fs::read_to_string(dir.path().join("ca.key")).unwrap()).unwrap();
     // openssl x509 -pubkey -noout | openssl pkey -pubin -outform der | sha256sum: the hash of the key's SubjectPublicKeyInfo.
-    let expected = format!("sha256:{}", proto_api::sha256_hex(&key.public_key_der()));
+    let expected = format!("sha256:{}", proto_api::sha256_hex(&key.subject_public_key_info()));
     assert_eq!(facts(Path::new("ca"), authority.certificate()).unwrap().public_key_hash, expected);
 }

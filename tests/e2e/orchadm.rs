@@ -246,7 +246,7 @@ impl Cluster {
         let target = pods.get(&format!("on-{}", self.hosts.all[1].name)).await?;
         let address = target.status.pod_ip.clone();
         until("a pod of the other host answers", PATIENCE, async || {
-            let line = ["ping", "-c", "1", "-W", "1", address.as_str()];
+            let line = ["busybox", "ping", "-c", "1", "-W", "1", address.as_str()];
             let mut command = tokio::process::Command::from(self.one().command(&line));
             match command.output().await {
                 Ok(output) if output.status.success() => Ok(()),

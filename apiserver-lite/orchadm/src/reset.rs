@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::processes::{Identity, all_pids};
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
@@ -69,7 +70,7 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     step("remove the pods", remove_pods(&runtime).await);
     step("end the helpers of orchlet", end_keepers());
     step("remove the mounts", remove_mounts(&host.layout.node_root));
-    step("remove the Services of the proxy", clean_proxy(host, &bin_dir).await);
+    step("remove the tables and routes of the proxy", clean_proxy(host, &bin_dir).await);
     step("remove the pods' network", remove_network(host).await);
     step("remove the cgroups", remove_cgroups(host).await);
     step("remove the files", remove_files(host));
@@ -159,7 +160,10 @@ async fn clean_proxy(host: &Host, bin_dir: &Path) -> Result<()> {
     if !program.exists() {
         bail!("{} is missing: give --bin-dir", program.display());
     }
-    let output = tokio::process::Command::new(&program).arg("cleanup").output().await;
+    // The tables have the profile's name.
+    let line = command_line(bin_dir, "orch-proxy", host.names, &Vec::new());
+    let mut command = tokio::process::Command::new(&program);
+    let output = command.args(line.iter().skip(1)).args(["cleanup", "--routes"]).output().await;
     let output = output.with_context(|| program.display().to_string())?;
     if !output.status.success() {
         bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());

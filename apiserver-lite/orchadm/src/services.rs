@@ -92,7 +92,7 @@ pub async fn stay(services: Services, host: &Host, ended: Result<()>) -> Result<
     ended
 }
 
-/// Restarts a program of this host, whoever runs it, and waits until there is another process. Says whether it ran.
+/// Restarts a program of this host, whoever runs it, and waits until there is another process. Says whether anybody runs it.
 ///
 /// # Errors
 /// It does not come back.
@@ -103,16 +103,24 @@ pub async fn restart(layout: &Layout, program: &Program) -> Result<bool> {
         systemd::restart(&program.name).await?;
         return Ok(true);
     }
-    let Some(running) = supervisor::find(layout, &program.name) else { return Ok(false) };
+    let running = supervisor::find(layout, &program.name);
     if supervisor::find_supervisor(layout).is_none() {
-        bail!("{} runs without a supervisor: start `orchadm run`", program.name);
+        match running {
+            Some(_) => {
+                bail!("{} runs without a supervisor: start `orchadm run`", program.name)
+            }
+            None => return Ok(false),
+        }
     }
-    let before = running.identity;
-    running.stop(STOP_GRACE).await?;
+    let before = running.as_ref().map(|running| running.identity);
+    // One that does not run is on its way: the supervisor pauses before it starts it again.
+    if let Some(running) = running {
+        running.stop(STOP_GRACE).await?;
+    }
     let again = async {
         loop {
             match supervisor::find(layout, &program.name) {
-                Some(new) if new.identity != before => return,
+                Some(new) if Some(new.identity) != before => return,
                 _ => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }

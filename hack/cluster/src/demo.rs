@@ -73,8 +73,7 @@ fn is_ready(node: &Node, name: &str) -> bool {
 /// Imports the demo's image, applies its manifests and waits until it answers.
 pub async fn run(spec: &Spec, client: &Client, progress: &Progress) -> Result<()> {
     progress.step("demo image on every node", import_images(spec)).await?;
-    let applied = async { Ok(apply(client, MANIFESTS).await?) };
-    progress.step("demo applied", applied).await?;
+    progress.step("demo applied", apply(client, MANIFESTS)).await?;
     progress.step("demo pods ready", wait_pods(client)).await?;
     let answer = progress.step("demo answers on its node port", ask(spec)).await?;
     println!("\n{}:{NODE_PORT} says: {}", first_address(spec)?.ip(), answer.trim());

@@ -16,6 +16,7 @@
 //! with a lost directory; `up` and `down` can be repeated at any point; nothing is signalled that is not proven ours by
 //! process start time, cgroup or namespace.
 
+pub mod apply;
 pub mod certificates;
 pub mod commands;
 pub mod demo;
@@ -32,4 +33,4 @@ pub mod supervisor;
 mod sys;
 pub mod up;
 
-pub use apiserver_bootstrap::{access, apply, processes};
+pub use apiserver_bootstrap::{access, processes};

@@ -51,7 +51,8 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     progress.step("bridge and certificates", prepare(&spec, names)).await?;
     progress.step("supervisor", supervise(&spec)).await?;
     let client = progress.step("API server ready", demo::connect(&spec, names)).await?;
-    progress.step("roles of the API server and of nodes", bindings(&client, names)).await?;
+    let bindings = access::bindings(names);
+    progress.step("roles of the API server and of nodes", apply(&client, &bindings)).await?;
     let nodes = format!("{} node{} ready", spec.nodes, if spec.nodes == 1 { "" } else { "s" });
     progress.step(&nodes, demo::wait_nodes(&spec, &client)).await?;
     let dns = dns_service(&client, names);
@@ -67,10 +68,6 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
 
 async fn dns_service(client: &Client, names: &Names) -> Result<()> {
     Ok(access::ensure_dns_service(client, names, Spec::DNS_SERVICE_ADDRESS.into()).await?)
-}
-
-async fn bindings(client: &Client, names: &Names) -> Result<()> {
-    Ok(apply(client, &access::bindings(names)).await?)
 }
 
 /// The names that the cluster's programs use.

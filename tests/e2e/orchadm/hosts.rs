@@ -296,7 +296,10 @@ impl Hosts {
                 process.ended().await?;
             }
         }
-        let _none = ip(&["link", "delete", BRIDGE]);
+        // The kernel removes links of namespaces that ended when it gets to it.
+        for link in ["oadm-1", "oadm-2", BRIDGE] {
+            let _none = ip(&["link", "delete", link]);
+        }
         remove_cgroups();
         match fs::remove_dir_all(DIR) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),

@@ -9,15 +9,15 @@ mod upload;
 
 use anyhow::{Result, bail};
 use apiserver_bootstrap::bootstrap_token::join_command;
+use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::cluster;
 use crate::failure::not_valid;
 use crate::host::Host;
-use crate::preflight::{self, Ignored, Wanted};
-use crate::record::{Progress, Record, Role};
-use crate::runtime::RuntimeFacts;
+use crate::preflight;
+use crate::record::{Progress, Record};
 use crate::services::{Services, stay};
 use crate::supervisor::stop_signal;
 
@@ -231,7 +231,7 @@ impl InitContext {
         let facts = preflight::gather(&wanted, &layout.root).await;
         let ignored = registration.ignore_preflight_errors.iter();
         let ignored = Ignored::new(ignored.chain(&settings.ignored));
-        preflight::conclude(preflight::check(&facts, &wanted), &ignored, self.host.output)
+        preflight::conclude(check(&facts, &wanted), &ignored, self.host.output)
     }
 
     /// What orchlet is told about the runtime: a runtime that does not answer is preflight's to tell.

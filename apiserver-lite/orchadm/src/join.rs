@@ -10,6 +10,7 @@ use apiserver_bootstrap::access;
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::cluster_info::FoundCluster;
 use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
+use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
 use proto_api::core::v1::{ConfigMap, Node};
 use proto_client::Client;
 use proto_daemon::private_files;
@@ -19,9 +20,9 @@ use crate::cluster::{self, until};
 use crate::discovery;
 use crate::host::Host;
 use crate::member::{Member, ProxyOf, agent_program, start_proxy};
-use crate::preflight::{self, Ignored, Wanted};
-use crate::record::{Progress, Record, Role};
-use crate::runtime::{Runtime, RuntimeFacts};
+use crate::preflight;
+use crate::record::{Progress, Record};
+use crate::runtime::Runtime;
 use crate::services::{Services, stay};
 use crate::supervisor::stop_signal;
 
@@ -79,7 +80,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
     let facts = preflight::gather(&wanted, &layout.root).await;
     let given = settings.registration.ignore_preflight_errors.iter();
     let ignored = Ignored::new(given.chain(&settings.ignored));
-    preflight::conclude(preflight::check(&facts, &wanted), &ignored, host.output)
+    preflight::conclude(check(&facts, &wanted), &ignored, host.output)
 }
 
 async fn join(host: &Host, settings: &JoinSettings, services: &mut Services) -> Result<()> {

@@ -10,10 +10,11 @@ use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::configuration::{
     ClusterConfiguration, Networking, NodeRegistration, Taint,
 };
+use apiserver_bootstrap::preflight::RuntimeFacts;
 
 use crate::host::{self, Host};
 use crate::record::Record;
-use crate::runtime::{DEFAULT_SOCKET, RuntimeFacts, socket_path};
+use crate::runtime::{DEFAULT_SOCKET, socket_path};
 use crate::services::Services;
 
 /// A host as a member, for the arguments of its node agent.

@@ -1,86 +1,20 @@
-//! Checks before anything is changed, with kubeadm's names where it has them. All that failed are told at once.
+//! Checks before anything is changed: the facts that they are about, as the host has them, and what follows from those that failed.
 
-mod facts;
-
-use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-
-pub use facts::{Facts, gather};
+use apiserver_bootstrap::preflight::{Facts, Finding, Ignored, Level, RuntimeFacts, Wanted};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use crate::failure::PreflightFailed;
 use crate::output::Output;
-use crate::record::Role;
+use crate::runtime::Runtime;
 
-/// Fewest processors of a control plane.
-const CPUS_MIN: usize = 2;
-/// Least memory of a control plane, in MiB.
-const MEMORY_MIN_MIB: u64 = 1700;
-/// Most characters of a host name's label.
-const LABEL_MAX: usize = 63;
-/// Most characters of a host name.
-const NAME_MAX: usize = 253;
-
-/// What is checked for.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// The role that the host gets.
-    pub role: Role,
-    /// Name of the Node.
-    pub node: String,
-    /// The runtime's socket.
-    pub runtime: String,
-    /// The directory of our programs.
-    pub bin_dir: PathBuf,
-    /// Programs that have to be there.
-    pub programs: Vec<&'static str>,
-    /// Ports that programs will listen at.
-    pub ports: Vec<u16>,
-    /// Files that must not exist.
-    pub absent: Vec<PathBuf>,
-    /// Directories that must be empty, if they exist.
-    pub empty: Vec<PathBuf>,
-    /// Whether orchlet is told to run beside swap.
-    pub may_swap: bool,
-    /// Whether an earlier run is continued: its files and programs are there.
-    pub resumes: bool,
-}
-
-/// What a check found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The check.
-    pub name: String,
-    /// What is wrong and what to do.
-    pub message: String,
-    /// Whether it stops the command.
-    pub level: Level,
-}
-
-/// The weight of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// The command goes on.
-    Warning,
-    /// It does not, unless it is told to ignore the check.
-    Error,
-}
-
-/// Checks that are ignored (`--ignore-preflight-errors`): names in any case, or `all`.
-#[derive(Clone, Debug, Default)]
-pub struct Ignored(BTreeSet<String>);
-
-impl Ignored {
-    /// Of names.
-    pub fn new<'a>(names: impl IntoIterator<Item = &'a String>) -> Self {
-        Self(names.into_iter().map(|name| name.trim().to_lowercase()).collect())
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.0.contains("all") || self.0.contains(&name.to_lowercase())
-    }
-}
+/// Directories in which runtimes look for CNI plugins.
+const PLUGIN_DIRS: [&str; 2] = ["opt/cni/bin", "usr/lib/cni"];
+/// The plugins of the pods' network.
+const PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
 
 /// Says every finding and fails with all errors that are not ignored.
 ///
@@ -99,163 +33,112 @@ pub fn conclude(findings: Vec<Finding>, ignored: &Ignored, output: Output) -> Re
     if failed.is_empty() { Ok(()) } else { Err(PreflightFailed(failed).into()) }
 }
 
-/// All that is wrong. Pure.
-pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
-    let mut findings = Findings(Vec::new());
-    check_machine(facts, wanted, &mut findings);
-    check_name(facts, wanted, &mut findings);
-    check_places(facts, wanted, &mut findings);
-    check_network(facts, &mut findings);
-    check_runtime(facts, wanted, &mut findings);
-    findings.0
-}
-
-struct Findings(Vec<Finding>);
-
-impl Findings {
-    fn error(&mut self, name: impl Into<String>, message: impl Into<String>) {
-        self.put(name, message, Level::Error);
-    }
-
-    fn warn(&mut self, name: impl Into<String>, message: impl Into<String>) {
-        self.put(name, message, Level::Warning);
-    }
-
-    fn put(&mut self, name: impl Into<String>, message: impl Into<String>, level: Level) {
-        self.0.push(Finding { name: name.into(), message: message.into(), level });
-    }
-}
-
-fn check_machine(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
-    if !facts.is_root {
-        findings.error("IsPrivilegedUser", "user is not running as root");
-    }
-    if wanted.role == Role::ControlPlane {
-        if facts.cpus < CPUS_MIN {
-            let text = format!(
-                "the number of available CPUs {} is less than the required {CPUS_MIN}",
-                facts.cpus
-            );
-            findings.error("NumCPU", text);
-        }
-        if facts.memory_mib < MEMORY_MIN_MIB {
-            let text = format!(
-                "the system RAM ({} MB) is less than the minimum {MEMORY_MIN_MIB} MB",
-                facts.memory_mib
-            );
-            findings.error("Mem", text);
-        }
-    }
-    if let Some(swap) = &facts.swap {
-        let text = format!(
-            "swap is on ({swap}), and orchlet refuses to start with it: `swapoff -a`, or nodeRegistration.kubeletExtraArgs with fail-swap-on: \"false\""
-        );
-        match wanted.may_swap {
-            true => findings.warn("Swap", format!("swap is on ({swap})")),
-            false => findings.error("Swap", text),
-        }
-    }
-    if !facts.has_cgroups {
-        findings.error("SystemVerification", "no cgroups are mounted at /sys/fs/cgroup: mount version 2, or version 1 with the controllers cpu, memory and pids");
-    }
-    if !facts.has_netfilter {
-        findings.warn("SystemVerification", "the kernel has no nf_tables: orch-proxy will forward by sockets, slowly; `modprobe nf_tables` where it is a module");
-    }
-    for program in &facts.missing_programs {
-        let path = wanted.bin_dir.join(program);
-        let name = format!("FileExisting-{program}");
-        findings
-            .error(name, format!("{} is missing: put it there, or give --bin-dir", path.display()));
-    }
-}
-
-fn check_name(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
-    if !is_node_name(&wanted.node) {
-        let text = format!(
-            "the node's name {:?} must be a DNS name in lower case: set the host name, or give --node-name",
-            wanted.node
-        );
-        findings.error("Hostname", text);
-    } else if !facts.resolves {
-        let text = format!(
-            "hostname {:?} could not be reached: it has no address in /etc/hosts or DNS",
-            wanted.node
-        );
-        findings.warn("Hostname", text);
-    }
-}
-
-/// Whether a text can be a Node's name (RFC 1123, a DNS subdomain).
-fn is_node_name(name: &str) -> bool {
-    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let is_label = |label: &str| {
-        (1..=LABEL_MAX).contains(&label.len())
-            && label.bytes().all(is_inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
+/// Looks at the host.
+pub async fn gather(wanted: &Wanted, root: &Path) -> Facts {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let sysctl = |name: &str| {
+        let text = std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?;
+        Some(text.trim().to_owned())
     };
-    name.len() <= NAME_MAX && name.split('.').all(is_label)
-}
-
-fn check_places(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
-    if wanted.resumes {
-        return;
-    }
-    for port in &facts.busy_ports {
-        findings.error(format!("Port-{port}"), format!("Port {port} is in use"));
-    }
-    for path in &facts.existing {
-        let name = format!("FileAvailable-{}", dashed(path));
-        findings.error(
-            name,
-            format!(
-                "{} already exists: `orchadm reset` removes what an earlier cluster left",
-                path.display()
-            ),
-        );
-    }
-    for path in &facts.not_empty {
-        let name = format!("DirAvailable-{}", dashed(path));
-        findings.error(name, format!("{} is not empty", path.display()));
+    let is_missing = |program: &&&'static str| !wanted.bin_dir.join(program).is_file();
+    let is_full =
+        |dir: &&PathBuf| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+    Facts {
+        is_root: nix::unistd::geteuid().is_root(),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_mib: memory_mib(&meminfo),
+        swap: swap_of(&swaps),
+        has_cgroups: has_cgroups(),
+        has_netfilter: has_netfilter(),
+        missing_programs: wanted.programs.iter().filter(is_missing).copied().collect(),
+        resolves: (wanted.node.as_str(), 0).to_socket_addrs().is_ok(),
+        busy_ports: wanted.ports.iter().filter(|port| is_busy(**port)).copied().collect(),
+        existing: wanted.absent.iter().filter(|path| path.exists()).cloned().collect(),
+        not_empty: wanted.empty.iter().filter(is_full).cloned().collect(),
+        ip_forward: sysctl("net/ipv4/ip_forward"),
+        bridge_netfilter: sysctl("net/bridge/bridge-nf-call-iptables"),
+        has_cni_plugins: PLUGIN_DIRS.iter().any(|dir| has_plugins(&root.join(dir))),
+        runtime: ask(&wanted.runtime).await,
     }
 }
 
-fn dashed(path: &Path) -> String {
-    path.display().to_string().replace('/', "-")
+async fn ask(endpoint: &str) -> Result<RuntimeFacts, String> {
+    let asked = async { Runtime::connect(endpoint).await?.facts().await };
+    asked.await.map_err(|error| format!("{error:#}"))
 }
 
-fn check_network(facts: &Facts, findings: &mut Findings) {
-    let sysctl = "FileContent--proc-sys-net-ipv4-ip_forward";
-    match facts.ip_forward.as_deref() {
-        Some("1") => {}
-        Some(_) => {
-            findings.warn(sysctl, "/proc/sys/net/ipv4/ip_forward is not 1: orch-proxy sets it")
-        }
-        None => findings.error(sysctl, "/proc/sys/net/ipv4/ip_forward does not exist"),
-    }
-    let bridge = "FileContent--proc-sys-net-bridge-bridge-nf-call-iptables";
-    match facts.bridge_netfilter.as_deref() {
-        Some("1") => {}
-        Some(_) => findings.warn(
-            bridge,
-            "/proc/sys/net/bridge/bridge-nf-call-iptables is not 1: orch-proxy sets it",
-        ),
-        None => findings.error(
-            bridge,
-            "/proc/sys/net/bridge/bridge-nf-call-iptables does not exist: `modprobe br_netfilter`",
-        ),
-    }
-    if !facts.has_cni_plugins {
-        findings.error("FileExisting-cni", "the CNI plugins bridge, host-local and portmap are neither in /opt/cni/bin nor in /usr/lib/cni: install containernetworking-plugins");
-    }
+fn has_plugins(dir: &Path) -> bool {
+    PLUGINS.iter().all(|plugin| dir.join(plugin).is_file())
 }
 
-fn check_runtime(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
-    if let Err(error) = &facts.runtime {
-        let text = format!("container runtime is not running at {}: {error}", wanted.runtime);
-        findings.error("CRI", text);
-    }
+fn is_busy(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err()
+}
+
+/// Version 2, or version 1 with the controllers that pods need.
+fn has_cgroups() -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    let is_v2 = root.join("cgroup.controllers").exists();
+    is_v2 || ["cpu", "memory", "pids"].iter().all(|controller| root.join(controller).is_dir())
+}
+
+fn has_netfilter() -> bool {
+    let made = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkNetFilter,
+    );
+    made.is_ok()
+}
+
+/// `MemTotal` of /proc/meminfo.
+fn memory_mib(meminfo: &str) -> u64 {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_default() / 1024
+}
+
+/// The devices of /proc/swaps, behind its heading.
+fn swap_of(swaps: &str) -> Option<String> {
+    let devices: Vec<&str> =
+        swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    (!devices.is_empty()).then(|| devices.join(", "))
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_tables_are_read() {
+        assert_eq!(memory_mib("MemTotal:        2048000 kB\nMemFree: 1 kB\n"), 2000);
+        assert_eq!(memory_mib("nonsense"), 0);
+        let heading = "Filename\tType\n";
+        assert_eq!(swap_of(heading), None);
+        assert_eq!(swap_of(&format!("{heading}/dev/a partition 1\n")), Some("/dev/a".to_owned()));
+    }
+
+    #[test]
+    fn what_is_ignored_does_not_stop_and_the_rest_is_told_at_once() {
+        let finding = |name: &str, level| Finding { name: name.into(), message: "m".into(), level };
+        let all = || {
+            vec![
+                finding("NumCPU", Level::Error),
+                finding("CRI", Level::Error),
+                finding("Swap", Level::Warning),
+            ]
+        };
+        let output = Output { format: crate::output::Format::Text };
+        let ended = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            conclude(all(), &Ignored::new(&names), output).map_err(|error| {
+                error.downcast::<PreflightFailed>().map_or(0, |failed| failed.0.len())
+            })
+        };
+        assert_eq!(ended(&[]), Err(2));
+        assert_eq!(ended(&["numcpu"]), Err(1));
+        assert_eq!(ended(&["all"]), Ok(()));
+    }
+}

@@ -5,23 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::preflight::Role;
 use proto_api::names::{Names, Profile};
 use proto_daemon::private_files;
 use serde::{Deserialize, Serialize};
 
 /// Where the record lies, below any root: it says the naming, on which other paths depend.
 const STATE: &str = "var/lib/orchadm/programs.json";
-
-/// The role of this host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// `init` was run.
-    #[default]
-    ControlPlane,
-    /// `join` was run.
-    Node,
-}
 
 /// How far the command came that made the host a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

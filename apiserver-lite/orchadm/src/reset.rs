@@ -275,11 +275,12 @@ fn remove_dir(dir: &Path) -> Result<()> {
 mod tests {
     use apiserver_bootstrap::arguments::Program;
     use apiserver_bootstrap::layout::Layout;
+    use apiserver_bootstrap::preflight::Role;
     use proto_api::names::{Names, Profile};
 
     use super::*;
     use crate::output::{Format, Output};
-    use crate::record::{Record, Role};
+    use crate::record::Record;
 
     fn host(root: &Path) -> Host {
         let names = Names::new(Profile::Kubernetes);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use apiserver_bootstrap::preflight::RuntimeFacts;
 use hyper_util::rt::TokioIo;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use proto_grpc::cri::v1::{
@@ -20,17 +21,6 @@ pub const DEFAULT_SOCKET: &str = "unix:///run/containerd/containerd.sock";
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Longest wait for the end of a pod.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
-
-/// What the runtime says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuntimeFacts {
-    /// Name and version.
-    pub version: String,
-    /// The name of its sandbox image; empty if it does not say.
-    pub sandbox_image: String,
-    /// Whether systemd manages its cgroups.
-    pub uses_systemd_cgroups: bool,
-}
 
 /// A client of the runtime.
 pub struct Runtime {

@@ -189,10 +189,10 @@ pub async fn run(host: &crate::host::Host) -> Result<()> {
 mod tests {
     use std::time::Duration;
 
+    use apiserver_bootstrap::preflight::Role;
     use proto_api::names::{Names, Profile};
 
     use super::*;
-    use crate::record::Role;
 
     async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         for _ in 0..1000 {

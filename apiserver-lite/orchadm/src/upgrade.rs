@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
+use apiserver_bootstrap::preflight::Role;
 use clap::{ArgAction, Args, Subcommand};
 use proto_api::core::v1::Node;
 use serde_json::json;
@@ -13,7 +14,7 @@ use tokio::process::Command;
 use crate::cluster::{self, until};
 use crate::host::{self, Host};
 use crate::output::table;
-use crate::record::{Record, Role};
+use crate::record::Record;
 use crate::services;
 
 /// `upgrade ...`

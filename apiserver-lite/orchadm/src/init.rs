@@ -131,7 +131,7 @@ async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
     if host.record.as_ref().is_some_and(|record| record.role == Role::Node) {
         bail!("this host is a node of a cluster: `orchadm reset` first");
     }
-    let stop = stop_signal()?;
+    let mut stop = std::pin::pin!(stop_signal()?);
     let mut context = InitContext::new(host, settings, Services::Recorded);
     if !context.skips("preflight") {
         context.preflight().await?;
@@ -140,9 +140,9 @@ async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
     // Cancel-safe: a phase that is cut off is continued by the next run.
     let ended = tokio::select! {
         ended = context.phases() => ended,
-        () = stop => Err(anyhow::anyhow!("interrupted: `orchadm init` again continues")),
+        () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm init` again continues")),
     };
-    stay(context.services, &context.host, ended).await
+    stay(context.services, &context.host, ended, stop).await
 }
 
 fn check_skipped(skipped: &[String]) -> Result<()> {

@@ -44,15 +44,15 @@ pub async fn run(host: Host, flags: &JoinFlags) -> Result<()> {
     if host.record.as_ref().is_some_and(|record| record.role == Role::ControlPlane) {
         bail!("this host is the control plane of a cluster: `orchadm reset` first");
     }
-    let stop = stop_signal()?;
+    let mut stop = std::pin::pin!(stop_signal()?);
     preflight(&host, &settings).await?;
     let mut services = Services::begin(&host.layout)?;
     // Cancel-safe: what is cut off is continued by the next run.
     let ended = tokio::select! {
         ended = join(&host, &settings, &mut services) => ended,
-        () = stop => Err(anyhow::anyhow!("interrupted: `orchadm join` again continues")),
+        () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm join` again continues")),
     };
-    stay(services, &host, ended).await
+    stay(services, &host, ended, stop).await
 }
 
 async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {

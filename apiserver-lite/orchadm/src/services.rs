@@ -9,7 +9,7 @@ use apiserver_bootstrap::supervise::STOP_GRACE;
 
 use crate::host::{self, Host};
 use crate::record::Record;
-use crate::supervisor::{self, Supervisor, stop_signal};
+use crate::supervisor::{self, Supervisor};
 use crate::systemd;
 
 /// Who runs the programs.
@@ -81,8 +81,12 @@ impl Services {
 ///
 /// # Errors
 /// That of the command, or a program does not stop.
-pub async fn stay(services: Services, host: &Host, ended: Result<()>) -> Result<()> {
-    let stop = stop_signal()?;
+pub async fn stay(
+    services: Services,
+    host: &Host,
+    ended: Result<()>,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     if ended.is_ok() && matches!(services, Services::Supervised(_)) {
         host.output.say("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
         stop.await;

@@ -186,6 +186,9 @@ async fn remove_network(host: &Host) -> Result<()> {
 
 /// Removes the empty cgroups of pods.
 async fn remove_cgroups(host: &Host) -> Result<()> {
+    if host::has_systemd(&host.layout) {
+        systemd::end_slice("kubepods.slice").await?;
+    }
     let root = cgroup_root(host);
     for hierarchy in hierarchies() {
         for name in ["kubepods", "kubepods.slice"] {

@@ -52,7 +52,7 @@ impl Services {
         let changed = record.put(program);
         record.store(layout)?;
         match self {
-            Self::Systemd => systemd::ensure(layout, program).await,
+            Self::Systemd => systemd::ensure(layout, program).await.map(drop),
             Self::Recorded => Ok(()),
             Self::Supervised(supervisor) => {
                 if changed && let Some(running) = supervisor::find(layout, &program.name) {
@@ -102,9 +102,10 @@ pub async fn stay(
 /// It does not come back.
 pub async fn restart(layout: &Layout, program: &Program) -> Result<bool> {
     if host::has_systemd(layout) {
-        // The unit may have changed too.
-        systemd::ensure(layout, program).await?;
-        systemd::restart(&program.name).await?;
+        // A changed unit is restarted by that.
+        if !systemd::ensure(layout, program).await? {
+            systemd::restart(&program.name).await?;
+        }
         return Ok(true);
     }
     let running = supervisor::find(layout, &program.name);

@@ -12,18 +12,19 @@ use tokio::process::Command;
 /// Mode of units: they hold no secret.
 const UNIT_MODE: u32 = 0o644;
 
-/// Writes the unit of a program if it differs, enables it, and starts it; a changed one is restarted.
+/// Writes the unit of a program if it differs, enables it, and starts it; a changed one is restarted. Says whether it was changed.
 ///
 /// # Errors
 /// The unit cannot be written, or systemd refuses.
-pub async fn ensure(layout: &Layout, program: &Program) -> Result<()> {
+pub async fn ensure(layout: &Layout, program: &Program) -> Result<bool> {
     let name = units::file_name(&program.name);
     let changed = write(&layout.units.join(&name), &units::text(program))?;
     if changed {
         systemctl(&["daemon-reload"]).await?;
     }
     systemctl(&["enable", &name]).await?;
-    systemctl(&[if changed { "restart" } else { "start" }, &name]).await
+    systemctl(&[if changed { "restart" } else { "start" }, &name]).await?;
+    Ok(changed)
 }
 
 fn write(path: &Path, text: &str) -> Result<bool> {
@@ -59,6 +60,20 @@ pub async fn remove(layout: &Layout, program: &str) -> Result<()> {
     // A unit that failed once is listed until it is reset; one that did not cannot be.
     let _listed = systemctl(&["reset-failed", &name]).await;
     Ok(())
+}
+
+/// Ends a slice with all that is in it, if there is one: transient units outlast their cgroups.
+///
+/// # Errors
+/// systemd refuses.
+pub async fn end_slice(name: &str) -> Result<()> {
+    let shown = ["show", "--property=ActiveState", name];
+    let output = Command::new("systemctl").args(shown).output().await;
+    let output = output.context("starting systemctl")?;
+    match String::from_utf8_lossy(&output.stdout).contains("ActiveState=active") {
+        true => systemctl(&["stop", name]).await,
+        false => Ok(()),
+    }
 }
 
 /// The main process of a program that is active.

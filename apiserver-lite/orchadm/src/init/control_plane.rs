@@ -69,7 +69,11 @@ fn programs(host: &Host, settings: &InitSettings) -> Vec<Program> {
     let mut manager = arguments::controller_manager(&host.layout.controller_manager, &pki, pods);
     // The last two are off otherwise: tokens sign the ConfigMap by which machines join, and end.
     manager.push(("controllers", "*,bootstrapsigner,tokencleaner".to_owned()));
-    let scheduler = arguments::scheduler(&host.layout.scheduler, &pki);
+    let mut scheduler = arguments::scheduler(&host.layout.scheduler, &pki);
+    // There is one of each, like the API server: a restart need not wait for the lease of what it replaces.
+    for flags in [&mut manager, &mut scheduler] {
+        flags.push(("leader-elect", "false".to_owned()));
+    }
     let program = |name: &str, flags: &Flags, own: &Extra| Program {
         name: name.to_owned(),
         argv: with_own(command_line(&settings.bin_dir, name, host.names, flags), &extra(own)),

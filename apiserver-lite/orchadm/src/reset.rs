@@ -111,6 +111,10 @@ async fn stop_programs(host: &Host) -> Result<()> {
         if let Some(running) = supervisor::find(layout, program) {
             running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
         }
+        let known = host.record.as_ref().and_then(|record| record.program(program));
+        if let Some(running) = known.and_then(|known| supervisor::find_unrecorded(&known.argv)) {
+            running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::layout::Layout;
-use apiserver_bootstrap::processes::{Handle, Identity};
+use apiserver_bootstrap::processes::{Handle, Identity, all_pids};
 use apiserver_bootstrap::supervise::{
     DesiredState, RunningProgram, STOP_GRACE, StartError, StartProgram, detach, ended_at_once, keep,
 };
@@ -80,10 +80,13 @@ struct HostProgram {
 
 impl StartProgram for HostProgram {
     async fn adopt_or_start(&self) -> Result<RunningProgram, StartError> {
-        let record = Record::load(&self.layout.root)?.context("the record is gone")?;
-        let program = record.program(&self.name).context("the record does not have it")?;
-        if let Some(handle) = find(&self.layout, &self.name) {
+        let known = Record::load(&self.layout.root)?.context("the record is gone")?;
+        let program = known.program(&self.name).context("the record does not have it")?;
+        if let Some(handle) =
+            find(&self.layout, &self.name).or_else(|| find_unrecorded(&program.argv))
+        {
             if command_line(handle.identity.pid) == program.argv {
+                record(&self.layout, &self.name, handle.identity)?;
                 return Ok(RunningProgram { handle, child: None });
             }
             handle.stop(STOP_GRACE).await?;
@@ -135,6 +138,17 @@ fn record(layout: &Layout, name: &str, identity: Identity) -> Result<()> {
 pub fn find(layout: &Layout, name: &str) -> Option<Handle> {
     let bytes = std::fs::read(layout.process(name)).ok()?;
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
+}
+
+/// A process of this command line in this mount namespace: a supervisor that was killed between the start of a program and its record has left it.
+pub fn find_unrecorded(argv: &[String]) -> Option<Handle> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = namespace("self")?;
+    let is_one = |pid: &i32| {
+        command_line(*pid) == argv && namespace(&pid.to_string()).as_ref() == Some(&own)
+    };
+    let pid = all_pids().ok()?.into_iter().find(is_one)?;
+    Identity::of(pid).ok()?.open()
 }
 
 /// The supervisor of this host, if it runs.
@@ -236,13 +250,15 @@ mod tests {
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());
         let mut record = Record::new(names, Role::Node, "n", "");
-        let argv = vec!["/bin/sleep".to_owned(), "3000".to_owned()];
+        let argv = vec!["/bin/sleep".to_owned(), format!("3{}", std::process::id())];
         record.put(&Program { name: "sleeper".into(), argv });
         record.store(&layout).unwrap();
         let (left, mut child) = start(&layout, record.program("sleeper").unwrap()).unwrap();
+        // It was killed before it recorded what it had started.
+        private_files::remove_private(&layout.process("sleeper")).unwrap();
         let mut supervisor = Supervisor::begin(&layout).unwrap();
         supervisor.keep("sleeper");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        until("it is recorded", || find(&layout, "sleeper").is_some()).await;
         assert_eq!(find(&layout, "sleeper").unwrap().identity, left.identity);
         supervisor.stop().await.unwrap();
         child.wait().unwrap();

@@ -28,6 +28,7 @@ mod mounts;
 mod node;
 mod node_endpoint;
 mod node_return;
+mod orchadm;
 mod pod_fields;
 mod pods;
 mod quotas;
@@ -98,6 +99,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(faults::a_killed_api_server_loses_no_write),
         case!(identity::a_node_joins_by_token_and_renews_its_certificates),
         case!(stolen_credentials::each_opens_only_what_it_is_for),
+        case!(orchadm::two_hosts_become_a_cluster_and_are_hosts_again),
         // Last: the cases before it look at the only node.
         case!(services::a_cluster_grows_and_pods_reach_each_other),
         case!(claims::a_volume_for_one_node_moves_to_another),

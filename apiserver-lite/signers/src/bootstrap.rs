@@ -1,7 +1,7 @@
 //! The tokencleaner and bootstrapsigner controllers: expired bootstrap tokens are deleted, and the others sign the ConfigMap `cluster-info`, by
 //! which joining nodes verify the cluster. [`tokens`] computes the signatures.
 
-mod tokens;
+pub mod tokens;
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use proto_daemon::work_queue::{WorkQueue, run_workers};
 use tokens::Token;
 
 /// The signed ConfigMap, in the public namespace.
-const CLUSTER_INFO: &str = "cluster-info";
+pub const CLUSTER_INFO: &str = "cluster-info";
 
 /// The controllers that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

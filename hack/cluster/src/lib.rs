@@ -16,7 +16,6 @@
 //! with a lost directory; `up` and `down` can be repeated at any point; nothing is signalled that is not proven ours by
 //! process start time, cgroup or namespace.
 
-pub mod access;
 pub mod apply;
 pub mod certificates;
 pub mod commands;
@@ -27,10 +26,11 @@ pub mod files;
 pub mod images;
 pub mod namespaces;
 pub mod network;
-pub mod processes;
 pub mod programs;
 pub mod progress;
 pub mod spec;
 pub mod supervisor;
 mod sys;
 pub mod up;
+
+pub use apiserver_bootstrap::{access, processes};

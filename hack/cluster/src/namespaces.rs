@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use apiserver_bootstrap::supervise::detach;
 use nix::mount::{MsFlags, mount};
 
 use crate::processes::{Handle, Identity};
@@ -108,7 +109,7 @@ fn start_holder(spec: &Spec, node: &Node) -> Result<Handle> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(crate::files::open_log(&spec.log(&log))?);
-    sys::run_in_new_session(&mut command);
+    detach(&mut command);
     sys::run_in_new_namespaces(&mut command);
     let mut child = command.spawn().context("starting the node's holder")?;
     let mut answer = String::new();

@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::spec::{Node, Spec};
+use apiserver_bootstrap::arguments::{self, ApiServer, NodeAgent, PkiFiles, command_line};
+pub use apiserver_bootstrap::arguments::{SANDBOX_IMAGE, with_own};
+use apiserver_bootstrap::certificates::NODE_CLIENT;
+use proto_api::names::Names;
 
-/// Name under which orchlet imports the sandbox image that it builds, and which containerd is told to use.
-pub const SANDBOX_IMAGE: &str = "orch.local/pause:1";
+use crate::spec::{Node, Spec};
 
 /// One long-running program of the cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,49 +45,41 @@ pub enum Ready {
 
 /// All programs of the cluster in dependency order: each may need those before it.
 pub fn programs(spec: &Spec) -> Vec<Program> {
-    let mut all = vec![api_server(spec), controller_manager(spec), scheduler(spec)];
+    let names = spec.names();
+    let mut all =
+        vec![api_server(spec, names), controller_manager(spec, names), scheduler(spec, names)];
     for node in spec.node_list() {
-        all.extend([containerd(spec, &node), orchlet(spec, &node), proxy(spec, &node)]);
+        let agent = orchlet(spec, names, &node);
+        all.extend([containerd(spec, &node), agent, proxy(spec, names, &node)]);
     }
     all
-}
-
-fn ours(spec: &Spec, program: &str, flags: &[(&str, String)]) -> Vec<String> {
-    let mut argv = vec![spec.bin_dir.join(program).display().to_string()];
-    argv.push(format!("--naming={}", spec.naming));
-    argv.extend(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
-    argv
 }
 
 fn path(path: PathBuf) -> String {
     path.display().to_string()
 }
 
-fn api_server(spec: &Spec) -> Program {
-    let pki = spec.pki();
-    let file = |name: &str| path(pki.join(name));
-    let flags = [
-        ("bind-address", spec.api_address().to_string()),
-        ("advertise-address", spec.api_address().to_string()),
-        ("secure-port", Spec::API_PORT.to_string()),
-        ("data-dir", path(spec.dir.join("apiserver"))),
-        ("client-ca-file", file("ca.crt")),
-        ("tls-cert-file", file("apiserver.crt")),
-        ("tls-private-key-file", file("apiserver.key")),
-        ("service-account-key-file", file("service-account.key")),
-        ("service-account-signing-key-file", file("service-account.key")),
-        ("service-cluster-ip-range", Spec::SERVICE_CIDR.to_owned()),
-        ("kubelet-client-certificate", file("apiserver-node-client.crt")),
-        ("kubelet-client-key", file("apiserver-node-client.key")),
-        ("kubelet-certificate-authority", file("ca.crt")),
-        // Nobody may do more than a role says; who is unknown learns health and version.
-        ("authorization-mode", "Node,RBAC".to_owned()),
-        // Machines join by token.
-        ("enable-bootstrap-token-auth", "true".to_owned()),
-    ];
+fn pki_files(spec: &Spec, names: &Names) -> PkiFiles {
+    PkiFiles { node_client_stem: NODE_CLIENT.to_owned(), ..PkiFiles::new(names, &spec.pki()) }
+}
+
+fn api_server(spec: &Spec, names: &Names) -> Program {
+    let (pki, store) = (pki_files(spec, names), spec.dir.join("apiserver"));
+    let server = ApiServer {
+        bind: spec.api_address().into(),
+        advertise: spec.api_address().into(),
+        port: Spec::API_PORT,
+        store: &store,
+        pki: &pki,
+        service_cidr: Spec::SERVICE_CIDR,
+        domain: Spec::DOMAIN,
+    };
+    let mut flags = server.flags();
+    // Nodes have certificates of the same authority.
+    flags.push(("kubelet-certificate-authority", path(spec.pki().join("ca.crt"))));
     Program {
         name: "orch-apiserver".into(),
-        argv: ours(spec, "orch-apiserver", &flags),
+        argv: command_line(&spec.bin_dir, "orch-apiserver", names, &flags),
         place: Place::Node(first_node(spec)),
         ready: Ready::Port((spec.api_address(), Spec::API_PORT).into()),
     }
@@ -95,41 +89,29 @@ fn first_node(spec: &Spec) -> String {
     spec.node_list().into_iter().next().map(|node| node.name).unwrap_or_default()
 }
 
-fn controller_manager(spec: &Spec) -> Program {
-    let flags = [
-        ("kubeconfig", path(spec.client_config("controller-manager"))),
-        ("use-service-account-credentials", "true".to_owned()),
-        // Metrics are for those with a certificate or token of the cluster: pods reach the address.
-        ("client-ca-file", path(spec.pki().join("ca.crt"))),
-        ("cluster-cidr", Spec::POD_CIDR.to_owned()),
-        ("allocate-node-cidrs", "true".to_owned()),
-        ("service-account-private-key-file", path(spec.pki().join("service-account.key"))),
-        ("root-ca-file", path(spec.pki().join("ca.crt"))),
-        ("cluster-signing-cert-file", path(spec.pki().join("ca.crt"))),
-        ("cluster-signing-key-file", path(spec.pki().join("ca.key"))),
-        ("bind-address", spec.host_address().to_string()),
-        // There is one: a restart need not wait for the lease of what it replaces.
-        ("leader-elect", "false".to_owned()),
-    ];
+fn controller_manager(spec: &Spec, names: &Names) -> Program {
+    let client = spec.client_config("controller-manager");
+    let mut flags = arguments::controller_manager(&client, &pki_files(spec, names), Spec::POD_CIDR);
+    flags.push(("bind-address", spec.host_address().to_string()));
+    // There is one: a restart need not wait for the lease of what it replaces.
+    flags.push(("leader-elect", "false".to_owned()));
+    let argv = command_line(&spec.bin_dir, "orch-controller-manager", names, &flags);
     Program {
         name: "orch-controller-manager".into(),
-        argv: with_own(ours(spec, "orch-controller-manager", &flags), &spec.manager_flags),
+        argv: with_own(argv, &spec.manager_flags),
         place: Place::Host,
         ready: Ready::Started,
     }
 }
 
-fn scheduler(spec: &Spec) -> Program {
-    let flags = [
-        ("kubeconfig", path(spec.client_config("scheduler"))),
-        // Metrics are for those with a certificate or token of the cluster: pods reach the address.
-        ("client-ca-file", path(spec.pki().join("ca.crt"))),
-        ("bind-address", spec.host_address().to_string()),
-        ("leader-elect", "false".to_owned()),
-    ];
+fn scheduler(spec: &Spec, names: &Names) -> Program {
+    let client = spec.client_config("scheduler");
+    let mut flags = arguments::scheduler(&client, &pki_files(spec, names));
+    flags.push(("bind-address", spec.host_address().to_string()));
+    flags.push(("leader-elect", "false".to_owned()));
     Program {
         name: "orch-scheduler".into(),
-        argv: ours(spec, "orch-scheduler", &flags),
+        argv: command_line(&spec.bin_dir, "orch-scheduler", names, &flags),
         place: Place::Host,
         ready: Ready::Started,
     }
@@ -145,23 +127,24 @@ fn containerd(spec: &Spec, node: &Node) -> Program {
     }
 }
 
-fn orchlet(spec: &Spec, node: &Node) -> Program {
+fn orchlet(spec: &Spec, names: &Names, node: &Node) -> Program {
     let (dir, pki) = (spec.node_dir(&node.name), spec.pki());
-    let flags = [
-        ("kubeconfig", path(spec.client_config(&format!("orchlet-{}", node.name)))),
-        ("hostname-override", node.name.clone()),
+    let agent = NodeAgent {
+        client_config: &spec.client_config(&format!("orchlet-{}", node.name)),
+        name: &node.name,
+        root: &dir.join("orchlet"),
+        manifests: &dir.join("manifests"),
+        runtime: &format!("unix://{}", spec.containerd_socket(&node.name).display()),
+        cni: &dir.join("cni"),
+        dns: Some(Spec::DNS_SERVICE_ADDRESS.into()),
+        domain: Spec::DOMAIN,
+        authority: &pki.join("ca.crt"),
+        sandbox_image: SANDBOX_IMAGE,
+    };
+    let mut flags = agent.flags();
+    flags.extend([
         ("node-ip", node.address.to_string()),
-        ("root-dir", path(dir.join("orchlet"))),
-        ("pod-manifest-path", path(dir.join("manifests"))),
-        (
-            "container-runtime-endpoint",
-            format!("unix://{}", spec.containerd_socket(&node.name).display()),
-        ),
-        ("pod-infra-container-image", SANDBOX_IMAGE.to_owned()),
         ("cgroup-root", spec.node_cgroup(&node.name)),
-        ("cni-conf-dir", path(dir.join("cni"))),
-        ("cluster-dns", Spec::DNS_SERVICE_ADDRESS.to_string()),
-        ("cluster-domain", Spec::DOMAIN.to_owned()),
         // A test's pods are made all at once, and what is told of them is waited for.
         ("event-qps", "50".to_owned()),
         ("event-burst", "100".to_owned()),
@@ -170,42 +153,23 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
         ("image-gc-high-threshold", "100".to_owned()),
         // Whether the host swaps is its owner's business.
         ("fail-swap-on", "false".to_owned()),
-        // Who runs commands in its pods is for the API server to say: a certificate of the cluster is not enough.
-        ("anonymous-auth", "false".to_owned()),
-        ("authentication-token-webhook", "true".to_owned()),
-        ("authorization-mode", "Webhook".to_owned()),
-        ("client-ca-file", path(pki.join("ca.crt"))),
         ("tls-cert-file", path(pki.join(format!("{}.crt", node.name)))),
         ("tls-private-key-file", path(pki.join(format!("{}.key", node.name)))),
-    ];
+    ]);
     Program {
         name: format!("orchlet-{}", node.name),
-        argv: with_own(ours(spec, "orchlet", &flags), &spec.agent_flags),
+        argv: with_own(command_line(&spec.bin_dir, "orchlet", names, &flags), &spec.agent_flags),
         place: Place::Node(node.name.clone()),
         ready: Ready::Started,
     }
 }
 
-/// Flags with those that somebody chose in the place of ours of the same name.
-pub fn with_own(mut argv: Vec<String>, own: &[String]) -> Vec<String> {
-    let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
-    argv.retain(|flag| !own.iter().any(|chosen| name(chosen) == name(flag)));
-    argv.extend_from_slice(own);
-    argv
-}
-
-fn proxy(spec: &Spec, node: &Node) -> Program {
-    let flags = [
-        ("kubeconfig", path(spec.client_config("proxy"))),
-        ("hostname-override", node.name.clone()),
-        ("cluster-cidr", Spec::POD_CIDR.to_owned()),
-        ("pod-routes", "true".to_owned()),
-        ("dns", "true".to_owned()),
-        ("cluster-domain", Spec::DOMAIN.to_owned()),
-    ];
+fn proxy(spec: &Spec, names: &Names, node: &Node) -> Program {
+    let client = spec.client_config("proxy");
+    let flags = arguments::proxy(&client, &node.name, Spec::POD_CIDR, Spec::DOMAIN);
     Program {
         name: format!("orch-proxy-{}", node.name),
-        argv: ours(spec, "orch-proxy", &flags),
+        argv: command_line(&spec.bin_dir, "orch-proxy", names, &flags),
         place: Place::Node(node.name.clone()),
         ready: Ready::Started,
     }

@@ -3,8 +3,10 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use proto_api::names::{Names, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::files;
@@ -92,6 +94,15 @@ impl Spec {
             bail!("--dir {}: too long for unix sockets below it", self.dir.display());
         }
         Ok(())
+    }
+
+    /// The names that the cluster's programs use.
+    pub fn names(&self) -> &'static Names {
+        static KUBERNETES: OnceLock<&'static Names> = OnceLock::new();
+        match self.naming.as_str() {
+            "kubernetes" => KUBERNETES.get_or_init(|| Names::new(Profile::Kubernetes)),
+            _ => <&'static Names>::default(),
+        }
     }
 
     /// Short name of this cluster, the same for the same directory: used for links, cgroups and namespaces.

@@ -5,7 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use proto_daemon::backoff::{Backoff, Retries};
+use apiserver_bootstrap::supervise::{
+    DesiredState, RunningProgram, STOP_GRACE, StartError, StartProgram, detach, ended_at_once, keep,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -17,24 +19,8 @@ use crate::programs::{Place, Program, Ready, programs};
 use crate::spec::Spec;
 use crate::{namespaces, sys};
 
-/// Pauses before a program that ended is started again.
-const RESTART: Backoff =
-    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
-/// A program that ran this long starts with the shortest pause again.
-const SETTLED: Duration = Duration::from_secs(10);
 /// How long the programs after it wait for one to be ready; then they start all the same.
 const READY_WAIT: Duration = Duration::from_secs(20);
-/// Time a program gets between SIGTERM and SIGKILL.
-const STOP_GRACE: Duration = Duration::from_secs(10);
-
-/// What a program's task is to do.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum DesiredState {
-    Run,
-    Stop,
-    /// Leave the program running and end the task.
-    Detach,
-}
 
 /// Runs until SIGTERM (stops every program, last started first) or SIGHUP (leaves them to the next supervisor).
 pub async fn run(spec: &Spec) -> Result<()> {
@@ -45,7 +31,9 @@ pub async fn run(spec: &Spec) -> Result<()> {
         for program in programs(spec) {
             let ready = program.ready.clone();
             let (wish, wishes) = watch::channel(DesiredState::Run);
-            let task = tokio::spawn(keep(spec.clone(), program, wishes));
+            let program = OfCluster { spec: spec.clone(), program };
+            let task =
+                tokio::spawn(async move { keep(&program.program.name, &program, wishes).await });
             tasks.push((wish, task));
             wait_ready(&ready).await;
         }
@@ -64,71 +52,20 @@ pub async fn run(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// Keeps one program running until told otherwise.
-async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<DesiredState>) {
-    let mut restarts = Retries::new(RESTART);
-    loop {
-        let began = tokio::time::Instant::now();
-        match adopt_or_start(&spec, &program).await {
-            Ok(mut running) => {
-                // Cancel-safe: both futures only observe.
-                let wish = tokio::select! {
-                    _ = running.handle.ended() => DesiredState::Run,
-                    wish = told(&mut wishes) => wish,
-                };
-                match wish {
-                    DesiredState::Run => running.reap(&program.name),
-                    DesiredState::Stop => {
-                        if let Err(e) = running.handle.stop(STOP_GRACE).await {
-                            eprintln!("{}: {e:#}", program.name);
-                        }
-                        return;
-                    }
-                    DesiredState::Detach => return,
-                }
-            }
-            Err(e) => eprintln!("{}: {e:#}", program.name),
+/// A program of the cluster, for its task.
+struct OfCluster {
+    spec: Spec,
+    program: Program,
+}
+
+impl StartProgram for OfCluster {
+    async fn adopt_or_start(&self) -> Result<RunningProgram, StartError> {
+        if let Some(handle) = find(&self.spec, &self.program.name) {
+            return Ok(RunningProgram { handle, child: None });
         }
-        if began.elapsed() > SETTLED {
-            restarts.reset();
-        }
-        // Cancel-safe: a wish that comes during the pause is still there at the next look.
-        if timeout(restarts.next_delay(1.0), told(&mut wishes)).await.is_ok() {
-            return;
-        }
+        let (handle, child) = start(&self.spec, &self.program).await?;
+        Ok(RunningProgram { handle, child: Some(child) })
     }
-}
-
-/// Resolves with the wish when it is no longer to run; a supervisor that is gone means to stop.
-async fn told(wishes: &mut watch::Receiver<DesiredState>) -> DesiredState {
-    wishes
-        .wait_for(|wish| *wish != DesiredState::Run)
-        .await
-        .map_or(DesiredState::Stop, |wish| *wish)
-}
-
-struct Running {
-    handle: Handle,
-    /// Set when it is our child and has to be reaped.
-    child: Option<Child>,
-}
-
-impl Running {
-    fn reap(&mut self, name: &str) {
-        match self.child.as_mut().map(Child::wait) {
-            Some(Ok(status)) => eprintln!("{name}: ended, {status}"),
-            Some(Err(e)) => eprintln!("{name}: ended, {e}"),
-            None => eprintln!("{name}: ended"),
-        }
-    }
-}
-
-async fn adopt_or_start(spec: &Spec, program: &Program) -> Result<Running> {
-    if let Some(handle) = find(spec, &program.name) {
-        return Ok(Running { handle, child: None });
-    }
-    let (handle, child) = start(spec, program).await?;
-    Ok(Running { handle, child: Some(child) })
 }
 
 /// Starts one program and records it, so that a supervisor adopts it. Who starts it without one reaps it.
@@ -138,7 +75,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(Handle, Child)> {
     command.args(&program.argv[1..]).stdin(Stdio::null());
     let log = files::open_log(&spec.log(&program.name))?;
     command.stdout(log.try_clone()?).stderr(log);
-    sys::run_in_new_session(&mut command);
+    detach(&mut command);
     if let Place::Node(name) = &program.place {
         let node = spec.node_list().into_iter().find(|node| node.name == *name);
         let node = node.with_context(|| format!("{name} is not a node of this cluster"))?;
@@ -150,7 +87,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(Handle, Child)> {
     write_file(&record, &serde_json::to_vec(&identity)?)?;
     match identity.open() {
         Some(handle) => Ok((handle, child)),
-        None => anyhow::bail!("ended at once, {}", child.wait()?),
+        None => Err(ended_at_once(&mut child).into()),
     }
 }
 
@@ -196,7 +133,7 @@ pub fn start_supervisor(spec: &Spec) -> Result<()> {
     let mut command = Command::new(spec.bin_dir.join("cluster"));
     command.arg("supervise").arg("--dir").arg(&spec.dir);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    sys::run_in_new_session(&mut command);
+    detach(&mut command);
     let child = command.spawn().context("starting the supervisor")?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
     write_file(&record(spec, "supervisor"), &serde_json::to_vec(&identity)?)

@@ -1,13 +1,11 @@
-//! What has no safe form: work between fork and exec, and waiting for a descriptor.
-#![allow(unsafe_code, reason = "pre_exec and readiness of descriptors are unsafe by signature")]
+//! What has no safe form: work between fork and exec.
+#![allow(unsafe_code, reason = "pre_exec is unsafe by signature")]
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::sched::{CloneFlags, setns, unshare};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 /// Makes `command` run in the network, mount and host-name namespaces of the process behind `holder` (a pidfd).
 pub fn run_in_namespaces_of(command: &mut Command, holder: OwnedFd) {
@@ -25,32 +23,4 @@ pub fn run_in_new_namespaces(command: &mut Command) {
     unsafe {
         command.pre_exec(move || unshare(kinds).map_err(std::io::Error::from));
     }
-}
-
-/// Makes `command` leave the caller's session, so that signals typed at a terminal do not reach it, and keep none of the
-/// caller's descriptors but its own standard ones, so that what reads the caller's pipes sees their end.
-pub fn run_in_new_session(command: &mut Command) {
-    // SAFETY: as above, two system calls and no allocation. The second one closes nothing before exec.
-    unsafe {
-        command.pre_exec(|| {
-            nix::unistd::setsid()?;
-            let (first, last) = (3, std::ffi::c_uint::MAX);
-            let flags = nix::libc::CLOSE_RANGE_CLOEXEC;
-            match nix::libc::syscall(nix::libc::SYS_close_range, first, last, flags) {
-                0 => Ok(()),
-                // Linux before 5.9: what std opens is closed by exec anyway.
-                _ => match std::io::Error::last_os_error() {
-                    error if error.raw_os_error() == Some(nix::libc::ENOSYS) => Ok(()),
-                    error => Err(error),
-                },
-            }
-        });
-    }
-}
-
-/// Tells when `fd` becomes readable.
-pub fn readiness(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned by what is returned, so it stays open and the same while it is registered.
-    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
-    registered.map_err(Into::into)
 }

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use proto_api::core::v1::Service;
-use proto_api::names::{Names, Profile};
+use proto_api::names::Names;
 use proto_client::Client;
 
 use crate::apply::apply;
@@ -56,7 +55,8 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     progress.step("roles of the API server and of nodes", apply(&client, &bindings)).await?;
     let nodes = format!("{} node{} ready", spec.nodes, if spec.nodes == 1 { "" } else { "s" });
     progress.step(&nodes, demo::wait_nodes(&spec, &client)).await?;
-    progress.step("Service of the nodes' resolvers", ensure_dns_service(&client, names)).await?;
+    let dns = dns_service(&client, names);
+    progress.step("Service of the nodes' resolvers", dns).await?;
     if !flags.no_demo {
         demo::run(&spec, &client, progress).await?;
     }
@@ -66,43 +66,13 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     Ok(spec)
 }
 
-/// Makes the Service of the resolvers if there is none. One that is there stays as it is: lists of ports merge by number,
-/// and it has two ports of one number.
-async fn ensure_dns_service(client: &Client, names: &Names) -> Result<()> {
-    let services = client.within::<Service>(names.system_namespace());
-    match services.find(&names.component("dns")).await? {
-        Some(_) => Ok(()),
-        None => apply(client, &dns_service(names)).await,
-    }
-}
-
-/// The Service at which pods ask for names. It has no endpoints of its own: on each node orch-proxy answers.
-fn dns_service(names: &Names) -> String {
-    let (namespace, name) = (names.system_namespace(), names.component("dns"));
-    let address = Spec::DNS_SERVICE_ADDRESS;
-    format!(
-        r"apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-  namespace: {namespace}
-  labels:
-    k8s-app: {name}
-spec:
-  clusterIP: {address}
-  ports:
-  - {{name: dns, port: 53, protocol: UDP}}
-  - {{name: dns-tcp, port: 53, protocol: TCP}}
-"
-    )
+async fn dns_service(client: &Client, names: &Names) -> Result<()> {
+    Ok(access::ensure_dns_service(client, names, Spec::DNS_SERVICE_ADDRESS.into()).await?)
 }
 
 /// The names that the cluster's programs use.
 pub fn names(spec: &Spec) -> &'static Names {
-    Names::new(match spec.naming.as_str() {
-        "kubernetes" => Profile::Kubernetes,
-        _ => Profile::Orch { domain: "orch.io".to_owned() },
-    })
+    spec.names()
 }
 
 async fn plan(flags: &Flags) -> Result<Spec> {

@@ -100,13 +100,21 @@ pub struct ProxyFlags {
 #[derive(Subcommand, Clone, Debug)]
 pub enum ProxyCommand {
     /// Delete the proxy's tables and exit.
-    Cleanup,
+    Cleanup(CleanupFlags),
     /// Explain what should happen to a connection and what the kernel's tables do to it. Settings come from the
     /// running proxy; flags override them.
     Trace(Question),
     /// Compare the kernel's tables with the desired ones; exit with 1 if they differ. Settings come from the running
     /// proxy; flags override them.
     Diff,
+}
+
+/// What is deleted beside the tables.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct CleanupFlags {
+    /// Remove the routes to other nodes' pods too.
+    #[arg(long)]
+    pub routes: bool,
 }
 
 /// A connection to explain.
@@ -132,8 +140,8 @@ pub enum Operation {
     Prepare,
     /// Write the configuration to a file.
     WriteConfig(PathBuf),
-    /// Delete the tables.
-    CleanUp,
+    /// Delete the tables, and the routes if that is asked for.
+    CleanUp(CleanupFlags),
     /// Explain a connection.
     Trace(Question),
     /// Compare the tables.
@@ -147,7 +155,8 @@ impl Flags {
             return Operation::WriteConfig(path.clone());
         }
         match (&self.command, self.proxy.cleanup) {
-            (Some(ProxyCommand::Cleanup), _) | (None, true) => Operation::CleanUp,
+            (Some(ProxyCommand::Cleanup(flags)), _) => Operation::CleanUp(*flags),
+            (None, true) => Operation::CleanUp(CleanupFlags { routes: false }),
             (Some(ProxyCommand::Trace(question)), _) => Operation::Trace(question.clone()),
             (Some(ProxyCommand::Diff), _) => Operation::Diff,
             (None, false) if self.node.init_only => Operation::Prepare,

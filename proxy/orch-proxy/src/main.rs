@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use orch_proxy::flags::{Flags, Operation};
+use orch_proxy::flags::{CleanupFlags, Flags, Operation};
 use orch_proxy::forwarding_path::{ForwardingPath, select_path};
 use orch_proxy::{app, cleanup, config, configz_client, explain, host, userspace};
 use proto_api::names::Names;
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Operation::Forward => runtime::run(Threads::One, forward(config)),
-        Operation::CleanUp => clean_up(&config),
+        Operation::CleanUp(flags) => clean_up(&config, flags),
         Operation::Trace(question) => runtime::run(Threads::One, async {
             explain::trace(&config, &question).await.map_err(Failure::run)
         }),
@@ -65,10 +65,14 @@ fn config_for(flags: &Flags) -> Result<config::Config, Failure> {
     }
 }
 
-fn clean_up(config: &config::Config) -> Result<(), Failure> {
+fn clean_up(config: &config::Config, flags: CleanupFlags) -> Result<(), Failure> {
     let tables = cleanup::clean_up(config).map_err(Failure::run);
     runtime::run(Threads::One, async {
         remove_addresses(config).await;
+        if flags.routes {
+            let routes = proxy_pod_routes::routes::withdraw_all().await.map_err(Failure::run);
+            return tables.and(routes);
+        }
         tables
     })
 }

@@ -127,6 +127,13 @@ pub enum RouteError {
     },
 }
 
+/// Removes every route that a proxy has made.
+pub async fn withdraw_all() -> Result<(), RouteError> {
+    let table = RouteTable::open()?;
+    let changes = plan(&table.current().await?, &Routes::new());
+    table.apply(&changes).await
+}
+
 /// The kernel's routes.
 #[derive(Debug)]
 pub struct RouteTable {

@@ -11,8 +11,9 @@ use ring::hmac;
 
 const ID_LEN: usize = 6;
 const SECRET_LEN: usize = 16;
-/// The key of the signed content, and the prefix of the keys of signatures.
-const KUBECONFIG: &str = "kubeconfig";
+/// The key of the signed content.
+pub const KUBECONFIG: &str = "kubeconfig";
+/// The prefix of the keys of signatures.
 const SIGNATURE: &str = "jws-kubeconfig-";
 
 /// A token decoded from its Secret.
@@ -55,28 +56,43 @@ impl Token {
     }
 
     fn may_sign(&self, now: Time) -> bool {
-        let plain = |text: &str, len| {
-            text.len() == len && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-        };
         let named = self.secret_name == format!("bootstrap-token-{}", self.id);
         let lasts = self.left(now).is_none_or(|left| !left.is_zero());
-        self.signs
-            && !self.going
-            && named
-            && lasts
-            && plain(&self.id, ID_LEN)
-            && plain(&self.secret, SECRET_LEN)
+        self.signs && !self.going && named && lasts && is_id(&self.id) && is_secret(&self.secret)
     }
 
-    /// A JSON Web Signature of `content` with detached content.
     fn signature(&self, content: &str) -> String {
-        let header = format!(r#"{{"alg":"HS256","kid":"{}"}}"#, self.id);
-        let header = URL_SAFE_NO_PAD.encode(header);
-        let input = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
-        let key = hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_bytes());
-        let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&key, input.as_bytes()));
-        format!("{header}..{signature}")
+        signature(&self.id, &self.secret, content)
     }
+}
+
+/// Whether a text is a token's id.
+pub fn is_id(text: &str) -> bool {
+    is_plain(text, ID_LEN)
+}
+
+/// Whether a text is a token's secret.
+pub fn is_secret(text: &str) -> bool {
+    is_plain(text, SECRET_LEN)
+}
+
+fn is_plain(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
+/// A JSON Web Signature of `content` by a token, with detached content.
+pub fn signature(id: &str, secret: &str, content: &str) -> String {
+    let header = format!(r#"{{"alg":"HS256","kid":"{id}"}}"#);
+    let header = URL_SAFE_NO_PAD.encode(header);
+    let input = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&key, input.as_bytes()));
+    format!("{header}..{signature}")
+}
+
+/// The key under which a token's signature stands in the ConfigMap.
+pub fn signature_key(id: &str) -> String {
+    format!("{SIGNATURE}{id}")
 }
 
 /// The changes of the ConfigMap's signatures: missing ones, and obsolete ones as null.
@@ -87,9 +103,8 @@ pub fn signatures(
 ) -> BTreeMap<String, Option<String>> {
     let Some(content) = info.data.get(KUBECONFIG) else { return BTreeMap::new() };
     let signing = tokens.iter().filter(|token| token.may_sign(now));
-    let wanted: BTreeMap<String, String> = signing
-        .map(|token| (format!("{SIGNATURE}{}", token.id), token.signature(content)))
-        .collect();
+    let wanted: BTreeMap<String, String> =
+        signing.map(|token| (signature_key(&token.id), token.signature(content))).collect();
     let stale = info.data.keys().filter(|key| key.starts_with(SIGNATURE));
     let stale = stale.filter(|key| !wanted.contains_key(*key)).map(|key| (key.clone(), None));
     let fresh = wanted.iter().filter(|(key, value)| info.data.get(*key) != Some(value));

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -64,12 +63,14 @@ impl Handle {
     }
 
     /// Sends a signal; a process that has just ended is no error.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let signal = rustix::process::Signal::from_named_raw(signal as i32)
-            .context("a signal without a name")?;
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         match rustix::process::pidfd_send_signal(&self.fd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(e) => Err(e).with_context(|| format!("signalling process {}", self.identity.pid)),
+            Err(e) => {
+                Err(io::Error::other(format!("signalling process {}: {e}", self.identity.pid)))
+            }
         }
     }
 
@@ -79,11 +80,11 @@ impl Handle {
     }
 
     /// Asks it to end, waits, and kills it when `grace` is over.
-    pub async fn stop(&self, grace: Duration) -> Result<()> {
+    pub async fn stop(&self, grace: Duration) -> io::Result<()> {
         self.signal(Signal::SIGTERM)?;
         if tokio::time::timeout(grace, self.ended()).await.is_err() {
             self.signal(Signal::SIGKILL)?;
-            self.ended().await.context("waiting for a killed process")?;
+            self.ended().await?;
         }
         Ok(())
     }

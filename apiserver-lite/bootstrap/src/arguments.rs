@@ -1,0 +1,269 @@
+//! The arguments of a cluster's programs, which `orchadm` and `hack/up` have in common. Values only.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use proto_api::names::{Names, Profile};
+use serde::{Deserialize, Serialize};
+
+use crate::certificates::node_client_stem;
+
+/// Name under which orchlet imports the sandbox image that it builds, where nobody says another.
+pub const SANDBOX_IMAGE: &str = "orch.local/pause:1";
+
+/// Flags of a program, without dashes.
+pub type Flags = Vec<(&'static str, String)>;
+
+/// A program of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its name, which is also that of its unit, log and record.
+    pub name: String,
+    /// The executable and its arguments.
+    pub argv: Vec<String>,
+}
+
+/// The command line of one of our programs.
+pub fn command_line(bin_dir: &Path, program: &str, names: &Names, flags: &Flags) -> Vec<String> {
+    let mut argv = vec![text(&bin_dir.join(program))];
+    match names.profile() {
+        Profile::Kubernetes => argv.push("--naming=kubernetes".to_owned()),
+        Profile::Orch { domain } => {
+            argv.push("--naming=orch".to_owned());
+            if domain != proto_api::names::DEFAULT_ORCH_DOMAIN {
+                argv.push(format!("--api-domain={domain}"));
+            }
+        }
+    }
+    argv.extend(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
+    argv
+}
+
+/// Flags with those that somebody chose in the place of ours of the same name.
+pub fn with_own(mut argv: Vec<String>, own: &[String]) -> Vec<String> {
+    let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+    argv.retain(|flag| !own.iter().any(|chosen| name(chosen) == name(flag)));
+    argv.extend_from_slice(own);
+    argv
+}
+
+/// The flags of a map of extra arguments.
+pub fn extra(arguments: &BTreeMap<String, String>) -> Vec<String> {
+    arguments.iter().map(|(flag, value)| format!("--{flag}={value}")).collect()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Files of the control plane's certificates and keys.
+#[derive(Clone, Debug)]
+pub struct PkiFiles {
+    /// Their directory.
+    pub dir: PathBuf,
+    /// The key that signs service account tokens.
+    pub account_key: PathBuf,
+    /// The keys that verify them.
+    pub account_public_keys: PathBuf,
+    /// Certificate and key, without ending, that the API server shows to nodes.
+    pub node_client_stem: String,
+}
+
+impl PkiFiles {
+    /// With kubeadm's names.
+    pub fn new(names: &Names, dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            account_key: dir.join("sa.key"),
+            account_public_keys: dir.join("sa.pub"),
+            node_client_stem: node_client_stem(names),
+        }
+    }
+
+    fn file(&self, name: &str) -> String {
+        text(&self.dir.join(name))
+    }
+}
+
+/// The API server.
+pub struct ApiServer<'a> {
+    /// Where it listens.
+    pub bind: IpAddr,
+    /// Where members of the cluster reach it.
+    pub advertise: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// Its store.
+    pub store: &'a Path,
+    /// Certificates and keys.
+    pub pki: &'a PkiFiles,
+    /// Addresses of Services.
+    pub service_cidr: &'a str,
+    /// Domain of the cluster's names.
+    pub domain: &'a str,
+}
+
+impl ApiServer<'_> {
+    /// Its flags.
+    pub fn flags(&self) -> Flags {
+        let (pki, node) = (self.pki, &self.pki.node_client_stem);
+        vec![
+            ("bind-address", self.bind.to_string()),
+            ("advertise-address", self.advertise.to_string()),
+            ("secure-port", self.port.to_string()),
+            ("data-dir", text(self.store)),
+            ("client-ca-file", pki.file("ca.crt")),
+            ("tls-cert-file", pki.file("apiserver.crt")),
+            ("tls-private-key-file", pki.file("apiserver.key")),
+            ("service-account-key-file", text(&pki.account_public_keys)),
+            ("service-account-signing-key-file", text(&pki.account_key)),
+            ("service-cluster-ip-range", self.service_cidr.to_owned()),
+            ("cluster-domain", self.domain.to_owned()),
+            ("kubelet-client-certificate", pki.file(&format!("{node}.crt"))),
+            ("kubelet-client-key", pki.file(&format!("{node}.key"))),
+            // Nobody may do more than a role says; who is unknown learns health and version.
+            ("authorization-mode", "Node,RBAC".to_owned()),
+            // Machines join by token.
+            ("enable-bootstrap-token-auth", "true".to_owned()),
+        ]
+    }
+}
+
+/// The flags of the API server that let authenticating proxies name users.
+pub fn request_headers(pki: &PkiFiles) -> Flags {
+    vec![
+        ("requestheader-client-ca-file", pki.file("front-proxy-ca.crt")),
+        ("requestheader-allowed-names", "front-proxy-client".to_owned()),
+        ("requestheader-username-headers", "X-Remote-User".to_owned()),
+        ("requestheader-group-headers", "X-Remote-Group".to_owned()),
+        ("requestheader-extra-headers-prefix", "X-Remote-Extra-".to_owned()),
+    ]
+}
+
+/// The controller manager's flags.
+pub fn controller_manager(client_config: &Path, pki: &PkiFiles, pod_cidr: &str) -> Flags {
+    let mut flags = vec![
+        ("kubeconfig", text(client_config)),
+        ("use-service-account-credentials", "true".to_owned()),
+        // Metrics are for those with a certificate or token of the cluster: pods reach the address.
+        ("client-ca-file", pki.file("ca.crt")),
+        ("service-account-private-key-file", text(&pki.account_key)),
+        ("root-ca-file", pki.file("ca.crt")),
+        ("cluster-signing-cert-file", pki.file("ca.crt")),
+        ("cluster-signing-key-file", pki.file("ca.key")),
+    ];
+    if !pod_cidr.is_empty() {
+        flags.push(("cluster-cidr", pod_cidr.to_owned()));
+        flags.push(("allocate-node-cidrs", "true".to_owned()));
+    }
+    flags
+}
+
+/// The scheduler's flags.
+pub fn scheduler(client_config: &Path, pki: &PkiFiles) -> Flags {
+    vec![
+        ("kubeconfig", text(client_config)),
+        // Metrics are for those with a certificate or token of the cluster: pods reach the address.
+        ("client-ca-file", pki.file("ca.crt")),
+    ]
+}
+
+/// The node agent.
+pub struct NodeAgent<'a> {
+    /// Its client configuration.
+    pub client_config: &'a Path,
+    /// Name of the Node.
+    pub name: &'a str,
+    /// Its directory.
+    pub root: &'a Path,
+    /// Manifests of static pods.
+    pub manifests: &'a Path,
+    /// The runtime's socket.
+    pub runtime: &'a str,
+    /// Where the network configuration is written.
+    pub cni: &'a Path,
+    /// Address of the cluster's name servers.
+    pub dns: Option<IpAddr>,
+    /// Domain of the cluster's names.
+    pub domain: &'a str,
+    /// The cluster's authority.
+    pub authority: &'a Path,
+    /// Name of the sandbox image in the runtime.
+    pub sandbox_image: &'a str,
+}
+
+impl NodeAgent<'_> {
+    /// Its flags.
+    pub fn flags(&self) -> Flags {
+        let mut flags = vec![
+            ("kubeconfig", text(self.client_config)),
+            ("hostname-override", self.name.to_owned()),
+            ("root-dir", text(self.root)),
+            ("pod-manifest-path", text(self.manifests)),
+            ("container-runtime-endpoint", self.runtime.to_owned()),
+            ("pod-infra-container-image", self.sandbox_image.to_owned()),
+            ("cni-conf-dir", text(self.cni)),
+            ("cluster-domain", self.domain.to_owned()),
+            // Who runs commands in its pods is for the API server to say: a certificate of the cluster is not enough.
+            ("anonymous-auth", "false".to_owned()),
+            ("authentication-token-webhook", "true".to_owned()),
+            ("authorization-mode", "Webhook".to_owned()),
+            ("client-ca-file", text(self.authority)),
+        ];
+        if let Some(dns) = self.dns {
+            flags.push(("cluster-dns", dns.to_string()));
+        }
+        flags
+    }
+}
+
+/// The proxy's flags.
+pub fn proxy(client_config: &Path, node: &str, pod_cidr: &str, domain: &str) -> Flags {
+    let mut flags = vec![
+        ("kubeconfig", text(client_config)),
+        ("hostname-override", node.to_owned()),
+        ("dns", "true".to_owned()),
+        ("cluster-domain", domain.to_owned()),
+    ];
+    if !pod_cidr.is_empty() {
+        flags.push(("cluster-cidr", pod_cidr.to_owned()));
+        flags.push(("pod-routes", "true".to_owned()));
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_flags_take_the_place_of_ours() {
+        let ours = ["/bin/p", "--a=1", "--b=2"].map(str::to_owned).to_vec();
+        let own = ["--b=3".to_owned()];
+        assert_eq!(with_own(ours, &own), ["/bin/p", "--a=1", "--b=3"]);
+        let map = BTreeMap::from([("v".to_owned(), "2".to_owned())]);
+        assert_eq!(extra(&map), ["--v=2"]);
+    }
+
+    #[test]
+    fn a_program_is_told_its_names() {
+        let line = |profile| command_line(Path::new("/b"), "p", Names::new(profile), &Vec::new());
+        assert_eq!(line(Profile::Kubernetes), ["/b/p", "--naming=kubernetes"]);
+        assert_eq!(line(Profile::default()), ["/b/p", "--naming=orch"]);
+        let other = Profile::Orch { domain: "a.b".to_owned() };
+        assert_eq!(line(other), ["/b/p", "--naming=orch", "--api-domain=a.b"]);
+    }
+
+    #[test]
+    fn without_a_pod_network_nothing_is_assigned() {
+        let pki = PkiFiles::new(Names::new(Profile::Kubernetes), Path::new("/p"));
+        let has = |cidr: &str| {
+            let flags = controller_manager(Path::new("/c"), &pki, cidr);
+            flags.iter().any(|(flag, _)| *flag == "allocate-node-cidrs")
+        };
+        assert!(has("10.244.0.0/16") && !has(""));
+        assert_eq!(pki.file("a.crt"), "/p/a.crt");
+        assert_eq!(pki.node_client_stem, "apiserver-kubelet-client");
+    }
+}

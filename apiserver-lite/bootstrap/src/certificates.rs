@@ -1,0 +1,131 @@
+//! The certificates of a control plane, by kubeadm's names, and their files: made when missing, checked, renewed.
+
+use std::path::Path;
+
+use proto_api::names::Names;
+use time::OffsetDateTime;
+
+use crate::authority::{Authority, Leaf, missing, read, write_key, write_public};
+use crate::error::BootstrapError;
+
+/// The last part of the user that the API server is towards nodes. What it shows to nodes can reach other servers by mistake: it is no administrator's.
+pub const NODE_CLIENT: &str = "apiserver-node-client";
+/// The file of the cluster's authority, without ending.
+pub const AUTHORITY: &str = "ca";
+/// The file of the authority of authenticating proxies.
+pub const PROXY_AUTHORITY: &str = "front-proxy-ca";
+
+/// A certificate in a file of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFile {
+    /// File name without ending.
+    pub stem: String,
+    /// File name of its authority, without ending.
+    pub authority: &'static str,
+    /// Its content.
+    pub leaf: Leaf,
+}
+
+/// The certificates of the API server. `served` are its names and addresses ([`served_names`]).
+pub fn of_control_plane(names: &Names, served: &[String]) -> Vec<CertificateFile> {
+    let file = |stem: &str, authority, leaf| CertificateFile { stem: stem.into(), authority, leaf };
+    vec![
+        file("apiserver", AUTHORITY, Leaf::server(&names.component("apiserver"), served)),
+        file(&node_client_stem(names), AUTHORITY, Leaf::client(&names.user(NODE_CLIENT), &[])),
+        file("front-proxy-client", PROXY_AUTHORITY, Leaf::client("front-proxy-client", &[])),
+    ]
+}
+
+/// File name of the certificate that the API server shows to nodes, without ending.
+pub fn node_client_stem(names: &Names) -> String {
+    format!("apiserver-{}-client", names.component("let"))
+}
+
+/// The names under which the API server is reached: its Service's, the machine's and those given.
+pub fn served_names(names: &Names, domain: &str, others: &[String]) -> Vec<String> {
+    let service = names.api_service_name();
+    let mut all: Vec<String> = ["", ".default", ".default.svc"]
+        .iter()
+        .map(|suffix| format!("{service}{suffix}"))
+        .collect();
+    all.push(format!("{service}.default.svc.{domain}"));
+    for other in ["localhost", "127.0.0.1"].map(str::to_owned).iter().chain(others) {
+        if !other.is_empty() && !all.contains(other) {
+            all.push(other.clone());
+        }
+    }
+    all
+}
+
+/// What was done for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It was written.
+    New,
+    /// It was there, and is valid.
+    Kept,
+}
+
+/// Makes a certificate with its key in a directory unless it is there; one that is there has to be valid. A key alone is one whose certificate was not
+/// written: both are made anew.
+///
+/// # Errors
+/// The files cannot be read or written, or what is there is not what it should be.
+pub fn ensure(
+    dir: &Path,
+    stem: &str,
+    leaf: &Leaf,
+    authority: &Authority,
+    days: i64,
+    now: OffsetDateTime,
+) -> Result<Made, BootstrapError> {
+    let (path, key) = (dir.join(format!("{stem}.crt")), dir.join(format!("{stem}.key")));
+    let Some(certificate) = read(&path)? else {
+        renew(dir, stem, leaf, authority, days, now)?;
+        return Ok(Made::New);
+    };
+    if read(&key)?.is_none() {
+        return Err(BootstrapError::unusable(
+            &key,
+            format!("is missing, and {} is there: add the key, or remove both", path.display()),
+        ));
+    }
+    authority.check(&path, &certificate, leaf, now)?;
+    Ok(Made::Kept)
+}
+
+/// Makes a certificate with a new key, in the place of those that are there.
+///
+/// # Errors
+/// The authority is external, or the files cannot be written.
+pub fn renew(
+    dir: &Path,
+    stem: &str,
+    leaf: &Leaf,
+    authority: &Authority,
+    days: i64,
+    now: OffsetDateTime,
+) -> Result<(), BootstrapError> {
+    let pair = authority.issue(leaf, days, now)?;
+    // Whoever reads between the two writes finds a certificate of another key and reads again: the key comes first.
+    write_key(&dir.join(format!("{stem}.key")), &pair.key)?;
+    write_public(&dir.join(format!("{stem}.crt")), &pair.certificate)
+}
+
+/// The content of the certificate that is in a file, for a renewal with the same content.
+///
+/// # Errors
+/// It is missing or unusable.
+pub fn leaf_of(path: &Path, usage: crate::authority::Usage) -> Result<Leaf, BootstrapError> {
+    let text = read(path)?.ok_or_else(|| missing(path))?;
+    let facts = crate::authority::facts(path, &text)?;
+    Ok(Leaf {
+        common_name: facts.common_name,
+        organizations: facts.organizations,
+        alternative_names: facts.alternative_names,
+        usage,
+    })
+}
+
+#[cfg(test)]
+mod tests;

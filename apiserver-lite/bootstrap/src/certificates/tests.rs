@@ -1,0 +1,81 @@
+use proto_api::names::Profile;
+use time::Duration;
+
+use super::*;
+use crate::authority::{LEAF_DAYS, Usage, facts};
+
+fn now() -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap()
+}
+
+#[test]
+fn a_control_plane_has_kubeadm_s_files() {
+    let names = Names::new(Profile::Kubernetes);
+    let others = ["10.0.0.1".to_owned(), "localhost".to_owned(), String::new()];
+    let served = served_names(names, "cluster.local", &others);
+    assert_eq!(
+        served,
+        [
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+            "localhost",
+            "127.0.0.1",
+            "10.0.0.1"
+        ]
+    );
+    let files = of_control_plane(names, &served);
+    let stems: Vec<&str> = files.iter().map(|file| file.stem.as_str()).collect();
+    assert_eq!(stems, ["apiserver", "apiserver-kubelet-client", "front-proxy-client"]);
+    assert_eq!(files[1].leaf.common_name, "system:kube-apiserver-node-client");
+    assert!(files[1].leaf.organizations.is_empty(), "it is no administrator's");
+}
+
+#[test]
+fn a_certificate_lasts_a_year_and_is_kept_while_it_is_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
+    let leaf = Leaf::server("s", &["a.b".to_owned(), "10.0.0.1".to_owned(), "fd00::1".to_owned()]);
+    let at = |leaf: &Leaf, now| {
+        ensure(dir.path(), "s", leaf, &authority, LEAF_DAYS, now).map_err(|e| e.to_string())
+    };
+    assert_eq!(at(&leaf, now()), Ok(Made::New));
+    assert_eq!(at(&leaf, now()), Ok(Made::Kept));
+    let text = std::fs::read_to_string(dir.path().join("s.crt")).unwrap();
+    let found = facts(dir.path(), &text).unwrap();
+    assert_eq!(found.alternative_names, leaf.alternative_names);
+    assert_eq!(found.ends - now(), Duration::days(LEAF_DAYS));
+    assert_eq!(leaf_of(&dir.path().join("s.crt"), Usage::Server).unwrap(), leaf);
+    // Fewer names are fine, and more are not.
+    assert_eq!(at(&Leaf::server("s", &["a.b".to_owned()]), now()), Ok(Made::Kept));
+    let error = at(&Leaf::server("s", &["c.d".to_owned()]), now()).unwrap_err();
+    assert!(error.contains("does not name c.d"), "{error}");
+    let error = at(&leaf, now() + Duration::days(366)).unwrap_err();
+    assert!(error.contains("has expired"), "{error}");
+    std::fs::remove_file(dir.path().join("s.key")).unwrap();
+    let error = at(&leaf, now()).unwrap_err();
+    assert!(error.contains("s.key") && error.contains("is missing"), "{error}");
+}
+
+#[test]
+fn another_authority_s_certificate_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
+    let other = Authority::ensure(dir.path(), "other", "a", now()).unwrap();
+    let leaf = Leaf::client("u", &[]);
+    ensure(dir.path(), "u", &leaf, &other, LEAF_DAYS, now()).unwrap();
+    let error = ensure(dir.path(), "u", &leaf, &authority, LEAF_DAYS, now()).unwrap_err();
+    assert!(error.to_string().contains("was not issued by"), "{error}");
+}
+
+#[test]
+fn a_crash_between_key_and_certificate_is_made_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
+    let leaf = Leaf::client("u", &[]);
+    let ensure = || ensure(dir.path(), "u", &leaf, &authority, LEAF_DAYS, now()).unwrap();
+    ensure();
+    std::fs::remove_file(dir.path().join("u.crt")).unwrap();
+    assert_eq!((ensure(), ensure()), (Made::New, Made::Kept));
+}

@@ -1,0 +1,211 @@
+//! Client configurations (kubeconfig files): as JSON, which is YAML, with certificates inside or by path.
+
+use std::path::{Path, PathBuf};
+
+use proto_client::config::{ClientConfig, Pem, file};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+
+use crate::authority::{Authority, CertificatePair, Leaf, read, write_key};
+use crate::certificates::Made;
+use crate::error::BootstrapError;
+
+/// Who the user is.
+pub enum Identity<'a> {
+    /// A certificate and key in the file itself.
+    Embedded(&'a CertificatePair),
+    /// Files, which are read again when they change.
+    Files {
+        /// The certificate.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+    /// A bearer token.
+    Token(&'a str),
+    /// Nobody: for publication.
+    None,
+}
+
+/// The server and how it is verified.
+pub struct Cluster<'a> {
+    /// Name of the cluster in the file.
+    pub name: &'a str,
+    /// URL.
+    pub server: &'a str,
+    /// Its authority.
+    pub authority: AuthorityAt<'a>,
+}
+
+/// Where the authority's certificate is.
+pub enum AuthorityAt<'a> {
+    /// In the file itself.
+    Embedded(&'a str),
+    /// In a file of its own.
+    File(PathBuf),
+}
+
+/// The text of a client configuration.
+pub fn text(cluster: &Cluster<'_>, user: &str, identity: &Identity<'_>) -> String {
+    let encoded = |pem: &str| file::encoded(pem.as_bytes());
+    let mut server = json!({"server": cluster.server});
+    match &cluster.authority {
+        AuthorityAt::Embedded(pem) => server["certificate-authority-data"] = encoded(pem).into(),
+        AuthorityAt::File(path) => server["certificate-authority"] = json!(path),
+    }
+    let mut config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": cluster.name, "cluster": server}],
+    });
+    let credentials: Value = match identity {
+        Identity::Embedded(pair) => json!({
+            "client-certificate-data": encoded(&pair.certificate),
+            "client-key-data": encoded(&pair.key),
+        }),
+        Identity::Files { certificate, key } => {
+            json!({"client-certificate": certificate, "client-key": key})
+        }
+        Identity::Token(token) => json!({"token": token}),
+        Identity::None => Value::Null,
+    };
+    if !credentials.is_null() {
+        let context = format!("{user}@{}", cluster.name);
+        config["users"] = json!([{"name": user, "user": credentials}]);
+        config["contexts"] =
+            json!([{"name": context, "context": {"cluster": cluster.name, "user": user}}]);
+        config["current-context"] = context.into();
+    }
+    format!("{config:#}\n")
+}
+
+/// Writes a text of [`text`], for the owner alone.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(path: &Path, text: &str) -> Result<(), BootstrapError> {
+    write_key(path, text)
+}
+
+/// Makes the file of a client with a certificate inside unless it is there; one that is there has to be of this cluster, with a valid certificate.
+///
+/// # Errors
+/// The file cannot be read or written, or is not what it should be.
+pub fn ensure(
+    path: &Path,
+    cluster: &Cluster<'_>,
+    leaf: &Leaf,
+    authority: &Authority,
+    days: i64,
+    now: OffsetDateTime,
+) -> Result<Made, BootstrapError> {
+    if read(path)?.is_none() {
+        renew(path, cluster, leaf, authority, days, now)?;
+        return Ok(Made::New);
+    }
+    let found = load(path)?;
+    let problem = |text: String| Err(BootstrapError::unusable(path, text));
+    let server = found.server.to_string();
+    if server.trim_end_matches('/') != cluster.server.trim_end_matches('/') {
+        return problem(format!("is for {server}, expected {}: remove it", cluster.server));
+    }
+    let same = found
+        .tls
+        .authority
+        .as_ref()
+        .and_then(pem_text)
+        .is_some_and(|pem| pem.trim() == authority.certificate().trim());
+    if !same {
+        return problem("has another certificate authority: remove it".to_owned());
+    }
+    authority.check(path, &certificate(path, &found)?, leaf, now)?;
+    Ok(Made::Kept)
+}
+
+/// Makes the file of a client with a new certificate and key inside, in the place of the one that is there.
+///
+/// # Errors
+/// The authority is external, or the file cannot be written.
+pub fn renew(
+    path: &Path,
+    cluster: &Cluster<'_>,
+    leaf: &Leaf,
+    authority: &Authority,
+    days: i64,
+    now: OffsetDateTime,
+) -> Result<(), BootstrapError> {
+    let pair = authority.issue(leaf, days, now)?;
+    write(path, &text(cluster, &leaf.common_name, &Identity::Embedded(&pair)))
+}
+
+/// Reads a client configuration.
+///
+/// # Errors
+/// It cannot be used.
+pub fn load(path: &Path) -> Result<ClientConfig, BootstrapError> {
+    file::load(path, None)
+        .map_err(|error| BootstrapError::unusable(path, proto_daemon::exit::chain(&error)))
+}
+
+/// The client's certificate in a configuration, as PEM.
+///
+/// # Errors
+/// There is none, or its file cannot be read.
+pub fn certificate(path: &Path, config: &ClientConfig) -> Result<String, BootstrapError> {
+    let pem = config.tls.identity.as_ref().and_then(|identity| pem_text(&identity.certificate));
+    pem.ok_or_else(|| BootstrapError::unusable(path, "has no client certificate that can be read"))
+}
+
+/// The text of a PEM of a configuration.
+pub fn pem_text(pem: &Pem) -> Option<String> {
+    match pem {
+        Pem::File(path) => std::fs::read_to_string(path).ok(),
+        Pem::Data(data) => String::from_utf8(data.clone()).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_kept_when_it_is_of_this_cluster_and_told_when_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = OffsetDateTime::now_utc();
+        let authority = Authority::ensure(dir.path(), "ca", "a", now).unwrap();
+        let other = Authority::ensure(dir.path(), "other", "b", now).unwrap();
+        let path = dir.path().join("admin.conf");
+        let leaf = Leaf::client("admin", &["system:masters"]);
+        let of = |server: &'static str| Cluster {
+            name: "c",
+            server,
+            authority: AuthorityAt::Embedded(authority.certificate()),
+        };
+        let at = |server, leaf: &Leaf, signer: &Authority, now| {
+            ensure(&path, &of(server), leaf, signer, 365, now).map_err(|e| e.to_string())
+        };
+        let url = "https://10.0.0.1:6443";
+        assert_eq!(at(url, &leaf, &authority, now), Ok(Made::New));
+        assert_eq!(at(url, &leaf, &authority, now), Ok(Made::Kept));
+        for (made, what) in [
+            (at("https://10.0.0.2:6443", &leaf, &authority, now), "expected https://10.0.0.2"),
+            (at(url, &leaf, &other, now), "another certificate authority"),
+            (at(url, &Leaf::client("b", &[]), &authority, now), "is for admin"),
+            (at(url, &leaf, &authority, now + time::Duration::days(366)), "has expired"),
+        ] {
+            let error = made.unwrap_err();
+            assert!(error.contains(what) && error.contains("admin.conf"), "{error}");
+        }
+        let before = std::fs::read(&path).unwrap();
+        renew(&path, &of(url), &leaf, &authority, 365, now).unwrap();
+        assert_ne!(std::fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
+    fn what_is_published_names_nobody() {
+        let cluster =
+            Cluster { name: "", server: "https://h:1", authority: AuthorityAt::Embedded("pem") };
+        let text = text(&cluster, "", &Identity::None);
+        assert!(!text.contains("users") && !text.contains("contexts"), "{text}");
+    }
+}

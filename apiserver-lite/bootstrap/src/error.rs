@@ -1,0 +1,68 @@
+//! Why something of a cluster could not be made; each error names the file or object.
+
+use std::path::{Path, PathBuf};
+
+/// The error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    /// A file or directory cannot be read or written.
+    #[error("{path}")]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A key or certificate cannot be made.
+    #[error("cannot make the certificate or key {name}")]
+    Make {
+        /// Its name.
+        name: String,
+        /// Why.
+        #[source]
+        cause: rcgen::Error,
+    },
+    /// A file exists and is not what it should be.
+    #[error("{path}: {problem}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
+    /// Something given by the user is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// The API server refused or did not answer.
+    #[error("{object}")]
+    Api {
+        /// What was being done, with the object.
+        object: String,
+        /// Why.
+        #[source]
+        cause: Box<proto_client::ClientError>,
+    },
+}
+
+impl BootstrapError {
+    pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        |cause| Self::File { path, cause }
+    }
+
+    pub(crate) fn make(name: &str) -> impl FnOnce(rcgen::Error) -> Self {
+        let name = name.to_owned();
+        |cause| Self::Make { name, cause }
+    }
+
+    pub(crate) fn unusable(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Unusable { path: path.to_owned(), problem: problem.into() }
+    }
+
+    /// For `map_err` of a request, which is described.
+    pub fn api(object: impl Into<String>) -> impl FnOnce(proto_client::ClientError) -> Self {
+        let object = object.into();
+        |cause| Self::Api { object, cause: Box::new(cause) }
+    }
+}

@@ -1,0 +1,122 @@
+//! Where the files of a cluster lie on a host: kubeadm's paths under Kubernetes' names, and the same with the project's names otherwise.
+
+use std::path::{Path, PathBuf};
+
+use proto_api::names::Names;
+
+/// The paths of a host, below a root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// What all paths are below.
+    pub root: PathBuf,
+    /// Client configurations: `/etc/kubernetes`.
+    pub config: PathBuf,
+    /// Certificates and keys.
+    pub pki: PathBuf,
+    /// Manifests of static pods.
+    pub manifests: PathBuf,
+    /// The administrator's client configuration.
+    pub admin: PathBuf,
+    /// The controller manager's.
+    pub controller_manager: PathBuf,
+    /// The scheduler's.
+    pub scheduler: PathBuf,
+    /// The node agent's.
+    pub node: PathBuf,
+    /// The one with which a machine joins.
+    pub bootstrap_node: PathBuf,
+    /// The proxy's.
+    pub proxy: PathBuf,
+    /// The node agent's directory.
+    pub node_root: PathBuf,
+    /// Certificate and key of the node agent, one file.
+    pub node_pair: PathBuf,
+    /// The API server's store.
+    pub store: PathBuf,
+    /// orchadm's own record of what it started.
+    pub state: PathBuf,
+    /// Logs of supervised programs.
+    pub logs: PathBuf,
+    /// Who runs now.
+    pub run: PathBuf,
+    /// systemd's units.
+    pub units: PathBuf,
+    /// Network configuration of the runtime.
+    pub cni: PathBuf,
+}
+
+impl Layout {
+    /// The paths below `root`.
+    pub fn new(names: &Names, root: &Path) -> Self {
+        let at = |path: &str| root.join(path.trim_start_matches('/'));
+        let agent = names.component("let");
+        let config = at(&format!("/etc/{}", names.api_service_name()));
+        let node_root = at(&format!("/var/lib/{agent}"));
+        Self {
+            root: root.to_owned(),
+            pki: config.join("pki"),
+            manifests: config.join("manifests"),
+            admin: config.join("admin.conf"),
+            controller_manager: config.join("controller-manager.conf"),
+            scheduler: config.join("scheduler.conf"),
+            node: config.join(format!("{agent}.conf")),
+            bootstrap_node: config.join(format!("bootstrap-{agent}.conf")),
+            proxy: config.join(format!("{}.conf", names.component("proxy"))),
+            config,
+            node_pair: node_root.join(format!("pki/{agent}-client-current.pem")),
+            node_root,
+            store: at("/var/lib/orch-apiserver"),
+            state: at("/var/lib/orchadm"),
+            logs: at("/var/log/orch"),
+            run: at("/run/orchadm"),
+            units: at("/etc/systemd/system"),
+            cni: at("/etc/cni/net.d"),
+        }
+    }
+
+    /// The cluster's authority.
+    pub fn authority(&self) -> PathBuf {
+        self.pki.join("ca.crt")
+    }
+
+    /// The record of the programs of this host.
+    pub fn programs(&self) -> PathBuf {
+        self.state.join("programs.json")
+    }
+
+    /// The log of a supervised program.
+    pub fn log(&self, program: &str) -> PathBuf {
+        self.logs.join(format!("{program}.log"))
+    }
+
+    /// The record of a running program.
+    pub fn process(&self, program: &str) -> PathBuf {
+        self.run.join(format!("{program}.json"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::Profile;
+
+    use super::*;
+
+    #[test]
+    fn kubernetes_names_have_kubeadm_s_paths() {
+        let of = |profile, root| Layout::new(Names::new(profile), Path::new(root));
+        let host = of(Profile::Kubernetes, "/");
+        for (path, expected) in [
+            (host.authority(), "/etc/kubernetes/pki/ca.crt"),
+            (host.admin, "/etc/kubernetes/admin.conf"),
+            (host.node, "/etc/kubernetes/kubelet.conf"),
+            (host.bootstrap_node, "/etc/kubernetes/bootstrap-kubelet.conf"),
+            (host.node_root, "/var/lib/kubelet"),
+            (host.node_pair, "/var/lib/kubelet/pki/kubelet-client-current.pem"),
+        ] {
+            assert_eq!(path, Path::new(expected));
+        }
+        let own = of(Profile::default(), "/mnt");
+        assert_eq!(own.node, Path::new("/mnt/etc/orch/orchlet.conf"));
+        assert_eq!(own.node_root, Path::new("/mnt/var/lib/orchlet"));
+    }
+}

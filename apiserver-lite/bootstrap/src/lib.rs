@@ -1,0 +1,29 @@
+//! io: what makes a cluster, for `orchadm` and for `hack/up`: there is one way to make one.
+//!
+//! - [`authority`], [`certificates`], [`service_account_keys`]: files of keys and certificates: made, checked, renewed.
+//! - [`client_config`]: client configurations.
+//! - [`access`], [`bootstrap_token`], [`cluster_info`]: what a machine needs that joins, as objects of the API; [`apply`] writes them.
+//! - [`arguments`]: the arguments of the programs; [`units`]: their systemd units.
+//! - [`configuration`]: the configuration kinds of orchadm; [`layout`]: where everything lies on a host.
+//! - [`preflight`]: what is wrong with a host.
+//! - [`processes`], [`supervise`]: programs that are kept running without systemd.
+//!
+//! What is decided (a certificate's subject, an argument, a unit's text) is a value; the few functions that write files decide nothing.
+
+pub mod access;
+pub mod apply;
+pub mod arguments;
+pub mod authority;
+pub mod bootstrap_token;
+pub mod certificates;
+pub mod client_config;
+pub mod cluster_info;
+pub mod configuration;
+pub mod error;
+pub mod layout;
+pub mod preflight;
+pub mod processes;
+pub mod service_account_keys;
+pub mod supervise;
+mod sys;
+pub mod units;

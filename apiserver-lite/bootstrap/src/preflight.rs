@@ -1,0 +1,294 @@
+//! Checks of a host before anything is changed, with kubeadm's names where it has them: facts -> all that is wrong. Values only.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Fewest processors of a control plane.
+const CPUS_MIN: usize = 2;
+/// Least memory of a control plane, in MiB.
+const MEMORY_MIN_MIB: u64 = 1700;
+/// Most characters of a host name's label.
+const LABEL_MAX: usize = 63;
+/// Most characters of a host name.
+const NAME_MAX: usize = 253;
+
+/// The role of this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// `init` was run.
+    #[default]
+    ControlPlane,
+    /// `join` was run.
+    Node,
+}
+
+/// What the runtime says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeFacts {
+    /// Name and version.
+    pub version: String,
+    /// The name of its sandbox image; empty if it does not say.
+    pub sandbox_image: String,
+    /// Whether systemd manages its cgroups.
+    pub uses_systemd_cgroups: bool,
+}
+
+/// What the host is like.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Whether this is root.
+    pub is_root: bool,
+    /// Processors.
+    pub cpus: usize,
+    /// Memory.
+    pub memory_mib: u64,
+    /// Swap devices in use.
+    pub swap: Option<String>,
+    /// Whether cgroups are mounted.
+    pub has_cgroups: bool,
+    /// Whether the kernel has netfilter's socket.
+    pub has_netfilter: bool,
+    /// Programs that are not there.
+    pub missing_programs: Vec<&'static str>,
+    /// Whether the node's name has an address.
+    pub resolves: bool,
+    /// Ports that somebody listens at.
+    pub busy_ports: Vec<u16>,
+    /// Files that exist and must not.
+    pub existing: Vec<PathBuf>,
+    /// Directories that are not empty.
+    pub not_empty: Vec<PathBuf>,
+    /// The kernel's setting.
+    pub ip_forward: Option<String>,
+    /// The kernel's setting.
+    pub bridge_netfilter: Option<String>,
+    /// Whether the CNI plugins are there.
+    pub has_cni_plugins: bool,
+    /// The runtime, or why it does not answer.
+    pub runtime: Result<RuntimeFacts, String>,
+}
+
+/// What is checked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The role that the host gets.
+    pub role: Role,
+    /// Name of the Node.
+    pub node: String,
+    /// The runtime's socket.
+    pub runtime: String,
+    /// The directory of our programs.
+    pub bin_dir: PathBuf,
+    /// Programs that have to be there.
+    pub programs: Vec<&'static str>,
+    /// Ports that programs will listen at.
+    pub ports: Vec<u16>,
+    /// Files that must not exist.
+    pub absent: Vec<PathBuf>,
+    /// Directories that must be empty, if they exist.
+    pub empty: Vec<PathBuf>,
+    /// Whether orchlet is told to run beside swap.
+    pub may_swap: bool,
+    /// Whether an earlier run is continued: its files and programs are there.
+    pub resumes: bool,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The check.
+    pub name: String,
+    /// What is wrong and what to do.
+    pub message: String,
+    /// Whether it stops the command.
+    pub level: Level,
+}
+
+/// The weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The command goes on.
+    Warning,
+    /// It does not, unless it is told to ignore the check.
+    Error,
+}
+
+/// Checks that are ignored (`--ignore-preflight-errors`): names in any case, or `all`.
+#[derive(Clone, Debug, Default)]
+pub struct Ignored(BTreeSet<String>);
+
+impl Ignored {
+    /// Of names.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a String>) -> Self {
+        Self(names.into_iter().map(|name| name.trim().to_lowercase()).collect())
+    }
+
+    /// Whether a check is ignored.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains("all") || self.0.contains(&name.to_lowercase())
+    }
+}
+
+/// All that is wrong. Pure.
+pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let mut findings = Findings(Vec::new());
+    check_machine(facts, wanted, &mut findings);
+    check_name(facts, wanted, &mut findings);
+    check_places(facts, wanted, &mut findings);
+    check_network(facts, &mut findings);
+    check_runtime(facts, wanted, &mut findings);
+    findings.0
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn error(&mut self, name: impl Into<String>, message: impl Into<String>) {
+        self.put(name, message, Level::Error);
+    }
+
+    fn warn(&mut self, name: impl Into<String>, message: impl Into<String>) {
+        self.put(name, message, Level::Warning);
+    }
+
+    fn put(&mut self, name: impl Into<String>, message: impl Into<String>, level: Level) {
+        self.0.push(Finding { name: name.into(), message: message.into(), level });
+    }
+}
+
+fn check_machine(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+    if !facts.is_root {
+        findings.error("IsPrivilegedUser", "user is not running as root");
+    }
+    if wanted.role == Role::ControlPlane {
+        if facts.cpus < CPUS_MIN {
+            let text = format!(
+                "the number of available CPUs {} is less than the required {CPUS_MIN}",
+                facts.cpus
+            );
+            findings.error("NumCPU", text);
+        }
+        if facts.memory_mib < MEMORY_MIN_MIB {
+            let text = format!(
+                "the system RAM ({} MB) is less than the minimum {MEMORY_MIN_MIB} MB",
+                facts.memory_mib
+            );
+            findings.error("Mem", text);
+        }
+    }
+    if let Some(swap) = &facts.swap {
+        let text = format!(
+            "swap is on ({swap}), and orchlet refuses to start with it: `swapoff -a`, or nodeRegistration.kubeletExtraArgs with fail-swap-on: \"false\""
+        );
+        match wanted.may_swap {
+            true => findings.warn("Swap", format!("swap is on ({swap})")),
+            false => findings.error("Swap", text),
+        }
+    }
+    if !facts.has_cgroups {
+        findings.error("SystemVerification", "no cgroups are mounted at /sys/fs/cgroup: mount version 2, or version 1 with the controllers cpu, memory and pids");
+    }
+    if !facts.has_netfilter {
+        findings.warn("SystemVerification", "the kernel has no nf_tables: orch-proxy will forward by sockets, slowly; `modprobe nf_tables` where it is a module");
+    }
+    for program in &facts.missing_programs {
+        let path = wanted.bin_dir.join(program);
+        let name = format!("FileExisting-{program}");
+        findings
+            .error(name, format!("{} is missing: put it there, or give --bin-dir", path.display()));
+    }
+}
+
+fn check_name(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+    if !is_node_name(&wanted.node) {
+        let text = format!(
+            "the node's name {:?} must be a DNS name in lower case: set the host name, or give --node-name",
+            wanted.node
+        );
+        findings.error("Hostname", text);
+    } else if !facts.resolves {
+        let text = format!(
+            "hostname {:?} could not be reached: it has no address in /etc/hosts or DNS",
+            wanted.node
+        );
+        findings.warn("Hostname", text);
+    }
+}
+
+/// Whether a text can be a Node's name (RFC 1123, a DNS subdomain).
+fn is_node_name(name: &str) -> bool {
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_label = |label: &str| {
+        (1..=LABEL_MAX).contains(&label.len())
+            && label.bytes().all(is_inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= NAME_MAX && name.split('.').all(is_label)
+}
+
+fn check_places(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+    if wanted.resumes {
+        return;
+    }
+    for port in &facts.busy_ports {
+        findings.error(format!("Port-{port}"), format!("Port {port} is in use"));
+    }
+    for path in &facts.existing {
+        let name = format!("FileAvailable-{}", dashed(path));
+        findings.error(
+            name,
+            format!(
+                "{} already exists: `orchadm reset` removes what an earlier cluster left",
+                path.display()
+            ),
+        );
+    }
+    for path in &facts.not_empty {
+        let name = format!("DirAvailable-{}", dashed(path));
+        findings.error(name, format!("{} is not empty", path.display()));
+    }
+}
+
+fn dashed(path: &Path) -> String {
+    path.display().to_string().replace('/', "-")
+}
+
+fn check_network(facts: &Facts, findings: &mut Findings) {
+    let sysctl = "FileContent--proc-sys-net-ipv4-ip_forward";
+    match facts.ip_forward.as_deref() {
+        Some("1") => {}
+        Some(_) => {
+            findings.warn(sysctl, "/proc/sys/net/ipv4/ip_forward is not 1: orch-proxy sets it")
+        }
+        None => findings.error(sysctl, "/proc/sys/net/ipv4/ip_forward does not exist"),
+    }
+    let bridge = "FileContent--proc-sys-net-bridge-bridge-nf-call-iptables";
+    match facts.bridge_netfilter.as_deref() {
+        Some("1") => {}
+        Some(_) => findings.warn(
+            bridge,
+            "/proc/sys/net/bridge/bridge-nf-call-iptables is not 1: orch-proxy sets it",
+        ),
+        None => findings.error(
+            bridge,
+            "/proc/sys/net/bridge/bridge-nf-call-iptables does not exist: `modprobe br_netfilter`",
+        ),
+    }
+    if !facts.has_cni_plugins {
+        findings.error("FileExisting-cni", "the CNI plugins bridge, host-local and portmap are neither in /opt/cni/bin nor in /usr/lib/cni: install containernetworking-plugins");
+    }
+}
+
+fn check_runtime(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+    if let Err(error) = &facts.runtime {
+        let text = format!("container runtime is not running at {}: {error}", wanted.runtime);
+        findings.error("CRI", text);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use super::*;
+
+fn good() -> Facts {
+    Facts {
+        is_root: true,
+        cpus: 2,
+        memory_mib: 4000,
+        swap: None,
+        has_cgroups: true,
+        has_netfilter: true,
+        missing_programs: Vec::new(),
+        resolves: true,
+        busy_ports: Vec::new(),
+        existing: Vec::new(),
+        not_empty: Vec::new(),
+        ip_forward: Some("1".into()),
+        bridge_netfilter: Some("1".into()),
+        has_cni_plugins: true,
+        runtime: Ok(RuntimeFacts::default()),
+    }
+}
+
+fn wanted() -> Wanted {
+    Wanted {
+        role: Role::ControlPlane,
+        node: "n".into(),
+        runtime: "unix:///r".into(),
+        bin_dir: "/b".into(),
+        programs: Vec::new(),
+        ports: Vec::new(),
+        absent: Vec::new(),
+        empty: Vec::new(),
+        may_swap: false,
+        resumes: false,
+    }
+}
+
+fn names(findings: &[Finding]) -> Vec<(&str, Level)> {
+    findings.iter().map(|finding| (finding.name.as_str(), finding.level)).collect()
+}
+
+fn bad() -> Facts {
+    Facts {
+        is_root: false,
+        cpus: 1,
+        memory_mib: 100,
+        swap: Some("/dev/s".into()),
+        has_cgroups: false,
+        has_netfilter: false,
+        missing_programs: vec!["orchlet"],
+        busy_ports: vec![6443],
+        existing: vec!["/etc/kubernetes/kubelet.conf".into()],
+        not_empty: vec!["/var/lib/orch-apiserver".into()],
+        ip_forward: Some("0".into()),
+        bridge_netfilter: None,
+        has_cni_plugins: false,
+        runtime: Err("refused".into()),
+        ..good()
+    }
+}
+
+#[test]
+fn a_good_host_passes() {
+    assert_eq!(check(&good(), &wanted()), []);
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once_by_kubeadm_s_names() {
+    let findings = check(&bad(), &wanted());
+    assert_eq!(
+        names(&findings),
+        [
+            ("IsPrivilegedUser", Level::Error),
+            ("NumCPU", Level::Error),
+            ("Mem", Level::Error),
+            ("Swap", Level::Error),
+            ("SystemVerification", Level::Error),
+            ("SystemVerification", Level::Warning),
+            ("FileExisting-orchlet", Level::Error),
+            ("Port-6443", Level::Error),
+            ("FileAvailable--etc-kubernetes-kubelet.conf", Level::Error),
+            ("DirAvailable--var-lib-orch-apiserver", Level::Error),
+            ("FileContent--proc-sys-net-ipv4-ip_forward", Level::Warning),
+            ("FileContent--proc-sys-net-bridge-bridge-nf-call-iptables", Level::Error),
+            ("FileExisting-cni", Level::Error),
+            ("CRI", Level::Error),
+        ]
+    );
+}
+
+#[test]
+fn a_run_that_is_continued_finds_its_own_files_and_programs() {
+    let findings = check(&bad(), &Wanted { resumes: true, ..wanted() });
+    let own = ["Port-", "FileAvailable-", "DirAvailable-"];
+    assert!(!findings.iter().any(|f| own.iter().any(|prefix| f.name.starts_with(prefix))));
+}
+
+#[test]
+fn a_node_needs_less_than_a_control_plane() {
+    let small = Facts { cpus: 1, memory_mib: 500, ..good() };
+    assert_eq!(check(&small, &Wanted { role: Role::Node, ..wanted() }), []);
+}
+
+#[test]
+fn names_of_nodes_are_dns_names() {
+    for (name, is_one) in
+        [("a", true), ("a.b-c", true), ("", false), ("A", false), ("a_b", false), ("-a", false)]
+    {
+        let found = check(&good(), &Wanted { node: name.into(), ..wanted() });
+        assert_eq!(found.is_empty(), is_one, "{name:?}");
+    }
+    assert!(!is_node_name(&"a".repeat(64)));
+    let unresolved = check(&Facts { resolves: false, ..good() }, &wanted());
+    assert_eq!(names(&unresolved), [("Hostname", Level::Warning)]);
+}

@@ -1,0 +1,132 @@
+//! The key that signs service account tokens (`sa.key`) and the keys that verify them (`sa.pub`). A rotated key goes on verifying until it is removed: `sa.pub`
+//! holds several keys then, the current one first.
+
+use std::path::Path;
+
+use rcgen::KeyPair;
+
+use crate::authority::{missing, read, write_key, write_public};
+use crate::certificates::Made;
+use crate::error::BootstrapError;
+
+/// Between two keys of a file.
+const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
+/// Most keys that verify tokens: more rotations at once forget the oldest.
+const KEYS_MAX: usize = 8;
+
+/// Makes the key if it is missing, and the public half beside it.
+///
+/// # Errors
+/// The files cannot be read or written, or the key cannot be used.
+pub fn ensure(dir: &Path) -> Result<Made, BootstrapError> {
+    let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
+    match (read(&private)?, read(&public)?) {
+        (None, Some(_)) => Err(BootstrapError::unusable(
+            &private,
+            format!("is missing, and {} is there: add the key, or remove both", public.display()),
+        )),
+        (None, None) => {
+            let key = generate()?;
+            write_key(&private, &key.serialize_pem())?;
+            write_public(&public, &key.public_key_pem())?;
+            Ok(Made::New)
+        }
+        (Some(text), found) => {
+            if found.is_some() {
+                return Ok(Made::Kept);
+            }
+            write_public(&public, &public_half(&private, &text)?)?;
+            Ok(Made::New)
+        }
+    }
+}
+
+/// Makes a new key that signs from now on. The keys that verified go on doing so.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn rotate(dir: &Path) -> Result<(), BootstrapError> {
+    let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
+    let old = read(&public)?.ok_or_else(|| missing(&public))?;
+    let key = generate()?;
+    // Verifying first: a crash between the two leaves the old key signing, which verifies too.
+    let mut keys = vec![key.public_key_pem()];
+    keys.extend(split(&old));
+    keys.truncate(KEYS_MAX);
+    write_public(&public, &joined(&keys))?;
+    write_key(&private, &key.serialize_pem())
+}
+
+/// Leaves only the current key in the file of those that verify: tokens of older ones are refused from the next start of the API server on.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn forget_old(dir: &Path) -> Result<usize, BootstrapError> {
+    let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
+    let text = read(&private)?.ok_or_else(|| missing(&private))?;
+    let count = read(&public)?.map_or(0, |old| split(&old).len());
+    write_public(&public, &public_half(&private, &text)?)?;
+    Ok(count.saturating_sub(1))
+}
+
+fn generate() -> Result<KeyPair, BootstrapError> {
+    KeyPair::generate().map_err(BootstrapError::make("sa"))
+}
+
+fn public_half(path: &Path, text: &str) -> Result<String, BootstrapError> {
+    let key = KeyPair::from_pem(text);
+    key.map(|key| key.public_key_pem()).map_err(|error| {
+        BootstrapError::unusable(
+            path,
+            format!("holds no key of PKCS#8 ({error}): give the public key sa.pub beside it"),
+        )
+    })
+}
+
+/// The keys of a file, one text each.
+fn split(text: &str) -> Vec<String> {
+    let keys = text.split(BEGIN).skip(1);
+    keys.map(|rest| format!("{BEGIN}{}\n", rest.trim_end())).collect()
+}
+
+fn joined(keys: &[String]) -> String {
+    keys.iter().map(|key| format!("{}\n", key.trim_end())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rotated_key_goes_on_verifying_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(ensure(dir.path()).unwrap(), Made::New);
+        assert_eq!(ensure(dir.path()).unwrap(), Made::Kept);
+        let (first_key, first) = (file("sa.key"), file("sa.pub"));
+        rotate(dir.path()).unwrap();
+        assert_ne!(file("sa.key"), first_key);
+        let keys = split(&file("sa.pub"));
+        assert_eq!(keys.len(), 2);
+        assert_eq!(split(&first)[0], keys[1], "the old key is there, behind the new one");
+        let current = KeyPair::from_pem(&file("sa.key")).unwrap().public_key_pem();
+        assert_eq!(split(&current)[0], keys[0]);
+        assert_eq!(forget_old(dir.path()).unwrap(), 1);
+        assert_eq!(split(&file("sa.pub")), [keys[0].clone()]);
+        for _ in 0..KEYS_MAX + 2 {
+            rotate(dir.path()).unwrap();
+        }
+        assert_eq!(split(&file("sa.pub")).len(), KEYS_MAX);
+    }
+
+    #[test]
+    fn what_a_crash_left_is_completed_and_a_lost_key_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        ensure(dir.path()).unwrap();
+        std::fs::remove_file(dir.path().join("sa.pub")).unwrap();
+        assert_eq!(ensure(dir.path()).unwrap(), Made::New);
+        std::fs::remove_file(dir.path().join("sa.key")).unwrap();
+        let error = ensure(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("sa.key") && error.contains("is missing"), "{error}");
+    }
+}

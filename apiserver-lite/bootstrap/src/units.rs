@@ -1,0 +1,148 @@
+//! systemd units of a cluster's programs, as texts.
+
+use crate::arguments::Program;
+
+/// What differs between units.
+struct Kind {
+    description: &'static str,
+    after: &'static str,
+    settings: &'static [&'static str],
+}
+
+/// Settings of programs that need no more of the host than the network and their files.
+const CONFINED: &[&str] = &[
+    "NoNewPrivileges=yes",
+    "ProtectHome=yes",
+    "PrivateTmp=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "ProtectControlGroups=yes",
+    "ProtectKernelLogs=yes",
+    "RestrictSUIDSGID=yes",
+    "RestrictRealtime=yes",
+    "LockPersonality=yes",
+    "MemoryDenyWriteExecute=yes",
+    "SystemCallArchitectures=native",
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+    // root reads its own files only: no other capability.
+    "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
+    "LimitNOFILE=1048576",
+];
+
+/// The node agent mounts, makes cgroups and talks to the runtime: it is root with everything.
+const AGENT: &[&str] = &[
+    // The connection keeper, which keeps runtime calls open, has to outlive the agent.
+    "KillMode=process",
+    // Long enough for shutdownGracePeriod if logind does not delay the shutdown.
+    "TimeoutStopSec=infinity",
+    "Delegate=yes",
+    "OOMScoreAdjust=-999",
+    "LimitNOFILE=1048576",
+];
+
+/// The proxy programs nf_tables, conntrack, routes and sysctls of the network.
+const PROXY: &[&str] = &[
+    "NoNewPrivileges=yes",
+    "ProtectHome=yes",
+    "PrivateTmp=yes",
+    "ProtectControlGroups=yes",
+    "LimitNOFILE=1048576",
+];
+
+/// The file name of a program's unit.
+pub fn file_name(program: &str) -> String {
+    format!("{program}.service")
+}
+
+fn kind(program: &str) -> Kind {
+    let (description, after, settings) = match program {
+        "orch-apiserver" => ("orch-apiserver, a Kubernetes API server", "", CONFINED),
+        "orch-controller-manager" => (
+            "orch-controller-manager, the cluster's controllers",
+            "orch-apiserver.service",
+            CONFINED,
+        ),
+        "orch-scheduler" => {
+            ("orch-scheduler, which assigns pods to nodes", "orch-apiserver.service", CONFINED)
+        }
+        "orch-proxy" => ("orch-proxy, Services of the cluster", "orch-apiserver.service", PROXY),
+        _ => ("orchlet, a kubelet", "containerd.service orch-apiserver.service", AGENT),
+    };
+    Kind { description, after, settings }
+}
+
+/// The unit of a program.
+pub fn text(program: &Program) -> String {
+    let kind = kind(&program.name);
+    let command: Vec<String> = program.argv.iter().map(|word| quoted(word)).collect();
+    format!(
+        "# Written by orchadm, which writes it again at an upgrade: put changes into a drop-in.
+[Unit]
+Description={}
+After=network-online.target {}
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart={}
+Restart=always
+RestartSec=1
+{}
+
+[Install]
+WantedBy=multi-user.target
+",
+        kind.description,
+        kind.after,
+        command.join(" "),
+        kind.settings.join("\n"),
+    )
+    .replace("network-online.target \n", "network-online.target\n")
+}
+
+/// A word of a command line (systemd.service(5), "Command lines").
+fn quoted(word: &str) -> String {
+    let escaped =
+        word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%$*<>+".contains(c);
+    if escaped.chars().all(is_plain) && !escaped.is_empty() {
+        escaped
+    } else {
+        format!("\"{}\"", escaped.replace('\n', "\\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_program_as_they_are() {
+        for (word, expected) in [
+            ("--a=b", "--a=b"),
+            ("--controllers=*,x", "--controllers=*,x"),
+            ("100%", "100%%"),
+            ("$HOME", "$$HOME"),
+            ("a b", "\"a b\""),
+            ("a\"b\\", "\"a\\\"b\\\\\""),
+            ("", "\"\""),
+        ] {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+
+    #[test]
+    fn the_agent_keeps_its_rights_and_the_others_lose_theirs() {
+        let unit = |name: &str| {
+            text(&Program { name: name.into(), argv: vec![format!("/usr/bin/{name}")] })
+        };
+        assert!(unit("orchlet").contains("KillMode=process\n"));
+        assert!(unit("orchlet").contains("After=network-online.target containerd.service"));
+        assert!(!unit("orchlet").contains("CapabilityBoundingSet"));
+        assert!(unit("orch-apiserver").contains("After=network-online.target\n"));
+        for confined in ["orch-apiserver", "orch-scheduler", "orch-controller-manager"] {
+            assert!(unit(confined).contains("CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"));
+            assert!(unit(confined).contains(&format!("ExecStart=/usr/bin/{confined}\n")));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Exit codes, as kubeadm's: 1 failed, 2 preflight checks failed, 3 what was given is not valid.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+/// Checks that failed before anything was changed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", list(.0))]
+pub struct PreflightFailed(pub Vec<(String, String)>);
+
+fn list(failed: &[(String, String)]) -> String {
+    let mut text = "[preflight] Some fatal errors occurred:".to_owned();
+    for (name, message) in failed {
+        text.push_str(&format!("\n\t[ERROR {name}]: {message}"));
+    }
+    text.push_str("\n[preflight] If you know what you are doing, you can make a check non-fatal with `--ignore-preflight-errors=...`");
+    text
+}
+
+/// A flag or a field of a configuration file is wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotValid(pub String);
+
+/// An error of what was given.
+pub fn not_valid(error: impl std::fmt::Display) -> anyhow::Error {
+    NotValid(error.to_string()).into()
+}
+
+/// The exit code of a command, which says why it failed.
+pub fn conclude(ended: Result<()>) -> ExitCode {
+    let Err(error) = ended else { return ExitCode::SUCCESS };
+    if error.downcast_ref::<PreflightFailed>().is_some() {
+        eprintln!("error execution phase preflight: {error}");
+        return ExitCode::from(2);
+    }
+    eprintln!("error: {error:#}");
+    match error.downcast_ref::<NotValid>() {
+        Some(_) => ExitCode::from(3),
+        None => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn codes_are_kubeadm_s() {
+        let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error)));
+        assert_eq!(code(anyhow::anyhow!("x")), format!("{:?}", ExitCode::from(1)));
+        let failed = PreflightFailed(vec![("Swap".into(), "on".into())]);
+        assert!(failed.to_string().contains("[ERROR Swap]: on"));
+        assert_eq!(code(failed.into()), format!("{:?}", ExitCode::from(2)));
+        let wrong: Result<()> = Err(not_valid("y")).context("the file");
+        assert_eq!(code(wrong.unwrap_err()), format!("{:?}", ExitCode::from(3)));
+    }
+}

@@ -1,0 +1,30 @@
+//! The phase `addon`: the Service of the name servers, and the proxy of this machine.
+
+use anyhow::Result;
+use apiserver_bootstrap::access;
+
+use super::InitContext;
+use crate::member::{ProxyOf, start_proxy};
+
+/// Makes the addons.
+///
+/// # Errors
+/// The API server refuses, or the proxy cannot be started.
+pub async fn make(context: &mut InitContext, part: &str) -> Result<()> {
+    let names = context.host.names;
+    if context.wants("addon", "dns", part) {
+        let address = context.settings.cluster.dns_address()?;
+        access::ensure_dns_service(&context.client()?, names, address).await?;
+        context.host.output.say("addon", &format!("the Service of the name servers is {address}"));
+    }
+    if context.wants("addon", "kube-proxy", part) {
+        let of = ProxyOf {
+            host: &context.host,
+            node: &context.settings.node,
+            bin_dir: &context.settings.bin_dir,
+            networking: &context.settings.cluster.networking,
+        };
+        start_proxy(&of, &mut context.services, &mut context.record).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The phases about this machine as a node: `kubelet-start`, `mark-control-plane`, `kubelet-finalize`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
+use apiserver_bootstrap::configuration::Taint;
+use proto_api::core::v1::Node;
+use proto_client::{Patch, WriteParams};
+use serde_json::{Value, json};
+
+use super::InitContext;
+use super::control_plane::authority;
+use crate::cluster::until;
+use crate::member::{Member, agent_program};
+
+/// How long the node agent is waited for.
+pub const NODE_PATIENCE: Duration = Duration::from_secs(240);
+
+/// Starts the node agent.
+///
+/// # Errors
+/// It cannot be started.
+pub async fn start(context: &mut InitContext) -> Result<()> {
+    let (host, settings) = (&context.host, &context.settings);
+    let authority = authority(settings);
+    let member = Member {
+        host,
+        node: &settings.node,
+        runtime: &settings.runtime,
+        facts: &context.runtime,
+        bin_dir: &settings.bin_dir,
+        authority: &authority,
+        cluster: &settings.cluster,
+        registration: &settings.init.node_registration,
+    };
+    let program = agent_program(&member, false)?;
+    context.services.ensure(&context.host.layout, &mut context.record, &program).await?;
+    context.host.output.say("kubelet-start", "orchlet is set up");
+    Ok(())
+}
+
+/// Labels and taints the node as one of the control plane.
+///
+/// # Errors
+/// The node does not appear, or the API server refuses.
+pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
+    let (names, client) = (context.host.names, context.client()?);
+    let api = client.all::<Node>();
+    let name = &context.settings.node;
+    let node = until(&format!("the node {name} is registered"), NODE_PATIENCE, async || {
+        api.get(name).await.map_err(crate::cluster::chain)
+    })
+    .await?;
+    let role = names.sub_label("node-role", "control-plane");
+    let usual =
+        || vec![Taint { key: role.clone(), value: String::new(), effect: "NoSchedule".into() }];
+    let wanted = context.settings.init.node_registration.taints.clone().unwrap_or_else(usual);
+    let own = node
+        .spec
+        .taints
+        .iter()
+        .map(|taint| json!({"key": taint.key, "value": taint.value, "effect": taint.effect}));
+    let is_new = |taint: &&Taint| {
+        !node.spec.taints.iter().any(|own| own.key == taint.key && own.effect == taint.effect)
+    };
+    let added = wanted.iter().filter(is_new).map(|taint| json!(taint));
+    let taints: Vec<Value> = own.chain(added).collect();
+    let excluded = names.sub_label("node", "exclude-from-external-load-balancers");
+    let patch = json!({
+        "metadata": {"labels": {role.clone(): "", excluded: ""}},
+        "spec": {"taints": taints},
+    });
+    api.patch(name, &Patch::Merge(patch), &WriteParams::default()).await?;
+    let shown: Vec<String> = wanted.iter().map(|t| format!("{}:{}", t.key, t.effect)).collect();
+    let text = format!("the node {name} has the label {role} and the taints [{}]", shown.join(" "));
+    context.host.output.say("mark-control-plane", &text);
+    Ok(())
+}
+
+/// Has the node agent's client configuration name the certificate that orchlet renews.
+///
+/// # Errors
+/// The file cannot be written.
+pub async fn finalize(context: &InitContext) -> Result<()> {
+    let (names, layout, settings) = (context.host.names, &context.host.layout, &context.settings);
+    let pair = &layout.node_pair;
+    until(&format!("{} is there", pair.display()), NODE_PATIENCE, async || match pair.exists() {
+        true => Ok(()),
+        false => Err("it is not".to_owned()),
+    })
+    .await?;
+    let pem = std::fs::read_to_string(authority(settings))?;
+    let cluster = Cluster {
+        name: settings.cluster.name(names),
+        server: &settings.server(),
+        authority: AuthorityAt::Embedded(&pem),
+    };
+    let user = format!("system:node:{}", settings.node);
+    let identity = Identity::Files { certificate: pair.clone(), key: pair.clone() };
+    client_config::write(&layout.node, &client_config::text(&cluster, &user, &identity))?;
+    let text = format!("{} names {}", layout.node.display(), pair.display());
+    context.host.output.say("kubelet-finalize", &text);
+    Ok(())
+}

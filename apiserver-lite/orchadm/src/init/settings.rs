@@ -1,0 +1,213 @@
+//! What `init` is asked for: flags, or a configuration file, with defaults for the rest.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use apiserver_bootstrap::bootstrap_token::TokenSpec;
+use apiserver_bootstrap::cluster_info;
+use apiserver_bootstrap::configuration::{
+    ClusterConfiguration, InitConfiguration, TokenConfiguration, parse,
+};
+use clap::Args;
+use proto_api::names::Names;
+use proto_daemon::go_duration;
+use time::OffsetDateTime;
+
+use crate::failure::not_valid;
+use crate::host::{self, Host};
+use crate::member::{node_name, runtime_socket};
+
+/// How long the control plane is waited for, as kubeadm does.
+const CONTROL_PLANE_PATIENCE: Duration = Duration::from_secs(240);
+
+/// Flags of `init`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct InitFlags {
+    /// Configuration file with InitConfiguration and ClusterConfiguration; in the place of the flags about the cluster.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["apiserver_advertise_address", "apiserver_bind_port",
+          "apiserver_cert_extra_sans", "cert_dir", "control_plane_endpoint", "cri_socket", "node_name", "pod_network_cidr",
+          "service_cidr", "service_dns_domain", "token", "token_ttl"])]
+    config: Option<PathBuf>,
+    /// Address that the API server listens at and is reached at [default: that of the default route]
+    #[arg(long, value_name = "IP")]
+    apiserver_advertise_address: Option<IpAddr>,
+    /// Its port [default: 6443]
+    #[arg(long, value_name = "PORT")]
+    apiserver_bind_port: Option<u16>,
+    /// More names and addresses of its certificate.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    apiserver_cert_extra_sans: Vec<String>,
+    /// Directory of certificates [default: /etc/kubernetes/pki]
+    #[arg(long, value_name = "DIR")]
+    cert_dir: Option<String>,
+    /// Address of the control plane that is handed out, as host or host:port.
+    #[arg(long, value_name = "HOST")]
+    control_plane_endpoint: Option<String>,
+    /// Socket of the container runtime [default: unix:///run/containerd/containerd.sock]
+    #[arg(long, value_name = "SOCKET")]
+    cri_socket: Option<String>,
+    /// Name of the Node [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Addresses of pods; empty for a pod network of somebody else's [default: 10.244.0.0/16]
+    #[arg(long, value_name = "CIDR")]
+    pod_network_cidr: Option<String>,
+    /// Addresses of Services [default: 10.96.0.0/12]
+    #[arg(long, value_name = "CIDR")]
+    service_cidr: Option<String>,
+    /// Domain of the names of Services [default: cluster.local]
+    #[arg(long, value_name = "DOMAIN")]
+    service_dns_domain: Option<String>,
+    /// Token with which nodes join [default: a new one]
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// How long it lasts; 0 for ever [default: 24h]
+    #[arg(long, value_name = "DURATION")]
+    token_ttl: Option<String>,
+    /// Checks that may fail, or all.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    ignore_preflight_errors: Vec<String>,
+    /// Phases that are left out.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    skip_phases: Vec<String>,
+    /// Directory of the programs [default: that of this program]
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+}
+
+/// What `init` is to do.
+#[derive(Clone, Debug)]
+pub struct InitSettings {
+    /// Of this host.
+    pub init: InitConfiguration,
+    /// Of the cluster.
+    pub cluster: ClusterConfiguration,
+    /// Name of the Node.
+    pub node: String,
+    /// Address of the API server.
+    pub address: IpAddr,
+    /// The runtime's socket.
+    pub runtime: String,
+    /// Directory of certificates.
+    pub pki: PathBuf,
+    /// Directory of the programs.
+    pub bin_dir: PathBuf,
+    /// Checks that may fail.
+    pub ignored: Vec<String>,
+    /// Tokens to make.
+    pub tokens: Vec<TokenSpec>,
+    /// How long the control plane is waited for.
+    pub patience: Duration,
+}
+
+impl InitFlags {
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// Something of it is not valid.
+    pub fn settings(&self, host: &Host) -> Result<InitSettings> {
+        let (mut init, cluster) = match &self.config {
+            Some(path) => {
+                let text = std::fs::read_to_string(path).map_err(not_valid);
+                let text = text.with_context(|| path.display().to_string())?;
+                let read = parse(&text, host.names).map_err(not_valid);
+                let read = read.with_context(|| path.display().to_string())?;
+                (read.init.unwrap_or_default(), read.cluster.unwrap_or_default())
+            }
+            None => (self.init(), self.cluster()),
+        };
+        init.skip_phases.extend(self.skip_phases.iter().cloned());
+        cluster.validate().map_err(not_valid)?;
+        let address = init.local_api_endpoint.advertise_address.or_else(host::default_address);
+        let address = address.ok_or_else(|| {
+            not_valid("this host has no default route: give --apiserver-advertise-address")
+        })?;
+        let runtime = runtime_socket(&init.node_registration.cri_socket).map_err(not_valid)?;
+        let pki = match cluster.certificates_dir.as_str() {
+            "" => host.layout.pki.clone(),
+            dir => host.layout.root.join(dir.trim_start_matches('/')),
+        };
+        let patience = match cluster.api_server.timeout_for_control_plane.as_str() {
+            "" => CONTROL_PLANE_PATIENCE,
+            text => go_duration::parse(text).map_err(not_valid)?,
+        };
+        Ok(InitSettings {
+            node: node_name(&init.node_registration.name)?,
+            address,
+            runtime,
+            pki,
+            bin_dir: host::bin_dir(self.bin_dir.as_deref())?,
+            ignored: self.ignore_preflight_errors.clone(),
+            tokens: tokens(&init.bootstrap_tokens, host.names)?,
+            patience,
+            init,
+            cluster,
+        })
+    }
+
+    fn init(&self) -> InitConfiguration {
+        let mut init = InitConfiguration::default();
+        let endpoint = &mut init.local_api_endpoint;
+        endpoint.advertise_address = self.apiserver_advertise_address;
+        endpoint.bind_port = self.apiserver_bind_port.unwrap_or(endpoint.bind_port);
+        init.node_registration.name = self.node_name.clone().unwrap_or_default();
+        init.node_registration.cri_socket = self.cri_socket.clone().unwrap_or_default();
+        init.bootstrap_tokens.push(TokenConfiguration {
+            token: self.token.clone().unwrap_or_default(),
+            ttl: self.token_ttl.clone().unwrap_or_default(),
+            ..TokenConfiguration::default()
+        });
+        init
+    }
+
+    fn cluster(&self) -> ClusterConfiguration {
+        let mut cluster = ClusterConfiguration::default();
+        cluster.api_server.cert_sans = self.apiserver_cert_extra_sans.clone();
+        cluster.certificates_dir = self.cert_dir.clone().unwrap_or_default();
+        cluster.control_plane_endpoint = self.control_plane_endpoint.clone().unwrap_or_default();
+        let networking = &mut cluster.networking;
+        for (given, field) in [
+            (&self.pod_network_cidr, &mut networking.pod_subnet),
+            (&self.service_cidr, &mut networking.service_subnet),
+            (&self.service_dns_domain, &mut networking.dns_domain),
+        ] {
+            if let Some(given) = given {
+                field.clone_from(given);
+            }
+        }
+        cluster
+    }
+}
+
+/// The tokens of a configuration; one with the defaults if it has none.
+fn tokens(given: &[TokenConfiguration], names: &Names) -> Result<Vec<TokenSpec>> {
+    let usual = [TokenConfiguration::default()];
+    let given = if given.is_empty() { &usual[..] } else { given };
+    let now = OffsetDateTime::now_utc().unix_timestamp();
+    given.iter().map(|token| token.spec(names, now).map_err(not_valid)).collect()
+}
+
+impl InitSettings {
+    /// URL of the API server as it is handed out.
+    pub fn server(&self) -> String {
+        self.cluster.server(&self.init.local_api_endpoint, self.address)
+    }
+
+    /// URL of this machine's API server.
+    pub fn local_server(&self) -> String {
+        let port = self.init.local_api_endpoint.bind_port;
+        format!("https://{}", std::net::SocketAddr::new(self.address, port))
+    }
+
+    /// The pins of the cluster's authority.
+    ///
+    /// # Errors
+    /// Its file cannot be read.
+    pub fn pins(&self) -> Result<Vec<String>> {
+        let path = self.pki.join("ca.crt");
+        let pem = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok(cluster_info::pins(&path, &pem)?)
+    }
+}

@@ -1,0 +1,59 @@
+//! The phases `upload-config` and `bootstrap-token`: what machines need that join.
+
+use anyhow::Result;
+use apiserver_bootstrap::access;
+use apiserver_bootstrap::apply::{apply, apply_one};
+use apiserver_bootstrap::cluster_info;
+use proto_api::yaml;
+use serde_json::json;
+
+use super::InitContext;
+use super::control_plane::authority;
+
+/// Key of the configuration in its ConfigMap, as kubeadm's.
+pub const CONFIGURATION_KEY: &str = "ClusterConfiguration";
+
+/// Stores the cluster's configuration where machines that join find it.
+///
+/// # Errors
+/// The API server refuses.
+pub async fn configuration(context: &InitContext) -> Result<()> {
+    let (names, client) = (context.host.names, context.client()?);
+    let name = access::configuration_name(names);
+    let mut cluster = context.settings.cluster.clone();
+    if cluster.control_plane_endpoint.is_empty() {
+        cluster.control_plane_endpoint =
+            context.settings.server().trim_start_matches("https://").to_owned();
+    }
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": names.system_namespace()},
+        "data": {CONFIGURATION_KEY: yaml::to_string(&cluster.object(names))},
+    });
+    apply_one(&client, &object).await?;
+    let text = format!("the ConfigMap {name} has the cluster's configuration");
+    context.host.output.say("upload-config", &text);
+    Ok(())
+}
+
+/// Makes the tokens, and what they are good for: `cluster-info` and the access of machines that join.
+///
+/// # Errors
+/// The API server refuses.
+pub async fn bootstrap_token(context: &InitContext) -> Result<()> {
+    let (names, client) = (context.host.names, context.client()?);
+    let settings = &context.settings;
+    for token in &settings.tokens {
+        apply_one(&client, &token.secret(names)).await?;
+        context.host.output.say("bootstrap-token", &format!("made the token {}", token.token.id));
+    }
+    let path = authority(settings);
+    let pem = std::fs::read_to_string(path)?;
+    apply_one(&client, &cluster_info::config_map(names, &settings.server(), &pem)).await?;
+    apply(&client, &access::bindings(names)).await?;
+    apply(&client, &access::host_access(names)).await?;
+    let text = format!("the ConfigMap {} says where the cluster is", cluster_info::NAME);
+    context.host.output.say("bootstrap-token", &text);
+    Ok(())
+}

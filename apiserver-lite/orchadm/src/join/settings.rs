@@ -1,0 +1,203 @@
+//! What `join` is asked for: flags, or a configuration file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use apiserver_bootstrap::bootstrap_token::BootstrapToken;
+use apiserver_bootstrap::configuration::{
+    Discovery, FileDiscovery, JoinConfiguration, NodeRegistration, TokenDiscovery, parse,
+};
+use clap::Args;
+use proto_daemon::go_duration;
+
+use crate::discovery::{Source, check_pins_given};
+use crate::failure::not_valid;
+use crate::host::{self, Host};
+use crate::member::{node_name, runtime_socket};
+
+/// How long the cluster is looked for, as kubeadm does.
+const DISCOVERY_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Flags of `join`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct JoinFlags {
+    /// The API server, as host:port.
+    #[arg(value_name = "HOST:PORT", required_unless_present_any = ["config", "discovery_file"])]
+    api_server: Option<String>,
+    /// Configuration file with a JoinConfiguration; in the place of the flags about the cluster.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["api_server", "token", "discovery_token", "tls_bootstrap_token",
+          "discovery_token_ca_cert_hash", "discovery_token_unsafe_skip_ca_verification", "discovery_file", "node_name", "cri_socket"])]
+    config: Option<PathBuf>,
+    /// Token for discovery and for the certificate.
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// Token for discovery.
+    #[arg(long, value_name = "TOKEN")]
+    discovery_token: Option<String>,
+    /// Token for the certificate.
+    #[arg(long, value_name = "TOKEN")]
+    tls_bootstrap_token: Option<String>,
+    /// Hash of the public key of the cluster's authority, as sha256:<hex>; repeatable.
+    #[arg(long, value_name = "HASH", value_delimiter = ',')]
+    discovery_token_ca_cert_hash: Vec<String>,
+    /// Believe any authority that knows the token.
+    #[arg(long)]
+    discovery_token_unsafe_skip_ca_verification: bool,
+    /// Client configuration that describes the cluster, brought here in a trusted way.
+    #[arg(long, value_name = "FILE", conflicts_with = "api_server")]
+    discovery_file: Option<PathBuf>,
+    /// Name of the Node [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Socket of the container runtime [default: unix:///run/containerd/containerd.sock]
+    #[arg(long, value_name = "SOCKET")]
+    cri_socket: Option<String>,
+    /// Checks that may fail, or all.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    ignore_preflight_errors: Vec<String>,
+    /// Directory of the programs [default: that of this program]
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+}
+
+/// What `join` is to do.
+pub struct JoinSettings {
+    /// How the cluster is found.
+    pub source: Source,
+    /// Token for the certificate.
+    pub tls_token: BootstrapToken,
+    /// How long the cluster is looked for.
+    pub patience: Duration,
+    /// Name of the Node.
+    pub node: String,
+    /// The runtime's socket.
+    pub runtime: String,
+    /// Where the cluster's authority is written.
+    pub authority: PathBuf,
+    /// The machine as a node.
+    pub registration: NodeRegistration,
+    /// Directory of the programs.
+    pub bin_dir: PathBuf,
+    /// Checks that may fail.
+    pub ignored: Vec<String>,
+}
+
+impl JoinFlags {
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// Something of it is not valid.
+    pub fn settings(&self, host: &Host) -> Result<JoinSettings> {
+        let join = match &self.config {
+            Some(path) => {
+                let text = std::fs::read_to_string(path).map_err(not_valid);
+                let text = text.with_context(|| path.display().to_string())?;
+                let read = parse(&text, host.names).map_err(not_valid);
+                let read = read.with_context(|| path.display().to_string())?;
+                read.join.ok_or_else(|| not_valid("the file has no JoinConfiguration"))?
+            }
+            None => self.configuration(),
+        };
+        if let Some(phase) = join.skip_phases.first() {
+            return Err(not_valid(format!(
+                "skipPhases: {phase:?}: join has no phases to leave out"
+            )));
+        }
+        let (source, tls_token) = source(&join.discovery)?;
+        let runtime = runtime_socket(&join.node_registration.cri_socket).map_err(not_valid)?;
+        let patience = match join.discovery.timeout.as_str() {
+            "" => DISCOVERY_PATIENCE,
+            text => go_duration::parse(text).map_err(not_valid)?,
+        };
+        let authority = match join.ca_cert_path.as_str() {
+            "" => host.layout.authority(),
+            path => host.layout.root.join(path.trim_start_matches('/')),
+        };
+        Ok(JoinSettings {
+            source,
+            tls_token,
+            patience,
+            node: node_name(&join.node_registration.name)?,
+            runtime,
+            authority,
+            registration: join.node_registration,
+            bin_dir: host::bin_dir(self.bin_dir.as_deref())?,
+            ignored: self.ignore_preflight_errors.clone(),
+        })
+    }
+
+    fn configuration(&self) -> JoinConfiguration {
+        let or_token = |own: &Option<String>| own.clone().or_else(|| self.token.clone());
+        let mut join = JoinConfiguration::default();
+        join.node_registration.name = self.node_name.clone().unwrap_or_default();
+        join.node_registration.cri_socket = self.cri_socket.clone().unwrap_or_default();
+        let discovery = &mut join.discovery;
+        discovery.tls_bootstrap_token = or_token(&self.tls_bootstrap_token).unwrap_or_default();
+        discovery.file = self
+            .discovery_file
+            .as_ref()
+            .map(|path| FileDiscovery { kube_config_path: path.display().to_string() });
+        discovery.bootstrap_token = self.api_server.as_ref().map(|server| TokenDiscovery {
+            token: or_token(&self.discovery_token).unwrap_or_default(),
+            api_server_endpoint: server.clone(),
+            ca_cert_hashes: self.discovery_token_ca_cert_hash.clone(),
+            unsafe_skip_ca_verification: self.discovery_token_unsafe_skip_ca_verification,
+        });
+        join
+    }
+}
+
+fn source(discovery: &Discovery) -> Result<(Source, BootstrapToken)> {
+    let token = |text: &str| BootstrapToken::parse(text).map_err(not_valid);
+    match (&discovery.bootstrap_token, &discovery.file) {
+        (Some(by_token), None) => {
+            let own = token(&by_token.token)?;
+            let tls = match discovery.tls_bootstrap_token.as_str() {
+                "" => own.clone(),
+                text => token(text)?,
+            };
+            let renounced = by_token.unsafe_skip_ca_verification;
+            let pins = check_pins_given(&by_token.ca_cert_hashes, renounced).map_err(not_valid)?;
+            let endpoint = by_token.api_server_endpoint.trim_start_matches("https://").to_owned();
+            Ok((Source::Token { endpoint, token: own, pins }, tls))
+        }
+        (None, Some(file)) => {
+            let tls = token(&discovery.tls_bootstrap_token)?;
+            Ok((Source::File(file.kube_config_path.clone().into()), tls))
+        }
+        _ => Err(not_valid("discovery: give either the API server with a token, or a file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_found_in_one_way() {
+        let by_token = TokenDiscovery {
+            token: "abcdef.0123456789abcdef".into(),
+            api_server_endpoint: "https://a:1".into(),
+            unsafe_skip_ca_verification: true,
+            ..TokenDiscovery::default()
+        };
+        let file = FileDiscovery { kube_config_path: "/f".into() };
+        let of = |token: Option<&TokenDiscovery>, file: Option<&FileDiscovery>, tls: &str| {
+            source(&Discovery {
+                bootstrap_token: token.cloned(),
+                file: file.cloned(),
+                tls_bootstrap_token: tls.into(),
+                timeout: String::new(),
+            })
+        };
+        let (found, tls) = of(Some(&by_token), None, "").unwrap();
+        assert!(matches!(found, Source::Token { endpoint, .. } if endpoint == "a:1"));
+        assert_eq!(tls.id, "abcdef");
+        let (_, tls) = of(None, Some(&file), "ghijkl.0123456789abcdef").unwrap();
+        assert_eq!(tls.id, "ghijkl");
+        assert!(of(None, Some(&file), "").is_err(), "a file has no token");
+        assert!(of(Some(&by_token), Some(&file), "").is_err());
+        assert!(of(None, None, "").is_err());
+    }
+}

@@ -1,0 +1,143 @@
+//! What orchadm has done on this host: its programs and how they were made. `run`, `upgrade`, `certs` and `reset` go by it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use apiserver_bootstrap::arguments::Program;
+use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::preflight::Role;
+use proto_api::names::{Names, Profile};
+use proto_daemon::private_files;
+use serde::{Deserialize, Serialize};
+
+/// Where the record lies, below any root: it says the naming, on which other paths depend.
+const STATE: &str = "var/lib/orchadm/programs.json";
+
+/// How far the command came that made the host a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Progress {
+    /// It was interrupted, or runs.
+    #[default]
+    Begun,
+    /// It ended well.
+    Done,
+}
+
+/// The record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// `kubernetes` or `orch`.
+    pub naming: String,
+    /// Domain of the names of the project.
+    pub domain: String,
+    /// The role of this host.
+    pub role: Role,
+    /// How far it came.
+    pub progress: Progress,
+    /// Name of the Node.
+    pub node: String,
+    /// The runtime's socket.
+    pub runtime: String,
+    /// The directory of certificates, if it is not the usual one.
+    #[serde(default)]
+    pub certificates_dir: Option<PathBuf>,
+    /// The programs, each after those that it needs.
+    pub programs: Vec<Program>,
+}
+
+impl Record {
+    /// The record below a root; none if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn load(root: &Path) -> Result<Option<Self>> {
+        let path = root.join(STATE);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        let record = serde_json::from_slice(&bytes);
+        record
+            .map(Some)
+            .with_context(|| format!("{} is damaged: `orchadm reset` removes it", path.display()))
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn store(&self, layout: &Layout) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self)?;
+        private_files::create_private_dir(&layout.state)
+            .and_then(|()| private_files::write_private_atomically(&layout.programs(), &text))
+            .with_context(|| format!("writing {}", layout.programs().display()))
+    }
+
+    /// The record of a host that nothing was done on.
+    pub fn new(names: &Names, role: Role, node: &str, runtime: &str) -> Self {
+        let (naming, domain) = match names.profile() {
+            Profile::Kubernetes => ("kubernetes", String::new()),
+            Profile::Orch { domain } => ("orch", domain.clone()),
+        };
+        Self {
+            naming: naming.to_owned(),
+            domain,
+            role,
+            node: node.to_owned(),
+            runtime: runtime.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Its naming profile.
+    pub fn profile(&self) -> Option<Profile> {
+        let domain = Some(self.domain.as_str()).filter(|domain| !domain.is_empty());
+        Profile::parse(&self.naming, domain)
+    }
+
+    /// A program by its name.
+    pub fn program(&self, name: &str) -> Option<&Program> {
+        self.programs.iter().find(|program| program.name == name)
+    }
+
+    /// Adds a program at the end, or changes it where it stands; says whether it is new or changed.
+    pub fn put(&mut self, program: &Program) -> bool {
+        match self.programs.iter_mut().find(|known| known.name == program.name) {
+            Some(known) if known == program => false,
+            Some(known) => {
+                *known = program.clone();
+                true
+            }
+            None => {
+                self.programs.push(program.clone());
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let root = tempfile::tempdir().unwrap();
+        let names = Names::new(Profile::Kubernetes);
+        assert_eq!(Record::load(root.path()).unwrap(), None);
+        let mut record = Record::new(names, Role::Node, "n", "unix:///r");
+        let program = |argv: &str| Program { name: "p".into(), argv: vec![argv.into()] };
+        assert!(record.put(&program("a")));
+        assert!(!record.put(&program("a")));
+        assert!(record.put(&program("b")));
+        assert_eq!(record.programs, [program("b")]);
+        record.store(&Layout::new(names, root.path())).unwrap();
+        assert_eq!(Record::load(root.path()).unwrap(), Some(record.clone()));
+        assert_eq!(record.profile(), Some(Profile::Kubernetes));
+        std::fs::write(root.path().join(STATE), "x").unwrap();
+        assert!(Record::load(root.path()).unwrap_err().to_string().contains("reset"));
+    }
+}

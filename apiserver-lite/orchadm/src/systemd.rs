@@ -1,0 +1,96 @@
+//! The programs of a host with systemd: units, written and started through `systemctl`, as kubeadm does.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use apiserver_bootstrap::arguments::Program;
+use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::units;
+use proto_daemon::private_files;
+use tokio::process::Command;
+
+/// Mode of units: they hold no secret.
+const UNIT_MODE: u32 = 0o644;
+
+/// Writes the unit of a program if it differs, enables it, and starts it; a changed one is restarted. Says whether it was changed.
+///
+/// # Errors
+/// The unit cannot be written, or systemd refuses.
+pub async fn ensure(layout: &Layout, program: &Program) -> Result<bool> {
+    let name = units::file_name(&program.name);
+    let changed = write(&layout.units.join(&name), &units::text(program))?;
+    if changed {
+        systemctl(&["daemon-reload"]).await?;
+    }
+    systemctl(&["enable", &name]).await?;
+    systemctl(&[if changed { "restart" } else { "start" }, &name]).await?;
+    Ok(changed)
+}
+
+fn write(path: &Path, text: &str) -> Result<bool> {
+    if std::fs::read_to_string(path).is_ok_and(|known| known == text) {
+        return Ok(false);
+    }
+    private_files::write_atomically(path, text.as_bytes(), UNIT_MODE)
+        .with_context(|| path.display().to_string())?;
+    Ok(true)
+}
+
+/// Restarts a program.
+///
+/// # Errors
+/// systemd refuses.
+pub async fn restart(program: &str) -> Result<()> {
+    systemctl(&["restart", &units::file_name(program)]).await
+}
+
+/// Stops a program and removes its unit.
+///
+/// # Errors
+/// It does not stop, or its unit cannot be removed.
+pub async fn remove(layout: &Layout, program: &str) -> Result<()> {
+    let name = units::file_name(program);
+    let path = layout.units.join(&name);
+    if !path.exists() {
+        return Ok(());
+    }
+    systemctl(&["disable", "--now", &name]).await?;
+    private_files::remove_private(&path).with_context(|| path.display().to_string())?;
+    systemctl(&["daemon-reload"]).await?;
+    // A unit that failed once is listed until it is reset; one that did not cannot be.
+    let _listed = systemctl(&["reset-failed", &name]).await;
+    Ok(())
+}
+
+/// Ends a slice with all that is in it, if there is one: transient units outlast their cgroups.
+///
+/// # Errors
+/// systemd refuses.
+pub async fn end_slice(name: &str) -> Result<()> {
+    let shown = ["show", "--property=ActiveState", name];
+    let output = Command::new("systemctl").args(shown).output().await;
+    let output = output.context("starting systemctl")?;
+    match String::from_utf8_lossy(&output.stdout).contains("ActiveState=active") {
+        true => systemctl(&["stop", name]).await,
+        false => Ok(()),
+    }
+}
+
+/// The main process of a program that is active.
+pub async fn main_process(program: &str) -> Option<String> {
+    let name = units::file_name(program);
+    let shown = ["show", "--property=ActiveState,MainPID", &name];
+    let output = Command::new("systemctl").args(shown).output().await.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.contains("ActiveState=active").then_some(text)
+}
+
+async fn systemctl(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("systemctl").args(arguments).output().await;
+    let output = output.context("starting systemctl")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("systemctl {}: {}; {}", arguments.join(" "), output.status, said.trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! `orchadm upgrade`: other programs for those of this host. Each is restarted and looked at before the next; when one is not well, all are as before again.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use apiserver_bootstrap::arguments::Program;
+use apiserver_bootstrap::preflight::Role;
+use clap::{ArgAction, Args, Subcommand};
+use proto_api::core::v1::Node;
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::cluster::{self, until};
+use crate::host::{self, Host};
+use crate::output::table;
+use crate::record::Record;
+use crate::services;
+
+/// `upgrade ...`
+#[derive(Debug, Subcommand)]
+pub enum UpgradeCommand {
+    /// Compare this host's programs with those of a directory.
+    Plan(BinFlag),
+    /// Run the programs of a directory from now on.
+    Apply(ApplyFlags),
+}
+
+/// The directory.
+#[derive(Args, Clone, Debug)]
+pub struct BinFlag {
+    /// Directory of the new programs [default: that of this program]
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+}
+
+/// Flags of `upgrade apply`.
+#[derive(Args, Clone, Debug)]
+pub struct ApplyFlags {
+    #[command(flatten)]
+    bin: BinFlag,
+    /// Whether certificates are renewed too.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    certificate_renewal: bool,
+    /// Go to older programs as well.
+    #[arg(short = 'f', long)]
+    force: bool,
+}
+
+/// How long a restarted program is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a program has to run to be well, where nothing else says so.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// A program with its version now and then.
+struct Change {
+    old: Program,
+    new: Program,
+    from: String,
+    to: String,
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// A program is missing, or not well after its restart.
+pub async fn run(host: Host, command: &UpgradeCommand) -> Result<()> {
+    match command {
+        UpgradeCommand::Plan(bin) => plan(&host, bin).await,
+        UpgradeCommand::Apply(flags) => apply(&host, flags).await,
+    }
+}
+
+async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<Change>> {
+    let dir = host::bin_dir(bin.bin_dir.as_deref())?;
+    let mut changes = Vec::new();
+    for old in &host.known()?.programs {
+        let path = dir.join(&old.name);
+        let mut new = old.clone();
+        let executable = new.argv.first_mut().context("an empty command line in the record")?;
+        let from = version(Path::new(executable.as_str())).await;
+        *executable = path.display().to_string();
+        let to = version(&path).await?;
+        // A program that was replaced where it lay, or removed, says nothing of what runs.
+        let from = from.unwrap_or_else(|_| "unknown".to_owned());
+        changes.push(Change { old: old.clone(), new, from, to });
+    }
+    Ok(changes)
+}
+
+/// The last word of what `--version` says.
+async fn version(program: &Path) -> Result<String> {
+    let output = Command::new(program).arg("--version").output().await;
+    let output = output.with_context(|| format!("asking {} for its version", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let last = text.split_whitespace().last().map(str::to_owned);
+    last.with_context(|| format!("{} --version says nothing", program.display()))
+}
+
+async fn plan(host: &Host, bin: &BinFlag) -> Result<()> {
+    let changes = changes(host, bin).await?;
+    let heading = ["COMPONENT", "CURRENT", "TARGET", "PROGRAM"].map(str::to_owned).to_vec();
+    let program = |change: &Change| change.new.argv.first().cloned().unwrap_or_default();
+    let row = |change: &Change| {
+        vec![change.old.name.clone(), change.from.clone(), change.to.clone(), program(change)]
+    };
+    let rows: Vec<Vec<String>> = [heading].into_iter().chain(changes.iter().map(row)).collect();
+    let value = |change: &Change| {
+        json!({
+            "name": change.old.name, "current": change.from, "target": change.to,
+            "program": program(change),
+        })
+    };
+    let values: Vec<_> = changes.iter().map(value).collect();
+    host.output.result(&table(&rows), &json!({"components": values}));
+    Ok(())
+}
+
+async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
+    let changes = changes(host, &flags.bin).await?;
+    if let Some(older) = changes.iter().find(|change| is_older(&change.to, &change.from))
+        && !flags.force
+    {
+        bail!("{}: {} is older than {}: give --force", older.old.name, older.to, older.from);
+    }
+    let mut record = host.known()?.clone();
+    if flags.certificate_renewal && record.role == Role::ControlPlane {
+        crate::certs::renew(host, "all")?;
+    }
+    let mut done = Vec::new();
+    for change in &changes {
+        done.push(change);
+        host.output.say("upgrade", &format!("{} to {}", change.new.name, change.to));
+        if let Err(error) = put(host, &mut record, &change.new).await {
+            host.output.warn("upgrade", "Upgrade", &format!("{error:#}; going back"));
+            for change in done {
+                put(host, &mut record, &change.old)
+                    .await
+                    .with_context(|| format!("going back to the old {}", change.old.name))?;
+            }
+            return Err(error).context("nothing is upgraded: the old programs run again");
+        }
+    }
+    host.output.result("\nThis host runs the new programs.", &json!({"upgraded": true}));
+    Ok(())
+}
+
+/// Records a program, restarts it and waits until it is well.
+async fn put(host: &Host, record: &mut Record, program: &Program) -> Result<()> {
+    record.put(program);
+    record.store(&host.layout)?;
+    if !services::restart(&host.layout, program).await? {
+        host.output.say("upgrade", &format!("{} does not run: it will, next time", program.name));
+        return Ok(());
+    }
+    let what = || format!("{} is not well", program.name);
+    wait_well(host, record, &program.name).await.with_context(what)
+}
+
+async fn wait_well(host: &Host, record: &Record, program: &str) -> Result<()> {
+    let layout = &host.layout;
+    match (program, record.role) {
+        ("orch-apiserver", _) => {
+            let client = cluster::client(&layout.admin, host.names)?;
+            cluster::wait_ready(&client, PATIENCE).await
+        }
+        ("orchlet", _) => {
+            let api = cluster::client(&layout.node, host.names)?.all::<Node>();
+            settle(host, program).await?;
+            until(&format!("the node {} is Ready", record.node), PATIENCE, async || {
+                let node = api.get(&record.node).await.map_err(cluster::chain)?;
+                let ready = node.status.conditions.iter().find(|c| c.type_ == "Ready");
+                match ready {
+                    Some(ready) if ready.status == "True" => Ok(()),
+                    Some(ready) => Err(ready.message.clone()),
+                    None => Err("it has no such condition".to_owned()),
+                }
+            })
+            .await
+        }
+        _ => settle(host, program).await,
+    }
+}
+
+/// Waits until a program has run for a while as one process.
+async fn settle(host: &Host, program: &str) -> Result<()> {
+    until(&format!("{program} stays"), PATIENCE, async || {
+        let before = services::process_of(&host.layout, program).await;
+        tokio::time::sleep(SETTLED).await;
+        match services::process_of(&host.layout, program).await {
+            now if now.is_some() && now == before => Ok(()),
+            _ => Err("it ends again and again".to_owned()),
+        }
+    })
+    .await
+}
+
+/// Whether a version is older than another; what is not a version is not.
+fn is_older(one: &str, other: &str) -> bool {
+    matches!((numbers(one), numbers(other)), (Some(one), Some(other)) if one < other)
+}
+
+fn numbers(version: &str) -> Option<Vec<u64>> {
+    let plain = version.trim_start_matches('v').split(['-', '+']).next()?;
+    plain.split('.').map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        assert!(is_older("0.9.0", "0.10.0") && is_older("v1.2.3", "1.2.4-rc.1"));
+        assert!(!is_older("0.1.0", "0.1.0") && !is_older("unknown", "0.1.0"));
+        assert!(!is_older("2.0.0", "1.9.9"));
+    }
+}

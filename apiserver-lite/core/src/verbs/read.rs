@@ -365,6 +365,7 @@ mod tests {
                 kind: kind.clone(),
                 requested_version: kind.clone(),
                 user: &user,
+                user_agent: "",
                 query: &query,
                 accepted,
             };

@@ -53,7 +53,8 @@
 //!
 //! // An apply that creates the object.
 //! let patch = b"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: v}}";
-//! let applied = request.apply(empty.clone(), engine.parse_document(Format::Yaml, patch)?, false)?;
+//! let (patch, _) = engine.parse_document(Format::Yaml, patch, Strictness::Warn)?;
+//! let applied = request.apply(empty.clone(), patch, false)?;
 //! let mut object = engine.object_of(kind, applied.tree, Strictness::Warn)?.object;
 //! engine.default(&mut object);
 //! set_managed_fields(&mut object, applied.managed_fields);

@@ -250,9 +250,17 @@ impl Engine {
         self.check(&Arc::clone(kind), document, problems, strictness)
     }
 
-    /// Parses a body of JSON or YAML without looking at its kind; an apply patch is such a document. Of duplicate keys the last value wins.
-    pub fn parse_document(&self, format: Format, body: &[u8]) -> Result<Value, DecodeError> {
-        Problems::default().parse(format, body)
+    /// Parses a body of JSON or YAML without looking at its kind; an apply patch is such a document. Of duplicate keys the last value wins, with a
+    /// warning or an error as `strictness` says.
+    pub fn parse_document(
+        &self,
+        format: Format,
+        body: &[u8],
+        strictness: Strictness,
+    ) -> Result<(Value, Vec<String>), DecodeError> {
+        let mut problems = Problems::default();
+        let document = problems.parse(format, body)?;
+        Ok((document, problems.into_warnings(strictness)?))
     }
 
     /// The object of `kind` that a document is, for documents that are made by patches or apply. It is not defaulted.

@@ -9,14 +9,24 @@ use bytes::Bytes;
 use super::create::create_applied;
 use super::ownership::{self, AppliedTree, Owners};
 use super::update::{check_create, check_precondition};
-use super::update_common::{
-    CONFLICT_TRIES, Precondition, UpdateAttempt, commit_owned, object_error, strictness,
-};
+use super::update_common::{CONFLICT_TRIES, UpdateAttempt, commit_owned, object_error, strictness};
 use super::{VerbOutput, VerbResponse};
 use crate::context::RequestContext;
-use crate::options;
+use crate::options::{self, Effects};
+use crate::record::StoredObject;
 use crate::status::ApiError;
 use crate::versions;
+
+/// What is applied, and how.
+struct Applied<'a> {
+    call: &'a RequestContext<'a>,
+    config: Value,
+    force: bool,
+    effects: Effects,
+    strictness: Strictness,
+    /// Warnings of reading the configuration.
+    warnings: Vec<String>,
+}
 
 /// Applies the configuration in the request's body.
 ///
@@ -31,46 +41,23 @@ pub async fn apply(
     let effects = call.effects()?;
     let strictness = strictness(call)?;
     let force = options::apply_force(call.query)?;
-    let config = call.server.engine.parse_document(Format::Yaml, &body);
-    let config = config.map_err(|error| object_error(&error))?;
+    let parsed = call.server.engine.parse_document(Format::Yaml, &body, strictness);
+    let (config, warnings) = parsed.map_err(|error| object_error(&error))?;
     check_identity(call, &config)?;
+    let applied = Applied { call, config, force, effects, strictness, warnings };
     for _ in 0..CONFLICT_TRIES {
-        let request = call.request;
-        let Some(old) = call.server.find(&call.kind, &request.namespace, &request.name) else {
-            if subresource != Subresource::Main {
-                return Err(ApiError::not_found(call.about()));
-            }
-            check_create(call).await?;
-            let uid = meta(&config, "uid");
-            if !uid.is_empty() {
-                let why = format!(
-                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                );
-                return Err(ApiError::conflict(call.about(), &why));
-            }
-            let applied = ownership::apply(call, None, config.clone(), force)?;
-            let (mut object, warnings) = object_of(call, applied.tree, strictness)?;
-            object.set_meta_str("name", &request.name);
-            match create_applied(call, object, applied.managed_fields, effects).await {
-                // Another request has created it.
-                Err(error) if error.code() == 409 && error.is_already_exists() => continue,
-                created => return with_warnings(created, warnings),
-            }
+        let found = call.server.find(&call.kind, &call.request.namespace, &call.request.name);
+        let tried = match found {
+            Some(old) => applied.update(&old, subresource).await?,
+            None if subresource == Subresource::Main => applied.create().await?,
+            None => return Err(ApiError::not_found(call.about())),
         };
-        let AppliedTree { tree, changed, managed_fields } =
-            ownership::apply(call, Some(old.object()), config.clone(), force)?;
-        let stored = old.object().metadata().and_then(|metadata| metadata.get("managedFields"));
-        if !changed && stored == managed_fields.as_ref() {
-            return Ok(VerbResponse::Stored { code: 200, record: old }.into());
-        }
-        let (object, warnings) = object_of(call, tree, strictness)?;
-        let precondition = check_precondition(call, &object, old.object())?;
-        let owners = Owners::Applied(managed_fields);
-        match commit_owned(call, &old, object, owners, subresource, effects).await? {
-            UpdateAttempt::Done(output) => return with_warnings(Ok(output), warnings),
-            UpdateAttempt::Conflict
-                if precondition == Precondition::IfUnchanged && names_revision(&config) =>
-            {
+        match tried {
+            UpdateAttempt::Done(mut output) => {
+                output.warnings.splice(..0, applied.warnings);
+                return Ok(output);
+            }
+            UpdateAttempt::Conflict if !meta(&applied.config, "resourceVersion").is_empty() => {
                 break;
             }
             UpdateAttempt::Conflict => {}
@@ -79,19 +66,56 @@ pub async fn apply(
     Err(ApiError::modified(call.about()))
 }
 
-fn with_warnings(
-    output: Result<VerbOutput, ApiError>,
-    warnings: Vec<String>,
-) -> Result<VerbOutput, ApiError> {
-    output.map(|mut output| {
-        output.warnings.splice(..0, warnings);
-        output
-    })
+impl Applied<'_> {
+    /// Creates the object. Another request that creates it first is a conflict.
+    async fn create(&self) -> Result<UpdateAttempt, ApiError> {
+        let call = self.call;
+        check_create(call).await?;
+        let uid = meta(&self.config, "uid");
+        if !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(ApiError::conflict(call.about(), &why));
+        }
+        let AppliedTree { tree, managed_fields, .. } =
+            ownership::apply(call, None, self.config.clone(), self.force)?;
+        let (mut object, warnings) = object_of(call, tree, self.strictness)?;
+        object.set_meta_str("name", &call.request.name);
+        match create_applied(call, object, managed_fields, self.effects).await {
+            Err(error) if error.is_already_exists() => Ok(UpdateAttempt::Conflict),
+            created => Ok(UpdateAttempt::Done(with_warnings(created?, warnings))),
+        }
+    }
+
+    async fn update(
+        &self,
+        old: &Arc<StoredObject>,
+        subresource: Subresource,
+    ) -> Result<UpdateAttempt, ApiError> {
+        let call = self.call;
+        let before = old.object();
+        let AppliedTree { tree, changed, managed_fields } =
+            ownership::apply(call, Some(before), self.config.clone(), self.force)?;
+        let stored = before.metadata().and_then(|metadata| metadata.get("managedFields"));
+        if !changed && stored == managed_fields.as_ref() {
+            let unchanged = VerbResponse::Stored { code: 200, record: old.clone() };
+            return Ok(UpdateAttempt::Done(unchanged.into()));
+        }
+        let (object, warnings) = object_of(call, tree, self.strictness)?;
+        check_precondition(call, &object, before)?;
+        let owners = Owners::Applied(managed_fields);
+        let tried = commit_owned(call, old, object, owners, subresource, self.effects).await?;
+        Ok(match tried {
+            UpdateAttempt::Done(output) => UpdateAttempt::Done(with_warnings(output, warnings)),
+            UpdateAttempt::Conflict => UpdateAttempt::Conflict,
+        })
+    }
 }
 
-/// Whether the configuration is for one version of the object.
-fn names_revision(config: &Value) -> bool {
-    !meta(config, "resourceVersion").is_empty()
+fn with_warnings(mut output: VerbOutput, warnings: Vec<String>) -> VerbOutput {
+    output.warnings.splice(..0, warnings);
+    output
 }
 
 fn meta<'a>(config: &'a Value, field: &str) -> &'a str {

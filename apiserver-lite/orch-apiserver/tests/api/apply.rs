@@ -136,6 +136,17 @@ async fn an_apply_needs_a_manager_and_an_object_of_the_path() {
             "{config}: {refused}"
         );
     }
+    let twice = "apiVersion: v1\nkind: ConfigMap\ndata: {k: a}\ndata: {k: b}\n";
+    let media = "application/apply-patch+yaml";
+    let strict = format!("{path}&fieldValidation=Strict");
+    let refused =
+        server.call(http::Method::PATCH, &strict, media, twice.to_owned()).await.expect(400);
+    assert!(
+        refused["message"].as_str().is_some_and(|text| text.contains("duplicate field \"data\"")),
+        "{refused}"
+    );
+    let warned = server.call(http::Method::PATCH, &path, media, twice.to_owned()).await;
+    assert_eq!((warned.code(), warned.headers.contains_key("warning")), (201, true));
     let forced = server.merge_patch(&format!("{MAPS}/m?force=true"), "{}").await.expect(422);
     assert!(
         forced["message"].as_str().is_some_and(|text| text.contains("non-apply patch")),

@@ -14,6 +14,9 @@ mod tests;
 /// Entries of one object that are read.
 pub const MAX_ENTRIES: usize = 1000;
 
+/// Entries of one object that are taken over from a client: the writers to come find room.
+pub const MAX_SENT_ENTRIES: usize = MAX_ENTRIES - 16;
+
 /// Bytes of a manager's name.
 pub const MAX_NAME: usize = 128;
 

@@ -289,7 +289,7 @@ impl Request<'_> {
 fn strip(managed: &mut ManagedFields, owner: &Owner) {
     let unowned: FieldSet = UNOWNED.iter().map(|names| FieldPath::fields(names)).collect();
     if let Some(owned) = managed.owners.get_mut(owner) {
-        owned.fields = owned.fields.difference(&unowned);
+        owned.fields.subtract(&unowned);
     }
     managed.drop_empty();
 }

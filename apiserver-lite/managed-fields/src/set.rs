@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::ControlFlow;
 
 use crate::element::{FieldPath, PathElement};
 
@@ -208,20 +209,30 @@ impl FieldSet {
     /// The members, at each depth before those below them, as conflicts list them.
     pub fn paths(&self) -> Vec<FieldPath> {
         let mut found = Vec::new();
-        self.collect(&mut Vec::new(), &mut found);
+        let _ = self.each_path(&mut Vec::new(), &mut |path| {
+            found.push(FieldPath(path.iter().map(|element| (*element).clone()).collect()));
+            ControlFlow::Continue(())
+        });
         found
     }
 
-    fn collect(&self, lead: &mut Vec<PathElement>, found: &mut Vec<FieldPath>) {
+    /// Calls `visit` with `lead` and each of [`FieldSet::paths`], until it breaks.
+    pub(crate) fn each_path<'a>(
+        &'a self,
+        lead: &mut Vec<&'a PathElement>,
+        visit: &mut dyn FnMut(&[&'a PathElement]) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         for (element, _) in self.nodes.iter().filter(|(_, node)| node.member) {
-            let path = lead.iter().chain([element]).cloned();
-            found.push(FieldPath(path.collect()));
-        }
-        for (element, node) in &self.nodes {
-            lead.push(element.clone());
-            node.below.collect(lead, found);
+            lead.push(element);
+            visit(lead)?;
             lead.pop();
         }
+        for (element, node) in &self.nodes {
+            lead.push(element);
+            node.below.each_path(lead, visit)?;
+            lead.pop();
+        }
+        ControlFlow::Continue(())
     }
 }
 

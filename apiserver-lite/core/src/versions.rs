@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
-use apiserver_schema::{Engine, Kind, Map, Object, Value};
+use apiserver_schema::{Engine, Kind, Map, Object};
 use proto_api::names::Names;
+
+mod autoscalers;
 
 /// Fields that differ between core and events.k8s.io Events: core name, then events name.
 const EVENT_FIELDS: [(&str, &str); 7] = [
@@ -42,92 +44,19 @@ pub(crate) fn convert(object: &Object, kind: &Arc<Kind>) -> Object {
         ("events", _, "", _) => {
             EVENT_FIELDS.iter().for_each(|(core, own)| rename(&mut fields, own, core))
         }
-        ("autoscaling", "v1", _, "v2") => target_to_metrics(&mut fields),
-        ("autoscaling", "v2", _, "v1") => metrics_to_target(&mut fields),
+        ("autoscaling", "v1", _, "v2") => autoscalers::v1_to_v2(&mut fields),
+        ("autoscaling", "v2", _, "v1") => autoscalers::v2_to_v1(&mut fields),
         _ => {}
     }
     Object { kind: kind.clone(), fields }
 }
 
+/// What autoscaling/v1 has no fields for is kept in annotations of this prefix, metrics and more: see [`autoscalers`].
+const METRICS_ANNOTATIONS: &str = "autoscaling.alpha.kubernetes.io/";
+
 fn rename(fields: &mut Map, from: &str, to: &'static str) {
     if let Some(value) = fields.remove(from) {
         fields.insert(to, value);
-    }
-}
-
-/// autoscaling/v1 has one target, CPU utilization; v2 a list of metrics. Metrics that v1 cannot express are kept in this
-/// annotation, so that a v1 client does not remove them.
-const METRICS_ANNOTATION: &str = "autoscaling.alpha.kubernetes.io/metrics";
-
-fn target_to_metrics(fields: &mut Map) {
-    let others = take_annotation(fields).and_then(|text| read_json(&text)).unwrap_or_default();
-    let spec = fields.map_or_insert("spec");
-    let mut metrics = others;
-    if let Some(percent) = spec.remove("targetCPUUtilizationPercentage") {
-        let target: Map = [("type", Value::from("Utilization")), ("averageUtilization", percent)]
-            .into_iter()
-            .collect();
-        metrics.insert(0, cpu_metric("target", target));
-    }
-    if !metrics.is_empty() {
-        spec.insert("metrics", metrics);
-    }
-    if let Some(status) = fields.map_mut("status")
-        && let Some(percent) = status.remove("currentCPUUtilizationPercentage")
-    {
-        let current: Map = [("averageUtilization", percent)].into_iter().collect();
-        status.insert("currentMetrics", vec![cpu_metric("current", current)]);
-    }
-}
-
-fn metrics_to_target(fields: &mut Map) {
-    let spec = fields.map_or_insert("spec");
-    let metrics = spec.list("metrics").to_vec();
-    spec.remove("metrics");
-    spec.remove("behavior");
-    let (own, others): (Vec<_>, Vec<_>) =
-        metrics.into_iter().partition(|metric| cpu_percent(metric, "target").is_some());
-    if let Some(percent) = own.first().and_then(|metric| cpu_percent(metric, "target")) {
-        spec.insert("targetCPUUtilizationPercentage", percent);
-    }
-    if let Some(status) = fields.map_mut("status") {
-        let current =
-            status.list("currentMetrics").iter().find_map(|metric| cpu_percent(metric, "current"));
-        status.remove("currentMetrics");
-        status.remove("conditions");
-        current
-            .into_iter()
-            .for_each(|percent| drop(status.insert("currentCPUUtilizationPercentage", percent)));
-    }
-    if !others.is_empty() {
-        let mut text = Vec::new();
-        apiserver_schema::value::write_json(&mut text, &Value::List(others));
-        let annotations = fields.map_or_insert("metadata").map_or_insert("annotations");
-        annotations.insert(METRICS_ANNOTATION, String::from_utf8_lossy(&text).into_owned());
-    }
-}
-
-fn cpu_metric(field: &'static str, value: Map) -> Value {
-    let resource: Map = [("name", Value::from("cpu")), (field, value.into())].into_iter().collect();
-    let metric: Map =
-        [("type", Value::from("Resource")), ("resource", resource.into())].into_iter().collect();
-    metric.into()
-}
-
-fn cpu_percent(metric: &Value, field: &str) -> Option<i64> {
-    let resource = metric.as_map()?.map("resource")?;
-    (resource.str("name") == "cpu").then(|| resource.map(field)?.int("averageUtilization"))?
-}
-
-fn take_annotation(fields: &mut Map) -> Option<String> {
-    let annotations = fields.map_mut("metadata")?.map_mut("annotations")?;
-    annotations.remove(METRICS_ANNOTATION)?.as_str().map(str::to_owned)
-}
-
-fn read_json(text: &str) -> Option<Vec<Value>> {
-    match apiserver_schema::value::parse_json(text.as_bytes(), &mut Vec::new()).ok()? {
-        Value::List(items) => Some(items),
-        _ => None,
     }
 }
 
@@ -161,7 +90,6 @@ mod tests {
                 "action":"a","reason":"r","regarding":{"kind":"Pod","name":"p"},"note":"n","type":"Normal","deprecatedCount":3}"#,
         );
     }
-
     #[test]
     fn autoscalers_keep_their_target() {
         check(

@@ -1,20 +1,29 @@
 //! Conflicts of an apply with other owners, and their texts.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write};
+use std::ops::ControlFlow;
 
-use crate::element::FieldPath;
 use crate::entries::{Operation, Owner};
 use crate::set::FieldSet;
 
+#[cfg(test)]
+mod tests;
+
 /// The cause of each conflict in the `Status` of the 409.
 pub const CAUSE: &str = "FieldManagerConflict";
+
+/// Paths that a message or the causes list.
+const MAX_LISTED: usize = 100;
+
+/// Bytes of a path in a message or a cause; what is longer is cut.
+const MAX_PATH_TEXT: usize = 1024;
 
 /// Fields with other values that others own: a 409 with reason `Conflict`, whose message is the text of this error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub struct Conflicts {
     /// By owner; no set is empty.
-    pub(crate) by_owner: BTreeMap<Owner, Vec<FieldPath>>,
+    pub(crate) by_owner: BTreeMap<Owner, FieldSet>,
 }
 
 /// A cause of the `Status`.
@@ -28,8 +37,7 @@ pub struct ConflictCause {
 
 impl Conflicts {
     pub(crate) fn new(sets: impl IntoIterator<Item = (Owner, FieldSet)>) -> Self {
-        let sets = sets.into_iter().map(|(owner, set)| (owner, set.paths()));
-        Conflicts { by_owner: sets.filter(|(_, paths)| !paths.is_empty()).collect() }
+        Conflicts { by_owner: sets.into_iter().filter(|(_, fields)| !fields.is_empty()).collect() }
     }
 
     /// Whether there are none.
@@ -39,40 +47,81 @@ impl Conflicts {
 
     /// All fields in conflict.
     pub fn fields(&self) -> FieldSet {
-        self.by_owner.values().flatten().cloned().collect()
+        let mut all = FieldSet::new();
+        self.by_owner.values().for_each(|fields| all.extend(fields.clone()));
+        all
     }
 
     /// The conflicts on other fields than `allowed`.
     pub(crate) fn without(mut self, allowed: &FieldSet) -> Self {
-        for paths in self.by_owner.values_mut() {
-            paths.retain(|path| !allowed.contains(path));
-        }
-        self.by_owner.retain(|_, paths| !paths.is_empty());
+        self.by_owner.values_mut().for_each(|fields| fields.subtract(allowed));
+        self.by_owner.retain(|_, fields| !fields.is_empty());
         self
     }
 
-    /// Causes for the details of the `Status`, each of type [`CAUSE`].
+    /// Causes for the details of the `Status`, each of type [`CAUSE`]: one for each path that the message lists.
     pub fn causes(&self) -> Vec<ConflictCause> {
-        let all = self.sorted().into_iter().flat_map(|(owner, paths)| {
-            paths.iter().map(move |path| ConflictCause {
+        let all = self.listed().into_iter().flat_map(|(owner, paths)| {
+            paths.into_iter().map(move |field| ConflictCause {
                 message: format!("conflict with {}", Named(owner)),
-                field: path.to_string(),
+                field,
             })
         });
         all.collect()
     }
 
-    fn sorted(&self) -> Vec<(&Owner, &Vec<FieldPath>)> {
-        let mut all: Vec<_> = self.by_owner.iter().collect();
-        all.sort_by_cached_key(|(owner, _)| owner.identifier());
-        all
+    /// Number of fields in conflict; one that several own counts for each.
+    fn count(&self) -> usize {
+        self.by_owner.values().map(FieldSet::len).sum()
+    }
+
+    /// The owners of the first [`MAX_LISTED`] paths, with these paths.
+    fn listed(&self) -> Vec<(&Owner, Vec<String>)> {
+        let mut sorted: Vec<_> = self.by_owner.iter().collect();
+        sorted.sort_by_cached_key(|(owner, _)| owner.identifier());
+        let mut left = MAX_LISTED;
+        let listed = sorted.into_iter().map_while(|(owner, fields)| {
+            let paths = texts(fields, left);
+            left -= paths.len();
+            (!paths.is_empty()).then_some((owner, paths))
+        });
+        listed.collect()
+    }
+}
+
+/// The texts of the first paths of a set, at most `most`.
+fn texts(fields: &FieldSet, most: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    let _ = fields.each_path(&mut Vec::new(), &mut |path| {
+        if found.len() == most {
+            return ControlFlow::Break(());
+        }
+        let mut text = Shortened(String::new());
+        if path.iter().try_for_each(|element| write!(text, "{element}")).is_err() {
+            text.0.push_str("...");
+        }
+        found.push(text.0);
+        ControlFlow::Continue(())
+    });
+    found
+}
+
+/// A text that takes [`MAX_PATH_TEXT`] bytes and then fails.
+struct Shortened(String);
+
+impl fmt::Write for Shortened {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let left = MAX_PATH_TEXT - self.0.len();
+        let (taken, rest) = more.split_at(more.floor_char_boundary(left));
+        self.0.push_str(taken);
+        if rest.is_empty() { Ok(()) } else { Err(fmt::Error) }
     }
 }
 
 impl fmt::Display for Conflicts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.sorted();
-        if let [(owner, paths)] = &all[..]
+        let (count, listed) = (self.count(), self.listed());
+        if let [(owner, paths)] = &listed[..]
             && let [path] = &paths[..]
         {
             return write!(
@@ -81,12 +130,16 @@ impl fmt::Display for Conflicts {
                 Named(owner)
             );
         }
-        let count: usize = all.iter().map(|(_, paths)| paths.len()).sum();
         write!(f, "Apply failed with {count} conflicts: ")?;
-        for (at, (owner, paths)) in all.into_iter().enumerate() {
+        let mut left = count;
+        for (at, (owner, paths)) in listed.into_iter().enumerate() {
             let line = if at > 0 { "\n" } else { "" };
             write!(f, "{line}conflicts with {}:", Named(owner))?;
             paths.iter().try_for_each(|path| write!(f, "\n- {path}"))?;
+            left -= paths.len();
+        }
+        if left > 0 {
+            write!(f, "\n... and {left} more")?;
         }
         Ok(())
     }

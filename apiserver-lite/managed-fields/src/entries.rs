@@ -6,13 +6,19 @@ use apiserver_schema::value::{Key, write_json_string};
 use apiserver_schema::{Map, Value};
 use proto_api::Time;
 
-use crate::set::{FieldSet, FieldsError, Limits};
+use crate::set::{FieldSet, FieldsError, Limits, MAX_PATHS};
 
 #[cfg(test)]
 mod tests;
 
-/// Entries of one object that are read.
+/// Entries of one object that are read and stored.
 pub const MAX_ENTRIES: usize = 1000;
+
+/// Entries that a client may send, and appliers of one object: what is left of [`MAX_ENTRIES`] is room for those who update it.
+pub const MAX_SENT_ENTRIES: usize = MAX_ENTRIES - 16;
+
+/// Steps of all sets together that a client may send: what is left of [`MAX_PATHS`] is room for the writers to come.
+pub const MAX_SENT_PATHS: usize = MAX_PATHS / 4 * 3;
 
 /// Bytes of a manager's name.
 pub const MAX_NAME: usize = 128;
@@ -114,6 +120,9 @@ pub enum EntryError {
     /// Too many entries.
     #[error("metadata.managedFields has {0} entries, at most {MAX_ENTRIES} are allowed")]
     TooMany(usize),
+    /// Too many managers that apply.
+    #[error("{0} managers apply the object, at most {MAX_SENT_ENTRIES} may")]
+    TooManyAppliers(usize),
     /// An entry is not an object, or the whole not a list.
     #[error("metadata.managedFields must be a list of objects")]
     NotEntries,
@@ -196,8 +205,25 @@ impl ManagedFields {
         Ok(ManagedFields { owners })
     }
 
-    /// The value of `metadata.managedFields` in Kubernetes' order; `None` if nobody owns anything.
-    pub fn encode(&self) -> Option<Value> {
+    /// Reads entries that a client sends to be stored, which must leave room for other writers'.
+    pub(crate) fn decode_sent(value: &Value) -> Result<Self, EntryError> {
+        let count = value.as_list().map_or(0, <[Value]>::len);
+        if count > MAX_SENT_ENTRIES {
+            return Err(EntryError::TooMany(count));
+        }
+        let managed = ManagedFields::decode(Some(value))?;
+        managed.check_fields(MAX_SENT_PATHS)?;
+        Ok(managed)
+    }
+
+    /// The value of `metadata.managedFields` in Kubernetes' order; `None` if nobody owns anything. Entries that [`ManagedFields::decode`] would
+    /// refuse are an error.
+    pub fn encode(&self) -> Result<Option<Value>, EntryError> {
+        self.check()?;
+        Ok(self.encode_unchecked())
+    }
+
+    fn encode_unchecked(&self) -> Option<Value> {
         let mut sorted: Vec<(&Owner, &Owned)> = self.owners.iter().collect();
         sorted.sort_by(|(a, x), (b, y)| {
             let seconds = |owned: &Owned| owned.time.unix().unwrap_or(0);
@@ -210,6 +236,33 @@ impl ManagedFields {
         let entries: Vec<Value> =
             sorted.into_iter().map(|(owner, owned)| encode_entry(owner, owned)).collect();
         (!entries.is_empty()).then_some(Value::List(entries))
+    }
+
+    /// The bounds of entries that are read; an index in an error is that of the sorted owners.
+    fn check(&self) -> Result<(), EntryError> {
+        if self.owners.len() > MAX_ENTRIES {
+            return Err(EntryError::TooMany(self.owners.len()));
+        }
+        for (at, (owner, owned)) in self.owners.iter().enumerate() {
+            check_names(at, &owner.manager, &owner.subresource, &owned.api_version)?;
+        }
+        self.check_fields(MAX_PATHS)
+    }
+
+    fn check_fields(&self, most: usize) -> Result<(), EntryError> {
+        let mut limits = Limits::of(most);
+        self.owners.values().enumerate().try_for_each(|(at, owned)| {
+            owned.fields.check(&mut limits).map_err(|error| EntryError::Fields { at, error })
+        })
+    }
+
+    /// Refuses more appliers than an object may have.
+    pub(crate) fn check_appliers(&self) -> Result<(), EntryError> {
+        let appliers = self.owners.keys().filter(|owner| owner.operation == Operation::Apply);
+        match appliers.count() {
+            count if count > MAX_SENT_ENTRIES => Err(EntryError::TooManyAppliers(count)),
+            _ => Ok(()),
+        }
     }
 
     /// Removes owners that own nothing.
@@ -225,21 +278,12 @@ fn decode_entry(at: usize, entry: &Map, limits: &mut Limits) -> Result<(Owner, O
         _ => return Err(EntryError::Operation),
     };
     let api_version = entry.str("apiVersion");
-    if api_version.is_empty() {
-        return Err(EntryError::NoVersion);
-    }
     match entry.str("fieldsType") {
         "FieldsV1" => {}
         "" => return Err(EntryError::NoFieldsType(at)),
         other => return Err(EntryError::FieldsType { at, fields_type: other.to_owned() }),
     }
-    for (field, most) in
-        [("manager", MAX_NAME), ("subresource", MAX_SUBRESOURCE), ("apiVersion", MAX_SUBRESOURCE)]
-    {
-        if entry.str(field).len() > most {
-            return Err(EntryError::TooLong { at, field, most });
-        }
-    }
+    check_names(at, entry.str("manager"), entry.str("subresource"), api_version)?;
     let time = match entry.get("time") {
         None | Some(Value::Null) => Time::UNSET,
         Some(time) => {
@@ -255,6 +299,27 @@ fn decode_entry(at: usize, entry: &Map, limits: &mut Limits) -> Result<(Owner, O
     };
     let owner = Owner::new(entry.str("manager"), operation, api_version, entry.str("subresource"));
     Ok((owner, Owned { fields, api_version: api_version.to_owned(), time }))
+}
+
+fn check_names(
+    at: usize,
+    manager: &str,
+    subresource: &str,
+    api_version: &str,
+) -> Result<(), EntryError> {
+    if api_version.is_empty() {
+        return Err(EntryError::NoVersion);
+    }
+    for (field, text, most) in [
+        ("manager", manager, MAX_NAME),
+        ("subresource", subresource, MAX_SUBRESOURCE),
+        ("apiVersion", api_version, MAX_SUBRESOURCE),
+    ] {
+        if text.len() > most {
+            return Err(EntryError::TooLong { at, field, most });
+        }
+    }
+    Ok(())
 }
 
 fn encode_entry(owner: &Owner, owned: &Owned) -> Value {

@@ -83,6 +83,12 @@
 //! - **Conflicts** are listed by owner, and each field once; the library of 1.25 may name one field twice instead of two.
 //! - **Bounds**: paths of [`MAX_DEPTH`] steps, [`MAX_PATHS`] paths and [`MAX_ENTRIES`] entries an object, names of [`MAX_NAME`] bytes. Work is in
 //!   proportion to the trees and sets, times the logarithm of sorting keys; lists are matched by an index of their items.
+//! - **Room**: what is stored can be read again. Entries that a client sends are taken over up to [`MAX_SENT_ENTRIES`] and [`MAX_SENT_PATHS`], and
+//!   as many managers may apply an object; one more is refused by [`ApplyError::Bounds`], as is an apply whose sets would exceed
+//!   [`MAX_PATHS`]. An update that would exceed a bound leaves an object without entries.
+//! - **A configuration that does not fit its kind** is the client's error, [`ApplyError::Tree`]: a 400, not a 500.
+//! - **Objects nested too deep** to be tracked have no owners. An apply to one owns what it names; any other write forgets the entries.
+//! - **Texts of conflicts** have the number of all conflicts, list a hundred paths, each cut at a kilobyte, and count the rest.
 
 mod conflict;
 mod element;
@@ -104,7 +110,8 @@ mod versions;
 pub use conflict::{CAUSE, ConflictCause, Conflicts};
 pub use element::{ElementError, FieldPath, PathElement};
 pub use entries::{
-    EntryError, MAX_ENTRIES, MAX_NAME, MAX_SUBRESOURCE, ManagedFields, Operation, Owned, Owner,
+    EntryError, MAX_ENTRIES, MAX_NAME, MAX_SENT_ENTRIES, MAX_SENT_PATHS, MAX_SUBRESOURCE,
+    ManagedFields, Operation, Owned, Owner,
 };
 pub use request::{Applied, ApplyError, Request};
 pub use reset::reset_fields;

@@ -92,7 +92,7 @@ pub enum ApplyError {
     /// Entries are the server's: a 400.
     #[error("metadata.managedFields must be nil")]
     ManagedFields,
-    /// What is applied does not fit its kind: a 500, as in Kubernetes 1.25.
+    /// What is applied does not fit its kind: a 400, where Kubernetes 1.25 answers 500.
     #[error("failed to create typed patch object ({object}): {error}")]
     Tree {
         /// Namespace, name and kind.
@@ -102,7 +102,13 @@ pub enum ApplyError {
     },
     /// The live object's entries cannot be read: a 500.
     #[error("failed to decode managed fields: {0}")]
-    Entries(#[from] EntryError),
+    Entries(EntryError),
+    /// The entries would exceed what can be read again: a 413, and the client's to solve.
+    #[error(
+        "cannot store the managed fields after this apply: {0}; update the object with fewer entries in metadata.managedFields, or with \
+         `[{{}}]` to forget them all, and apply again"
+    )]
+    Bounds(EntryError),
     /// The server's error: a 500.
     #[error(transparent)]
     Internal(UpdateError),
@@ -125,8 +131,12 @@ impl Request<'_> {
 
     /// `metadata.managedFields` of an object to store over `live`, by any write but an apply; `None` for none.
     ///
-    /// Entries of `new` replace those of `live`, unless there are none, they cannot be read or the request is for a subresource. After an
-    /// error the object is stored without entries, as by kube-apiserver.
+    /// Entries of `new` replace those of `live`, unless there are none, they cannot be read, they exceed what a client may send
+    /// ([`MAX_SENT_ENTRIES`], [`MAX_SENT_PATHS`]) or the request is for a subresource. Where the result would exceed what can be read again,
+    /// the object has no entries. After an error it is stored without entries, too, as by kube-apiserver.
+    ///
+    /// [`MAX_SENT_ENTRIES`]: crate::MAX_SENT_ENTRIES
+    /// [`MAX_SENT_PATHS`]: crate::MAX_SENT_PATHS
     pub fn update(&self, mut live: Value, mut new: Value) -> Result<Option<Value>, UpdateError> {
         let asked = take_managed_fields(&mut new);
         let stored = take_managed_fields(&mut live);
@@ -140,12 +150,12 @@ impl Request<'_> {
         if managed.is_empty() && !is_create && !is_reset {
             return Ok(None); // nobody tracks the object until it is applied
         }
-        Ok(self.track(&live, &new, managed, self.manager)?.encode())
+        Ok(self.track(&live, &new, managed, self.manager)?.encode().unwrap_or_default())
     }
 
     fn entries(&self, asked: Option<&Value>, stored: Option<&Value>) -> ManagedFields {
         if self.subresource.is_empty()
-            && let Ok(managed) = ManagedFields::decode(asked)
+            && let Some(Ok(managed)) = asked.map(ManagedFields::decode_sent)
             && !managed.is_empty()
         {
             return managed;
@@ -153,7 +163,8 @@ impl Request<'_> {
         ManagedFields::decode(stored).unwrap_or_default()
     }
 
-    /// Applies `config`, as the client sent it, to `live`; [`Request::empty`] is the live tree of an object to create.
+    /// Applies `config`, as the client sent it, to `live`; [`Request::empty`] is the live tree of an object to create. What an object had before
+    /// its first apply has no owner if the object is nested deeper than sets describe.
     pub fn apply(
         &self,
         mut live: Value,
@@ -173,15 +184,16 @@ impl Request<'_> {
         }
         self.validate(&config, map)?;
         let stored = take_managed_fields(&mut live);
-        let mut managed = ManagedFields::decode(stored.as_ref())?;
-        if managed.is_empty() {
+        let mut managed = ManagedFields::decode(stored.as_ref()).map_err(ApplyError::Entries)?;
+        if managed.is_empty() && !is_too_deep(&live) {
             managed = self.track(self.empty, &live, managed, BEFORE_FIRST_APPLY)?;
         }
         let merged = self.merge(&live, &config, managed, force)?;
+        merged.managed.check_appliers().map_err(ApplyError::Bounds)?;
         let mut applied = Applied {
             changed: merged.tree.is_some(),
             tree: merged.tree.unwrap_or(live),
-            managed_fields: merged.managed.encode(),
+            managed_fields: merged.managed.encode().map_err(ApplyError::Bounds)?,
         };
         if self.manager == KUBECTL {
             applied.changed |= last_applied::renew(&mut applied.tree, &config, self.last_applied);
@@ -211,19 +223,18 @@ impl Request<'_> {
         force: bool,
     ) -> Result<Merged, UpdateError> {
         let before = (self.manager == KUBECTL).then(|| managed.clone());
-        let conflicts = match (self.merge_once(live, config, managed, force), before) {
-            (Err(UpdateError::Conflicts(conflicts)), Some(managed)) => (conflicts, managed),
+        let (conflicts, before) = match (self.merge_once(live, config, managed, force), before) {
+            (Err(UpdateError::Conflicts(conflicts)), Some(before)) => (conflicts, before),
             (result, _) => return result,
         };
         // Values that kubectl itself applied by the client are no conflict.
-        let (conflicts, managed) = conflicts;
         let structure = self.versions.structure(self.api_version);
         let allowed = structure.and_then(|structure| {
             last_applied::unchanged_fields(structure, live, self.api_version, self.last_applied)
         });
         let left = conflicts.without(&allowed.unwrap_or_default());
         if left.is_empty() {
-            return self.merge_once(live, config, managed, true);
+            return self.merge_once(live, config, before, true);
         }
         Err(left.into())
     }
@@ -289,7 +300,7 @@ impl Request<'_> {
 fn strip(managed: &mut ManagedFields, owner: &Owner) {
     let unowned: FieldSet = UNOWNED.iter().map(|names| FieldPath::fields(names)).collect();
     if let Some(owned) = managed.owners.get_mut(owner) {
-        owned.fields = owned.fields.difference(&unowned);
+        owned.fields.subtract(&unowned);
     }
     managed.drop_empty();
 }

@@ -39,7 +39,7 @@ pub fn owners_of_scaled(
         let mut owned = owned.clone();
         if owned.fields.contains(path) && scale.owners.remove(owner).is_none() {
             let lost: FieldSet = [path.clone()].into_iter().collect();
-            owned.fields = owned.fields.difference(&lost);
+            owned.fields.subtract(&lost);
         }
         if !owned.fields.is_empty() {
             owners.insert(owner.clone(), owned);

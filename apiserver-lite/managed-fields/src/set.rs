@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::ControlFlow;
 
 use crate::element::{FieldPath, PathElement};
 
@@ -12,9 +13,16 @@ mod tests;
 pub use codec::{FieldsError, Limits, MAX_DEPTH, MAX_PATHS};
 
 /// A set of paths. A path may be a member without those that lead to it, and with or without those below it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
     nodes: BTreeMap<PathElement, Node>,
+}
+
+impl Clone for FieldSet {
+    fn clone(&self) -> Self {
+        proto_api::count_steps!(self.nodes.len());
+        FieldSet { nodes: self.nodes.clone() }
+    }
 }
 
 /// What a set has at and below one path.
@@ -34,6 +42,11 @@ impl Node {
 
     pub(crate) fn is_empty(&self) -> bool {
         !self.member && self.below.is_empty()
+    }
+
+    fn subtract(&mut self, other: &Node) {
+        self.member &= !other.member;
+        self.below.subtract(&other.below);
     }
 }
 
@@ -98,14 +111,35 @@ impl FieldSet {
         }
     }
 
-    /// Adds the members of `other`.
-    pub fn extend(&mut self, other: FieldSet) {
-        if self.nodes.is_empty() {
-            *self = other;
-            return;
+    /// Adds the members of `other`, with work in proportion to the smaller set.
+    pub fn extend(&mut self, mut other: FieldSet) {
+        if self.nodes.len() < other.nodes.len() {
+            std::mem::swap(self, &mut other);
         }
+        proto_api::count_steps!(other.nodes.len());
         for (element, node) in other.nodes {
             self.add(element, node);
+        }
+    }
+
+    /// Removes the members of `other`, with work in proportion to the smaller set: what lies below a member of `other` stays.
+    pub fn subtract(&mut self, other: &FieldSet) {
+        proto_api::count_steps!(self.nodes.len().min(other.nodes.len()));
+        if self.nodes.len() <= other.nodes.len() {
+            self.nodes.retain(|element, node| {
+                if let Some(without) = other.nodes.get(element) {
+                    node.subtract(without);
+                }
+                !node.is_empty()
+            });
+            return;
+        }
+        for (element, without) in &other.nodes {
+            let Some(node) = self.nodes.get_mut(element) else { continue };
+            node.subtract(without);
+            if node.is_empty() {
+                self.nodes.remove(element);
+            }
         }
     }
 
@@ -117,17 +151,20 @@ impl FieldSet {
         all
     }
 
-    /// Members of both sets.
+    /// Members of both sets, with work in proportion to the smaller one.
     #[must_use]
     pub fn intersection(&self, other: &FieldSet) -> FieldSet {
-        self.combine(|element, node| {
-            let also = other.nodes.get(element)?;
+        let (small, large) =
+            if self.nodes.len() <= other.nodes.len() { (self, other) } else { (other, self) };
+        small.combine(|element, node| {
+            let also = large.nodes.get(element)?;
             let member = node.member && also.member;
             Some(Node { member, below: node.below.intersection(&also.below) })
         })
     }
 
-    /// Members of this set that are not members of `other`: what lies below a member of `other` stays.
+    /// Members of this set that are not members of `other`: what lies below a member of `other` stays. It copies this set; to change it in
+    /// place is [`FieldSet::subtract`].
     #[must_use]
     pub fn difference(&self, other: &FieldSet) -> FieldSet {
         self.combine(|element, node| {
@@ -161,6 +198,7 @@ impl FieldSet {
 
     /// The set of what `keep` makes of each node.
     pub(crate) fn combine(&self, keep: impl Fn(&PathElement, &Node) -> Option<Node>) -> FieldSet {
+        proto_api::count_steps!(self.nodes.len());
         let kept = self.nodes.iter().filter_map(|(element, node)| {
             let node = keep(element, node).filter(|node| !node.is_empty())?;
             Some((element.clone(), node))
@@ -171,20 +209,30 @@ impl FieldSet {
     /// The members, at each depth before those below them, as conflicts list them.
     pub fn paths(&self) -> Vec<FieldPath> {
         let mut found = Vec::new();
-        self.collect(&mut Vec::new(), &mut found);
+        let _ = self.each_path(&mut Vec::new(), &mut |path| {
+            found.push(FieldPath(path.iter().map(|element| (*element).clone()).collect()));
+            ControlFlow::Continue(())
+        });
         found
     }
 
-    fn collect(&self, lead: &mut Vec<PathElement>, found: &mut Vec<FieldPath>) {
+    /// Calls `visit` with `lead` and each of [`FieldSet::paths`], until it breaks.
+    pub(crate) fn each_path<'a>(
+        &'a self,
+        lead: &mut Vec<&'a PathElement>,
+        visit: &mut dyn FnMut(&[&'a PathElement]) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         for (element, _) in self.nodes.iter().filter(|(_, node)| node.member) {
-            let path = lead.iter().chain([element]).cloned();
-            found.push(FieldPath(path.collect()));
-        }
-        for (element, node) in &self.nodes {
-            lead.push(element.clone());
-            node.below.collect(lead, found);
+            lead.push(element);
+            visit(lead)?;
             lead.pop();
         }
+        for (element, node) in &self.nodes {
+            lead.push(element);
+            node.below.each_path(lead, visit)?;
+            lead.pop();
+        }
+        ControlFlow::Continue(())
     }
 }
 

@@ -100,7 +100,7 @@ impl Structure {
     }
 
     /// `fields`, written under an older schema, under this one: what became atomic is owned as a whole.
-    pub(crate) fn reconcile(&self, fields: FieldSet) -> FieldSet {
+    pub(crate) fn reconcile(&self, fields: &FieldSet) -> FieldSet {
         schema_change::reconcile(self, self.root(), fields)
     }
 

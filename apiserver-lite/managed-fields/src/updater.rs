@@ -78,7 +78,7 @@ impl Updater<'_> {
             before.map_or_else(Default::default, |owned| (owned.fields, owned.time));
         fields.extend(compare.modified);
         fields.extend(compare.added);
-        fields = fields.difference(&compare.removed);
+        fields.subtract(&compare.removed);
         if let Some(reset) = self.reset.get(self.api_version) {
             fields = fields.recursive_difference(reset);
         }
@@ -128,7 +128,7 @@ impl Updater<'_> {
     fn reconcile(&self, managed: ManagedFields) -> ManagedFields {
         let owners = managed.owners.into_iter().filter_map(|(owner, owned)| {
             let structure = self.versions.structure(&owned.api_version)?;
-            let fields = structure.reconcile(owned.fields);
+            let fields = structure.reconcile(&owned.fields);
             Some((owner, Owned { fields, ..owned }))
         });
         ManagedFields { owners: owners.collect() }
@@ -181,10 +181,10 @@ impl Updater<'_> {
             let Some((written, compare)) = by_version.get(&owned.api_version) else { continue };
             let taken = owned.fields.intersection(written);
             if !taken.is_empty() {
-                owned.fields = owned.fields.difference(&taken);
+                owned.fields.subtract(&taken);
                 conflicts.push((owner.clone(), taken));
             }
-            owned.fields = owned.fields.difference(&compare.removed);
+            owned.fields.subtract(&compare.removed);
         }
         if !force && !conflicts.is_empty() {
             return Err(Conflicts::new(conflicts).into());

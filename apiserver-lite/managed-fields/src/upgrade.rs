@@ -38,7 +38,7 @@ pub fn upgrade_client_side_apply(
     }
     let annotation: FieldSet =
         [FieldPath::fields(&["metadata", "annotations", annotation])].into_iter().collect();
-    target.fields = target.fields.difference(&annotation);
+    target.fields.subtract(&annotation);
     let changed = !updates.is_empty() || target.fields != before;
     managed.owners.insert(applier, target);
     managed.owners.retain(|owner, _| !is_update(owner));

@@ -46,7 +46,8 @@ pub fn of_updated(call: &RequestContext<'_>, old: &Object, wanted: &Object) -> O
 /// Applies `config` to the stored object, or to nothing.
 ///
 /// # Errors
-/// 409 for fields of others, 400 for a configuration that is no object of the kind, 500 if the stored entries cannot be read.
+/// 409 for fields of others, 400 for a configuration that is no object of the kind, 413 if the object would have too many entries or owned
+/// fields, 500 if the stored entries cannot be read.
 pub fn apply(
     call: &RequestContext<'_>,
     live: Option<&Object>,
@@ -82,6 +83,7 @@ fn refusal(error: &ApplyError) -> ApiError {
         | ApplyError::NotAnObject(_)
         | ApplyError::ManagedFields
         | ApplyError::Tree { .. } => ApiError::bad_request(error.to_string()),
+        ApplyError::Bounds(_) => ApiError::new(413, "RequestEntityTooLarge", error.to_string()),
         ApplyError::Entries(_) | ApplyError::Internal(_) => ApiError::internal(error),
     }
 }

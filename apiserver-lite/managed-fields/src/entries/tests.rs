@@ -1,6 +1,13 @@
 //! Tests: entries are read strictly and written in Kubernetes' order.
 
-use super::{EntryError, MAX_ENTRIES, ManagedFields, Operation, Owner};
+use proptest::prelude::*;
+use proto_api::Time;
+
+use super::{
+    EntryError, MAX_ENTRIES, MAX_NAME, MAX_SUBRESOURCE, ManagedFields, Operation, Owned, Owner,
+};
+use crate::element::{FieldPath, PathElement};
+use crate::set::{FieldSet, FieldsError, MAX_DEPTH, MAX_PATHS};
 use crate::testing::{json, text};
 
 fn decode(entries: &str) -> Result<ManagedFields, EntryError> {
@@ -66,7 +73,7 @@ fn entries_are_sorted_by_operation_time_and_name() {
         entry(r#"{"manager":"","operation":"Apply"}"#),
     ];
     let managed = decode(&format!("[{}]", all.join(","))).expect("entries");
-    let encoded = managed.encode().expect("entries");
+    let encoded = managed.encode().expect("bounds").expect("entries");
     let names = encoded.as_list().expect("a list").iter().map(|entry| {
         let entry = entry.as_map().expect("a map");
         format!("{} {} {}", entry.str("manager"), entry.str("apiVersion"), entry.str("subresource"))
@@ -79,7 +86,7 @@ fn entries_are_sorted_by_operation_time_and_name() {
     // Text and tree are those of a server: a time that is not set is left out.
     assert!(!text(&encoded).contains("null"));
     assert_eq!(ManagedFields::decode(Some(&encoded)), Ok(managed));
-    assert_eq!(ManagedFields::default().encode(), None);
+    assert_eq!(ManagedFields::default().encode(), Ok(None));
 }
 
 #[test]
@@ -92,4 +99,59 @@ fn an_applier_is_one_owner_in_all_versions() {
     assert_eq!(managed.iter().count(), 1);
     let update = Owner::new("m", Operation::Update, "v1", "");
     assert_eq!(update.identifier(), br#"{"manager":"m","operation":"Update","apiVersion":"v1"}"#);
+}
+
+/// An owner whose names and paths may be just too long.
+fn owner() -> impl Strategy<Value = (Owner, Owned)> {
+    let about = |most: usize| {
+        prop_oneof![20 => 0..9usize, 1 => most - 1..most + 2].prop_map(|len| "n".repeat(len))
+    };
+    let operation = prop_oneof![Just(Operation::Apply), Just(Operation::Update)];
+    let version = about(MAX_SUBRESOURCE);
+    let depths = prop::collection::vec(
+        prop_oneof![20 => 1..4usize, 1 => MAX_DEPTH - 1..MAX_DEPTH + 2],
+        1..3,
+    );
+    let names = (about(MAX_NAME), operation, version, about(MAX_SUBRESOURCE));
+    (names, depths).prop_map(|((manager, operation, api_version, subresource), depths)| {
+        let path = |depth: usize| FieldPath(vec![PathElement::field("f"); depth]);
+        let fields: FieldSet = depths.into_iter().map(path).collect();
+        let owner = Owner::new(&manager, operation, &api_version, &subresource);
+        (owner, Owned { fields, api_version, time: Time::UNSET })
+    })
+}
+
+proptest! {
+    /// Nothing is encoded that cannot be read again, and nothing is refused that could be.
+    #[test]
+    fn what_is_encoded_can_be_read(owners in prop::collection::vec(owner(), 0..4)) {
+        let managed = ManagedFields { owners: owners.into_iter().collect() };
+        let read = ManagedFields::decode(managed.encode_unchecked().as_ref());
+        prop_assert_eq!(managed.encode().is_ok(), read.is_ok());
+        if let Ok(encoded) = managed.encode() {
+            prop_assert_eq!(ManagedFields::decode(encoded.as_ref()), Ok(managed));
+        }
+    }
+}
+
+#[test]
+fn as_much_is_encoded_as_can_be_read() {
+    let check = |owners: usize, keys: usize| {
+        let owners = (0..owners).map(|at| {
+            let path = |key: usize| FieldPath(vec![PathElement::field(format!("k{key}"))]);
+            let fields = (0..keys).map(path).collect();
+            let owner = Owner::new(&format!("m{at}"), Operation::Update, "v1", "");
+            (owner, Owned { fields, api_version: "v1".to_owned(), time: Time::UNSET })
+        });
+        let managed = ManagedFields { owners: owners.collect() };
+        let read = ManagedFields::decode(managed.encode_unchecked().as_ref());
+        let encoded = managed.encode();
+        assert_eq!(encoded.is_ok(), read.is_ok());
+        encoded.map(drop)
+    };
+    assert_eq!(check(MAX_ENTRIES, 1), Ok(()));
+    assert_eq!(check(MAX_ENTRIES + 1, 1), Err(EntryError::TooMany(MAX_ENTRIES + 1)));
+    assert_eq!(check(2, MAX_PATHS / 2), Ok(()));
+    let error = FieldsError::TooMany;
+    assert_eq!(check(2, MAX_PATHS / 2 + 1), Err(EntryError::Fields { at: 1, error }));
 }

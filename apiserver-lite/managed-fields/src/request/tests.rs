@@ -12,6 +12,7 @@ use crate::structure::BuiltIn;
 use crate::testing::json;
 use crate::versions::{ResetFields, SingleVersion};
 
+mod bounds;
 mod custom;
 mod layers;
 mod ownership;

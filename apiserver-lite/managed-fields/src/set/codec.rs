@@ -9,7 +9,7 @@ use crate::element::{ElementError, PathElement};
 /// Steps of the longest path that is read or computed.
 pub const MAX_DEPTH: usize = 100;
 
-/// Steps of all sets of one object together that are read: more than fit a request.
+/// Steps of all sets of one object together that are read and stored: more than fit a request.
 pub const MAX_PATHS: usize = 400_000;
 
 /// Why a value is not `fieldsV1`.
@@ -49,7 +49,32 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// A bound of `paths` steps.
+    pub(crate) fn of(paths: usize) -> Self {
+        Limits { paths }
+    }
+
+    fn take(&mut self, steps: usize) -> Result<(), FieldsError> {
+        self.paths = self.paths.checked_sub(steps).ok_or(FieldsError::TooMany)?;
+        Ok(())
+    }
+}
+
 impl FieldSet {
+    /// Checks the bounds of sets that are read.
+    pub(crate) fn check(&self, limits: &mut Limits) -> Result<(), FieldsError> {
+        self.check_below(0, limits)
+    }
+
+    fn check_below(&self, depth: usize, limits: &mut Limits) -> Result<(), FieldsError> {
+        if depth == MAX_DEPTH && !self.is_empty() {
+            return Err(FieldsError::TooDeep);
+        }
+        limits.take(self.nodes.len())?;
+        self.nodes.values().try_for_each(|node| node.below.check_below(depth + 1, limits))
+    }
+
     /// Reads `fieldsV1`.
     pub fn from_json(text: &[u8]) -> Result<FieldSet, FieldsError> {
         let value = parse_json(text, &mut Vec::new());
@@ -98,7 +123,7 @@ fn read(at: &str, value: &Value, depth: usize, limits: &mut Limits) -> Result<No
         if depth == MAX_DEPTH {
             return Err(FieldsError::TooDeep);
         }
-        limits.paths = limits.paths.checked_sub(1).ok_or(FieldsError::TooMany)?;
+        limits.take(1)?;
         node.below.add(element, read(key, value, depth + 1, limits)?);
     }
     node.member |= node.below.is_empty(); // an empty object is the path itself

@@ -49,6 +49,9 @@ proptest! {
         prop_assert_eq!(a.difference(&b).union(&b), a.union(&b));
         prop_assert_eq!(a.difference(&b.union(&c)), a.difference(&b).difference(&c));
         prop_assert!(a.difference(&a).is_empty());
+        let mut left = a.clone();
+        left.subtract(&b);
+        prop_assert_eq!(left, a.difference(&b));
         prop_assert_eq!(a.is_empty(), a.paths().is_empty());
         prop_assert_eq!(a.len(), a.paths().len());
     }

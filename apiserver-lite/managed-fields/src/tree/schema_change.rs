@@ -7,7 +7,7 @@ use crate::structure::{Relation, Structure, TypeId};
 
 /// The set under the present schema: of lists, maps and messages that became atomic their owners own the whole. What was atomic and is
 /// granular now stays as it is.
-pub(super) fn reconcile(structure: &Structure, ty: TypeId, fields: FieldSet) -> FieldSet {
+pub(super) fn reconcile(structure: &Structure, ty: TypeId, fields: &FieldSet) -> FieldSet {
     let atom = structure.atom(ty);
     // Of values without a schema nothing is known to have changed.
     let map = atom.map.as_ref().filter(|_| !atom.is_untyped());
@@ -37,5 +37,5 @@ fn reconcile_node(structure: &Structure, ty: TypeId, have: &Node) -> Node {
     if is_atomic {
         return Node::leaf();
     }
-    node(have.member, reconcile(structure, ty, have.below.clone()))
+    node(have.member, reconcile(structure, ty, &have.below))
 }

@@ -144,8 +144,8 @@ impl History {
                 self.live = merged.tree.unwrap_or_else(|| self.live.clone());
             }
             Err(UpdateError::Conflicts(conflicts)) => {
-                let all = conflicts.by_owner.iter().flat_map(|(owner, paths)| {
-                    paths.iter().map(|path| format!("{} {path}", owner.manager))
+                let all = conflicts.by_owner.iter().flat_map(|(owner, set)| {
+                    set.paths().into_iter().map(|path| format!("{} {path}", owner.manager))
                 });
                 let mut all: Vec<String> = all.collect();
                 all.sort();

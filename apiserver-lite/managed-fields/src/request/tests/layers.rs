@@ -254,7 +254,7 @@ fn owners_of_a_scale_are_those_of_the_replicas() {
     let spec = entries("m", "", r#"{"f:spec":{"f:paused":{},"f:replicas":{}}}"#);
     let parent = decode(&[spec, entries("n", "", r#"{"f:spec":{"f:paused":{}}}"#)]);
     let scale = owners_of_scale(&parent, &paths);
-    let shown = text(scale.encode().as_ref());
+    let shown = text(scale.encode().expect("bounds").as_ref());
     assert!(
         shown.contains(r#""apiVersion":"autoscaling/v1""#) && !shown.contains(r#""manager":"n""#),
         "{shown}"

@@ -138,7 +138,7 @@ mod tests {
         }
         let error = "ImagePolicyWebhook".parse::<AdmissionPlugin>().unwrap_err().to_string();
         assert!(
-            error.starts_with("plugin \"ImagePolicyWebhook\" is unknown to this server, which has DefaultStorageClass, "),
+            error.starts_with("plugin \"ImagePolicyWebhook\" is unknown to this server, which has CertificateApproval, "),
             "{error}"
         );
     }

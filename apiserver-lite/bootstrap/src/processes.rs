@@ -2,10 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+
+/// Longest wait for the end of a process that was killed.
+const KILL_GRACE: Duration = Duration::from_secs(30);
 
 /// A process that was once seen running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,15 +84,63 @@ impl Handle {
         crate::sys::readiness(self.fd.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Asks it to end, waits, and kills it when `grace` is over.
+    /// Asks it to end, waits, and kills it when `grace` is over. One that stays all the same is an error.
     pub async fn stop(&self, grace: Duration) -> io::Result<()> {
         self.signal(Signal::SIGTERM)?;
         if tokio::time::timeout(grace, self.ended()).await.is_err() {
             self.signal(Signal::SIGKILL)?;
-            self.ended().await?;
+            // One that hangs in the kernel does not end before its call does.
+            let ended = tokio::time::timeout(KILL_GRACE, self.ended()).await;
+            let pid = self.identity.pid;
+            ended.map_err(|_| {
+                let text =
+                    format!("process {pid} does not end after SIGKILL: see /proc/{pid}/stack");
+                io::Error::new(io::ErrorKind::TimedOut, text)
+            })??;
         }
         Ok(())
     }
+}
+
+/// A file, whatever its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Of a path, whose links are followed.
+    pub fn of(path: &Path) -> io::Result<FileId> {
+        let found = std::fs::metadata(path)?;
+        Ok(FileId { device: found.dev(), inode: found.ino() })
+    }
+
+    /// Of the program that a process executes, also when its file was replaced or removed.
+    pub fn of_process(pid: i32) -> io::Result<FileId> {
+        Self::of(&Path::new("/proc").join(pid.to_string()).join("exe"))
+    }
+}
+
+impl Handle {
+    /// Whether this process executes a file, as the user of this process. A command line proves nothing: every process chooses its own.
+    pub fn executes(&self, file: &Path) -> bool {
+        let pid = self.identity.pid;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let own = nix::unistd::geteuid().as_raw();
+        let (Ok(wanted), Ok(found)) = (FileId::of(file), FileId::of_process(pid)) else {
+            return false;
+        };
+        // Looked at last: until now it was this process that was read, and no other with its pid.
+        wanted == found && users(&status) == Some((own, own)) && self.identity.is_running()
+    }
+}
+
+/// The real and the effective user of proc_pid_status(5).
+fn users(status: &str) -> Option<(u32, u32)> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut users = line.split_whitespace().map(str::parse);
+    Some((users.next()?.ok()?, users.next()?.ok()?))
 }
 
 fn pidfd_open(pid: nix::libc::pid_t) -> io::Result<OwnedFd> {
@@ -147,5 +200,28 @@ mod tests {
         child.wait().unwrap();
         assert!(!identity.is_running());
         assert!(identity.open().is_none());
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_file_and_not_by_what_it_says() {
+        assert_eq!(users("Name:\tx\nUid:\t0\t1\t0\t0\n"), Some((0, 1)));
+        assert_eq!(users("Name:\tx\n"), None);
+        let dir = tempfile::tempdir().unwrap();
+        let (program, other) = (dir.path().join("sleep"), dir.path().join("other"));
+        let found = std::fs::canonicalize("/bin/sleep").unwrap();
+        std::fs::copy(&found, &program).unwrap();
+        std::fs::copy(&found, &other).unwrap();
+        let mut command = std::process::Command::new(&program);
+        // The command line of the other.
+        std::os::unix::process::CommandExt::arg0(&mut command, &other);
+        let mut child = command.arg("1000").spawn().unwrap();
+        let handle = Identity::of(child.id() as i32).unwrap().open().unwrap();
+        assert!(handle.executes(&program));
+        assert!(!handle.executes(&other) && !handle.executes(Path::new("/missing")));
+        std::fs::rename(&other, &program).unwrap();
+        assert!(!handle.executes(&program), "it was replaced");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!handle.executes(&program));
     }
 }

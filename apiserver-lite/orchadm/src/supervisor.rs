@@ -140,15 +140,29 @@ pub fn find(layout: &Layout, name: &str) -> Option<Handle> {
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
 }
 
-/// A process of this command line in this mount namespace: a supervisor that was killed between the start of a program and its record has left it.
+/// A process of this program and command line in this mount namespace: a supervisor that was killed between the start of a program and its record has
+/// left it.
 pub fn find_unrecorded(argv: &[String]) -> Option<Handle> {
-    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let program = Path::new(argv.first()?);
+    find_processes(program, |line| line == argv).ok()?.into_iter().next()
+}
+
+/// The processes of a program in this mount namespace whose command line is one that is looked for. They are held before they are looked at.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn find_processes(
+    program: &Path,
+    mut is_one: impl FnMut(&[String]) -> bool,
+) -> Result<Vec<Handle>> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let own = namespace("self")?;
-    let is_one = |pid: &i32| {
-        command_line(*pid) == argv && namespace(&pid.to_string()).as_ref() == Some(&own)
+    let mut matches = |pid: i32| {
+        let handle = Identity::of(pid).ok()?.open()?;
+        let is_here = namespace(&pid.to_string()).is_ok_and(|found| found == own);
+        (is_here && is_one(&command_line(pid)) && handle.executes(program)).then_some(handle)
     };
-    let pid = all_pids().ok()?.into_iter().find(is_one)?;
-    Identity::of(pid).ok()?.open()
+    Ok(all_pids()?.into_iter().filter_map(&mut matches).collect())
 }
 
 /// The supervisor of this host, if it runs.

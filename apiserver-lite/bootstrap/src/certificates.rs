@@ -41,6 +41,16 @@ pub fn node_client_stem(names: &Names) -> String {
     format!("apiserver-{}-client", names.component("let"))
 }
 
+/// All files that are written into a directory of certificates.
+pub fn file_names(names: &Names) -> Vec<String> {
+    let mut stems = vec![AUTHORITY.to_owned(), PROXY_AUTHORITY.to_owned()];
+    stems.extend(of_control_plane(names, &[]).into_iter().map(|file| file.stem));
+    let pair = |stem: &String| [format!("{stem}.crt"), format!("{stem}.key")];
+    let mut all: Vec<String> = stems.iter().flat_map(pair).collect();
+    all.extend(["sa.key", "sa.pub"].map(str::to_owned));
+    all
+}
+
 /// The names under which the API server is reached: its Service's, the machine's and those given.
 pub fn served_names(names: &Names, domain: &str, others: &[String]) -> Vec<String> {
     let service = names.api_service_name();

@@ -60,9 +60,9 @@ impl Record {
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
         let record = serde_json::from_slice(&bytes);
-        record
-            .map(Some)
-            .with_context(|| format!("{} is damaged: `orchadm reset` removes it", path.display()))
+        record.map(Some).with_context(|| {
+            format!("{} is damaged: `orchadm reset --without-record` removes it", path.display())
+        })
     }
 
     /// Writes the record.

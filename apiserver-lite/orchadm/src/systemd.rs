@@ -1,6 +1,7 @@
 //! The programs of a host with systemd: units, written and started through `systemctl`, as kubeadm does.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
@@ -9,6 +10,10 @@ use apiserver_bootstrap::units;
 use proto_daemon::private_files;
 use tokio::process::Command;
 
+use crate::external;
+
+/// Longest wait for systemctl: orchlet may take long to stop, as pods end with the host.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Mode of units: they hold no secret.
 const UNIT_MODE: u32 = 0o644;
 
@@ -68,8 +73,7 @@ pub async fn remove(layout: &Layout, program: &str) -> Result<()> {
 /// systemd refuses.
 pub async fn end_slice(name: &str) -> Result<()> {
     let shown = ["show", "--property=ActiveState", name];
-    let output = Command::new("systemctl").args(shown).output().await;
-    let output = output.context("starting systemctl")?;
+    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await?;
     match String::from_utf8_lossy(&output.stdout).contains("ActiveState=active") {
         true => systemctl(&["stop", name]).await,
         false => Ok(()),
@@ -80,14 +84,13 @@ pub async fn end_slice(name: &str) -> Result<()> {
 pub async fn main_process(program: &str) -> Option<String> {
     let name = units::file_name(program);
     let shown = ["show", "--property=ActiveState,MainPID", &name];
-    let output = Command::new("systemctl").args(shown).output().await.ok()?;
+    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await.ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.contains("ActiveState=active").then_some(text)
 }
 
 async fn systemctl(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("systemctl").args(arguments).output().await;
-    let output = output.context("starting systemctl")?;
+    let output = external::output(Command::new("systemctl").args(arguments), PATIENCE).await?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("systemctl {}: {}; {}", arguments.join(" "), output.status, said.trim());

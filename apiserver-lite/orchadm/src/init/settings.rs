@@ -1,7 +1,7 @@
 //! What `init` is asked for: flags, or a configuration file, with defaults for the rest.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -10,6 +10,7 @@ use apiserver_bootstrap::cluster_info;
 use apiserver_bootstrap::configuration::{
     ClusterConfiguration, InitConfiguration, TokenConfiguration, parse,
 };
+use apiserver_bootstrap::layout::check_certificates_dir;
 use clap::Args;
 use proto_api::names::Names;
 use proto_daemon::go_duration;
@@ -126,8 +127,9 @@ impl InitFlags {
         })?;
         let runtime = runtime_socket(&init.node_registration.cri_socket).map_err(not_valid)?;
         let pki = match cluster.certificates_dir.as_str() {
-            "" => host.layout.pki.clone(),
-            dir => host.layout.root.join(dir.trim_start_matches('/')),
+            // What an earlier run was told stays so.
+            "" => host.pki(),
+            dir => certificates_dir(host, dir)?,
         };
         let patience = match cluster.api_server.timeout_for_control_plane.as_str() {
             "" => CONTROL_PLANE_PATIENCE,
@@ -179,6 +181,14 @@ impl InitFlags {
         }
         cluster
     }
+}
+
+/// A directory that is named for certificates, below the host's root. A link to a directory of the system is refused as that is.
+fn certificates_dir(host: &Host, dir: &str) -> Result<PathBuf> {
+    check_certificates_dir(Path::new(dir)).map_err(not_valid)?;
+    let dir = host.layout.root.join(dir.trim_start_matches('/'));
+    check_certificates_dir(&host::resolved(&dir)?).map_err(not_valid)?;
+    Ok(dir)
 }
 
 /// The tokens of a configuration; one with the defaults if it has none.

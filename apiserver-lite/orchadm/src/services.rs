@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::processes::FileId;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 
 use crate::host::{self, Host};
@@ -142,4 +143,13 @@ pub async fn process_of(layout: &Layout, program: &str) -> Option<String> {
         true => systemd::main_process(program).await,
         false => supervisor::find(layout, program).map(|found| format!("{:?}", found.identity)),
     }
+}
+
+/// The file that a program executes, if it runs.
+pub async fn running_file(layout: &Layout, program: &str) -> Option<FileId> {
+    let pid = match host::has_systemd(layout) {
+        true => systemd::pid_of(&systemd::main_process(program).await?)?,
+        false => supervisor::find(layout, program)?.identity.pid,
+    };
+    FileId::of_process(pid).ok()
 }

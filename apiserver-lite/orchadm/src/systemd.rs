@@ -89,6 +89,12 @@ pub async fn main_process(program: &str) -> Option<String> {
     text.contains("ActiveState=active").then_some(text)
 }
 
+/// The pid in what [`main_process`] gives.
+pub fn pid_of(shown: &str) -> Option<i32> {
+    let pid = shown.lines().find_map(|line| line.strip_prefix("MainPID="))?;
+    pid.parse().ok().filter(|pid| *pid > 0)
+}
+
 async fn systemctl(arguments: &[&str]) -> Result<()> {
     let output = external::output(Command::new("systemctl").args(arguments), PATIENCE).await?;
     if !output.status.success() {
@@ -96,4 +102,16 @@ async fn systemctl(arguments: &[&str]) -> Result<()> {
         bail!("systemctl {}: {}; {}", arguments.join(" "), output.status, said.trim());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_a_process_has_no_pid() {
+        assert_eq!(pid_of("ActiveState=active\nMainPID=12\n"), Some(12));
+        assert_eq!(pid_of("MainPID=0\nActiveState=active\n"), None);
+        assert_eq!(pid_of("ActiveState=active\n"), None);
+    }
 }

@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use apiserver_bootstrap::apply::create_one;
 use apiserver_bootstrap::bootstrap_token::{
-    BootstrapToken, ListedToken, TokenSpec, is_id, join_command, secret_name, secret_type,
+    BootstrapToken, ListedToken, is_id, join_command, secret_name, secret_type,
 };
 use apiserver_bootstrap::client_config;
 use apiserver_bootstrap::cluster_info;
 use apiserver_bootstrap::configuration::TokenConfiguration;
+use apiserver_bootstrap::error::BootstrapError;
 use clap::{Args, Subcommand};
 use proto_api::core::v1::Secret;
-use proto_client::{Client, DeleteParams, ListParams, WriteParams};
+use proto_client::{DeleteParams, ListParams};
 use serde_json::json;
 use time::OffsetDateTime;
 
@@ -100,7 +102,8 @@ async fn create(host: &Host, flags: &CreateFlags) -> Result<()> {
     let spec = given.spec(host.names, now).map_err(not_valid)?;
     let path = flags.config.path(host);
     let client = cluster::client(&path, host.names)?;
-    create_new(&client, host, &spec).await?;
+    let created = create_one(&client, &spec.secret(host.names)).await;
+    created.map_err(|error| not_created(error, &spec.token.id))?;
     let token = spec.token.text();
     let config = client_config::load(&path)?;
     let authority = config.tls.authority.as_ref().and_then(client_config::pem_text);
@@ -121,16 +124,16 @@ async fn create(host: &Host, flags: &CreateFlags) -> Result<()> {
     Ok(())
 }
 
-/// A token of this id that is there stays as it is: merged with another it would have its secret, and the rights of both.
-async fn create_new(client: &Client, host: &Host, spec: &TokenSpec) -> Result<()> {
-    let id = &spec.token.id;
-    let secret = serde_json::from_value(spec.secret(host.names))?;
-    let api = client.within::<Secret>(host.names.system_namespace());
-    match api.create(&secret, &WriteParams::default()).await {
-        Err(error) if error.is_already_exists() => Err(error).with_context(|| {
-            format!("the token {id} exists: `orchadm token delete {id}` first, or give another")
-        }),
-        created => created.map(drop).with_context(|| format!("creating the bootstrap token {id}")),
+/// What to do about a token that was not created. One of its id stays as it is: merged with another it would have its secret, and the rights of both.
+fn not_created(error: BootstrapError, id: &str) -> anyhow::Error {
+    match &error {
+        BootstrapError::Api { cause, .. } if cause.is_already_exists() => {
+            let text = format!(
+                "the token {id} exists: `orchadm token delete {id}` first, or give another"
+            );
+            anyhow::Error::from(error).context(text)
+        }
+        _ => error.into(),
     }
 }
 

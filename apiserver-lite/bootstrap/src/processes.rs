@@ -207,10 +207,8 @@ mod tests {
         assert_eq!(users("Name:\tx\nUid:\t0\t1\t0\t0\n"), Some((0, 1)));
         assert_eq!(users("Name:\tx\n"), None);
         let dir = tempfile::tempdir().unwrap();
-        let (program, other) = (dir.path().join("sleep"), dir.path().join("other"));
-        let found = std::fs::canonicalize("/bin/sleep").unwrap();
-        std::fs::copy(&found, &program).unwrap();
-        std::fs::copy(&found, &other).unwrap();
+        let (program, other) = (dir.path().join("sleep"), std::env::current_exe().unwrap());
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         let mut command = std::process::Command::new(&program);
         // The command line of the other.
         std::os::unix::process::CommandExt::arg0(&mut command, &other);
@@ -218,7 +216,8 @@ mod tests {
         let handle = Identity::of(child.id() as i32).unwrap().open().unwrap();
         assert!(handle.executes(&program));
         assert!(!handle.executes(&other) && !handle.executes(Path::new("/missing")));
-        std::fs::rename(&other, &program).unwrap();
+        std::fs::remove_file(&program).unwrap();
+        std::os::unix::fs::symlink(&other, &program).unwrap();
         assert!(!handle.executes(&program), "it was replaced");
         child.kill().unwrap();
         child.wait().unwrap();

@@ -1,5 +1,6 @@
 //! The host as a command needs it: names, paths, who runs the programs.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Component, Path, PathBuf};
 
@@ -170,6 +171,19 @@ pub fn default_address() -> Option<IpAddr> {
 /// Whether systemd runs this host (sd_booted(3)).
 pub fn has_systemd(layout: &Layout) -> bool {
     layout.root.join("run/systemd/system").is_dir()
+}
+
+/// Those of some directories that units of systemd read, by the paths where they really are; none on a host without systemd.
+pub fn seen_by_units(layout: &Layout, dirs: &[&Path]) -> Vec<PathBuf> {
+    if !has_systemd(layout) {
+        return Vec::new();
+    }
+    let real = |dir: &&Path| resolved(dir).unwrap_or_else(|_| (*dir).to_owned());
+    dirs.iter()
+        .flat_map(|dir| [(*dir).to_owned(), real(dir)])
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
 }
 
 /// The directory of our programs: the one given, else that of this program.

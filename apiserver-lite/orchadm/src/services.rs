@@ -50,6 +50,7 @@ impl Services {
         record: &mut Record,
         program: &Program,
     ) -> Result<()> {
+        program.check()?;
         let changed = record.put(program);
         record.store(layout)?;
         match self {

@@ -129,6 +129,7 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
         bail!("{}: {} is older than {}: give --force", older.old.name, older.to, older.from);
     }
     for change in &changes {
+        change.new.check()?;
         check_way_back(host, change).await?;
     }
     let mut record = host.known()?.clone();

@@ -149,6 +149,35 @@ impl InitFlags {
         })
     }
 
+    /// What is asked for of one phase: what an earlier run was told stays so where nothing else is said.
+    ///
+    /// # Errors
+    /// As [`InitFlags::settings`].
+    pub fn phase_settings(&self, host: &Host) -> Result<InitSettings> {
+        let Some(record) = &host.record else { return self.settings(host) };
+        let mut flags = self.clone();
+        if flags.config.is_none() {
+            let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+            flags.node_name = flags.node_name.or_else(|| known(&record.node));
+            flags.cri_socket = flags.cri_socket.or_else(|| known(&record.runtime));
+            let server = record.program("orch-apiserver");
+            let told = |flag: &str| server.and_then(|server| value_of(&server.argv, flag));
+            flags.apiserver_advertise_address = flags
+                .apiserver_advertise_address
+                .or_else(|| told("advertise-address")?.parse().ok());
+            flags.apiserver_bind_port =
+                flags.apiserver_bind_port.or_else(|| told("secure-port")?.parse().ok());
+            flags.service_cidr =
+                flags.service_cidr.or_else(|| told("service-cluster-ip-range").map(str::to_owned));
+            flags.service_dns_domain =
+                flags.service_dns_domain.or_else(|| told("cluster-domain").map(str::to_owned));
+        }
+        let program = record.programs.first().and_then(|program| program.argv.first());
+        let dir = program.and_then(|program| Path::new(program).parent()).map(Path::to_owned);
+        flags.bin_dir = flags.bin_dir.or(dir);
+        flags.settings(host)
+    }
+
     fn init(&self) -> InitConfiguration {
         let mut init = InitConfiguration::default();
         let endpoint = &mut init.local_api_endpoint;
@@ -181,6 +210,12 @@ impl InitFlags {
         }
         cluster
     }
+}
+
+/// The value of a flag in a command line.
+fn value_of<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
+    let value = |word: &'a String| word.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('=');
+    argv.iter().find_map(value)
 }
 
 /// A directory that is named for certificates, below the host's root. A link to a directory of the system is refused as that is.
@@ -219,5 +254,64 @@ impl InitSettings {
         let path = self.pki.join("ca.crt");
         let pem = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         Ok(cluster_info::pins(&path, &pem)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_bootstrap::arguments::Program;
+    use apiserver_bootstrap::layout::Layout;
+    use apiserver_bootstrap::preflight::Role;
+    use proto_api::names::Profile;
+
+    use super::*;
+    use crate::output::{Format, Output};
+    use crate::record::Record;
+
+    fn host(root: &Path) -> Host {
+        let names = Names::new(Profile::Kubernetes);
+        let mut record = Record::new(names, Role::ControlPlane, "known", "unix:///known");
+        record.certificates_dir = Some(root.join("srv/pki"));
+        let argv = [
+            "/opt/b/orch-apiserver",
+            "--advertise-address=10.0.0.7",
+            "--secure-port=7443",
+            "--service-cluster-ip-range=10.7.0.0/16",
+            "--cluster-domain=d.e",
+        ];
+        let argv = argv.map(str::to_owned).to_vec();
+        record.put(&Program { name: "orch-apiserver".into(), argv });
+        let layout = Layout::new(names, root);
+        Host { names, layout, record: Some(record), output: Output { format: Format::Text } }
+    }
+
+    #[test]
+    fn a_phase_knows_what_init_was_told() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let found = InitFlags::default().phase_settings(&host).unwrap();
+        assert_eq!(found.pki, root.path().join("srv/pki"));
+        assert_eq!((found.node.as_str(), found.runtime.as_str()), ("known", "unix:///known"));
+        assert_eq!(found.bin_dir, Path::new("/opt/b"));
+        assert_eq!(found.local_server(), "https://10.0.0.7:7443");
+        assert_eq!(found.cluster.networking.service_subnet, "10.7.0.0/16");
+        assert_eq!(found.cluster.networking.dns_domain, "d.e");
+        let flags = InitFlags { node_name: Some("other".into()), ..InitFlags::default() };
+        assert_eq!(flags.phase_settings(&host).unwrap().node, "other");
+    }
+
+    #[test]
+    fn certificates_do_not_go_into_directories_of_the_system() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let of = |dir: &str| {
+            let flags = InitFlags { cert_dir: Some(dir.into()), ..InitFlags::default() };
+            flags.phase_settings(&host).map(|settings| settings.pki)
+        };
+        assert_eq!(of("/srv/own").unwrap(), root.path().join("srv/own"));
+        std::os::unix::fs::symlink("/etc", root.path().join("link")).unwrap();
+        for bad in ["/", "/etc", "/a/../../etc", "relative", "/link"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
     }
 }

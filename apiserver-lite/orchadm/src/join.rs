@@ -92,7 +92,9 @@ async fn join(host: &Host, settings: &JoinSettings, services: &mut Services) -> 
     check_same_node(&record, settings)?;
     let found = discovery::find(&settings.source, names, settings.patience).await?;
     host.output.say("discovery", &format!("the cluster is {}", found.server));
-    check_same_cluster(&host.layout, settings, &found)?;
+    if host.record.is_some() {
+        check_same_cluster(&host.layout, settings, &found)?;
+    }
     record.store(&host.layout)?;
     write_discovered(host, settings, &found)?;
     let by_token = cluster::client(&host.layout.bootstrap_node, names)?;

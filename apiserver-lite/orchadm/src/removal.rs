@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::layout::is_system_dir;
@@ -80,10 +80,22 @@ fn remove_link(path: &Path) -> Result<()> {
     }
 }
 
-/// The mounts strictly below a directory without links in its path, last mounted first.
-pub fn mounts_below<'a>(mounts: &'a [Mount], dir: &Path) -> Vec<&'a Path> {
-    let is_below = |mount: &&Mount| mount.point != dir && mount.point.starts_with(dir);
-    mounts.iter().rev().filter(is_below).map(|mount| mount.point.as_path()).collect()
+/// The mounts to undo before a directory without links in its path is removed, last mounted first: all strictly below it, and those that put the
+/// directory onto itself, as orchlet does on a host without shared mounts. Another file system at the directory is not ours.
+pub fn mounts_to_undo<'a>(mounts: &'a [Mount], dir: &Path) -> Vec<&'a Path> {
+    let is_ours = |mount: &&Mount| match mount.point == dir {
+        true => is_onto_itself(mounts, mount),
+        false => mount.point.starts_with(dir),
+    };
+    mounts.iter().rev().filter(is_ours).map(|mount| mount.point.as_path()).collect()
+}
+
+/// Whether a mount shows what was at its point before.
+fn is_onto_itself(mounts: &[Mount], mount: &Mount) -> bool {
+    let Some(parent) = mounts.iter().find(|other| other.id == mount.parent) else { return false };
+    let Ok(inner) = mount.point.strip_prefix(&parent.point) else { return false };
+    let before: PathBuf = parent.root.join(inner).components().collect();
+    parent.device == mount.device && before == mount.root
 }
 
 struct Walk {

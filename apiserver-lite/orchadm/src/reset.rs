@@ -199,12 +199,12 @@ fn end_keepers(agent: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts everything strictly below a directory, last mounted first: a file system at the directory itself is the host's.
+/// Unmounts what was mounted for pods and by orchlet below a directory, last mounted first.
 fn remove_mounts(dir: &Path) -> Result<()> {
     let dir = host::resolved(dir)?;
     let mounts = mountinfo::read()?;
     let mut outcome = Ok(());
-    for point in removal::mounts_below(&mounts, &dir) {
+    for point in removal::mounts_to_undo(&mounts, &dir) {
         let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
         let unmounted = umount2(point, flags);
         let unmounted = unmounted.with_context(|| format!("unmounting {}", point.display()));

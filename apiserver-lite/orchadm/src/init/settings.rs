@@ -171,6 +171,11 @@ impl InitFlags {
                 flags.service_cidr.or_else(|| told("service-cluster-ip-range").map(str::to_owned));
             flags.service_dns_domain =
                 flags.service_dns_domain.or_else(|| told("cluster-domain").map(str::to_owned));
+            // No flag: no pod network of ours.
+            let pods = record.program("orch-controller-manager").map(|manager| {
+                value_of(&manager.argv, "cluster-cidr").unwrap_or_default().to_owned()
+            });
+            flags.pod_network_cidr = flags.pod_network_cidr.or(pods);
         }
         let program = record.programs.first().and_then(|program| program.argv.first());
         let dir = program.and_then(|program| Path::new(program).parent()).map(Path::to_owned);
@@ -281,6 +286,9 @@ mod tests {
         ];
         let argv = argv.map(str::to_owned).to_vec();
         record.put(&Program { name: "orch-apiserver".into(), argv });
+        let argv = ["/opt/b/orch-controller-manager", "--cluster-cidr=10.9.0.0/16"];
+        let argv = argv.map(str::to_owned).to_vec();
+        record.put(&Program { name: "orch-controller-manager".into(), argv });
         let layout = Layout::new(names, root);
         Host { names, layout, record: Some(record), output: Output { format: Format::Text } }
     }
@@ -296,6 +304,7 @@ mod tests {
         assert_eq!(found.local_server(), "https://10.0.0.7:7443");
         assert_eq!(found.cluster.networking.service_subnet, "10.7.0.0/16");
         assert_eq!(found.cluster.networking.dns_domain, "d.e");
+        assert_eq!(found.cluster.networking.pod_subnet, "10.9.0.0/16");
         let flags = InitFlags { node_name: Some("other".into()), ..InitFlags::default() };
         assert_eq!(flags.phase_settings(&host).unwrap().node, "other");
     }

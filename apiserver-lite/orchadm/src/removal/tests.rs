@@ -95,12 +95,42 @@ fn no_depth_is_too_deep() {
 }
 
 #[test]
-fn only_mounts_strictly_below_are_unmounted_and_the_last_comes_first() {
+fn what_is_below_is_undone_last_mounted_first_and_another_file_system_at_the_directory_stays() {
+    let undone = |table: &[u8], dir: &str| -> Vec<PathBuf> {
+        let all = mountinfo::parse(table);
+        mounts_to_undo(&all, Path::new(dir)).into_iter().map(Path::to_owned).collect()
+    };
     let table =
-        b"1 0 0:1 / / rw - t t rw\n2 1 0:1 / /v/k rw - t t rw\n3 1 0:1 / /v/k/a rw - t t rw\n\
-        4 1 0:1 / /v/kk rw - t t rw\n5 1 0:1 / /v/k/a/b rw - t t rw\n";
-    let all = mountinfo::parse(table);
-    let below = |dir: &str| mounts_below(&all, Path::new(dir));
-    assert_eq!(below("/v/k"), [Path::new("/v/k/a/b"), Path::new("/v/k/a")]);
-    assert_eq!(below("/x"), [] as [&Path; 0]);
+        b"1 0 0:1 / / rw - t t rw\n2 1 0:2 / /v/k rw - t t rw\n3 2 0:1 / /v/k/a rw - t t rw\n\
+        4 1 0:1 / /v/kk rw - t t rw\n5 3 0:1 / /v/k/a/b rw - t t rw\n";
+    assert_eq!(undone(table, "/v/k"), [Path::new("/v/k/a/b"), Path::new("/v/k/a")]);
+    assert_eq!(undone(table, "/x"), [] as [&Path; 0]);
+    let onto_itself = b"1 0 0:1 /sub / rw - t t rw\n2 1 0:1 /sub/v/k /v/k rw - t t rw\n";
+    assert_eq!(undone(onto_itself, "/v/k"), [Path::new("/v/k")]);
+    let elsewhere = b"1 0 0:1 /sub / rw - t t rw\n2 1 0:1 /other /v/k rw - t t rw\n";
+    assert_eq!(undone(elsewhere, "/v/k"), [] as [&Path; 0]);
+    let on_a_disk =
+        b"1 0 0:1 / / rw - t t rw\n2 1 0:2 / /v/k rw - t t rw\n3 2 0:2 / /v/k rw - t t rw\n";
+    assert_eq!(undone(on_a_disk, "/v/k"), [Path::new("/v/k")], "one of the two");
+}
+
+#[test]
+fn a_directory_that_is_mounted_onto_itself_is_seen_by_the_kernel_s_table() {
+    in_own_namespace(|| {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, other) = (root.path().join("dir"), root.path().join("other"));
+        fs::create_dir(&dir).unwrap();
+        fs::create_dir(&other).unwrap();
+        let undone = || {
+            let all = mountinfo::read_of(Path::new("/proc/thread-self")).unwrap();
+            mounts_to_undo(&all, &fs::canonicalize(&dir).unwrap()).len()
+        };
+        assert_eq!(undone(), 0);
+        bind(&dir, &dir);
+        assert_eq!(undone(), 1);
+        umount2(&dir, MntFlags::MNT_DETACH).unwrap();
+        bind(&other, &dir);
+        assert_eq!(undone(), 0);
+        umount2(&dir, MntFlags::MNT_DETACH).unwrap();
+    });
 }

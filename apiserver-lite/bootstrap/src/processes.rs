@@ -168,6 +168,39 @@ pub fn all_pids() -> io::Result<Vec<i32>> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// A process of this program and command line in this mount namespace: a supervisor that was killed between the start of a program and its record has
+/// left it.
+pub fn find_unrecorded(argv: &[String]) -> Option<Handle> {
+    let program = Path::new(argv.first()?);
+    find_processes(program, |line| line == argv).ok()?.into_iter().next()
+}
+
+/// The processes of a program in this mount namespace whose command line is one that is looked for. They are held before they are looked at.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn find_processes(
+    program: &Path,
+    mut is_one: impl FnMut(&[String]) -> bool,
+) -> io::Result<Vec<Handle>> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    let own = namespace("self")?;
+    let mut matches = |pid: i32| {
+        let handle = Identity::of(pid).ok()?.open()?;
+        let is_here = namespace(&pid.to_string()).is_ok_and(|found| found == own);
+        (is_here && is_one(&command_line(pid)) && handle.executes(program)).then_some(handle)
+    };
+    Ok(all_pids()?.into_iter().filter_map(&mut matches).collect())
+}
+
+/// The command line of a process; empty if it has ended.
+pub fn command_line(pid: i32) -> Vec<String> {
+    let bytes = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
+    let bytes = bytes.unwrap_or_default();
+    let words = bytes.strip_suffix(&[0]).unwrap_or(&bytes).split(|byte| *byte == 0);
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
 /// Pids of the processes whose cgroup path contains all of `parts`, for example a cluster's cgroup and a pod's UID.
 pub fn pids_in_cgroup(parts: &[&str]) -> io::Result<Vec<i32>> {
     let inside = |pid: &i32| {
@@ -222,5 +255,22 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!handle.executes(&program));
+    }
+
+    #[test]
+    fn a_process_that_copies_a_command_line_is_not_found() {
+        use std::os::unix::process::CommandExt as _;
+        let mut child = std::process::Command::new("/bin/sleep");
+        let mut child = child.arg0("/bin/cat").args(["1000", "2000"]).spawn().unwrap();
+        let line = command_line(child.id() as i32);
+        let pids = |program: &str| -> Vec<i32> {
+            let found = find_processes(Path::new(program), |found| found == line).unwrap();
+            found.iter().map(|handle| handle.identity.pid).collect()
+        };
+        assert_eq!(pids("/bin/cat"), [] as [i32; 0]);
+        assert!(find_unrecorded(&line).is_none());
+        assert_eq!(pids("/bin/sleep"), [child.id() as i32]);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

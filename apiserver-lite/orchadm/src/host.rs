@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::removal::resolved;
 use clap::Args;
 use proto_api::names::{DEFAULT_ORCH_DOMAIN, Names, Profile};
 use proto_daemon::flags::Naming;
 
 use crate::failure::not_valid;
 use crate::output::{Format, Output};
-use crate::record::Record;
 
 /// Flags of all commands.
 #[derive(Args, Clone, Debug)]
@@ -64,7 +65,7 @@ impl HostFlags {
                 "nothing was made below {} by `orchadm init` or `join`",
                 self.rootfs.display()
             ),
-            Err(error) => error,
+            Err(error) => error.into(),
         };
         match (without_record, self.naming) {
             (true, Some(_)) => self.with(None),
@@ -131,26 +132,6 @@ impl Host {
     }
 }
 
-/// A path with the links of what exists of it followed: mounts are listed by such paths.
-///
-/// # Errors
-/// What exists cannot be resolved, or the rest has `..`.
-pub fn resolved(path: &Path) -> Result<PathBuf> {
-    let path = std::path::absolute(path)?;
-    for above in path.ancestors() {
-        let real = match std::fs::canonicalize(above) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            real => real.with_context(|| format!("resolving {}", above.display()))?,
-        };
-        let rest = path.strip_prefix(above)?;
-        if rest.components().any(|part| part == Component::ParentDir) {
-            bail!("{} does not exist and has .. in it", path.display());
-        }
-        return Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) });
-    }
-    bail!("{} cannot be resolved", path.display())
-}
-
 /// The host name, in lower case.
 ///
 /// # Errors
@@ -208,18 +189,6 @@ mod tests {
 
     fn flags(root: &Path, naming: Option<Naming>) -> HostFlags {
         HostFlags { naming, api_domain: None, rootfs: root.to_owned(), output: Format::Text }
-    }
-
-    #[test]
-    fn links_above_a_path_are_followed_whether_it_exists_or_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = std::fs::canonicalize(dir.path()).unwrap();
-        std::fs::create_dir(root.join("real")).unwrap();
-        std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
-        assert_eq!(resolved(&root.join("link")).unwrap(), root.join("real"));
-        assert_eq!(resolved(&root.join("link/a/b")).unwrap(), root.join("real/a/b"));
-        assert_eq!(resolved(Path::new("/")).unwrap(), Path::new("/"));
-        assert!(resolved(&root.join("link/a/../b")).is_err());
     }
 
     #[test]

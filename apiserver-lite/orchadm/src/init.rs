@@ -17,9 +17,9 @@ use crate::cluster;
 use crate::failure::not_valid;
 use crate::host::{Host, seen_by_units};
 use crate::preflight;
-use crate::record::{Progress, Record};
 use crate::services::{Services, stay};
 use crate::supervisor::stop_signal;
+use apiserver_bootstrap::record::{Progress, Record};
 
 pub use settings::{InitFlags, InitSettings};
 

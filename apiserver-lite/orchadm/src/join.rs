@@ -22,10 +22,10 @@ use crate::discovery;
 use crate::host::{Host, seen_by_units};
 use crate::member::{Member, ProxyOf, agent_program, start_proxy};
 use crate::preflight;
-use crate::record::{Progress, Record};
 use crate::runtime::Runtime;
 use crate::services::{Services, stay};
 use crate::supervisor::stop_signal;
+use apiserver_bootstrap::record::{Progress, Record};
 
 pub use settings::{JoinFlags, JoinSettings};
 

@@ -1,13 +1,14 @@
 //! `orchadm reset`: nothing of what init or join made stays on this host: programs, pods, mounts, the pods' network, cgroups, files.
 
-use std::fs;
-use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::certificates;
+use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
+use apiserver_bootstrap::removal::resolved;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
 use nix::mount::{MntFlags, umount2};
@@ -16,7 +17,8 @@ use proto_daemon::{mountinfo, private_files};
 
 use crate::host::{self, Host};
 use crate::runtime::{DEFAULT_SOCKET, Runtime};
-use crate::{external, links, removal, supervisor, systemd};
+use crate::{links, supervisor};
+use apiserver_bootstrap::{external, pod_cgroups, removal, systemd};
 
 /// Flags of `reset`.
 #[derive(Args, Clone, Debug)]
@@ -42,12 +44,8 @@ const PROGRAMS: [&str; 5] =
 const NETWORK: (&str, &str) = ("10-orch.conflist", "cni0");
 /// The first argument of orchlet's connection keeper.
 const KEEPER: &str = "hold-connection";
-/// How often what is busy for a moment is tried.
-const ROUNDS_MAX: usize = 100;
 /// Longest wait for the proxy's cleaning.
 const CLEANUP_PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is still alive of a cluster once its programs were to end; files below it are in use.
 const LIVE: [&str; 3] = ["stop the programs", "remove the pods", "remove the mounts"];
@@ -171,7 +169,7 @@ async fn stop_programs(host: &Host) -> Result<()> {
             running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
         }
         let known = host.record.as_ref().and_then(|record| record.program(program));
-        if let Some(running) = known.and_then(|known| supervisor::find_unrecorded(&known.argv)) {
+        if let Some(running) = known.and_then(|known| find_unrecorded(&known.argv)) {
             running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
         }
     }
@@ -180,7 +178,7 @@ async fn stop_programs(host: &Host) -> Result<()> {
 
 async fn systemd_remove(host: &Host, program: &str) -> Result<()> {
     match host::has_systemd(&host.layout) {
-        true => systemd::remove(&host.layout, program).await,
+        true => Ok(systemd::remove(&host.layout, program).await?),
         false => Ok(()),
     }
 }
@@ -193,7 +191,7 @@ async fn remove_pods(runtime: &str) -> Result<()> {
 /// Ends the processes that keep orchlet's calls of the runtime open. Those of another mount namespace or program are another host's.
 fn end_keepers(agent: &Path) -> Result<()> {
     let is_keeper = |line: &[String]| line.get(1).is_some_and(|word| word == KEEPER);
-    for keeper in supervisor::find_processes(agent, is_keeper)? {
+    for keeper in find_processes(agent, is_keeper)? {
         keeper.signal(Signal::SIGKILL)?;
     }
     Ok(())
@@ -201,7 +199,7 @@ fn end_keepers(agent: &Path) -> Result<()> {
 
 /// Unmounts what was mounted for pods and by orchlet below a directory, last mounted first.
 fn remove_mounts(dir: &Path) -> Result<()> {
-    let dir = host::resolved(dir)?;
+    let dir = resolved(dir)?;
     let mounts = mountinfo::read()?;
     let mut outcome = Ok(());
     for point in removal::mounts_to_undo(&mounts, &dir) {
@@ -246,23 +244,7 @@ async fn remove_cgroups(host: &Host) -> Result<()> {
     if host::has_systemd(&host.layout) {
         systemd::end_slice("kubepods.slice").await?;
     }
-    let root = cgroup_root(host);
-    for hierarchy in hierarchies() {
-        for name in ["kubepods", "kubepods.slice"] {
-            let group = hierarchy.join(&root).join(name);
-            let mut removed = remove_group(&group);
-            for _ in 0..ROUNDS_MAX {
-                if removed.is_ok() {
-                    break;
-                }
-                // A group stays busy for a moment after its last process was reaped.
-                tokio::time::sleep(PAUSE).await;
-                removed = remove_group(&group);
-            }
-            removed.with_context(|| format!("removing {}", group.display()))?;
-        }
-    }
-    Ok(())
+    Ok(pod_cgroups::remove(&cgroup_root(host)).await?)
 }
 
 /// orchlet's `--cgroup-root`, without the leading slash.
@@ -271,30 +253,6 @@ fn cgroup_root(host: &Host) -> PathBuf {
     let words = agent.map(|agent| agent.argv.as_slice()).unwrap_or_default();
     let root = words.iter().find_map(|word| word.strip_prefix("--cgroup-root="));
     PathBuf::from(root.unwrap_or_default().trim_start_matches('/'))
-}
-
-/// The cgroup hierarchies: one of version 2, or several of version 1.
-fn hierarchies() -> Vec<PathBuf> {
-    let root = PathBuf::from("/sys/fs/cgroup");
-    let mut all: Vec<PathBuf> = match fs::read_dir(&root) {
-        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-        Err(_) => Vec::new(),
-    };
-    all.retain(|path| path.join("cgroup.procs").exists() && !path.is_symlink());
-    all.push(root);
-    all
-}
-
-fn remove_group(group: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_group(&entry.path())?;
-        }
-    }
-    match fs::remove_dir(group) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Removes all files but the record. One directory that stays does not keep the others.
@@ -313,7 +271,10 @@ fn remove_files(steps: &mut Steps<'_>) {
         &layout.root.join("var/log/pods"),
         &layout.root.join("var/log/containers"),
     ] {
-        steps.take(&format!("remove {}", dir.display()), removal::remove_dir(dir));
+        steps.take(
+            &format!("remove {}", dir.display()),
+            removal::remove_dir(dir).map_err(Into::into),
+        );
     }
 }
 
@@ -335,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::output::{Format, Output};
-    use crate::record::Record;
+    use apiserver_bootstrap::record::Record;
 
     fn host(root: &Path) -> Host {
         let names = Names::new(Profile::Kubernetes);

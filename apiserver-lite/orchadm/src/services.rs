@@ -9,9 +9,9 @@ use apiserver_bootstrap::processes::FileId;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 
 use crate::host::{self, Host};
-use crate::record::Record;
 use crate::supervisor::{self, Supervisor};
-use crate::systemd;
+use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::systemd;
 
 /// Who runs the programs.
 pub enum Services {
@@ -54,7 +54,7 @@ impl Services {
         let changed = record.put(program);
         record.store(layout)?;
         match self {
-            Self::Systemd => systemd::ensure(layout, program).await.map(drop),
+            Self::Systemd => Ok(systemd::ensure(layout, program).await.map(drop)?),
             Self::Recorded => Ok(()),
             Self::Supervised(supervisor) => {
                 if changed && let Some(running) = supervisor::find(layout, &program.name) {

@@ -15,8 +15,9 @@ use tokio::process::Command;
 use crate::cluster::{self, until};
 use crate::host::{self, Host};
 use crate::output::table;
-use crate::record::Record;
-use crate::{external, services};
+use crate::services;
+use apiserver_bootstrap::external;
+use apiserver_bootstrap::record::Record;
 
 /// `upgrade ...`
 #[derive(Debug, Subcommand)]

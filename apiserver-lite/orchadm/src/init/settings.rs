@@ -11,6 +11,7 @@ use apiserver_bootstrap::configuration::{
     ClusterConfiguration, InitConfiguration, TokenConfiguration, parse,
 };
 use apiserver_bootstrap::layout::check_certificates_dir;
+use apiserver_bootstrap::removal::resolved;
 use clap::Args;
 use proto_api::names::Names;
 use proto_daemon::go_duration;
@@ -227,7 +228,7 @@ fn value_of<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
 fn certificates_dir(host: &Host, dir: &str) -> Result<PathBuf> {
     check_certificates_dir(Path::new(dir)).map_err(not_valid)?;
     let dir = host.layout.root.join(dir.trim_start_matches('/'));
-    check_certificates_dir(&host::resolved(&dir)?).map_err(not_valid)?;
+    check_certificates_dir(&resolved(&dir)?).map_err(not_valid)?;
     Ok(dir)
 }
 
@@ -271,7 +272,7 @@ mod tests {
 
     use super::*;
     use crate::output::{Format, Output};
-    use crate::record::Record;
+    use apiserver_bootstrap::record::Record;
 
     fn host(root: &Path) -> Host {
         let names = Names::new(Profile::Kubernetes);

@@ -35,7 +35,7 @@ fn what_is_mounted_stays_and_the_rest_goes() {
         // Of the same device: st_dev does not tell.
         bind(&precious, &dir.join("a/mounted"));
         let error = remove_dir(&dir).unwrap_err();
-        assert!(format!("{error:#}").contains("a/mounted is a mount point"), "{error:#}");
+        assert!(format!("{error:#}").contains("a/mounted: is a mount point"), "{error:#}");
         assert!(precious.join("f").exists());
         assert!(!dir.join("a/f").exists() && !dir.join("b").exists());
         umount2(&dir.join("a/mounted"), MntFlags::MNT_DETACH).unwrap();
@@ -133,4 +133,16 @@ fn a_directory_that_is_mounted_onto_itself_is_seen_by_the_kernel_s_table() {
         assert_eq!(undone(), 0);
         umount2(&dir, MntFlags::MNT_DETACH).unwrap();
     });
+}
+
+#[test]
+fn links_above_a_path_are_followed_whether_it_exists_or_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = std::fs::canonicalize(dir.path()).unwrap();
+    std::fs::create_dir(root.join("real")).unwrap();
+    std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
+    assert_eq!(resolved(&root.join("link")).unwrap(), root.join("real"));
+    assert_eq!(resolved(&root.join("link/a/b")).unwrap(), root.join("real/a/b"));
+    assert_eq!(resolved(Path::new("/")).unwrap(), Path::new("/"));
+    assert!(resolved(&root.join("link/a/../b")).is_err());
 }

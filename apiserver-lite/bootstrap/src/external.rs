@@ -3,21 +3,24 @@
 use std::process::Output;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use tokio::process::Command;
+
+use crate::error::BootstrapError;
 
 /// Runs a program and takes what it says. One that does not end in time is killed.
 ///
 /// # Errors
 /// It cannot be started, or does not end.
-pub async fn output(command: &mut Command, patience: Duration) -> Result<Output> {
+pub async fn output(command: &mut Command, patience: Duration) -> Result<Output, BootstrapError> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let running = command.stdin(std::process::Stdio::null()).kill_on_drop(true).output();
     // Cancel-safe: the process is killed when the future is dropped.
     let ended = tokio::time::timeout(patience, running).await;
     let seconds = patience.as_secs();
-    let ended = ended.with_context(|| format!("{program} has not ended after {seconds} s"))?;
-    ended.with_context(|| format!("starting {program}"))
+    let ended = ended.map_err(|_| {
+        BootstrapError::Program(format!("{program} has not ended after {seconds} s"))
+    })?;
+    ended.map_err(BootstrapError::system(format!("starting {program}")))
 }
 
 #[cfg(test)]

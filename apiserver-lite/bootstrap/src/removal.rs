@@ -5,15 +5,18 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
-use apiserver_bootstrap::layout::is_system_dir;
 use proto_daemon::mountinfo::Mount;
 use rustix::fs::{
     AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags, openat, unlinkat,
 };
 use rustix::io::Errno;
+
+use crate::error::BootstrapError;
+use crate::layout::is_system_dir;
+
+type Result<T> = std::result::Result<T, BootstrapError>;
 
 /// Deeper directories are moved to the top first: each level on the way down holds a descriptor.
 const DEPTH_MAX: usize = 100;
@@ -21,6 +24,26 @@ const DEPTH_MAX: usize = 100;
 const MOVED_MAX: usize = 1_000_000;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A path with the links of what exists of it followed: mounts are listed by such paths.
+///
+/// # Errors
+/// What exists cannot be resolved, or the rest has `..`.
+pub fn resolved(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path).map_err(BootstrapError::file(path))?;
+    for above in path.ancestors() {
+        let real = match fs::canonicalize(above) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            real => real.map_err(BootstrapError::file(above))?,
+        };
+        let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
+        if rest.components().any(|part| part == Component::ParentDir) {
+            return Err(BootstrapError::unusable(&path, "does not exist and has .. in it"));
+        }
+        return Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) });
+    }
+    Err(BootstrapError::unusable(&path, "cannot be resolved"))
+}
 
 /// Removes a directory, and where a link leads to one, both. A missing one is fine. What can be removed is, whatever fails.
 ///
@@ -30,36 +53,40 @@ pub fn remove_dir(path: &Path) -> Result<()> {
     let real = match fs::canonicalize(path) {
         Ok(real) => real,
         Err(error) if error.kind() == ErrorKind::NotFound => return remove_link(path),
-        Err(error) => return Err(error).with_context(|| format!("resolving {}", path.display())),
+        Err(error) => {
+            return Err(error)
+                .map_err(BootstrapError::system(format!("resolving {}", path.display())));
+        }
     };
     let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
-        bail!("{} leads to the root directory: nothing was removed there", path.display());
+        let text = "leads to the root directory: nothing was removed there";
+        return Err(BootstrapError::unusable(path, text));
     };
     if is_system_dir(&real) {
-        bail!(
-            "{} leads to {}, a directory of the system: nothing was removed there",
-            path.display(),
+        let text = format!(
+            "leads to {}, a directory of the system: nothing was removed there",
             real.display()
         );
+        return Err(BootstrapError::unusable(path, text));
     }
-    let name = CString::new(name.as_bytes())?;
+    let name = CString::new(name.as_bytes()).map_err(BootstrapError::system("reading a name"))?;
     let parent = openat(CWD, parent, DIRECTORY, Mode::empty())
-        .with_context(|| format!("opening {}", parent.display()))?;
+        .map_err(BootstrapError::system(format!("opening {}", parent.display())))?;
     let top = match openat(&parent, &name, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return remove_link(path),
-        opened => opened.with_context(|| format!("opening {}", real.display()))?,
+        opened => opened.map_err(BootstrapError::system(format!("opening {}", real.display())))?,
     };
-    if is_mount_point(&top)? {
+    if is_mount_point(&top, &real)? {
         // Whether its content is ours cannot be told; an empty one is as good as removed.
         return match entries(&top, &real)?.is_empty() {
             true => Ok(()),
-            false => bail!(
-                "{} is a mount point, and what is mounted there may be somebody else's: empty it, or unmount it",
-                real.display()
-            ),
+            false => Err(BootstrapError::unusable(
+                &real,
+                "is a mount point, and what is mounted there may be somebody else's: empty it, or unmount it",
+            )),
         };
     }
-    let mut walk = Walk { top: top.try_clone()?, moved: 0 };
+    let mut walk = Walk { top: top.try_clone().map_err(BootstrapError::file(&real))?, moved: 0 };
     loop {
         let before = walk.moved;
         walk.empty(top.as_fd(), &real, 0)?;
@@ -67,15 +94,15 @@ pub fn remove_dir(path: &Path) -> Result<()> {
             break;
         }
     }
-    remove_empty(parent.as_fd(), &name).with_context(|| format!("removing {}", real.display()))?;
+    remove_empty(parent.as_fd(), &name)
+        .map_err(BootstrapError::system(format!("removing {}", real.display())))?;
     remove_link(path)
 }
 
 fn remove_link(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => {
-            fs::remove_file(path).with_context(|| format!("removing the link {}", path.display()))
-        }
+        Ok(found) if found.is_symlink() => fs::remove_file(path)
+            .map_err(BootstrapError::system(format!("removing the link {}", path.display()))),
         _ => Ok(()),
     }
 }
@@ -113,7 +140,8 @@ impl Walk {
             let removed = match unlinkat(dir, &name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => Ok(()),
                 Err(Errno::ISDIR) => self.remove(dir, &name, &path, depth),
-                Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
+                Err(error) => Err(error)
+                    .map_err(BootstrapError::system(format!("removing {}", path.display()))),
             };
             if outcome.is_ok() {
                 outcome = removed;
@@ -132,17 +160,18 @@ impl Walk {
         let what = || format!("removing {}", path.display());
         let dir = match openat(parent, name, DIRECTORY, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(()),
-            opened => opened.with_context(what)?,
+            opened => opened.map_err(BootstrapError::system(what()))?,
         };
-        if is_mount_point(&dir)? {
-            bail!("{} is a mount point: its content stays; unmount it", path.display());
+        if is_mount_point(&dir, path)? {
+            let text = "is a mount point: its content stays; unmount it";
+            return Err(BootstrapError::unusable(path, text));
         }
         if depth >= DEPTH_MAX {
-            return self.move_up(parent, name).with_context(what);
+            return self.move_up(parent, name).map_err(BootstrapError::system(what()));
         }
         self.empty(dir.as_fd(), path, depth + 1)?;
         drop(dir);
-        remove_empty(parent, name).with_context(what)
+        remove_empty(parent, name).map_err(BootstrapError::system(what()))
     }
 
     fn move_up(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
@@ -168,8 +197,8 @@ fn remove_empty(parent: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
 fn entries(dir: impl AsFd, shown: &Path) -> Result<Vec<CString>> {
     let what = || format!("reading {}", shown.display());
     let mut names = Vec::new();
-    for entry in Dir::read_from(dir).with_context(what)? {
-        let name = entry.with_context(what)?.file_name().to_owned();
+    for entry in Dir::read_from(dir).map_err(BootstrapError::system(what()))? {
+        let name = entry.map_err(BootstrapError::system(what()))?.file_name().to_owned();
         if name.as_bytes() != b"." && name.as_bytes() != b".." {
             names.push(name);
         }
@@ -177,7 +206,11 @@ fn entries(dir: impl AsFd, shown: &Path) -> Result<Vec<CString>> {
     Ok(names)
 }
 
-fn is_mount_point(dir: impl AsFd) -> Result<bool> {
+fn is_mount_point(dir: impl AsFd, shown: &Path) -> Result<bool> {
+    look_for_mount(dir).map_err(BootstrapError::system(format!("looking at {}", shown.display())))
+}
+
+fn look_for_mount(dir: impl AsFd) -> rustix::io::Result<bool> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
     let known = rustix::fs::statx(&dir, "", flags, StatxFlags::empty())?;
     if known.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {

@@ -26,12 +26,8 @@ pub async fn apply(client: &Client, manifests: &str) -> Result<(), BootstrapErro
 /// # Errors
 /// As [`apply`].
 pub async fn apply_one(client: &Client, object: &Value) -> Result<(), BootstrapError> {
-    let kind = text(object, "/kind");
-    let name = text(object, "/metadata/name");
-    let collection = collection(client, object).ok_or_else(|| {
-        BootstrapError::Invalid(format!("{kind} {name}: a kind that the API does not have"))
-    })?;
-    let api = Dynamic::new(client.clone(), collection);
+    let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+    let api = api_of(client, object)?;
     let params = WriteParams::default();
     // Looked up first: a server may find that ports are taken before it finds that the object exists. Merged by the
     // kinds' own rules for lists, so that what the server added to a pod stays.
@@ -41,6 +37,24 @@ pub async fn apply_one(client: &Client, object: &Value) -> Result<(), BootstrapE
         Err(e) => Err(e),
     }
     .map_err(BootstrapError::api(format!("applying {kind} {name}")))
+}
+
+/// Creates one object.
+///
+/// # Errors
+/// As [`apply`]; one of its name exists.
+pub async fn create_one(client: &Client, object: &Value) -> Result<(), BootstrapError> {
+    let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+    let created = api_of(client, object)?.create(object, &WriteParams::default()).await;
+    created.map(drop).map_err(BootstrapError::api(format!("creating {kind} {name}")))
+}
+
+fn api_of(client: &Client, object: &Value) -> Result<Dynamic, BootstrapError> {
+    let collection = collection(client, object).ok_or_else(|| {
+        let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+        BootstrapError::Invalid(format!("{kind} {name}: a kind that the API does not have"))
+    })?;
+    Ok(Dynamic::new(client.clone(), collection))
 }
 
 /// The collection that an object belongs to by its `apiVersion`, `kind` and namespace.

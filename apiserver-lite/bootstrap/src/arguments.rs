@@ -8,6 +8,7 @@ use proto_api::names::{Names, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::certificates::node_client_stem;
+use crate::error::BootstrapError;
 
 /// Name under which orchlet imports the sandbox image that it builds, where nobody says another.
 pub const SANDBOX_IMAGE: &str = "orch.local/pause:1";
@@ -22,6 +23,22 @@ pub struct Program {
     pub name: String,
     /// The executable and its arguments.
     pub argv: Vec<String>,
+}
+
+impl Program {
+    /// Checks that every word can stand in a unit and in a log as it is.
+    ///
+    /// # Errors
+    /// One has a control character, as a line break.
+    pub fn check(&self) -> Result<(), BootstrapError> {
+        match self.argv.iter().find(|word| word.chars().any(char::is_control)) {
+            None => Ok(()),
+            Some(word) => Err(BootstrapError::Invalid(format!(
+                "{}: the argument {word:?} has a control character: leave it out",
+                self.name
+            ))),
+        }
+    }
 }
 
 /// The command line of one of our programs.
@@ -265,5 +282,14 @@ mod tests {
         assert!(has("10.244.0.0/16") && !has(""));
         assert_eq!(pki.file("a.crt"), "/p/a.crt");
         assert_eq!(pki.node_client_stem, "apiserver-kubelet-client");
+    }
+
+    #[test]
+    fn a_line_break_starts_no_setting_of_a_unit() {
+        let of = |word: &str| Program { name: "p".into(), argv: vec!["/p".into(), word.into()] };
+        of("--a=b c \"é\"").check().unwrap();
+        for bad in ["a\nExecStartPre=/x", "a\rb", "\0", "\u{1b}[0m", "\u{85}"] {
+            assert!(of(bad).check().is_err(), "{bad:?}");
+        }
     }
 }

@@ -146,8 +146,9 @@ impl Authority {
         check_time(&path, &facts, now)?;
         let issuer = match read(&key)? {
             Some(text) => {
+                private_files::make_private(&key).map_err(BootstrapError::file(&key))?;
                 let pair = key_pair(&key, &text)?;
-                if public_key_of(&path, &certificate)? != pair.subject_public_key_info() {
+                if !is_pair(&path, &certificate, &key, &text)? {
                     return Err(BootstrapError::unusable(
                         &key,
                         format!("is not the key of {}", path.display()),
@@ -247,7 +248,11 @@ fn check_time(
         return Err(BootstrapError::unusable(path, text));
     }
     if now > facts.ends {
-        return Err(BootstrapError::unusable(path, format!("has expired at {}", facts.ends)));
+        let text = format!(
+            "has expired at {}: look at the clock; `orchadm certs renew` renews what this cluster's authority issued, others are put here anew",
+            facts.ends
+        );
+        return Err(BootstrapError::unusable(path, text));
     }
     Ok(())
 }
@@ -305,6 +310,16 @@ fn x509<'a>(path: &Path, der: &'a [u8]) -> Result<X509Certificate<'a>, Bootstrap
 fn public_key_of(path: &Path, pem: &str) -> Result<Vec<u8>, BootstrapError> {
     let der = parse_der(path, pem)?;
     Ok(x509(path, &der)?.public_key().raw.to_vec())
+}
+
+/// Whether a key is that of a certificate.
+pub(crate) fn is_pair(
+    path: &Path,
+    certificate: &str,
+    key: &Path,
+    text: &str,
+) -> Result<bool, BootstrapError> {
+    Ok(public_key_of(path, certificate)? == key_pair(key, text)?.subject_public_key_info())
 }
 
 fn key_pair(path: &Path, text: &str) -> Result<KeyPair, BootstrapError> {

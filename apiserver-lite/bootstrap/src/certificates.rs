@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use proto_api::names::Names;
+use proto_daemon::private_files;
 use time::OffsetDateTime;
 
-use crate::authority::{Authority, Leaf, missing, read, write_key, write_public};
+use crate::authority::{Authority, Leaf, is_pair, missing, read, write_key, write_public};
 use crate::error::BootstrapError;
 
 /// The last part of the user that the API server is towards nodes. What it shows to nodes can reach other servers by mistake: it is no administrator's.
@@ -41,6 +42,16 @@ pub fn node_client_stem(names: &Names) -> String {
     format!("apiserver-{}-client", names.component("let"))
 }
 
+/// All files that are written into a directory of certificates.
+pub fn file_names(names: &Names) -> Vec<String> {
+    let mut stems = vec![AUTHORITY.to_owned(), PROXY_AUTHORITY.to_owned()];
+    stems.extend(of_control_plane(names, &[]).into_iter().map(|file| file.stem));
+    let pair = |stem: &String| [format!("{stem}.crt"), format!("{stem}.key")];
+    let mut all: Vec<String> = stems.iter().flat_map(pair).collect();
+    all.extend(["sa.key", "sa.pub"].map(str::to_owned));
+    all
+}
+
 /// The names under which the API server is reached: its Service's, the machine's and those given.
 pub fn served_names(names: &Names, domain: &str, others: &[String]) -> Vec<String> {
     let service = names.api_service_name();
@@ -67,7 +78,7 @@ pub enum Made {
 }
 
 /// Makes a certificate with its key in a directory unless it is there; one that is there has to be valid. A key alone is one whose certificate was not
-/// written: both are made anew.
+/// written: both are made anew, as are two that do not belong together.
 ///
 /// # Errors
 /// The files cannot be read or written, or what is there is not what it should be.
@@ -84,11 +95,24 @@ pub fn ensure(
         renew(dir, stem, leaf, authority, days, now)?;
         return Ok(Made::New);
     };
-    if read(&key)?.is_none() {
+    let Some(text) = read(&key)? else {
         return Err(BootstrapError::unusable(
             &key,
             format!("is missing, and {} is there: add the key, or remove both", path.display()),
         ));
+    };
+    private_files::make_private(&key).map_err(BootstrapError::file(&key))?;
+    if !is_pair(&path, &certificate, &key, &text)? {
+        // A renewal that was cut off between its two files.
+        if authority.is_external() {
+            let text = format!(
+                "is not the key of {}, and the authority's key is not here to issue another: put the pair here that belongs together",
+                path.display()
+            );
+            return Err(BootstrapError::unusable(&key, text));
+        }
+        renew(dir, stem, leaf, authority, days, now)?;
+        return Ok(Made::New);
     }
     authority.check(&path, &certificate, leaf, now)?;
     Ok(Made::Kept)

@@ -74,6 +74,9 @@ pub fn cluster_of(content: &str) -> Result<FoundCluster, BootstrapError> {
     let config = yaml::parse(content).map_err(|error| invalid(&format!("is no YAML: {error}")))?;
     let text = |pointer: &str| config.pointer(pointer).and_then(Value::as_str);
     let server = text("/clusters/0/cluster/server").ok_or_else(|| invalid("has no server"))?;
+    if !server.starts_with("https://") {
+        return Err(invalid(&format!("has the server {server:?}: must begin with https://")));
+    }
     let data = text("/clusters/0/cluster/certificate-authority-data");
     let data = data.ok_or_else(|| invalid("has no certificate-authority-data"))?;
     let pem = STANDARD.decode(data).ok().and_then(|pem| String::from_utf8(pem).ok());
@@ -164,6 +167,20 @@ mod tests {
         assert!(check_pins(&found, &[wrong]).is_err());
         for bad in ["", "sha256:", "md5:00", "sha256:zz"] {
             assert!(parse_pin(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_without_encryption() {
+        let of = |server: &str| {
+            cluster_of(&format!(
+                "clusters: [{{cluster: {{server: {server:?}, certificate-authority-data: YQ==}}}}]"
+            ))
+        };
+        assert_eq!(of("https://a:1").unwrap().server, "https://a:1");
+        for bad in ["http://a:1", "a:1", ""] {
+            let error = of(bad).unwrap_err().to_string();
+            assert!(error.contains("must begin with https://"), "{error}");
         }
     }
 }

@@ -354,7 +354,9 @@ impl TokenConfiguration {
             "" => TTL,
             text => go_duration::parse(text).map_err(invalid)?,
         };
-        let expires = i64::try_from(ttl.as_secs()).ok().filter(|seconds| *seconds > 0);
+        // Expirations are in whole seconds: a part of one must not become none, which is for ever.
+        let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
+        let expires = i64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
         let or = |given: &[String], usual: Vec<String>| match given {
             [] => usual,
             given => given.to_vec(),

@@ -31,6 +31,18 @@ pub enum BootstrapError {
         /// What is wrong with it and what to do.
         problem: String,
     },
+    /// The system refuses.
+    #[error("{what}")]
+    System {
+        /// What was being done, with the object.
+        what: String,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// Another program failed.
+    #[error("{0}")]
+    Program(String),
     /// Something given by the user is wrong.
     #[error("{0}")]
     Invalid(String),
@@ -49,6 +61,13 @@ impl BootstrapError {
     pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         |cause| Self::File { path, cause }
+    }
+
+    pub(crate) fn system<E: Into<std::io::Error>>(
+        what: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
+        let what = what.into();
+        |cause| Self::System { what, cause: cause.into() }
     }
 
     pub(crate) fn make(name: &str) -> impl FnOnce(rcgen::Error) -> Self {

@@ -1,8 +1,10 @@
 //! Where the files of a cluster lie on a host: kubeadm's paths under Kubernetes' names, and the same with the project's names otherwise.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use proto_api::names::Names;
+
+use crate::error::BootstrapError;
 
 /// The paths of a host, below a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +97,76 @@ impl Layout {
     }
 }
 
+/// Directories of the system, which are nobody's to fill or to empty.
+const SYSTEM_DIRS: [&str; 40] = [
+    "/",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/etc/cni",
+    "/etc/cni/net.d",
+    "/etc/ssl",
+    "/etc/ssl/certs",
+    "/etc/systemd",
+    "/etc/systemd/system",
+    "/home",
+    "/lib",
+    "/lib64",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/opt/cni",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/srv",
+    "/sys",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/local",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/share",
+    "/var",
+    "/var/cache",
+    "/var/lib",
+    "/var/lib/cni",
+    "/var/log",
+    "/var/run",
+    "/var/spool",
+    "/var/tmp",
+];
+/// Directories whose descendants are the system's as well.
+const SYSTEM_TREES: [&str; 4] = ["/boot", "/dev", "/proc", "/sys"];
+
+/// Whether a path without links is a directory of the system itself.
+pub fn is_system_dir(path: &Path) -> bool {
+    SYSTEM_DIRS.iter().any(|dir| path == Path::new(dir))
+        || SYSTEM_TREES.iter().any(|dir| path.starts_with(dir))
+}
+
+/// Checks a directory that somebody names for certificates.
+///
+/// # Errors
+/// It is not absolute, has `..`, or is a directory of the system.
+pub fn check_certificates_dir(dir: &Path) -> Result<(), BootstrapError> {
+    let problem = if !dir.is_absolute() {
+        "must be an absolute path"
+    } else if dir.components().any(|part| part == Component::ParentDir) {
+        "must not have .. in it"
+    } else if is_system_dir(&dir.components().collect::<PathBuf>()) {
+        "is a directory of the system: name one of its own"
+    } else {
+        return Ok(());
+    };
+    let text = format!("the directory of certificates {} {problem}", dir.display());
+    Err(BootstrapError::Invalid(text))
+}
+
 #[cfg(test)]
 mod tests {
     use proto_api::names::Profile;
@@ -118,5 +190,28 @@ mod tests {
         let own = of(Profile::default(), "/mnt");
         assert_eq!(own.node, Path::new("/mnt/etc/orch/orchlet.conf"));
         assert_eq!(own.node_root, Path::new("/mnt/var/lib/orchlet"));
+    }
+
+    #[test]
+    fn certificates_have_a_directory_of_their_own() {
+        for good in ["/etc/kubernetes/pki", "/srv/pki", "/root/pki", "/etc/pki"] {
+            check_certificates_dir(Path::new(good)).unwrap();
+        }
+        for bad in [
+            "",
+            "pki",
+            "/",
+            "//",
+            "/etc",
+            "/etc/",
+            "/etc/.",
+            "/srv/../etc",
+            "/srv/..",
+            "/root",
+            "/home",
+            "/proc/1",
+        ] {
+            assert!(check_certificates_dir(Path::new(bad)).is_err(), "{bad}");
+        }
     }
 }

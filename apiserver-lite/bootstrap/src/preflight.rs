@@ -92,6 +92,8 @@ pub struct Wanted {
     pub empty: Vec<PathBuf>,
     /// Whether orchlet is told to run beside swap.
     pub may_swap: bool,
+    /// Directories with files that programs read under systemd's confinement; none where systemd does not run them.
+    pub seen_by_units: Vec<PathBuf>,
     /// Whether an earlier run is continued: its files and programs are there.
     pub resumes: bool,
 }
@@ -138,6 +140,7 @@ pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     check_machine(facts, wanted, &mut findings);
     check_name(facts, wanted, &mut findings);
     check_places(facts, wanted, &mut findings);
+    check_visible(wanted, &mut findings);
     check_network(facts, &mut findings);
     check_runtime(facts, wanted, &mut findings);
     findings.0
@@ -250,6 +253,21 @@ fn check_places(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
     for path in &facts.not_empty {
         let name = format!("DirAvailable-{}", dashed(path));
         findings.error(name, format!("{} is not empty", path.display()));
+    }
+}
+
+/// Directories that units with ProtectHome or PrivateTmp do not see.
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
+
+fn check_visible(wanted: &Wanted, findings: &mut Findings) {
+    for dir in &wanted.seen_by_units {
+        if let Some(hidden) = HIDDEN.iter().find(|hidden| dir.starts_with(hidden)) {
+            let text = format!(
+                "{} is below {hidden}, which the programs' systemd units do not see (ProtectHome, PrivateTmp): use another directory",
+                dir.display()
+            );
+            findings.error(format!("DirVisible-{}", dashed(dir)), text);
+        }
     }
 }
 

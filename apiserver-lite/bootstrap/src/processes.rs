@@ -2,10 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+
+/// Longest wait for the end of a process that was killed.
+const KILL_GRACE: Duration = Duration::from_secs(30);
 
 /// A process that was once seen running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,15 +84,63 @@ impl Handle {
         crate::sys::readiness(self.fd.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Asks it to end, waits, and kills it when `grace` is over.
+    /// Asks it to end, waits, and kills it when `grace` is over. One that stays all the same is an error.
     pub async fn stop(&self, grace: Duration) -> io::Result<()> {
         self.signal(Signal::SIGTERM)?;
         if tokio::time::timeout(grace, self.ended()).await.is_err() {
             self.signal(Signal::SIGKILL)?;
-            self.ended().await?;
+            // One that hangs in the kernel does not end before its call does.
+            let ended = tokio::time::timeout(KILL_GRACE, self.ended()).await;
+            let pid = self.identity.pid;
+            ended.map_err(|_| {
+                let text =
+                    format!("process {pid} does not end after SIGKILL: see /proc/{pid}/stack");
+                io::Error::new(io::ErrorKind::TimedOut, text)
+            })??;
         }
         Ok(())
     }
+}
+
+/// A file, whatever its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Of a path, whose links are followed.
+    pub fn of(path: &Path) -> io::Result<FileId> {
+        let found = std::fs::metadata(path)?;
+        Ok(FileId { device: found.dev(), inode: found.ino() })
+    }
+
+    /// Of the program that a process executes, also when its file was replaced or removed.
+    pub fn of_process(pid: i32) -> io::Result<FileId> {
+        Self::of(&Path::new("/proc").join(pid.to_string()).join("exe"))
+    }
+}
+
+impl Handle {
+    /// Whether this process executes a file, as the user of this process. A command line proves nothing: every process chooses its own.
+    pub fn executes(&self, file: &Path) -> bool {
+        let pid = self.identity.pid;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let own = nix::unistd::geteuid().as_raw();
+        let (Ok(wanted), Ok(found)) = (FileId::of(file), FileId::of_process(pid)) else {
+            return false;
+        };
+        // Looked at last: until now it was this process that was read, and no other with its pid.
+        wanted == found && users(&status) == Some((own, own)) && self.identity.is_running()
+    }
+}
+
+/// The real and the effective user of proc_pid_status(5).
+fn users(status: &str) -> Option<(u32, u32)> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut users = line.split_whitespace().map(str::parse);
+    Some((users.next()?.ok()?, users.next()?.ok()?))
 }
 
 fn pidfd_open(pid: nix::libc::pid_t) -> io::Result<OwnedFd> {
@@ -113,6 +166,39 @@ fn state(stat: &str) -> Option<char> {
 pub fn all_pids() -> io::Result<Vec<i32>> {
     let entries = std::fs::read_dir("/proc")?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// A process of this program and command line in this mount namespace: a supervisor that was killed between the start of a program and its record has
+/// left it.
+pub fn find_unrecorded(argv: &[String]) -> Option<Handle> {
+    let program = Path::new(argv.first()?);
+    find_processes(program, |line| line == argv).ok()?.into_iter().next()
+}
+
+/// The processes of a program in this mount namespace whose command line is one that is looked for. They are held before they are looked at.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn find_processes(
+    program: &Path,
+    mut is_one: impl FnMut(&[String]) -> bool,
+) -> io::Result<Vec<Handle>> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
+    let own = namespace("self")?;
+    let mut matches = |pid: i32| {
+        let handle = Identity::of(pid).ok()?.open()?;
+        let is_here = namespace(&pid.to_string()).is_ok_and(|found| found == own);
+        (is_here && is_one(&command_line(pid)) && handle.executes(program)).then_some(handle)
+    };
+    Ok(all_pids()?.into_iter().filter_map(&mut matches).collect())
+}
+
+/// The command line of a process; empty if it has ended.
+pub fn command_line(pid: i32) -> Vec<String> {
+    let bytes = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
+    let bytes = bytes.unwrap_or_default();
+    let words = bytes.strip_suffix(&[0]).unwrap_or(&bytes).split(|byte| *byte == 0);
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
 /// Pids of the processes whose cgroup path contains all of `parts`, for example a cluster's cgroup and a pod's UID.
@@ -147,5 +233,44 @@ mod tests {
         child.wait().unwrap();
         assert!(!identity.is_running());
         assert!(identity.open().is_none());
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_file_and_not_by_what_it_says() {
+        assert_eq!(users("Name:\tx\nUid:\t0\t1\t0\t0\n"), Some((0, 1)));
+        assert_eq!(users("Name:\tx\n"), None);
+        let dir = tempfile::tempdir().unwrap();
+        let (program, other) = (dir.path().join("sleep"), std::env::current_exe().unwrap());
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut command = std::process::Command::new(&program);
+        // The command line of the other.
+        std::os::unix::process::CommandExt::arg0(&mut command, &other);
+        let mut child = command.arg("1000").spawn().unwrap();
+        let handle = Identity::of(child.id() as i32).unwrap().open().unwrap();
+        assert!(handle.executes(&program));
+        assert!(!handle.executes(&other) && !handle.executes(Path::new("/missing")));
+        std::fs::remove_file(&program).unwrap();
+        std::os::unix::fs::symlink(&other, &program).unwrap();
+        assert!(!handle.executes(&program), "it was replaced");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!handle.executes(&program));
+    }
+
+    #[test]
+    fn a_process_that_copies_a_command_line_is_not_found() {
+        use std::os::unix::process::CommandExt as _;
+        let mut child = std::process::Command::new("/bin/sleep");
+        let mut child = child.arg0("/bin/cat").args(["1000", "2000"]).spawn().unwrap();
+        let line = command_line(child.id() as i32);
+        let pids = |program: &str| -> Vec<i32> {
+            let found = find_processes(Path::new(program), |found| found == line).unwrap();
+            found.iter().map(|handle| handle.identity.pid).collect()
+        };
+        assert_eq!(pids("/bin/cat"), [] as [i32; 0]);
+        assert!(find_unrecorded(&line).is_none());
+        assert_eq!(pids("/bin/sleep"), [child.id() as i32]);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

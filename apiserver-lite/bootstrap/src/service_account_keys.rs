@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use proto_daemon::private_files;
 use rcgen::KeyPair;
 
 use crate::authority::{missing, read, write_key, write_public};
@@ -32,6 +33,7 @@ pub fn ensure(dir: &Path) -> Result<Made, BootstrapError> {
             Ok(Made::New)
         }
         (Some(text), found) => {
+            private_files::make_private(&private).map_err(BootstrapError::file(&private))?;
             if found.is_some() {
                 return Ok(Made::Kept);
             }

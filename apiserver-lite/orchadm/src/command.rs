@@ -48,9 +48,8 @@ impl Command {
     /// # Errors
     /// It failed; [`crate::failure`] has the exit codes.
     pub async fn run(self) -> Result<()> {
-        // A record that cannot be read must not be in the way of its removal.
         let host = match &self.verb {
-            Verb::Reset(_) => self.host.host().or_else(|_| self.host.without_record())?,
+            Verb::Reset(flags) => self.host.host_for_reset(flags.without_record)?,
             _ => self.host.host()?,
         };
         match self.verb {

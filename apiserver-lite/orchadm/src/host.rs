@@ -1,16 +1,19 @@
 //! The host as a command needs it: names, paths, who runs the programs.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::removal::resolved;
 use clap::Args;
 use proto_api::names::{DEFAULT_ORCH_DOMAIN, Names, Profile};
 use proto_daemon::flags::Naming;
 
+use crate::failure::not_valid;
 use crate::output::{Format, Output};
-use crate::record::Record;
 
 /// Flags of all commands.
 #[derive(Args, Clone, Debug)]
@@ -51,12 +54,28 @@ impl HostFlags {
         self.with(Record::load(&self.rootfs)?)
     }
 
-    /// The host, whatever was done on it before.
+    /// The host for a command that removes what was done on it. Without a record nothing says what that is: it has to be asked for in so many words.
     ///
     /// # Errors
-    /// None.
-    pub fn without_record(&self) -> Result<Host> {
-        self.with(None)
+    /// As [`HostFlags::host`]; there is no record that can be read, and nobody asked to go on without it and said which names the cluster has.
+    pub fn host_for_reset(&self, without_record: bool) -> Result<Host> {
+        let missing = match Record::load(&self.rootfs) {
+            Ok(Some(record)) => return self.with(Some(record)),
+            Ok(None) => anyhow::anyhow!(
+                "nothing was made below {} by `orchadm init` or `join`",
+                self.rootfs.display()
+            ),
+            Err(error) => error.into(),
+        };
+        match (without_record, self.naming) {
+            (true, Some(_)) => self.with(None),
+            (true, None) => {
+                Err(not_valid("--without-record: give --naming too, nothing else says it"))
+            }
+            (false, _) => Err(missing.context(
+                "nothing was removed; `orchadm reset --without-record --naming ...` removes all pods of the runtime and the files of a cluster",
+            )),
+        }
     }
 
     fn with(&self, record: Option<Record>) -> Result<Host> {
@@ -77,16 +96,25 @@ impl HostFlags {
             (chosen, None) => chosen.unwrap_or(Profile::Kubernetes),
         };
         let names = Names::new(profile);
-        let layout = Layout::new(names, &self.rootfs);
+        let layout = Layout::new(names, &resolved(&self.rootfs)?);
         Ok(Host { names, layout, record, output: Output { format: self.output } })
     }
 }
 
 impl Host {
+    /// Whether this is the running host, and not files of one below another root: its programs, pods and cgroups are only then this host's.
+    pub fn is_running(&self) -> bool {
+        self.layout.root == Path::new("/")
+    }
+
     /// The directory of certificates.
     pub fn pki(&self) -> PathBuf {
-        let chosen = self.record.as_ref().and_then(|record| record.certificates_dir.clone());
-        chosen.unwrap_or_else(|| self.layout.pki.clone())
+        self.own_certificates_dir().unwrap_or_else(|| self.layout.pki.clone())
+    }
+
+    /// The directory of certificates that somebody chose.
+    pub fn own_certificates_dir(&self) -> Option<PathBuf> {
+        self.record.as_ref().and_then(|record| record.certificates_dir.clone())
     }
 
     /// The record, which has to exist.
@@ -126,6 +154,19 @@ pub fn has_systemd(layout: &Layout) -> bool {
     layout.root.join("run/systemd/system").is_dir()
 }
 
+/// Those of some directories that units of systemd read, by the paths where they really are; none on a host without systemd.
+pub fn seen_by_units(layout: &Layout, dirs: &[&Path]) -> Vec<PathBuf> {
+    if !has_systemd(layout) {
+        return Vec::new();
+    }
+    let real = |dir: &&Path| resolved(dir).unwrap_or_else(|_| (*dir).to_owned());
+    dirs.iter()
+        .flat_map(|dir| [(*dir).to_owned(), real(dir)])
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
+}
+
 /// The directory of our programs: the one given, else that of this program.
 ///
 /// # Errors
@@ -137,5 +178,34 @@ pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
             let own = std::env::current_exe().context("finding this program")?;
             Ok(own.parent().context("this program has no directory")?.to_owned())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_bootstrap::preflight::Role;
+
+    use super::*;
+
+    fn flags(root: &Path, naming: Option<Naming>) -> HostFlags {
+        HostFlags { naming, api_domain: None, rootfs: root.to_owned(), output: Format::Text }
+    }
+
+    #[test]
+    fn nothing_is_reset_without_a_record_unless_that_is_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let named = flags(root.path(), Some(Naming::Kubernetes));
+        let error = format!("{:#}", named.host_for_reset(false).err().unwrap());
+        assert!(error.contains("nothing was removed") && error.contains("--without-record"));
+        assert!(flags(root.path(), None).host_for_reset(true).is_err());
+        assert!(named.host_for_reset(true).unwrap().record.is_none());
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, root.path());
+        Record::new(names, Role::Node, "n", "").store(&layout).unwrap();
+        let host = flags(root.path(), None).host_for_reset(true).unwrap();
+        assert!(host.record.is_some() && !host.is_running());
+        std::fs::write(layout.programs(), "x").unwrap();
+        assert!(named.host_for_reset(false).is_err(), "it is damaged");
+        assert!(named.host_for_reset(true).is_ok());
     }
 }

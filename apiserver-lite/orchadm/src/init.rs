@@ -15,11 +15,11 @@ use serde_json::json;
 
 use crate::cluster;
 use crate::failure::not_valid;
-use crate::host::Host;
+use crate::host::{Host, seen_by_units};
 use crate::preflight;
-use crate::record::{Progress, Record};
 use crate::services::{Services, stay};
 use crate::supervisor::stop_signal;
+use apiserver_bootstrap::record::{Progress, Record};
 
 pub use settings::{InitFlags, InitSettings};
 
@@ -113,7 +113,8 @@ async fn run_phase(host: Host, only: &PhaseFlags) -> Result<()> {
             format!("phase {phase} {:?}: must be one of all, {}", only.part, parts.join(", "));
         return Err(not_valid(text));
     }
-    let settings = only.flags.settings(&host)?;
+    check_role(&host)?;
+    let settings = only.flags.phase_settings(&host)?;
     let services = Services::for_phase(&host.layout);
     let mut context = InitContext::new(host, settings, services);
     if *phase == "preflight" {
@@ -128,9 +129,7 @@ async fn run_phase(host: Host, only: &PhaseFlags) -> Result<()> {
 async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
     let settings = flags.settings(&host)?;
     check_skipped(&settings.init.skip_phases)?;
-    if host.record.as_ref().is_some_and(|record| record.role == Role::Node) {
-        bail!("this host is a node of a cluster: `orchadm reset` first");
-    }
+    check_role(&host)?;
     let mut stop = std::pin::pin!(stop_signal()?);
     let mut context = InitContext::new(host, settings, Services::Recorded);
     if !context.skips("preflight") {
@@ -143,6 +142,13 @@ async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
         () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm init` again continues")),
     };
     stay(context.services, &context.host, ended, stop).await
+}
+
+fn check_role(host: &Host) -> Result<()> {
+    if host.record.as_ref().is_some_and(|record| record.role == Role::Node) {
+        bail!("this host is a node of a cluster: `orchadm reset` first");
+    }
+    Ok(())
 }
 
 fn check_skipped(skipped: &[String]) -> Result<()> {
@@ -225,6 +231,7 @@ impl InitContext {
             absent: vec![layout.programs(), layout.bootstrap_node.clone()],
             empty: vec![layout.store.clone(), layout.manifests.clone()],
             may_swap: may_swap == Some("false"),
+            seen_by_units: seen_by_units(layout, &[&settings.bin_dir, &settings.pki]),
             resumes,
         };
         self.host.output.say("preflight", "Running pre-flight checks");
@@ -278,5 +285,19 @@ mod tests {
         let check = |name: &str| check_skipped(&[name.to_owned()]).is_ok();
         assert!(check("addon") && check("addon/kube-proxy") && check("certs/sa"));
         assert!(!check("addons") && !check("addon/coredns") && !check("etcd"));
+    }
+
+    #[test]
+    fn a_node_is_no_control_plane() {
+        let root = tempfile::tempdir().unwrap();
+        let names = proto_api::names::Names::new(proto_api::names::Profile::Kubernetes);
+        let layout = apiserver_bootstrap::layout::Layout::new(names, root.path());
+        let output = crate::output::Output { format: crate::output::Format::Text };
+        let mut host = Host { names, layout, record: None, output };
+        check_role(&host).unwrap();
+        host.record = Some(Record::new(names, Role::ControlPlane, "n", ""));
+        check_role(&host).unwrap();
+        host.record = Some(Record::new(names, Role::Node, "n", ""));
+        assert!(check_role(&host).is_err());
     }
 }

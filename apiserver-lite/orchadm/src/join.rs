@@ -10,6 +10,7 @@ use apiserver_bootstrap::access;
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::cluster_info::FoundCluster;
 use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
+use apiserver_bootstrap::layout::Layout;
 use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
 use proto_api::core::v1::{ConfigMap, Node};
 use proto_client::Client;
@@ -18,13 +19,13 @@ use serde_json::json;
 
 use crate::cluster::{self, until};
 use crate::discovery;
-use crate::host::Host;
+use crate::host::{Host, seen_by_units};
 use crate::member::{Member, ProxyOf, agent_program, start_proxy};
 use crate::preflight;
-use crate::record::{Progress, Record};
 use crate::runtime::Runtime;
 use crate::services::{Services, stay};
 use crate::supervisor::stop_signal;
+use apiserver_bootstrap::record::{Progress, Record};
 
 pub use settings::{JoinFlags, JoinSettings};
 
@@ -74,6 +75,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
         ],
         empty: vec![layout.manifests.clone()],
         may_swap: may_swap == Some("false"),
+        seen_by_units: seen_by_units(layout, &[&settings.bin_dir]),
         resumes: host.record.as_ref().is_some_and(|record| record.progress == Progress::Begun),
     };
     host.output.say("preflight", "Running pre-flight checks");
@@ -87,8 +89,12 @@ async fn join(host: &Host, settings: &JoinSettings, services: &mut Services) -> 
     let names = host.names;
     let fresh = || Record::new(names, Role::Node, &settings.node, &settings.runtime);
     let mut record = host.record.clone().unwrap_or_else(fresh);
+    check_same_node(&record, settings)?;
     let found = discovery::find(&settings.source, names, settings.patience).await?;
     host.output.say("discovery", &format!("the cluster is {}", found.server));
+    if host.record.is_some() {
+        check_same_cluster(&host.layout, settings, &found)?;
+    }
     record.store(&host.layout)?;
     write_discovered(host, settings, &found)?;
     let by_token = cluster::client(&host.layout.bootstrap_node, names)?;
@@ -129,6 +135,59 @@ async fn join(host: &Host, settings: &JoinSettings, services: &mut Services) -> 
     );
     host.output.result(&text, &json!({"node": settings.node, "server": found.server}));
     Ok(())
+}
+
+/// A join that is continued is the same join: half a node of one cluster does not become one of another.
+fn check_same_node(record: &Record, settings: &JoinSettings) -> Result<()> {
+    for (what, before, now) in [
+        ("node name", &record.node, &settings.node),
+        ("container runtime", &record.runtime, &settings.runtime),
+    ] {
+        if before != now {
+            bail!(
+                "an earlier join of this host used the {what} {before:?}, and this one {now:?}: give the same, or `orchadm reset` first"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Compares the cluster with the one that an earlier join found, by its server and its authority.
+fn check_same_cluster(
+    layout: &Layout,
+    settings: &JoinSettings,
+    found: &FoundCluster,
+) -> Result<()> {
+    let authority = read_known(&settings.authority)?;
+    if authority.is_some_and(|known| known != found.authority) {
+        bail!(
+            "{} is the authority of another cluster than {}: give the server and the hash of the earlier join, or `orchadm reset` first",
+            settings.authority.display(),
+            found.server
+        );
+    }
+    for path in [&layout.bootstrap_node, &layout.node] {
+        if read_known(path)?.is_none() {
+            continue;
+        }
+        let known = client_config::load(path)?.server.to_string();
+        if known.trim_end_matches('/') != found.server.trim_end_matches('/') {
+            bail!(
+                "{} is for the server {known}, and this join is for {}: give the same, or `orchadm reset` first",
+                path.display(),
+                found.server
+            );
+        }
+    }
+    Ok(())
+}
+
+fn read_known(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
 }
 
 /// Writes the authority and the client configuration with the token.
@@ -190,3 +249,6 @@ async fn wait_for_node(host: &Host, name: &str) -> Result<()> {
     .await
     .with_context(hint)
 }
+
+#[cfg(test)]
+mod tests;

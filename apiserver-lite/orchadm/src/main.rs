@@ -22,12 +22,10 @@ mod links;
 mod member;
 mod output;
 mod preflight;
-mod record;
 mod reset;
 mod runtime;
 mod services;
 mod supervisor;
-mod systemd;
 mod token;
 mod upgrade;
 

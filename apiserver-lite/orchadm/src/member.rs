@@ -13,9 +13,9 @@ use apiserver_bootstrap::configuration::{
 use apiserver_bootstrap::preflight::RuntimeFacts;
 
 use crate::host::{self, Host};
-use crate::record::Record;
 use crate::runtime::{DEFAULT_SOCKET, socket_path};
 use crate::services::Services;
+use apiserver_bootstrap::record::Record;
 
 /// A host as a member, for the arguments of its node agent.
 pub struct Member<'a> {

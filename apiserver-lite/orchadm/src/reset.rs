@@ -1,13 +1,14 @@
 //! `orchadm reset`: nothing of what init or join made stays on this host: programs, pods, mounts, the pods' network, cgroups, files.
 
-use std::fs;
-use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use apiserver_bootstrap::arguments::command_line;
-use apiserver_bootstrap::processes::{Identity, all_pids};
+use apiserver_bootstrap::certificates;
+use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
+use apiserver_bootstrap::removal::resolved;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
 use nix::mount::{MntFlags, umount2};
@@ -16,7 +17,8 @@ use proto_daemon::{mountinfo, private_files};
 
 use crate::host::{self, Host};
 use crate::runtime::{DEFAULT_SOCKET, Runtime};
-use crate::{links, supervisor, systemd};
+use crate::{links, supervisor};
+use apiserver_bootstrap::{external, pod_cgroups, removal, systemd};
 
 /// Flags of `reset`.
 #[derive(Args, Clone, Debug)]
@@ -30,6 +32,9 @@ pub struct ResetFlags {
     /// Directory of the programs [default: that of this program]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
+    /// Go on where no record of init or join can be read; needs --naming.
+    #[arg(long)]
+    pub without_record: bool,
 }
 
 /// All programs that init or join start, in the order of their end.
@@ -39,12 +44,31 @@ const PROGRAMS: [&str; 5] =
 const NETWORK: (&str, &str) = ("10-orch.conflist", "cni0");
 /// The first argument of orchlet's connection keeper.
 const KEEPER: &str = "hold-connection";
-/// How often what is busy for a moment is tried.
-const ROUNDS_MAX: usize = 100;
-/// Between two of them.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Longest wait for the proxy's cleaning.
+const CLEANUP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs `reset`. Everything is tried; what could not be removed is told at the end.
+/// What is still alive of a cluster once its programs were to end; files below it are in use.
+const LIVE: [&str; 3] = ["stop the programs", "remove the pods", "remove the mounts"];
+
+/// What was done, and what could not be.
+struct Steps<'a> {
+    host: &'a Host,
+    left: Vec<String>,
+}
+
+impl Steps<'_> {
+    fn take(&mut self, what: &str, done: Result<()>) {
+        match done {
+            Ok(()) => self.host.output.say("reset", what),
+            Err(error) => {
+                self.host.output.warn("reset", "Reset", &format!("{what}: {error:#}"));
+                self.left.push(what.to_owned());
+            }
+        }
+    }
+}
+
+/// Runs `reset`. Everything is tried; what could not be removed is told at the end, and the record stays until all is gone: the next reset needs it.
 ///
 /// # Errors
 /// It is not confirmed, or something is left.
@@ -55,34 +79,65 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     if !flags.force && !is_confirmed()? {
         bail!("aborted: nothing was removed");
     }
-    let known = host.record.as_ref().map(|record| record.runtime.clone());
-    let runtime = flags.cri_socket.clone().or(known).unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
-    let bin_dir = host::bin_dir(flags.bin_dir.as_deref())?;
-    let mut left = Vec::new();
-    let mut step = |what: &str, done: Result<()>| match done {
-        Ok(()) => host.output.say("reset", what),
-        Err(error) => {
-            host.output.warn("reset", "Reset", &format!("{what}: {error:#}"));
-            left.push(what.to_owned());
-        }
-    };
-    step("stop the programs", stop_programs(host).await);
-    step("remove the pods", remove_pods(&runtime).await);
-    step("end the helpers of orchlet", end_keepers());
-    step("remove the mounts", remove_mounts(&host.layout.node_root));
-    step("remove the tables and routes of the proxy", clean_proxy(host, &bin_dir).await);
-    step("remove the pods' network", remove_network(host).await);
-    step("remove the cgroups", remove_cgroups(host).await);
-    step("remove the files", remove_files(host));
-    if !left.is_empty() {
+    let mut steps = Steps { host, left: Vec::new() };
+    match host.is_running() {
+        true => end_all(&mut steps, flags).await?,
+        false => steps.take(LIVE[0], nothing_runs(host)),
+    }
+    if may_remove_files(&steps.left) {
+        remove_files(&mut steps);
+    } else {
+        steps.take("remove the files", Err(anyhow!("they stay until the rest is gone")));
+    }
+    if !steps.left.is_empty() {
         bail!(
             "something is left: {}; `orchadm reset` again once the reason is gone",
-            left.join(", ")
+            steps.left.join(", ")
         );
     }
+    removal::remove_dir(&host.layout.state)?;
     host.output
         .say("reset", "images stay in the runtime, and settings of the kernel stay as they are");
     Ok(())
+}
+
+fn may_remove_files(left: &[String]) -> bool {
+    !left.iter().any(|what| LIVE.contains(&what.as_str()))
+}
+
+/// Ends what runs on this host.
+async fn end_all(steps: &mut Steps<'_>, flags: &ResetFlags) -> Result<()> {
+    let host = steps.host;
+    let known = host.record.as_ref().map(|record| record.runtime.clone());
+    let runtime = flags.cri_socket.clone().or(known).unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
+    let bin_dir = host::bin_dir(flags.bin_dir.as_deref())?;
+    steps.take(LIVE[0], stop_programs(host).await);
+    steps.take(LIVE[1], remove_pods(&runtime).await);
+    steps.take("end the helpers of orchlet", end_keepers(&program(host, &bin_dir, "orchlet")));
+    steps.take(LIVE[2], remove_mounts(&host.layout.node_root));
+    let proxy = clean_proxy(host, &program(host, &bin_dir, "orch-proxy")).await;
+    steps.take("remove the tables and routes of the proxy", proxy);
+    steps.take("remove the pods' network", remove_network(host).await);
+    steps.take("remove the cgroups", remove_cgroups(host).await);
+    Ok(())
+}
+
+/// The file of a program: the recorded one, else that of a directory.
+fn program(host: &Host, bin_dir: &Path, name: &str) -> PathBuf {
+    let known = host.record.as_ref().and_then(|record| record.program(name));
+    let recorded = known.and_then(|program| program.argv.first()).map(PathBuf::from);
+    recorded.unwrap_or_else(|| bin_dir.join(name))
+}
+
+/// Files below another root may be of programs that run all the same.
+fn nothing_runs(host: &Host) -> Result<()> {
+    if supervisor::find_supervisor(&host.layout).is_some() {
+        bail!("`orchadm run` keeps its programs running: end it first, with SIGTERM");
+    }
+    match PROGRAMS.iter().find(|program| supervisor::find(&host.layout, program).is_some()) {
+        Some(program) => bail!("{program} runs: end it first"),
+        None => Ok(()),
+    }
 }
 
 fn is_confirmed() -> Result<bool> {
@@ -103,6 +158,8 @@ async fn stop_programs(host: &Host) -> Result<()> {
         let patience = STOP_GRACE * PROGRAMS.len() as u32;
         if tokio::time::timeout(patience, supervisor.ended()).await.is_err() {
             supervisor.signal(Signal::SIGKILL)?;
+            let ended = tokio::time::timeout(STOP_GRACE, supervisor.ended()).await;
+            ended.context("the supervisor does not end after SIGKILL")??;
         }
     }
     for program in PROGRAMS {
@@ -112,7 +169,7 @@ async fn stop_programs(host: &Host) -> Result<()> {
             running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
         }
         let known = host.record.as_ref().and_then(|record| record.program(program));
-        if let Some(running) = known.and_then(|known| supervisor::find_unrecorded(&known.argv)) {
+        if let Some(running) = known.and_then(|known| find_unrecorded(&known.argv)) {
             running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
         }
     }
@@ -121,7 +178,7 @@ async fn stop_programs(host: &Host) -> Result<()> {
 
 async fn systemd_remove(host: &Host, program: &str) -> Result<()> {
     match host::has_systemd(&host.layout) {
-        true => systemd::remove(&host.layout, program).await,
+        true => Ok(systemd::remove(&host.layout, program).await?),
         false => Ok(()),
     }
 }
@@ -131,44 +188,38 @@ async fn remove_pods(runtime: &str) -> Result<()> {
     runtime.remove_pods().await.map(drop)
 }
 
-/// Ends the processes that keep orchlet's calls of the runtime open. Those of another mount namespace are another host's.
-fn end_keepers() -> Result<()> {
-    let namespace = fs::read_link("/proc/self/ns/mnt")?;
-    for pid in all_pids()? {
-        let process = Path::new("/proc").join(pid.to_string());
-        let line = fs::read(process.join("cmdline")).unwrap_or_default();
-        let is_keeper = line.split(|byte| *byte == 0).nth(1) == Some(KEEPER.as_bytes());
-        if is_keeper
-            && fs::read_link(process.join("ns/mnt")).is_ok_and(|found| found == namespace)
-            && let Some(handle) = Identity::of(pid).ok().and_then(|identity| identity.open())
-        {
-            handle.signal(Signal::SIGKILL)?;
-        }
+/// Ends the processes that keep orchlet's calls of the runtime open. Those of another mount namespace or program are another host's.
+fn end_keepers(agent: &Path) -> Result<()> {
+    let is_keeper = |line: &[String]| line.get(1).is_some_and(|word| word == KEEPER);
+    for keeper in find_processes(agent, is_keeper)? {
+        keeper.signal(Signal::SIGKILL)?;
     }
     Ok(())
 }
 
-/// Unmounts everything below a directory, last mounted first.
+/// Unmounts what was mounted for pods and by orchlet below a directory, last mounted first.
 fn remove_mounts(dir: &Path) -> Result<()> {
-    for mount in mountinfo::read()?.iter().rev().filter(|mount| mount.point.starts_with(dir)) {
-        umount2(&mount.point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
-            .with_context(|| format!("unmounting {}", mount.point.display()))?;
+    let dir = resolved(dir)?;
+    let mounts = mountinfo::read()?;
+    let mut outcome = Ok(());
+    for point in removal::mounts_to_undo(&mounts, &dir) {
+        let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
+        let unmounted = umount2(point, flags);
+        let unmounted = unmounted.with_context(|| format!("unmounting {}", point.display()));
+        outcome = outcome.and(unmounted);
     }
-    Ok(())
+    outcome
 }
 
-async fn clean_proxy(host: &Host, bin_dir: &Path) -> Result<()> {
-    let known = host.record.as_ref().and_then(|record| record.program("orch-proxy"));
-    let recorded = known.and_then(|program| program.argv.first()).map(PathBuf::from);
-    let program = recorded.unwrap_or_else(|| bin_dir.join("orch-proxy"));
+async fn clean_proxy(host: &Host, program: &Path) -> Result<()> {
     if !program.exists() {
         bail!("{} is missing: give --bin-dir", program.display());
     }
     // The tables have the profile's name.
-    let line = command_line(bin_dir, "orch-proxy", host.names, &Vec::new());
-    let mut command = tokio::process::Command::new(&program);
-    let output = command.args(line.iter().skip(1)).args(["cleanup", "--routes"]).output().await;
-    let output = output.with_context(|| program.display().to_string())?;
+    let line = command_line(Path::new(""), "orch-proxy", host.names, &Vec::new());
+    let mut command = tokio::process::Command::new(program);
+    command.args(line.iter().skip(1)).args(["cleanup", "--routes"]);
+    let output = external::output(&mut command, CLEANUP_PATIENCE).await?;
     if !output.status.success() {
         bail!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -184,7 +235,7 @@ async fn remove_network(host: &Host) -> Result<()> {
     }
     links::remove(bridge).await?;
     let addresses = host.layout.root.join("var/lib/cni/networks/orch");
-    remove_dir(&addresses)?;
+    removal::remove_dir(&addresses)?;
     Ok(private_files::remove_private(&path)?)
 }
 
@@ -193,23 +244,7 @@ async fn remove_cgroups(host: &Host) -> Result<()> {
     if host::has_systemd(&host.layout) {
         systemd::end_slice("kubepods.slice").await?;
     }
-    let root = cgroup_root(host);
-    for hierarchy in hierarchies() {
-        for name in ["kubepods", "kubepods.slice"] {
-            let group = hierarchy.join(&root).join(name);
-            let mut removed = remove_group(&group);
-            for _ in 0..ROUNDS_MAX {
-                if removed.is_ok() {
-                    break;
-                }
-                // A group stays busy for a moment after its last process was reaped.
-                tokio::time::sleep(PAUSE).await;
-                removed = remove_group(&group);
-            }
-            removed.with_context(|| format!("removing {}", group.display()))?;
-        }
-    }
-    Ok(())
+    Ok(pod_cgroups::remove(&cgroup_root(host)).await?)
 }
 
 /// orchlet's `--cgroup-root`, without the leading slash.
@@ -220,62 +255,36 @@ fn cgroup_root(host: &Host) -> PathBuf {
     PathBuf::from(root.unwrap_or_default().trim_start_matches('/'))
 }
 
-/// The cgroup hierarchies: one of version 2, or several of version 1.
-fn hierarchies() -> Vec<PathBuf> {
-    let root = PathBuf::from("/sys/fs/cgroup");
-    let mut all: Vec<PathBuf> = match fs::read_dir(&root) {
-        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-        Err(_) => Vec::new(),
-    };
-    all.retain(|path| path.join("cgroup.procs").exists() && !path.is_symlink());
-    all.push(root);
-    all
-}
-
-fn remove_group(group: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_group(&entry.path())?;
-        }
+/// Removes all files but the record. One directory that stays does not keep the others.
+fn remove_files(steps: &mut Steps<'_>) {
+    let layout = &steps.host.layout;
+    if let Some(dir) = steps.host.own_certificates_dir() {
+        let what = format!("remove the certificates in {}", dir.display());
+        steps.take(&what, remove_certificates(steps.host, &dir));
     }
-    match fs::remove_dir(group) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn remove_files(host: &Host) -> Result<()> {
-    let layout = &host.layout;
-    let below =
-        |dir: &Path| mountinfo::read().map(|all| all.iter().any(|m| m.point.starts_with(dir)));
-    if below(&layout.node_root)? {
-        bail!(
-            "something is mounted below {}: nothing was removed there",
-            layout.node_root.display()
-        );
-    }
-    let pki = host.pki();
-    let dirs = [
+    for dir in [
         &layout.config,
-        &pki,
         &layout.node_root,
         &layout.store,
         &layout.logs,
         &layout.run,
         &layout.root.join("var/log/pods"),
         &layout.root.join("var/log/containers"),
-        // Last: a reset that is cut off is repeated by it.
-        &layout.state,
-    ];
-    dirs.iter().try_for_each(|dir| remove_dir(dir))
+    ] {
+        steps.take(
+            &format!("remove {}", dir.display()),
+            removal::remove_dir(dir).map_err(Into::into),
+        );
+    }
 }
 
-fn remove_dir(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("removing {}", dir.display())),
+/// Removes what orchadm writes into a directory that somebody chose; the rest there is theirs, and the directory as well.
+fn remove_certificates(host: &Host, dir: &Path) -> Result<()> {
+    for name in certificates::file_names(host.names) {
+        let path = dir.join(name);
+        private_files::remove_private(&path).with_context(|| path.display().to_string())?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -287,7 +296,7 @@ mod tests {
 
     use super::*;
     use crate::output::{Format, Output};
-    use crate::record::Record;
+    use apiserver_bootstrap::record::Record;
 
     fn host(root: &Path) -> Host {
         let names = Names::new(Profile::Kubernetes);
@@ -302,8 +311,14 @@ mod tests {
         }
     }
 
+    fn remove(host: &Host) -> Vec<String> {
+        let mut steps = Steps { host, left: Vec::new() };
+        remove_files(&mut steps);
+        steps.left
+    }
+
     #[test]
-    fn every_file_below_the_root_goes_and_can_be_gone_already() {
+    fn every_file_below_the_root_goes_but_the_record_and_can_be_gone_already() {
         let root = tempfile::tempdir().unwrap();
         let host = host(root.path());
         let layout = &host.layout;
@@ -311,11 +326,66 @@ mod tests {
             fs::create_dir_all(dir).unwrap();
             fs::write(dir.join("f"), "x").unwrap();
         }
-        remove_files(&host).unwrap();
-        for dir in [&layout.config, &layout.node_root, &layout.store, &layout.state, &layout.logs] {
+        assert_eq!(remove(&host), [] as [String; 0]);
+        for dir in [&layout.config, &layout.node_root, &layout.store, &layout.logs] {
             assert!(!dir.exists(), "{}", dir.display());
         }
-        remove_files(&host).unwrap();
+        assert!(layout.state.exists());
+        assert_eq!(remove(&host), [] as [String; 0]);
+    }
+
+    #[test]
+    fn a_directory_that_stays_does_not_keep_the_others() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let layout = &host.layout;
+        fs::create_dir_all(layout.config.parent().unwrap()).unwrap();
+        fs::write(&layout.config, "no directory").unwrap();
+        fs::create_dir_all(&layout.logs).unwrap();
+        assert_eq!(remove(&host), [format!("remove {}", layout.config.display())]);
+        assert!(!layout.logs.exists());
+    }
+
+    #[test]
+    fn a_chosen_directory_of_certificates_keeps_what_is_not_ours() {
+        let root = tempfile::tempdir().unwrap();
+        let mut host = host(root.path());
+        let dir = root.path().join("srv/pki");
+        fs::create_dir_all(&dir).unwrap();
+        for name in [
+            "ca.crt",
+            "ca.key",
+            "apiserver.crt",
+            "apiserver-kubelet-client.key",
+            "sa.pub",
+            "theirs",
+        ] {
+            fs::write(dir.join(name), "x").unwrap();
+        }
+        host.record.as_mut().unwrap().certificates_dir = Some(dir.clone());
+        assert_eq!(remove(&host), [] as [String; 0]);
+        let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["theirs"]);
+    }
+
+    #[test]
+    fn files_stay_while_programs_pods_or_mounts_do() {
+        let left = |what: &str| [what.to_owned()];
+        assert!(may_remove_files(&[]) && may_remove_files(&left("remove the cgroups")));
+        for what in LIVE {
+            assert!(!may_remove_files(&left(what)), "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn programs_of_other_roots_are_not_pulled_from_under_their_files() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        nothing_runs(&host).unwrap();
+        let supervisor = supervisor::Supervisor::begin(&host.layout).unwrap();
+        assert!(nothing_runs(&host).is_err());
+        supervisor.stop().await.unwrap();
+        nothing_runs(&host).unwrap();
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::processes::FileId;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 
 use crate::host::{self, Host};
-use crate::record::Record;
 use crate::supervisor::{self, Supervisor};
-use crate::systemd;
+use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::systemd;
 
 /// Who runs the programs.
 pub enum Services {
@@ -49,10 +50,11 @@ impl Services {
         record: &mut Record,
         program: &Program,
     ) -> Result<()> {
+        program.check()?;
         let changed = record.put(program);
         record.store(layout)?;
         match self {
-            Self::Systemd => systemd::ensure(layout, program).await.map(drop),
+            Self::Systemd => Ok(systemd::ensure(layout, program).await.map(drop)?),
             Self::Recorded => Ok(()),
             Self::Supervised(supervisor) => {
                 if changed && let Some(running) = supervisor::find(layout, &program.name) {
@@ -142,4 +144,13 @@ pub async fn process_of(layout: &Layout, program: &str) -> Option<String> {
         true => systemd::main_process(program).await,
         false => supervisor::find(layout, program).map(|found| format!("{:?}", found.identity)),
     }
+}
+
+/// The file that a program executes, if it runs.
+pub async fn running_file(layout: &Layout, program: &str) -> Option<FileId> {
+    let pid = match host::has_systemd(layout) {
+        true => systemd::pid_of(&systemd::main_process(program).await?)?,
+        false => supervisor::find(layout, program)?.identity.pid,
+    };
+    FileId::of_process(pid).ok()
 }

@@ -2,13 +2,12 @@
 //! another orchadm finds it, and a new supervisor adopts what one that was killed has left.
 
 use std::fs::{File, OpenOptions};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::layout::Layout;
-use apiserver_bootstrap::processes::{Handle, Identity, all_pids};
+use apiserver_bootstrap::processes::{Handle, Identity, command_line, find_unrecorded};
 use apiserver_bootstrap::supervise::{
     DesiredState, RunningProgram, STOP_GRACE, StartError, StartProgram, detach, ended_at_once, keep,
 };
@@ -17,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::record::Record;
+use apiserver_bootstrap::record::Record;
 
 /// The record of the supervisor among those of programs.
 const SUPERVISOR: &str = "supervisor";
@@ -140,27 +139,9 @@ pub fn find(layout: &Layout, name: &str) -> Option<Handle> {
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
 }
 
-/// A process of this command line in this mount namespace: a supervisor that was killed between the start of a program and its record has left it.
-pub fn find_unrecorded(argv: &[String]) -> Option<Handle> {
-    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    let own = namespace("self")?;
-    let is_one = |pid: &i32| {
-        command_line(*pid) == argv && namespace(&pid.to_string()).as_ref() == Some(&own)
-    };
-    let pid = all_pids().ok()?.into_iter().find(is_one)?;
-    Identity::of(pid).ok()?.open()
-}
-
 /// The supervisor of this host, if it runs.
 pub fn find_supervisor(layout: &Layout) -> Option<Handle> {
     find(layout, SUPERVISOR)
-}
-
-fn command_line(pid: i32) -> Vec<String> {
-    let bytes = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
-    let bytes = bytes.unwrap_or_default();
-    let words = bytes.strip_suffix(&[0]).unwrap_or(&bytes).split(|byte| *byte == 0);
-    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
 /// Resolves when this process is to end.

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::apply::apply_one;
+use apiserver_bootstrap::apply::create_one;
 use apiserver_bootstrap::bootstrap_token::{
     BootstrapToken, ListedToken, is_id, join_command, secret_name, secret_type,
 };
 use apiserver_bootstrap::client_config;
 use apiserver_bootstrap::cluster_info;
 use apiserver_bootstrap::configuration::TokenConfiguration;
+use apiserver_bootstrap::error::BootstrapError;
 use clap::{Args, Subcommand};
 use proto_api::core::v1::Secret;
 use proto_client::{DeleteParams, ListParams};
@@ -101,7 +102,8 @@ async fn create(host: &Host, flags: &CreateFlags) -> Result<()> {
     let spec = given.spec(host.names, now).map_err(not_valid)?;
     let path = flags.config.path(host);
     let client = cluster::client(&path, host.names)?;
-    apply_one(&client, &spec.secret(host.names)).await?;
+    let created = create_one(&client, &spec.secret(host.names)).await;
+    created.map_err(|error| not_created(error, &spec.token.id))?;
     let token = spec.token.text();
     let config = client_config::load(&path)?;
     let authority = config.tls.authority.as_ref().and_then(client_config::pem_text);
@@ -120,6 +122,19 @@ async fn create(host: &Host, flags: &CreateFlags) -> Result<()> {
     });
     host.output.result(&text, &value);
     Ok(())
+}
+
+/// What to do about a token that was not created. One of its id stays as it is: merged with another it would have its secret, and the rights of both.
+fn not_created(error: BootstrapError, id: &str) -> anyhow::Error {
+    match &error {
+        BootstrapError::Api { cause, .. } if cause.is_already_exists() => {
+            let text = format!(
+                "the token {id} exists: `orchadm token delete {id}` first, or give another"
+            );
+            anyhow::Error::from(error).context(text)
+        }
+        _ => error.into(),
+    }
 }
 
 async fn list(host: &Host, config: &ConfigFlag) -> Result<()> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::preflight::Role;
+use apiserver_bootstrap::processes::FileId;
 use clap::{ArgAction, Args, Subcommand};
 use proto_api::core::v1::Node;
 use serde_json::json;
@@ -14,8 +15,9 @@ use tokio::process::Command;
 use crate::cluster::{self, until};
 use crate::host::{self, Host};
 use crate::output::table;
-use crate::record::Record;
 use crate::services;
+use apiserver_bootstrap::external;
+use apiserver_bootstrap::record::Record;
 
 /// `upgrade ...`
 #[derive(Debug, Subcommand)]
@@ -52,6 +54,9 @@ pub struct ApplyFlags {
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a program has to run to be well, where nothing else says so.
 const SETTLED: Duration = Duration::from_secs(3);
+
+/// Longest wait for what a program says of its version.
+const VERSION_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A program with its version now and then.
 struct Change {
@@ -91,7 +96,7 @@ async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<Change>> {
 
 /// The last word of what `--version` says.
 async fn version(program: &Path) -> Result<String> {
-    let output = Command::new(program).arg("--version").output().await;
+    let output = external::output(Command::new(program).arg("--version"), VERSION_PATIENCE).await;
     let output = output.with_context(|| format!("asking {} for its version", program.display()))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let last = text.split_whitespace().last().map(str::to_owned);
@@ -124,6 +129,10 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
     {
         bail!("{}: {} is older than {}: give --force", older.old.name, older.to, older.from);
     }
+    for change in &changes {
+        change.new.check()?;
+        check_way_back(host, change).await?;
+    }
     let mut record = host.known()?.clone();
     if flags.certificate_renewal && record.role == Role::ControlPlane {
         crate::certs::renew(host, "all")?;
@@ -134,16 +143,64 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
         host.output.say("upgrade", &format!("{} to {}", change.new.name, change.to));
         if let Err(error) = put(host, &mut record, &change.new).await {
             host.output.warn("upgrade", "Upgrade", &format!("{error:#}; going back"));
-            for change in done {
-                put(host, &mut record, &change.old)
-                    .await
-                    .with_context(|| format!("going back to the old {}", change.old.name))?;
-            }
-            return Err(error).context("nothing is upgraded: the old programs run again");
+            let failed = go_back(host, &mut record, &done).await;
+            return Err(error).context(outcome_of_return(&failed));
         }
     }
     host.output.result("\nThis host runs the new programs.", &json!({"upgraded": true}));
     Ok(())
+}
+
+/// A file that was replaced where it lies is not there to go back to, while the old program still runs.
+async fn check_way_back(host: &Host, change: &Change) -> Result<()> {
+    let path = change.new.argv.first().map(PathBuf::from).unwrap_or_default();
+    let is_same_path = change.old.argv == change.new.argv;
+    if !is_same_path {
+        return Ok(());
+    }
+    let file = FileId::of(&path).with_context(|| path.display().to_string())?;
+    let running = services::running_file(&host.layout, &change.old.name).await;
+    if is_replaced(running, file) {
+        bail!(
+            "{} was replaced where it lies, so that there is no way back to the {} that runs: put the old file there again, install the new programs into another directory, and name it with --bin-dir",
+            path.display(),
+            change.old.name
+        );
+    }
+    Ok(())
+}
+
+/// Whether a file is another than the one that runs.
+fn is_replaced(running: Option<FileId>, file: FileId) -> bool {
+    running.is_some_and(|running| running != file)
+}
+
+/// Puts the old programs back, all of them whatever fails; what failed.
+async fn go_back(host: &Host, record: &mut Record, done: &[&Change]) -> Vec<String> {
+    let mut failed = Vec::new();
+    for change in done {
+        let name = &change.old.name;
+        match put(host, record, &change.old).await {
+            Ok(()) => host.output.say("upgrade", &format!("{name} is back at {}", change.from)),
+            Err(error) => {
+                host.output.warn("upgrade", "Upgrade", &format!("{name}: {error:#}"));
+                failed.push(name.clone());
+            }
+        }
+    }
+    failed
+}
+
+fn outcome_of_return(failed: &[String]) -> String {
+    match failed {
+        [] => {
+            "nothing is upgraded: the old programs run again; renewed certificates stay".to_owned()
+        }
+        failed => format!(
+            "the upgrade failed, and so did the way back of {}: see above and their logs, then `orchadm upgrade apply` with the --bin-dir of programs that work",
+            failed.join(", ")
+        ),
+    }
 }
 
 /// Records a program, restarts it and waits until it is well.
@@ -215,5 +272,24 @@ mod tests {
         assert!(is_older("0.9.0", "0.10.0") && is_older("v1.2.3", "1.2.4-rc.1"));
         assert!(!is_older("0.1.0", "0.1.0") && !is_older("unknown", "0.1.0"));
         assert!(!is_older("2.0.0", "1.9.9"));
+    }
+
+    #[test]
+    fn a_program_that_was_replaced_where_it_lies_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p");
+        std::fs::write(&path, "old").unwrap();
+        let running = FileId::of(&path).unwrap();
+        assert!(!is_replaced(Some(running), running) && !is_replaced(None, running));
+        std::fs::write(dir.path().join("new"), "new").unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        assert!(is_replaced(Some(running), FileId::of(&path).unwrap()));
+    }
+
+    #[test]
+    fn a_way_back_that_failed_is_not_called_one() {
+        assert!(outcome_of_return(&[]).contains("the old programs run again"));
+        let told = outcome_of_return(&["orchlet".to_owned()]);
+        assert!(told.contains("way back of orchlet") && !told.contains("run again"), "{told}");
     }
 }

@@ -2,8 +2,8 @@
 //! mounted file system is accessed, since that may hang.
 //!
 //! ```text
-//! 36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue
-//!                  point                 optional fields      kind  source    options of the file system
+//! 36 35     98:0   /mnt1 /mnt\0402 rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue
+//! id parent device root  point                optional fields     kind source    options of the file system
 //! ```
 
 use std::ffi::OsString;
@@ -14,6 +14,14 @@ use std::path::{Path, PathBuf};
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// Its number.
+    pub id: u32,
+    /// The number of the mount that it is on.
+    pub parent: u32,
+    /// Numbers of its device, as text.
+    pub device: Vec<u8>,
+    /// What of its file system is mounted.
+    pub root: PathBuf,
     /// Its mount point, as this process sees it.
     pub point: PathBuf,
     /// Whether mounts on it propagate.
@@ -60,7 +68,11 @@ pub fn parse(table: &[u8]) -> Vec<Mount> {
 
 fn line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let point = fields.nth(4).filter(|point| point.starts_with(b"/"))?;
+    let id = number(fields.next()?)?;
+    let parent = number(fields.next()?)?;
+    let device = fields.next()?.to_vec();
+    let root = OsString::from_vec(unescaped(fields.next()?)).into();
+    let point = fields.next().filter(|point| point.starts_with(b"/"))?;
     // The mount's own options come before the optional fields, which a lone hyphen ends.
     fields.next()?;
     let mut is_shared = false;
@@ -72,11 +84,19 @@ fn line(line: &[u8]) -> Option<Mount> {
     }
     let kind = fields.next()?;
     Some(Mount {
+        id,
+        parent,
+        device,
+        root,
         point: OsString::from_vec(unescaped(point)).into(),
         is_shared,
         kind: unescaped(kind),
         options: fields.nth(1).unwrap_or_default().to_vec(),
     })
+}
+
+fn number(text: &[u8]) -> Option<u32> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// A field with its `\ooo` escapes decoded.
@@ -130,6 +150,8 @@ mod tests {
         );
         assert!(all[3].has_option("size") && all[3].has_option("rw") && !all[3].has_option("siz"));
         assert_eq!(all[0].kind, b"ext4");
+        assert_eq!((all[1].id, all[1].parent, all[1].device.as_slice()), (30, 22, &b"0:5"[..]));
+        assert_eq!(all[1].root, Path::new("/a"));
     }
 
     #[test]

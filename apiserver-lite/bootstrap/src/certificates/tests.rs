@@ -1,3 +1,5 @@
+use std::os::unix::fs::PermissionsExt as _;
+
 use proto_api::names::Profile;
 use time::Duration;
 
@@ -78,4 +80,33 @@ fn a_crash_between_key_and_certificate_is_made_good() {
     ensure();
     std::fs::remove_file(dir.path().join("u.crt")).unwrap();
     assert_eq!((ensure(), ensure()), (Made::New, Made::Kept));
+}
+
+#[test]
+fn a_renewal_that_was_cut_off_is_made_again_and_keys_become_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
+    let (one, other) = (Leaf::client("one", &[]), Leaf::client("other", &[]));
+    for (stem, leaf) in [("one", &one), ("other", &other)] {
+        ensure(dir.path(), stem, leaf, &authority, LEAF_DAYS, now()).unwrap();
+    }
+    let at = |name: &str| dir.path().join(name);
+    let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+    for key in ["one.key", "ca.key"] {
+        std::fs::set_permissions(at(key), std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
+    let again = |authority: &Authority| {
+        ensure(dir.path(), "one", &one, authority, LEAF_DAYS, now()).map_err(|e| e.to_string())
+    };
+    assert_eq!(again(&authority), Ok(Made::Kept));
+    assert_eq!((mode("one.key"), mode("ca.key")), (0o600, 0o600));
+    std::fs::copy(at("other.key"), at("one.key")).unwrap();
+    assert_eq!(again(&authority), Ok(Made::New));
+    assert_eq!(again(&authority), Ok(Made::Kept));
+    std::fs::copy(at("other.key"), at("one.key")).unwrap();
+    std::fs::remove_file(at("ca.key")).unwrap();
+    let external = Authority::load(dir.path(), "ca", now()).unwrap();
+    let error = again(&external).unwrap_err();
+    assert!(error.contains("is not the key of") && error.contains("one.crt"), "{error}");
 }

@@ -115,3 +115,16 @@ fn a_token_has_kubeadm_s_defaults() {
     assert!(of("soon").is_err());
     assert_ne!(usual.token, of("").unwrap().token);
 }
+
+#[test]
+fn a_token_lasts_for_ever_only_when_that_is_said() {
+    let names = Names::new(Profile::Kubernetes);
+    let expires = |ttl: &str| {
+        let token = TokenConfiguration { ttl: ttl.into(), ..TokenConfiguration::default() };
+        token.spec(names, 1000).unwrap().expires
+    };
+    assert_eq!(expires("0"), None);
+    for (ttl, end) in [("1ms", 1001), ("999ms", 1001), ("1s", 1001), ("1.5s", 1002), ("1m", 1060)] {
+        assert_eq!(expires(ttl), Some(Time::from_unix(end)), "{ttl}");
+    }
+}

@@ -31,6 +31,7 @@ fn wanted() -> Wanted {
         absent: Vec::new(),
         empty: Vec::new(),
         may_swap: false,
+        seen_by_units: Vec::new(),
         resumes: false,
     }
 }
@@ -112,4 +113,18 @@ fn names_of_nodes_are_dns_names() {
     assert!(!is_node_name(&"a".repeat(64)));
     let unresolved = check(&Facts { resolves: false, ..good() }, &wanted());
     assert_eq!(names(&unresolved), [("Hostname", Level::Warning)]);
+}
+
+#[test]
+fn what_units_do_not_see_is_refused() {
+    let of = |dir: &str| check(&good(), &Wanted { seen_by_units: vec![dir.into()], ..wanted() });
+    for good in ["/usr/bin", "/opt/orch", "/rooted", "/var/tmpfiles"] {
+        assert_eq!(of(good), [], "{good}");
+    }
+    for bad in ["/root/bin", "/home/a/b", "/tmp/x", "/var/tmp/x", "/run/user/0"] {
+        let found = of(bad);
+        assert_eq!(found.len(), 1, "{bad}");
+        assert_eq!(found[0].level, Level::Error);
+        assert!(found[0].name.starts_with("DirVisible-"));
+    }
 }

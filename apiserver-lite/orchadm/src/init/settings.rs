@@ -1,7 +1,7 @@
 //! What `init` is asked for: flags, or a configuration file, with defaults for the rest.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -10,6 +10,8 @@ use apiserver_bootstrap::cluster_info;
 use apiserver_bootstrap::configuration::{
     ClusterConfiguration, InitConfiguration, TokenConfiguration, parse,
 };
+use apiserver_bootstrap::layout::check_certificates_dir;
+use apiserver_bootstrap::removal::resolved;
 use clap::Args;
 use proto_api::names::Names;
 use proto_daemon::go_duration;
@@ -126,8 +128,9 @@ impl InitFlags {
         })?;
         let runtime = runtime_socket(&init.node_registration.cri_socket).map_err(not_valid)?;
         let pki = match cluster.certificates_dir.as_str() {
-            "" => host.layout.pki.clone(),
-            dir => host.layout.root.join(dir.trim_start_matches('/')),
+            // What an earlier run was told stays so.
+            "" => host.pki(),
+            dir => certificates_dir(host, dir)?,
         };
         let patience = match cluster.api_server.timeout_for_control_plane.as_str() {
             "" => CONTROL_PLANE_PATIENCE,
@@ -145,6 +148,40 @@ impl InitFlags {
             init,
             cluster,
         })
+    }
+
+    /// What is asked for of one phase: what an earlier run was told stays so where nothing else is said.
+    ///
+    /// # Errors
+    /// As [`InitFlags::settings`].
+    pub fn phase_settings(&self, host: &Host) -> Result<InitSettings> {
+        let Some(record) = &host.record else { return self.settings(host) };
+        let mut flags = self.clone();
+        if flags.config.is_none() {
+            let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+            flags.node_name = flags.node_name.or_else(|| known(&record.node));
+            flags.cri_socket = flags.cri_socket.or_else(|| known(&record.runtime));
+            let server = record.program("orch-apiserver");
+            let told = |flag: &str| server.and_then(|server| value_of(&server.argv, flag));
+            flags.apiserver_advertise_address = flags
+                .apiserver_advertise_address
+                .or_else(|| told("advertise-address")?.parse().ok());
+            flags.apiserver_bind_port =
+                flags.apiserver_bind_port.or_else(|| told("secure-port")?.parse().ok());
+            flags.service_cidr =
+                flags.service_cidr.or_else(|| told("service-cluster-ip-range").map(str::to_owned));
+            flags.service_dns_domain =
+                flags.service_dns_domain.or_else(|| told("cluster-domain").map(str::to_owned));
+            // No flag: no pod network of ours.
+            let pods = record.program("orch-controller-manager").map(|manager| {
+                value_of(&manager.argv, "cluster-cidr").unwrap_or_default().to_owned()
+            });
+            flags.pod_network_cidr = flags.pod_network_cidr.or(pods);
+        }
+        let program = record.programs.first().and_then(|program| program.argv.first());
+        let dir = program.and_then(|program| Path::new(program).parent()).map(Path::to_owned);
+        flags.bin_dir = flags.bin_dir.or(dir);
+        flags.settings(host)
     }
 
     fn init(&self) -> InitConfiguration {
@@ -181,6 +218,20 @@ impl InitFlags {
     }
 }
 
+/// The value of a flag in a command line.
+fn value_of<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
+    let value = |word: &'a String| word.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('=');
+    argv.iter().find_map(value)
+}
+
+/// A directory that is named for certificates, below the host's root. A link to a directory of the system is refused as that is.
+fn certificates_dir(host: &Host, dir: &str) -> Result<PathBuf> {
+    check_certificates_dir(Path::new(dir)).map_err(not_valid)?;
+    let dir = host.layout.root.join(dir.trim_start_matches('/'));
+    check_certificates_dir(&resolved(&dir)?).map_err(not_valid)?;
+    Ok(dir)
+}
+
 /// The tokens of a configuration; one with the defaults if it has none.
 fn tokens(given: &[TokenConfiguration], names: &Names) -> Result<Vec<TokenSpec>> {
     let usual = [TokenConfiguration::default()];
@@ -209,5 +260,68 @@ impl InitSettings {
         let path = self.pki.join("ca.crt");
         let pem = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         Ok(cluster_info::pins(&path, &pem)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_bootstrap::arguments::Program;
+    use apiserver_bootstrap::layout::Layout;
+    use apiserver_bootstrap::preflight::Role;
+    use proto_api::names::Profile;
+
+    use super::*;
+    use crate::output::{Format, Output};
+    use apiserver_bootstrap::record::Record;
+
+    fn host(root: &Path) -> Host {
+        let names = Names::new(Profile::Kubernetes);
+        let mut record = Record::new(names, Role::ControlPlane, "known", "unix:///known");
+        record.certificates_dir = Some(root.join("srv/pki"));
+        let argv = [
+            "/opt/b/orch-apiserver",
+            "--advertise-address=10.0.0.7",
+            "--secure-port=7443",
+            "--service-cluster-ip-range=10.7.0.0/16",
+            "--cluster-domain=d.e",
+        ];
+        let argv = argv.map(str::to_owned).to_vec();
+        record.put(&Program { name: "orch-apiserver".into(), argv });
+        let argv = ["/opt/b/orch-controller-manager", "--cluster-cidr=10.9.0.0/16"];
+        let argv = argv.map(str::to_owned).to_vec();
+        record.put(&Program { name: "orch-controller-manager".into(), argv });
+        let layout = Layout::new(names, root);
+        Host { names, layout, record: Some(record), output: Output { format: Format::Text } }
+    }
+
+    #[test]
+    fn a_phase_knows_what_init_was_told() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let found = InitFlags::default().phase_settings(&host).unwrap();
+        assert_eq!(found.pki, root.path().join("srv/pki"));
+        assert_eq!((found.node.as_str(), found.runtime.as_str()), ("known", "unix:///known"));
+        assert_eq!(found.bin_dir, Path::new("/opt/b"));
+        assert_eq!(found.local_server(), "https://10.0.0.7:7443");
+        assert_eq!(found.cluster.networking.service_subnet, "10.7.0.0/16");
+        assert_eq!(found.cluster.networking.dns_domain, "d.e");
+        assert_eq!(found.cluster.networking.pod_subnet, "10.9.0.0/16");
+        let flags = InitFlags { node_name: Some("other".into()), ..InitFlags::default() };
+        assert_eq!(flags.phase_settings(&host).unwrap().node, "other");
+    }
+
+    #[test]
+    fn certificates_do_not_go_into_directories_of_the_system() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let of = |dir: &str| {
+            let flags = InitFlags { cert_dir: Some(dir.into()), ..InitFlags::default() };
+            flags.phase_settings(&host).map(|settings| settings.pki)
+        };
+        assert_eq!(of("/srv/own").unwrap(), root.path().join("srv/own"));
+        std::os::unix::fs::symlink("/etc", root.path().join("link")).unwrap();
+        for bad in ["/", "/etc", "/a/../../etc", "relative", "/link"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
     }
 }

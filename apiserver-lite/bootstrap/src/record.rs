@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
-use apiserver_bootstrap::arguments::Program;
-use apiserver_bootstrap::layout::Layout;
-use apiserver_bootstrap::preflight::Role;
 use proto_api::names::{Names, Profile};
 use proto_daemon::private_files;
 use serde::{Deserialize, Serialize};
+
+use crate::arguments::Program;
+use crate::error::BootstrapError;
+use crate::layout::Layout;
+use crate::preflight::Role;
 
 /// Where the record lies, below any root: it says the naming, on which other paths depend.
 const STATE: &str = "var/lib/orchadm/programs.json";
@@ -52,28 +53,30 @@ impl Record {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn load(root: &Path) -> Result<Option<Self>> {
+    pub fn load(root: &Path) -> Result<Option<Self>, BootstrapError> {
         let path = root.join(STATE);
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+            Err(error) => return Err(BootstrapError::file(&path)(error)),
         };
-        let record = serde_json::from_slice(&bytes);
-        record
-            .map(Some)
-            .with_context(|| format!("{} is damaged: `orchadm reset` removes it", path.display()))
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            let text = format!("is damaged ({error}): `orchadm reset --without-record` removes it");
+            BootstrapError::unusable(&path, text)
+        })
     }
 
     /// Writes the record.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn store(&self, layout: &Layout) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self)?;
+    pub fn store(&self, layout: &Layout) -> Result<(), BootstrapError> {
+        let path = layout.programs();
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| BootstrapError::unusable(&path, error.to_string()))?;
         private_files::create_private_dir(&layout.state)
-            .and_then(|()| private_files::write_private_atomically(&layout.programs(), &text))
-            .with_context(|| format!("writing {}", layout.programs().display()))
+            .and_then(|()| private_files::write_private_atomically(&path, &text))
+            .map_err(BootstrapError::file(&path))
     }
 
     /// The record of a host that nothing was done on.

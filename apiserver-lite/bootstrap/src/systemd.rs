@@ -1,14 +1,18 @@
 //! The programs of a host with systemd: units, written and started through `systemctl`, as kubeadm does.
 
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use apiserver_bootstrap::arguments::Program;
-use apiserver_bootstrap::layout::Layout;
-use apiserver_bootstrap::units;
 use proto_daemon::private_files;
 use tokio::process::Command;
 
+use crate::arguments::Program;
+use crate::error::BootstrapError;
+use crate::layout::Layout;
+use crate::{external, units};
+
+/// Longest wait for systemctl: orchlet may take long to stop, as pods end with the host.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Mode of units: they hold no secret.
 const UNIT_MODE: u32 = 0o644;
 
@@ -16,7 +20,7 @@ const UNIT_MODE: u32 = 0o644;
 ///
 /// # Errors
 /// The unit cannot be written, or systemd refuses.
-pub async fn ensure(layout: &Layout, program: &Program) -> Result<bool> {
+pub async fn ensure(layout: &Layout, program: &Program) -> Result<bool, BootstrapError> {
     let name = units::file_name(&program.name);
     let changed = write(&layout.units.join(&name), &units::text(program))?;
     if changed {
@@ -27,12 +31,12 @@ pub async fn ensure(layout: &Layout, program: &Program) -> Result<bool> {
     Ok(changed)
 }
 
-fn write(path: &Path, text: &str) -> Result<bool> {
+fn write(path: &Path, text: &str) -> Result<bool, BootstrapError> {
     if std::fs::read_to_string(path).is_ok_and(|known| known == text) {
         return Ok(false);
     }
     private_files::write_atomically(path, text.as_bytes(), UNIT_MODE)
-        .with_context(|| path.display().to_string())?;
+        .map_err(BootstrapError::file(path))?;
     Ok(true)
 }
 
@@ -40,7 +44,7 @@ fn write(path: &Path, text: &str) -> Result<bool> {
 ///
 /// # Errors
 /// systemd refuses.
-pub async fn restart(program: &str) -> Result<()> {
+pub async fn restart(program: &str) -> Result<(), BootstrapError> {
     systemctl(&["restart", &units::file_name(program)]).await
 }
 
@@ -48,14 +52,14 @@ pub async fn restart(program: &str) -> Result<()> {
 ///
 /// # Errors
 /// It does not stop, or its unit cannot be removed.
-pub async fn remove(layout: &Layout, program: &str) -> Result<()> {
+pub async fn remove(layout: &Layout, program: &str) -> Result<(), BootstrapError> {
     let name = units::file_name(program);
     let path = layout.units.join(&name);
     if !path.exists() {
         return Ok(());
     }
     systemctl(&["disable", "--now", &name]).await?;
-    private_files::remove_private(&path).with_context(|| path.display().to_string())?;
+    private_files::remove_private(&path).map_err(BootstrapError::file(&path))?;
     systemctl(&["daemon-reload"]).await?;
     // A unit that failed once is listed until it is reset; one that did not cannot be.
     let _listed = systemctl(&["reset-failed", &name]).await;
@@ -66,10 +70,9 @@ pub async fn remove(layout: &Layout, program: &str) -> Result<()> {
 ///
 /// # Errors
 /// systemd refuses.
-pub async fn end_slice(name: &str) -> Result<()> {
+pub async fn end_slice(name: &str) -> Result<(), BootstrapError> {
     let shown = ["show", "--property=ActiveState", name];
-    let output = Command::new("systemctl").args(shown).output().await;
-    let output = output.context("starting systemctl")?;
+    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await?;
     match String::from_utf8_lossy(&output.stdout).contains("ActiveState=active") {
         true => systemctl(&["stop", name]).await,
         false => Ok(()),
@@ -80,17 +83,35 @@ pub async fn end_slice(name: &str) -> Result<()> {
 pub async fn main_process(program: &str) -> Option<String> {
     let name = units::file_name(program);
     let shown = ["show", "--property=ActiveState,MainPID", &name];
-    let output = Command::new("systemctl").args(shown).output().await.ok()?;
+    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await.ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.contains("ActiveState=active").then_some(text)
 }
 
-async fn systemctl(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("systemctl").args(arguments).output().await;
-    let output = output.context("starting systemctl")?;
+/// The pid in what [`main_process`] gives.
+pub fn pid_of(shown: &str) -> Option<i32> {
+    let pid = shown.lines().find_map(|line| line.strip_prefix("MainPID="))?;
+    pid.parse().ok().filter(|pid| *pid > 0)
+}
+
+async fn systemctl(arguments: &[&str]) -> Result<(), BootstrapError> {
+    let output = external::output(Command::new("systemctl").args(arguments), PATIENCE).await?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!("systemctl {}: {}; {}", arguments.join(" "), output.status, said.trim());
+        let text = format!("systemctl {}: {}; {}", arguments.join(" "), output.status, said.trim());
+        return Err(BootstrapError::Program(text));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_a_process_has_no_pid() {
+        assert_eq!(pid_of("ActiveState=active\nMainPID=12\n"), Some(12));
+        assert_eq!(pid_of("MainPID=0\nActiveState=active\n"), None);
+        assert_eq!(pid_of("ActiveState=active\n"), None);
+    }
 }

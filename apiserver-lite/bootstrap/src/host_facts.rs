@@ -1,0 +1,96 @@
+//! The facts of a host that preflight checks, as the host has them.
+
+use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+
+use crate::preflight::{Facts, RuntimeFacts, Wanted};
+
+/// Directories in which runtimes look for CNI plugins.
+const PLUGIN_DIRS: [&str; 2] = ["opt/cni/bin", "usr/lib/cni"];
+/// The plugins of the pods' network.
+const PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
+
+/// Looks at the host.
+pub fn gather(wanted: &Wanted, root: &Path, runtime: Result<RuntimeFacts, String>) -> Facts {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let sysctl = |name: &str| {
+        let text = std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?;
+        Some(text.trim().to_owned())
+    };
+    let is_missing = |program: &&&'static str| !wanted.bin_dir.join(program).is_file();
+    let is_full =
+        |dir: &&PathBuf| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+    Facts {
+        is_root: nix::unistd::geteuid().is_root(),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_mib: memory_mib(&meminfo),
+        swap: swap_of(&swaps),
+        has_cgroups: has_cgroups(),
+        has_netfilter: has_netfilter(),
+        missing_programs: wanted.programs.iter().filter(is_missing).copied().collect(),
+        resolves: (wanted.node.as_str(), 0).to_socket_addrs().is_ok(),
+        busy_ports: wanted.ports.iter().filter(|port| is_busy(**port)).copied().collect(),
+        existing: wanted.absent.iter().filter(|path| path.exists()).cloned().collect(),
+        not_empty: wanted.empty.iter().filter(is_full).cloned().collect(),
+        ip_forward: sysctl("net/ipv4/ip_forward"),
+        bridge_netfilter: sysctl("net/bridge/bridge-nf-call-iptables"),
+        has_cni_plugins: PLUGIN_DIRS.iter().any(|dir| has_plugins(&root.join(dir))),
+        runtime,
+    }
+}
+
+fn has_plugins(dir: &Path) -> bool {
+    PLUGINS.iter().all(|plugin| dir.join(plugin).is_file())
+}
+
+fn is_busy(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err()
+}
+
+/// Version 2, or version 1 with the controllers that pods need.
+fn has_cgroups() -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    let is_v2 = root.join("cgroup.controllers").exists();
+    is_v2 || ["cpu", "memory", "pids"].iter().all(|controller| root.join(controller).is_dir())
+}
+
+fn has_netfilter() -> bool {
+    let made = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkNetFilter,
+    );
+    made.is_ok()
+}
+
+/// `MemTotal` of /proc/meminfo.
+fn memory_mib(meminfo: &str) -> u64 {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_default() / 1024
+}
+
+/// The devices of /proc/swaps, behind its heading.
+fn swap_of(swaps: &str) -> Option<String> {
+    let devices: Vec<&str> =
+        swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    (!devices.is_empty()).then(|| devices.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_tables_are_read() {
+        assert_eq!(memory_mib("MemTotal:        2048000 kB\nMemFree: 1 kB\n"), 2000);
+        assert_eq!(memory_mib("nonsense"), 0);
+        let heading = "Filename\tType\n";
+        assert_eq!(swap_of(heading), None);
+        assert_eq!(swap_of(&format!("{heading}/dev/a partition 1\n")), Some("/dev/a".to_owned()));
+    }
+}

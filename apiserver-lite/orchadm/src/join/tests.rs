@@ -1,0 +1,48 @@
+use apiserver_bootstrap::bootstrap_token::BootstrapToken;
+use apiserver_bootstrap::configuration::NodeRegistration;
+use proto_api::names::{Names, Profile};
+
+use super::*;
+use crate::discovery::Source;
+use crate::output::{Format, Output};
+
+fn settings(layout: &Layout, node: &str) -> JoinSettings {
+    JoinSettings {
+        source: Source::File("/f".into()),
+        tls_token: BootstrapToken::generate(),
+        patience: Duration::from_secs(1),
+        node: node.into(),
+        runtime: "unix:///r".into(),
+        authority: layout.authority(),
+        registration: NodeRegistration::default(),
+        bin_dir: "/b".into(),
+        ignored: Vec::new(),
+    }
+}
+
+#[test]
+fn a_join_is_continued_only_as_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let names = Names::new(Profile::Kubernetes);
+    let layout = Layout::new(names, root.path());
+    let output = Output { format: Format::Text };
+    let host = Host { names, layout: layout.clone(), record: None, output };
+    let record = Record::new(names, Role::Node, "n", "unix:///r");
+    check_same_node(&record, &settings(&layout, "n")).unwrap();
+    let error = check_same_node(&record, &settings(&layout, "m")).unwrap_err().to_string();
+    assert!(error.contains("\"n\"") && error.contains("reset"), "{error}");
+
+    let same = settings(&layout, "n");
+    let found = |server: &str, authority: &str| FoundCluster {
+        server: server.into(),
+        authority: authority.into(),
+    };
+    let one = found("https://10.0.0.1:6443", "A");
+    check_same_cluster(&layout, &same, &one).unwrap();
+    write_discovered(&host, &same, &one).unwrap();
+    check_same_cluster(&layout, &same, &one).unwrap();
+    let refused =
+        |other: &FoundCluster| check_same_cluster(&layout, &same, other).unwrap_err().to_string();
+    assert!(refused(&found("https://10.0.0.1:6443", "B")).contains("another cluster"));
+    assert!(refused(&found("https://10.0.0.2:6443", "A")).contains("10.0.0.2"));
+}

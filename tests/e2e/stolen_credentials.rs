@@ -220,8 +220,8 @@ fn more_rights(c: &Context, ns: &str) -> Result<Vec<Attempt<'static>>> {
     Ok(vec![
         ("POST", in_group(c, "rbac.authorization", "clusterrolebindings"), binding, 403),
         ("POST", here("serviceaccounts"), json!({"metadata": {"name": "mine"}}), 403),
-        // Anybody may ask, nobody approves it.
-        ("POST", requests(""), request_for_masters(c)?, 201),
+        // Nobody may ask to be an administrator.
+        ("POST", requests(""), request_for_masters(c)?, 403),
         ("PUT", requests("/masters/approval"), json!({}), 403),
         ("PUT", requests("/masters/status"), json!({}), 403),
         ("DELETE", requests("/masters"), none(), 403),

@@ -261,16 +261,21 @@ mod tests {
     fn a_process_that_copies_a_command_line_is_not_found() {
         use std::os::unix::process::CommandExt as _;
         let mut child = std::process::Command::new("/bin/sleep");
-        let mut child = child.arg0("/bin/cat").args(["1000", "2000"]).spawn().unwrap();
-        let line = command_line(child.id() as i32);
+        // An argument that no process of another run has; it holds none of our pipes.
+        let argument = format!("1000.{}", std::process::id());
+        child.arg0("/bin/cat").arg(&argument).stdout(std::process::Stdio::null());
+        let mut child = child.stderr(std::process::Stdio::null()).spawn().unwrap();
+        let line = ["/bin/cat".to_owned(), argument];
         let pids = |program: &str| -> Vec<i32> {
             let found = find_processes(Path::new(program), |found| found == line).unwrap();
             found.iter().map(|handle| handle.identity.pid).collect()
         };
-        assert_eq!(pids("/bin/cat"), [] as [i32; 0]);
-        assert!(find_unrecorded(&line).is_none());
-        assert_eq!(pids("/bin/sleep"), [child.id() as i32]);
+        let (copied, unrecorded) = (pids("/bin/cat"), find_unrecorded(&line));
+        let own = pids("/bin/sleep");
+        let pid = child.id() as i32;
         child.kill().unwrap();
         child.wait().unwrap();
+        assert_eq!((copied, own), (Vec::new(), vec![pid]));
+        assert!(unrecorded.is_none());
     }
 }

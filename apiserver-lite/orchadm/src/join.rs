@@ -217,7 +217,9 @@ async fn check_name_is_free(client: &Client, name: &str) -> Result<()> {
         node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
     });
     if is_ready {
-        bail!("a node {name:?} that is Ready is in the cluster: remove it, or give --node-name");
+        bail!(
+            "a node {name:?} that is Ready is in the cluster: remove it with `kubectl delete node {name}` on the control plane, or give --node-name"
+        );
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `orchadm reset`: nothing of what init or join made stays on this host: programs, pods, mounts, the pods' network, cgroups, files.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -141,13 +141,12 @@ fn nothing_runs(host: &Host) -> Result<()> {
 }
 
 fn is_confirmed() -> Result<bool> {
-    if !std::io::stdin().is_terminal() {
-        bail!("give --force: nobody can be asked");
-    }
     print!("[reset] Are you sure that you want to remove this host from its cluster? [y/N]: ");
     std::io::stdout().flush()?;
     let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
+    if std::io::stdin().read_line(&mut answer)? == 0 {
+        bail!("nobody answers: give --force to remove without a question");
+    }
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
@@ -293,6 +292,7 @@ mod tests {
     use apiserver_bootstrap::layout::Layout;
     use apiserver_bootstrap::preflight::Role;
     use proto_api::names::{Names, Profile};
+    use std::fs;
 
     use super::*;
     use crate::output::{Format, Output};

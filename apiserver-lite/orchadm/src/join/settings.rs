@@ -160,6 +160,11 @@ fn source(discovery: &Discovery) -> Result<(Source, BootstrapToken)> {
             let renounced = by_token.unsafe_skip_ca_verification;
             let pins = check_pins_given(&by_token.ca_cert_hashes, renounced).map_err(not_valid)?;
             let endpoint = by_token.api_server_endpoint.trim_start_matches("https://").to_owned();
+            if endpoint.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+                return Err(not_valid(format!(
+                    "{endpoint:?}: missing port in address, want host:port"
+                )));
+            }
             Ok((Source::Token { endpoint, token: own, pins }, tls))
         }
         (None, Some(file)) => {

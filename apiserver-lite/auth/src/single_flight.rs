@@ -1,4 +1,4 @@
-//! Equal questions at the same time are asked once: who asks later waits for the same answer.
+//! Deduplication of concurrent equal requests: the first caller starts the request, later callers wait for its result.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +18,8 @@ impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
         Self(Arc::default())
     }
 
-    /// The answer to the question with this key: that of the one who asks it already, else that of `ask`, which goes on as long as somebody waits for it,
-    /// whoever began. `None` if the asking ended without an answer.
+    /// The result of the request with this key. Starts `ask` unless such a request is in flight; it runs in a task of its own, until it ends or
+    /// no caller waits for it. `None` if it ended without a result.
     ///
     /// # Errors
     /// Those of `ask`, which says whether the question may be asked.
@@ -64,7 +64,7 @@ impl<A> Question<A> {
             // Cancel safe: the question goes on in the next round.
             tokio::select! {
                 answer = &mut asking => {
-                    // Whoever asks from now on asks anew.
+                    // Later callers start a new request.
                     self.leave();
                     self.sender.send_replace(Some(answer));
                     return;
@@ -72,7 +72,7 @@ impl<A> Question<A> {
                 () = self.sender.closed() => {}
             }
             let mut questions = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-            // Somebody may have joined meanwhile.
+            // A caller may have subscribed before the lock was taken.
             if self.sender.receiver_count() == 0 {
                 questions.remove(&self.key);
                 return;
@@ -89,7 +89,7 @@ impl<A> Question<A> {
 }
 
 impl<A> Drop for Question<A> {
-    /// Of a question that panicked nobody waits for an answer.
+    /// Removes a request that panicked, so that later callers start a new one.
     fn drop(&mut self) {
         self.leave();
     }

@@ -107,8 +107,8 @@ fn groups(settings: &OidcSettings, claims: &Map<String, Value>) -> Result<Vec<St
     Ok(named.iter().map(|group| format!("{}{group}", settings.groups_prefix)).collect())
 }
 
-/// Whether the token says that another server has the claim (OpenID Connect Core 1.0, section 5.6.2). Nobody is asked for it here, and a user without
-/// the groups that are meant would be another one.
+/// Whether the claim is an aggregated or distributed one (OpenID Connect Core 1.0, section 5.6.2), which is not fetched: the token is refused, since
+/// without the claim the user would lack its groups.
 fn is_distributed(claims: &Map<String, Value>, claim: &str) -> bool {
     claims.get("_claim_names").is_some_and(|names| names.get(claim).is_some())
 }

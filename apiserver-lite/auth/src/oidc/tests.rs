@@ -220,7 +220,7 @@ async fn claims_of_other_servers_are_refused_by_name() {
         let why = refused.unwrap_err().to_string();
         assert!(why.starts_with(&format!("claim {claim:?} is not in the token")), "{why}");
     }
-    // A claim that is there counts, and one that nobody asks for does not matter.
+    // A claim in the token itself is used; a distributed claim that no flag names is ignored.
     let both = provider.token(&key, |claims| claims["_claim_names"] = json!({"groups": "src1"}));
     assert!(oidc.user(&both, now()).await.unwrap().is_some());
     let other = provider.token(&key, |claims| claims["_claim_names"] = json!({"photo": "src1"}));

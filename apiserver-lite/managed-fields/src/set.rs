@@ -196,6 +196,12 @@ impl FieldSet {
         })
     }
 
+    /// Calls `change` with each node, which must not become empty.
+    pub(crate) fn each_node_mut(&mut self, mut change: impl FnMut(&PathElement, &mut Node)) {
+        proto_api::count_steps!(self.nodes.len());
+        self.nodes.iter_mut().for_each(|(element, node)| change(element, node));
+    }
+
     /// The set of what `keep` makes of each node.
     pub(crate) fn combine(&self, keep: impl Fn(&PathElement, &Node) -> Option<Node>) -> FieldSet {
         proto_api::count_steps!(self.nodes.len());

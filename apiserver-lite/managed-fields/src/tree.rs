@@ -100,8 +100,9 @@ impl Structure {
     }
 
     /// `fields`, written under an older schema, under this one: what became atomic is owned as a whole.
-    pub(crate) fn reconcile(&self, fields: &FieldSet) -> FieldSet {
-        schema_change::reconcile(self, self.root(), fields)
+    pub(crate) fn reconcile(&self, mut fields: FieldSet) -> FieldSet {
+        schema_change::reconcile(self, self.root(), &mut fields);
+        fields
     }
 
     /// The alternative of type `ty` that `value` takes.

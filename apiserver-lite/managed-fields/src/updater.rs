@@ -128,7 +128,7 @@ impl Updater<'_> {
     fn reconcile(&self, managed: ManagedFields) -> ManagedFields {
         let owners = managed.owners.into_iter().filter_map(|(owner, owned)| {
             let structure = self.versions.structure(&owned.api_version)?;
-            let fields = structure.reconcile(&owned.fields);
+            let fields = structure.reconcile(owned.fields);
             Some((owner, Owned { fields, ..owned }))
         });
         ManagedFields { owners: owners.collect() }
@@ -168,18 +168,17 @@ impl Updater<'_> {
         force: bool,
     ) -> Result<(ManagedFields, Comparison), UpdateError> {
         let mut by_version = BTreeMap::new();
-        let own = self.compare(live, new, self.api_version)?;
-        by_version.insert(self.api_version.to_owned(), (own.written(), own));
+        by_version.insert(self.api_version.to_owned(), self.compare(live, new, self.api_version)?);
         for owned in managed.owners.values() {
             if !by_version.contains_key(&owned.api_version) {
                 let compared = self.compare(live, new, &owned.api_version)?;
-                by_version.insert(owned.api_version.clone(), (compared.written(), compared));
+                by_version.insert(owned.api_version.clone(), compared);
             }
         }
         let mut conflicts = Vec::new();
         for (owner, owned) in managed.owners.iter_mut().filter(|(owner, _)| *owner != writer) {
-            let Some((written, compare)) = by_version.get(&owned.api_version) else { continue };
-            let taken = owned.fields.intersection(written);
+            let Some(compare) = by_version.get(&owned.api_version) else { continue };
+            let taken = compare.written_of(&owned.fields);
             if !taken.is_empty() {
                 owned.fields.subtract(&taken);
                 conflicts.push((owner.clone(), taken));
@@ -190,8 +189,7 @@ impl Updater<'_> {
             return Err(Conflicts::new(conflicts).into());
         }
         managed.drop_empty();
-        let own = by_version.remove(self.api_version).map(|(_, compare)| compare);
-        Ok((managed, own.unwrap_or_default()))
+        Ok((managed, by_version.remove(self.api_version).unwrap_or_default()))
     }
 
     /// What the write changes outside of reset fields, as objects of `api_version` show it.

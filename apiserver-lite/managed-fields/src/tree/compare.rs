@@ -26,9 +26,11 @@ impl Comparison {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
 
-    /// Fields that are added or modified.
-    pub fn written(&self) -> FieldSet {
-        self.added.union(&self.modified)
+    /// The members of `fields` that are added or modified.
+    pub fn written_of(&self, fields: &FieldSet) -> FieldSet {
+        let mut written = self.added.intersection(fields);
+        written.extend(self.modified.intersection(fields));
+        written
     }
 
     /// The changes outside of `fields`.
@@ -63,15 +65,15 @@ struct Delta {
 }
 
 impl Delta {
-    /// Adds the changes below the path of one element.
-    fn add(&mut self, element: &PathElement, below: Delta) {
+    /// Adds the changes below the path of one element, which is made only for changes.
+    fn add(&mut self, element: impl Fn() -> PathElement, below: Delta) {
         for (into, node) in [
             (&mut self.added, below.added),
             (&mut self.modified, below.modified),
             (&mut self.removed, below.removed),
         ] {
             if !node.is_empty() {
-                into.below.add(element.clone(), node);
+                into.below.add(element(), node);
             }
         }
     }
@@ -153,21 +155,34 @@ impl Walk<'_> {
             let Some((key, _)) = old.or(new) else { return };
             let Some(ty) = map.value(key) else { continue };
             let below = self.values(ty, old.map(|(_, value)| value), new.map(|(_, value)| value));
-            delta.add(&PathElement::field(key), below);
+            delta.add(|| PathElement::field(key), below);
         }
     }
 
     fn lists(&self, list: &ListType, old: &[Value], new: &[Value], delta: &mut Delta) {
         let (old, new) = (Items::new(list, old), Items::new(list, new));
-        let only_new = new.elements().filter(|element| !old.contains(element));
-        for element in old.elements().chain(only_new) {
-            let below = match (&old.get(element)[..], &new.get(element)[..]) {
+        let (mut old, mut new) = (old.groups().peekable(), new.groups().peekable());
+        loop {
+            let order = match (old.peek(), new.peek()) {
+                (None, None) => return,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            let a = if order.is_le() { old.next() } else { None };
+            let b = if order.is_ge() { new.next() } else { None };
+            let Some(element) = a.as_ref().or(b.as_ref()).map(|(element, _)| *element) else {
+                return;
+            };
+            let (a, b) =
+                (a.unwrap_or((element, Vec::new())).1, b.unwrap_or((element, Vec::new())).1);
+            let below = match (&a[..], &b[..]) {
                 ([a], [b]) => self.values(list.item, Some(a), Some(b)),
                 ([a], []) => self.values(list.item, Some(a), None),
                 ([], [b]) => self.values(list.item, None, Some(b)),
                 (a, b) => duplicates(a, b),
             };
-            delta.add(element, below);
+            delta.add(|| element.clone(), below);
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Items of lists that are owned one by one: the path elements that identify them.
 
-use std::collections::BTreeMap;
-
 use apiserver_schema::{Map, Value};
 
 use crate::element::PathElement;
@@ -10,35 +8,38 @@ use crate::structure::{KeyField, ListType, Relation};
 /// The items of a list in order, with an index by path element.
 pub(super) struct Items<'a> {
     pub(super) order: Vec<(PathElement, &'a Value)>,
-    /// Positions of the items with this element: more than one if the list has duplicates.
-    places: BTreeMap<PathElement, Vec<usize>>,
+    /// Positions in `order`, sorted by element and then by position: duplicates lie side by side.
+    sorted: Vec<usize>,
 }
 
 impl<'a> Items<'a> {
     pub(super) fn new(list: &ListType, items: &'a [Value]) -> Self {
-        let mut found = Items { order: Vec::with_capacity(items.len()), places: BTreeMap::new() };
-        for (at, item) in items.iter().enumerate() {
-            proto_api::count_steps!(1);
-            let element = element(list, at, item);
-            found.places.entry(element.clone()).or_default().push(at);
-            found.order.push((element, item));
-        }
-        found
+        proto_api::count_steps!(items.len());
+        let each = items.iter().enumerate();
+        let order: Vec<_> = each.map(|(at, item)| (element(list, at, item), item)).collect();
+        let mut sorted: Vec<usize> = (0..order.len()).collect();
+        sorted.sort_by(|&a, &b| order[a].0.cmp(&order[b].0)); // positions in `order`; stable
+        Items { order, sorted }
     }
 
     pub(super) fn contains(&self, element: &PathElement) -> bool {
-        self.places.contains_key(element)
+        self.sorted.binary_search_by(|&at| self.order[at].0.cmp(element)).is_ok()
     }
 
     /// The items with this element.
     pub(super) fn get(&self, element: &PathElement) -> Vec<&'a Value> {
-        let places = self.places.get(element).map(Vec::as_slice).unwrap_or_default();
-        places.iter().filter_map(|&at| self.order.get(at)).map(|(_, item)| *item).collect()
+        let first = self.sorted.partition_point(|&at| self.order[at].0 < *element);
+        let rest = self.sorted.get(first..).unwrap_or_default().iter();
+        let same = rest.map(|&at| &self.order[at]).take_while(|(have, _)| have == element);
+        same.map(|(_, item)| *item).collect()
     }
 
-    /// The distinct elements, sorted.
-    pub(super) fn elements(&self) -> impl Iterator<Item = &PathElement> {
-        self.places.keys()
+    /// The distinct elements with their items, sorted.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&PathElement, Vec<&'a Value>)> {
+        self.sorted.chunk_by(|&a, &b| self.order[a].0 == self.order[b].0).filter_map(|places| {
+            let (element, _) = &self.order[*places.first()?];
+            Some((element, places.iter().map(|&at| self.order[at].1).collect()))
+        })
     }
 }
 

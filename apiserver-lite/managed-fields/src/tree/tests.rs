@@ -183,7 +183,7 @@ fn a_set_of_an_older_schema_owns_what_became_atomic() {
         r#"{"f:atomicMap":{".":{},"f:a":{}},"f:atomicList":{"v:\"a\"":{}},"f:deep":{"f:k":{"f:x":{}}},"f:map":{},"f:items":{"k:{\"name\":\"a\"}":{"f:sub":{"f:gone":{}}}},"f:unknown":{"f:a":{}},"f:free":{"f:a":{"f:b":{}}},"f:raw":{"f:a":{}}}"#,
     );
     let new = r#"{"f:atomicList":{},"f:atomicMap":{},"f:deep":{"f:k":{"f:x":{}}},"f:free":{"f:a":{"f:b":{}}},"f:items":{"k:{\"name\":\"a\"}":{"f:sub":{"f:gone":{}}}},"f:map":{},"f:raw":{},"f:unknown":{"f:a":{}}}"#;
-    assert_eq!(fields(&structure.reconcile(&old)), new);
+    assert_eq!(fields(&structure.reconcile(old)), new);
 }
 
 #[test]

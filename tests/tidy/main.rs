@@ -9,6 +9,7 @@ mod files;
 mod language;
 mod named;
 mod spec_coverage;
+mod structs;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -49,6 +49,8 @@ use tokio::sync::{mpsc, watch};
 use crate::bootstrap;
 use crate::shutdown::Shutdown;
 
+/// Version and commit, for `--version` and the metric `build_info`.
+pub const BUILD: BuildInfo = proto_daemon::build_info!();
 /// Events of pod sources that may wait for the dispatcher.
 const SOURCE_EVENTS_LEN: usize = 256;
 /// Time limit for tasks to stop.
@@ -56,25 +58,45 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Everything that the agent needs to run, before any task is started.
 pub struct Agent {
-    allocator: Arc<Allocator>,
     settings: Settings,
     machine: MachineInfo,
     boot_id: String,
     runtime: CriRuntime,
+    runtime_limiter: Arc<RuntimeLimiter>,
     client: Option<Client>,
+    logins: CredentialSources,
+    resources: NodeResources,
+    storage: NodeStorage,
+    kept: KeptState,
+    telemetry: Telemetry,
+}
+
+/// What pods are given shares of.
+struct NodeResources {
+    allocator: Arc<Allocator>,
     cgroups: NodeCgroups,
+}
+
+/// What volumes are made with.
+struct NodeStorage {
     /// The root directory with symbolic links resolved.
     root_dir: PathBuf,
     csi: Arc<CsiNode>,
     disks: Arc<Disks>,
+}
+
+/// What earlier agents left on disk for this one.
+struct KeptState {
     journal: Journal,
     active_pods: ActivePods,
     records: BTreeMap<String, Record>,
+}
+
+/// What the agent says of itself.
+struct Telemetry {
     board: StatusBoard,
-    logins: CredentialSources,
     registry: Metrics,
     metrics: AgentMetrics,
-    runtime_limiter: Arc<RuntimeLimiter>,
 }
 
 /// Reads the machine's properties, opens the journal and creates the clients. Modifies only the
@@ -131,24 +153,17 @@ pub fn build(settings: Settings) -> Result<Agent, Failure> {
     let disks =
         Arc::new(Disks::new(mounts, Arc::new(NodeHelpers::default()), csi.changes().clone()));
     Ok(Agent {
-        allocator,
-        root_dir,
-        csi,
-        disks,
-        logins,
+        settings,
         machine,
         boot_id: identity.boot_id,
         runtime,
-        client,
-        cgroups,
-        journal,
-        active_pods,
-        records,
-        board: StatusBoard::default(),
-        registry,
-        metrics,
-        settings,
         runtime_limiter: Arc::new(RuntimeLimiter::new(processors())),
+        client,
+        logins,
+        resources: NodeResources { allocator, cgroups },
+        storage: NodeStorage { root_dir, csi, disks },
+        kept: KeptState { journal, active_pods, records },
+        telemetry: Telemetry { board: StatusBoard::default(), registry, metrics },
     })
 }
 
@@ -192,8 +207,7 @@ fn metrics(
     settings: &Settings,
     machine: &MachineInfo,
 ) -> Result<(Metrics, AgentMetrics), prometheus::Error> {
-    let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
-    let registry = Metrics::new(&settings.names.metric_prefix("let"), build)?;
+    let registry = Metrics::new(&settings.names.metric_prefix("let"), BUILD)?;
     let metrics = AgentMetrics::register(&registry, settings.names, &machine.name)?;
     let calls = metrics.clone();
     observe::set_observer(move |ended| calls.record_call(ended));
@@ -235,9 +249,9 @@ impl Agent {
             shutdown.on_sigterm().await;
         }
         tracing::info!(signal, "orchlet is stopping; containers keep running");
-        self.journal.close();
+        self.kept.journal.close();
         drain.drain(DRAIN_DEADLINE).await;
-        self.active_pods.close();
+        self.kept.active_pods.close();
         Ok(())
     }
 
@@ -245,7 +259,7 @@ impl Agent {
     async fn start(&mut self, drain: &Drain) -> Result<Arc<Shutdown>, Failure> {
         let (capacity, _) = status::capacity(&self.machine.capacity, &self.machine.reserved);
         let enforced = enforced(&self.settings, &self.machine);
-        self.cgroups.settle(&capacity, &enforced).await.map_err(Failure::run)?;
+        self.resources.cgroups.settle(&capacity, &enforced).await.map_err(Failure::run)?;
         self.wait_for_runtime().await;
         let (node_sender, node) = watch::channel(None);
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
@@ -254,11 +268,14 @@ impl Agent {
         let (listed, happened) = self.subscribe_and_list().await;
         let (say, said) = mpsc::channel(SOURCE_EVENTS_LEN);
         let sources = self.start_sources(cluster.as_ref(), &say);
-        let found =
-            FoundAtStart::new(listed, std::mem::take(&mut self.records), shared.leftover_uids());
+        let found = FoundAtStart::new(
+            listed,
+            std::mem::take(&mut self.kept.records),
+            shared.leftover_uids(),
+        );
         let readiness = Readiness::default();
         let unready = readiness.guard("sources");
-        let pods = Pods::new(shared.clone(), self.board.clone(), found, sources, unready);
+        let pods = Pods::new(shared.clone(), self.telemetry.board.clone(), found, sources, unready);
         tokio::spawn(until(drain.watch(), pods.run(said, happened)));
         let client = cluster.as_ref().map(|c| &c.client);
         self.start_servers(client, &shared, readiness, drain).await?;
@@ -285,20 +302,20 @@ impl Agent {
             }
             None => Arc::new(NoCluster),
         };
-        let devices = self.allocator.plugins().clone();
+        let devices = self.resources.allocator.plugins().clone();
         let announce = Arc::new(WithDevices { drivers: announce, devices });
-        let dir = self.root_dir.join("plugins_registry");
-        let drivers = self.csi.drivers().clone();
+        let dir = self.storage.root_dir.join("plugins_registry");
+        let drivers = self.storage.csi.drivers().clone();
         let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);
         tokio::spawn(until(drain.watch(), follow));
-        let (csi, of_node) = (self.csi.clone(), events.clone());
+        let (csi, of_node) = (self.storage.csi.clone(), events.clone());
         let told = move |error: &CsiError| {
             tracing::warn!(%error, "cannot unstage a volume that no pod uses; retried");
             of_node.tell(EventKind::Warning, "FailedUnMount", error.to_string());
         };
         tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
-        let (disks, of_node) = (self.disks.clone(), events.clone());
-        let pods = agent_volume::VolumesOnDisk::new(&self.root_dir, self.settings.names);
+        let (disks, of_node) = (self.storage.disks.clone(), events.clone());
+        let pods = agent_volume::VolumesOnDisk::new(&self.storage.root_dir, self.settings.names);
         let told = move |error: &str| {
             tracing::warn!(error, "cannot detach a disk that no pod uses; retried");
             of_node.tell(EventKind::Warning, "FailedUnMount", error.to_owned());

@@ -270,7 +270,11 @@ impl PodCgroups for NodeCgroups {
             if self.weighed.load(Ordering::Relaxed)
                 && let Err(error) = self.weigh(class(pod))
             {
-                tracing::warn!(uid, error, "the weight of its class is left as it is");
+                tracing::warn!(
+                    uid,
+                    error,
+                    "cannot update the CPU weight of the pod's QoS class; it stays as it was"
+                );
             }
         }
         has

@@ -53,31 +53,47 @@ pub struct Pods {
     board: StatusBoard,
     tasks: BTreeMap<String, Task>,
     ended: JoinSet<(String, Result<(), Panicked>)>,
-    /// Pods found in the runtime that no source has reported yet, by uid.
-    orphaned: BTreeMap<String, PodOnNode>,
+    unclaimed: Unclaimed,
+    sources: SourceSync,
+    relist: Relist,
+    /// Static pods that start after another pod of the same name, or their own previous instance,
+    /// has ended.
+    waiting: StaticPodQueue,
+    /// Pods that are quarantined, on trial or waiting for a retry.
+    suspects: Suspects,
+}
+
+/// Pods of an earlier agent that no source has reported yet, by uid.
+struct Unclaimed {
+    /// Those found in the runtime.
+    on_node: BTreeMap<String, PodOnNode>,
+    /// Their journal records.
+    records: BTreeMap<String, Record>,
+}
+
+/// How far the sources of pods are.
+struct SourceSync {
+    /// Sources that have not reported all their pods yet.
+    unsynced: Vec<PodSource>,
+    /// Keeps the readiness check failing until all of them have.
+    unready: Option<ReadyGuard>,
+    /// New pods of a source that is not synced, by uid: they are admitted after the pods that were
+    /// on the node before.
+    deferred: BTreeMap<String, (Instant, PodUpdate)>,
+}
+
+/// Lists of the pods that have no task.
+#[derive(Default)]
+struct Relist {
     /// Uids of pods without a task whose recorded state is outdated. Bounded by the pods of the
     /// runtime.
     stale: BTreeSet<String>,
     /// Those of them that the relist in flight refreshes if it succeeds.
     refreshing: BTreeSet<String>,
-    /// Journal records of pods that no source has reported yet.
-    records: BTreeMap<String, Record>,
-    /// Sources that have not reported all their pods yet.
-    unsynced: Vec<PodSource>,
-    /// Keeps the readiness check failing until all of them have.
-    unready: Option<ReadyGuard>,
-    /// Static pods that start after another pod of the same name, or their own previous instance,
-    /// has ended.
-    waiting: StaticPodQueue,
-    /// New pods of a source that is not synced, by uid: they are admitted after the pods that were
-    /// on the node before.
-    deferred: BTreeMap<String, (Instant, PodUpdate)>,
-    /// The relist in flight: lists pods that have no task.
-    relists: JoinSet<Option<Vec<PodOnNode>>>,
-    /// Whether events were lost since that relist started.
-    relist_again: bool,
-    /// Pods that are quarantined, on trial or waiting for a retry.
-    suspects: Suspects,
+    /// The relist in flight.
+    running: JoinSet<Option<Vec<PodOnNode>>>,
+    /// Whether events were lost since it started.
+    again: bool,
 }
 
 struct Task {
@@ -132,22 +148,17 @@ impl Pods {
         sources: Vec<PodSource>,
         unready: ReadyGuard,
     ) -> Self {
-        let orphaned = found.pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        let on_node = found.pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        let unready = Some(unready).filter(|_| !sources.is_empty());
         Self {
             shared,
             board,
             tasks: BTreeMap::new(),
             ended: JoinSet::new(),
-            orphaned,
-            stale: BTreeSet::new(),
-            refreshing: BTreeSet::new(),
-            records: found.records,
-            unready: Some(unready).filter(|_| !sources.is_empty()),
-            unsynced: sources,
+            unclaimed: Unclaimed { on_node, records: found.records },
+            sources: SourceSync { unsynced: sources, unready, deferred: BTreeMap::new() },
+            relist: Relist::default(),
             waiting: StaticPodQueue::default(),
-            deferred: BTreeMap::new(),
-            relists: JoinSet::new(),
-            relist_again: false,
             suspects: Suspects::new(),
         }
     }
@@ -176,13 +187,13 @@ impl Pods {
                         self.start_waiting();
                     }
                 }
-                Some(looked) = self.relists.join_next(), if !self.relists.is_empty() => {
-                    let before = std::mem::take(&mut self.refreshing);
+                Some(looked) = self.relist.running.join_next(), if !self.relist.running.is_empty() => {
+                    let before = std::mem::take(&mut self.relist.refreshing);
                     match looked {
                         Ok(Some(found)) => self.apply_relist(found),
-                        Ok(None) | Err(_) => self.stale.extend(before),
+                        Ok(None) | Err(_) => self.relist.stale.extend(before),
                     }
-                    if std::mem::take(&mut self.relist_again) {
+                    if std::mem::take(&mut self.relist.again) {
                         self.start_relist();
                     }
                 }
@@ -211,21 +222,21 @@ impl Pods {
             }
             PodSourceEvent::Dropped(uid) => {
                 self.waiting.remove(&uid);
-                self.deferred.remove(&uid);
+                self.sources.deferred.remove(&uid);
                 self.drop_suspect(&uid);
                 if let Some(task) = self.tasks.get(&uid) {
                     task.update.send_modify(|update| update.presence = SourcePresence::Dropped);
                 }
-                if self.unsynced.is_empty() {
+                if self.sources.unsynced.is_empty() {
                     // Anything that an earlier instance left is orphaned now.
                     self.remove_orphans();
                 }
             }
             PodSourceEvent::Synced(source) => {
-                self.unsynced.retain(|s| *s != source);
+                self.sources.unsynced.retain(|s| *s != source);
                 self.start_deferred(source);
-                if self.unsynced.is_empty() {
-                    self.unready = None;
+                if self.sources.unsynced.is_empty() {
+                    self.sources.unready = None;
                     self.remove_orphans();
                 }
             }
@@ -236,7 +247,7 @@ impl Pods {
         let uid = update.pod.metadata.uid.clone();
         let update = self.restrict_quarantined(update);
         if self.is_deferred(&update) {
-            self.deferred.insert(uid, (asked, update));
+            self.sources.deferred.insert(uid, (asked, update));
             return;
         }
         if update.source == PodSource::Static {
@@ -268,17 +279,17 @@ impl Pods {
     /// by pods that the source reports later would not count; a list is not ordered by age.
     fn is_deferred(&self, update: &PodUpdate) -> bool {
         let uid = &update.pod.metadata.uid;
-        let is_new = !self.records.contains_key(uid)
-            && !self.orphaned.contains_key(uid)
+        let is_new = !self.unclaimed.records.contains_key(uid)
+            && !self.unclaimed.on_node.contains_key(uid)
             && !self.tasks.contains_key(uid);
-        is_new && self.unsynced.contains(&update.source)
+        is_new && self.sources.unsynced.contains(&update.source)
     }
 
     fn start_deferred(&mut self, source: PodSource) {
-        let (of_it, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.deferred)
+        let (of_it, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.sources.deferred)
             .into_iter()
             .partition(|(_, (_, update))| update.source == source);
-        self.deferred = others;
+        self.sources.deferred = others;
         of_it.into_values().for_each(|(asked, update)| self.update_pod(update, asked));
     }
 
@@ -326,11 +337,11 @@ impl Pods {
     fn remove_namesakes(&mut self, pod: &Pod) {
         let name = full_name(pod);
         let other = |uid: &String| *uid != pod.metadata.uid;
-        let of_runtime = self
-            .orphaned
-            .iter()
-            .filter(|(uid, found)| other(uid) && found.namespace == name.0 && found.name == name.1);
-        let of_journal = self.records.iter().filter(|(uid, record)| {
+        let of_runtime =
+            self.unclaimed.on_node.iter().filter(|(uid, found)| {
+                other(uid) && found.namespace == name.0 && found.name == name.1
+            });
+        let of_journal = self.unclaimed.records.iter().filter(|(uid, record)| {
             other(uid) && record.namespace == name.0 && record.name == name.1
         });
         let uids: BTreeSet<String> =
@@ -347,10 +358,10 @@ impl Pods {
     fn start_task(&mut self, update: PodUpdate, asked: Instant) {
         let uid = update.pod.metadata.uid.clone();
         // A relist in flight skips pods that have a task by the time it ends.
-        let is_old = self.stale.remove(&uid) || !self.relists.is_empty();
+        let is_old = self.relist.stale.remove(&uid) || !self.relist.running.is_empty();
         let start = InitialState {
-            on_node: self.orphaned.remove(&uid).unwrap_or_default(),
-            memory: self.records.remove(&uid).map(|record| record.memory),
+            on_node: self.unclaimed.on_node.remove(&uid).unwrap_or_default(),
+            memory: self.unclaimed.records.remove(&uid).map(|record| record.memory),
         };
         if start.memory.as_ref().is_some_and(PodRecord::holds_resources) {
             self.shared.pods.reserve(&update.pod);
@@ -390,7 +401,7 @@ impl Pods {
     /// Terminates and removes pods of the runtime and the journal that no source wants. A static
     /// pod that waits for a namesake is kept: an earlier agent may already have started it.
     fn remove_orphans(&mut self) {
-        let known = self.records.keys().chain(self.orphaned.keys());
+        let known = self.unclaimed.records.keys().chain(self.unclaimed.on_node.keys());
         let unwanted =
             known.filter(|uid| !self.waiting.contains(uid) && !self.suspects.holds_back(uid));
         let uids: BTreeSet<String> = unwanted.cloned().collect();
@@ -398,7 +409,7 @@ impl Pods {
     }
 
     fn remove_orphan(&mut self, uid: &str) {
-        let pod = match (self.orphaned.get(uid), self.records.get(uid)) {
+        let pod = match (self.unclaimed.on_node.get(uid), self.unclaimed.records.get(uid)) {
             (Some(found), _) if !found.name.is_empty() => {
                 pod_from_remains(uid, &found.namespace, &found.name, &container_names(found))
             }
@@ -420,14 +431,14 @@ impl Pods {
 
     /// Lists the pods of the runtime that have no task, since a lost event may concern one.
     fn start_relist(&mut self) {
-        if !self.relists.is_empty() {
-            self.relist_again = true;
+        if !self.relist.running.is_empty() {
+            self.relist.again = true;
             return;
         }
-        self.refreshing = std::mem::take(&mut self.stale);
+        self.relist.refreshing = std::mem::take(&mut self.relist.stale);
         let (runtime, metrics) = (self.shared.runtime.clone(), self.shared.metrics.clone());
         let known: BTreeSet<String> = self.tasks.keys().cloned().collect();
-        self.relists.spawn(async move {
+        self.relist.running.spawn(async move {
             let began = Instant::now();
             match runtime.list_unmanaged(&known).await {
                 Ok(found) => {
@@ -448,13 +459,13 @@ impl Pods {
     /// Records the pods without a task, and removes them once all sources have synced. A pod that
     /// ended since the relist started is removed again, which finds nothing.
     fn apply_relist(&mut self, found: Vec<PodOnNode>) {
-        for pod in self.orphaned.values_mut() {
+        for pod in self.unclaimed.on_node.values_mut() {
             (pod.sandboxes, pod.containers) = (Vec::new(), Vec::new());
         }
         for pod in found.into_iter().filter(|pod| !self.tasks.contains_key(&pod.uid)) {
-            self.orphaned.insert(pod.uid.clone(), pod);
+            self.unclaimed.on_node.insert(pod.uid.clone(), pod);
         }
-        if self.unsynced.is_empty() {
+        if self.sources.unsynced.is_empty() {
             self.remove_orphans();
             let is_known = |uid: &str| {
                 self.tasks.contains_key(uid)
@@ -469,7 +480,7 @@ impl Pods {
         let uid = match &happened {
             RuntimeEvent::Missed => {
                 self.tasks.values().for_each(|task| _ = deliver(task, RuntimeEvent::Missed));
-                self.stale.extend(self.orphaned.keys().cloned());
+                self.relist.stale.extend(self.unclaimed.on_node.keys().cloned());
                 self.start_relist();
                 return;
             }
@@ -482,9 +493,9 @@ impl Pods {
             if deliver(task, happened) == Full::Yes {
                 self.shared.metrics.operations.record_dropped_event();
             }
-        } else if !self.unsynced.is_empty() || self.orphaned.contains_key(uid) {
+        } else if !self.sources.unsynced.is_empty() || self.unclaimed.on_node.contains_key(uid) {
             // Its source may still report it.
-            self.stale.insert(uid.clone());
+            self.relist.stale.insert(uid.clone());
         }
     }
 }

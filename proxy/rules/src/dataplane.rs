@@ -14,28 +14,20 @@ use crate::compile::{Compiled, SetElement};
 use crate::frontend_owners::{Claim, FrontendOwners};
 use crate::hash::FastMap;
 use crate::health::HealthChecks;
-use crate::layout::{Class, Layout, Map};
+use crate::layout::{Layout, Map};
 use crate::model::{
-    Choice, LocalService, LocalSlice, LocalTraffic, Protocol, Removed, ServiceId, Topology,
-    family_of,
+    LocalService, LocalSlice, LocalTraffic, Protocol, Removed, ServiceId, Topology, family_of,
 };
 use crate::node_ports::{NodePortService, NodePorts};
 use crate::stale::{StaleFlows, connections};
 use crate::transaction::{Load, Transaction};
 
+mod loaded_tables;
 mod recompile;
 mod slices;
+use loaded_tables::LoadedTables;
 use slices::Slices;
 
-/// Minimum size of a map.
-const ROOM_MIN: usize = 256;
-/// Maps with at least this many elements get less room to grow: the kernel's memory for empty buckets matters there.
-const LARGE: usize = 1 << 15;
-/// Maximum of clients with session affinity, per family. Further clients get a random endpoint.
-const CLIENTS_MAX: usize = 1 << 16;
-/// New classes since a load that cause the next load. Chains of unused classes stay until then, and the kernel
-/// validates all of them for every new class.
-const CLASSES_SPARE: usize = 1024;
 /// TCP connections of one Service that a pass resets; others end by conntrack timeouts.
 const RESETS_MAX: usize = 1 << 16;
 
@@ -46,31 +38,35 @@ pub struct Dataplane {
     /// Boxed, because up to half of a hash map's slots are empty.
     services: FastMap<ServiceId, Box<ServiceState>>,
     services_len: usize,
-    /// Each once, in the order of marking: that of the list, and so of memory.
-    marked: Vec<ServiceId>,
-    /// Removed endpoints of each Service.
-    removed_endpoints: Vec<(ServiceId, RemovedEndpoints)>,
+    pending: Pending,
     claims: FrontendOwners,
-    classes: BTreeSet<(Family, Class)>,
-    /// Number of classes at which the tables are loaded again.
-    classes_max: usize,
-    /// Maps of [`Map::SELDOM`] that rules look up.
-    looked_up: BTreeSet<(Family, Map)>,
-    /// Prefix lengths with a rule, in the order of the rules.
-    prefixes: Vec<(Family, u8)>,
     /// This node's zone, if known.
     zone: Option<Box<str>>,
-    health_checks: HealthChecks,
-    health_checks_changed: bool,
+    health_checks: TrackedHealthChecks,
     node_ports: NodePorts,
     /// Ports with dropped traffic because the policy is Local, internal and external.
     without_local_endpoints: [usize; 2],
     /// Services of which something is left out.
     over_budget: BTreeSet<ServiceId>,
     isolate: Isolate,
-    fill: BTreeMap<(Family, Map), Fill>,
-    /// Whether the kernel has the tables of this model.
-    loaded: bool,
+    tables: LoadedTables,
+}
+
+/// What the next pass works off.
+#[derive(Clone, Debug, Default)]
+struct Pending {
+    /// Each once, in the order of marking: that of the list, and so of memory.
+    marked: Vec<ServiceId>,
+    /// Removed endpoints of each Service.
+    removed_endpoints: Vec<(ServiceId, RemovedEndpoints)>,
+}
+
+/// Health check results.
+#[derive(Clone, Debug, Default)]
+struct TrackedHealthChecks {
+    all: HealthChecks,
+    /// Whether they changed since they were last asked for.
+    changed: bool,
 }
 
 /// A Service or its EndpointSlices, or both.
@@ -88,13 +84,6 @@ impl ServiceState {
             marked.push(id.clone());
         }
     }
-}
-
-/// Elements and size of a map.
-#[derive(Clone, Copy, Debug, Default)]
-struct Fill {
-    elements: usize,
-    room: usize,
 }
 
 /// Endpoints removed by one change of an EndpointSlice.
@@ -128,16 +117,10 @@ impl Dataplane {
             layout: Arc::new(layout),
             services: FastMap::default(),
             services_len: 0,
-            marked: Vec::new(),
-            removed_endpoints: Vec::new(),
+            pending: Pending::default(),
             claims: FrontendOwners::default(),
-            classes: BTreeSet::new(),
-            classes_max: CLASSES_SPARE,
-            looked_up: BTreeSet::new(),
-            prefixes: Vec::new(),
             zone: None,
-            health_checks: HealthChecks::new(),
-            health_checks_changed: false,
+            health_checks: TrackedHealthChecks::default(),
             node_ports: NodePorts::default(),
             without_local_endpoints: [0; 2],
             over_budget: BTreeSet::new(),
@@ -145,8 +128,7 @@ impl Dataplane {
                 work();
                 true
             },
-            fill: BTreeMap::new(),
-            loaded: false,
+            tables: LoadedTables::empty(),
         }
     }
 
@@ -164,7 +146,7 @@ impl Dataplane {
 
     /// Requires a load: the kernel's state is unknown.
     pub fn invalidate(&mut self) {
-        self.loaded = false;
+        self.tables.is_loaded = false;
     }
 
     /// Number of forwarded Services.
@@ -182,7 +164,7 @@ impl Dataplane {
         let record = self.services.entry(id.clone()).or_default();
         self.services_len -= usize::from(record.service.is_some());
         record.service = service;
-        record.mark(&id, &mut self.marked);
+        record.mark(&id, &mut self.pending.marked);
     }
 
     /// The same name in memory that the model has already, to keep it once.
@@ -206,13 +188,13 @@ impl Dataplane {
             && let Some(record) = self.services.get_mut(&old.service)
         {
             record.slices.set(name, None);
-            record.mark(&old.service, &mut self.marked);
+            record.mark(&old.service, &mut self.pending.marked);
         }
         if let Some(new) = new {
             let id = self.intern_service_id(&new.service);
             let record = self.services.entry(id.clone()).or_default();
             record.slices.set(name, Some(new));
-            record.mark(&id, &mut self.marked);
+            record.mark(&id, &mut self.pending.marked);
         }
     }
 
@@ -231,7 +213,7 @@ impl Dataplane {
             record.service.as_ref().is_some_and(|service| service.topology == Topology::Hints)
         };
         for (id, record) in self.services.iter_mut().filter(|(_, record)| near(record)) {
-            record.mark(id, &mut self.marked);
+            record.mark(id, &mut self.pending.marked);
         }
     }
 
@@ -239,7 +221,7 @@ impl Dataplane {
     pub fn local_traffic_changed(&mut self, local_traffic: LocalTraffic) {
         if self.layout.settings.local_traffic != local_traffic {
             Arc::make_mut(&mut self.layout).settings.local_traffic = local_traffic;
-            self.loaded = false;
+            self.tables.is_loaded = false;
         }
     }
 
@@ -285,12 +267,12 @@ impl Dataplane {
 
     /// Health check results as of the last pass, if they changed since the last call.
     pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
-        std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
+        std::mem::take(&mut self.health_checks.changed).then(|| self.health_checks.all.clone())
     }
 
     /// Records removed endpoints whose connections are to be reset, if that is enabled.
     fn record_removed(&mut self, old: &LocalSlice, new: Option<&LocalSlice>) {
-        if !self.loaded || self.layout.settings.removed == Removed::Left {
+        if !self.tables.is_loaded || self.layout.settings.removed == Removed::Left {
             return;
         }
         let stays: HashSet<IpAddr> =
@@ -301,7 +283,8 @@ impl Dataplane {
         let tcp = old.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
         let ports: Vec<u16> = tcp.map(|port| port.port).collect();
         if !addresses.is_empty() && !ports.is_empty() {
-            self.removed_endpoints
+            self.pending
+                .removed_endpoints
                 .push((old.service.clone(), RemovedEndpoints { addresses, ports }));
         }
     }
@@ -309,7 +292,7 @@ impl Dataplane {
     /// Connections to recorded endpoints that no EndpointSlice of their Service contains any more.
     fn resets(&mut self) -> Vec<StaleFlows> {
         let mut by_service: BTreeMap<ServiceId, Vec<RemovedEndpoints>> = BTreeMap::new();
-        for (id, gone) in std::mem::take(&mut self.removed_endpoints) {
+        for (id, gone) in std::mem::take(&mut self.pending.removed_endpoints) {
             by_service.entry(id).or_default().push(gone);
         }
         let mut resets = Vec::new();
@@ -337,63 +320,23 @@ impl Dataplane {
 
     /// Compiles the marked Services and returns the changes for the kernel.
     pub fn pass(&mut self) -> Pass {
-        if !self.loaded {
+        if !self.tables.is_loaded {
             return Pass::Reload;
         }
         let resets = self.resets();
         let transaction = Transaction { resets, ..self.compile_marked() };
-        for (entries, grows) in [(&transaction.removed, false), (&transaction.added, true)] {
-            for entry in entries {
-                let fill = self.fill.entry((entry.family, entry.map)).or_default();
-                fill.elements =
-                    if grows { fill.elements + 1 } else { fill.elements.saturating_sub(1) };
-            }
-        }
-        let no_room = self.fill.values().any(|fill| fill.elements > fill.room);
-        let is_new = |e: &SetElement| {
-            Map::SELDOM.contains(&e.map) && !self.looked_up.contains(&(e.family, e.map))
-        };
-        let needs_lookup = transaction.added.iter().any(is_new);
-        let too_many = self.classes.len() + transaction.classes.len() > self.classes_max;
-        if no_room
-            || needs_lookup
-            || too_many
-            || transaction.classes.iter().any(|class| self.cannot_remember(class))
-        {
-            self.loaded = false;
+        if !self.tables.apply(&transaction) {
+            self.tables.is_loaded = false;
             return Pass::Reload;
         }
-        self.classes.extend(transaction.classes.iter().copied());
-        self.prefixes.extend(&transaction.prefixes);
         Pass::Change(transaction)
     }
 
     /// Compiles the marked Services and returns all tables. Maps get room to grow.
     pub fn load(&mut self) -> Load {
-        self.removed_endpoints.clear();
+        self.pending.removed_endpoints.clear();
         let entries = self.compile_all();
-        self.classes =
-            entries.iter().filter_map(|e| e.class().map(|class| (e.family, class))).collect();
-        self.classes_max = self.classes.len() * 2 + CLASSES_SPARE;
-        let ranges = entries.runs().filter(|run| run.map == Map::SourceRanges);
-        let prefixes =
-            ranges.flat_map(|run| run.entries).filter_map(|e| Some((e.family, e.prefix()?)));
-        self.prefixes = prefixes.collect::<BTreeSet<_>>().into_iter().collect();
-        let places = entries.runs().map(|run| (run.family, run.map));
-        self.looked_up = places.filter(|(_, map)| Map::SELDOM.contains(map)).collect();
-        self.fill.clear();
-        for run in entries.runs() {
-            self.fill.entry((run.family, run.map)).or_default().elements = run.entries.len();
-        }
-        let families = self.layout.families.iter();
-        for place in families.flat_map(|family| Map::ALL.map(|map| (*family, map))) {
-            let fill = self.fill.entry(place).or_default();
-            fill.room = room(fill.elements);
-        }
-        for (family, _) in self.classes.iter().filter(|(_, class)| is_sticky(class)) {
-            self.fill.entry((*family, Map::Affinity)).or_default().room = CLIENTS_MAX;
-        }
-        self.loaded = true;
+        self.tables = LoadedTables::with(&entries, &self.layout);
         Load { tables: self.skeletons(), entries }
     }
 
@@ -404,40 +347,9 @@ impl Dataplane {
 
     /// The desired tables without the elements of Services.
     pub fn skeletons(&self) -> Vec<(Family, TableRules)> {
-        self.layout.families.iter().map(|family| (*family, self.skeleton(*family))).collect()
+        let families = self.layout.families.iter();
+        families.map(|family| (*family, self.tables.skeleton(&self.layout, *family))).collect()
     }
-
-    fn skeleton(&self, family: Family) -> TableRules {
-        let room = |map| self.fill.get(&(family, map)).map_or(ROOM_MIN, |fill| fill.room);
-        let size = |map| u32::try_from(room(map)).unwrap_or(u32::MAX);
-        let is_looked_up = |map| self.looked_up.contains(&(family, map));
-        let mut table = self.layout.skeleton(family, size, is_looked_up);
-        for (_, class) in self.classes.iter().filter(|(f, _)| *f == family) {
-            self.layout.add_class(family, &mut table, *class);
-        }
-        for (_, bits) in self.prefixes.iter().filter(|(f, _)| *f == family) {
-            self.layout.add_prefix(family, &mut table, *bits);
-        }
-        table
-    }
-
-    /// Whether a class has session affinity and the map of clients has no room for it.
-    fn cannot_remember(&self, (family, class): &(Family, Class)) -> bool {
-        let room = self.fill.get(&(*family, Map::Affinity)).map_or(0, |fill| fill.room);
-        is_sticky(class) && room < CLIENTS_MAX
-    }
-}
-
-/// Size of a map with this many elements: twice as many, or a quarter more if it is large. The kernel allocates a
-/// power of two of buckets, at least four thirds of the size; the size is rounded up to what those hold.
-fn room(elements: usize) -> usize {
-    let wanted = if elements < LARGE { elements * 2 } else { elements + elements / 4 };
-    let buckets = wanted.max(ROOM_MIN).saturating_mul(4).div_ceil(3).next_power_of_two();
-    buckets / 4 * 3
-}
-
-fn is_sticky(class: &Class) -> bool {
-    matches!(class, Class::Balance(_, Choice::Sticky(_), _))
 }
 
 #[cfg(test)]

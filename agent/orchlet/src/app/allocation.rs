@@ -42,7 +42,7 @@ pub(super) fn allocator(
 impl Agent {
     /// Starts the tasks that apply and publish allocations.
     pub(super) fn start_allocation(&self, shared: &Arc<PodContext>, drain: &Drain) {
-        let allocator = self.allocator.clone();
+        let allocator = self.resources.allocator.clone();
         let remembering = allocator.clone();
         let remember = async move { remembering.remember_resources().await };
         tokio::spawn(until(drain.watch(), remember));

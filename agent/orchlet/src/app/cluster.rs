@@ -42,7 +42,7 @@ impl Agent {
         let objects = Arc::new(ClusterObjects::new(
             client,
             services.store(),
-            self.csi.drivers().clone(),
+            self.storage.csi.drivers().clone(),
             &self.machine.name,
         ));
         tokio::spawn(services.run(drain.watch(), |_| {}));

@@ -60,14 +60,14 @@ impl Agent {
             shared.clone(),
             config::node::image_limits(file),
             events.clone(),
-            self.board.task("images"),
+            self.telemetry.board.task("images"),
         );
         tokio::spawn(until(drain.watch(), collecting));
-        let sweeping = garbage::run(shared.clone(), self.board.task("garbage"));
+        let sweeping = garbage::run(shared.clone(), self.telemetry.board.task("garbage"));
         tokio::spawn(until(drain.watch(), sweeping));
-        let evicting = self.evictor(shared, events).run(self.board.task("eviction"));
+        let evicting = self.evictor(shared, events).run(self.telemetry.board.task("eviction"));
         tokio::spawn(until(drain.watch(), evicting));
-        let killed = oom::run(events.clone(), self.board.task("kernel log"));
+        let killed = oom::run(events.clone(), self.telemetry.board.task("kernel log"));
         tokio::spawn(until(drain.watch(), killed));
         let limits = rotation::Limits {
             // Validated when the settings were read.
@@ -81,7 +81,7 @@ impl Agent {
             runtime: shared.runtime.clone(),
             metrics: shared.metrics.clone(),
         };
-        let rotating = rotation::run(rotated, limits, self.board.task("log rotation"));
+        let rotating = rotation::run(rotated, limits, self.telemetry.board.task("log rotation"));
         tokio::spawn(until(drain.watch(), rotating));
         if let Some(dir) = &flags.node.image_import_dir {
             let import = ImportDir {
@@ -99,7 +99,7 @@ impl Agent {
         let places = (Path::new(logind::SYSTEM_BUS), Path::new(LOGIND_DROP_IN));
         let shutdown = Arc::new(Shutdown::new(shared.clone(), groups, events.clone(), places));
         if waits {
-            let (follower, page) = (shutdown.clone(), self.board.task("shutdown"));
+            let (follower, page) = (shutdown.clone(), self.telemetry.board.task("shutdown"));
             let following = async move { follower.follow(page).await };
             tokio::spawn(until(drain.watch(), following));
         }

@@ -107,7 +107,7 @@ impl Agent {
             volumes: shared.volumes.clone(),
             node: node.clone(),
         };
-        tokio::spawn(in_use.run(self.board.task("volumes in use"), drain.watch()));
+        tokio::spawn(in_use.run(self.telemetry.board.task("volumes in use"), drain.watch()));
         let task = NodeTask {
             client: heartbeat.clone(),
             machine: self.machine.clone(),
@@ -119,9 +119,9 @@ impl Agent {
             events,
             node: sender,
         };
-        tokio::spawn(task.run(self.board.task("node"), drain.watch()));
+        tokio::spawn(task.run(self.telemetry.board.task("node"), drain.watch()));
         let lease = heartbeat.separate().map_err(Failure::run)?;
-        let (name, page) = (self.machine.name.clone(), self.board.task("lease"));
+        let (name, page) = (self.machine.name.clone(), self.telemetry.board.task("lease"));
         let lasts = config::node::lease_secs(&self.settings.file);
         tokio::spawn(node::renew(lease, (name, lasts), node.clone(), page, drain.watch()));
         if let Some(dir) = self.settings.flags.cni_conf_dir.clone() {
@@ -147,7 +147,7 @@ impl Agent {
 
     /// Starts the tasks that renew the agent's own certificates.
     pub(super) fn start_certificates(&self, client: &Client, drain: &Drain) {
-        let (settings, metrics) = (&self.settings, &self.metrics);
+        let (settings, metrics) = (&self.settings, &self.telemetry.metrics);
         let (names, node) = (settings.names, &self.machine.name);
         if settings.file.rotate_certificates {
             let keeper = Keeper {
@@ -157,7 +157,7 @@ impl Agent {
                 ttl: metrics.client_certificate_ttl.clone(),
                 errors: metrics.client_renew_errors.clone(),
             };
-            let page = self.board.task("client certificate");
+            let page = self.telemetry.board.task("client certificate");
             tokio::spawn(until(drain.watch(), keeper.run(page)));
         }
         if settings.serves_with_own_request() {
@@ -174,7 +174,7 @@ impl Agent {
                 ttl: metrics.server_certificate_ttl.clone(),
                 errors: metrics.server_renew_errors.clone(),
             };
-            let page = self.board.task("serving certificate");
+            let page = self.telemetry.board.task("serving certificate");
             tokio::spawn(until(drain.watch(), keeper.run(page)));
         }
     }

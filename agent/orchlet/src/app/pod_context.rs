@@ -44,18 +44,18 @@ impl Agent {
         let (settings, machine) = (&self.settings, &self.machine);
         let (flags, file) = (&settings.flags, &settings.file);
         let client = cluster.map(|cluster| cluster.client.clone());
-        let on_disk = agent_volume::VolumesOnDisk::new(&self.root_dir, settings.names);
+        let on_disk = agent_volume::VolumesOnDisk::new(&self.storage.root_dir, settings.names);
         let reports =
             cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
         let persistent = PersistentVolumes {
-            csi: self.csi.clone(),
+            csi: self.storage.csi.clone(),
             volumes: on_disk.clone(),
             node: machine.name.clone(),
             client: client.clone(),
             reports: reports.clone(),
-            disks: self.disks.clone(),
-            helpers: self.disks.helpers(),
-            operations: self.metrics.operations.clone(),
+            disks: self.storage.disks.clone(),
+            helpers: self.storage.disks.helpers(),
+            operations: self.telemetry.metrics.operations.clone(),
             selinux: agent_host::machine::has_selinux(),
         };
         let (issuer, boot) = (client.map(volumes::issuer), self.boot_id.clone());
@@ -63,11 +63,11 @@ impl Agent {
         PodContext {
             runtime: Arc::new(self.runtime.clone()),
             reports,
-            cgroups: Arc::new(self.cgroups.clone()),
+            cgroups: Arc::new(self.resources.cgroups.clone()),
             volumes: Arc::new(volumes),
             object_cache: cluster
                 .map_or_else(|| Arc::new(NoObjects) as Arc<dyn ObjectCache>, |c| c.objects.clone()),
-            journal: self.journal.clone(),
+            journal: self.kept.journal.clone(),
             settings: NodeSettings {
                 facts: NodeFacts {
                     pod_logs_dir: flags.pod_logs_dir.to_string_lossy().into_owned(),
@@ -96,17 +96,17 @@ impl Agent {
                 },
                 resolv_conf: Some(file.resolv_conf.clone()),
                 classes: RuntimeClasses::new(cluster.map(|c| c.client.clone())),
-                allocator: Some(self.allocator.clone()),
+                allocator: Some(self.resources.allocator.clone()),
             },
             pods: NodePods::new(self.unregistered()),
             images,
             node_pressure: watch::Sender::default(),
             timelines: Timelines::default(),
-            metrics: self.metrics.clone(),
+            metrics: self.telemetry.metrics.clone(),
             probes: NodeProbes::new(format!("{}/1.25", settings.names.component("probe"))),
             runtime_limiter: self.runtime_limiter.clone(),
             restart_limiter: RestartLimiter::new(processors()),
-            active_pods: self.active_pods.clone(),
+            active_pods: self.kept.active_pods.clone(),
         }
     }
 }

@@ -34,14 +34,14 @@ impl Agent {
         let shown = shared.clone();
         let gauges = PodGauges::new(
             self.settings.names,
-            self.metrics.operations.clone(),
+            self.telemetry.metrics.operations.clone(),
             Arc::new(move || shown.pods.shown_pods()),
         );
-        gauges.and_then(|gauges| self.registry.register(gauges)).map_err(Failure::run)?;
+        gauges.and_then(|gauges| self.telemetry.registry.register(gauges)).map_err(Failure::run)?;
         let pages = AdminPages {
             health: Health::new(readiness),
-            metrics: self.registry.clone(),
-            status: self.board.clone(),
+            metrics: self.telemetry.registry.clone(),
+            status: self.telemetry.board.clone(),
         };
         self.serve_health(&pages, drain).await;
         if !self.settings.file.enable_server {
@@ -120,7 +120,7 @@ impl Agent {
             },
             system_logs_dir: flags.system_logs_dir.clone(),
             probes: Box::new(move || counted.probes.metrics()),
-            metrics: self.metrics.clone(),
+            metrics: self.telemetry.metrics.clone(),
         };
         opening.open().await.map_err(Failure::run)
     }

@@ -173,7 +173,12 @@ impl Pods {
     fn keep_quarantined(&mut self, uid: String, update: &PodUpdate, crashes: u32) -> bool {
         if !is_leaving(update) {
             // Its running containers hold resources of the node.
-            if self.records.get(&uid).is_some_and(|record| record.memory.holds_resources()) {
+            if self
+                .unclaimed
+                .records
+                .get(&uid)
+                .is_some_and(|record| record.memory.holds_resources())
+            {
                 self.shared.pods.reserve(&update.pod);
             }
             if self.suspects.quarantined.insert(uid, update.clone()).is_none() {
@@ -236,7 +241,7 @@ impl Pods {
         tracing::error!(uid, crashes = record.crashes, error = %panicked, next, "the task of the pod panicked");
         if let Some(memory) = memory {
             let (namespace, name) = super::full_name(&update.pod);
-            self.records.insert(uid.clone(), Record { namespace, name, memory });
+            self.unclaimed.records.insert(uid.clone(), Record { namespace, name, memory });
         }
         self.suspects.later.insert(uid, (clock::after(retry_delay(record.crashes)), update));
     }
@@ -252,7 +257,7 @@ impl Pods {
         let due = self.suspects.later.iter().filter(|(_, (at, _))| *at <= now);
         let due: Vec<String> = due.map(|(uid, _)| uid.clone()).collect();
         for uid in due {
-            if !self.relists.is_empty() {
+            if !self.relist.running.is_empty() {
                 // A relist that covers the pod is in flight.
                 if let Some((at, _)) = self.suspects.later.get_mut(&uid) {
                     *at = clock::after(Duration::from_secs(1));

@@ -1,9 +1,10 @@
 //! The cost of hostile objects: work in proportion to the object, a limit per Service, no effect on others.
 
+use super::loaded_tables::CLASSES_SPARE;
 use super::tests::{ip, layout, service};
 use super::*;
 use crate::budget::WORK_MAX;
-use crate::model::{EndpointState, LocalEndpoint, LocalPort, Locality, Policy, SlicePort};
+use crate::model::{Choice, EndpointState, LocalEndpoint, LocalPort, Locality, Policy, SlicePort};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -179,7 +180,7 @@ fn classes_that_were_in_use_once_do_not_pile_up() {
             reloads += 1;
             node.load();
         }
-        most = most.max(node.classes.len());
+        most = most.max(node.tables.class_count());
     }
     assert!(most <= CLASSES_SPARE + 4 && reloads <= 6, "{most} classes, {reloads} loads");
 }
@@ -215,7 +216,7 @@ fn a_node_port_takes_no_port_that_the_node_needs() {
     };
     assert!(!owner(Protocol::Tcp, 10_250));
     assert!(owner(Protocol::Udp, 10_250) && owner(Protocol::Tcp, 10_251));
-    assert!(node.health_checks.is_empty());
+    assert!(node.health_checks.all.is_empty());
 }
 
 /// Every second compilation panics.

@@ -6,7 +6,9 @@ use super::tests::{
 use super::*;
 use crate::health::HealthCheck;
 use crate::layout::FAMILIES;
-use crate::model::{EndpointState, InterfaceName, LocalTraffic, Locality, Policy, Protocol};
+use crate::model::{
+    Choice, EndpointState, InterfaceName, LocalTraffic, Locality, Policy, Protocol,
+};
 use crate::trace::{Origin, Packet, PacketOutcome, Sender, SetUpdate, possible_outcomes, trace};
 use Locality::{Elsewhere, Here};
 use Origin::{Host, Network};

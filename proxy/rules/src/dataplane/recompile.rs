@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proxy_netfilter::nft::Family;
-
 use super::{Dataplane, ElementChanges};
 use crate::compile::{Compiled, SetElement, compile};
 use crate::frontend_owners::{Claim, Rank};
 use crate::health::{HealthCheck, local_endpoints};
-use crate::layout::Class;
 use crate::model::{Protocol, ServiceId};
 use crate::transaction::{ElementsByMap, Transaction};
 
@@ -25,7 +22,7 @@ impl Dataplane {
 
     /// Compiles the marked Services; returns the elements of all Services.
     pub(super) fn compile_all(&mut self) -> ElementsByMap {
-        let marked = std::mem::take(&mut self.marked);
+        let marked = std::mem::take(&mut self.pending.marked);
         // At the first load each Service is visited once, in the order of memory.
         let first = marked.len() == self.services.len();
         self.claims.reserve(marked.len() * 2);
@@ -50,7 +47,7 @@ impl Dataplane {
         let mut transaction = Transaction::default();
         let mut claimants = Vec::new();
         let (mut before, mut after) = (Vec::new(), Vec::new());
-        for id in std::mem::take(&mut self.marked) {
+        for id in std::mem::take(&mut self.pending.marked) {
             let Some(new) = self.compiled(&id) else { continue };
             let Some(record) = self.services.get(&id) else { continue };
             if !record.compiled.claims().eq(new.claims()) {
@@ -81,8 +78,8 @@ impl Dataplane {
         }
         transaction.removed.sort_unstable();
         transaction.added.sort_unstable();
-        transaction.classes = self.new_classes(&transaction.added);
-        transaction.prefixes = self.new_prefixes(&transaction.added);
+        transaction.classes = self.tables.new_classes(&transaction.added);
+        transaction.prefixes = self.tables.new_prefixes(&transaction.added);
         transaction
     }
 
@@ -133,12 +130,12 @@ impl Dataplane {
             Some(port) => {
                 let slices = record.slices.iter();
                 let check = HealthCheck { port, local_endpoints: local_endpoints(slices) };
-                let was = self.health_checks.insert(id.clone(), check);
+                let was = self.health_checks.all.insert(id.clone(), check);
                 (was != Some(check)).then_some(())
             }
-            None => self.health_checks.remove(id).map(drop),
+            None => self.health_checks.all.remove(id).map(drop),
         };
-        self.health_checks_changed |= was.is_some();
+        self.health_checks.changed |= was.is_some();
         self.node_ports.record_compiled(id, record.service.as_deref());
         let Some(service) = &record.service else { return Some(Compiled::default()) };
         let (zone, mut made) = (self.zone.as_deref(), None);
@@ -177,20 +174,5 @@ impl Dataplane {
             record.compiled.entries(id, &self.claims, &mut entries);
         }
         entries
-    }
-
-    /// Classes of these elements that have no chain yet.
-    fn new_classes(&self, added: &[SetElement]) -> Vec<(Family, Class)> {
-        let classes = added.iter().filter_map(|e| Some((e.family, e.class()?)));
-        let balances = classes.filter(|(_, class)| matches!(class, Class::Balance(..)));
-        let new: BTreeSet<_> = balances.filter(|class| !self.classes.contains(class)).collect();
-        new.into_iter().collect()
-    }
-
-    /// Prefix lengths of these elements that have no rule yet.
-    fn new_prefixes(&self, added: &[SetElement]) -> Vec<(Family, u8)> {
-        let prefixes = added.iter().filter_map(|e| Some((e.family, e.prefix()?)));
-        let new: BTreeSet<_> = prefixes.filter(|prefix| !self.prefixes.contains(prefix)).collect();
-        new.into_iter().collect()
     }
 }

@@ -304,7 +304,7 @@ fn room_fills_the_kernels_hash_buckets() {
     for (elements, expected) in
         [(0, 384), (192, 384), (193, 768), (30_000, 98_304), (100_000, 196_608), (300_000, 393_216)]
     {
-        assert_eq!(super::room(elements), expected, "{elements}");
+        assert_eq!(super::loaded_tables::room(elements), expected, "{elements}");
     }
 }
 

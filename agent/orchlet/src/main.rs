@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == connection_keeper::ARGUMENT) {
         return connection_keeper::run();
     }
-    let flags: Flags = match parse_flags() {
+    let flags: Flags = match parse_flags(app::BUILD) {
         Ok(flags) => flags,
         Err(code) => return code,
     };

@@ -84,6 +84,8 @@ Wants=network-online.target
 StartLimitIntervalSec=0
 
 [Service]
+Type=notify
+WatchdogSec=60
 ExecStart={}
 Restart=always
 RestartSec=1
@@ -140,6 +142,8 @@ mod tests {
         assert!(unit("orchlet").contains("After=network-online.target containerd.service"));
         assert!(!unit("orchlet").contains("CapabilityBoundingSet"));
         assert!(unit("orch-apiserver").contains("After=network-online.target\n"));
+        // A program whose event loop hangs is restarted.
+        assert!(unit("orchlet").contains("Type=notify\nWatchdogSec=60\n"));
         for confined in ["orch-apiserver", "orch-scheduler", "orch-controller-manager"] {
             assert!(unit(confined).contains("CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"));
             assert!(unit(confined).contains(&format!("ExecStart=/usr/bin/{confined}\n")));

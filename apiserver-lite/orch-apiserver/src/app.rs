@@ -28,7 +28,6 @@ use proto_api::names::Profile;
 use proto_daemon::admin::AdminPages;
 use proto_daemon::drain::{Drain, DrainWatch, Drained};
 use proto_daemon::health::{Health, Scope};
-use proto_daemon::metrics::BuildInfo;
 use proto_daemon::private_files;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -385,10 +384,7 @@ fn pages(
     store: &Store<StoredObject>,
     about_to_stop: &tokio_util::sync::CancellationToken,
 ) -> Result<AdminPages, BuildError> {
-    let build = BuildInfo {
-        version: env!("CARGO_PKG_VERSION"),
-        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
-    };
+    let build = proto_daemon::build_info!();
     let store_health = store.health();
     let stopping = about_to_stop.clone();
     let health = Health::new(Readiness::default())

@@ -13,7 +13,7 @@ const PROGRAM: &str = "orch-apiserver";
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
-    let flags: Flags = match exit::parse_flags() {
+    let flags: Flags = match exit::parse_flags(proto_daemon::build_info!()) {
         Ok(flags) => flags,
         Err(code) => return code,
     };

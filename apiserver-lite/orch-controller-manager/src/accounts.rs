@@ -131,7 +131,7 @@ impl Renewal {
         if !self.token.set(&issued.status.token) {
             tracing::warn!(
                 account = self.account,
-                "the token of a controller's service account fits no header"
+                "a controller's service account token has characters that no header may have; its requests are refused"
             );
         }
         let seconds = issued.spec.expiration_seconds.unwrap_or(seconds);

@@ -17,7 +17,7 @@ use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::health::Health;
 use proto_daemon::log;
-use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
@@ -59,10 +59,7 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     tracing::info!(server = %config.server, health = %secure.address(), "orch-controller-manager is starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
-    let build = BuildInfo {
-        version: env!("CARGO_PKG_VERSION"),
-        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
-    };
+    let build = proto_daemon::build_info!();
     let prefix = names.metric_prefix("controller_manager");
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
     let counters = ControllerMetrics::new(&metrics).map_err(Failure::run)?;
@@ -278,7 +275,9 @@ mod tests {
             namespace: String::new(),
         };
         let client = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("client");
-        let metrics = Metrics::new("test", BuildInfo { version: "", commit: "" }).expect("metrics");
+        let metrics =
+            Metrics::new("test", proto_daemon::metrics::BuildInfo { version: "", commit: "" })
+                .expect("metrics");
         let (readiness, board) = (Readiness::default(), StatusBoard::default());
         let unsynced = guard_readiness(&flags, &readiness);
         let counters = ControllerMetrics::new(&metrics).expect("metrics");

@@ -29,7 +29,7 @@ use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
-    match parse_flags() {
+    match parse_flags(proto_daemon::build_info!()) {
         Ok(flags) => {
             conclude("orch-controller-manager", runtime::run(Threads::One, app::run(flags)))
         }

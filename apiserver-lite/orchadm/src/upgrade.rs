@@ -94,13 +94,13 @@ async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// The last word of what `--version` says.
+/// The second word of what `--version` says.
 async fn version(program: &Path) -> Result<String> {
     let output = external::output(Command::new(program).arg("--version"), VERSION_PATIENCE).await;
     let output = output.with_context(|| format!("asking {} for its version", program.display()))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let last = text.split_whitespace().last().map(str::to_owned);
-    last.with_context(|| format!("{} --version says nothing", program.display()))
+    let second = text.split_whitespace().nth(1).map(str::to_owned);
+    second.with_context(|| format!("{} --version says no version", program.display()))
 }
 
 async fn plan(host: &Host, bin: &BinFlag) -> Result<()> {

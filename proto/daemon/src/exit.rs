@@ -2,10 +2,13 @@
 //! before any side effect.
 
 use std::error::Error;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+
+use crate::metrics::BuildInfo;
 
 /// Exit code of bad usage or configuration (`EX_USAGE` of sysexits.h).
 pub const USAGE: u8 = 64;
@@ -37,10 +40,17 @@ impl Failure {
 
 /// Parses the process's flags. A wrong flag ends with code 64 and a usage text on standard error,
 /// `--help` and `--version` with 0.
-pub fn parse_flags<F: Parser>() -> Result<F, ExitCode> {
+pub fn parse_flags<F: Parser>(build: BuildInfo) -> Result<F, ExitCode> {
     F::try_parse().map_err(|error| {
         // A failed write to a closed terminal changes nothing.
-        let _ = error.print();
+        let _ = match error.kind() {
+            ErrorKind::DisplayVersion => {
+                let command = F::command();
+                let program = command.get_name();
+                writeln!(io::stdout(), "{program} {} (commit {})", build.version, build.commit)
+            }
+            _ => error.print(),
+        };
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
             _ => ExitCode::from(USAGE),

@@ -25,6 +25,7 @@ pub mod rate;
 pub mod ready;
 pub mod runtime;
 pub mod statusz;
+mod systemd;
 pub mod tls;
 pub mod work_queue;
 pub mod write_coalescing;

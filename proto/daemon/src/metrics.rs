@@ -20,6 +20,20 @@ pub struct BuildInfo {
     pub commit: &'static str,
 }
 
+/// The [`BuildInfo`] of the crate that calls it: its version, and the commit that `hack/lib.sh` tells the compiler.
+#[macro_export]
+macro_rules! build_info {
+    () => {
+        $crate::metrics::BuildInfo {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: match option_env!("ORCH_COMMIT") {
+                Some(commit) => commit,
+                None => "unknown",
+            },
+        }
+    };
+}
+
 /// The registry of one program. Cheap to clone; all clones are one registry.
 #[derive(Clone, Debug)]
 pub struct Metrics {

@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::Failure;
-use crate::sys;
+use crate::{sys, systemd};
 
 /// How many threads a program may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,7 @@ where
     allow_open_files();
     let runtime = build(threads).map_err(Failure::run)?;
     runtime.spawn(trim_heap_after_bursts());
+    runtime.spawn(systemd::report_life());
     let end = runtime.block_on(program);
     // A blocking call that hangs (a dead mount) must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -23,7 +23,7 @@ const USERSPACE_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
-    let flags: Flags = match exit::parse_flags() {
+    let flags: Flags = match exit::parse_flags(startup::BUILD) {
         Ok(flags) => flags,
         Err(code) => return code,
     };

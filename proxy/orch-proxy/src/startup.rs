@@ -23,13 +23,7 @@ use crate::dns::{self, Nameserver};
 use crate::local_node;
 
 /// Version and commit, for `/version` and the metric `build_info`.
-pub(crate) const BUILD: BuildInfo = BuildInfo {
-    version: env!("CARGO_PKG_VERSION"),
-    commit: match option_env!("ORCH_COMMIT") {
-        Some(commit) => commit,
-        None => "unknown",
-    },
-};
+pub(crate) const BUILD: BuildInfo = proto_daemon::build_info!();
 
 /// Interval and deadline of requests for the Node object while it has no pod CIDRs.
 const NODE_POLL: Duration = Duration::from_secs(1);

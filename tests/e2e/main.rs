@@ -32,6 +32,7 @@ mod orchadm;
 mod pod_fields;
 mod pods;
 mod quotas;
+mod scheduling;
 mod services;
 mod stolen_credentials;
 mod subpath_refresh;
@@ -85,6 +86,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(csi::what_is_not_attached_is_waited_for),
         case!(csi::devices_and_claims_of_a_pod_s_own_are_given),
         case!(quotas::a_quota_is_exact_while_pods_come_and_go),
+        case!(scheduling::a_pod_of_higher_priority_gets_the_place),
         case!(claims::a_claim_gets_the_volume_that_fits_and_keeps_it),
         case!(claims::a_claim_that_goes_leaves_its_volume_as_told),
         case!(claims::a_volume_is_made_where_the_pod_goes),

@@ -18,7 +18,7 @@ use proto_daemon::flags::CommonFlags;
 use proto_daemon::health::Health;
 use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::log;
-use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::Readiness;
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
@@ -26,10 +26,11 @@ use tokio::sync::watch;
 
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::SchedulerMetrics;
-use crate::node_info::NodeInfo;
-use crate::pod_info::PodInfo;
 use crate::scheduling_cycle::{ClusterCaches, Reporting, Scheduler};
 use crate::storage_informers::StorageInformers;
+use apiserver_scheduling::node_info::NodeInfo;
+use apiserver_scheduling::pod_info::PodInfo;
+use apiserver_scheduling::preemption::DisruptionBudget;
 
 /// Assigns pods to nodes.
 #[derive(Parser, Debug)]
@@ -99,10 +100,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     tracing::info!(server = %config.server, health = %secure.address(), "orch-scheduler is starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
-    let build = BuildInfo {
-        version: env!("CARGO_PKG_VERSION"),
-        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
-    };
+    let build = proto_daemon::build_info!();
     let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
     let counters = SchedulerMetrics::new(&metrics, &name).map_err(Failure::run)?;
     let health = Health::new(readiness.clone());
@@ -159,7 +157,12 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     let namespaces = Reflector::projected(namespaces, ListParams::default(), |namespace| {
         namespace.metadata.labels
     });
+    let budgets = Reflector::projected(client.all(), ListParams::default(), |budget| {
+        DisruptionBudget::of(&budget)
+    });
     let (pods_store, nodes_store) = (pods.store(), nodes.store());
+    let budgets_store = budgets.store();
+    let budgets = tokio::spawn(budgets.run(drain.clone(), |_| ()));
     let namespaces_store = namespaces.store();
     let namespaces = tokio::spawn(namespaces.run(drain.clone(), |_| ()));
     let on_change = trigger.clone();
@@ -179,6 +182,7 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
             pods_store.synced().await;
             nodes_store.synced().await;
             namespaces_store.synced().await;
+            budgets_store.synced().await;
             storage.synced().await;
         } => {}
     }
@@ -189,11 +193,15 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
         () = drain.asked() => return,
         led = led.wait_for(|led| *led) => if led.is_err() { return },
     }
-    let caches =
-        ClusterCaches { pods: pods_store, nodes: nodes_store, namespaces: namespaces_store };
+    let caches = ClusterCaches {
+        pods: pods_store,
+        nodes: nodes_store,
+        namespaces: namespaces_store,
+        budgets: budgets_store,
+    };
     let reporting = Reporting { events, counters, status: board.task("schedule") };
     let scheduler = Scheduler::new(client, name, caches, storage, reporting);
     scheduler.run(trigger, drain).await;
-    tasks.extend([pods, nodes, namespaces, writer]);
+    tasks.extend([pods, nodes, namespaces, budgets, writer]);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -7,8 +7,8 @@ use proto_api::core::v1::ObjectReference;
 use proto_client::Change;
 use tokio::sync::Notify;
 
-use crate::node_info::NodeInfo;
-use crate::pod_info::{PodInfo, PodPhase};
+use apiserver_scheduling::node_info::NodeInfo;
+use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 
 /// While more pods than this are starting, events of type Normal are delayed: the nodes need the API server's capacity.
 const MANY_STARTING: usize = 8;
@@ -130,6 +130,7 @@ fn changed_beyond_status(old: &PodInfo, new: &PodInfo) -> bool {
     let without_status = |pod: &PodInfo| {
         let mut pod = pod.clone();
         pod.unscheduled = None;
+        pod.nominated = String::new();
         pod.reference = ObjectReference::default();
         pod
     };
@@ -139,7 +140,7 @@ fn changed_beyond_status(old: &PodInfo, new: &PodInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod_info::examples::pod;
+    use apiserver_scheduling::examples::pod;
 
     #[test]
     fn assigned_pods_trigger_a_cycle_for_pods_with_affinity() {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, exponential_buckets,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    exponential_buckets,
 };
 use proto_daemon::metrics::Metrics;
 
@@ -34,6 +35,8 @@ pub struct SchedulerMetrics {
     attempts: IntCounterVec,
     durations: HistogramVec,
     pending: IntGaugeVec,
+    preemptions: IntCounter,
+    victims: Histogram,
     profile: String,
 }
 
@@ -52,7 +55,18 @@ impl SchedulerMetrics {
         );
         let durations = durations.buckets(exponential_buckets(0.001, 2.0, 15)?);
         let pending = Opts::new("scheduler_pending_pods", "Pending pods, by queue.");
+        let victims = HistogramOpts::new(
+            "scheduler_preemption_victims",
+            "Pods of lower priority that were deleted for a pod.",
+        );
+        let victims = victims.buckets(exponential_buckets(1.0, 2.0, 7)?);
+        let preemptions = Opts::new(
+            "scheduler_preemption_attempts_total",
+            "Attempts to make room for a pod by deleting others.",
+        );
         Ok(Self {
+            preemptions: metrics.register(IntCounter::with_opts(preemptions)?)?,
+            victims: metrics.register(Histogram::with_opts(victims)?)?,
             attempts: metrics.register(IntCounterVec::new(attempts, labels)?)?,
             durations: metrics.register(HistogramVec::new(durations, labels)?)?,
             pending: metrics.register(IntGaugeVec::new(pending, &["queue"])?)?,
@@ -65,6 +79,16 @@ impl SchedulerMetrics {
         let labels = &[result.label(), self.profile.as_str()];
         self.attempts.with_label_values(labels).inc();
         self.durations.with_label_values(labels).observe(took.as_secs_f64());
+    }
+
+    /// Counts an attempt to preempt.
+    pub fn count_preemption(&self) {
+        self.preemptions.inc();
+    }
+
+    /// Counts the pods that were deleted for one pod.
+    pub fn observe_victims(&self, count: usize) {
+        self.victims.observe(count as f64);
     }
 
     /// Sets the number of pods that wait for a change or their back-off.

@@ -1,9 +1,9 @@
-//! A scheduling cycle: selects a node for every pending pod in order of priority, and binds it. A pod without a feasible node gets an event and
-//! waits.
+//! A scheduling cycle: selects a node for every pending pod in order of priority, and binds it. For a pod without a feasible node pods of lower
+//! priority may have to end; it gets an event and waits.
 
 mod bind;
 mod bind_volumes;
-mod select_node;
+mod preempt;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,19 +15,24 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
-use crate::amounts::add;
 use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::{Attempt, SchedulerMetrics};
-use crate::node_info::NodeInfo;
-use crate::nodes::{NodeLoad, load};
-use crate::pod_affinity::NamespaceLabels;
-use crate::pod_info::{PodInfo, PodPhase};
 use crate::storage_informers::StorageInformers;
-use crate::volumes::{BindingAnnotations, StorageSnapshot};
+use apiserver_scheduling::amounts::add;
+use apiserver_scheduling::node_info::NodeInfo;
+use apiserver_scheduling::nodes::{NodeLoad, load};
+use apiserver_scheduling::nominations::{Nominations, with_nominated};
+use apiserver_scheduling::pod_affinity::NamespaceLabels;
+use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
+use apiserver_scheduling::preemption::DisruptionBudget;
+use apiserver_scheduling::select_node::{
+    FitError, NodeChoice, NodeView, SelectError, StorageView, isolate_pod, select_node,
+};
+use apiserver_scheduling::volumes::{BindingAnnotations, StorageSnapshot};
 use bind::FailureReason;
 use bind_volumes::NodeReservation;
-use select_node::{NodeChoice, SelectError, StorageView, isolate_pod, select_node};
+use preempt::Nomination;
 
 /// How long a binding is assumed before the watch shows it. After that it must have been undone.
 const ASSUMED: Duration = Duration::from_secs(30);
@@ -49,10 +54,11 @@ pub struct Scheduler {
     assumed: BTreeMap<String, (Arc<PodInfo>, Instant)>,
     /// Nodes kept for pods whose volumes are not bound yet, by the pod's uid.
     reserved: BTreeMap<String, NodeReservation>,
+    nominations: Nominations,
     backoff: BackoffQueue,
 }
 
-/// The caches of pods, nodes and namespaces.
+/// The caches of pods, nodes, namespaces and disruption budgets.
 pub struct ClusterCaches {
     /// All pods.
     pub pods: Store<PodInfo>,
@@ -60,6 +66,8 @@ pub struct ClusterCaches {
     pub nodes: Store<NodeInfo>,
     /// The labels of all namespaces.
     pub namespaces: Store<BTreeMap<String, String>>,
+    /// All PodDisruptionBudgets.
+    pub budgets: Store<DisruptionBudget>,
 }
 
 /// Where a scheduler reports.
@@ -94,6 +102,7 @@ impl Scheduler {
             status,
             assumed: BTreeMap::new(),
             reserved: BTreeMap::new(),
+            nominations: Nominations::default(),
             backoff: BackoffQueue::default(),
         }
     }
@@ -138,7 +147,9 @@ impl Scheduler {
         let mut next: Option<Instant> = None;
         let (mut bound, mut failed) = (0, 0);
         let mut due = Vec::new();
-        for pod in self.pending(&pods) {
+        let pending = self.pending(&pods);
+        let mut nominated = self.list_nominated(&pending);
+        for pod in pending {
             match self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
                 Due::Now => due.push(pod),
                 Due::At(at) => {
@@ -156,7 +167,8 @@ impl Scheduler {
                 self.status.started(format!("pod {}", pod.key));
             }
             let begun = Instant::now();
-            let outcome = self.schedule(&pod, &mut loads, &namespaces, &mut storage).await;
+            let view = CycleView { namespaces: &namespaces, nominated: &mut nominated };
+            let outcome = self.schedule(&pod, &mut loads, view, &mut storage).await;
             let attempt = match outcome {
                 Ok(()) => Attempt::Scheduled,
                 Err(Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes) => {
@@ -218,27 +230,68 @@ impl Scheduler {
         pending
     }
 
+    /// The pending pods that wait on a node for the end of others, each with that node.
+    fn list_nominated(&mut self, pending: &[Arc<PodInfo>]) -> Vec<Arc<PodInfo>> {
+        let by_uid = pending.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+        self.nominations.forget_shown(&by_uid);
+        let on_node = |pod: &Arc<PodInfo>| {
+            let node = self.nominations.node_of(pod);
+            (!node.is_empty()).then(|| on_node(pod, node))
+        };
+        pending.iter().filter_map(on_node).collect()
+    }
+
+    /// Tries to make room for a pod without a feasible node, and reports it.
+    async fn fail(
+        &mut self,
+        pod: &Arc<PodInfo>,
+        loads: &[NodeLoad],
+        view: CycleView<'_>,
+        storage: &StorageSnapshot,
+        why: &FitError,
+    ) -> Failure {
+        self.counters.count_preemption();
+        let (preemption, nomination) =
+            Box::pin(self.preempt(pod, loads, view.namespaces, storage, why)).await;
+        if let Nomination::Node(node) = &nomination {
+            view.nominated.retain(|other| {
+                other.uid != pod.uid && (other.node != *node || other.priority >= pod.priority)
+            });
+            if !node.is_empty() {
+                view.nominated.push(on_node(pod, node));
+            }
+        }
+        let mut message = why.message();
+        if let Some(preemption) = preemption {
+            message.push_str(" preemption: ");
+            message.push_str(&preemption);
+        }
+        self.report_failure(pod, FailureReason::Unschedulable, &message, nomination).await;
+        match pod.constraints.can_be_helped_by_pods() {
+            true => Failure::PodAffinity,
+            false => Failure::Unschedulable,
+        }
+    }
+
     async fn schedule(
         &mut self,
         pod: &Arc<PodInfo>,
         loads: &mut [NodeLoad],
-        namespaces: &NamespaceLabels,
+        view: CycleView<'_>,
         storage: &mut StorageSnapshot,
     ) -> Result<(), Failure> {
         let storage_view = StorageView { storage, annotations: &self.annotations };
-        let selected = isolate_pod(pod, || select_node(pod, loads, namespaces, storage_view));
+        let with_nominated = with_nominated(pod, loads, view.nominated);
+        let nodes = NodeView { loads: &*loads, with_nominated: with_nominated.as_deref() };
+        let namespaces = view.namespaces;
+        let selected = isolate_pod(pod, || select_node(pod, nodes, namespaces, storage_view));
         let NodeChoice { nth, volumes } = match selected {
             Ok(choice) => choice,
             Err(why) => {
                 self.reserved.remove(&pod.uid);
                 let SelectError::NoFeasibleNode(why) = why else { return Err(Failure::Error) };
-                self.report_failure(pod, FailureReason::Unschedulable, &why).await;
-                let waits_for_pods = pod.constraints.can_be_helped_by_pods();
-                return Err(if waits_for_pods {
-                    Failure::PodAffinity
-                } else {
-                    Failure::Unschedulable
-                });
+                let loads = with_nominated.as_deref().unwrap_or(&*loads);
+                return Err(self.fail(pod, loads, view, storage, &why).await);
             }
         };
         let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };
@@ -254,15 +307,27 @@ impl Scheduler {
             tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "binding failed; retrying after its back-off");
             return Err(Failure::Error);
         }
-        let assigned = Arc::new(PodInfo { node: node.clone(), ..(**pod).clone() });
+        let assigned = on_node(pod, &node);
         load.add(assigned.clone());
         self.assumed.insert(pod.uid.clone(), (assigned, Instant::now()));
+        view.nominated.retain(|other| other.uid != pod.uid);
         self.backoff.remove(&pod.key);
         let message = format!("Successfully assigned {} to {node}", pod.key);
         self.events.event(&pod.reference, EventKind::Normal, "Scheduled", message);
         tracing::info!(pod = %pod.key, uid = pod.uid, node, "pod bound");
         Ok(())
     }
+}
+
+/// What a cycle knows beside the nodes and the storage.
+struct CycleView<'a> {
+    namespaces: &'a NamespaceLabels,
+    /// Pending pods, each with the node that is nominated for it.
+    nominated: &'a mut Vec<Arc<PodInfo>>,
+}
+
+fn on_node(pod: &PodInfo, node: &str) -> Arc<PodInfo> {
+    Arc::new(PodInfo { node: node.to_owned(), ..pod.clone() })
 }
 
 /// Whether a pod that was bound `age` ago counts as bound although the cache shows it without a node.
@@ -275,7 +340,7 @@ fn is_assumed(bound: &PodInfo, shown: &PodInfo, age: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod_info::examples::pod;
+    use apiserver_scheduling::examples::pod;
 
     #[test]
     fn a_binding_is_assumed_while_the_watch_is_behind() {

@@ -10,7 +10,7 @@ use proto_daemon::drain::DrainWatch;
 use tokio::task::JoinHandle;
 
 use crate::cycle_trigger::CycleTrigger;
-use crate::volumes::{StorageSnapshot, limits};
+use apiserver_scheduling::volumes::{StorageSnapshot, limits};
 
 /// The caches. Cheap to clone.
 #[derive(Clone)]

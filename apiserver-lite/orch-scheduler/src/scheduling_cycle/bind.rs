@@ -10,7 +10,8 @@ use proto_daemon::exit::chain;
 use serde_json::{Value, json};
 
 use super::Scheduler;
-use crate::pod_info::PodInfo;
+use super::preempt::Nomination;
+use apiserver_scheduling::pod_info::PodInfo;
 
 impl Scheduler {
     pub(super) async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ClientError> {
@@ -30,17 +31,27 @@ impl Scheduler {
         self.client.within::<Pod>(namespace).post_sub(name, "binding", &binding).await
     }
 
-    /// Records FailedScheduling, and sets the condition PodScheduled unless it says so already.
-    pub(super) async fn report_failure(&self, pod: &PodInfo, reason: FailureReason, why: &str) {
+    /// Records FailedScheduling, and writes the pod's nomination and the condition PodScheduled unless they are so already.
+    pub(super) async fn report_failure(
+        &self,
+        pod: &PodInfo,
+        reason: FailureReason,
+        why: &str,
+        nomination: Nomination,
+    ) {
         self.events.event(&pod.reference, EventKind::Warning, "FailedScheduling", why);
-        let Some(condition) = failure_condition(pod.unscheduled.as_ref(), reason, why, now())
-        else {
+        let mut status = serde_json::Map::new();
+        if let Some(condition) = failure_condition(pod.unscheduled.as_ref(), reason, why, now()) {
+            status.insert("conditions".to_owned(), json!([condition]));
+        }
+        if let Nomination::Node(node) = nomination {
+            let node = if node.is_empty() { Value::Null } else { Value::String(node) };
+            status.insert("nominatedNodeName".to_owned(), node);
+        }
+        if status.is_empty() {
             return;
-        };
-        let patch = Patch::Strategic(json!({
-            "metadata": { "uid": pod.uid },
-            "status": { "conditions": [condition] },
-        }));
+        }
+        let patch = Patch::Strategic(json!({ "metadata": { "uid": pod.uid }, "status": status }));
         let api = self.client.within::<Pod>(&pod.key.namespace);
         if let Err(error) = api.patch_status(&pod.key.name, &patch, &WriteParams::default()).await {
             tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "condition PodScheduled not written");

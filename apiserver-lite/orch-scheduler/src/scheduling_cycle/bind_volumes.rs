@@ -9,9 +9,10 @@ use proto_daemon::exit::chain;
 
 use super::Scheduler;
 use super::bind::FailureReason;
-use crate::nodes::NodeLoad;
-use crate::pod_info::PodInfo;
-use crate::volumes::{StorageSnapshot, VolumeChoice, VolumePatch};
+use super::preempt::Nomination;
+use apiserver_scheduling::nodes::NodeLoad;
+use apiserver_scheduling::pod_info::PodInfo;
+use apiserver_scheduling::volumes::{StorageSnapshot, VolumeChoice, VolumePatch};
 
 /// Time after which a pod whose volumes are still unbound gets an event; it stays reserved.
 const BIND_TIMEOUT: Duration = Duration::from_secs(600);
@@ -61,7 +62,8 @@ impl Scheduler {
         self.reserved.insert(pod.uid.clone(), NodeReservation { pod: assigned.clone(), since });
         if timed_out {
             let why = "running PreBind plugin \"VolumeBinding\": binding volumes: timed out waiting for the condition";
-            self.report_failure(pod, FailureReason::SchedulerError, why).await;
+            self.report_failure(pod, FailureReason::SchedulerError, why, Nomination::Unchanged)
+                .await;
         }
         Some(assigned)
     }

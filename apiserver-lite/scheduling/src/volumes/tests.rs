@@ -8,7 +8,7 @@ use proto_api::core::v1::{
 use proto_api::meta::v1::LabelSelector;
 
 use super::*;
-use crate::pod_info::examples::{names, node, pod};
+use crate::examples::{names, node, pod};
 
 /// A pod that uses claims.
 fn user(name: &str, claims: &[&str]) -> PodInfo {

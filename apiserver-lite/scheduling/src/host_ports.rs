@@ -14,6 +14,7 @@ fn normalize(ip: &str) -> &str {
 }
 
 impl HostPorts {
+    /// Adds a port that a pod of the node uses.
     pub fn add(&mut self, port: &HostPort) {
         let of_number = self.0.entry(port.port).or_default();
         of_number.entry(port.protocol.clone()).or_default().insert(normalize(&port.ip).to_owned());

@@ -59,6 +59,14 @@ impl NodeLoad {
         }
     }
 
+    /// The node without some of its pods.
+    #[must_use]
+    pub fn without(&self, leaves: impl Fn(&PodInfo) -> bool) -> Self {
+        let mut left = Self::empty(self.node.clone());
+        self.pods.iter().filter(|pod| !leaves(pod)).for_each(|pod| left.add(pod.clone()));
+        left
+    }
+
     /// Adds a pod.
     pub fn add(&mut self, pod: impl Into<Arc<PodInfo>>) {
         let pod: Arc<PodInfo> = pod.into();

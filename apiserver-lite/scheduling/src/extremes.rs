@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::amounts::{CPU, MEMORY};
+use crate::examples::{names, node};
 use crate::filter::check;
 use crate::node_info::NodeInfo;
 use crate::nodes::NodeLoad;
 use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
-use crate::pod_info::examples::{names, node};
 use crate::score::select_best;
 use values::variants;
 
@@ -38,7 +38,7 @@ fn schedule(pod: &PodInfo, loads: &mut [NodeLoad]) {
         let _ = check(pod, load);
     }
     let all: Vec<&NodeLoad> = loads.iter().collect();
-    let _ = select_best(pod, &all);
+    let _ = select_best(pod, &all, loads, &NamespaceLabels::new());
     loads.iter_mut().for_each(|load| load.add(pod.clone()));
 }
 
@@ -76,7 +76,7 @@ fn pods_at_their_extremes() {
 
 #[test]
 fn nodes_at_their_extremes() {
-    let pod = crate::pod_info::examples::pod("p", i64::MAX, i64::MAX);
+    let pod = crate::examples::pod("p", i64::MAX, i64::MAX);
     each::<Node>(&example(include_str!("../../../proto/api/testdata/core.v1.Node.json")), |node| {
         let node = Arc::new(NodeInfo::of(names(), node));
         let mut loads = [NodeLoad::empty(node.clone()), NodeLoad::empty(node)];

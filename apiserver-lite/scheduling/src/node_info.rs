@@ -20,6 +20,8 @@ pub struct NodeInfo {
     pub admission: Admission,
     /// The resources that pods can request.
     pub allocatable: Amounts,
+    /// Sizes of the images that the node has, in bytes, by each of their names.
+    pub images: BTreeMap<String, i64>,
 }
 
 /// Whether a node accepts new pods.
@@ -51,14 +53,26 @@ impl NodeInfo {
             taints,
             admission: if node.spec.unschedulable { Admission::Cordoned } else { Admission::Open },
             allocatable: allocatable.iter().map(|(r, q)| (r.clone(), amount(r, q))).collect(),
+            images: images(node),
         }
     }
+}
+
+/// As many as a kubelet reports; what a Node says beyond that is not kept.
+const IMAGES_MAX: usize = 64;
+
+fn images(node: &Node) -> BTreeMap<String, i64> {
+    let named = node.status.images.iter().take(IMAGES_MAX).flat_map(|image| {
+        let names = image.names.iter().take(IMAGES_MAX);
+        names.map(|name| (name.clone(), image.size_bytes.max(0)))
+    });
+    named.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod_info::examples;
+    use crate::examples;
 
     #[test]
     fn a_node_that_is_not_ready_is_tainted() {

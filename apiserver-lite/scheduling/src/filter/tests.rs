@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proto_api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 use super::*;
+use crate::examples::{node, pod};
 use crate::pod_info::HostPort;
-use crate::pod_info::examples::{node, pod};
 use crate::refusal::summary;
 
 fn refusals(pod: &PodInfo, node: NodeInfo) -> String {

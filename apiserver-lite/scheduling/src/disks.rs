@@ -66,6 +66,7 @@ impl PodDisk {
 }
 
 impl Disks {
+    /// Adds a disk that a pod of the node mounts.
     pub fn add(&mut self, disk: &PodDisk) {
         let of_kind = self.0.entry(disk.kind).or_default();
         for name in &disk.names {

@@ -1,12 +1,14 @@
-//! The constraints that a pod sets for its placement beside others: required pod affinity, anti-affinity and topology spread.
+//! The constraints that a pod sets for its placement beside others, and its preferences: pod affinity, anti-affinity and topology spread.
 
 use std::collections::BTreeSet;
 
-use proto_api::core::v1::{Pod, PodAffinityTerm, TopologySpreadConstraint};
+use proto_api::core::v1::{
+    Pod, PodAffinityTerm, TopologySpreadConstraint, WeightedPodAffinityTerm,
+};
 use proto_api::meta::v1::LabelSelector;
 use proto_api::selectors::Selector;
 
-/// A pod's required affinity, anti-affinity and topology spread constraints.
+/// A pod's affinity, anti-affinity and topology spread constraints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlacementConstraints {
     /// Terms of which each needs a selected pod in the node's domain.
@@ -15,6 +17,19 @@ pub struct PlacementConstraints {
     pub anti_affinity: Vec<Term>,
     /// Constraints with `whenUnsatisfiable: DoNotSchedule`.
     pub topology_spread: Vec<Spread>,
+    /// Preferred affinity, and anti-affinity with negative weights.
+    pub preferred: Vec<WeightedTerm>,
+    /// Constraints with `whenUnsatisfiable: ScheduleAnyway`.
+    pub preferred_spread: Vec<Spread>,
+}
+
+/// A preferred term.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightedTerm {
+    /// Negative for anti-affinity.
+    pub weight: i64,
+    /// The term.
+    pub term: Term,
 }
 
 /// Selected pods and the topology key whose values are the domains.
@@ -52,8 +67,23 @@ impl PlacementConstraints {
         let terms = |terms: &[PodAffinityTerm]| -> Vec<Term> {
             terms.iter().map(|term| Term::of(term, &pod.metadata.namespace)).collect()
         };
-        let spread = pod.spec.topology_spread_constraints.iter();
-        let binding = spread.filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule");
+        let weighted = |preferred: &[WeightedPodAffinityTerm], sign: i64| -> Vec<WeightedTerm> {
+            let of = |preferred: &WeightedPodAffinityTerm| WeightedTerm {
+                weight: sign.saturating_mul(i64::from(preferred.weight)),
+                term: Term::of(&preferred.pod_affinity_term, &pod.metadata.namespace),
+            };
+            preferred.iter().map(of).collect()
+        };
+        let attracting = affinity.map_or_else(Vec::new, |affinity| {
+            weighted(&affinity.preferred_during_scheduling_ignored_during_execution, 1)
+        });
+        let repelling = anti_affinity.map_or_else(Vec::new, |anti_affinity| {
+            weighted(&anti_affinity.preferred_during_scheduling_ignored_during_execution, -1)
+        });
+        let spread = |when: &str| -> Vec<Spread> {
+            let all = pod.spec.topology_spread_constraints.iter();
+            all.filter(|spread| spread.when_unsatisfiable == when).map(Spread::of).collect()
+        };
         Self {
             affinity: affinity.map_or_else(Vec::new, |affinity| {
                 terms(&affinity.required_during_scheduling_ignored_during_execution)
@@ -61,13 +91,25 @@ impl PlacementConstraints {
             anti_affinity: anti_affinity.map_or_else(Vec::new, |anti_affinity| {
                 terms(&anti_affinity.required_during_scheduling_ignored_during_execution)
             }),
-            topology_spread: binding.map(Spread::of).collect(),
+            topology_spread: spread("DoNotSchedule"),
+            preferred: attracting.into_iter().chain(repelling).collect(),
+            preferred_spread: spread("ScheduleAnyway"),
         }
     }
 
     /// Whether a pod that is assigned to a node can make the node feasible for this one.
     pub fn can_be_helped_by_pods(&self) -> bool {
         !self.affinity.is_empty() || !self.topology_spread.is_empty()
+    }
+
+    /// Whether the pod prefers to be near or far from others.
+    pub fn has_preferences(&self) -> bool {
+        !self.preferred.is_empty()
+    }
+
+    /// Whether later pods are better or worse placed near this one.
+    pub fn attracts_or_repels(&self) -> bool {
+        !self.preferred.is_empty() || !self.affinity.is_empty()
     }
 
     /// Whether there are anti-affinity terms.

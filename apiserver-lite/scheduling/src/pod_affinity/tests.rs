@@ -8,7 +8,7 @@ use proto_api::core::v1::{
 use proto_api::meta::v1::LabelSelector;
 
 use super::*;
-use crate::pod_info::examples::{names, node};
+use crate::examples::{names, node};
 
 fn loads() -> Vec<NodeLoad> {
     [("n1", "a"), ("n2", "a"), ("n3", "b")]

@@ -38,12 +38,20 @@ pub struct PodInfo {
     pub scheduler: String,
     /// The priority; higher is scheduled first.
     pub priority: i32,
+    /// Whether pods of lower priority may end for it (`preemptionPolicy`).
+    pub may_preempt: bool,
+    /// The node on which others ended for it (`nominatedNodeName`); empty if there is none.
+    pub nominated: String,
+    /// The `startTime`, in seconds since 1970.
+    pub started: Option<i64>,
     /// The creation time, in seconds since 1970.
     pub created: i64,
     /// The requests.
     pub requests: Amounts,
     /// CPU and memory for scoring, with defaults for containers without requests.
     pub weight: (i64, i64),
+    /// The images of its containers, with the tag `latest` where none is given.
+    pub images: Vec<String>,
     /// The host ports.
     pub host_ports: Vec<HostPort>,
     /// The node selector.
@@ -109,9 +117,13 @@ impl PodInfo {
             has_started: !matches!(status.phase.as_str(), "" | "Pending"),
             scheduler: spec.scheduler_name.clone(),
             priority: spec.priority.unwrap_or(0),
+            may_preempt: spec.preemption_policy.as_deref() != Some("Never"),
+            nominated: status.nominated_node_name.clone(),
+            started: status.start_time.as_ref().and_then(|time| time.unix()),
             created: metadata.creation_timestamp.unix().unwrap_or(0),
             requests: requests(pod),
             weight: weight(pod),
+            images: spec.containers.iter().map(|container| tagged(&container.image)).collect(),
             host_ports: host_ports(pod),
             node_selector: spec.node_selector.clone(),
             required: node_affinity.and_then(|affinity| {
@@ -134,6 +146,15 @@ impl PodInfo {
     pub fn is_starting(&self) -> bool {
         !self.node.is_empty() && self.phase == PodPhase::Active && !self.has_started
     }
+}
+
+/// The name of an image as nodes report it.
+fn tagged(image: &str) -> String {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    if name.contains(':') || name.contains('@') {
+        return image.to_owned();
+    }
+    format!("{image}:latest")
 }
 
 fn phase(pod: &Pod) -> PodPhase {
@@ -186,48 +207,6 @@ fn host_ports(pod: &Pod) -> Vec<HostPort> {
         ip: port.host_ip.clone(),
     };
     ports.filter(|port| port.host_port > 0).map(port).collect()
-}
-
-#[cfg(test)]
-pub mod examples {
-    //! Pods and nodes for tests.
-
-    use proto_api::Quantity;
-
-    use super::*;
-    use crate::amounts::PODS;
-    use crate::node_info::NodeInfo;
-
-    /// A pending pod that requests `cpu` millicores and `memory` bytes.
-    pub fn pod(name: &str, cpu: i64, memory: i64) -> PodInfo {
-        let mut pod = Pod::default();
-        pod.metadata.name = name.into();
-        pod.metadata.namespace = "ns".into();
-        pod.metadata.uid = format!("uid-{name}");
-        pod.spec.scheduler_name = "default-scheduler".into();
-        let mut container = Container::default();
-        let requests = &mut container.resources.requests;
-        requests.insert(CPU.into(), Quantity::from_milli(cpu));
-        requests.insert(MEMORY.into(), Quantity::from_bytes(memory));
-        pod.spec.containers.push(container);
-        PodInfo::of(names(), &pod)
-    }
-
-    /// A node with 4 CPUs, 8 GiB and 110 pods.
-    pub fn node(name: &str) -> NodeInfo {
-        let allocatable = [(CPU, 4000), (MEMORY, 8 << 30), (PODS, 110)];
-        NodeInfo {
-            name: name.into(),
-            labels: BTreeMap::from([("zone".into(), format!("zone-{name}"))]),
-            allocatable: allocatable.into_iter().map(|(r, amount)| (r.into(), amount)).collect(),
-            ..NodeInfo::default()
-        }
-    }
-
-    /// The names of Kubernetes.
-    pub fn names() -> &'static Names {
-        Names::new(proto_api::names::Profile::Kubernetes)
-    }
 }
 
 #[cfg(test)]

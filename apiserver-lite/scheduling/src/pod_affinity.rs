@@ -1,5 +1,4 @@
-//! The filters InterPodAffinity and PodTopologySpread: required pod affinity, anti-affinity and topology spread. Preferred terms are not
-//! implemented.
+//! The filters InterPodAffinity and PodTopologySpread: required pod affinity, anti-affinity and topology spread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +15,8 @@ use crate::refusal::Refusal;
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Term {
-    fn selects(&self, pod: &PodInfo, namespaces: &NamespaceLabels) -> bool {
+    /// Whether the term selects a pod.
+    pub fn selects(&self, pod: &PodInfo, namespaces: &NamespaceLabels) -> bool {
         let namespace = &pod.key.namespace;
         let nothing = BTreeMap::new();
         let labels = namespaces.get(namespace).unwrap_or(&nothing);
@@ -27,7 +27,8 @@ impl Term {
 }
 
 impl Spread {
-    fn selects(&self, pod: &PodInfo, other: &PodInfo) -> bool {
+    /// Whether the constraint of `pod` counts another pod.
+    pub fn selects(&self, pod: &PodInfo, other: &PodInfo) -> bool {
         pod.key.namespace == other.key.namespace
             && self.pods.as_ref().is_some_and(|selector| selector.matches(&other.labels))
     }

@@ -1,31 +1,51 @@
-//! The Score extension point: NodeResourcesLeastAllocated, NodeResourcesBalancedAllocation, NodeAffinity, TaintToleration and the spreading of
-//! a controller's pods. Each plugin gives 0 to 100 points, which are weighted.
+//! The Score extension point: NodeResourcesFit (least allocated), NodeResourcesBalancedAllocation, NodeAffinity, TaintToleration, InterPodAffinity,
+//! PodTopologySpread, ImageLocality and the spreading of a controller's pods. Each plugin gives 0 to 100 points, which are weighted as in Kubernetes.
+
+mod image_locality;
+mod pod_affinity;
+mod topology_spread;
 
 use std::cmp::Reverse;
 
 use crate::amounts::{CPU, MEMORY};
 use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
+use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::PodInfo;
 use crate::taints::tolerates;
 
 const MAX_POINTS: i64 = 100;
 
-/// Selects the best node, by its index in `feasible`; none if that is empty.
-pub fn select_best(pod: &PodInfo, feasible: &[&NodeLoad]) -> Option<usize> {
+/// Selects the best node, by its index in `feasible`; none if that is empty. `loads` are all nodes.
+pub fn select_best(
+    pod: &PodInfo,
+    feasible: &[&NodeLoad],
+    loads: &[NodeLoad],
+    namespaces: &NamespaceLabels,
+) -> Option<usize> {
+    if feasible.len() <= 1 {
+        return feasible.len().checked_sub(1);
+    }
     let affinity = normalize(feasible.iter().map(|load| preferred_weight(pod, load)).collect());
     let taints =
         normalize_reversed(feasible.iter().map(|load| count_untolerated(pod, load)).collect());
-    let siblings =
-        normalize_reversed(feasible.iter().map(|load| count_siblings(pod, load)).collect());
+    // A pod that says how it is spread is spread so, and not beside its siblings.
+    let spread = match pod.constraints.preferred_spread.is_empty() {
+        true => normalize_reversed(feasible.iter().map(|load| count_siblings(pod, load)).collect()),
+        false => topology_spread::points(pod, feasible, loads),
+    };
+    let inter_pod = pod_affinity::points(pod, feasible, loads, namespaces);
+    let images = image_locality::points(pod, feasible, loads);
     let score = |nth: usize, load: &NodeLoad| {
         let at = |points: &[i64]| points.get(nth).copied().unwrap_or(0);
         let weighed = [
             (1, least_allocated(pod, load)),
             (1, balanced_allocation(pod, load)),
+            (1, at(&images)),
             (2, at(&affinity)),
+            (2, at(&inter_pod)),
+            (2, at(&spread)),
             (3, at(&taints)),
-            (2, at(&siblings)),
         ];
         let weighed = weighed.into_iter().map(|(weight, points)| points.saturating_mul(weight));
         weighed.fold(0, i64::saturating_add)
@@ -107,7 +127,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::pod_info::examples::{node, pod};
+    use crate::examples::{node, pod};
+    use crate::placement::{Spread, Term, WeightedTerm};
 
     fn loads(names: &[&str]) -> Vec<NodeLoad> {
         names.iter().map(|name| NodeLoad::empty(Arc::new(node(name)))).collect()
@@ -115,7 +136,9 @@ mod tests {
 
     fn chosen(pod: &PodInfo, loads: &[NodeLoad]) -> String {
         let feasible: Vec<&NodeLoad> = loads.iter().collect();
-        select_best(pod, &feasible).map_or_else(String::new, |nth| loads[nth].node.name.clone())
+        let namespaces = NamespaceLabels::new();
+        select_best(pod, &feasible, loads, &namespaces)
+            .map_or_else(String::new, |nth| loads[nth].node.name.clone())
     }
 
     #[test]
@@ -176,5 +199,66 @@ mod tests {
         loads[0].node = Arc::new(mild);
         loads[1].add(pod("x", 2000, 4 << 30));
         assert_eq!(chosen(&picky, &loads), "b");
+    }
+
+    fn labelled(name: &str, app: &str) -> PodInfo {
+        PodInfo { labels: [("app".to_owned(), app.to_owned())].into(), ..pod(name, 100, 1 << 20) }
+    }
+
+    fn term(app: &str) -> Term {
+        Term {
+            pods: format!("app={app}").parse().ok(),
+            namespaces: ["ns".to_owned()].into(),
+            namespace_selector: None,
+            topology_key: "zone".into(),
+        }
+    }
+
+    #[test]
+    fn pods_are_placed_near_those_they_prefer_and_far_from_others() {
+        let mut loads = loads(&["a", "b", "c"]);
+        loads[1].add(labelled("db", "db"));
+        let mut client = labelled("p", "client");
+        client.constraints.preferred = vec![WeightedTerm { weight: 100, term: term("db") }];
+        assert_eq!(chosen(&client, &loads), "b");
+        client.constraints.preferred = vec![WeightedTerm { weight: -100, term: term("db") }];
+        assert_eq!(chosen(&client, &loads), "a");
+        // What runs has preferences, too.
+        client.constraints.preferred.clear();
+        let mut friend = labelled("friend", "friend");
+        friend.constraints.affinity = vec![term("client")];
+        loads[2].add(friend);
+        assert_eq!(chosen(&client, &loads), "c");
+    }
+
+    #[test]
+    fn soft_spread_constraints_prefer_the_emptier_domain() {
+        let mut loads = loads(&["a", "b"]);
+        loads[0].add(labelled("w1", "web"));
+        loads[1].add(pod("x", 2000, 4 << 30));
+        let mut web = labelled("w2", "web");
+        assert_eq!(chosen(&web, &loads), "a", "it has more room");
+        web.constraints.preferred_spread = vec![Spread {
+            pods: "app=web".parse().ok(),
+            topology_key: "zone".into(),
+            max_skew: 1,
+            min_domains: 1,
+        }];
+        assert_eq!(chosen(&web, &loads), "b");
+        web.constraints.preferred_spread[0].topology_key = "rack".into();
+        assert_eq!(chosen(&web, &loads), "a", "no node has the key");
+    }
+
+    #[test]
+    fn nodes_with_the_image_are_preferred() {
+        let mut loads = loads(&["a", "b"]);
+        let mut with = node("b");
+        with.images.insert("registry/app:latest".into(), 2 << 30);
+        loads[1].node = Arc::new(with);
+        let mut app = pod("p", 100, 1 << 20);
+        app.images = vec!["registry/app:latest".into()];
+        assert_eq!(chosen(&app, &loads), "b");
+        app.images = vec!["registry/app:2".into()];
+        assert_eq!(chosen(&app, &loads), "a");
     }
 }

@@ -1,0 +1,121 @@
+//! The PostFilter extension point: ends pods of lower priority for a pod that fits on no node, and nominates the node for it.
+
+use std::sync::Arc;
+
+use apiserver_scheduling::nodes::NodeLoad;
+use apiserver_scheduling::pod_affinity::NamespaceLabels;
+use apiserver_scheduling::pod_info::PodInfo;
+use apiserver_scheduling::preemption::{Candidate, Preemption, select_preemption};
+use apiserver_scheduling::select_node::{FitError, PodFilters, StorageView};
+use apiserver_scheduling::volumes::StorageSnapshot;
+use proto_api::core::v1::Pod;
+use proto_client::events::EventKind;
+use proto_client::{DeleteParams, Patch, WriteParams};
+use proto_daemon::exit::chain;
+use proto_daemon::panics::isolate_sync;
+use serde_json::json;
+
+use super::Scheduler;
+
+/// What became of `status.nominatedNodeName`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Nomination {
+    /// It stays.
+    Unchanged,
+    /// It is this node now; empty for none.
+    Node(String),
+}
+
+impl Scheduler {
+    /// Tries to make room for a pod that fits on no node. Returns what users are told of it, and its nomination.
+    pub(super) async fn preempt(
+        &mut self,
+        pod: &Arc<PodInfo>,
+        loads: &[NodeLoad],
+        namespaces: &NamespaceLabels,
+        storage: &StorageSnapshot,
+        error: &FitError,
+    ) -> (Option<String>, Nomination) {
+        if loads.is_empty() {
+            return (None, Nomination::Unchanged);
+        }
+        let nominated = self.nominations.node_of(pod).to_owned();
+        let found = {
+            let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
+            let storage_view = StorageView { storage, annotations: &self.annotations };
+            let Ok(filters) = PodFilters::of(pod, namespaces, storage_view) else {
+                return (None, Nomination::Unchanged);
+            };
+            isolate_sync(|| select_preemption(pod, loads, error, &nominated, &budgets, &filters))
+        };
+        match found {
+            Ok(Preemption::Candidate(candidate)) => {
+                let node = loads.get(candidate.nth).map(|load| load.node.name.clone());
+                let node = node.unwrap_or_default();
+                if self.end_victims(pod, &node, &candidate).await {
+                    self.drop_lower_nominations(pod, &node).await;
+                    self.nominations.set(pod, &node);
+                    return (None, Nomination::Node(node));
+                }
+                (None, Nomination::Unchanged)
+            }
+            Ok(Preemption::Impossible { why, clears }) => {
+                if clears && !nominated.is_empty() {
+                    self.nominations.set(pod, "");
+                    return (Some(why), Nomination::Node(String::new()));
+                }
+                (Some(why), Nomination::Unchanged)
+            }
+            Err(panicked) => {
+                tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "preemption for the pod panicked; it waits for a change");
+                (None, Nomination::Unchanged)
+            }
+        }
+    }
+
+    /// Deletes the victims. False if one of them could not be deleted; the pod is tried again after its back-off.
+    async fn end_victims(&self, pod: &PodInfo, node: &str, candidate: &Candidate) -> bool {
+        for victim in &candidate.victims {
+            let api = self.client.within::<Pod>(&victim.key.namespace);
+            let params = DeleteParams { uid: Some(victim.uid.clone()), ..DeleteParams::default() };
+            match api.delete(&victim.key.name, &params).await {
+                Ok(()) => {}
+                // It is gone, or another pod has its name.
+                Err(error) if error.is_not_found() || error.is_conflict() => continue,
+                Err(error) => {
+                    tracing::warn!(pod = %pod.key, victim = %victim.key, node, error = chain(&error), "cannot delete a pod of lower priority; retrying after the pod's back-off");
+                    return false;
+                }
+            }
+            let message = format!("Preempted by {} on node {node}", pod.key);
+            self.events.event(&victim.reference, EventKind::Normal, "Preempted", message);
+            tracing::info!(pod = %pod.key, uid = pod.uid, victim = %victim.key, victim_uid = victim.uid, node, "pod of lower priority deleted");
+        }
+        self.counters.observe_victims(candidate.victims.len());
+        true
+    }
+
+    /// Pods of lower priority that are nominated to the node have to look for another one.
+    async fn drop_lower_nominations(&mut self, pod: &PodInfo, node: &str) {
+        let pods = self.caches.pods.list();
+        let is_lower = |other: &&Arc<PodInfo>| {
+            other.node.is_empty()
+                && other.priority < pod.priority
+                && self.nominations.node_of(other) == node
+        };
+        let lower: Vec<Arc<PodInfo>> =
+            pods.iter().map(|(_, other)| other).filter(is_lower).cloned().collect();
+        for other in lower {
+            self.nominations.set(&other, "");
+            let patch = Patch::Strategic(json!({
+                "metadata": { "uid": other.uid },
+                "status": { "nominatedNodeName": null },
+            }));
+            let api = self.client.within::<Pod>(&other.key.namespace);
+            let written = api.patch_status(&other.key.name, &patch, &WriteParams::default()).await;
+            if let Err(error) = written {
+                tracing::debug!(pod = %other.key, uid = other.uid, error = chain(&error), "nomination not removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! io, by its imports only: where pods are placed. [`filter`], [`pod_affinity`] and [`volumes`] find the nodes that a pod fits on, [`score`] ranks them,
+//! and [`preemption`] finds the pods of lower priority that may end for it. No clock, no requests: [`select_node`] is asked with what is known.
+//!
+//! Names, weights and messages are those of kube-scheduler 1.25.
+
+// Numbers come from API objects.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+pub mod amounts;
+pub mod claim_use;
+pub mod disks;
+#[cfg(any(test, feature = "testing"))]
+pub mod examples;
+#[cfg(test)]
+mod extremes;
+pub mod filter;
+pub mod host_ports;
+pub mod node_info;
+pub mod node_selector;
+pub mod nodes;
+pub mod nominations;
+pub mod placement;
+pub mod pod_affinity;
+pub mod pod_info;
+pub mod preemption;
+pub mod refusal;
+pub mod score;
+pub mod select_node;
+pub mod taints;
+pub mod volumes;

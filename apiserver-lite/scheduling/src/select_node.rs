@@ -1,0 +1,261 @@
+//! The filter and score extension points: selects the best node that a pod fits on.
+
+use proto_daemon::panics::isolate_sync;
+
+use crate::filter::check;
+use crate::nodes::NodeLoad;
+use crate::pod_affinity::{InterPodState, NamespaceLabels};
+use crate::pod_info::PodInfo;
+use crate::refusal::{Refusal, summary};
+use crate::score::select_best;
+use crate::volumes::{BindingAnnotations, ClaimRequirements, StorageSnapshot, VolumeChoice};
+
+/// A node selected for a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeChoice {
+    /// Index into the loads.
+    pub nth: usize,
+    /// How claims with delayed binding get their volumes; empty if there are none.
+    pub volumes: Vec<VolumeChoice>,
+}
+
+/// The storage objects of a cycle, and the annotations to read from them.
+#[derive(Clone, Copy)]
+pub struct StorageView<'a> {
+    /// The objects.
+    pub storage: &'a StorageSnapshot,
+    /// Names of the annotations that bind claims.
+    pub annotations: &'a BindingAnnotations,
+}
+
+/// Why no node was selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SelectError {
+    /// No node is feasible. The pod waits until something changes.
+    NoFeasibleNode(FitError),
+    /// The selection panicked, which users are not told. The pod is tried again after its back-off.
+    Panicked,
+}
+
+/// Why each node was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FitError {
+    /// In the order of the loads.
+    pub refusals: Vec<Vec<Refusal>>,
+}
+
+impl FitError {
+    /// The message to users.
+    pub fn message(&self) -> String {
+        summary(self.refusals.len(), self.refusals.clone())
+    }
+}
+
+/// The filters for one pod.
+pub struct PodFilters<'a> {
+    pod: &'a PodInfo,
+    claims: ClaimRequirements,
+    namespaces: &'a NamespaceLabels,
+    storage_view: StorageView<'a>,
+}
+
+/// The volumes with which a pod fits on a node, or why it does not.
+type Checked = Result<Vec<VolumeChoice>, Vec<Refusal>>;
+
+impl<'a> PodFilters<'a> {
+    /// Reads the pod's claims.
+    ///
+    /// # Errors
+    /// Why no node is feasible.
+    pub fn of(
+        pod: &'a PodInfo,
+        namespaces: &'a NamespaceLabels,
+        storage_view: StorageView<'a>,
+    ) -> Result<Self, Refusal> {
+        let claims = ClaimRequirements::of(pod, storage_view.storage, storage_view.annotations)?;
+        Ok(Self { pod, claims, namespaces, storage_view })
+    }
+
+    /// Checks every node.
+    fn check_all(&self, loads: &[NodeLoad]) -> Vec<Checked> {
+        if self.claims.is_used_by_another(self.pod, loads) {
+            let why = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+            return loads.iter().map(|_| Err(vec![Refusal::Claims(why.to_owned())])).collect();
+        }
+        let inter_pod = InterPodState::of(self.pod, loads, self.namespaces);
+        loads.iter().map(|load| self.check(load, &inter_pod)).collect()
+    }
+
+    /// Whether the pod fits on the nth node, the other nodes being as they are in `loads`.
+    pub fn fits_on(&self, nth: usize, loads: &[NodeLoad]) -> bool {
+        let Some(load) = loads.get(nth) else { return false };
+        // Most loads fail here, without a look at all pods.
+        check(self.pod, load).is_ok()
+            && !self.claims.is_used_by_another(self.pod, loads)
+            && self.check(load, &InterPodState::of(self.pod, loads, self.namespaces)).is_ok()
+    }
+
+    fn check(&self, load: &NodeLoad, inter_pod: &InterPodState) -> Checked {
+        let StorageView { storage, annotations } = self.storage_view;
+        check(self.pod, load)?;
+        let volumes =
+            self.claims.check(self.pod, load, storage, annotations).map_err(|r| vec![r])?;
+        inter_pod.refusal(&load.node).map_or(Ok(volumes), |refusal| Err(vec![refusal]))
+    }
+}
+
+/// The nodes with their pods, and those nodes that differ once nominated pods are on them.
+#[derive(Clone, Copy)]
+pub struct NodeView<'a> {
+    /// Without nominated pods.
+    pub loads: &'a [NodeLoad],
+    /// With the nominated pods of at least the pod's priority; none if there are none.
+    pub with_nominated: Option<&'a [NodeLoad]>,
+}
+
+/// Selects the best node for the pod. It has to fit beside the pods that are nominated, and without those: they may end up elsewhere.
+///
+/// # Errors
+/// No node is feasible.
+pub fn select_node(
+    pod: &PodInfo,
+    nodes: NodeView<'_>,
+    namespaces: &NamespaceLabels,
+    storage_view: StorageView<'_>,
+) -> Result<NodeChoice, SelectError> {
+    let loads = nodes.with_nominated.unwrap_or(nodes.loads);
+    let filters = PodFilters::of(pod, namespaces, storage_view).map_err(|refusal| {
+        let refusals = loads.iter().map(|_| vec![refusal.clone()]).collect();
+        SelectError::NoFeasibleNode(FitError { refusals })
+    })?;
+    let mut checked = filters.check_all(loads);
+    if nodes.with_nominated.is_some() && pod.constraints.can_be_helped_by_pods() {
+        for (with, without) in checked.iter_mut().zip(filters.check_all(nodes.loads)) {
+            if with.is_ok() && without.is_err() {
+                *with = without;
+            }
+        }
+    }
+    let fitting = |(nth, checked): (usize, &Checked)| checked.is_ok().then_some(nth);
+    let feasible: Vec<usize> = checked.iter().enumerate().filter_map(fitting).collect();
+    let candidates: Vec<&NodeLoad> = feasible.iter().filter_map(|nth| loads.get(*nth)).collect();
+    let best = select_best(pod, &candidates, loads, namespaces)
+        .and_then(|best| feasible.get(best).copied());
+    match best.map(|nth| (nth, checked.swap_remove(nth))) {
+        Some((nth, Ok(volumes))) => Ok(NodeChoice { nth, volumes }),
+        _ => {
+            let refusals = checked.into_iter().map(|checked| checked.err().unwrap_or_default());
+            Err(SelectError::NoFeasibleNode(FitError { refusals: refusals.collect() }))
+        }
+    }
+}
+
+/// Selects a node within a panic boundary: a panic fails this pod only, and without a message for users.
+pub fn isolate_pod<T>(
+    pod: &PodInfo,
+    select: impl FnOnce() -> Result<T, SelectError>,
+) -> Result<T, SelectError> {
+    match isolate_sync(select) {
+        Ok(found) => found,
+        Err(panicked) => {
+            tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "scheduling the pod panicked; retrying after its back-off");
+            Err(SelectError::Panicked)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::amounts::{CPU, MEMORY, PODS};
+    use crate::examples::{names, node, pod};
+    use crate::placement::Term;
+
+    /// Selects a node for a pod without claims.
+    fn select(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, SelectError> {
+        let annotations = BindingAnnotations::new(names());
+        let storage = StorageSnapshot::default();
+        let storage_view = StorageView { storage: &storage, annotations: &annotations };
+        let namespaces = NamespaceLabels::new();
+        let nodes = NodeView { loads, with_nominated: None };
+        select_node(pod, nodes, &namespaces, storage_view).map(|choice| choice.nth)
+    }
+
+    fn loads(count: usize) -> Vec<NodeLoad> {
+        (0..count).map(|nth| NodeLoad::empty(Arc::new(node(&format!("n{nth}"))))).collect()
+    }
+
+    #[test]
+    fn the_message_says_why_no_node_is_feasible() {
+        let mut loads = loads(2);
+        loads[0].add(pod("x", 4000, 0));
+        assert_eq!(select(&pod("p", 100, 0), &loads), Ok(1));
+        let why = |pod: &PodInfo, loads: &[NodeLoad]| match select(pod, loads) {
+            Err(SelectError::NoFeasibleNode(error)) => error.message(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(&pod("p", 5000, 0), &loads), "0/2 nodes are available: 2 Insufficient cpu.");
+        assert_eq!(why(&pod("p", 1, 0), &[]), "no nodes available to schedule pods");
+    }
+
+    #[test]
+    fn a_pod_whose_handling_panics_fails_alone() {
+        let pod = pod("p", 1, 1);
+        let hostile = || -> Result<(), SelectError> { panic!("hostile") };
+        assert_eq!(isolate_pod(&pod, hostile), Err(SelectError::Panicked));
+        assert_eq!(isolate_pod(&pod, || Ok(1)), Ok(1));
+        let no = SelectError::NoFeasibleNode(FitError::default());
+        assert_eq!(isolate_pod(&pod, || Err::<(), _>(no.clone())), Err(no));
+    }
+
+    #[test]
+    fn nominated_pods_keep_their_place_and_help_nobody() {
+        let loads = loads(1);
+        let mut with = loads.clone();
+        let mut nominated = pod("n", 3500, 0);
+        nominated.labels.insert("app".into(), "db".into());
+        with[0].add(nominated);
+        let annotations = BindingAnnotations::new(names());
+        let storage = StorageSnapshot::default();
+        let storage_view = StorageView { storage: &storage, annotations: &annotations };
+        let select = |pod: &PodInfo| {
+            let nodes = NodeView { loads: &loads, with_nominated: Some(&with) };
+            select_node(pod, nodes, &NamespaceLabels::new(), storage_view).is_ok()
+        };
+        assert!(select(&pod("p", 500, 0)) && !select(&pod("p", 501, 0)));
+        let mut friend = pod("p", 100, 0);
+        friend.constraints.affinity.push(Term {
+            pods: "app=db".parse().ok(),
+            namespaces: ["ns".to_owned()].into(),
+            namespace_selector: None,
+            topology_key: "zone".into(),
+        });
+        assert!(!select(&friend), "the nominated pod may start elsewhere");
+    }
+
+    proptest! {
+        /// Whatever pods request, no node is assigned more than it has.
+        #[test]
+        fn no_node_is_overcommitted(requests in proptest::collection::vec((0..3000i64, 0..6i64), 1..60)) {
+            let mut loads = loads(4);
+            for (nth, (cpu, gib)) in requests.into_iter().enumerate() {
+                let pod = pod(&nth.to_string(), cpu, gib << 30);
+                match select(&pod, &loads) {
+                    Ok(nth) => loads[nth].add(pod),
+                    Err(_) => prop_assert!(loads.iter().all(|load| check(&pod, load).is_err())),
+                }
+            }
+            for load in loads {
+                for resource in [CPU, MEMORY] {
+                    let requested = load.requested.get(resource).copied().unwrap_or(0);
+                    prop_assert!(requested <= load.node.allocatable[resource]);
+                }
+                prop_assert!(load.pod_count <= load.node.allocatable[PODS]);
+            }
+        }
+    }
+}

@@ -244,3 +244,11 @@ fn lint_exemptions_have_reasons() {
     }
     check("an excuse has a reason and work is finished", offenders);
 }
+
+#[test]
+fn language_the_readme_is_short() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let lines = readme.lines().count();
+    let long = (lines > 70).then(|| format!("README.md has {lines} lines"));
+    check("README.md has at most 70 lines: more belongs into a guide", long.into_iter().collect());
+}

@@ -12,13 +12,6 @@ const PROGRAM_LINES_MAX: usize = 3000;
 
 /// Roots of libraries that have code of their own still.
 const ROOTS_WITH_CODE: &[&str] = &[
-    "agent/clock/src/lib.rs",
-    "agent/config/src/lib.rs",
-    "agent/identity/src/lib.rs",
-    "agent/interfaces/src/lib.rs",
-    "agent/journal/src/lib.rs",
-    "agent/probe/src/lib.rs",
-    "agent/server/src/lib.rs",
     "apiserver-lite/clock/src/lib.rs",
     "apiserver-lite/controllers/src/lib.rs",
     "apiserver-lite/garbage/src/lib.rs",

@@ -5,6 +5,7 @@
 
 mod crates;
 mod dependencies;
+mod errors;
 mod files;
 mod language;
 mod named;
@@ -43,7 +44,7 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "the conversion of autoscalers has no names at hand; one annotation serves both profiles",
     ),
     (
-        "agent/config/src/lib.rs",
+        "agent/config/src/settings.rs",
         "KubeletConfiguration",
         "the configuration file of the other agent is accepted in both profiles",
     ),

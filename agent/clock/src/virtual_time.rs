@@ -4,8 +4,13 @@
 #![allow(clippy::arithmetic_side_effects, clippy::expect_used, reason = "of tests only")]
 
 use std::cell::Cell;
+use std::time::Duration;
 
-use super::{Duration, Instant, Now};
+use agent_pod::observed::Now;
+use tokio::time::Instant;
+
+/// Whether the clocks are virtual. A program built so is for tests only.
+pub const IS_VIRTUAL: bool = true;
 
 /// Initial value of the boot clock.
 const UP: Duration = Duration::from_secs(1000);

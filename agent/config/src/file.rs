@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agent_node::cgroup::{CgroupManager, CpuBound};
 use agent_pod::backoff::CRASH_DELAY_MAX;
-use agent_sources::manifests::Page;
+use agent_sources::manifests::{Page, PageError};
 use proto_api::Quantity;
 use proto_api::core::v1::Taint;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -313,7 +313,7 @@ impl FileConfig {
     }
 
     /// The URL of static pod manifests, if configured.
-    pub fn static_pods_page(&self) -> Option<Result<Page, String>> {
+    pub fn static_pods_page(&self) -> Option<Result<Page, PageError>> {
         let url = Some(&self.static_pod_url).filter(|url| !url.is_empty())?;
         Some(Page::new(url, &self.static_pod_url_header, self.http_check_frequency))
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_pod::backoff::CRASH_DELAY_MAX;
 use proto_api::Quantity;
 use proto_daemon::config::{Configuration, FieldError};
+use proto_daemon::exit::chain;
 use proto_daemon::feature_gates::FeatureGates;
 use serde_json::Value;
 
@@ -100,7 +101,7 @@ fn node(file: &FileConfig, faults: &mut Faults) {
     faults.check(!file.file_check_frequency.is_zero(), "fileCheckFrequency", positive);
     faults.check(!file.http_check_frequency.is_zero(), "httpCheckFrequency", positive);
     if let Some(Err(why)) = file.static_pods_page() {
-        faults.check(false, "staticPodURL", why);
+        faults.check(false, "staticPodURL", chain(&why));
     }
     // With this setting the agent would be expected to exit.
     faults.check(!file.run_once, "runOnce", "must be false: the agent keeps running");

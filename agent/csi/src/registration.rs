@@ -13,12 +13,13 @@ use agent_volume::private;
 use futures_util::future::BoxFuture;
 use notify::{RecursiveMode, Watcher as _};
 use proto_daemon::backoff::Backoff;
+use proto_daemon::exit::chain;
 use proto_grpc::plugin_registration::v1 as wire;
 use proto_grpc::plugin_registration::v1::registration_client::RegistrationClient;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::driver::{ASK, Driver, call, connect, text};
+use crate::driver::{ASK, CallError, Driver, call, connect, text};
 use crate::drivers::Drivers;
 
 /// Plugin type of CSI drivers.
@@ -31,17 +32,80 @@ const SOCKETS_MAX: usize = 256;
 /// Longest interval between reads of the directory, in case a change notification was missed.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
+/// Why a plugin is not registered. The plugin is told, and asked again while its socket exists.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistrationError {
+    /// It did not answer.
+    #[error("ask who it is")]
+    Info(#[source] CallError),
+    /// Its name cannot be part of paths and object names.
+    #[error("invalid driver name {0:?}")]
+    Name(String),
+    /// It has no version that the agent speaks.
+    #[error("versions {0:?} are not supported, only 1.x")]
+    Versions(Vec<String>),
+    /// The driver did not answer.
+    #[error("ask driver {driver} what it can do")]
+    Capabilities {
+        /// Its name.
+        driver: String,
+        /// Its answer.
+        #[source]
+        error: CallError,
+    },
+    /// The driver answered, and is not published.
+    #[error("announce {driver}")]
+    NotAnnounced {
+        /// Its name.
+        driver: String,
+        /// Why.
+        #[source]
+        error: AnnounceError,
+    },
+    /// A plugin of another type was not taken in.
+    #[error(transparent)]
+    Other(AnnounceError),
+}
+
+/// Why a plugin is not announced.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnounceError {
+    /// The objects of the cluster cannot be read or written; this may pass.
+    #[error(transparent)]
+    Objects(Box<dyn std::error::Error + Send + Sync>),
+    /// The driver would change a label of the node. The driver or the label has to change.
+    #[error(
+        "driver {driver} reports {key}={reported:?} for the node, whose label is {key}={known:?}"
+    )]
+    Label {
+        /// The driver.
+        driver: String,
+        /// Key of the label.
+        key: String,
+        /// Value of the driver.
+        reported: String,
+        /// Value of the Node object.
+        known: String,
+    },
+    /// A plugin of another type is refused by what would use it.
+    #[error(transparent)]
+    Refused(Box<dyn std::error::Error + Send + Sync>),
+}
+
 /// Publishes drivers in the cluster.
 pub trait DriverAnnouncer: Send + Sync {
     /// A driver was registered.
-    fn driver_registered<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>>;
+    fn driver_registered<'a>(
+        &'a self,
+        driver: &'a Driver,
+    ) -> BoxFuture<'a, Result<(), AnnounceError>>;
     /// A driver was removed.
     fn driver_removed<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()>;
     /// A plugin of another type was found; `None` if its type is not supported.
     fn other_plugin_registered<'a>(
         &'a self,
         _: &'a OtherPlugin,
-    ) -> BoxFuture<'a, Option<Result<(), String>>> {
+    ) -> BoxFuture<'a, Option<Result<(), AnnounceError>>> {
         Box::pin(std::future::ready(None))
     }
 }
@@ -76,7 +140,7 @@ enum DriverProbe {
 struct Asked {
     path: PathBuf,
     identity: Identity,
-    result: Result<Option<String>, String>,
+    result: Result<Option<String>, RegistrationError>,
 }
 
 /// Follows the directory, which is created if missing, until the future is dropped.
@@ -123,7 +187,7 @@ pub async fn run(
             under_way.spawn(async move {
                 let result = register(&path, &drivers, &*announce, change).await;
                 if let Err(error) = &result {
-                    tracing::warn!(socket = %path.display(), error, failures, "plugin registration failed; retrying");
+                    tracing::warn!(socket = %path.display(), error = chain(error), failures, "plugin registration failed; retrying");
                 }
                 Asked { path, identity, result }
             });
@@ -179,10 +243,10 @@ async fn register(
     drivers: &Drivers,
     announce: &dyn DriverAnnouncer,
     change: Duration,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, RegistrationError> {
     let mut client = RegistrationClient::new(connect(socket));
     let info = call(ASK, wire::InfoRequest {}, |r| client.get_info(r)).await;
-    let info = info.map_err(|e| format!("ask who it is: {e}"))?;
+    let info = info.map_err(RegistrationError::Info)?;
     let result = if info.r#type == DRIVER {
         add_driver(socket, &info, drivers, announce, change).await.map(|()| Some(info.name.clone()))
     } else {
@@ -194,12 +258,12 @@ async fn register(
         };
         match announce.other_plugin_registered(&other).await {
             None => return Ok(None),
-            Some(taken) => taken.map(|()| None),
+            Some(taken) => taken.map(|()| None).map_err(RegistrationError::Other),
         }
     };
     let status = wire::RegistrationStatus {
         plugin_registered: result.is_ok(),
-        error: result.as_ref().err().cloned().unwrap_or_default(),
+        error: result.as_ref().err().map(|error| chain(error)).unwrap_or_default(),
     };
     let told = call(ASK, status, |r| client.notify_registration_status(r)).await;
     if let Err(error) = told {
@@ -220,32 +284,35 @@ async fn add_driver(
     drivers: &Drivers,
     announce: &dyn DriverAnnouncer,
     change: Duration,
-) -> Result<(), String> {
+) -> Result<(), RegistrationError> {
     check(info)?;
     let endpoint = endpoint(socket, info);
     let driver = Driver::query(&info.name, &endpoint, change).await;
-    let driver = driver.map_err(|e| format!("ask driver {} what it can do: {e}", info.name))?;
-    announce.driver_registered(&driver).await?;
+    let name = || info.name.clone();
+    let driver =
+        driver.map_err(|error| RegistrationError::Capabilities { driver: name(), error })?;
+    let announced = announce.driver_registered(&driver).await;
+    announced.map_err(|error| RegistrationError::NotAnnounced { driver: name(), error })?;
     tracing::info!(driver = driver.name, node_id = driver.info.node_id, "CSI driver registered");
     drivers.add(driver);
     Ok(())
 }
 
 /// A driver's name is used in paths and object names, and its API version has to be supported.
-fn check(info: &wire::PluginInfo) -> Result<(), String> {
+fn check(info: &wire::PluginInfo) -> Result<(), RegistrationError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
     if info.name.is_empty()
         || info.name.len() > 63
         || !info.name.chars().all(plain)
         || info.name.starts_with('.')
     {
-        return Err(format!("invalid driver name {:?}", info.name));
+        return Err(RegistrationError::Name(info.name.clone()));
     }
     let spoken = |version: &String| {
         version.trim_start_matches('v').split('.').next().is_some_and(|major| major == "1")
     };
     if !info.supported_versions.iter().any(spoken) {
-        return Err(format!("versions {:?} are not supported, only 1.x", info.supported_versions));
+        return Err(RegistrationError::Versions(info.supported_versions.clone()));
     }
     Ok(())
 }
@@ -290,7 +357,10 @@ mod tests {
     struct NoAnnouncements;
 
     impl DriverAnnouncer for NoAnnouncements {
-        fn driver_registered<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+        fn driver_registered<'a>(
+            &'a self,
+            _: &'a Driver,
+        ) -> BoxFuture<'a, Result<(), AnnounceError>> {
             Box::pin(std::future::ready(Ok(())))
         }
 

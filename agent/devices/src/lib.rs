@@ -14,4 +14,4 @@ pub mod plugins;
 pub mod registration;
 pub mod resources;
 
-pub use plugins::{DeviceError, Plugins};
+pub use plugins::{AdoptError, DeviceError, Plugins, RegisterError};

@@ -72,6 +72,17 @@ pub enum RegisterError {
     TooMany,
 }
 
+/// Why a plugin of the plugin registry was not taken in. The texts are sent to the plugin.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// The plugin has to register otherwise.
+    #[error(transparent)]
+    Registration(#[from] RegisterError),
+    /// The plugin did not answer; it is asked again.
+    #[error(transparent)]
+    Call(#[from] DeviceError),
+}
+
 /// The device plugins of this node. Clones share their state.
 #[derive(Clone)]
 pub struct Plugins {
@@ -164,20 +175,18 @@ impl Plugins {
         resource: &str,
         socket: PathBuf,
         versions: &[String],
-    ) -> Result<(), String> {
+    ) -> Result<(), AdoptError> {
         if !versions.iter().any(|version| version == VERSION) {
-            return Err(RegisterError::Version(versions.join(", "), VERSION).to_string());
+            return Err(RegisterError::Version(versions.join(", "), VERSION).into());
         }
         if !is_extended(resource, self.shared.names) {
-            return Err(RegisterError::Name(resource.to_owned()).to_string());
+            return Err(RegisterError::Name(resource.to_owned()).into());
         }
         let channel = socket::call(socket);
         let mut client = DevicePluginClient::new(channel.clone());
         let asked = client.get_device_plugin_options(wire::Empty {});
-        let options = call("GetDevicePluginOptions", resource, WISH, asked).await;
-        let options = options.map_err(|error| error.to_string())?;
-        self.start_following(resource.to_owned(), channel, options)
-            .map_err(|error| error.to_string())
+        let options = call("GetDevicePluginOptions", resource, WISH, asked).await?;
+        Ok(self.start_following(resource.to_owned(), channel, options)?)
     }
 
     fn start_following(

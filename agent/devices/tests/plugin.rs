@@ -236,7 +236,7 @@ async fn a_plugin_of_the_registry_needs_no_other_socket() {
     let socket = dir.path().join("own.sock");
     let spoken = ["v1alpha".to_owned(), "v1beta1".to_owned()];
     let refused = plugins.adopt(RESOURCE, socket.clone(), &spoken[..1]).await;
-    assert!(refused.expect_err("refused").contains("not supported"));
+    assert!(refused.expect_err("refused").to_string().contains("not supported"));
     assert!(plugins.adopt("cpu", socket.clone(), &spoken).await.is_err());
     assert!(plugins.adopt(RESOURCE, dir.path().join("none.sock"), &spoken).await.is_err());
     plugins.adopt(RESOURCE, socket, &spoken).await.expect("taken in");

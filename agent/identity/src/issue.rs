@@ -8,7 +8,7 @@ use proto_client::{Client, ClientError, DeleteParams, WriteParams};
 use proto_daemon::exit::chain;
 
 use super::store::Store;
-use super::unix_now;
+use super::unix_time::unix_now;
 use super::wanted::{Wanted, is_for};
 
 /// Poll interval of a pending request.
@@ -66,6 +66,51 @@ impl Authority for Client {
     }
 }
 
+/// Why a certificate was not issued. Every attempt may be repeated; which is said where it is not the same again.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// The key or the certificate cannot be read or written.
+    #[error("key and certificate {pair}")]
+    Store {
+        /// Name of the pair.
+        pair: String,
+        /// Why.
+        #[source]
+        error: std::io::Error,
+    },
+    /// The request cannot be made from the key.
+    #[error(transparent)]
+    Encode(#[from] rcgen::Error),
+    /// The API server does not take or show the request.
+    #[error(transparent)]
+    Server(#[from] ClientError),
+    /// The request was removed before it was signed; the next attempt creates it again.
+    #[error("request {0} was removed")]
+    Removed(String),
+    /// The request is of no use any more; the next attempt has another key and name.
+    #[error("request {name}: {why}")]
+    Ended {
+        /// Name of the request.
+        name: String,
+        /// How it ended.
+        why: RequestEnd,
+    },
+}
+
+/// How a request ended without a usable certificate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestEnd {
+    /// It was signed for somebody else.
+    #[error("the certificate is for another key or subject")]
+    Foreign,
+    /// It was denied or it failed, with the condition's reason and message.
+    #[error("{0}")]
+    Refused(String),
+    /// Nobody signed it.
+    #[error("it was not signed in time")]
+    Unsigned,
+}
+
 /// One certificate to issue.
 pub struct Issuing<'a> {
     /// Store of key and certificate.
@@ -111,39 +156,34 @@ impl Issuing<'_> {
     /// Gets the certificate issued and installs it. May wait for manual approval.
     ///
     /// # Errors
-    /// A message for the log; the caller retries.
-    pub async fn issue(&self) -> Result<(), String> {
-        let line =
-            |error: std::io::Error| format!("key and certificate {}: {error}", self.store.pair());
-        let key = self.store.pending_key().map_err(line)?;
-        let request = self.wanted.request(&key).map_err(|error| chain(&error))?;
+    /// There is no certificate yet; the caller retries.
+    pub async fn issue(&self) -> Result<(), IssueError> {
+        let of_store = |error| IssueError::Store { pair: self.store.pair().to_owned(), error };
+        let key = self.store.pending_key().map_err(of_store)?;
+        let request = self.wanted.request(&key)?;
         let name = &request.metadata.name;
-        self.authority.ask(&request).await.map_err(|error| chain(&error))?;
-        let certificate = match self.wait(name).await? {
+        self.authority.ask(&request).await?;
+        let why = match self.wait(name).await? {
             RequestOutcome::Signed(certificate)
                 if is_for(&certificate, &key) && self.wanted.is_met_by(&certificate) =>
             {
-                certificate
+                let installed = self.store.install(&certificate, &key.serialize_pem(), unix_now());
+                return installed.map_err(of_store);
             }
-            RequestOutcome::Signed(_) => {
-                return Err(self
-                    .give_up(name, "the certificate is for another key or subject")
-                    .await);
-            }
-            RequestOutcome::Refused(why) => return Err(self.give_up(name, &why).await),
-            RequestOutcome::Waiting => {
-                return Err(self.give_up(name, "it was not signed in time").await);
-            }
+            RequestOutcome::Signed(_) => RequestEnd::Foreign,
+            RequestOutcome::Refused(why) => RequestEnd::Refused(why),
+            RequestOutcome::Waiting => RequestEnd::Unsigned,
         };
-        self.store.install(&certificate, &key.serialize_pem(), unix_now()).map_err(line)
+        self.give_up(name).await;
+        Err(IssueError::Ended { name: name.clone(), why })
     }
 
-    async fn wait(&self, name: &str) -> Result<RequestOutcome, String> {
+    async fn wait(&self, name: &str) -> Result<RequestOutcome, IssueError> {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
-            let status = self.authority.look(name).await.map_err(|error| chain(&error))?;
+            let status = self.authority.look(name).await?;
             // Old requests are garbage collected: it is requested again.
-            let Some(status) = status else { return Err(format!("request {name} was removed")) };
+            let status = status.ok_or_else(|| IssueError::Removed(name.to_owned()))?;
             match outcome_of(status) {
                 RequestOutcome::Waiting if tokio::time::Instant::now() < until => {
                     tokio::time::sleep(LOOK).await
@@ -154,7 +194,7 @@ impl Issuing<'_> {
     }
 
     /// A new attempt needs a new key, from which the request's name is derived.
-    async fn give_up(&self, name: &str, why: &str) -> String {
+    async fn give_up(&self, name: &str) {
         // It may be deleted already, or deleting may be forbidden: it is garbage collected in time.
         if let Err(error) = self.authority.drop(name).await {
             tracing::debug!(
@@ -166,7 +206,6 @@ impl Issuing<'_> {
         if let Err(error) = self.store.forget_pending_key() {
             tracing::warn!(%error, "cannot remove the key of a rejected request; it is used again");
         }
-        format!("request {name}: {why}")
     }
 }
 
@@ -266,7 +305,7 @@ mod tests {
         }
     }
 
-    async fn issue(store: &Store, authority: &InMemory) -> Result<(), String> {
+    async fn issue(store: &Store, authority: &InMemory) -> Result<(), IssueError> {
         Issuing { store, wanted: &client(), authority }.issue().await
     }
 

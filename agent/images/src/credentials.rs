@@ -72,21 +72,31 @@ fn newest(files: &[PathBuf], before: Option<File>) -> Option<File> {
         return Some(known);
     }
     let keyring = read_file(path).unwrap_or_else(|fault| {
-        tracing::warn!(path = %path.display(), fault, "the node's credential file is invalid and ignored");
+        tracing::warn!(path = %path.display(), %fault, "the node's credential file is invalid and ignored");
         Keyring::default()
     });
     Some(File { path: path.clone(), changed, keyring })
 }
 
-fn read_file(path: &Path) -> Result<Keyring, String> {
-    let told = |error: io::Error| error.to_string();
-    if fs::metadata(path).map_err(told)?.len() > FILE_LEN_MAX {
-        return Err("longer than 1 MiB".to_owned());
+/// Why a credential file is ignored.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("longer than 1 MiB")]
+    TooLong,
+    #[error(transparent)]
+    Content(#[from] KeyringError),
+}
+
+fn read_file(path: &Path) -> Result<Keyring, FileError> {
+    if fs::metadata(path)?.len() > FILE_LEN_MAX {
+        return Err(FileError::TooLong);
     }
-    let bytes = fs::read(path).map_err(told)?;
+    let bytes = fs::read(path)?;
     let old = path.extension().is_none_or(|extension| extension != "json");
     let keyring = if old { Keyring::dockercfg(&bytes) } else { Keyring::config_json(&bytes) };
-    keyring.map_err(|error| error.to_string())
+    Ok(keyring?)
 }
 
 /// Missing and invalid secrets are skipped: the image may be public.

@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_clock as clock;
 use agent_node::keyring::{Keyring, Login, matches};
 use agent_telemetry::metrics::OperationMetrics;
+use proto_daemon::config::FieldError;
 use proto_daemon::go_duration;
 use serde::Deserialize;
 use serde_json::json;
@@ -56,6 +57,37 @@ pub enum ProviderError {
         /// What is invalid, with the field.
         fault: String,
     },
+}
+
+/// What is invalid in a configuration.
+#[derive(Debug, thiserror::Error)]
+enum ConfigFault {
+    #[error("is {kind} of {api_version}")]
+    Kind { kind: String, api_version: String },
+    #[error(transparent)]
+    Field(#[from] FieldError),
+}
+
+/// Why a plugin gave no credentials. It is asked again at the next pull.
+#[derive(Debug, thiserror::Error)]
+enum PluginError {
+    #[error("cannot be started: {0}")]
+    Start(std::io::Error),
+    #[error(transparent)]
+    Wait(#[from] std::io::Error),
+    #[error("no response within {} s", DEADLINE.as_secs())]
+    Deadline,
+    #[error("{status}: {line}")]
+    Exited { status: ExitStatus, line: String },
+    /// The response may hold a password: only the place of the fault is told.
+    #[error("the response is not JSON, at column {0}")]
+    NotJson(usize),
+    #[error("answered {kind} of {api_version}")]
+    Kind { kind: String, api_version: String },
+    #[error("cacheDuration: {0}")]
+    Duration(go_duration::DurationError),
+    #[error("cacheKeyType: {0:?} is not supported")]
+    CacheKey(String),
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -142,7 +174,8 @@ impl Providers {
         let text = std::fs::read_to_string(path).map_err(read)?;
         let tree = proto_api::yaml::parse(&text).map_err(|e| invalid(e.to_string()))?;
         let config: Config = serde_json::from_value(tree).map_err(|e| invalid(e.to_string()))?;
-        plugins(config, bin_dir, operations).map(Self).map_err(invalid)
+        let plugins = plugins(config, bin_dir, operations);
+        plugins.map(Self).map_err(|fault| invalid(fault.to_string()))
     }
 
     /// Credentials from all plugins for a full repository name.
@@ -157,7 +190,7 @@ impl Providers {
                         tracing::warn!(
                             plugin,
                             repository,
-                            fault,
+                            %fault,
                             "a credential provider plugin failed; the pull continues without its credentials"
                         );
                     }
@@ -172,38 +205,40 @@ fn plugins(
     config: Config,
     bin_dir: &Path,
     operations: &OperationMetrics,
-) -> Result<Vec<Arc<Plugin>>, String> {
+) -> Result<Vec<Arc<Plugin>>, ConfigFault> {
     let of_group = |version: &str, group: &str| {
         VERSIONS.iter().any(|known| version == format!("{group}/{known}"))
     };
     if config.kind != "CredentialProviderConfig"
         || !of_group(&config.api_version, CREDENTIAL_PLUGINS_CONFIG)
     {
-        return Err(format!("is {} of {}", config.kind, config.api_version));
+        return Err(ConfigFault::Kind { kind: config.kind, api_version: config.api_version });
     }
     let mut plugins: Vec<Arc<Plugin>> = Vec::new();
     for (number, provider) in config.providers.into_iter().enumerate() {
-        let at = format!("providers[{number}]");
+        let bad =
+            |field: &str, why: String| FieldError::new(format!("providers[{number}].{field}"), why);
         let name = &provider.name;
         if name.is_empty() || name.contains(['/', ' ']) || name == "." || name == ".." {
-            return Err(format!("{at}.name: must be a plain file name"));
+            return Err(bad("name", "must be a plain file name".to_owned()).into());
         }
         if plugins.iter().any(|known| known.config.name == *name) {
-            return Err(format!("{at}.name: {name:?} is duplicate"));
+            return Err(bad("name", format!("{name:?} is duplicate")).into());
         }
         if provider.match_images.is_empty() {
-            return Err(format!("{at}.matchImages: must not be empty"));
+            return Err(bad("matchImages", "must not be empty".to_owned()).into());
         }
         if !of_group(&provider.api_version, CREDENTIAL_PLUGINS_MESSAGES) {
-            return Err(format!("{at}.apiVersion: {:?} is not supported", provider.api_version));
+            let why = format!("{:?} is not supported", provider.api_version);
+            return Err(bad("apiVersion", why).into());
         }
         let lasts = provider.default_cache_duration.as_deref();
-        let lasts = lasts.ok_or_else(|| format!("{at}.defaultCacheDuration: must be set"))?;
+        let lasts = lasts.ok_or_else(|| bad("defaultCacheDuration", "must be set".to_owned()))?;
         let lasts = go_duration::parse(lasts)
-            .map_err(|error| format!("{at}.defaultCacheDuration: {error}"))?;
+            .map_err(|error| bad("defaultCacheDuration", error.to_string()))?;
         let program = bin_dir.join(name);
         if !program.is_file() {
-            return Err(format!("{at}.name: {} does not exist", program.display()));
+            return Err(bad("name", format!("{} does not exist", program.display())).into());
         }
         let (answers, asking) = (Mutex::default(), AsyncMutex::default());
         let operations = operations.clone();
@@ -220,7 +255,7 @@ fn plugins(
 }
 
 impl Plugin {
-    async fn find(&self, repository: &str) -> Result<Keyring, String> {
+    async fn find(&self, repository: &str) -> Result<Keyring, PluginError> {
         if let Some(keyring) = self.known(repository) {
             return Ok(keyring);
         }
@@ -234,7 +269,7 @@ impl Plugin {
         let response = asked?;
         let lasts = match response.cache_duration.as_deref() {
             None => self.lasts,
-            Some(text) => go_duration::parse(text).map_err(|e| format!("cacheDuration: {e}"))?,
+            Some(text) => go_duration::parse(text).map_err(PluginError::Duration)?,
         };
         let mut keyring = Keyring::default();
         for (registry, Auth { username, password }) in response.auth {
@@ -268,7 +303,7 @@ impl Plugin {
         answers.insert(key, answer);
     }
 
-    async fn ask(&self, image: &str) -> Result<Response, String> {
+    async fn ask(&self, image: &str) -> Result<Response, PluginError> {
         let version = &self.config.api_version;
         let request =
             json!({ "apiVersion": version, "kind": "CredentialProviderRequest", "image": image });
@@ -280,7 +315,7 @@ impl Plugin {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| format!("cannot be started: {error}"))?;
+            .map_err(PluginError::Start)?;
         let talk = async {
             let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
             let stderr = child.stderr.take();
@@ -295,17 +330,18 @@ impl Plugin {
         };
         // Cancel safe: a plugin that takes too long is killed with its handle.
         let told = tokio::time::timeout(DEADLINE, talk).await;
-        let (status, out, err) =
-            told.map_err(|_| format!("no response within {} s", DEADLINE.as_secs()))?;
-        let status = status.map_err(|error| error.to_string())?;
+        let (status, out, err) = told.map_err(|_| PluginError::Deadline)?;
+        let status = status?;
         if !status.success() {
             let said = String::from_utf8_lossy(&err);
-            return Err(format!("{status}: {}", said.lines().next().unwrap_or_default()));
+            let line = said.lines().next().unwrap_or_default().to_owned();
+            return Err(PluginError::Exited { status, line });
         }
-        let response: Response = serde_json::from_slice(&out)
-            .map_err(|error| format!("the response is not JSON, at column {}", error.column()))?;
+        let response: Response =
+            serde_json::from_slice(&out).map_err(|error| PluginError::NotJson(error.column()))?;
         if response.kind != "CredentialProviderResponse" || response.api_version != *version {
-            return Err(format!("answered {} of {}", response.kind, response.api_version));
+            let Response { kind, api_version, .. } = response;
+            return Err(PluginError::Kind { kind, api_version });
         }
         Ok(response)
     }
@@ -321,11 +357,11 @@ async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
 }
 
 /// The cache key of a response for the plugin's `cacheKeyType`.
-fn cache_key(kind: &str, repository: &str) -> Result<String, String> {
+fn cache_key(kind: &str, repository: &str) -> Result<String, PluginError> {
     match kind {
         "Image" => Ok(format!("image {repository}")),
         "Registry" => Ok(format!("registry {}", repository.split('/').next().unwrap_or_default())),
         "Global" => Ok("global".to_owned()),
-        other => Err(format!("cacheKeyType: {other:?} is not supported")),
+        other => Err(PluginError::CacheKey(other.to_owned())),
     }
 }

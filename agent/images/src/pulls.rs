@@ -70,6 +70,16 @@ pub struct PullError {
     pub message: String,
 }
 
+/// Why a pull with one login failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum FetchError {
+    /// In the words of the runtime.
+    #[error("{0}")]
+    Runtime(String),
+    #[error("pull of {image:?} was cancelled: no progress for {after}")]
+    Stalled { image: String, after: String },
+}
+
 /// Limits of pulls.
 #[derive(Clone, Copy, Debug)]
 pub struct PullBounds {
@@ -173,11 +183,16 @@ impl Images {
             }
         }
         errors.dedup();
-        Err(PullError::failed(errors.join("; ")))
+        let texts: Vec<String> = errors.iter().map(FetchError::to_string).collect();
+        Err(PullError::failed(texts.join("; ")))
     }
 
     /// Runs one pull and cancels it if it makes no progress.
-    async fn watched(&self, image: &str, login: Option<&RegistryLogin>) -> Result<String, String> {
+    async fn watched(
+        &self,
+        image: &str,
+        login: Option<&RegistryLogin>,
+    ) -> Result<String, FetchError> {
         // If the runtime does not report progress, the next check asks again.
         let arrivals = || async { self.runtime.pull_progress().await.unwrap_or_default() };
         let mut watch = Watch::new(self.standstill, arrivals().await);
@@ -188,7 +203,7 @@ impl Images {
             // Cancel safe: the pull is polled again.
             tokio::select! {
                 biased;
-                pulled = &mut pull => return pulled.map_err(|error| error.message()),
+                pulled = &mut pull => return pulled.map_err(|error| FetchError::Runtime(error.message())),
                 () = tokio::time::sleep(watch.pause()) => {
                     waited = waited.saturating_add(watch.pause());
                 }
@@ -196,7 +211,7 @@ impl Images {
             let stands = watch.is_stalled(arrivals().await, self.fetching.number(), waited);
             if stands && turn.is_first() {
                 let after = proto_daemon::go_duration::format(self.standstill);
-                return Err(format!("pull of {image:?} was cancelled: no progress for {after}"));
+                return Err(FetchError::Stalled { image: image.to_owned(), after });
             }
         }
     }

@@ -4,11 +4,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_pod::desired::ephemeral_container;
-use agent_pod::env::{EnvRequirements, env_requirements};
-use proto_api::core::v1::{Container, Pod};
+use agent_pod::env::{EnvObjects, EnvRequirements, ServiceEnv, env_requirements};
+use agent_volume::persistent::KnownObjects;
+use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
 use tokio::sync::Notify;
 
-use crate::PodObjects;
+/// API objects that a pod refers to, in their latest version.
+#[derive(Clone, Debug, Default)]
+pub struct PodObjects {
+    /// ConfigMaps by name; `None` is known not to exist.
+    pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
+    /// Secrets by name; `None` is known not to exist.
+    pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
+    /// Claims, volumes, drivers and attachments of persistent volumes.
+    pub persistent: KnownObjects,
+    /// Services for the environment variables of containers.
+    pub services: Vec<ServiceEnv>,
+}
+
+impl EnvObjects for PodObjects {
+    fn config_map(&self, name: &str) -> Option<&ConfigMap> {
+        self.config_maps.get(name)?.as_deref()
+    }
+
+    fn secret(&self, name: &str) -> Option<&Secret> {
+        self.secrets.get(name)?.as_deref()
+    }
+}
 
 /// Provides the objects that pods refer to.
 pub trait ObjectCache: Send + Sync {

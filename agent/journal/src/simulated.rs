@@ -2,7 +2,15 @@
 
 #![allow(clippy::arithmetic_side_effects, clippy::expect_used, reason = "of tests only")]
 
-use super::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex};
+
+use tokio::sync::Notify;
+
+use crate::journal::Journal;
+use crate::queue::{Progress, Shared};
+use crate::record::Record;
 
 /// Committed and pending records.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use agent_pod::translate::log_directory;
 use agent_runtime::ContainerLogs;
+use agent_runtime::runtime::RuntimeError;
 use agent_telemetry::metrics::AgentMetrics;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -21,7 +22,7 @@ use futures_util::StreamExt as _;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 
 use crate::log_files::LogDirectory;
 use plan::{RotationStep, plan};
@@ -89,9 +90,14 @@ pub async fn run(rotated: LogRotation, limits: Limits, page: TaskStatus) {
         count(&rotated.metrics, count_rotated, failed.len());
         match failed.first() {
             None => page.done(format!("{count_rotated} logs rotated")),
-            Some(first) => page.failed((*first).clone()),
+            Some(first) => page.failed(chain(*first)),
         }
-        failed.iter().for_each(|error| tracing::warn!(%error, "cannot rotate a container's log; retried at the next pass"));
+        for error in failed {
+            tracing::warn!(
+                error = chain(error),
+                "cannot rotate a container's log; retried at the next pass"
+            );
+        }
     }
 }
 
@@ -108,6 +114,31 @@ enum Kept {
     Within,
     /// It was rotated.
     Rotated,
+}
+
+/// Why a log was not kept within its limits; the next pass tries again.
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error("{} is not a regular file", .0.display())]
+    NotRegular(PathBuf),
+    #[error("{}: {step:?}", directory.display())]
+    Step {
+        directory: PathBuf,
+        step: RotationStep,
+        #[source]
+        error: StepError,
+    },
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error(transparent)]
+    Files(#[from] io::Error),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Thread(#[from] JoinError),
 }
 
 /// The logs of running containers.
@@ -143,56 +174,58 @@ fn look(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
     Some(Log { instance, path, directory, name, names, size, is_foreign, taken, owner })
 }
 
-async fn keep(runtime: &dyn ContainerLogs, log: Log, limits: Limits) -> Result<Kept, String> {
+async fn keep(runtime: &dyn ContainerLogs, log: Log, limits: Limits) -> Result<Kept, KeepError> {
     if log.is_foreign {
         // The runtime would open the target of a link.
-        return Err(format!("{}/{} is not a regular file", log.path.display(), log.name));
+        return Err(KeepError::NotRegular(log.path.join(&log.name)));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let steps = plan(&log.name, &log.names, log.size, limits, i64::try_from(now).unwrap_or(0));
     let mut kept = Kept::Within;
     for step in steps {
-        let failed = |error: String| format!("{}: {step:?}: {error}", log.path.display());
         let directory = log.directory.clone();
-        match step.clone() {
-            RotationStep::Remove(name) => {
-                off_thread(move || directory.remove(&name)).await.map_err(failed)?;
-            }
+        let done = match step.clone() {
+            RotationStep::Remove(name) => off_thread(move || directory.remove(&name)).await,
             RotationStep::Compress(name) => {
                 // A full disk does not prevent rotation: the file stays uncompressed.
                 if let Err(error) = off_thread(move || compress(&directory, &name)).await {
+                    let failed = KeepError::Step { directory: log.path.clone(), step, error };
                     tracing::warn!(
-                        error = failed(error),
+                        error = chain(&failed),
                         "cannot compress a rotated log; it stays uncompressed until the next pass"
                     );
+                    continue;
                 }
+                Ok(())
             }
             RotationStep::Rotate(name) => {
-                rotate(runtime, &log, name).await.map_err(failed)?;
                 kept = Kept::Rotated;
+                rotate(runtime, &log, name).await
             }
-            RotationStep::Reopen => reopen(runtime, &log.instance).await.map_err(failed)?,
-        }
+            RotationStep::Reopen => reopen(runtime, &log.instance).await,
+        };
+        done.map_err(|error| KeepError::Step { directory: log.path.clone(), step, error })?;
     }
     Ok(kept)
 }
 
-async fn off_thread(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> Result<(), String> {
-    let done = spawn_blocking(work).await.map_err(|error| error.to_string())?;
-    done.map_err(|error| error.to_string())
+async fn off_thread(
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> Result<(), StepError> {
+    Ok(spawn_blocking(work).await??)
 }
 
-async fn reopen(runtime: &dyn ContainerLogs, instance: &str) -> Result<(), String> {
+async fn reopen(runtime: &dyn ContainerLogs, instance: &str) -> Result<(), StepError> {
     match runtime.reopen_log(instance).await {
         // The container has ended, so nothing writes to the file.
         Err(error) if error.is_not_found() => Ok(()),
-        other => other.map_err(|error| chain(&error)),
+        other => Ok(other?),
     }
 }
 
 /// Renames the file and asks the runtime to reopen its log. If that fails, the rename is undone, so
 /// that readers find the file.
-async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<(), String> {
+async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<(), StepError> {
     let moving = (log.directory.clone(), log.name.clone(), to.clone());
     off_thread(move || moving.0.rename(&moving.1, &moving.2)).await?;
     let told = reopen(runtime, &log.instance).await;
@@ -201,7 +234,10 @@ async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<()
         let moving = (log.directory.clone(), to, log.name.clone());
         let back = off_thread(move || moving.0.rename(&moving.1, &moving.2)).await;
         if let Err(error) = back {
-            tracing::debug!(error, "cannot move a rotated log back; it keeps its rotated name");
+            tracing::debug!(
+                error = chain(&error),
+                "cannot move a rotated log back; it keeps its rotated name"
+            );
         }
     }
     told

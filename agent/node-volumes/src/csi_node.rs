@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_csi::Driver;
-use agent_csi::registration::{DriverAnnouncer, OtherPlugin};
+use agent_csi::registration::{AnnounceError, DriverAnnouncer, OtherPlugin};
 use agent_devices::Plugins;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -77,25 +77,25 @@ impl ClusterDrivers {
         Ok(object)
     }
 
-    async fn add(&self, driver: &Driver) -> Result<(), String> {
+    async fn add(&self, driver: &Driver) -> Result<(), AnnounceError> {
         self.show(&driver.name, Some(driver)).await?;
-        self.change(|object| add(object, driver)).await.map_err(|error| chain(&error))
+        self.change(|object| add(object, driver)).await.map_err(not_written)
     }
 
-    async fn remove(&self, name: &str) -> Result<(), String> {
+    async fn remove(&self, name: &str) -> Result<(), AnnounceError> {
         let taken_out =
             self.change(|object| object.spec.drivers.retain(|driver| driver.name != name));
-        taken_out.await.map_err(|error| chain(&error))?;
+        taken_out.await.map_err(not_written)?;
         self.show(name, None).await
     }
 
     /// Publishes a driver's registration or removal in the Node. Drivers register concurrently:
     /// changes of others are not undone.
-    async fn show(&self, name: &str, driver: Option<&Driver>) -> Result<(), String> {
+    async fn show(&self, name: &str, driver: Option<&Driver>) -> Result<(), AnnounceError> {
         let api = self.client.all::<Node>();
         let mut tries = 0;
         loop {
-            let node = api.get(&self.node).await.map_err(|error| chain(&error))?;
+            let node = api.get(&self.node).await.map_err(not_written)?;
             if let Some(driver) = driver {
                 check_topology(&node, &driver.name, &driver.info.topology)?;
             }
@@ -104,10 +104,14 @@ impl ClusterDrivers {
             tries += 1;
             match written {
                 Err(error) if error.is_conflict() && tries < WRITES_MAX => {}
-                written => return written.map(drop).map_err(|error| chain(&error)),
+                written => return written.map(drop).map_err(not_written),
             }
         }
     }
+}
+
+fn not_written(error: ClientError) -> AnnounceError {
+    AnnounceError::Objects(Box::new(error))
 }
 
 /// Checks a driver's topology against existing labels, which it must not change.
@@ -115,12 +119,15 @@ fn check_topology(
     node: &Node,
     driver: &str,
     topology: &BTreeMap<String, String>,
-) -> Result<(), String> {
+) -> Result<(), AnnounceError> {
     for (key, value) in topology {
         if let Some(known) = node.metadata.labels.get(key).filter(|known| *known != value) {
-            return Err(format!(
-                "driver {driver} reports {key}={value:?} for the node, whose label is {key}={known:?}"
-            ));
+            return Err(AnnounceError::Label {
+                driver: driver.to_owned(),
+                key: key.clone(),
+                reported: value.clone(),
+                known: known.clone(),
+            });
         }
     }
     Ok(())
@@ -166,17 +173,17 @@ fn node_patch(
 }
 
 impl DriverAnnouncer for ClusterDrivers {
-    fn driver_registered<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
-        async move {
-            self.add(driver).await.map_err(|error| format!("announce {}: {error}", driver.name))
-        }
-        .boxed()
+    fn driver_registered<'a>(
+        &'a self,
+        driver: &'a Driver,
+    ) -> BoxFuture<'a, Result<(), AnnounceError>> {
+        self.add(driver).boxed()
     }
 
     fn driver_removed<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
         async move {
             if let Err(error) = self.remove(name).await {
-                tracing::warn!(driver = name, error, "cannot remove a CSI driver from the Node and CSINode objects; it stays listed there");
+                tracing::warn!(driver = name, error = chain(&error), "cannot remove a CSI driver from the Node and CSINode objects; it stays listed there");
             }
         }
         .boxed()
@@ -187,7 +194,7 @@ impl DriverAnnouncer for ClusterDrivers {
 pub struct NoCluster;
 
 impl DriverAnnouncer for NoCluster {
-    fn driver_registered<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+    fn driver_registered<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), AnnounceError>> {
         std::future::ready(Ok(())).boxed()
     }
 
@@ -208,7 +215,10 @@ pub struct WithDevices {
 const DEVICES: &str = "DevicePlugin";
 
 impl DriverAnnouncer for WithDevices {
-    fn driver_registered<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+    fn driver_registered<'a>(
+        &'a self,
+        driver: &'a Driver,
+    ) -> BoxFuture<'a, Result<(), AnnounceError>> {
         self.drivers.driver_registered(driver)
     }
 
@@ -219,13 +229,14 @@ impl DriverAnnouncer for WithDevices {
     fn other_plugin_registered<'a>(
         &'a self,
         plugin: &'a OtherPlugin,
-    ) -> BoxFuture<'a, Option<Result<(), String>>> {
+    ) -> BoxFuture<'a, Option<Result<(), AnnounceError>>> {
         async move {
             if plugin.kind != DEVICES {
                 return None;
             }
             let OtherPlugin { name, endpoint, versions, .. } = plugin;
-            Some(self.devices.adopt(name, endpoint.clone(), versions).await)
+            let adopted = self.devices.adopt(name, endpoint.clone(), versions).await;
+            Some(adopted.map_err(|error| AnnounceError::Refused(Box::new(error))))
         }
         .boxed()
     }
@@ -249,7 +260,7 @@ mod tests {
         };
         says("zone.d", "a").expect("as it is");
         says("rack.d", "r").expect("new");
-        let refused = says("kubernetes.io/hostname", "other").expect_err("another's");
+        let refused = says("kubernetes.io/hostname", "other").expect_err("another's").to_string();
         assert!(refused.contains("hostname=\"other\"") && refused.contains("\"n1\""), "{refused}");
         let patch = node_patch(Names::new(Profile::Kubernetes), &node, "d", None);
         assert_eq!(patch["metadata"]["resourceVersion"], "7");

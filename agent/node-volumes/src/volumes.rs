@@ -1,5 +1,6 @@
 //! Volumes of pods: combines the volume crate, whose calls block, with the objects and tokens that fill volumes.
 
+mod ephemeral;
 mod republish_queue;
 mod subpath_refresh;
 mod tokens;
@@ -18,23 +19,19 @@ use agent_interfaces::{
 use agent_journal::active_pods::ActivityMark;
 use agent_pod::events::{self, PodEvent, Severity};
 use agent_pod::volume_mounts::VolumeOnHost;
-use agent_telemetry::metrics::{OperationMetrics, plugin};
 use agent_volume::persistent::{Backing, KnownObjects, PersistentSource};
-use agent_volume::pod_volumes::ReadyVolume;
-use agent_volume::sources::{HostPathKind, PayloadInputs, TokenWant, VolumeKind};
+use agent_volume::sources::{TokenWant, VolumeKind};
 use agent_volume::sub_path::SubPath;
-use agent_volume::tree::Written;
 use agent_volume::{Volume, VolumeRequirements};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use proto_api::Quantity;
 use proto_api::core::v1::{Node, Pod};
-use proto_api::names::Names;
 use proto_daemon::exit::chain;
 use proto_daemon::panics;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use self::ephemeral::{SetUpResult, SetUpTask, refreshes_subpaths};
 use self::republish_queue::RepublishQueue;
 use self::subpath_refresh::SubPathRefresher;
 use self::tokens::{IssuedToken, PodTokens, Tokens};
@@ -353,101 +350,6 @@ fn csi_tokens(tokens: &PodTokens) -> persistent_volumes::DriverTokens {
         (want.clone(), agent_csi::request::DriverToken { audience, text, expires })
     };
     tokens.iter().map(each).collect()
-}
-
-/// The set-up of a pod's ephemeral volumes on a blocking thread, with its inputs.
-struct SetUpTask {
-    pod: Arc<Pod>,
-    volumes: Vec<Volume>,
-    sources: PodObjects,
-    tokens: BTreeMap<TokenWant, String>,
-    allocatable: BTreeMap<String, Quantity>,
-    operations: OperationMetrics,
-    subpath_refresher: Arc<SubPathRefresher>,
-}
-
-struct SetUpResult {
-    on_host: BTreeMap<String, VolumeOnHost>,
-    switched: Vec<Volume>,
-    /// The first error.
-    outcome: Result<(), VolumeError>,
-}
-
-impl SetUpTask {
-    fn set_up(self, on_disk: &agent_volume::VolumesOnDisk) -> SetUpResult {
-        let inputs = PayloadInputs {
-            pod: &self.pod,
-            objects: &self.sources,
-            tokens: &self.tokens,
-            allocatable: &self.allocatable,
-            budget: &agent_volume::Budget::default(),
-        };
-        let mut done =
-            SetUpResult { on_host: BTreeMap::new(), switched: Vec::new(), outcome: Ok(()) };
-        let persistent = |volume: &Volume| volume.kind == VolumeKind::Persistent;
-        let follows = refreshes_subpaths(&self.pod);
-        for volume in self.volumes.into_iter().filter(|volume| !persistent(volume)) {
-            let began = Instant::now();
-            let made = on_disk.set_up(&inputs, &volume);
-            let mut named = self.pod.spec.volumes.iter();
-            if let Some(named) = named.find(|named| named.name == volume.name) {
-                let plugin = plugin(named, self.operations.domain());
-                self.operations.record_volume(
-                    "volume_mount",
-                    &plugin,
-                    began.elapsed(),
-                    made.is_ok(),
-                );
-            }
-            match made {
-                Ok(ReadyVolume { path, written, .. }) => {
-                    let path = path.to_string_lossy().into_owned();
-                    let follows = follows && matches!(volume.kind, VolumeKind::Projected(_));
-                    let on_host = volume_on_host(on_disk, &volume, path, follows);
-                    if follows {
-                        let refresher = &self.subpath_refresher;
-                        let renewed = refresher.refresh(on_disk, &self.pod, &volume.name, &on_host);
-                        done.outcome = done.outcome.and(renewed.map_err(VolumeError::mount));
-                    }
-                    done.on_host.insert(volume.name.clone(), on_host);
-                    if written == Some(Written::Switched) {
-                        done.switched.push(volume);
-                    }
-                }
-                Err(error) => {
-                    done.outcome = done.outcome.and(Err(VolumeError::mount(chain(&error))));
-                }
-            }
-        }
-        done
-    }
-}
-
-/// Whether a pod enables subPath refresh.
-fn refreshes_subpaths(pod: &Pod) -> bool {
-    pod.metadata.annotations.get(Names::PARTS_FOLLOW).is_some_and(|value| value == "true")
-}
-
-/// A volume as it is mounted into containers.
-fn volume_on_host(
-    on_disk: &agent_volume::VolumesOnDisk,
-    volume: &Volume,
-    path: String,
-    follows: bool,
-) -> VolumeOnHost {
-    VolumeOnHost {
-        path,
-        read_only: matches!(volume.kind, VolumeKind::Projected(_)),
-        managed: !matches!(volume.kind, VolumeKind::HostPath { .. }),
-        block: false,
-        checked: match &volume.kind {
-            VolumeKind::HostPath { path, kind } => {
-                *kind != HostPathKind::Unset && !on_disk.are_below(path)
-            }
-            _ => false,
-        },
-        follows,
-    }
 }
 
 impl VolumeUsage for NodeVolumes {

@@ -11,7 +11,7 @@ use agent_identity::unix_now;
 use agent_identity::wanted::{CertificateLifetime, Purpose, Wanted};
 use proto_api::names::Names;
 use proto_client::Client;
-use proto_client::config::{ClientConfig, Identity, Pem, file};
+use proto_client::config::{ClientConfig, ClientConfigError, Identity, Pem, file};
 use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::exit::{Failure, chain};
 use proto_daemon::private_files;
@@ -49,7 +49,7 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
         // An earlier version may have written it with other permissions.
         Ok(()) => return private_files::make_private(target).map_err(Failure::run),
         Err(why) => {
-            tracing::info!(file = %target.display(), why, "no usable kubeconfig; requesting a client certificate")
+            tracing::info!(file = %target.display(), why = chain(&why), "no usable kubeconfig; requesting a client certificate")
         }
     }
     let config = file::load(bootstrap, None).map_err(Failure::usage)?;
@@ -71,17 +71,28 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
 async fn issue(issuing: &Issuing<'_>) {
     let mut retries = Retries::new(RETRY);
     while let Err(error) = issuing.issue().await {
-        tracing::warn!(error, "cannot get a client certificate; retried");
+        tracing::warn!(error = chain(&error), "cannot get a client certificate; retried");
         tokio::time::sleep(retries.next_delay(rand::random())).await;
     }
 }
 
+/// Why a kubeconfig is written anew.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    File(#[from] ClientConfigError),
+    #[error("its certificate")]
+    Certificate(#[source] std::io::Error),
+    #[error("its certificate has expired")]
+    Expired,
+}
+
 /// Whether a kubeconfig is usable; otherwise why not.
-fn usable(path: &Path) -> Result<(), String> {
-    let config = file::load(path, None).map_err(|error| chain(&error))?;
+fn usable(path: &Path) -> Result<(), Unusable> {
+    let config = file::load(path, None)?;
     let Some(identity) = config.tls.identity else { return Ok(()) };
-    let pem = pem(&identity.certificate).map_err(|error| format!("its certificate: {error}"))?;
-    if is_good(&pem) { Ok(()) } else { Err("its certificate has expired".to_owned()) }
+    let pem = pem(&identity.certificate).map_err(Unusable::Certificate)?;
+    if is_good(&pem) { Ok(()) } else { Err(Unusable::Expired) }
 }
 
 fn pem(pem: &Pem) -> std::io::Result<Vec<u8>> {
@@ -175,7 +186,7 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(vec!["n1".into()]).expect("made");
         std::fs::write(&pair, format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem()))
             .expect("written");
-        assert_eq!(usable(&path), Ok(()));
+        usable(&path).expect("usable");
         assert!(usable(&directory.path().join("none")).is_err());
     }
 }

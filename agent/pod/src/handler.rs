@@ -46,6 +46,23 @@ pub struct HttpGet {
     pub headers: Vec<(String, String)>,
 }
 
+/// Why an API object has no usable action. The texts are the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum HandlerError {
+    #[error("missing probe handler")]
+    Missing,
+    #[error("couldn't find port: {0:?}")]
+    PortName(String),
+    #[error("invalid port number: {0}")]
+    PortNumber(i32),
+}
+
+impl From<HandlerError> for Handler {
+    fn from(error: HandlerError) -> Self {
+        Self::Unusable(error.to_string())
+    }
+}
+
 impl Handler {
     /// Reads a probe's handler; a port may be the name of a container port.
     pub fn from_probe(handler: &ProbeHandler, container: &Container) -> Self {
@@ -85,20 +102,20 @@ fn from_actions(
         (_, _, Some(tcp)) => {
             port(&tcp.port, container).map(|port| Handler::Tcp { host: tcp.host.clone(), port })
         }
-        (None, None, None) => Err("missing probe handler".to_owned()),
+        (None, None, None) => Err(HandlerError::Missing),
     };
-    made.unwrap_or_else(Handler::Unusable)
+    made.unwrap_or_else(Handler::from)
 }
 
 fn grpc(action: &GRPCAction) -> Handler {
     match number(action.port) {
         Ok(port) => Handler::Grpc { port, service: action.service.clone().unwrap_or_default() },
-        Err(line) => Handler::Unusable(line),
+        Err(error) => error.into(),
     }
 }
 
 /// Resolves a port given by number or by container port name.
-fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+fn port(port: &IntOrString, container: &Container) -> Result<u16, HandlerError> {
     match port {
         IntOrString::Int(port) => number(*port),
         IntOrString::String(name) => {
@@ -107,16 +124,16 @@ fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
                 // A number written as a string.
                 None => match name.parse() {
                     Ok(port) => number(port),
-                    Err(_) => Err(format!("couldn't find port: {name:?}")),
+                    Err(_) => Err(HandlerError::PortName(name.clone())),
                 },
             }
         }
     }
 }
 
-fn number(port: i32) -> Result<u16, String> {
+fn number(port: i32) -> Result<u16, HandlerError> {
     let valid = u16::try_from(port).ok().filter(|port| *port > 0);
-    valid.ok_or_else(|| format!("invalid port number: {port}"))
+    valid.ok_or(HandlerError::PortNumber(port))
 }
 
 #[cfg(test)]
@@ -139,7 +156,8 @@ mod tests {
             (IntOrString::Int(70_000), Err("invalid port number: 70000".to_owned())),
         ];
         for (written, expect) in cases {
-            assert_eq!(port(&written, &container), expect, "{written:?}");
+            let got = port(&written, &container).map_err(|error| error.to_string());
+            assert_eq!(got, expect, "{written:?}");
         }
     }
 

@@ -3,14 +3,15 @@
 
 use agent_pod::probe::ProbeOutcome;
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, timeout};
 
-use crate::{ANSWER_BYTES, Prober, tcp};
+use crate::prober::{ANSWER_BYTES, Prober};
+use crate::tcp;
 
 /// `ServingStatus.SERVING`.
 const SERVING: u64 = 1;
@@ -23,9 +24,9 @@ pub(crate) async fn probe(port: u16, service: &str, asker: Prober<'_>) -> ProbeO
     let began = Instant::now();
     let stream = match timeout(asker.timeout, tcp::connect(asker.ip, port)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(line)) => {
+        Ok(Err(error)) => {
             return ProbeOutcome::Failure(format!(
-                "error: failed to connect service at {address:?}: {line}"
+                "error: failed to connect service at {address:?}: {error}"
             ));
         }
         Err(_) => {
@@ -38,11 +39,26 @@ pub(crate) async fn probe(port: u16, service: &str, asker: Prober<'_>) -> ProbeO
     // Connection and call share the timeout.
     match timeout(asker.timeout.saturating_sub(began.elapsed()), call).await {
         Ok(Ok(status)) => serving(status),
-        Ok(Err(line)) => ProbeOutcome::Failure(line),
+        Ok(Err(error)) => ProbeOutcome::Failure(error.to_string()),
         Err(_) => {
             ProbeOutcome::Failure(format!("timeout: health rpc did not complete within {within}"))
         }
     }
+}
+
+/// Why a call has no serving status. The texts are those of Kubernetes' probe.
+#[derive(Debug, thiserror::Error)]
+enum CallError {
+    #[error("error: health rpc probe failed: {0}")]
+    Exchange(hyper::Error),
+    #[error("error: health rpc probe failed: {0}")]
+    Request(http::Error),
+    #[error("error: health rpc probe failed: http status {0}")]
+    HttpStatus(StatusCode),
+    #[error("this server does not implement the grpc health protocol (grpc.health.v1.Health): {0}")]
+    Unimplemented(String),
+    #[error("error: health rpc probe failed: code = {code} desc = {message}")]
+    Status { code: String, message: String },
 }
 
 fn serving(status: u64) -> ProbeOutcome {
@@ -61,19 +77,18 @@ async fn check(
     address: &str,
     service: &str,
     user_agent: &str,
-) -> Result<u64, String> {
-    let failed = |line: String| format!("error: health rpc probe failed: {line}");
+) -> Result<u64, CallError> {
     let shaken = http2::handshake(TokioExecutor::new(), io).await;
-    let (mut sender, connection) = shaken.map_err(|error| failed(error.to_string()))?;
+    let (mut sender, connection) = shaken.map_err(CallError::Exchange)?;
     let request = Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
         .header(header::CONTENT_TYPE, "application/grpc")
         .header(header::TE, "trailers")
         .header(header::USER_AGENT, user_agent)
         .body(Full::new(message(service)))
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(CallError::Request)?;
     let answer = async {
         let response = sender.send_request(request).await;
-        read(response.map_err(|error| failed(error.to_string()))?).await
+        read(response.map_err(CallError::Exchange)?).await
     };
     tokio::pin!(connection, answer);
     // The connection has no task of its own: it lives as long as the call.
@@ -104,17 +119,17 @@ fn message(service: &str) -> Bytes {
 }
 
 /// The serving status in a response.
-async fn read(response: Response<Incoming>) -> Result<u64, String> {
+async fn read(response: Response<Incoming>) -> Result<u64, CallError> {
     let (parts, mut body) = response.into_parts();
     if !parts.status.is_success() {
-        return Err(format!("error: health rpc probe failed: http status {}", parts.status));
+        return Err(CallError::HttpStatus(parts.status));
     }
     // A response without a message has its status in the headers.
     call_status(&parts.headers)?;
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES {
         let Some(frame) = body.frame().await else { break };
-        let frame = frame.map_err(|error| format!("error: health rpc probe failed: {error}"))?;
+        let frame = frame.map_err(CallError::Exchange)?;
         match frame.into_data() {
             Ok(data) => bytes.extend_from_slice(&data),
             Err(frame) => {
@@ -127,15 +142,13 @@ async fn read(response: Response<Incoming>) -> Result<u64, String> {
     Ok(status(bytes.get(5..).unwrap_or_default()))
 }
 
-fn call_status(headers: &HeaderMap) -> Result<(), String> {
+fn call_status(headers: &HeaderMap) -> Result<(), CallError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let told = text("grpc-message").unwrap_or_default();
     match text("grpc-status") {
         None | Some("0") => Ok(()),
-        Some(UNIMPLEMENTED) => Err(format!(
-            "this server does not implement the grpc health protocol (grpc.health.v1.Health): {told}"
-        )),
-        Some(code) => Err(format!("error: health rpc probe failed: code = {code} desc = {told}")),
+        Some(UNIMPLEMENTED) => Err(CallError::Unimplemented(told.to_owned())),
+        Some(code) => Err(CallError::Status { code: code.to_owned(), message: told.to_owned() }),
     }
 }
 

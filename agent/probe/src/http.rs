@@ -12,7 +12,8 @@ use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::{ANSWER_BYTES, Prober, tcp, tls};
+use crate::prober::{ANSWER_BYTES, Prober};
+use crate::{tcp, tls};
 
 /// What is encoded in a path, as the kubelet does; `%` is not, so escapes that are there stay.
 const NOT_IN_PATHS: &AsciiSet = &CONTROLS
@@ -43,13 +44,34 @@ pub struct Reply {
 }
 
 /// Why there was no response.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("Get {url:?}: {fault}")]
 pub struct GetError {
     /// URL of the request.
-    pub url: String,
+    url: String,
     /// What went wrong.
-    pub fault: String,
+    fault: GetFault,
+}
+
+/// What went wrong with a request.
+#[derive(Debug, thiserror::Error)]
+enum GetFault {
+    #[error("context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
+    Deadline,
+    #[error("stopped after {REDIRECTS} redirects")]
+    Redirects,
+    #[error("bad header name {0:?}")]
+    HeaderName(String),
+    #[error("bad value of {0}")]
+    HeaderValue(HeaderName),
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    #[error(transparent)]
+    Connect(#[from] tcp::ConnectError),
+    #[error(transparent)]
+    Handshake(#[from] tls::HandshakeError),
+    #[error(transparent)]
+    Exchange(#[from] hyper::Error),
 }
 
 pub(crate) async fn probe(request: &HttpGet, asker: Prober<'_>) -> ProbeOutcome {
@@ -84,9 +106,7 @@ pub async fn get(request: &HttpGet, asker: Prober<'_>) -> Result<Reply, GetError
     let fault = match followed.await {
         Ok(Ok(reply)) => return Ok(reply),
         Ok(Err(fault)) => fault,
-        Err(_) => {
-            "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()
-        }
+        Err(_) => GetFault::Deadline,
     };
     Err(GetError { url, fault })
 }
@@ -156,7 +176,7 @@ async fn follow(
     first: Target,
     headers: &[(String, String)],
     user_agent: &str,
-) -> Result<Reply, String> {
+) -> Result<Reply, GetFault> {
     let mut target = first;
     for _ in 0..=REDIRECTS {
         let (reply, location) = once(&target, headers, user_agent).await?;
@@ -168,7 +188,7 @@ async fn follow(
             Err(()) => return Ok(Reply { leaves: true, ..reply }),
         }
     }
-    Err(format!("stopped after {REDIRECTS} redirects"))
+    Err(GetFault::Redirects)
 }
 
 fn is_redirect(status: u16) -> bool {
@@ -180,7 +200,7 @@ async fn once(
     target: &Target,
     headers: &[(String, String)],
     user_agent: &str,
-) -> Result<(Reply, Option<String>), String> {
+) -> Result<(Reply, Option<String>), GetFault> {
     let request = request(target, headers, user_agent)?;
     let stream = tcp::connect(&target.host, target.port).await?;
     if target.https {
@@ -194,14 +214,14 @@ fn request(
     target: &Target,
     headers: &[(String, String)],
     user_agent: &str,
-) -> Result<Request<Empty<Bytes>>, String> {
-    let built = Request::get(Uri::from(target.path.clone())).body(Empty::new());
-    let mut request = built.map_err(|error| error.to_string())?;
+) -> Result<Request<Empty<Bytes>>, GetFault> {
+    let mut request = Request::get(Uri::from(target.path.clone())).body(Empty::new())?;
     let map = request.headers_mut();
     let mut set = |name: HeaderName, value: &str| {
-        let value = HeaderValue::from_str(value).map_err(|_| format!("bad value of {name}"))?;
+        let value =
+            HeaderValue::from_str(value).map_err(|_| GetFault::HeaderValue(name.clone()))?;
         map.insert(name, value);
-        Ok::<(), String>(())
+        Ok::<(), GetFault>(())
     };
     set(header::HOST, &tcp::authority(&target.host, target.port))?;
     set(header::USER_AGENT, user_agent)?;
@@ -209,8 +229,9 @@ fn request(
     set(header::CONNECTION, "close")?;
     let own = [header::HOST, header::USER_AGENT, header::ACCEPT];
     for (name, value) in headers {
-        let name: HeaderName = name.parse().map_err(|_| format!("bad header name {name:?}"))?;
-        let value = HeaderValue::from_str(value).map_err(|_| format!("bad value of {name}"))?;
+        let name: HeaderName = name.parse().map_err(|_| GetFault::HeaderName(name.clone()))?;
+        let value =
+            HeaderValue::from_str(value).map_err(|_| GetFault::HeaderValue(name.clone()))?;
         // Configured headers replace the default ones, or remove them if empty; other headers may repeat.
         if !own.contains(&name) {
             map.append(name, value);
@@ -226,15 +247,15 @@ fn request(
 async fn exchange(
     io: impl Read + Write + Unpin + Send + 'static,
     request: Request<Empty<Bytes>>,
-) -> Result<(Reply, Option<String>), String> {
-    let (mut sender, connection) = http1::handshake(io).await.map_err(|error| error.to_string())?;
+) -> Result<(Reply, Option<String>), GetFault> {
+    let (mut sender, connection) = http1::handshake(io).await?;
     let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await?;
         let status = response.status().as_u16();
         let location = response.headers().get(header::LOCATION);
         let location = location.and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
         let body = read_beginning(response.into_body()).await;
-        Ok((Reply { status, body, leaves: false }, location))
+        Ok::<_, GetFault>((Reply { status, body, leaves: false }, location))
     };
     tokio::pin!(connection, answer);
     // The connection has no task of its own: it lives as long as the request.

@@ -10,18 +10,25 @@ use tokio::net::TcpStream;
 pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> ProbeOutcome {
     match tokio::time::timeout(timeout, connect(host, port)).await {
         Ok(Ok(_)) => ProbeOutcome::Success,
-        Ok(Err(line)) => ProbeOutcome::Failure(line),
+        Ok(Err(error)) => ProbeOutcome::Failure(error.to_string()),
         Err(_) => ProbeOutcome::Failure(format!("dial tcp {}: i/o timeout", authority(host, port))),
     }
 }
 
+/// A pod that does not take a connection. The text is that of Go's network library.
+#[derive(Debug, thiserror::Error)]
+#[error("dial tcp {address}: {}", describe_error(error))]
+pub(crate) struct ConnectError {
+    address: String,
+    error: io::Error,
+}
+
 /// Opens a connection that is reset when dropped: an ordinary close would leave each port in TIME_WAIT for a minute.
-pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
+pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     let host_alone = host.trim_start_matches('[').trim_end_matches(']');
     let opened = TcpStream::connect((host_alone, port)).await;
     let stream = opened.and_then(|stream| stream.set_zero_linger().map(|()| stream));
-    stream
-        .map_err(|error| format!("dial tcp {}: {}", authority(host, port), describe_error(&error)))
+    stream.map_err(|error| ConnectError { address: authority(host, port), error })
 }
 
 /// Host and port as in a URL.

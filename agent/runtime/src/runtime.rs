@@ -298,13 +298,29 @@ pub struct RuntimeVersion {
     pub version: String,
 }
 
-/// Health of a runtime: `Ok` is ready; `Err` has reason and message.
+/// Health of a runtime, by its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeHealth {
     /// Whether sandboxes can run.
-    pub runtime: Result<(), String>,
+    pub runtime: Result<(), ConditionError>,
     /// Whether the network of sandboxes can be set up; without it only pods on the host network run.
-    pub network: Result<(), String>,
+    pub network: Result<(), ConditionError>,
+}
+
+/// Why a condition of a runtime does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionError {
+    /// It is false, in the words of the runtime.
+    #[error("{reason}: {message}")]
+    False {
+        /// Its reason.
+        reason: String,
+        /// Its message.
+        message: String,
+    },
+    /// The runtime does not tell.
+    #[error("the runtime reports no {0} condition")]
+    Missing(&'static str),
 }
 
 /// A pod in the runtime.

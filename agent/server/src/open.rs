@@ -14,9 +14,10 @@ use proto_client::{Client, ClientError};
 use proto_daemon::admin::AdminPages;
 
 use super::access::{Access, AccessRules, Anonymous, Authorization, Reviews, Tokens};
+use super::endpoint::Server;
+use super::service::{Service, Switches, long_requests};
 use super::tls::{ServerTls, ServingTlsError, TlsFiles};
 use super::view::NodeView;
-use super::{Server, Service, Switches};
 
 /// The access rules of the configuration.
 pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
@@ -106,7 +107,7 @@ impl Opening {
             system_logs_dir: self.system_logs_dir,
             probes: self.probes,
             metrics: self.metrics,
-            long_requests: super::long_requests(),
+            long_requests: long_requests(),
         };
         let address = self.address;
         Server::bind(address, tls, service)

@@ -20,9 +20,10 @@ use tokio::sync::mpsc;
 
 use super::query::Query;
 use super::routes::{ContainerName, PodName, Route};
+use super::service::{Body, Service};
 use super::stats::{self, SummaryScope};
 use super::view::{LogRun, Session, ViewError};
-use super::{Body, Service, cadvisor, resource_metrics, stream};
+use super::{cadvisor, resource_metrics, stream};
 
 /// Time limit of a command of `/run`.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);

@@ -15,7 +15,7 @@ use proto_client::events::EventKind;
 use tokio::sync::watch;
 
 pub use directory::Directory;
-pub use url::Page;
+pub use url::{Page, PageError};
 
 /// Static pods by uid.
 pub type StaticPods = BTreeMap<String, Arc<Pod>>;

@@ -111,33 +111,60 @@ pub enum DiskStep {
     None,
 }
 
+/// Why a device is not mounted. It is not touched. The texts are the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanMountError {
+    /// It is empty, and would have to be formatted.
+    #[error("cannot mount unformatted disk {0} as we are manipulating it in read-only mode")]
+    ReadOnly(String),
+    /// It has another file system.
+    #[error("failed to mount the volume as {wanted:?}, it already contains {found}")]
+    OtherFileSystem {
+        /// The type that is asked for.
+        wanted: String,
+        /// The type that it has.
+        found: String,
+    },
+    /// It has content that is no file system.
+    #[error(
+        "failed to mount the volume as {wanted:?}, it already contains unknown data, probably partitions: {found}"
+    )]
+    OtherContent {
+        /// The type that is asked for.
+        wanted: String,
+        /// What it has.
+        found: String,
+    },
+    /// It is empty, and no program makes such a file system.
+    #[error("cannot format: expected ext2, ext3, ext4, xfs or btrfs, not {0:?}")]
+    FileSystemType(String),
+}
+
 /// Plans the step before a device is mounted as file system type `wanted` (empty for the default), and the type to mount. Only an empty
 /// device is ever formatted.
 ///
 /// # Errors
-/// It has other content, or is empty and read-only. The texts are the kubelet's.
+/// It has other content, or is empty and cannot be formatted.
 pub fn plan_mount(
     device: &str,
     content: &Content,
     wanted: &str,
     read_only: bool,
-) -> Result<(DiskStep, String), String> {
+) -> Result<(DiskStep, String), PlanMountError> {
     let wanted = if wanted.is_empty() { FS_TYPE_DEFAULT } else { wanted };
     match content {
-        Content::Nothing if read_only => Err(format!(
-            "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
-        )),
+        Content::Nothing if read_only => Err(PlanMountError::ReadOnly(device.to_owned())),
         Content::Nothing => Ok((DiskStep::Format(format(device, wanted)?), wanted.to_owned())),
         Content::FileSystem(found) if can_mount(found, wanted) => {
             let check = if read_only { None } else { check(device, found) };
             Ok((check.map_or(DiskStep::None, DiskStep::Check), wanted.to_owned()))
         }
         Content::FileSystem(found) => {
-            Err(format!("failed to mount the volume as {wanted:?}, it already contains {found}"))
+            Err(PlanMountError::OtherFileSystem { wanted: wanted.to_owned(), found: found.clone() })
         }
-        Content::Other(found) => Err(format!(
-            "failed to mount the volume as {wanted:?}, it already contains unknown data, probably partitions: {found}"
-        )),
+        Content::Other(found) => {
+            Err(PlanMountError::OtherContent { wanted: wanted.to_owned(), found: found.clone() })
+        }
     }
 }
 
@@ -148,16 +175,14 @@ fn can_mount(found: &str, wanted: &str) -> bool {
         || matches!((rank(found), rank(wanted)), (Some(had), Some(reads)) if had <= reads)
 }
 
-fn format(device: &str, fs_type: &str) -> Result<ProgramRun, String> {
+fn format(device: &str, fs_type: &str) -> Result<ProgramRun, PlanMountError> {
     let program = format!("mkfs.{fs_type}");
     match fs_type {
         // -m0: no blocks reserved for root
         "ext2" | "ext3" | "ext4" => Ok(ProgramRun::new(&program, &["-F", "-m0", device])),
         "xfs" => Ok(ProgramRun::new(&program, &["-f", device])),
         "btrfs" => Ok(ProgramRun::new(&program, &[device])),
-        other => {
-            Err(format!("cannot format: expected ext2, ext3, ext4, xfs or btrfs, not {other:?}"))
-        }
+        other => Err(PlanMountError::FileSystemType(other.to_owned())),
     }
 }
 
@@ -246,7 +271,7 @@ mod tests {
             (other("partition table gpt"), "", false, "probably partitions"),
             (other("LVM2_member"), "", false, "LVM2_member"),
         ] {
-            let error = run(&found, wanted, read_only).unwrap_err();
+            let error = run(&found, wanted, read_only).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
         let mounted = mount("/dev/x", "ext4", &["ro".into(), "noatime".into()], "/t");

@@ -264,7 +264,9 @@ fn inline(
     } else if let Some((disk, fs_type, read_only)) = attached::from_pod(pod, volume) {
         frozen = read_only;
         Backing::Disk { disk, fs_type }
-    } else if let Some(csi) = csi::from_pod(pod, volume).map_err(refused)? {
+    } else if let Some(csi) =
+        csi::from_pod(pod, volume).map_err(|error| refused(error.to_string()))?
+    {
         Backing::Csi(Box::new(csi::complete(csi, &volume.name, node, known)?))
     } else {
         return Ok(None);
@@ -402,7 +404,7 @@ fn backing(
     if let Some(nfs) = &source.nfs {
         return Ok(Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() });
     }
-    match csi::from_volume(volume).map_err(refused)? {
+    match csi::from_volume(volume).map_err(|error| refused(error.to_string()))? {
         Some(csi) => Ok(Backing::Csi(Box::new(csi::complete(csi, name, node, known)?))),
         None => Err(PersistentError::Volume {
             volume: name.clone(),

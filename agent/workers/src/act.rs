@@ -26,6 +26,7 @@ use agent_resources::pod_environment::hosts_mount;
 use agent_runtime::RuntimeError;
 use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
+use proto_daemon::exit::chain;
 
 use super::action_context::ActionContext;
 use super::action_result::{ActionFailure, ActionResult};
@@ -70,7 +71,7 @@ pub async fn act(
         Action::RunPostStart { container, id } => {
             let ran = hooks::post_start(shared, context, container, id).await;
             ran.map(|()| ActionResult::Nothing)
-                .map_err(|e| ActionFailure::new("PostStartHookError", e))
+                .map_err(|e| ActionFailure::new("PostStartHookError", chain(&e)))
         }
         Action::StopContainer { container, id, deadline, hook, .. } => {
             let stop = ContainerStop { container, id, deadline: *deadline, hook: *hook };

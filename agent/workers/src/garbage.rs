@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use agent_logs::log_files::{Entry, LogDirectory};
 use agent_logs::log_links;
-use agent_runtime::runtime::PodOnNode;
+use agent_runtime::runtime::{PodOnNode, RuntimeError};
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 
 use crate::pod_context::PodContext;
 
@@ -22,6 +22,17 @@ const FIRST: Duration = Duration::from_secs(60);
 /// Most directories examined in a pass.
 const DIRECTORIES_MAX: usize = 20_000;
 
+/// Why a pass removed nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SweepError {
+    /// The runtime does not list its pods.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The pass panicked.
+    #[error(transparent)]
+    Thread(#[from] JoinError),
+}
+
 /// Runs passes for as long as the agent runs.
 pub async fn run(shared: Arc<PodContext>, page: TaskStatus) {
     tokio::time::sleep(FIRST).await;
@@ -29,7 +40,7 @@ pub async fn run(shared: Arc<PodContext>, page: TaskStatus) {
         page.started("period");
         match sweep(&shared).await {
             Ok(removed) => page.done(format!("{removed} directories and links removed")),
-            Err(line) => page.failed(line),
+            Err(error) => page.failed(chain(&error)),
         }
         tokio::time::sleep(PERIOD).await;
     }
@@ -37,8 +48,8 @@ pub async fn run(shared: Arc<PodContext>, page: TaskStatus) {
 
 /// Removes log directories of pods unknown to the agent and the runtime, and dangling links to
 /// logs. Returns how many were removed.
-pub(crate) async fn sweep(shared: &Arc<PodContext>) -> Result<usize, String> {
-    let found = shared.runtime.list().await.map_err(|e| chain(&e))?;
+pub(crate) async fn sweep(shared: &Arc<PodContext>) -> Result<usize, SweepError> {
+    let found = shared.runtime.list().await?;
     let shared = shared.clone();
     let swept = spawn_blocking(move || {
         let logs = PathBuf::from(&shared.settings.facts.pod_logs_dir);
@@ -56,7 +67,7 @@ pub(crate) async fn sweep(shared: &Arc<PodContext>) -> Result<usize, String> {
         let removed = orphans.iter().filter(|directory| gone(directory)).count();
         removed.saturating_add(log_links::mend(&logs, &found))
     });
-    swept.await.map_err(|error| error.to_string())
+    Ok(swept.await?)
 }
 
 fn orphans(logs: &Path, shared: &PodContext, found: &[PodOnNode]) -> Vec<PathBuf> {

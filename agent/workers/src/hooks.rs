@@ -8,7 +8,8 @@ use agent_clock as clock;
 use agent_pod::desired::{ConfigState, DesiredContainer, DesiredPod};
 use agent_pod::events::{self, Hook};
 use agent_pod::handler::Handler;
-use agent_probe::{ANSWER_BYTES, Prober};
+use agent_probe::{ANSWER_BYTES, GetError, Prober};
+use agent_runtime::runtime::RuntimeError;
 use proto_daemon::exit::chain;
 
 use super::action_context::ActionContext;
@@ -20,10 +21,41 @@ const HOOK_MAX: Duration = Duration::from_secs(3600);
 /// Least time between the end of a `preStop` hook and SIGKILL.
 pub const GRACE_AFTER_HOOK: Duration = Duration::from_secs(2);
 
-/// Why a hook failed, with the output of its command.
-struct HookError {
-    error: String,
-    output: String,
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// Its command ended with this code.
+    #[error("command '{command}' exited with {code}: {output}")]
+    Exited {
+        /// The command.
+        command: String,
+        /// Its exit code.
+        code: i32,
+        /// What it wrote.
+        output: String,
+    },
+    /// The runtime did not run its command.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// There was no response to its request.
+    #[error(transparent)]
+    Request(#[from] GetError),
+    /// The pod says nothing that can be done.
+    #[error("{0}")]
+    Unusable(String),
+    /// Hooks have no such action.
+    #[error("a lifecycle hook must be exec, httpGet or sleep")]
+    Action,
+}
+
+impl HookError {
+    /// What its command wrote.
+    fn output(&self) -> &str {
+        match self {
+            Self::Exited { output, .. } => output,
+            _ => "",
+        }
+    }
 }
 
 /// Runs the `postStart` hook. A failure has been reported as an event when this returns it.
@@ -32,7 +64,7 @@ pub async fn post_start(
     context: &ActionContext,
     container: &str,
     id: &str,
-) -> Result<(), String> {
+) -> Result<(), HookError> {
     run(shared, context, (container, id), Hook::PostStart, HOOK_MAX).await
 }
 
@@ -56,7 +88,7 @@ async fn run(
     (container, id): (&str, &str),
     hook: Hook,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), HookError> {
     let want = pod_want(context);
     let handler = want.container(container).and_then(|c: &DesiredContainer| match hook {
         Hook::PostStart => c.post_start.as_ref(),
@@ -65,8 +97,8 @@ async fn run(
     let Some(handler) = handler else { return Ok(()) };
     match call(shared, context, id, handler, limit).await {
         Ok(()) => Ok(()),
-        Err(HookError { error, output }) => {
-            let event = events::hook_failed(&want, container, hook, &error, &output);
+        Err(error) => {
+            let event = events::hook_failed(&want, container, hook, &chain(&error), error.output());
             shared.reports.event(&context.pod, event);
             Err(error)
         }
@@ -80,18 +112,14 @@ async fn call(
     handler: &Handler,
     limit: Duration,
 ) -> Result<(), HookError> {
-    let failed = |error: String| HookError { error, output: String::new() };
     match handler {
         Handler::Exec(command) => {
-            let ran = shared.runtime.exec(id, command, limit, ANSWER_BYTES).await;
-            let ran = ran.map_err(|error| failed(chain(&error)))?;
+            let ran = shared.runtime.exec(id, command, limit, ANSWER_BYTES).await?;
             if ran.code == 0 {
                 return Ok(());
             }
             let output = command_output(&ran);
-            let error =
-                format!("command '{}' exited with {}: {output}", command.join(" "), ran.code);
-            Err(HookError { error, output })
+            Err(HookError::Exited { command: command.join(" "), code: ran.code, output })
         }
         Handler::Http(request) => {
             let host = context.pod.spec.host_network;
@@ -99,13 +127,11 @@ async fn call(
             let ip = ips.first().map_or("", String::as_str);
             let asker = Prober { ip, user_agent: &shared.probes.user_agent, timeout: limit };
             // Any HTTP response counts as success.
-            let reply = agent_probe::get(request, asker).await;
-            reply.map(|_| ()).map_err(|error| failed(error.to_string()))
+            agent_probe::get(request, asker).await?;
+            Ok(())
         }
-        Handler::Unusable(why) => Err(failed(why.clone())),
-        Handler::Tcp { .. } | Handler::Grpc { .. } => {
-            Err(failed("a lifecycle hook must be exec, httpGet or sleep".to_owned()))
-        }
+        Handler::Unusable(why) => Err(HookError::Unusable(why.clone())),
+        Handler::Tcp { .. } | Handler::Grpc { .. } => Err(HookError::Action),
     }
 }
 

@@ -191,7 +191,7 @@ impl Service {
         let certified = agreed.certified(stream.get_ref().1.peer_certificates());
         match &certified {
             Some(Ok(_)) => place.authenticated(),
-            Some(Err(reason)) => tracing::info!(reason, "client certificate refused"),
+            Some(Err(reason)) => tracing::info!(%reason, "client certificate refused"),
             None => {}
         }
         let peer = (Arc::new(certified), place.clone());

@@ -52,6 +52,8 @@ impl fmt::Display for FieldError {
     }
 }
 
+impl std::error::Error for FieldError {}
+
 /// Why a configuration file is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

@@ -70,7 +70,8 @@ impl Bench {
 
     async fn pass(&self) -> Result<Kept, String> {
         let mut found = logs(&self.logs.path().to_string_lossy(), std::slice::from_ref(&self.pod));
-        keep(&self.runtime, found.pop().expect("a log"), LIMITS).await
+        let kept = keep(&self.runtime, found.pop().expect("a log"), LIMITS).await;
+        kept.map_err(|error| chain(&error))
     }
 
     fn names(&self) -> Vec<String> {

@@ -221,7 +221,8 @@ impl Disks {
         let device = self.attach(volume).await?;
         let output = self.helpers.run(&disk::probe(&device)).await?;
         let found = disk::parse_probe(&output);
-        let (step, fs_type) = disk::plan_mount(&device, &found, volume.fs_type, volume.read_only)?;
+        let planned = disk::plan_mount(&device, &found, volume.fs_type, volume.read_only);
+        let (step, fs_type) = planned.map_err(|error| error.to_string())?;
         match step {
             DiskStep::Format(run) => {
                 tracing::info!(device, fs_type, volume = volume.name, "formatting an empty device");
@@ -326,7 +327,7 @@ impl Disks {
 
     /// Logs in to all portals at the same time. One session is enough; the others are additional paths.
     async fn log_in(&self, disk: &Iscsi, secret: Option<&Secret>) -> Result<(), ErrorText> {
-        let portals = disk.log_in(secret)?;
+        let portals = disk.log_in(secret).map_err(|error| error.to_string())?;
         self.run_all(&disk.create_interface()).await?;
         let mut under_way: FuturesUnordered<_> =
             portals.iter().map(|portal| self.run_all(portal)).collect();

@@ -3,7 +3,7 @@ mod hung_mount;
 use agent_interfaces::testing::Api;
 use agent_volume::disk::{ProgramOutput, ProgramRun};
 use futures_util::future::join_all;
-use proto_api::names::Profile;
+use proto_api::names::{Names, Profile};
 
 use self::hung_mount::HungMount;
 use super::*;

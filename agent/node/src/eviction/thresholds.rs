@@ -151,7 +151,7 @@ fn amounts(
         let path = format!("{map}.{name}");
         match (Signal::parse(name), amount(text)) {
             (None | Some(Signal::AllocatableMemoryAvailable), _) => faults.push(unknown(path)),
-            (_, Err(message)) => faults.push(ThresholdError { path, message }),
+            (_, Err(error)) => faults.push(ThresholdError { path, message: error.to_string() }),
             (Some(signal), Ok(amount)) => {
                 amounts.insert(signal, amount);
             }
@@ -160,16 +160,27 @@ fn amounts(
     amounts
 }
 
-fn amount(text: &str) -> Result<Amount, String> {
+/// Why a text is no amount.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum AmountError {
+    #[error("{0:?} is not a percentage between 0 and 100")]
+    Percentage(String),
+    #[error("{0:?} is not a quantity")]
+    Quantity(String),
+    #[error("must not be negative")]
+    Negative,
+}
+
+fn amount(text: &str) -> Result<Amount, AmountError> {
     if let Some(number) = text.strip_suffix('%') {
         let percent = number.parse::<f64>().ok().filter(|p| (0.0..=100.0).contains(p));
         return percent
             .map(Amount::Percent)
-            .ok_or_else(|| format!("{text:?} is not a percentage between 0 and 100"));
+            .ok_or_else(|| AmountError::Percentage(text.to_owned()));
     }
-    let quantity = text.parse::<Quantity>().map_err(|_| format!("{text:?} is not a quantity"))?;
+    let quantity = text.parse::<Quantity>().map_err(|_| AmountError::Quantity(text.to_owned()))?;
     if quantity.is_negative() {
-        return Err("must not be negative".to_owned());
+        return Err(AmountError::Negative);
     }
     Ok(Amount::Absolute(quantity.as_bytes()))
 }

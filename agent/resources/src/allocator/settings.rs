@@ -8,6 +8,7 @@ use agent_config::FileConfig;
 use agent_node::managers::topology::{MachineTopology, NODES_MAX, TopologyPolicy, TopologyScope};
 use agent_node::managers::{IdSet, ManagerRules, cpus, memory};
 use agent_node::resources::{self, Amounts, CPU, MEMORY};
+use proto_daemon::config::FieldError;
 
 /// CPU manager option to allocate whole cores only.
 const FULL_CORES: &str = "full-pcpus-only";
@@ -20,14 +21,15 @@ pub fn rules(
     file: &FileConfig,
     machine: &MachineTopology,
     evicted_below: u64,
-) -> Result<ManagerRules, String> {
+) -> Result<ManagerRules, FieldError> {
     let mut reserved = Amounts::new();
     resources::add(&mut reserved, &file.system_reserved);
     resources::add(&mut reserved, &file.kube_reserved);
+    let bad_policy = |why: String| FieldError::new("topologyManagerPolicy", why);
     let policy = TopologyPolicy::parse(&file.topology_manager_policy)
-        .ok_or_else(|| format!("topologyManagerPolicy: {:?}", file.topology_manager_policy))?;
+        .ok_or_else(|| bad_policy(format!("{:?}", file.topology_manager_policy)))?;
     if policy != TopologyPolicy::None && machine.nodes().len() > NODES_MAX {
-        return Err(format!("topologyManagerPolicy: more than {NODES_MAX} NUMA nodes"));
+        return Err(bad_policy(format!("more than {NODES_MAX} NUMA nodes")));
     }
     let is_static = |policy: &str| policy.eq_ignore_ascii_case("static");
     Ok(ManagerRules {
@@ -52,16 +54,15 @@ fn cpu_rules(
     file: &FileConfig,
     machine: &MachineTopology,
     reserved: &Amounts,
-) -> Result<cpus::CpuRules, String> {
+) -> Result<cpus::CpuRules, FieldError> {
     let mut unit = cpus::CpuUnit::Thread;
     for (option, value) in &file.cpu_manager_policy_options {
         match (option.as_str(), value.as_str()) {
             (FULL_CORES, "true") => unit = cpus::CpuUnit::Core,
             (FULL_CORES, "false") => {}
             _ => {
-                return Err(format!(
-                    "cpuManagerPolicyOptions.{option}: {value:?} is not supported"
-                ));
+                let path = format!("cpuManagerPolicyOptions.{option}");
+                return Err(FieldError::new(path, format!("{value:?} is not supported")));
             }
         }
     }
@@ -70,19 +71,19 @@ fn cpu_rules(
         let number = usize::try_from(milli).unwrap_or(0).div_ceil(1000);
         (number > 0).then(|| cpus::choose_reserved(machine, number)).flatten()
     };
+    let bad_set = |why: String| FieldError::new("reservedSystemCPUs", why);
     let set = match file.reserved_system_cpus.as_str() {
         "" => given(),
-        text => Some(text.parse::<IdSet>().map_err(|e| format!("reservedSystemCPUs: {e}"))?),
+        text => Some(text.parse::<IdSet>().map_err(|error| bad_set(error.to_string()))?),
     };
     let all: IdSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
     match set.filter(|set| !set.is_empty()) {
         Some(reserved) if reserved.is_within(&all) => Ok(cpus::CpuRules { reserved, unit }),
-        Some(reserved) => {
-            Err(format!("reservedSystemCPUs: {reserved} is not within the machine's {all}"))
-        }
-        None => Err("cpuManagerPolicy: the static policy requires systemReserved.cpu + \
-                     kubeReserved.cpu to be greater than zero"
-            .to_owned()),
+        Some(reserved) => Err(bad_set(format!("{reserved} is not within the machine's {all}"))),
+        None => Err(FieldError::new(
+            "cpuManagerPolicy",
+            "the static policy requires systemReserved.cpu + kubeReserved.cpu to be greater than zero",
+        )),
     }
 }
 
@@ -92,12 +93,12 @@ fn memory_rules(
     file: &FileConfig,
     reserved: &Amounts,
     evicted_below: u64,
-) -> Result<memory::MemoryRules, String> {
+) -> Result<memory::MemoryRules, FieldError> {
     let mut by_node: BTreeMap<u32, memory::Sizes> = BTreeMap::new();
     let mut sums = memory::Sizes::new();
     for part in &file.reserved_memory {
         let node = u32::try_from(part.numa_node)
-            .map_err(|_| format!("reservedMemory.numaNode: {}", part.numa_node))?;
+            .map_err(|_| FieldError::new("reservedMemory.numaNode", part.numa_node.to_string()))?;
         for (name, amount) in &part.limits {
             by_node.entry(node).or_default().insert(name.clone(), amount.as_bytes());
             let sum = sums.entry(name.clone()).or_default();
@@ -107,9 +108,12 @@ fn memory_rules(
     let memory = reserved.get(MEMORY).map_or(0, |q| q.as_bytes()).saturating_add(evicted_below);
     let given = sums.get(MEMORY).copied().unwrap_or(0);
     if given != memory {
-        return Err(format!(
-            "reservedMemory: the total amount {given} of type \"memory\" is not equal to the value \
-             {memory} determined by Node Allocatable feature"
+        return Err(FieldError::new(
+            "reservedMemory",
+            format!(
+                "the total amount {given} of type \"memory\" is not equal to the value {memory} \
+                 determined by Node Allocatable feature"
+            ),
         ));
     }
     Ok(memory::MemoryRules { reserved: by_node })
@@ -138,7 +142,8 @@ mod tests {
 
     #[test]
     fn processors_are_kept_back() {
-        assert!(rules(&file(), &machine(), 0).expect_err("refused").contains("cpuManagerPolicy"));
+        let refused = |file: &FileConfig| rules(file, &machine(), 0).expect_err("refused").path;
+        assert_eq!(refused(&file()), "cpuManagerPolicy");
         let mut by_amount = file();
         by_amount.kube_reserved.insert("cpu".into(), "1500m".parse().expect("quantity"));
         let got = rules(&by_amount, &machine(), 0).expect("rules").cpus.expect("managed");
@@ -149,9 +154,7 @@ mod tests {
         assert_eq!((got.reserved.to_string(), got.unit), ("3".into(), cpus::CpuUnit::Core));
         for wrong in ["9", "x"] {
             let file = FileConfig { reserved_system_cpus: wrong.into(), ..file() };
-            assert!(
-                rules(&file, &machine(), 0).expect_err("refused").contains("reservedSystemCPUs")
-            );
+            assert_eq!(refused(&file), "reservedSystemCPUs");
         }
         by_name.cpu_manager_policy_options.insert("align-by-socket".into(), "true".into());
         assert!(

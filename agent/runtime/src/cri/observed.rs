@@ -4,13 +4,16 @@ use agent_pod::observed::{Exit, InstanceState, ObservedContainer, ObservedSandbo
 use agent_pod::spec::labels;
 use proto_grpc::cri::v1 as wire;
 
-use crate::runtime::{ContainerUsage, FilesystemUsage, Image, RuntimeHealth};
+use crate::runtime::{ConditionError, ContainerUsage, FilesystemUsage, Image, RuntimeHealth};
 
 pub(super) fn health(status: &wire::RuntimeStatus) -> RuntimeHealth {
-    let condition = |name: &str| match status.conditions.iter().find(|c| c.r#type == name) {
+    let condition = |name: &'static str| match status.conditions.iter().find(|c| c.r#type == name) {
         Some(condition) if condition.status => Ok(()),
-        Some(condition) => Err(format!("{}: {}", condition.reason, condition.message)),
-        None => Err(format!("the runtime reports no {name} condition")),
+        Some(condition) => Err(ConditionError::False {
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        }),
+        None => Err(ConditionError::Missing(name)),
     };
     RuntimeHealth { runtime: condition("RuntimeReady"), network: condition("NetworkReady") }
 }

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use proto_api::authentication::v1::{TokenReviewStatus, UserInfo};
 use proto_api::authorization::v1::SubjectAccessReviewStatus;
 use proto_client::ClientError;
+use proto_client::serving::tls::CertificateFault;
 
 use super::*;
 
@@ -70,7 +71,7 @@ async fn anonymous_clients_come_in_only_where_allowed() {
 #[tokio::test]
 async fn a_certificate_that_is_not_valid_leaves_the_token_to_be_tried() {
     let (access, _) = access(Anonymous::Allowed, Tokens::REVIEWED, Authorization::WEBHOOK);
-    let expired: Certified = Some(Err("expired".into()));
+    let expired: Certified = Some(Err(CertificateFault::NoName));
     assert_eq!(access.check(&expired, Some("Bearer good"), METRICS).await, Ok(()));
     assert_eq!(access.check(&expired, Some("Bearer bad"), METRICS).await, Err(Refused::Unknown));
     assert_eq!(access.check(&expired, None, METRICS).await, Err(Refused::Unknown));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use notify::{RecursiveMode, Watcher};
 use proto_api::names::Names;
+use proto_daemon::exit::chain;
 use tokio::sync::Notify;
 
 use super::text::{self, Context, MANIFEST_BYTES_MAX};
@@ -109,7 +110,8 @@ fn read_directory(dir: &Path, names: &Names, node: &str) -> io::Result<Directory
         let place = path.to_string_lossy();
         let context = Context { origin: Origin::File, place: &place, names, node };
         let read = read_file(&path).map_err(|error| error.to_string());
-        match read.and_then(|text| text::pods(&text, context)) {
+        let read = read.and_then(|text| text::pods(&text, context).map_err(|error| chain(&error)));
+        match read {
             Ok(pods) => {
                 let pods = pods.into_iter().map(|pod| (pod.metadata.uid.clone(), Arc::new(pod)));
                 found.pods.extend(pods);

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use proto_api::core::v1::{Pod, Toleration};
 use proto_api::names::Names;
-use proto_api::{object, sha256_hex, yaml};
+use proto_api::object::{self, DecodeObjectError};
+use proto_api::sha256_hex;
+use proto_api::yaml::{self, ParseYamlError};
+use proto_daemon::config::FieldError;
 use proto_daemon::exit::chain;
 use serde_json::{Value, json};
 
@@ -25,19 +28,39 @@ pub struct Context<'a> {
     pub node: &'a str,
 }
 
+/// Why a manifest has no pods. It has to be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error("longer than {MANIFEST_BYTES_MAX} bytes")]
+    TooLong,
+    #[error(transparent)]
+    Yaml(#[from] ParseYamlError),
+    #[error("expected a Pod or a list of Pods, found an empty file")]
+    Empty,
+    #[error("expected one document with a Pod or a list of Pods, found several")]
+    SeveralDocuments,
+    #[error(transparent)]
+    Object(#[from] DecodeObjectError),
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A pod of a list. Its fault is part of the text: it continues the path.
+    #[error("items[{number}].{}", chain(&**fault))]
+    Item { number: usize, fault: Box<ManifestError> },
+}
+
 /// The pods of a manifest: a Pod or a list. A list with an invalid pod is rejected as a whole.
 ///
 /// # Errors
 /// What is invalid, with the field.
-pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
+pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, ManifestError> {
     if text.len() as u64 > MANIFEST_BYTES_MAX {
-        return Err(format!("longer than {MANIFEST_BYTES_MAX} bytes"));
+        return Err(ManifestError::TooLong);
     }
     // Leading or trailing `---` makes empty documents.
-    let mut documents = yaml::parse_all(text).map_err(|error| chain(&error))?.into_iter();
-    let value = documents.next().ok_or("expected a Pod or a list of Pods, found an empty file")?;
+    let mut documents = yaml::parse_all(text)?.into_iter();
+    let value = documents.next().ok_or(ManifestError::Empty)?;
     if documents.next().is_some() {
-        return Err("expected one document with a Pod or a list of Pods, found several".to_owned());
+        return Err(ManifestError::SeveralDocuments);
     }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "PodList" | "List") {
@@ -51,20 +74,21 @@ pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
             item.entry("apiVersion").or_insert(json!("v1"));
         }
         let text = item.to_string();
-        pod(item, &text, context).map_err(|fault| format!("items[{number}].{fault}"))
+        pod(item, &text, context)
+            .map_err(|fault| ManifestError::Item { number, fault: Box::new(fault) })
     };
     items.into_iter().enumerate().map(each).collect()
 }
 
 /// Completes a static pod. Its uid is a hash of node, path and text: a changed manifest is another
 /// pod.
-fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, String> {
+fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, ManifestError> {
     let Context { origin, place, names, node } = context;
-    let mut pod: Pod = object::from_json_value(value, names).map_err(|error| chain(&error))?;
+    let mut pod: Pod = object::from_json_value(value, names)?;
     let uid = format!("{:.32}", sha256_hex(format!("{node}\0{place}\0{text}\0").as_bytes()));
     let meta = &mut pod.metadata;
     if meta.name.is_empty() {
-        return Err("metadata.name: must be set".to_owned());
+        return Err(FieldError::new("metadata.name", "must be set").into());
     }
     meta.name = format!("{}-{}", meta.name, node.to_lowercase());
     if meta.namespace.is_empty() {
@@ -90,7 +114,7 @@ fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, String> {
 
 /// Validates what the API server would: names used in paths, cgroups and CRI names, and unique
 /// container names.
-fn check(pod: &Pod) -> Result<(), String> {
+fn check(pod: &Pod) -> Result<(), FieldError> {
     let meta = &pod.metadata;
     let is_name =
         !meta.name.is_empty() && meta.name.len() <= 253 && meta.name.split('.').all(label);
@@ -101,14 +125,14 @@ fn check(pod: &Pod) -> Result<(), String> {
         &meta.namespace,
     )?;
     if pod.spec.containers.is_empty() {
-        return Err("spec.containers: must not be empty".to_owned());
+        return Err(FieldError::new("spec.containers", "must not be empty"));
     }
     let mut volumes = BTreeSet::new();
     for (number, volume) in pod.spec.volumes.iter().enumerate() {
         let at = format!("spec.volumes[{number}].name");
         named(short(&volume.name), &at, &volume.name)?;
         if !volumes.insert(&volume.name) {
-            return Err(format!("{at}: {:?} is duplicate", volume.name));
+            return Err(FieldError::new(at, format!("{:?} is duplicate", volume.name)));
         }
     }
     let mut containers = BTreeSet::new();
@@ -117,18 +141,19 @@ fn check(pod: &Pod) -> Result<(), String> {
     for (list, all) in lists {
         for (number, container) in all.iter().enumerate() {
             let at = format!("spec.{list}[{number}]");
-            named(short(&container.name), &format!("{at}.name"), &container.name)?;
+            let name = format!("{at}.name");
+            named(short(&container.name), &name, &container.name)?;
             if !containers.insert(&container.name) {
-                return Err(format!("{at}.name: {:?} is duplicate", container.name));
+                return Err(FieldError::new(name, format!("{:?} is duplicate", container.name)));
             }
             if container.image.is_empty() {
-                return Err(format!("{at}.image: must be set"));
+                return Err(FieldError::new(format!("{at}.image"), "must be set"));
             }
             let unknown = container.volume_mounts.iter().find(|m| !volumes.contains(&m.name));
             if let Some(mount) = unknown {
-                return Err(format!(
-                    "{at}.volumeMounts: volume {:?} is not in spec.volumes",
-                    mount.name
+                return Err(FieldError::new(
+                    format!("{at}.volumeMounts"),
+                    format!("volume {:?} is not in spec.volumes", mount.name),
                 ));
             }
         }
@@ -136,10 +161,10 @@ fn check(pod: &Pod) -> Result<(), String> {
     Ok(())
 }
 
-fn named(holds: bool, path: &str, value: &str) -> Result<(), String> {
+fn named(holds: bool, path: &str, value: &str) -> Result<(), FieldError> {
     let rule =
         "must be lower case letters, digits and '-', and begin and end with one of the former";
-    if holds { Ok(()) } else { Err(format!("{path}: {value:?} {rule}")) }
+    if holds { Ok(()) } else { Err(FieldError::new(path, format!("{value:?} {rule}"))) }
 }
 
 /// A DNS label.
@@ -171,6 +196,7 @@ pub mod tests {
     fn read(text: &str) -> Result<Vec<Pod>, String> {
         let place = "/m/web.yaml";
         pods(text, Context { origin: Origin::File, place, names: names(), node: "Node-1" })
+            .map_err(|error| chain(&error))
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::{PathAndQuery, Scheme};
+use http::header::InvalidHeaderName;
+use http::uri::{InvalidUri, PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue, Request, Uri, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
@@ -15,18 +16,96 @@ use hyper_util::rt::TokioIo;
 use proto_daemon::exit::chain;
 use proto_daemon::tls;
 use rustls::crypto::ring;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{InvalidDnsNameError, ServerName, pem};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::text::{self, Context, MANIFEST_BYTES_MAX};
+use super::text::{self, Context, MANIFEST_BYTES_MAX, ManifestError};
 use super::{ManifestPublisher, Origin};
 
 /// Time limit of a request.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The system's CA bundle, unless `SSL_CERT_FILE` names another file.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Why the setting of a page is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// Not a URL.
+    #[error("{url:?}")]
+    Url {
+        /// As it is set.
+        url: String,
+        /// Why.
+        #[source]
+        error: InvalidUri,
+    },
+    /// A URL of something else.
+    #[error("{0:?} must be http://host/path or https://host/path")]
+    Scheme(String),
+    /// The name of a header has other characters.
+    #[error("header {name:?}")]
+    HeaderName {
+        /// As it is set.
+        name: String,
+        /// Why.
+        #[source]
+        error: InvalidHeaderName,
+    },
+    /// The value of this header, which may be a secret.
+    #[error("header {0:?}: is not text")]
+    HeaderValue(String),
+}
+
+/// Why a page was not read. It is asked again after its period.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("no response within {} s", DEADLINE.as_secs())]
+    Deadline,
+    #[error(transparent)]
+    Connect(#[from] std::io::Error),
+    #[error(transparent)]
+    ServerName(#[from] InvalidDnsNameError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Thread(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    #[error(transparent)]
+    Exchange(#[from] hyper::Error),
+    /// Redirects are not followed: the node only connects to configured hosts.
+    #[error("status {0}")]
+    Status(http::StatusCode),
+    #[error("reading the response: {0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the response is empty")]
+    Empty,
+    #[error("the response is not UTF-8")]
+    NotText,
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+/// Why the system's CA certificates are not usable.
+#[derive(Debug, thiserror::Error)]
+enum TrustError {
+    #[error("{}", file.display())]
+    Read {
+        file: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("{}", file.display())]
+    Certificates {
+        file: PathBuf,
+        #[source]
+        error: pem::Error,
+    },
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
 
 /// A URL with manifests: a Pod or a list of Pods.
 #[derive(Clone, Debug)]
@@ -45,19 +124,20 @@ impl Page {
         url: &str,
         headers: &BTreeMap<String, Vec<String>>,
         period: Duration,
-    ) -> Result<Self, String> {
-        let uri: Uri = url.parse().map_err(|error| format!("{url:?}: {error}"))?;
+    ) -> Result<Self, PageError> {
+        let uri: Uri =
+            url.parse().map_err(|error| PageError::Url { url: url.to_owned(), error })?;
         let known = [Some(&Scheme::HTTP), Some(&Scheme::HTTPS)].contains(&uri.scheme());
         if !known || uri.host().is_none_or(str::is_empty) {
-            return Err(format!("{url:?} must be http://host/path or https://host/path"));
+            return Err(PageError::Scheme(url.to_owned()));
         }
         let mut all = Vec::new();
         for (name, values) in headers {
-            let bad = |why: &dyn std::fmt::Display| format!("header {name:?}: {why}");
-            let parsed = HeaderName::try_from(name).map_err(|error| bad(&error))?;
+            let parsed = HeaderName::try_from(name)
+                .map_err(|error| PageError::HeaderName { name: name.clone(), error })?;
             for value in values {
-                // The value may be a secret.
-                let value = HeaderValue::try_from(value).map_err(|_| bad(&"is not text"))?;
+                let value = HeaderValue::try_from(value)
+                    .map_err(|_| PageError::HeaderValue(name.clone()))?;
                 all.push((parsed.clone(), value));
             }
         }
@@ -78,7 +158,7 @@ impl Page {
                     teller.publish(pods.collect());
                 }
                 Ok(None) => {}
-                Err(fault) => _ = faults.insert(place.clone(), fault),
+                Err(fault) => _ = faults.insert(place.clone(), chain(&fault)),
             }
             teller.report_faults(faults);
             tokio::time::sleep(self.period).await;
@@ -91,10 +171,9 @@ impl Page {
         teller: &ManifestPublisher,
         place: &str,
         last: &mut Option<String>,
-    ) -> Result<Option<Vec<proto_api::core::v1::Pod>>, String> {
+    ) -> Result<Option<Vec<proto_api::core::v1::Pod>>, FetchError> {
         let fetched = tokio::time::timeout(DEADLINE, self.fetch()).await;
-        let text =
-            fetched.map_err(|_| format!("no response within {} s", DEADLINE.as_secs()))??;
+        let text = fetched.map_err(|_| FetchError::Deadline)??;
         if last.as_ref() == Some(&text) {
             return Ok(None);
         }
@@ -104,22 +183,25 @@ impl Page {
         Ok(Some(pods))
     }
 
-    async fn fetch(&self) -> Result<String, String> {
+    async fn fetch(&self) -> Result<String, FetchError> {
         let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let https = self.uri.scheme() == Some(&Scheme::HTTPS);
         let port = self.uri.port_u16().unwrap_or(if https { 443 } else { 80 });
-        let tcp = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+        let tcp = TcpStream::connect((host, port)).await?;
         if !https {
             return self.ask(TokioIo::new(tcp)).await;
         }
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
-        let config = tokio::task::spawn_blocking(trust).await.map_err(|e| e.to_string())??;
+        let name = ServerName::try_from(host.to_owned())?;
+        let config = tokio::task::spawn_blocking(trust).await??;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
-        self.ask(TokioIo::new(tls.map_err(|error| error.to_string())?)).await
+        self.ask(TokioIo::new(tls?)).await
     }
 
-    async fn ask(&self, io: impl Read + Write + Unpin + Send + 'static) -> Result<String, String> {
-        let (mut sender, connection) = http1::handshake(io).await.map_err(|error| chain(&error))?;
+    async fn ask(
+        &self,
+        io: impl Read + Write + Unpin + Send + 'static,
+    ) -> Result<String, FetchError> {
+        let (mut sender, connection) = http1::handshake(io).await?;
         // Ends with the sender, or with the peer.
         tokio::spawn(connection);
         let path = self.uri.path_and_query().map_or("/", PathAndQuery::as_str);
@@ -130,33 +212,33 @@ impl Page {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
-        let answer = sender.send_request(request).await.map_err(|error| chain(&error))?;
+        let request = request.body(Empty::<Bytes>::new())?;
+        let answer = sender.send_request(request).await?;
         if answer.status() != http::StatusCode::OK {
-            // Redirects are not followed: the node only connects to configured hosts.
-            return Err(format!("status {}", answer.status()));
+            return Err(FetchError::Status(answer.status()));
         }
         let bound = usize::try_from(MANIFEST_BYTES_MAX).unwrap_or(usize::MAX);
         let body = Limited::new(answer.into_body(), bound).collect().await;
-        let body = body.map_err(|error| format!("reading the response: {error}"))?.to_bytes();
+        let body = body.map_err(FetchError::Body)?.to_bytes();
         if body.is_empty() {
-            return Err("the response is empty".to_owned());
+            return Err(FetchError::Empty);
         }
-        String::from_utf8(body.into()).map_err(|_| "the response is not UTF-8".to_owned())
+        String::from_utf8(body.into()).map_err(|_| FetchError::NotText)
     }
 }
 
 /// TLS with the system's CA certificates.
-fn trust() -> Result<ClientConfig, String> {
+fn trust() -> Result<ClientConfig, TrustError> {
     let file: PathBuf =
         std::env::var_os("SSL_CERT_FILE").map_or_else(|| SYSTEM_AUTHORITIES.into(), Into::into);
-    let bad = |why: String| format!("{}: {why}", file.display());
-    let pem = std::fs::read(&file).map_err(|error| bad(error.to_string()))?;
+    let pem =
+        std::fs::read(&file).map_err(|error| TrustError::Read { file: file.clone(), error })?;
+    let certificates =
+        tls::certificates(&pem).map_err(|error| TrustError::Certificates { file, error })?;
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(tls::certificates(&pem).map_err(|e| bad(chain(&e)))?);
+    roots.add_parsable_certificates(certificates);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
+        .with_safe_default_protocol_versions()?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
@@ -241,7 +323,7 @@ mod tests {
     fn what_is_no_page_is_refused() {
         let page = |url: &str| Page::new(url, &BTreeMap::new(), DEADLINE).map(drop);
         for url in ["https://h/p", "http://10.0.0.1:8080", "http://[::1]:80/x?y=z"] {
-            assert_eq!(page(url), Ok(()), "{url}");
+            page(url).expect(url);
         }
         for url in ["", "/etc/x", "ftp://h/p", "file:///x", "http://", "h:80"] {
             assert!(page(url).is_err(), "{url}");

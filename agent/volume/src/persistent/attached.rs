@@ -208,15 +208,30 @@ impl AttachedDisk {
     }
 }
 
+/// Why there is no log-in to a target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IscsiError {
+    /// The volume names an initiator, and an interface that has its own.
+    #[error("initiatorName cannot be set for iscsiInterface {0}")]
+    Initiator(String),
+    /// The secret does not exist yet.
+    #[error("secret \"{namespace}/{name}\" not found")]
+    Secret {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
 impl Iscsi {
     /// Commands that log in to the target after [`Iscsi::prepare`], per portal; one successful portal is enough.
     ///
     /// # Errors
     /// A password is missing in the secret, or the initiator name is invalid.
-    pub fn log_in(&self, secret: Option<&Secret>) -> Result<Vec<Vec<ProgramRun>>, String> {
+    pub fn log_in(&self, secret: Option<&Secret>) -> Result<Vec<Vec<ProgramRun>>, IscsiError> {
         if !self.initiator.is_empty() && !self.has_own_interface() {
-            let named = &self.interface;
-            return Err(format!("initiatorName cannot be set for iscsiInterface {named}"));
+            return Err(IscsiError::Initiator(self.interface.clone()));
         }
         let passwords = self.passwords(secret)?;
         Ok(self.portals.iter().map(|portal| self.log_in_at(portal, &passwords)).collect())
@@ -338,12 +353,14 @@ impl Iscsi {
     }
 
     /// Settings of iscsiadm from the secret; its keys are the names of the settings.
-    fn passwords(&self, secret: Option<&Secret>) -> Result<BTreeMap<String, String>, String> {
+    fn passwords(&self, secret: Option<&Secret>) -> Result<BTreeMap<String, String>, IscsiError> {
         if !self.chap_discovery && !self.chap_session {
             return Ok(BTreeMap::new());
         }
-        let name = self.secret.clone().unwrap_or_default();
-        let secret = secret.ok_or_else(|| format!("secret \"{}/{}\" not found", name.0, name.1))?;
+        let secret = secret.ok_or_else(|| {
+            let (namespace, name) = self.secret.clone().unwrap_or_default();
+            IscsiError::Secret { namespace, name }
+        })?;
         let text = |(key, value): (&String, &Vec<u8>)| {
             Some((key.clone(), String::from_utf8(value.clone()).ok()?))
         };
@@ -423,7 +440,7 @@ mod tests {
     fn passwords_come_from_the_secret() {
         let name = Some(("ns".to_owned(), "chap".to_owned()));
         let disk = Iscsi { chap_session: true, secret: name, ..disk() };
-        assert_eq!(disk.log_in(None).unwrap_err(), "secret \"ns/chap\" not found");
+        assert_eq!(disk.log_in(None).unwrap_err().to_string(), "secret \"ns/chap\" not found");
         let mut secret = Secret::default();
         for (key, value) in [("node.session.auth.username", "u"), ("discovery.x", "y")] {
             secret.data.insert(key.into(), value.into());
@@ -469,7 +486,7 @@ mod tests {
         let (AttachedDisk::Iscsi(named), ..) = iscsi(&source("bnx2i.0")) else {
             panic!("no iSCSI")
         };
-        assert!(named.log_in(None).unwrap_err().contains("initiatorName"));
+        assert!(matches!(named.log_in(None), Err(IscsiError::Initiator(_))));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use proto_api::core::v1::{PersistentVolume, Pod, SecretReference, Volume as ApiV
 use proto_api::sha256_hex;
 use proto_api::storage::v1::CSIDriver;
 
+use super::migration::MigrationError;
 use super::{KnownObjects, PersistentError, migration};
 use crate::sources::TokenWant;
 
@@ -95,7 +96,7 @@ pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 ///
 /// # Errors
 /// The source cannot be migrated.
-pub(super) fn from_volume(volume: &PersistentVolume) -> Result<Option<CsiVolume>, String> {
+pub(super) fn from_volume(volume: &PersistentVolume) -> Result<Option<CsiVolume>, MigrationError> {
     let spec = &volume.spec;
     let Some(csi) = &spec.persistent_volume_source.csi else {
         return migration::migrate_volume(volume);
@@ -122,7 +123,7 @@ fn reference(secret: Option<&SecretReference>) -> Option<(String, String)> {
 ///
 /// # Errors
 /// The source cannot be migrated.
-pub(super) fn from_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>, String> {
+pub(super) fn from_pod(pod: &Pod, volume: &ApiVolume) -> Result<Option<CsiVolume>, MigrationError> {
     let Some(csi) = &volume.volume_source.csi else {
         return migration::migrate_pod_volume(pod, volume);
     };

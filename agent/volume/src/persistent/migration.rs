@@ -8,14 +8,23 @@ use proto_api::migration::{AZURE_FILE, RBD, disk};
 
 use super::csi::CsiVolume;
 
+/// Why a source cannot be handed to its driver. The volume has to name the driver itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MigrationError {
+    #[error("rbd volumes need the driver {RBD} and its cluster id")]
+    Rbd,
+}
+
 /// The CSI volume for an in-tree source; `None` for a source without a replacement.
 ///
 /// # Errors
 /// The source lacks a field that the driver needs.
-pub(super) fn migrate_volume(volume: &PersistentVolume) -> Result<Option<CsiVolume>, String> {
+pub(super) fn migrate_volume(
+    volume: &PersistentVolume,
+) -> Result<Option<CsiVolume>, MigrationError> {
     let source = &volume.spec.persistent_volume_source;
     if source.rbd.is_some() {
-        return Err(needs_more());
+        return Err(MigrationError::Rbd);
     }
     let mut found = match (&source.azure_file, disk(source)) {
         (Some(file), _) => share(file, volume),
@@ -34,10 +43,6 @@ pub(super) fn migrate_volume(volume: &PersistentVolume) -> Result<Option<CsiVolu
     };
     found.access_modes.clone_from(&volume.spec.access_modes);
     Ok(Some(found))
-}
-
-fn needs_more() -> String {
-    format!("rbd volumes need the driver {RBD} and its cluster id")
 }
 
 /// File system type and volume attributes.
@@ -89,10 +94,10 @@ fn share_in(namespace: &str, share: &str, secret: &str, volume: &str) -> CsiVolu
 pub(super) fn migrate_pod_volume(
     pod: &Pod,
     volume: &ApiVolume,
-) -> Result<Option<CsiVolume>, String> {
+) -> Result<Option<CsiVolume>, MigrationError> {
     let source = &volume.volume_source;
     if source.rbd.is_some() {
-        return Err(needs_more());
+        return Err(MigrationError::Rbd);
     }
     if let Some(file) = &source.azure_file {
         let namespace = &pod.metadata.namespace;

@@ -50,6 +50,7 @@ pub(super) fn parse(
     source: &EmptyDirVolumeSource,
 ) -> Result<Medium, SourceError> {
     let refused = |why: String| SourceError::Medium { volume: volume.to_owned(), why };
+    let bad_size = |error: BadPageSize| refused(error.to_string());
     match source.medium.as_str() {
         "" => Ok(Medium::Disk),
         "Memory" => {
@@ -61,7 +62,7 @@ pub(super) fn parse(
             let sizes = page_sizes(pod);
             let mut sizes = sizes.iter();
             match (sizes.next(), sizes.next()) {
-                (Some(size), None) => huge_pages(size).map_err(refused),
+                (Some(size), None) => huge_pages(size).map_err(bad_size),
                 (None, _) => Err(refused("medium HugePages, but the pod has no huge pages".into())),
                 _ => Err(refused(
                     "medium HugePages, but the pod has huge pages of several sizes".into(),
@@ -69,15 +70,20 @@ pub(super) fn parse(
             }
         }
         other => match other.strip_prefix(HUGE_PAGES).and_then(|rest| rest.strip_prefix('-')) {
-            Some(size) if page_sizes(pod).contains(size) => huge_pages(size).map_err(refused),
+            Some(size) if page_sizes(pod).contains(size) => huge_pages(size).map_err(bad_size),
             Some(_) => Err(refused(format!("medium {other}, but the pod has none of them"))),
             None => Err(refused(format!("unknown storage medium {other:?}"))),
         },
     }
 }
 
-fn huge_pages(size: &str) -> Result<Medium, String> {
-    let size: Quantity = size.parse().map_err(|_| format!("huge pages of size {size:?}"))?;
+/// The text after `hugepages-` is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("huge pages of size {0:?}")]
+struct BadPageSize(String);
+
+fn huge_pages(size: &str) -> Result<Medium, BadPageSize> {
+    let size: Quantity = size.parse().map_err(|_| BadPageSize(size.to_owned()))?;
     Ok(Medium::HugePages { page_bytes: size.as_bytes() })
 }
 

@@ -120,15 +120,25 @@ impl Agreed {
     pub fn certified(&self, chain: Option<&[CertificateDer<'_>]>) -> Certified {
         let (trust, chain) = (self.trust.as_ref()?, chain.filter(|chain| !chain.is_empty())?);
         Some(match trust.check(chain) {
-            Ok(()) => certified_user(&chain[0])
-                .ok_or_else(|| "the certificate's subject has no common name".to_owned()),
-            Err(error) => Err(error.to_string()),
+            Ok(()) => certified_user(&chain[0]).ok_or(CertificateFault::NoName),
+            Err(error) => Err(error.into()),
         })
     }
 }
 
 /// The user of a client certificate, or why the certificate is invalid; `None` without a certificate.
-pub type Certified = Option<Result<UserInfo, String>>;
+pub type Certified = Option<Result<UserInfo, CertificateFault>>;
+
+/// Why a client certificate proves no user. A token may do so.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CertificateFault {
+    /// It is for nobody.
+    #[error("the certificate's subject has no common name")]
+    NoName,
+    /// It is not valid, or not of the authority.
+    #[error(transparent)]
+    Invalid(#[from] rustls::Error),
+}
 
 /// Builds the TLS settings, and rebuilds them when a file has changed.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use clap::Parser as _;
 
-use super::file::CgroupDriver;
 use super::*;
+use crate::file::CgroupDriver;
 
 fn settings(args: &[&str]) -> Result<Settings, ConfigError> {
     let flags = Flags::try_parse_from([&["orchlet"], args].concat()).expect("flags");

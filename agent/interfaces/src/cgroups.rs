@@ -1,0 +1,33 @@
+//! The cgroups of pods.
+
+use agent_host::cgroups::CgroupUsage;
+use futures_util::future::BoxFuture;
+use proto_api::core::v1::Pod;
+
+use crate::error_text::ErrorText;
+
+/// The cgroups of pods.
+pub trait PodCgroups: Send + Sync {
+    /// Creates the pod's cgroup or updates its values. Returns the cgroup parent for the runtime.
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText>;
+    /// Passes the pod's limits to systemd if it manages the cgroups. Idempotent.
+    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// The cgroup parent for the runtime, whether or not it exists.
+    fn cgroup_parent(&self, pod: &Pod) -> String;
+    /// Adopts the cgroup that an earlier agent created for this uid. Returns whether there is one.
+    fn adopt_cgroup(&self, pod: &Pod) -> bool;
+    /// Uids of all pods that have a cgroup.
+    fn uids(&self) -> Vec<String>;
+    /// Resource usage of the pod, where it can be measured.
+    fn usage(&self, _pod: &Pod) -> Option<CgroupUsage> {
+        None
+    }
+    /// Memory used by all pods together in bytes, where it can be measured.
+    fn pods_memory(&self) -> Option<u64> {
+        None
+    }
+    /// Kills what is left in the pod's cgroup and removes it.
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
+}

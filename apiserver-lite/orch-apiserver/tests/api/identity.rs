@@ -44,7 +44,8 @@ impl Fixture {
     }
 }
 
-fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
+/// An authority, whose certificate is written to a file.
+pub fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -54,7 +55,7 @@ fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
 }
 
 /// PEM certificate and key of a user in a group, with this validity from now on.
-fn client(
+pub fn client(
     issuer: &Issuer<'static, KeyPair>,
     (user, group): (&str, &str),
     expires: Duration,
@@ -71,7 +72,7 @@ fn client(
     (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
 }
 
-const DAY: Duration = Duration::days(1);
+pub const DAY: Duration = Duration::days(1);
 
 async fn ask(
     server: &TestServer,

@@ -21,10 +21,10 @@ const RSA_PUBLIC: &str = include_str!("../../../token/testdata/rsa.pub");
 const RSA_ID: &str = "onxEb40ntZ4MJ9klzZaxDv1bYIn_myv0AyNjcWsM2UA";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 /// Longest wait for a file to be noticed, reached only on failure.
-const NOTICED_MAX: Duration = Duration::from_secs(30);
+pub const NOTICED_MAX: Duration = Duration::from_secs(30);
 
 /// Replaces a file in one step.
-fn replace(path: &Path, content: &str) {
+pub fn replace(path: &Path, content: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, content).unwrap();
     std::fs::rename(new, path).unwrap();

@@ -228,14 +228,14 @@ impl InitContext {
                 "orch-proxy",
             ],
             ports: vec![port, 10257, 10259, 10250],
+            address: Some(settings.address),
             absent: vec![layout.programs(), layout.bootstrap_node.clone()],
             empty: vec![layout.store.clone(), layout.manifests.clone()],
             may_swap: may_swap == Some("false"),
             seen_by_units: seen_by_units(layout, &[&settings.bin_dir, &settings.pki]),
             resumes,
         };
-        self.host.output.say("preflight", "Running pre-flight checks");
-        let facts = preflight::gather(&wanted, &layout.root).await;
+        let facts = preflight::gather(&wanted, &self.host).await;
         let ignored = registration.ignore_preflight_errors.iter();
         let ignored = Ignored::new(ignored.chain(&settings.ignored));
         preflight::conclude(check(&facts, &wanted), &ignored, self.host.output)

@@ -67,6 +67,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
         bin_dir: settings.bin_dir.clone(),
         programs: vec!["orchlet", "orch-proxy"],
         ports: vec![10250],
+        address: None,
         absent: vec![
             layout.node.clone(),
             layout.bootstrap_node.clone(),
@@ -78,8 +79,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
         seen_by_units: seen_by_units(layout, &[&settings.bin_dir]),
         resumes: host.record.as_ref().is_some_and(|record| record.progress == Progress::Begun),
     };
-    host.output.say("preflight", "Running pre-flight checks");
-    let facts = preflight::gather(&wanted, &layout.root).await;
+    let facts = preflight::gather(&wanted, host).await;
     let given = settings.registration.ignore_preflight_errors.iter();
     let ignored = Ignored::new(given.chain(&settings.ignored));
     preflight::conclude(check(&facts, &wanted), &ignored, host.output)

@@ -1,5 +1,5 @@
 //! TLS configuration: the listener with optional client certificates, and the client side towards kubelets. All of it comes from PEM files that may be
-//! replaced while the server runs ([`crate::certificate_files`]).
+//! replaced while the server runs: `certificate_files.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

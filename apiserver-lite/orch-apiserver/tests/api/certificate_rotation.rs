@@ -1,5 +1,6 @@
 //! The server's certificate and the authorities of clients and proxies are replaced while the server runs and clients are connected.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,14 +13,17 @@ use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 use orch_apiserver::Config;
 use orch_apiserver::config::{Anonymous, AuthorizationMode, Credentials, RequestHeaderConfig};
-use proto_daemon::tls::AnyServer;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use proto_daemon::tls::{AnyServer, ClientTrust};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::identity::{DAY, authority, client};
 use crate::key_rotation::{NOTICED_MAX, replace};
+use crate::proxy::{node, routed};
 use crate::support::{TestServer, kubernetes, reply};
 
 /// A request with the user that a proxy names; the user in the denial of a server that denies everything, or the code.
@@ -183,4 +187,77 @@ async fn the_server_shows_its_new_certificate_and_refuses_no_connection_meanwhil
     done.store(true, Ordering::SeqCst);
     let seen = load.await.unwrap().unwrap();
     assert!(seen == [first.clone()] || seen == [first, second], "one after the other");
+}
+
+/// A kubelet that answers every request with the hash of the certificate that it is shown.
+async fn kubelet_that_tells(ip: IpAddr) -> SocketAddr {
+    let made = rcgen::generate_simple_self_signed(vec![ip.to_string()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let trust = ClientTrust::new(provider.clone(), roots).unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(Arc::new(trust))
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let mut stream = acceptor.accept(socket).await.unwrap();
+            let shown = stream.get_ref().1.peer_certificates().map(|chain| chain[0].to_vec());
+            let text = shown.map(|der| proto_api::sha256_hex(&der)).unwrap_or_default();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let _ = stream.shutdown().await;
+        }
+    });
+    address
+}
+
+fn hash(identity: &(String, String)) -> String {
+    let der = CertificateDer::from_pem_slice(identity.0.as_bytes()).unwrap();
+    proto_api::sha256_hex(&der)
+}
+
+#[tokio::test]
+async fn kubelets_are_shown_the_new_client_certificate() {
+    let Some(ip) = routed() else {
+        println!("SKIPPED kubelets_are_shown_the_new_client_certificate: only loopback here");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let issuer = authority("servers", &dir.path().join("ca.crt"));
+    let (first, second) =
+        (client(&issuer, ("first", ""), DAY), client(&issuer, ("second", ""), DAY));
+    let (certificate, key) = (dir.path().join("crt"), dir.path().join("pem"));
+    let write = |(chain, text): &(String, String)| {
+        replace(&key, text);
+        replace(&certificate, chain);
+    };
+    write(&first);
+    let mut config = Config::for_tests(kubernetes());
+    config.node_client.credentials =
+        Some(Credentials { certificate: certificate.clone(), key: key.clone() });
+    let server = TestServer::with(config).await;
+    let agent = kubelet_that_tells(ip).await;
+    node(&server, "n", "InternalIP", &ip.to_string(), agent.port()).await;
+    let shown = async || {
+        let answer = server.get("/api/v1/nodes/n/proxy/x").await;
+        String::from_utf8_lossy(&answer.body).into_owned()
+    };
+    assert_eq!(shown().await, hash(&first));
+    write(&second);
+    let deadline = Instant::now() + NOTICED_MAX;
+    while shown().await != hash(&second) {
+        assert!(Instant::now() < deadline, "the old certificate is shown");
+    }
 }

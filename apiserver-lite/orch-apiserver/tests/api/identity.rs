@@ -459,3 +459,46 @@ async fn dry_runs_and_local_reviews_are_decided_as_what_they_stand_for() {
     assert_eq!(denied["status"]["allowed"], false, "{denied}");
     post(reviews, review("list", "other")).await.expect(400);
 }
+
+#[tokio::test]
+async fn users_groups_and_extra_are_impersonated_by_rights_of_their_own() {
+    let world = Fixture::new();
+    let authorization = vec![AuthorizationMode::Rbac];
+    let config = Config { authorization, ..world.config(Anonymous::Refused) };
+    let server = TestServer::with(config).await;
+    let allow = async |name: &str, group: &str, resource: &str, of: &str| {
+        let api = "rbac.authorization.k8s.io";
+        let role = json!({
+            "metadata": {"name": name},
+            "rules": [{"apiGroups": [group], "resources": [resource], "resourceNames": [of], "verbs": ["impersonate"]}],
+        });
+        server.post(&format!("/apis/{api}/v1/clusterroles"), role.to_string()).await.expect(201);
+        let binding = json!({
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": api, "kind": "User", "name": "alice"}],
+        });
+        let path = format!("/apis/{api}/v1/clusterrolebindings");
+        server.post(&path, binding.to_string()).await.expect(201);
+    };
+    let denied = async |headers: &[(&str, &str)]| {
+        let all = [&[("authorization", "Bearer secret")][..], headers].concat();
+        let path = "/api/v1/nodes";
+        let answer = server.without_certificate(http::Method::GET, path, &all, "").await;
+        answer.expect(403)["message"].as_str().unwrap().to_owned()
+    };
+    let (bob, dev) = (("impersonate-user", "bob"), ("impersonate-group", "dev"));
+    let extra = ("impersonate-extra-scopes", "view");
+    allow("bob", "", "users", "bob").await;
+    assert!(denied(&[bob]).await.contains("User \"bob\" cannot list"));
+    let other = denied(&[("impersonate-user", "eve")]).await;
+    assert!(other.contains("User \"alice\" cannot impersonate resource \"users\""), "{other}");
+    let group = denied(&[bob, dev]).await;
+    assert!(group.contains("cannot impersonate resource \"groups\""), "{group}");
+    allow("dev", "", "groups", "dev").await;
+    assert!(denied(&[bob, dev]).await.contains("User \"bob\" cannot list"));
+    let scopes = denied(&[bob, extra]).await;
+    assert!(scopes.contains("cannot impersonate resource \"userextras"), "{scopes}");
+    allow("view", "authentication.k8s.io", "userextras/scopes", "view").await;
+    assert!(denied(&[bob, dev, extra]).await.contains("User \"bob\" cannot list"));
+}

@@ -499,6 +499,6 @@ async fn users_groups_and_extra_are_impersonated_by_rights_of_their_own() {
     assert!(denied(&[bob, dev]).await.contains("User \"bob\" cannot list"));
     let scopes = denied(&[bob, extra]).await;
     assert!(scopes.contains("cannot impersonate resource \"userextras"), "{scopes}");
-    allow("view", "authentication.k8s.io", "userextras/scopes", "view").await;
+    allow("scopes", "authentication.k8s.io", "userextras/scopes", "view").await;
     assert!(denied(&[bob, dev, extra]).await.contains("User \"bob\" cannot list"));
 }

@@ -103,8 +103,17 @@ impl Cluster {
         }
         let (code, _, error) = host.adm(&["init", &naming, "--service-cidr=x"]).await?;
         ensure!(code == 3 && error.contains("serviceSubnet"), "code {code}: {error}");
+        let elsewhere = ["init", &naming, "--apiserver-advertise-address=192.0.2.1"];
+        let (code, _, error) = host.adm(&elsewhere).await?;
+        ensure!(code == 2 && error.contains("[ERROR AdvertiseAddress]"), "code {code}: {error}");
+        let ignored = "--ignore-preflight-errors=all";
+        let said = host.adm_ok(&["init", &naming, "--dry-run", ignored]).await?;
+        for what in ["pki/ca.key", "orch-apiserver", "Secret", "Nothing was written"] {
+            ensure!(said.contains(what), "{what} is missing: {said}");
+        }
         let dir = host.file(&format!("/etc/{}", self.names.api_service_name()));
         ensure!(!dir.exists(), "{} was made", dir.display());
+        ensure!(!host.file("/var/lib/orchadm").exists(), "there is a record");
         Ok(())
     }
 
@@ -147,11 +156,22 @@ impl Cluster {
     }
 
     fn join_file(&self, token: &str, pin: &str, timeout: &str) -> Result<()> {
+        let registration = Self::registration(&self.hosts.all[1]);
+        self.join_file_of(registration, token, pin, timeout)
+    }
+
+    fn join_file_of(
+        &self,
+        registration: Value,
+        token: &str,
+        pin: &str,
+        timeout: &str,
+    ) -> Result<()> {
         let host = &self.hosts.all[1];
         let join = self.object(
             "JoinConfiguration",
             json!({
-                "nodeRegistration": Self::registration(host),
+                "nodeRegistration": registration,
                 "discovery": {
                     "bootstrapToken": {
                         "token": token,
@@ -184,6 +204,20 @@ impl Cluster {
         self.join_file(&wrong, &self.pin, "60s")?;
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
         ensure!(code == 1 && error.contains("wrong signature"), "{error}");
+
+        self.join_file(&self.token, &self.pin, "60s")?;
+        let said = self.hosts.all[1].adm_ok(&[&join[..], &["--dry-run"]].concat()).await?;
+        ensure!(said.contains("orch-proxy") && said.contains("Nothing was written"), "{said}");
+        let record = self.hosts.all[1].file("/var/lib/orchadm");
+        ensure!(!record.exists(), "{} was made", record.display());
+
+        // An agent that cannot start is not waited for, and says why; the join is continued below.
+        let mut registration = Self::registration(&self.hosts.all[1]);
+        registration["kubeletExtraArgs"]["no-such-flag"] = "1".into();
+        self.join_file_of(registration, &self.token, &self.pin, "60s")?;
+        let (code, _, error) = self.hosts.all[1].adm(&join).await?;
+        let told = error.contains("ends again and again") && error.contains("--no-such-flag");
+        ensure!(code == 1 && told, "code {code}: {error}");
         Ok(())
     }
 
@@ -327,8 +361,10 @@ impl Cluster {
         let read = |name: &str| std::fs::read(host.file(&format!("{pki}/{name}")));
         let (serving, authority) = (read("apiserver.crt")?, read("ca.crt")?);
         let admin = std::fs::read(self.admin_file())?;
+        let server = self.pid_of("orch-apiserver")?;
         host.adm_ok(&["certs", "renew", "all", "--restart"]).await?;
         self.ready().await?;
+        ensure!(self.pid_of("orch-apiserver")? == server, "the API server was started again");
         ensure!(read("apiserver.crt")? != serving, "the certificate is the old one");
         ensure!(read("ca.crt")? == authority, "the authority has changed");
         ensure!(std::fs::read(self.admin_file())? != admin, "admin.conf is the old one");
@@ -339,16 +375,28 @@ impl Cluster {
 
         let old = self.account_token().await?;
         host.adm_ok(&["certs", "rotate-sa", "--restart"]).await?;
-        self.ready().await?;
-        let new = self.account_token().await?;
         let head = |token: &str| token.split('.').next().unwrap_or_default().to_owned();
-        ensure!(head(&old) != head(&new), "the new token is signed with the old key");
+        let new = until("tokens are signed with the new key", PATIENCE, async || {
+            match self.account_token().await {
+                Ok(token) if head(&token) != head(&old) => Ok(token),
+                Ok(_) => Err("the old key signs".to_owned()),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        })
+        .await?;
         ensure!(self.is_known(&old).await?, "a token of the old key is refused");
         ensure!(self.is_known(&new).await?, "a token of the new key is refused");
         host.adm_ok(&["certs", "rotate-sa", "--forget-old", "--restart"]).await?;
-        self.ready().await?;
-        ensure!(!self.is_known(&old).await?, "a token of a forgotten key is accepted");
+        until("a token of the forgotten key is refused", PATIENCE, async || {
+            match self.is_known(&old).await {
+                Ok(false) => Ok(()),
+                Ok(true) => Err("it is accepted".to_owned()),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        })
+        .await?;
         ensure!(self.is_known(&new).await?, "a token of the current key is refused");
+        ensure!(self.pid_of("orch-apiserver")? == server, "the API server was started again");
         self.pods_run(&self.admin()?).await
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use tokio::time::{Instant, sleep};
+use anyhow::Result;
+use apiserver_bootstrap::waiting;
 
 /// Between two looks.
 const POLL: Duration = Duration::from_millis(20);
@@ -12,16 +12,7 @@ const POLL: Duration = Duration::from_millis(20);
 pub async fn until<T, S: std::fmt::Display>(
     what: &str,
     patience: Duration,
-    mut look: impl AsyncFnMut() -> Result<T, S>,
+    look: impl AsyncFnMut() -> Result<T, S>,
 ) -> Result<T> {
-    let deadline = Instant::now() + patience;
-    loop {
-        match look().await {
-            Ok(seen) => return Ok(seen),
-            Err(state) if Instant::now() >= deadline => {
-                bail!("{what}: not within {} s; last seen: {state}", patience.as_secs())
-            }
-            Err(_) => sleep(POLL).await,
-        }
-    }
+    Ok(waiting::until(what, patience, POLL, look).await?)
 }

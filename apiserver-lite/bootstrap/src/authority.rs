@@ -223,6 +223,36 @@ impl Authority {
     }
 }
 
+/// A certificate to issue: what it says, by whom, when and for how long.
+pub struct Issuance<'a> {
+    /// Its content.
+    pub leaf: &'a Leaf,
+    /// Who issues it.
+    pub authority: &'a Authority,
+    /// How long it is valid.
+    pub days: i64,
+    /// The time.
+    pub now: OffsetDateTime,
+}
+
+impl Issuance<'_> {
+    /// Issues it for a new key.
+    ///
+    /// # Errors
+    /// As [`Authority::issue`].
+    pub fn issue(&self) -> Result<CertificatePair, BootstrapError> {
+        self.authority.issue(self.leaf, self.days, self.now)
+    }
+
+    /// Checks that a certificate is as good as this one.
+    ///
+    /// # Errors
+    /// As [`Authority::check`].
+    pub fn check(&self, path: &Path, certificate: &str) -> Result<(), BootstrapError> {
+        self.authority.check(path, certificate, self.leaf, self.now)
+    }
+}
+
 /// What of a certificate differs from what it should be: the subject, or names that are missing. More names are fine.
 fn difference(facts: &CertificateFacts, leaf: &Leaf) -> Option<String> {
     if facts.common_name != leaf.common_name || facts.organizations != leaf.organizations {

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use proto_api::names::Names;
 use proto_daemon::private_files;
-use time::OffsetDateTime;
 
-use crate::authority::{Authority, Leaf, is_pair, missing, read, write_key, write_public};
+use crate::authority::{Issuance, Leaf, is_pair, missing, read, write_key, write_public};
 use crate::error::BootstrapError;
 
 /// The last part of the user that the API server is towards nodes. What it shows to nodes can reach other servers by mistake: it is no administrator's.
@@ -82,17 +81,10 @@ pub enum Made {
 ///
 /// # Errors
 /// The files cannot be read or written, or what is there is not what it should be.
-pub fn ensure(
-    dir: &Path,
-    stem: &str,
-    leaf: &Leaf,
-    authority: &Authority,
-    days: i64,
-    now: OffsetDateTime,
-) -> Result<Made, BootstrapError> {
+pub fn ensure(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<Made, BootstrapError> {
     let (path, key) = (dir.join(format!("{stem}.crt")), dir.join(format!("{stem}.key")));
     let Some(certificate) = read(&path)? else {
-        renew(dir, stem, leaf, authority, days, now)?;
+        renew(dir, stem, issuance)?;
         return Ok(Made::New);
     };
     let Some(text) = read(&key)? else {
@@ -104,17 +96,17 @@ pub fn ensure(
     private_files::make_private(&key).map_err(BootstrapError::file(&key))?;
     if !is_pair(&path, &certificate, &key, &text)? {
         // A renewal that was cut off between its two files.
-        if authority.is_external() {
+        if issuance.authority.is_external() {
             let text = format!(
                 "is not the key of {}, and the authority's key is not here to issue another: put the pair here that belongs together",
                 path.display()
             );
             return Err(BootstrapError::unusable(&key, text));
         }
-        renew(dir, stem, leaf, authority, days, now)?;
+        renew(dir, stem, issuance)?;
         return Ok(Made::New);
     }
-    authority.check(&path, &certificate, leaf, now)?;
+    issuance.check(&path, &certificate)?;
     Ok(Made::Kept)
 }
 
@@ -122,15 +114,8 @@ pub fn ensure(
 ///
 /// # Errors
 /// The authority is external, or the files cannot be written.
-pub fn renew(
-    dir: &Path,
-    stem: &str,
-    leaf: &Leaf,
-    authority: &Authority,
-    days: i64,
-    now: OffsetDateTime,
-) -> Result<(), BootstrapError> {
-    let pair = authority.issue(leaf, days, now)?;
+pub fn renew(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<(), BootstrapError> {
+    let pair = issuance.issue()?;
     // Whoever reads between the two writes finds a certificate of another key and reads again: the key comes first.
     write_key(&dir.join(format!("{stem}.key")), &pair.key)?;
     write_public(&dir.join(format!("{stem}.crt")), &pair.certificate)

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use proto_client::config::{ClientConfig, Pem, file};
 use serde_json::{Value, json};
-use time::OffsetDateTime;
 
-use crate::authority::{Authority, CertificatePair, Leaf, read, write_key};
+use crate::authority::{CertificatePair, Issuance, read, write_key};
 use crate::certificates::Made;
 use crate::error::BootstrapError;
 
@@ -94,13 +93,10 @@ pub fn write(path: &Path, text: &str) -> Result<(), BootstrapError> {
 pub fn ensure(
     path: &Path,
     cluster: &Cluster<'_>,
-    leaf: &Leaf,
-    authority: &Authority,
-    days: i64,
-    now: OffsetDateTime,
+    issuance: &Issuance<'_>,
 ) -> Result<Made, BootstrapError> {
     if read(path)?.is_none() {
-        renew(path, cluster, leaf, authority, days, now)?;
+        renew(path, cluster, issuance)?;
         return Ok(Made::New);
     }
     let found = load(path)?;
@@ -114,11 +110,11 @@ pub fn ensure(
         .authority
         .as_ref()
         .and_then(pem_text)
-        .is_some_and(|pem| pem.trim() == authority.certificate().trim());
+        .is_some_and(|pem| pem.trim() == issuance.authority.certificate().trim());
     if !same {
         return problem("has another certificate authority: remove it".to_owned());
     }
-    authority.check(path, &certificate(path, &found)?, leaf, now)?;
+    issuance.check(path, &certificate(path, &found)?)?;
     Ok(Made::Kept)
 }
 
@@ -129,13 +125,10 @@ pub fn ensure(
 pub fn renew(
     path: &Path,
     cluster: &Cluster<'_>,
-    leaf: &Leaf,
-    authority: &Authority,
-    days: i64,
-    now: OffsetDateTime,
+    issuance: &Issuance<'_>,
 ) -> Result<(), BootstrapError> {
-    let pair = authority.issue(leaf, days, now)?;
-    write(path, &text(cluster, &leaf.common_name, &Identity::Embedded(&pair)))
+    let pair = issuance.issue()?;
+    write(path, &text(cluster, &issuance.leaf.common_name, &Identity::Embedded(&pair)))
 }
 
 /// Reads a client configuration.
@@ -166,7 +159,10 @@ pub fn pem_text(pem: &Pem) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use time::OffsetDateTime;
+
     use super::*;
+    use crate::authority::{Authority, Leaf};
 
     #[test]
     fn a_file_is_kept_when_it_is_of_this_cluster_and_told_when_it_is_not() {
@@ -182,7 +178,8 @@ mod tests {
             authority: AuthorityAt::Embedded(authority.certificate()),
         };
         let at = |server, leaf: &Leaf, signer: &Authority, now| {
-            ensure(&path, &of(server), leaf, signer, 365, now).map_err(|e| e.to_string())
+            let issuance = Issuance { leaf, authority: signer, days: 365, now };
+            ensure(&path, &of(server), &issuance).map_err(|e| e.to_string())
         };
         let url = "https://10.0.0.1:6443";
         assert_eq!(at(url, &leaf, &authority, now), Ok(Made::New));
@@ -197,7 +194,8 @@ mod tests {
             assert!(error.contains(what) && error.contains("admin.conf"), "{error}");
         }
         let before = std::fs::read(&path).unwrap();
-        renew(&path, &of(url), &leaf, &authority, 365, now).unwrap();
+        renew(&path, &of(url), &Issuance { leaf: &leaf, authority: &authority, days: 365, now })
+            .unwrap();
         assert_ne!(std::fs::read(&path).unwrap(), before);
     }
 

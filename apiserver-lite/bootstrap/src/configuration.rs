@@ -1,6 +1,8 @@
-//! The configuration kinds of orchadm: those of kubeadm, version v1beta3, as far as they mean something here. What is unknown or has no effect is refused
-//! by its name. Values only.
+//! The configuration kinds of orchadm: those of kubeadm, versions v1beta3 and v1beta4, as far as they mean something here. What is unknown is refused by its
+//! name, what has no effect is warned of. Values only.
 
+mod defaults;
+mod fields;
 mod read;
 
 use std::collections::BTreeMap;
@@ -12,6 +14,8 @@ use proto_daemon::go_duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub use defaults::{init_defaults, join_defaults};
+pub use fields::version_warning;
 pub use read::{Documents, migrate, parse};
 
 use crate::access::join_group;
@@ -20,7 +24,9 @@ use crate::error::BootstrapError;
 
 /// Version that is written.
 pub const VERSION: &str = "v1beta3";
-/// Version that is read too.
+/// Newer version that is read too.
+pub const NEW_VERSION: &str = "v1beta4";
+/// Older version that can be migrated.
 pub const OLD_VERSION: &str = "v1beta2";
 /// Port of the API server unless it is said.
 pub const API_PORT: u16 = 6443;

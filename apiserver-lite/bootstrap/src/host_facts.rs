@@ -1,16 +1,21 @@
 //! The facts of a host that preflight checks, as the host has them.
 
-use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-use crate::preflight::{Facts, RuntimeFacts, Wanted};
+use crate::preflight::{Facts, NameLookup, RuntimeFacts, Wanted};
 
 /// Directories in which runtimes look for CNI plugins.
 const PLUGIN_DIRS: [&str; 2] = ["opt/cni/bin", "usr/lib/cni"];
 /// The plugins of the pods' network.
 const PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
+
+/// Longest wait for name servers: the system's resolver tries each of them for long.
+const LOOKUP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Looks at the host.
 pub fn gather(wanted: &Wanted, root: &Path, runtime: Result<RuntimeFacts, String>) -> Facts {
@@ -31,7 +36,8 @@ pub fn gather(wanted: &Wanted, root: &Path, runtime: Result<RuntimeFacts, String
         has_cgroups: has_cgroups(),
         has_netfilter: has_netfilter(),
         missing_programs: wanted.programs.iter().filter(is_missing).copied().collect(),
-        resolves: (wanted.node.as_str(), 0).to_socket_addrs().is_ok(),
+        name_lookup: look_up(&wanted.node),
+        has_address: wanted.address.is_none_or(is_own_address),
         busy_ports: wanted.ports.iter().filter(|port| is_busy(**port)).copied().collect(),
         existing: wanted.absent.iter().filter(|path| path.exists()).cloned().collect(),
         not_empty: wanted.empty.iter().filter(is_full).cloned().collect(),
@@ -40,6 +46,27 @@ pub fn gather(wanted: &Wanted, root: &Path, runtime: Result<RuntimeFacts, String
         has_cni_plugins: PLUGIN_DIRS.iter().any(|dir| has_plugins(&root.join(dir))),
         runtime,
     }
+}
+
+/// Looks up a name in a thread of its own, which is left behind when it gets no answer.
+fn look_up(name: &str) -> NameLookup {
+    let (answer, answered) = mpsc::channel();
+    let name = name.to_owned();
+    std::thread::spawn(move || {
+        let found = (name.as_str(), 0).to_socket_addrs().is_ok();
+        // Nobody waits any more.
+        let _ = answer.send(found);
+    });
+    match answered.recv_timeout(LOOKUP_PATIENCE) {
+        Ok(true) => NameLookup::Found,
+        Ok(false) => NameLookup::Missing,
+        Err(_) => NameLookup::NoAnswer(LOOKUP_PATIENCE.as_secs()),
+    }
+}
+
+/// Whether a listener could have this address.
+fn is_own_address(address: IpAddr) -> bool {
+    TcpListener::bind((address, 0)).is_ok()
 }
 
 fn has_plugins(dir: &Path) -> bool {
@@ -84,6 +111,13 @@ fn swap_of(swaps: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_and_names_of_this_host_are_known() {
+        assert!(is_own_address(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_own_address(Ipv4Addr::new(192, 0, 2, 1).into()), "one of the documentation");
+        assert_eq!(look_up("127.0.0.1"), NameLookup::Found);
+    }
 
     #[test]
     fn the_kernel_s_tables_are_read() {

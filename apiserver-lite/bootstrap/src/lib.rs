@@ -1,12 +1,15 @@
 //! io: what makes a cluster, for `orchadm` and for `hack/up`: there is one way to make one.
 //!
-//! - [`authority`], [`certificates`], [`service_account_keys`]: files of keys and certificates: made, checked, renewed.
+//! - [`authority`], [`certificates`], [`renewal`], [`service_account_keys`]: files of keys and certificates: made, checked, renewed.
 //! - [`client_config`]: client configurations.
 //! - [`access`], [`bootstrap_token`], [`cluster_info`]: what a machine needs that joins, as objects of the API; [`apply`] writes them.
-//! - [`arguments`]: the arguments of the programs; [`units`]: their systemd units.
+//! - [`arguments`], [`host_programs`]: the arguments of the programs; [`units`]: their systemd units; [`dry_run`]: what would be written and run.
 //! - [`configuration`]: the configuration kinds of orchadm; [`layout`]: where everything lies on a host.
-//! - [`preflight`]: what is wrong with a host, by its [`host_facts`]; [`record`]: what was done on it; [`removal`], [`pod_cgroups`]: what goes again.
-//! - [`systemd`]: programs that it runs; [`processes`], [`supervise`]: programs that are kept running without it; [`external`]: programs that end.
+//! - [`preflight`]: what is wrong with a host, by its [`host_facts`]; [`record`], [`resumed_join`]: what was done on it; [`removal`], [`pod_cgroups`]: what
+//!   goes again.
+//! - [`systemd`]: programs that it runs; [`processes`], [`supervise`], [`supervisor`]: programs that are kept running without it; [`external`]: programs
+//!   that end; [`program_log`]: what they said last.
+//! - [`waiting`]: for what comes in its own time; [`node_health`]: whether a node agent is well.
 //!
 //! What is decided (a certificate's subject, an argument, a unit's text) is a value; the few functions that write files decide nothing.
 
@@ -19,17 +22,25 @@ pub mod certificates;
 pub mod client_config;
 pub mod cluster_info;
 pub mod configuration;
+pub mod dry_run;
 pub mod error;
 pub mod external;
 pub mod host_facts;
+pub mod host_programs;
 pub mod layout;
+pub mod node_health;
 pub mod pod_cgroups;
 pub mod preflight;
 pub mod processes;
+pub mod program_log;
 pub mod record;
 pub mod removal;
+pub mod renewal;
+pub mod resumed_join;
 pub mod service_account_keys;
 pub mod supervise;
+pub mod supervisor;
 mod sys;
 pub mod systemd;
 pub mod units;
+pub mod waiting;

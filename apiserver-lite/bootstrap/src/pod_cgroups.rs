@@ -1,11 +1,15 @@
 //! The cgroups that orchlet makes for pods, and their end.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use crate::error::BootstrapError;
+use crate::processes::{Handle, Identity};
 
 /// How often what is busy for a moment is tried.
 const ROUNDS_MAX: usize = 100;
@@ -36,6 +40,54 @@ pub async fn remove(root: &Path) -> Result<(), BootstrapError> {
     Ok(())
 }
 
+/// Kills all processes in the cgroups of pods below a root: what nobody else ends while the container runtime does not answer. How many there were.
+///
+/// # Errors
+/// They do not end.
+pub async fn kill(root: &Path) -> Result<usize, BootstrapError> {
+    let groups = |hierarchy: PathBuf| {
+        let root = hierarchy.join(root);
+        ["kubepods", "kubepods.slice"].map(|name| root.join(name))
+    };
+    let groups: Vec<PathBuf> = hierarchies().into_iter().flat_map(groups).collect();
+    kill_in(&groups).await
+}
+
+async fn kill_in(groups: &[PathBuf]) -> Result<usize, BootstrapError> {
+    let mut killed = BTreeSet::new();
+    for _ in 0..ROUNDS_MAX {
+        let pids = || groups.iter().flat_map(|group| pids_below(group)).collect::<BTreeSet<i32>>();
+        let held = pids().into_iter().filter_map(|pid| Identity::of(pid).ok()?.open());
+        let held: Vec<Handle> = held.collect();
+        // A number that is a pod's still, once its process is held, is not that of another process. One that has ended waits for its parent.
+        let still = pids();
+        let is_pod = |process: &&Handle| still.contains(&process.identity.pid);
+        let alive: Vec<&Handle> = held.iter().filter(is_pod).collect();
+        if alive.is_empty() {
+            return Ok(killed.len());
+        }
+        for process in &alive {
+            killed.insert(process.identity.pid);
+            let what = format!("killing process {}", process.identity.pid);
+            process.signal(Signal::SIGKILL).map_err(BootstrapError::system(what))?;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(BootstrapError::Program("processes of pods do not end after SIGKILL".to_owned()))
+}
+
+/// The processes of a cgroup and of those in it.
+fn pids_below(group: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            pids.extend(pids_below(&entry.path()));
+        }
+    }
+    pids
+}
+
 /// The cgroup hierarchies: one of version 2, or several of version 1.
 fn hierarchies() -> Vec<PathBuf> {
     let root = PathBuf::from("/sys/fs/cgroup");
@@ -63,6 +115,19 @@ fn remove_group(group: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn processes_of_pods_are_killed_wherever_in_the_group_they_are() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("kubepods");
+        fs::create_dir_all(group.join("burstable/pod1/c")).unwrap();
+        assert_eq!(kill_in(std::slice::from_ref(&group)).await.unwrap(), 0);
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let line = format!("{}\n", child.id());
+        fs::write(group.join("burstable/pod1/c/cgroup.procs"), line).unwrap();
+        assert_eq!(kill_in(&[group]).await.unwrap(), 1);
+        assert_eq!(child.wait().unwrap().code(), None, "a signal has ended it");
+    }
 
     #[test]
     fn groups_go_from_the_leaves_up_and_can_be_gone() {

@@ -1,6 +1,7 @@
 //! Checks of a host before anything is changed, with kubeadm's names where it has them: facts -> all that is wrong. Values only.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,17 @@ pub struct RuntimeFacts {
     pub uses_systemd_cgroups: bool,
 }
 
+/// What a look-up of the node's name gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameLookup {
+    /// An address.
+    Found,
+    /// No address.
+    Missing,
+    /// Nothing within these seconds.
+    NoAnswer(u64),
+}
+
 /// What the host is like.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -54,7 +66,9 @@ pub struct Facts {
     /// Programs that are not there.
     pub missing_programs: Vec<&'static str>,
     /// Whether the node's name has an address.
-    pub resolves: bool,
+    pub name_lookup: NameLookup,
+    /// Whether [`Wanted::address`] is one of this host's.
+    pub has_address: bool,
     /// Ports that somebody listens at.
     pub busy_ports: Vec<u16>,
     /// Files that exist and must not.
@@ -86,6 +100,8 @@ pub struct Wanted {
     pub programs: Vec<&'static str>,
     /// Ports that programs will listen at.
     pub ports: Vec<u16>,
+    /// Address at which the API server will be reached, if it runs here.
+    pub address: Option<IpAddr>,
     /// Files that must not exist.
     pub absent: Vec<PathBuf>,
     /// Directories that must be empty, if they exist.
@@ -139,6 +155,7 @@ pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     check_machine(facts, wanted, &mut findings);
     check_name(facts, wanted, &mut findings);
+    check_address(facts, wanted, &mut findings);
     check_places(facts, wanted, &mut findings);
     check_visible(wanted, &mut findings);
     check_network(facts, &mut findings);
@@ -212,12 +229,25 @@ fn check_name(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
             wanted.node
         );
         findings.error("Hostname", text);
-    } else if !facts.resolves {
+        return;
+    }
+    let problem = match facts.name_lookup {
+        NameLookup::Found => return,
+        NameLookup::Missing => "it has no address in /etc/hosts or DNS".to_owned(),
+        NameLookup::NoAnswer(seconds) => {
+            format!("no name server answers within {seconds} s, and /etc/hosts does not have it")
+        }
+    };
+    let text = format!("hostname {:?} could not be reached: {problem}", wanted.node);
+    findings.warn("Hostname", text);
+}
+
+fn check_address(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+    if let Some(address) = wanted.address.filter(|_| !facts.has_address) {
         let text = format!(
-            "hostname {:?} could not be reached: it has no address in /etc/hosts or DNS",
-            wanted.node
+            "the advertise address {address} is no address of this host: give one of `ip address` with --apiserver-advertise-address or localAPIEndpoint.advertiseAddress, and another name of the control plane with --control-plane-endpoint"
         );
-        findings.warn("Hostname", text);
+        findings.error("AdvertiseAddress", text);
     }
 }
 

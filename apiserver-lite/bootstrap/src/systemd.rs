@@ -9,10 +9,12 @@ use tokio::process::Command;
 use crate::arguments::Program;
 use crate::error::BootstrapError;
 use crate::layout::Layout;
-use crate::{external, units};
+use crate::{external, program_log, units};
 
 /// Longest wait for systemctl: orchlet may take long to stop, as pods end with the host.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest wait for the journal, which only explains an error.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// Mode of units: they hold no secret.
 const UNIT_MODE: u32 = 0o644;
 
@@ -88,6 +90,27 @@ pub async fn main_process(program: &str) -> Option<String> {
     text.contains("ActiveState=active").then_some(text)
 }
 
+/// How often systemd has started a program again because it ended.
+pub async fn restarts(program: &str) -> Option<u32> {
+    let name = units::file_name(program);
+    let shown = ["show", "--property=NRestarts", &name];
+    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await.ok()?;
+    restarts_of(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn restarts_of(shown: &str) -> Option<u32> {
+    shown.lines().find_map(|line| line.strip_prefix("NRestarts="))?.parse().ok()
+}
+
+/// What a program said last, by the journal.
+pub async fn last_lines(program: &str, count: usize) -> Vec<String> {
+    let (unit, lines) = (format!("--unit={program}"), format!("--lines={count}"));
+    let shown = [unit.as_str(), &lines, "--no-pager", "--output=cat"];
+    let output = external::output(Command::new("journalctl").args(shown), JOURNAL_PATIENCE).await;
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    program_log::last_of(&text.unwrap_or_default(), count)
+}
+
 /// The pid in what [`main_process`] gives.
 pub fn pid_of(shown: &str) -> Option<i32> {
     let pid = shown.lines().find_map(|line| line.strip_prefix("MainPID="))?;
@@ -113,5 +136,12 @@ mod tests {
         assert_eq!(pid_of("ActiveState=active\nMainPID=12\n"), Some(12));
         assert_eq!(pid_of("MainPID=0\nActiveState=active\n"), None);
         assert_eq!(pid_of("ActiveState=active\n"), None);
+    }
+
+    #[test]
+    fn restarts_are_counted_by_systemd() {
+        assert_eq!(restarts_of("NRestarts=7\n"), Some(7));
+        assert_eq!(restarts_of("NRestarts=\n"), None);
+        assert_eq!(restarts_of(""), None);
     }
 }

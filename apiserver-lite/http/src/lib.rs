@@ -23,6 +23,6 @@ mod websocket;
 pub use metrics::Metrics;
 pub use node_proxy::{NodeProxy, NodeProxyError};
 pub use overload::Overload;
-pub use serve::{ServingTls, serve};
+pub use serve::{CurrentTls, ServingTls, serve};
 pub use server::HttpServer;
 pub use watch_batching::WatchBatches;

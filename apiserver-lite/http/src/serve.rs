@@ -1,6 +1,6 @@
 //! Accepts connections, does the TLS handshake, serves HTTP/1.1 or HTTP/2, and drains at shutdown. All numbers are bounded.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_auth::ClientCertificate;
@@ -10,9 +10,10 @@ use proto_daemon::connections::{Connection, ConnectionError, Connections, Limits
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::panics::isolate;
 use proto_daemon::tls::ClientTrust;
+use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::handler::{Peer, handle};
@@ -30,7 +31,6 @@ const LIMITS: Limits = Limits {
 };
 
 /// How connections are secured, and whose client certificates count.
-#[derive(Clone)]
 pub struct ServingTls {
     /// Does the handshake. It asks for a certificate and accepts any.
     pub acceptor: TlsAcceptor,
@@ -40,11 +40,14 @@ pub struct ServingTls {
     pub proxies: Option<Arc<ClientTrust>>,
 }
 
+/// A new value counts for the handshake of new connections, and its authorities for the next request of every connection.
+pub type CurrentTls = watch::Receiver<Arc<ServingTls>>;
+
 /// Serves `listener` until `until` requests a drain; then closes it and waits for the open connections.
 pub async fn serve(
     server: Arc<HttpServer>,
     listener: TcpListener,
-    tls: ServingTls,
+    tls: CurrentTls,
     until: DrainWatch,
 ) {
     let connections = Connections::new(LIMITS, Some(server.metrics.connections_closed.clone()));
@@ -76,29 +79,57 @@ async fn serve_connection(
     server: Arc<HttpServer>,
     socket: TcpStream,
     connection: Connection,
-    tls: ServingTls,
+    tls: CurrentTls,
     until: DrainWatch,
 ) -> Result<(), ConnectionError> {
-    let Some(stream) = connection.handshake(tls.acceptor.accept(socket)).await else {
+    let acceptor = tls.borrow().acceptor.clone();
+    let Some(stream) = connection.handshake(acceptor.accept(socket)).await else {
         return Ok(());
     };
-    let peer = peer(&server, &stream, &tls, &connection);
-    let handler = move |request| handle(server.clone(), peer.clone(), request);
+    let (_, session) = stream.get_ref();
+    let chain = session.peer_certificates().unwrap_or_default().to_vec();
+    let client = Client { connection: connection.clone(), chain, tls, judged: Mutex::default() };
+    client.peer(&server);
+    let handler = move |request| handle(server.clone(), client.peer(&server), request);
     connection.serve(stream, handler, until.asked()).await
 }
 
-/// Verifies the client certificate once per connection; the handshake only proved that the client holds its key.
-fn peer(
+/// The client of a connection.
+struct Client {
+    connection: Connection,
+    /// Its certificates; the handshake only proved that it has the key of the first.
+    chain: Vec<CertificateDer<'static>>,
+    tls: CurrentTls,
+    /// Who it is, by these authorities.
+    judged: Mutex<Option<(Arc<ServingTls>, Peer)>>,
+}
+
+impl Client {
+    /// Who the client is by the current authorities. Its certificate is verified once for each of them.
+    fn peer(&self, server: &HttpServer) -> Peer {
+        if self.chain.is_empty() {
+            return Peer { connection: Some(self.connection.clone()), ..Peer::default() };
+        }
+        let tls = self.tls.borrow().clone();
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((by, peer)) = judged.as_ref()
+            && Arc::ptr_eq(by, &tls)
+        {
+            return peer.clone();
+        }
+        let peer = judge(server, &self.chain, &tls, &self.connection);
+        *judged = Some((tls, peer.clone()));
+        peer
+    }
+}
+
+/// Verifies a client's certificate, the first of `chain`.
+fn judge(
     server: &HttpServer,
-    stream: &TlsStream<TcpStream>,
+    chain: &[CertificateDer<'_>],
     tls: &ServingTls,
     connection: &Connection,
 ) -> Peer {
-    let (_, session) = stream.get_ref();
-    let unknown = || Peer { connection: Some(connection.clone()), ..Peer::default() };
-    let Some(chain) = session.peer_certificates().filter(|chain| !chain.is_empty()) else {
-        return unknown();
-    };
     let headers = server.core.authenticators.request_headers.as_ref();
     let proxy = tls.proxies.as_ref().zip(headers).and_then(|(trust, headers)| {
         trust.check(chain).ok()?;
@@ -118,5 +149,5 @@ fn peer(
     if proxy.is_some() || matches!(certificate, Some(ClientCertificate::User { .. })) {
         connection.authenticated();
     }
-    Peer { certificate: certificate.map(Arc::new), proxy, ..unknown() }
+    Peer { certificate: certificate.map(Arc::new), proxy, connection: Some(connection.clone()) }
 }

@@ -2,7 +2,7 @@
 //! [`BoundServer::run`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use apiserver_auth::{
@@ -32,21 +32,24 @@ use proto_daemon::private_files;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::admission_config;
-use crate::bootstrap::{self, ClientAuthorities};
+use crate::bootstrap;
 use crate::build_error::BuildError;
+use crate::certificate_files::{self, CertificateFiles};
 use crate::kubeconfig;
 use crate::maintenance;
 use crate::pki::{Pki, ServingNames};
-use crate::tls;
+use crate::tls::{self, TlsError};
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
 pub struct BoundServer {
     server: Arc<HttpServer>,
     listener: TcpListener,
     address: SocketAddr,
-    tls: ServingTls,
+    tls: watch::Sender<Arc<ServingTls>>,
+    certificates: CertificateFiles,
     kubeconfig: String,
 }
 
@@ -74,7 +77,13 @@ impl BoundServer {
         let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
         let about_to_stop = self.server.about_to_stop.clone();
         let drain = Drain::default();
-        let serving = serve(self.server, self.listener, self.tls, drain.watch());
+        let tls = self.tls.subscribe();
+        let following = tokio::spawn(certificate_files::follow(
+            self.server.clone(),
+            self.certificates,
+            self.tls,
+        ));
+        let serving = serve(self.server, self.listener, tls, drain.watch());
         let stopping = async {
             until.asked().await;
             about_to_stop.cancel();
@@ -88,8 +97,8 @@ impl BoundServer {
                 tracing::warn!("shutdown deadline passed; the connections still open are closed");
             }
         }
-        // The maintenance task ends because `server.stopping` is cancelled.
-        let _ = maintenance.await;
+        // Both tasks end because `server.stopping` is cancelled.
+        let _ = tokio::join!(maintenance, following);
         store.close().await;
     }
 }
@@ -108,9 +117,10 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
-    let authorities = client_authorities(&config, pki.as_ref())?;
-    let tls = tls::serving(&provider, &config, pki.as_ref())?;
-    let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
+    let mut certificates = CertificateFiles::new(&provider, &config, pki.as_ref())?;
+    let started = tokio::time::Instant::now();
+    let served = certificates.listener(started)?.ok_or(TlsError::NoCertificate)?;
+    let nodes = tls::node_proxy(&provider, certificates.nodes(started)?.unwrap_or_default())?;
     let tokens = Arc::new(token_issuer(&config, token_keys, pki.as_ref())?);
     let authenticators = Authenticators {
         static_tokens,
@@ -149,7 +159,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     });
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(&core)).await?;
-    Box::pin(bootstrap::publish_authentication(&core, &authorities)).await?;
+    Box::pin(bootstrap::publish_authentication(&core, &served.authorities)).await?;
     let server = Arc::new(HttpServer {
         core,
         nodes,
@@ -167,7 +177,8 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     {
         crate::pki::write(path, &kubeconfig)?;
     }
-    Ok(BoundServer { server, listener, address, tls, kubeconfig })
+    let tls = watch::Sender::new(Arc::new(served.tls));
+    Ok(BoundServer { server, listener, address, tls, certificates, kubeconfig })
 }
 
 /// A listener, with its actual address.
@@ -312,33 +323,6 @@ fn authorizer(
     Ok(Chain(modules))
 }
 
-fn client_authorities(config: &Config, pki: Option<&Pki>) -> Result<ClientAuthorities, BuildError> {
-    let text = |path: Option<&PathBuf>| -> Result<String, BuildError> {
-        let content = path.map(|path| read(path)).transpose()?.unwrap_or_default();
-        Ok(certificates_in(&String::from_utf8_lossy(&content)))
-    };
-    let mut clients = text(config.client_ca_file.as_ref())?;
-    if let Some(pki) = pki {
-        clients.push_str(&pki.ca);
-    }
-    let proxies = text(config.request_headers.as_ref().map(|proxy| &proxy.ca_file))?;
-    Ok(ClientAuthorities { clients, proxies })
-}
-
-/// The certificates of a PEM text without its other sections: a CA file may hold the CA's key, and the text is published.
-fn certificates_in(pem: &str) -> String {
-    let (mut certificates, mut inside) = (String::new(), false);
-    for line in pem.lines() {
-        inside |= line == "-----BEGIN CERTIFICATE-----";
-        if inside {
-            certificates.push_str(line);
-            certificates.push('\n');
-        }
-        inside &= line != "-----END CERTIFICATE-----";
-    }
-    certificates
-}
-
 fn abac(config: &Config) -> Result<Abac, BuildError> {
     let missing = || BuildError::Module("ABAC", "--authorization-policy-file");
     let path = config.policy_file.as_ref().ok_or_else(missing)?;
@@ -346,10 +330,6 @@ fn abac(config: &Config) -> Result<Abac, BuildError> {
         .map_err(|source| BuildError::Read { path: path.clone(), source })?;
     Abac::parse(&text, config.names)
         .map_err(|source| BuildError::PolicyFile { path: path.clone(), source })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, BuildError> {
-    std::fs::read(path).map_err(|source| BuildError::Read { path: path.to_owned(), source })
 }
 
 /// The files of the keys of service account tokens. The signing key may be missing: the server has one of its own.
@@ -399,23 +379,4 @@ fn pages(
     let prefix = config.names.metric_prefix("apiserver");
     let metrics = proto_daemon::metrics::Metrics::new(&prefix, build)?;
     Ok(AdminPages { health, metrics, status: StatusBoard::default() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_of_a_ca_file_are_not_published() {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::default();
-        let certificate = params.self_signed(&key).unwrap().pem().replace('\r', "");
-        let file = format!(
-            "{}# the CA\n{certificate}{}{certificate}",
-            key.serialize_pem(),
-            key.serialize_pem()
-        );
-        assert_eq!(certificates_in(&file), format!("{certificate}{certificate}"));
-        assert_eq!(certificates_in("-----BEGIN PRIVATE KEY-----\nAAAA\n"), "");
-    }
 }

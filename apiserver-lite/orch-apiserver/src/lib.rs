@@ -14,6 +14,7 @@ mod admission_config;
 pub mod app;
 mod bootstrap;
 mod build_error;
+mod certificate_files;
 pub mod flags;
 mod kubeconfig;
 mod maintenance;

@@ -1,19 +1,16 @@
-//! TLS configuration: the listener with optional client certificates, and the client side towards kubelets.
+//! TLS configuration: the listener with optional client certificates, and the client side towards kubelets. All of it comes from PEM files that may be
+//! replaced while the server runs: `certificate_files.rs`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use apiserver_core::config::{Config, Credentials};
 use apiserver_http::{NodeProxy, NodeProxyError, ServingTls};
 use proto_daemon::tls::{self, ClientTrust};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::VerifierBuilderError;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
-
-use crate::pki::{CertificatePem, Pki};
 
 /// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +49,34 @@ pub enum TlsError {
     NoCertificate,
 }
 
-type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+/// The content of a PEM file, with its name for errors.
+#[derive(Clone, Debug)]
+pub struct Pem {
+    /// The file.
+    pub path: PathBuf,
+    /// Its content.
+    pub content: Arc<[u8]>,
+}
+
+/// Contents of the files of a certificate with its chain and of its key.
+pub struct IdentityPem {
+    /// The chain.
+    pub certificate: Pem,
+    /// The key.
+    pub key: Pem,
+}
+
+/// Contents of the files of the listener.
+pub struct ListenerPem {
+    /// What the server shows.
+    pub identity: IdentityPem,
+    /// Authorities of clients.
+    pub clients: Vec<Pem>,
+    /// Authorities of authenticating proxies, if there are any.
+    pub proxies: Option<Pem>,
+    /// Whether every certificate of these authorities is a proxy's.
+    pub any_proxy: bool,
+}
 
 /// The crypto provider of the process.
 #[must_use]
@@ -60,32 +84,21 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The TLS of the listener, with the verifiers of client certificates that are configured or generated.
+/// The TLS of the listener, with the verifiers of client certificates.
 ///
 /// # Errors
 /// [`TlsError`] naming the file or certificate.
-pub fn serving(
-    provider: &Arc<CryptoProvider>,
-    config: &Config,
-    pki: Option<&Pki>,
-) -> Result<ServingTls, TlsError> {
-    let (chain, key) = match (&config.serving, pki) {
-        (Some(files), _) => from_files(files)?,
-        (None, Some(pki)) => from_text(&pki.serving)?,
-        (None, None) => return Err(TlsError::NoCertificate),
-    };
+pub fn serving(provider: &Arc<CryptoProvider>, pem: &ListenerPem) -> Result<ServingTls, TlsError> {
+    let (chain, key) = identity(&pem.identity)?;
     let mut roots = RootCertStore::empty();
-    if let Some(path) = &config.client_ca_file {
-        add_roots(&mut roots, path)?;
-    }
-    if let Some(pki) = pki {
-        add_text_roots(&mut roots, &pki.ca)?;
+    for file in &pem.clients {
+        add_roots(&mut roots, file)?;
     }
     let mut proxy_roots = RootCertStore::empty();
-    if let Some(proxies) = &config.request_headers {
-        add_roots(&mut proxy_roots, &proxies.ca_file)?;
+    if let Some(file) = &pem.proxies {
+        add_roots(&mut proxy_roots, file)?;
         let shared = proxy_roots.roots.iter().any(|root| roots.roots.contains(root));
-        if shared && proxies.headers.allowed_names.is_empty() {
+        if shared && pem.any_proxy {
             return Err(TlsError::SharedAuthority);
         }
     }
@@ -112,66 +125,56 @@ pub fn serving(
     Ok(ServingTls { acceptor, clients: trust(roots)?, proxies: trust(proxy_roots)? })
 }
 
-/// The client for connections to kubelets: with the configured client certificate, else the administrator's.
+/// What connections to kubelets present, and the authorities of kubelets; without them their certificates are not verified.
+pub type NodeTls = (Option<RootCertStore>, Option<ChainAndKey>);
+type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// The client side of connections to kubelets, from the contents of its files.
 ///
 /// # Errors
 /// [`TlsError`] naming the file or certificate.
+pub fn nodes(
+    authority: Option<&Pem>,
+    identity_pem: Option<&IdentityPem>,
+) -> Result<NodeTls, TlsError> {
+    let roots = authority.map(|file| {
+        let mut roots = RootCertStore::empty();
+        add_roots(&mut roots, file).map(|()| roots)
+    });
+    Ok((roots.transpose()?, identity_pem.map(identity).transpose()?))
+}
+
+/// The client for connections to kubelets.
+///
+/// # Errors
+/// [`TlsError`] when certificate and key do not match.
 pub fn node_proxy(
     provider: &Arc<CryptoProvider>,
-    config: &Config,
-    pki: Option<&Pki>,
+    (authority, identity): NodeTls,
 ) -> Result<NodeProxy, TlsError> {
-    let identity = match (&config.node_client.credentials, pki) {
-        (Some(files), _) => Some(from_files(files)?),
-        (None, Some(pki)) => Some(from_text(&pki.admin)?),
-        (None, None) => None,
-    };
-    let authority = match &config.node_client.authority {
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            add_roots(&mut roots, path)?;
-            Some(roots)
-        }
-        None => {
-            tracing::warn!(
-                "--kubelet-certificate-authority is not set: certificates of kubelets are not verified"
-            );
-            None
-        }
-    };
+    if authority.is_none() {
+        tracing::warn!(
+            "--kubelet-certificate-authority is not set: certificates of kubelets are not verified"
+        );
+    }
     Ok(NodeProxy::new(provider, authority, identity)?)
 }
 
-fn from_files(files: &Credentials) -> Result<ChainAndKey, TlsError> {
-    let file = |path: &Path| {
-        let path = path.to_owned();
-        move |source| TlsError::File { path, source }
-    };
-    let chain =
-        CertificateDer::pem_file_iter(&files.certificate).map_err(file(&files.certificate))?;
-    let chain: Result<Vec<_>, _> = chain.collect();
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(file(&files.key))?;
-    Ok((chain.map_err(file(&files.certificate))?, key))
+fn identity(pem: &IdentityPem) -> Result<ChainAndKey, TlsError> {
+    let key = tls::key(&pem.key.content);
+    Ok((certificates(&pem.certificate)?, key.map_err(|source| unreadable(&pem.key, source))?))
 }
 
-fn from_text(pair: &CertificatePem) -> Result<ChainAndKey, TlsError> {
-    let made = |source| TlsError::File { path: PathBuf::from("(generated)"), source };
-    let chain = tls::certificates(pair.certificate.as_bytes()).map_err(made)?;
-    Ok((chain, tls::key(pair.key.as_bytes()).map_err(made)?))
+fn certificates(file: &Pem) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    tls::certificates(&file.content).map_err(|source| unreadable(file, source))
 }
 
-fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
-    let file = |source| TlsError::File { path: path.to_owned(), source };
-    for certificate in CertificateDer::pem_file_iter(path).map_err(file)? {
-        let added = roots.add(certificate.map_err(file)?);
-        added.map_err(|source| TlsError::Certificate { what: "an authority", source })?;
-    }
-    Ok(())
+fn unreadable(file: &Pem, source: rustls::pki_types::pem::Error) -> TlsError {
+    TlsError::File { path: file.path.clone(), source }
 }
 
-fn add_text_roots(roots: &mut RootCertStore, text: &str) -> Result<(), TlsError> {
-    let made = |source| TlsError::File { path: PathBuf::from("(generated)"), source };
-    for certificate in tls::certificates(text.as_bytes()).map_err(made)? {
+fn add_roots(roots: &mut RootCertStore, file: &Pem) -> Result<(), TlsError> {
+    for certificate in certificates(file)? {
         let added = roots.add(certificate);
         added.map_err(|source| TlsError::Certificate { what: "an authority", source })?;
     }

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use apiserver_bootstrap::waiting;
 use proto_api::names::Names;
 use proto_client::{Client, ClientConfig, config, request};
-use tokio::time::{Instant, sleep};
 
 /// Between two looks.
 const POLL: Duration = Duration::from_millis(250);
@@ -44,13 +44,15 @@ pub fn of(config: &ClientConfig, names: &'static Names) -> Result<Client> {
 /// # Errors
 /// It does not within `patience`.
 pub async fn wait_ready(client: &Client, patience: Duration) -> Result<()> {
-    until("the API server is ready", patience, async || {
-        match client.call(request::get("/readyz".into())).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(chain(error)),
-        }
-    })
-    .await
+    until("the API server is ready", patience, async || ready(client).await).await
+}
+
+/// Whether the API server says that it is ready, or what it says.
+///
+/// # Errors
+/// It is not.
+pub async fn ready(client: &Client) -> Result<(), String> {
+    client.call(request::get("/readyz".into())).await.map(drop).map_err(chain)
 }
 
 /// An error with its causes in a line.
@@ -65,16 +67,7 @@ pub fn chain(error: impl std::error::Error + 'static) -> String {
 pub async fn until<T>(
     what: &str,
     patience: Duration,
-    mut look: impl AsyncFnMut() -> Result<T, String>,
+    look: impl AsyncFnMut() -> Result<T, String>,
 ) -> Result<T> {
-    let deadline = Instant::now() + patience;
-    loop {
-        match look().await {
-            Ok(seen) => return Ok(seen),
-            Err(state) if Instant::now() >= deadline => {
-                bail!("waited {} s until {what}; last seen: {state}", patience.as_secs())
-            }
-            Err(_) => sleep(POLL).await,
-        }
-    }
+    Ok(waiting::until(what, patience, POLL, look).await?)
 }

@@ -21,7 +21,7 @@ enum Verb {
     /// Make this host the control plane of a new cluster.
     Init(Box<init::InitCommand>),
     /// Make this host a node of a cluster.
-    Join(join::JoinFlags),
+    Join(Box<join::JoinCommand>),
     /// Keep this host's programs running, where systemd does not.
     Run,
     /// Undo what init or join did on this host.
@@ -43,6 +43,11 @@ enum Verb {
 }
 
 impl Command {
+    /// How much is told (`--v`).
+    pub fn verbosity(&self) -> u8 {
+        self.host.verbosity()
+    }
+
     /// Runs the command to its end.
     ///
     /// # Errors
@@ -54,7 +59,7 @@ impl Command {
         };
         match self.verb {
             Verb::Init(command) => init::run(host, &command).await,
-            Verb::Join(flags) => join::run(host, &flags).await,
+            Verb::Join(command) => join::run(host, &command).await,
             Verb::Run => supervisor::run(&host).await,
             Verb::Reset(flags) => reset::run(&host, &flags).await,
             Verb::Token(command) => token::run(&host, &command).await,
@@ -103,7 +108,13 @@ mod tests {
             "config validate --config f",
             "upgrade plan --bin-dir /b",
             "upgrade apply --certificate-renewal=false",
+            "upgrade node",
             "reset -f",
+            "reset --force --without-runtime",
+            "init --dry-run --v=5 --kubernetes-version v1.25.3",
+            "init phase certs all --dry-run",
+            "join phase kubelet-start 10.0.0.1:6443 --token abcdef.0123456789abcdef --discovery-token-unsafe-skip-ca-verification",
+            "join 10.0.0.1:6443 --dry-run --skip-phases addon -v 5",
             "version",
         ] {
             let parsed = Command::try_parse_from(["orchadm"].into_iter().chain(line.split(' ')));
@@ -113,7 +124,9 @@ mod tests {
                 parsed.err().map_or_else(String::new, |e| e.to_string())
             );
         }
-        for line in ["init --nonsense", "join", "init --config f --token t", "certs renew"] {
+        for line in
+            ["init --nonsense", "join", "init --config f --token t", "certs renew", "join phase"]
+        {
             let parsed = Command::try_parse_from(["orchadm"].into_iter().chain(line.split(' ')));
             assert!(parsed.is_err(), "{line}");
         }

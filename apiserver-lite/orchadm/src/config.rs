@@ -3,10 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::configuration::{
-    ClusterConfiguration, Discovery, InitConfiguration, JoinConfiguration, TokenConfiguration,
-    TokenDiscovery, migrate, parse,
-};
+use apiserver_bootstrap::configuration::{init_defaults, join_defaults, migrate, parse};
 use clap::{Args, Subcommand};
 use proto_api::yaml;
 use proto_daemon::private_files;
@@ -59,50 +56,26 @@ pub struct MigrateFlags {
 pub fn run(host: &Host, command: &ConfigCommand) -> Result<()> {
     match command {
         ConfigCommand::Print(PrintCommand::InitDefaults) => {
-            let init = InitConfiguration {
-                bootstrap_tokens: vec![TokenConfiguration {
-                    token: "abcdef.0123456789abcdef".to_owned(),
-                    ttl: "24h0m0s".to_owned(),
-                    ..TokenConfiguration::default()
-                }],
-                ..InitConfiguration::default()
-            };
-            let mut init = init.object(host.names);
-            init["nodeRegistration"] = json!({"name": "node", "criSocket": DEFAULT_SOCKET});
-            init["localAPIEndpoint"]["advertiseAddress"] = "192.0.2.1".into();
-            let cluster = ClusterConfiguration::default().object(host.names);
+            let [init, cluster] = init_defaults(host.names, DEFAULT_SOCKET);
             let text = format!("{}---\n{}", yaml::to_string(&init), yaml::to_string(&cluster));
             host.output.result(&text, &json!([init, cluster]));
         }
         ConfigCommand::Print(PrintCommand::JoinDefaults) => {
-            let join = JoinConfiguration {
-                discovery: Discovery {
-                    bootstrap_token: Some(TokenDiscovery {
-                        token: "abcdef.0123456789abcdef".to_owned(),
-                        api_server_endpoint: "192.0.2.1:6443".to_owned(),
-                        unsafe_skip_ca_verification: true,
-                        ..TokenDiscovery::default()
-                    }),
-                    timeout: "5m0s".to_owned(),
-                    ..Discovery::default()
-                },
-                ..JoinConfiguration::default()
-            };
-            let mut join = join.object(host.names);
-            join["nodeRegistration"] = json!({"name": "node", "criSocket": DEFAULT_SOCKET});
+            let join = join_defaults(host.names, DEFAULT_SOCKET);
             host.output.result(&yaml::to_string(&join), &join);
         }
         ConfigCommand::Validate { config } => {
             let text = read(config)?;
-            parse(&text, host.names)
-                .map_err(not_valid)
-                .with_context(|| config.display().to_string())?;
+            let read = parse(&text, host.names).map_err(not_valid);
+            let read = read.with_context(|| config.display().to_string())?;
+            host.output.warn_all("config", "Ignored", &read.warnings);
             host.output.result("ok", &json!({"valid": true}));
         }
         ConfigCommand::Migrate(flags) => {
             let path = &flags.old_config;
             let text = migrate(&read(path)?, host.names).map_err(not_valid);
-            let text = text.with_context(|| path.display().to_string())?;
+            let (text, ignored) = text.with_context(|| path.display().to_string())?;
+            host.output.warn_all("config", "Ignored", &ignored);
             match &flags.new_config {
                 // It may have a token.
                 Some(new) => private_files::write_private_atomically(new, text.as_bytes())
@@ -121,6 +94,7 @@ fn read(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_bootstrap::configuration::ClusterConfiguration;
     use proto_api::names::{Names, Profile};
 
     use super::*;
@@ -142,10 +116,13 @@ mod tests {
         let cluster = ClusterConfiguration::default().object(names);
         std::fs::write(&path, yaml::to_string(&cluster)).unwrap();
         validate().unwrap();
-        std::fs::write(&path, format!("{}etcd: {{local: {{}}}}\n", yaml::to_string(&cluster)))
-            .unwrap();
+        std::fs::write(
+            &path,
+            format!("{}etcd: {{external: {{caFile: f}}}}\n", yaml::to_string(&cluster)),
+        )
+        .unwrap();
         let error = validate().unwrap_err();
         assert!(error.downcast_ref::<crate::failure::NotValid>().is_some());
-        assert!(format!("{error:#}").contains("etcd: not supported"), "{error:#}");
+        assert!(format!("{error:#}").contains("etcd.external: not supported"), "{error:#}");
     }
 }

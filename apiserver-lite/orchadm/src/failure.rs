@@ -28,14 +28,21 @@ pub fn not_valid(error: impl std::fmt::Display) -> anyhow::Error {
     NotValid(error.to_string()).into()
 }
 
+/// From this level of `--v` on the causes of an error stand in lines of their own, as kubeadm shows then where it comes from.
+const CAUSES_SHOWN: u8 = 5;
+
 /// The exit code of a command, which says why it failed.
-pub fn conclude(ended: Result<()>) -> ExitCode {
+pub fn conclude(ended: Result<()>, verbosity: u8) -> ExitCode {
     let Err(error) = ended else { return ExitCode::SUCCESS };
     if error.downcast_ref::<PreflightFailed>().is_some() {
         eprintln!("error execution phase preflight: {error}");
         return ExitCode::from(2);
     }
-    eprintln!("error: {error:#}");
+    if verbosity >= CAUSES_SHOWN {
+        eprintln!("error: {error:?}");
+    } else {
+        eprintln!("error: {error:#}");
+    }
     match error.downcast_ref::<NotValid>() {
         Some(_) => ExitCode::from(3),
         None => ExitCode::FAILURE,
@@ -50,7 +57,7 @@ mod tests {
 
     #[test]
     fn codes_are_kubeadm_s() {
-        let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error)));
+        let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error), 5));
         assert_eq!(code(anyhow::anyhow!("x")), format!("{:?}", ExitCode::from(1)));
         let failed = PreflightFailed(vec![("Swap".into(), "on".into())]);
         assert!(failed.to_string().contains("[ERROR Swap]: on"));

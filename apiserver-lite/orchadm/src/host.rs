@@ -30,6 +30,9 @@ pub struct HostFlags {
     /// Form of the output.
     #[arg(short = 'o', long, value_enum, default_value = "text", global = true)]
     output: Format,
+    /// How much is told: from 5 on the causes of an error, one a line.
+    #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0, global = true)]
+    verbosity: u8,
 }
 
 /// The host of a command.
@@ -46,6 +49,11 @@ pub struct Host {
 }
 
 impl HostFlags {
+    /// How much is told.
+    pub fn verbosity(&self) -> u8 {
+        self.verbosity
+    }
+
     /// The host.
     ///
     /// # Errors
@@ -188,7 +196,13 @@ mod tests {
     use super::*;
 
     fn flags(root: &Path, naming: Option<Naming>) -> HostFlags {
-        HostFlags { naming, api_domain: None, rootfs: root.to_owned(), output: Format::Text }
+        HostFlags {
+            naming,
+            api_domain: None,
+            rootfs: root.to_owned(),
+            output: Format::Text,
+            verbosity: 0,
+        }
     }
 
     #[test]

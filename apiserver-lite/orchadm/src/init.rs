@@ -3,6 +3,7 @@
 mod addon;
 mod certs;
 mod control_plane;
+mod dry_run;
 mod node;
 mod settings;
 mod upload;
@@ -119,6 +120,9 @@ async fn run_phase(host: Host, only: &PhaseFlags) -> Result<()> {
     let mut context = InitContext::new(host, settings, services);
     if *phase == "preflight" {
         context.preflight().await?;
+    } else if only.flags.is_dry_run() {
+        context.ask_runtime().await;
+        dry_run::tell(&context, phase, &only.part)?;
     } else {
         context.ask_runtime().await;
         context.phase(phase, &only.part).await?;
@@ -134,6 +138,17 @@ async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
     let mut context = InitContext::new(host, settings, Services::Recorded);
     if !context.skips("preflight") {
         context.preflight().await?;
+    }
+    if flags.is_dry_run() {
+        context.ask_runtime().await;
+        for (phase, _) in PHASES.iter().filter(|(phase, _)| *phase != "preflight") {
+            if !context.skips(phase) {
+                dry_run::tell(&context, phase, "all")?;
+            }
+        }
+        let done = json!({"dryRun": true});
+        context.host.output.result("\nNothing was written, and nothing was started.", &done);
+        return Ok(());
     }
     context.services = Services::begin(&context.host.layout)?;
     // Cancel-safe: a phase that is cut off is continued by the next run.
@@ -151,8 +166,17 @@ fn check_role(host: &Host) -> Result<()> {
     Ok(())
 }
 
+/// The name that a phase of kubeadm has here.
+fn own_name(phase: &str) -> &str {
+    match phase {
+        "addon/coredns" => "addon/dns",
+        other => other,
+    }
+}
+
 fn check_skipped(skipped: &[String]) -> Result<()> {
     let is_known = |name: &String| {
+        let name = own_name(name);
         let (phase, part) = name.split_once('/').unwrap_or((name, ""));
         PHASES
             .iter()
@@ -174,7 +198,7 @@ impl InitContext {
     }
 
     fn skips(&self, name: &str) -> bool {
-        self.settings.init.skip_phases.iter().any(|skipped| skipped == name)
+        self.settings.init.skip_phases.iter().any(|skipped| own_name(skipped) == name)
     }
 
     async fn phases(&mut self) -> Result<()> {
@@ -228,14 +252,14 @@ impl InitContext {
                 "orch-proxy",
             ],
             ports: vec![port, 10257, 10259, 10250],
+            address: Some(settings.address),
             absent: vec![layout.programs(), layout.bootstrap_node.clone()],
             empty: vec![layout.store.clone(), layout.manifests.clone()],
             may_swap: may_swap == Some("false"),
             seen_by_units: seen_by_units(layout, &[&settings.bin_dir, &settings.pki]),
             resumes,
         };
-        self.host.output.say("preflight", "Running pre-flight checks");
-        let facts = preflight::gather(&wanted, &layout.root).await;
+        let facts = preflight::gather(&wanted, &self.host).await;
         let ignored = registration.ignore_preflight_errors.iter();
         let ignored = Ignored::new(ignored.chain(&settings.ignored));
         preflight::conclude(check(&facts, &wanted), &ignored, self.host.output)
@@ -284,7 +308,8 @@ mod tests {
     fn phases_and_their_parts_can_be_left_out_by_name() {
         let check = |name: &str| check_skipped(&[name.to_owned()]).is_ok();
         assert!(check("addon") && check("addon/kube-proxy") && check("certs/sa"));
-        assert!(!check("addons") && !check("addon/coredns") && !check("etcd"));
+        assert!(check("addon/coredns"), "kubeadm's name of addon/dns");
+        assert!(!check("addons") && !check("addon/nonsense") && !check("etcd"));
     }
 
     #[test]

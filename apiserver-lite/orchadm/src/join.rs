@@ -1,5 +1,6 @@
 //! `orchadm join`: this host becomes a node. It finds the cluster, and orchlet gets its certificate with the token (TLS bootstrap).
 
+mod dry_run;
 mod settings;
 
 use std::path::Path;
@@ -10,17 +11,20 @@ use apiserver_bootstrap::access;
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::cluster_info::FoundCluster;
 use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
-use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
+use apiserver_bootstrap::resumed_join::{check_same_cluster, check_same_node};
+use clap::{Args, Subcommand};
 use proto_api::core::v1::{ConfigMap, Node};
 use proto_client::Client;
 use proto_daemon::private_files;
 use serde_json::json;
 
-use crate::cluster::{self, until};
+use crate::cluster;
 use crate::discovery;
+use crate::failure::not_valid;
 use crate::host::{Host, seen_by_units};
-use crate::member::{Member, ProxyOf, agent_program, start_proxy};
+use crate::member::start_proxy;
 use crate::preflight;
 use crate::runtime::Runtime;
 use crate::services::{Services, stay};
@@ -36,21 +40,76 @@ const PUBLIC_MODE: u32 = 0o644;
 /// Key of the configuration in its ConfigMap, as kubeadm's.
 const CONFIGURATION_KEY: &str = "ClusterConfiguration";
 
-/// Runs `join`.
+/// `join` and `join phase`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct JoinCommand {
+    #[command(flatten)]
+    flags: JoinFlags,
+    #[command(subcommand)]
+    only: Option<Only>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Only {
+    /// Run one phase of join.
+    Phase(PhaseFlags),
+}
+
+#[derive(Debug, Args)]
+struct PhaseFlags {
+    /// preflight, kubelet-start or addon.
+    phase: String,
+    #[command(flatten)]
+    flags: JoinFlags,
+}
+
+/// The phases, in order.
+pub const PHASES: [&str; 3] = ["preflight", "kubelet-start", "addon"];
+
+/// Runs `join`, or one phase of it.
 ///
 /// # Errors
 /// A phase failed; what was done stays, and the command can be repeated.
-pub async fn run(host: Host, flags: &JoinFlags) -> Result<()> {
+pub async fn run(host: Host, command: &JoinCommand) -> Result<()> {
+    let (flags, only) = match &command.only {
+        None => (&command.flags, None),
+        Some(Only::Phase(one)) => (&one.flags, Some(one.phase.as_str())),
+    };
+    if let Some(phase) = only
+        && !PHASES.contains(&phase)
+    {
+        let text = format!("phase {phase:?}: must be one of {}", PHASES.join(", "));
+        return Err(not_valid(text));
+    }
     let settings = flags.settings(&host)?;
     if host.record.as_ref().is_some_and(|record| record.role == Role::ControlPlane) {
         bail!("this host is the control plane of a cluster: `orchadm reset` first");
     }
+    match only {
+        Some("preflight") => preflight(&host, &settings).await,
+        Some(phase) if settings.is_dry_run => dry_run::tell(&host, &settings, &[phase]).await,
+        Some(phase) => {
+            let mut services = Services::for_phase(&host.layout);
+            Joining::new(&host, &settings)?.phase(phase, &mut services).await
+        }
+        None => run_all(host, &settings).await,
+    }
+}
+
+async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
     let mut stop = std::pin::pin!(stop_signal()?);
-    preflight(&host, &settings).await?;
+    if !settings.skips("preflight") {
+        preflight(&host, settings).await?;
+    }
+    if settings.is_dry_run {
+        return dry_run::tell(&host, settings, &PHASES).await;
+    }
+    let mut joining = Joining::new(&host, settings)?;
     let mut services = Services::begin(&host.layout)?;
     // Cancel-safe: what is cut off is continued by the next run.
     let ended = tokio::select! {
-        ended = join(&host, &settings, &mut services) => ended,
+        ended = joining.all(&mut services) => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm join` again continues")),
     };
     stay(services, &host, ended, stop).await
@@ -67,6 +126,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
         bin_dir: settings.bin_dir.clone(),
         programs: vec!["orchlet", "orch-proxy"],
         ports: vec![10250],
+        address: None,
         absent: vec![
             layout.node.clone(),
             layout.bootstrap_node.clone(),
@@ -78,115 +138,118 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
         seen_by_units: seen_by_units(layout, &[&settings.bin_dir]),
         resumes: host.record.as_ref().is_some_and(|record| record.progress == Progress::Begun),
     };
-    host.output.say("preflight", "Running pre-flight checks");
-    let facts = preflight::gather(&wanted, &layout.root).await;
+    let facts = preflight::gather(&wanted, host).await;
     let given = settings.registration.ignore_preflight_errors.iter();
     let ignored = Ignored::new(given.chain(&settings.ignored));
     preflight::conclude(check(&facts, &wanted), &ignored, host.output)
 }
 
-async fn join(host: &Host, settings: &JoinSettings, services: &mut Services) -> Result<()> {
-    let names = host.names;
-    let fresh = || Record::new(names, Role::Node, &settings.node, &settings.runtime);
-    let mut record = host.record.clone().unwrap_or_else(fresh);
-    check_same_node(&record, settings)?;
-    let found = discovery::find(&settings.source, names, settings.patience).await?;
-    host.output.say("discovery", &format!("the cluster is {}", found.server));
-    if host.record.is_some() {
-        check_same_cluster(&host.layout, settings, &found)?;
+/// What the phases work on.
+struct Joining<'a> {
+    host: &'a Host,
+    settings: &'a JoinSettings,
+    record: Record,
+}
+
+impl<'a> Joining<'a> {
+    fn new(host: &'a Host, settings: &'a JoinSettings) -> Result<Self> {
+        let fresh = || Record::new(host.names, Role::Node, &settings.node, &settings.runtime);
+        let record = host.record.clone().unwrap_or_else(fresh);
+        check_same_node(&record, &settings.node, &settings.runtime)?;
+        Ok(Self { host, settings, record })
     }
-    record.store(&host.layout)?;
-    write_discovered(host, settings, &found)?;
-    let by_token = cluster::client(&host.layout.bootstrap_node, names)?;
-    let has_certificate = host.layout.node.exists();
-    if !has_certificate {
-        check_name_is_free(&by_token, &settings.node).await?;
+
+    async fn all(&mut self, services: &mut Services) -> Result<()> {
+        for phase in PHASES.iter().filter(|phase| **phase != "preflight") {
+            if !self.settings.skips(phase) {
+                self.phase(phase, services).await?;
+            }
+        }
+        self.record.progress = Progress::Done;
+        self.record.store(&self.host.layout)?;
+        let text = format!(
+            "\nThis node has joined the cluster: `kubectl get nodes` on the control plane shows {}.",
+            self.settings.node
+        );
+        let server = client_config::load(&self.host.layout.node);
+        let server = server.map(|config| config.server.to_string()).unwrap_or_default();
+        let server = server.trim_end_matches('/');
+        let value = json!({"node": self.settings.node, "server": server});
+        self.host.output.result(&text, &value);
+        Ok(())
     }
-    let cluster = configuration(&by_token, host).await?;
-    let facts = match Runtime::connect(&settings.runtime).await {
+
+    async fn phase(&mut self, phase: &str, services: &mut Services) -> Result<()> {
+        match phase {
+            "kubelet-start" => self.start_agent(services).await,
+            _ => self.start_proxy(services).await,
+        }
+    }
+
+    /// Finds the cluster, and has orchlet request its certificate with the token.
+    async fn start_agent(&mut self, services: &mut Services) -> Result<()> {
+        let (host, settings, layout) = (self.host, self.settings, &self.host.layout);
+        let found = discovery::find(&settings.source, host.names, settings.patience).await?;
+        host.output.say("discovery", &format!("the cluster is {}", found.server));
+        if host.record.is_some() {
+            check_same_cluster(layout, &settings.authority, &found)?;
+        }
+        self.record.store(layout)?;
+        write_discovered(host, settings, &found)?;
+        let by_token = cluster::client(&layout.bootstrap_node, host.names)?;
+        if !layout.node.exists() {
+            check_name_is_free(&by_token, &settings.node).await?;
+        }
+        let cluster = configuration(&by_token, host).await?;
+        let facts = ask_runtime(settings).await;
+        let program = member(host, settings, &facts, &cluster).agent(true)?;
+        services.ensure(layout, &mut self.record, &program).await?;
+        host.output.say("kubelet-start", "orchlet is set up, and requests its certificate");
+        if matches!(services, Services::Recorded) {
+            // Nobody runs it yet.
+            return Ok(());
+        }
+        wait_for_node(host, services, &settings.node).await?;
+        // The token is of no use any more.
+        Ok(private_files::remove_private(&layout.bootstrap_node)?)
+    }
+
+    /// Starts the proxy with the certificate that the node has got.
+    async fn start_proxy(&mut self, services: &mut Services) -> Result<()> {
+        let (host, settings) = (self.host, self.settings);
+        let client = cluster::client(&host.layout.node, host.names)?;
+        let cluster = configuration(&client, host).await?;
+        let facts = RuntimeFacts::default();
+        let member = member(host, settings, &facts, &cluster);
+        start_proxy(host, &member, services, &mut self.record).await
+    }
+}
+
+/// What orchlet is told about the runtime: a runtime that does not answer is preflight's to tell.
+async fn ask_runtime(settings: &JoinSettings) -> RuntimeFacts {
+    match Runtime::connect(&settings.runtime).await {
         Ok(mut runtime) => runtime.facts().await.unwrap_or_default(),
-        // Preflight's to tell.
         Err(_) => RuntimeFacts::default(),
-    };
-    let member = Member {
-        host,
+    }
+}
+
+/// This host as a member of the cluster that was found.
+fn member<'a>(
+    host: &'a Host,
+    settings: &'a JoinSettings,
+    facts: &'a RuntimeFacts,
+    cluster: &'a ClusterConfiguration,
+) -> Member<'a> {
+    Member {
+        names: host.names,
+        layout: &host.layout,
         node: &settings.node,
         runtime: &settings.runtime,
-        facts: &facts,
+        facts,
         bin_dir: &settings.bin_dir,
         authority: &settings.authority,
-        cluster: &cluster,
+        cluster,
         registration: &settings.registration,
-    };
-    let program = agent_program(&member, true)?;
-    services.ensure(&host.layout, &mut record, &program).await?;
-    host.output.say("kubelet-start", "orchlet is set up, and requests its certificate");
-    wait_for_node(host, &settings.node).await?;
-    // The token is of no use any more.
-    private_files::remove_private(&host.layout.bootstrap_node)?;
-    let networking = &cluster.networking;
-    let proxy = ProxyOf { host, node: &settings.node, bin_dir: &settings.bin_dir, networking };
-    start_proxy(&proxy, services, &mut record).await?;
-    record.progress = Progress::Done;
-    record.store(&host.layout)?;
-    let text = format!(
-        "\nThis node has joined the cluster: `kubectl get nodes` on the control plane shows {}.",
-        settings.node
-    );
-    host.output.result(&text, &json!({"node": settings.node, "server": found.server}));
-    Ok(())
-}
-
-/// A join that is continued is the same join: half a node of one cluster does not become one of another.
-fn check_same_node(record: &Record, settings: &JoinSettings) -> Result<()> {
-    for (what, before, now) in [
-        ("node name", &record.node, &settings.node),
-        ("container runtime", &record.runtime, &settings.runtime),
-    ] {
-        if before != now {
-            bail!(
-                "an earlier join of this host used the {what} {before:?}, and this one {now:?}: give the same, or `orchadm reset` first"
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Compares the cluster with the one that an earlier join found, by its server and its authority.
-fn check_same_cluster(
-    layout: &Layout,
-    settings: &JoinSettings,
-    found: &FoundCluster,
-) -> Result<()> {
-    let authority = read_known(&settings.authority)?;
-    if authority.is_some_and(|known| known != found.authority) {
-        bail!(
-            "{} is the authority of another cluster than {}: give the server and the hash of the earlier join, or `orchadm reset` first",
-            settings.authority.display(),
-            found.server
-        );
-    }
-    for path in [&layout.bootstrap_node, &layout.node] {
-        if read_known(path)?.is_none() {
-            continue;
-        }
-        let known = client_config::load(path)?.server.to_string();
-        if known.trim_end_matches('/') != found.server.trim_end_matches('/') {
-            bail!(
-                "{} is for the server {known}, and this join is for {}: give the same, or `orchadm reset` first",
-                path.display(),
-                found.server
-            );
-        }
-    }
-    Ok(())
-}
-
-fn read_known(path: &Path) -> Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
     }
 }
 
@@ -234,22 +297,15 @@ async fn configuration(client: &Client, host: &Host) -> Result<ClusterConfigurat
 }
 
 /// Waits for the certificate, then for the Node.
-async fn wait_for_node(host: &Host, name: &str) -> Result<()> {
+async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<()> {
     let path = &host.layout.node;
-    let log = host.layout.log("orchlet");
-    let hint = || format!("see {}, or `journalctl -u orchlet`", log.display());
-    until(&format!("orchlet has written {}", path.display()), PATIENCE, async || {
-        if path.exists() { Ok(()) } else { Err("it does not exist".to_owned()) }
-    })
-    .await
-    .with_context(hint)?;
-    let client = cluster::client(path, host.names)?;
-    let api = client.all::<Node>();
-    until(&format!("the node {name} is registered"), PATIENCE, async || {
-        api.get(name).await.map(drop).map_err(cluster::chain)
-    })
-    .await
-    .with_context(hint)
+    let program = (&host.layout, "orchlet");
+    let what = format!("orchlet has written {}", path.display());
+    let look = async || if path.exists() { Ok(()) } else { Err("it does not exist".to_owned()) };
+    services.until(program, &what, PATIENCE, look).await?;
+    let api = cluster::client(path, host.names)?.all::<Node>();
+    let look = async || api.get(name).await.map(drop).map_err(cluster::chain);
+    services.until(program, &format!("the node {name} is registered"), PATIENCE, look).await
 }
 
 #[cfg(test)]

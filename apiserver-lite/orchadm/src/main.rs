@@ -42,11 +42,12 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
     };
+    let verbosity = command.verbosity();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let ended = match runtime {
         Ok(runtime) => runtime.block_on(command.run()),
         Err(error) => Err(error.into()),
     };
-    failure::conclude(ended)
+    failure::conclude(ended, verbosity)
 }

@@ -39,6 +39,11 @@ impl Output {
         }
     }
 
+    /// The same for several of one name.
+    pub fn warn_all(&self, phase: &str, name: &str, messages: &[String]) {
+        messages.iter().for_each(|message| self.warn(phase, name, message));
+    }
+
     /// The result of a command: a text, or its value as JSON.
     pub fn result(&self, text: &str, value: &Value) {
         match self.format {

@@ -1,12 +1,11 @@
 //! Checks before anything is changed: the facts that they are about, and what follows from those that failed.
 
-use std::path::Path;
-
 use anyhow::Result;
 use apiserver_bootstrap::host_facts;
 use apiserver_bootstrap::preflight::{Facts, Finding, Ignored, Level, RuntimeFacts, Wanted};
 
 use crate::failure::PreflightFailed;
+use crate::host::Host;
 use crate::output::Output;
 use crate::runtime::Runtime;
 
@@ -28,8 +27,13 @@ pub fn conclude(findings: Vec<Finding>, ignored: &Ignored, output: Output) -> Re
 }
 
 /// Looks at the host and its runtime.
-pub async fn gather(wanted: &Wanted, root: &Path) -> Facts {
-    host_facts::gather(wanted, root, ask(&wanted.runtime).await)
+pub async fn gather(wanted: &Wanted, host: &Host) -> Facts {
+    host.output.say("preflight", "Running pre-flight checks");
+    // What may take seconds is told before.
+    host.output.say("preflight", &format!("asking the container runtime at {}", wanted.runtime));
+    let runtime = ask(&wanted.runtime).await;
+    host.output.say("preflight", &format!("looking up the name {:?}", wanted.node));
+    host_facts::gather(wanted, &host.layout.root, runtime)
 }
 
 async fn ask(endpoint: &str) -> Result<RuntimeFacts, String> {

@@ -32,6 +32,9 @@ pub struct ResetFlags {
     /// Directory of the programs [default: that of this program]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
+    /// Go on where the container runtime does not answer: processes of pods are killed, and what the runtime keeps of the pods stays.
+    #[arg(long)]
+    without_runtime: bool,
     /// Go on where no record of init or join can be read; needs --naming.
     #[arg(long)]
     pub without_record: bool,
@@ -112,7 +115,11 @@ async fn end_all(steps: &mut Steps<'_>, flags: &ResetFlags) -> Result<()> {
     let runtime = flags.cri_socket.clone().or(known).unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
     let bin_dir = host::bin_dir(flags.bin_dir.as_deref())?;
     steps.take(LIVE[0], stop_programs(host).await);
-    steps.take(LIVE[1], remove_pods(&runtime).await);
+    let pods = match flags.without_runtime {
+        true => kill_pods(host).await,
+        false => remove_pods(&runtime).await,
+    };
+    steps.take(LIVE[1], pods);
     steps.take("end the helpers of orchlet", end_keepers(&program(host, &bin_dir, "orchlet")));
     steps.take(LIVE[2], remove_mounts(&host.layout.node_root));
     let proxy = clean_proxy(host, &program(host, &bin_dir, "orch-proxy")).await;
@@ -183,8 +190,21 @@ async fn systemd_remove(host: &Host, program: &str) -> Result<()> {
 }
 
 async fn remove_pods(runtime: &str) -> Result<()> {
-    let mut runtime = Runtime::connect(runtime).await?;
+    let connected = Runtime::connect(runtime).await;
+    let mut runtime = connected.context(
+        "the container runtime does not answer: start it, or give --without-runtime, which kills the processes of pods and leaves what the runtime keeps of them",
+    )?;
     runtime.remove_pods().await.map(drop)
+}
+
+/// Ends pods where nobody answers for their containers.
+async fn kill_pods(host: &Host) -> Result<()> {
+    let count = pod_cgroups::kill(&cgroup_root(host)).await?;
+    let text = format!(
+        "killed {count} processes of pods; the runtime still knows the pods: `crictl rmp --all --force` once it runs"
+    );
+    host.output.warn("reset", "Runtime", &text);
+    Ok(())
 }
 
 /// Ends the processes that keep orchlet's calls of the runtime open. Those of another mount namespace or program are another host's.
@@ -366,6 +386,13 @@ mod tests {
         assert_eq!(remove(&host), [] as [String; 0]);
         let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["theirs"]);
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_does_not_answer_has_a_way_out() {
+        let error = remove_pods("unix:///nobody/listens.sock").await.unwrap_err();
+        let told = format!("{error:#}");
+        assert!(told.contains("--without-runtime") && told.contains("nobody"), "{told}");
     }
 
     #[test]

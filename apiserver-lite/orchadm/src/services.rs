@@ -2,16 +2,26 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::layout::Layout;
 use apiserver_bootstrap::processes::FileId;
+use apiserver_bootstrap::program_log;
 use apiserver_bootstrap::supervise::STOP_GRACE;
+use tokio::time::Instant;
 
+use crate::cluster;
 use crate::host::{self, Host};
 use crate::supervisor::{self, Supervisor};
 use apiserver_bootstrap::record::Record;
 use apiserver_bootstrap::systemd;
+
+/// How often a program may end while it is waited for: one that lacks something for a moment is started again.
+const ENDS_MAX: u32 = 4;
+/// Between two counts of its ends.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// Lines of its log in an error.
+const LINES_SHOWN: usize = 10;
 
 /// Who runs the programs.
 pub enum Services {
@@ -67,15 +77,75 @@ impl Services {
         }
     }
 
+    /// Waits until `look` gives `Ok`, which a program has to bring about: when that ends again and again there is nothing to wait for.
+    ///
+    /// # Errors
+    /// It does not within `patience`, or the program does not stay; with the last lines of the program's log.
+    pub async fn until<T>(
+        &self,
+        (layout, program): (&Layout, &str),
+        what: &str,
+        patience: Duration,
+        mut look: impl AsyncFnMut() -> Result<T, String>,
+    ) -> Result<T> {
+        let before = self.starts(program).await;
+        let mut counted = Instant::now();
+        let waited = cluster::until(what, patience, async || {
+            let state = match look().await {
+                Ok(seen) => return Ok(Ok(seen)),
+                Err(state) => state,
+            };
+            if counted.elapsed() < COUNT_EVERY {
+                return Err(state);
+            }
+            counted = Instant::now();
+            match self.starts(program).await.saturating_sub(before) {
+                ends if ends > ENDS_MAX => Ok(Err(anyhow!(
+                    "{program} ends again and again, {ends} times since it was waited for until {what}; last seen: {state}"
+                ))),
+                _ => Err(state),
+            }
+        })
+        .await;
+        match waited.and_then(|seen| seen) {
+            Ok(seen) => Ok(seen),
+            Err(error) => Err(anyhow!("{error:#}{}", last_lines(layout, program).await)),
+        }
+    }
+
+    /// How often a program was started.
+    async fn starts(&self, program: &str) -> u32 {
+        match self {
+            Self::Systemd => systemd::restarts(program).await.unwrap_or_default(),
+            Self::Supervised(supervisor) => supervisor.starts(program),
+            Self::Recorded => 0,
+        }
+    }
+
     /// Stops what this process runs.
     ///
     /// # Errors
     /// A program does not stop.
     pub async fn stop(self) -> Result<()> {
         match self {
-            Self::Supervised(supervisor) => supervisor.stop().await,
+            Self::Supervised(supervisor) => Ok(supervisor.stop().await?),
             Self::Systemd | Self::Recorded => Ok(()),
         }
+    }
+}
+
+/// What a program said last, for the end of an error.
+pub async fn last_lines(layout: &Layout, program: &str) -> String {
+    let log = layout.log(program);
+    let (lines, place) = match host::has_systemd(layout) {
+        true => {
+            (systemd::last_lines(program, LINES_SHOWN).await, format!("`journalctl -u {program}`"))
+        }
+        false => (program_log::last_lines(&log, LINES_SHOWN), log.display().to_string()),
+    };
+    match lines.as_slice() {
+        [] => format!("\n{program} has said nothing in {place}"),
+        lines => format!("\nThe last lines of {place}:\n\t{}", lines.join("\n\t")),
     }
 }
 
@@ -153,4 +223,32 @@ pub async fn running_file(layout: &Layout, program: &str) -> Option<FileId> {
         false => supervisor::find(layout, program)?.identity.pid,
     };
     FileId::of_process(pid).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_bootstrap::preflight::Role;
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_ends_again_and_again_is_not_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, root.path());
+        let mut record = Record::new(names, Role::Node, "n", "");
+        let argv = ["/bin/sh", "-c", "echo the reason; exit 1"].map(str::to_owned).to_vec();
+        let program = Program { name: "p".into(), argv };
+        let mut services = Services::begin(&layout).unwrap();
+        services.ensure(&layout, &mut record, &program).await.unwrap();
+        let patience = Duration::from_secs(60);
+        let look = async || Err::<(), _>("nothing".to_owned());
+        let ended = services.until((&layout, "p"), "it is there", patience, look).await;
+        let told = format!("{:#}", ended.unwrap_err());
+        for what in ["p ends again and again", "last seen: nothing", "p.log:\n\tthe reason"] {
+            assert!(told.contains(what), "{what}: {told}");
+        }
+        services.stop().await.unwrap();
+    }
 }

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
+use apiserver_bootstrap::node_health;
 use apiserver_bootstrap::preflight::Role;
 use apiserver_bootstrap::processes::FileId;
 use clap::{ArgAction, Args, Subcommand};
+use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::Node;
 use serde_json::json;
+use time::OffsetDateTime;
 use tokio::process::Command;
 
 use crate::cluster::{self, until};
@@ -26,6 +29,8 @@ pub enum UpgradeCommand {
     Plan(BinFlag),
     /// Run the programs of a directory from now on.
     Apply(ApplyFlags),
+    /// The same, by the name that it has on nodes.
+    Node(ApplyFlags),
 }
 
 /// The directory.
@@ -54,6 +59,8 @@ pub struct ApplyFlags {
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a program has to run to be well, where nothing else says so.
 const SETTLED: Duration = Duration::from_secs(3);
+/// How often a program is given that time.
+const SETTLE_ROUNDS: usize = 8;
 
 /// Longest wait for what a program says of its version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(10);
@@ -73,7 +80,7 @@ struct Change {
 pub async fn run(host: Host, command: &UpgradeCommand) -> Result<()> {
     match command {
         UpgradeCommand::Plan(bin) => plan(&host, bin).await,
-        UpgradeCommand::Apply(flags) => apply(&host, flags).await,
+        UpgradeCommand::Apply(flags) | UpgradeCommand::Node(flags) => apply(&host, flags).await,
     }
 }
 
@@ -211,11 +218,23 @@ async fn put(host: &Host, record: &mut Record, program: &Program) -> Result<()> 
         host.output.say("upgrade", &format!("{} does not run: it will, next time", program.name));
         return Ok(());
     }
-    let what = || format!("{} is not well", program.name);
-    wait_well(host, record, &program.name).await.with_context(what)
+    // The clock of the lease is this host's.
+    let since = micros(OffsetDateTime::now_utc());
+    match wait_well(host, record, &program.name, since).await {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let said = services::last_lines(&host.layout, &program.name).await;
+            bail!("{} is not well: {error:#}{said}", program.name)
+        }
+    }
 }
 
-async fn wait_well(host: &Host, record: &Record, program: &str) -> Result<()> {
+/// Microseconds since 1970.
+fn micros(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or_default()
+}
+
+async fn wait_well(host: &Host, record: &Record, program: &str, since: i64) -> Result<()> {
     let layout = &host.layout;
     match (program, record.role) {
         ("orch-apiserver", _) => {
@@ -223,16 +242,17 @@ async fn wait_well(host: &Host, record: &Record, program: &str) -> Result<()> {
             cluster::wait_ready(&client, PATIENCE).await
         }
         ("orchlet", _) => {
-            let api = cluster::client(&layout.node, host.names)?.all::<Node>();
             settle(host, program).await?;
+            let client = cluster::client(&layout.node, host.names)?;
+            let leases = client.within::<Lease>(host.names.node_lease_namespace());
+            until("orchlet renews the lease of its node", PATIENCE, async || {
+                let lease = leases.get(&record.node).await.map_err(cluster::chain)?;
+                node_health::renewed_since(&lease, since)
+            })
+            .await?;
+            let nodes = client.all::<Node>();
             until(&format!("the node {} is Ready", record.node), PATIENCE, async || {
-                let node = api.get(&record.node).await.map_err(cluster::chain)?;
-                let ready = node.status.conditions.iter().find(|c| c.type_ == "Ready");
-                match ready {
-                    Some(ready) if ready.status == "True" => Ok(()),
-                    Some(ready) => Err(ready.message.clone()),
-                    None => Err("it has no such condition".to_owned()),
-                }
+                node_health::ready(&nodes.get(&record.node).await.map_err(cluster::chain)?)
             })
             .await
         }
@@ -242,15 +262,15 @@ async fn wait_well(host: &Host, record: &Record, program: &str) -> Result<()> {
 
 /// Waits until a program has run for a while as one process.
 async fn settle(host: &Host, program: &str) -> Result<()> {
-    until(&format!("{program} stays"), PATIENCE, async || {
+    for _ in 0..SETTLE_ROUNDS {
         let before = services::process_of(&host.layout, program).await;
         tokio::time::sleep(SETTLED).await;
-        match services::process_of(&host.layout, program).await {
-            now if now.is_some() && now == before => Ok(()),
-            _ => Err("it ends again and again".to_owned()),
+        let now = services::process_of(&host.layout, program).await;
+        if now.is_some() && now == before {
+            return Ok(());
         }
-    })
-    .await
+    }
+    bail!("it ends again and again")
 }
 
 /// Whether a version is older than another; what is not a version is not.

@@ -1,7 +1,7 @@
 //! The cluster's certificates and client configurations: what there is, in the directory of a development cluster.
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::authority::{Authority, Leaf};
+use apiserver_bootstrap::authority::{Authority, Issuance, Leaf};
 use apiserver_bootstrap::certificates::{self, NODE_CLIENT};
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::service_account_keys;
@@ -21,7 +21,8 @@ pub fn ensure(spec: &Spec, names: &Names) -> Result<()> {
     let authority = Authority::ensure(&pki, certificates::AUTHORITY, "orch-ca", now)?;
     service_account_keys::ensure(&pki)?;
     let made = |name: &str, leaf: &Leaf| {
-        certificates::ensure(&pki, name, leaf, &authority, VALID_DAYS, now)
+        let issuance = Issuance { leaf, authority: &authority, days: VALID_DAYS, now };
+        certificates::ensure(&pki, name, &issuance)
             .with_context(|| format!("the certificate of {name}"))
     };
     made("apiserver", &Leaf::server("apiserver", &api_server_names(spec, names)))?;

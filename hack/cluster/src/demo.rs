@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apiserver_bootstrap::waiting;
 use proto_api::core::v1::{Node, Pod};
 use proto_api::names::Names;
 use proto_client::{Client, ListParams, config, request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::apply::apply;
 use crate::images;
@@ -38,10 +39,12 @@ pub fn client(spec: &Spec, names: &'static Names) -> Result<Client> {
 /// The same, once the API server says that it is ready.
 pub async fn connect(spec: &Spec, names: &'static Names) -> Result<Client> {
     let client = client(spec, names)?;
-    until("the API server", async || match client.call(request::get("/readyz".into())).await {
-        Ok(answer) if answer.status == 200 => Ok(()),
-        Ok(answer) => Err(format!("status {}", answer.status)),
-        Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
+    until("the API server is ready", async || {
+        match client.call(request::get("/readyz".into())).await {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            Ok(answer) => Err(format!("status {}", answer.status)),
+            Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
+        }
     })
     .await?;
     Ok(client)
@@ -50,7 +53,7 @@ pub async fn connect(spec: &Spec, names: &'static Names) -> Result<Client> {
 /// Waits until every node of the plan is registered and Ready.
 pub async fn wait_nodes(spec: &Spec, client: &Client) -> Result<()> {
     let api = client.all::<Node>();
-    until("the nodes", async || {
+    until("the nodes are Ready", async || {
         let nodes = api.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
         let waiting: Vec<String> = spec
             .node_list()
@@ -91,7 +94,7 @@ pub async fn import_images(spec: &Spec) -> Result<()> {
 
 async fn wait_pods(client: &Client) -> Result<()> {
     let api = client.within::<Pod>(NAMESPACE);
-    until("the demo's pods", async || {
+    until("the demo's pods are Ready", async || {
         let pods = api.list(&ListParams::labels("app=web")).await.map_err(|e| e.to_string())?;
         let ready = pods.items.iter().filter(|pod| is_pod_ready(pod)).count();
         if ready >= 2 {
@@ -119,7 +122,8 @@ fn states(pods: &[Pod]) -> String {
 
 async fn ask(spec: &Spec) -> Result<String> {
     let address = first_address(spec)?;
-    until("the demo", async || http_get(address, "/").await.map_err(|e| format!("{e:#}"))).await
+    until("the demo answers", async || http_get(address, "/").await.map_err(|e| format!("{e:#}")))
+        .await
 }
 
 fn first_address(spec: &Spec) -> Result<SocketAddr> {
@@ -179,15 +183,6 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
 }
 
 /// Looks until `look` gives `Ok`; the last `Err` says what was seen instead.
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> Result<T> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match look().await {
-            Ok(seen) => return Ok(seen),
-            Err(state) if Instant::now() >= deadline => {
-                bail!("{what}: not within {} s; {state}", PATIENCE.as_secs())
-            }
-            Err(_) => sleep(POLL).await,
-        }
-    }
+async fn until<T>(what: &str, look: impl AsyncFnMut() -> Result<T, String>) -> Result<T> {
+    Ok(waiting::until(what, PATIENCE, POLL, look).await?)
 }

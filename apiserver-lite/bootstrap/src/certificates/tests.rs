@@ -1,10 +1,21 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use proto_api::names::Profile;
-use time::Duration;
+use time::{Duration, OffsetDateTime};
 
 use super::*;
-use crate::authority::{LEAF_DAYS, Usage, facts};
+use crate::authority::{Authority, LEAF_DAYS, Usage, facts};
+
+/// [`super::ensure`] of a leaf.
+fn ensure(
+    dir: &Path,
+    stem: &str,
+    leaf: &Leaf,
+    authority: &Authority,
+    now: OffsetDateTime,
+) -> Result<Made, BootstrapError> {
+    super::ensure(dir, stem, &Issuance { leaf, authority, days: LEAF_DAYS, now })
+}
 
 fn now() -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap()
@@ -40,7 +51,7 @@ fn a_certificate_lasts_a_year_and_is_kept_while_it_is_valid() {
     let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
     let leaf = Leaf::server("s", &["a.b".to_owned(), "10.0.0.1".to_owned(), "fd00::1".to_owned()]);
     let at = |leaf: &Leaf, now| {
-        ensure(dir.path(), "s", leaf, &authority, LEAF_DAYS, now).map_err(|e| e.to_string())
+        ensure(dir.path(), "s", leaf, &authority, now).map_err(|e| e.to_string())
     };
     assert_eq!(at(&leaf, now()), Ok(Made::New));
     assert_eq!(at(&leaf, now()), Ok(Made::Kept));
@@ -66,8 +77,8 @@ fn another_authority_s_certificate_is_refused() {
     let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
     let other = Authority::ensure(dir.path(), "other", "a", now()).unwrap();
     let leaf = Leaf::client("u", &[]);
-    ensure(dir.path(), "u", &leaf, &other, LEAF_DAYS, now()).unwrap();
-    let error = ensure(dir.path(), "u", &leaf, &authority, LEAF_DAYS, now()).unwrap_err();
+    ensure(dir.path(), "u", &leaf, &other, now()).unwrap();
+    let error = ensure(dir.path(), "u", &leaf, &authority, now()).unwrap_err();
     assert!(error.to_string().contains("was not issued by"), "{error}");
 }
 
@@ -76,7 +87,7 @@ fn a_crash_between_key_and_certificate_is_made_good() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
     let leaf = Leaf::client("u", &[]);
-    let ensure = || ensure(dir.path(), "u", &leaf, &authority, LEAF_DAYS, now()).unwrap();
+    let ensure = || ensure(dir.path(), "u", &leaf, &authority, now()).unwrap();
     ensure();
     std::fs::remove_file(dir.path().join("u.crt")).unwrap();
     assert_eq!((ensure(), ensure()), (Made::New, Made::Kept));
@@ -88,7 +99,7 @@ fn a_renewal_that_was_cut_off_is_made_again_and_keys_become_private() {
     let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
     let (one, other) = (Leaf::client("one", &[]), Leaf::client("other", &[]));
     for (stem, leaf) in [("one", &one), ("other", &other)] {
-        ensure(dir.path(), stem, leaf, &authority, LEAF_DAYS, now()).unwrap();
+        ensure(dir.path(), stem, leaf, &authority, now()).unwrap();
     }
     let at = |name: &str| dir.path().join(name);
     let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
@@ -97,7 +108,7 @@ fn a_renewal_that_was_cut_off_is_made_again_and_keys_become_private() {
     }
     let authority = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();
     let again = |authority: &Authority| {
-        ensure(dir.path(), "one", &one, authority, LEAF_DAYS, now()).map_err(|e| e.to_string())
+        ensure(dir.path(), "one", &one, authority, now()).map_err(|e| e.to_string())
     };
     assert_eq!(again(&authority), Ok(Made::Kept));
     assert_eq!((mode("one.key"), mode("ca.key")), (0o600, 0o600));

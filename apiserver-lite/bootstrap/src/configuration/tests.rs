@@ -39,7 +39,8 @@ fn what_is_written_is_read_again() {
     let address = [10, 0, 0, 1].into();
     assert_eq!(cluster.server(&init.local_api_endpoint, address), "https://api.example:7443");
     assert_eq!(cluster.dns_address().unwrap(), IpAddr::from([10, 2, 0, 10]));
-    let text = migrate(WHOLE, names()).unwrap();
+    let (text, ignored) = migrate(WHOLE, names()).unwrap();
+    assert_eq!(ignored, [] as [&str; 0]);
     assert_eq!(parse(&text, names()).unwrap(), read);
 }
 
@@ -48,7 +49,7 @@ fn the_older_version_is_migrated_and_not_read() {
     let old = WHOLE.replace("v1beta3", "v1beta2");
     let error = parse(&old, names()).unwrap_err().to_string();
     assert!(error.contains("config migrate"), "{error}");
-    let text = migrate(&old, names()).unwrap();
+    let (text, _) = migrate(&old, names()).unwrap();
     assert_eq!(parse(&text, names()).unwrap(), parse(WHOLE, names()).unwrap());
 }
 
@@ -58,9 +59,18 @@ fn what_means_nothing_here_is_refused_by_name() {
         format!("apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\n{line}\n")
     };
     for (text, what) in [
-        (cluster("etcd: {external: {endpoints: [https://e:2379]}}"), "etcd: not supported"),
-        (cluster("etcd: {local: {}}"), "its own store"),
-        (cluster("kubernetesVersion: v1.25.0"), "kubernetesVersion"),
+        (
+            cluster("etcd: {external: {endpoints: [https://e:2379]}}"),
+            "etcd.external: not supported",
+        ),
+        (cluster("apiServer: {extraEnvs: [{name: A, value: b}]}"), "extraArgs"),
+        (cluster("dns: {disabled: true}"), "addon/dns"),
+        (cluster("proxy: {disabled: true}"), "addon/kube-proxy"),
+        (cluster("certificateValidityPeriod: 1h"), "must be 8760h"),
+        (
+            cluster("scheduler: {extraVolumes: [{name: v}]}"),
+            "scheduler.extraVolumes: not supported",
+        ),
         (cluster("nonsense: 1"), "nonsense"),
         (cluster("networking: {podCIDR: x}"), "podCIDR"),
         (cluster("networking: {podSubnet: x}"), "networking.podSubnet"),
@@ -70,7 +80,10 @@ fn what_means_nothing_here_is_refused_by_name() {
         (cluster("controlPlaneEndpoint: https://a"), "controlPlaneEndpoint"),
         (WHOLE.replace("one", "{}"), "nodeRegistration.name"),
         (WHOLE.replace("k8s.io", "example"), "apiVersion"),
-        (WHOLE.replace("InitConf", "KubeletConf"), "KubeletConfiguration"),
+        (WHOLE.replace("InitConf", "KubeletConf"), "kubeletExtraArgs: config"),
+        (WHOLE.replace("InitConf", "KubeProxyConf"), "leave the document out"),
+        (WHOLE.replace("InitConf", "UpgradeConf"), "flags of `orchadm upgrade`"),
+        (WHOLE.replace("InitConf", "Nonsense"), "must be InitConfiguration"),
         (format!("{WHOLE}---\n{}", cluster("")), "twice"),
         (String::new(), "no document"),
         ("a: [".to_owned(), "not YAML"),
@@ -127,4 +140,156 @@ fn a_token_lasts_for_ever_only_when_that_is_said() {
     for (ttl, end) in [("1ms", 1001), ("999ms", 1001), ("1s", 1001), ("1.5s", 1002), ("1m", 1060)] {
         assert_eq!(expires(ttl), Some(Time::from_unix(end)), "{ttl}");
     }
+}
+
+#[test]
+fn all_faults_are_told_at_once_with_their_paths() {
+    let text = r#"
+apiVersion: kubeadm.k8s.io/v1beta3
+kind: InitConfiguration
+nonsense: 1
+bootstrapTokens:
+- token: abcdef.0123456789abcdef
+  ttL: 1h
+nodeRegistration: {nam: one, name: {}}
+patches: {directory: /p}
+---
+apiVersion: kubeadm.k8s.io/v1beta3
+kind: ClusterConfiguration
+networking: {podCIDR: x, serviceSubnet: 10.96.0.0/30}
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+"#;
+    let error = parse(text, names()).unwrap_err().to_string();
+    for what in [
+        "InitConfiguration: nonsense: unknown field",
+        "InitConfiguration: bootstrapTokens.0.ttL: unknown field",
+        "InitConfiguration: nodeRegistration.nam: unknown field",
+        "InitConfiguration: nodeRegistration.name: invalid type",
+        "InitConfiguration: patches: not supported",
+        "ClusterConfiguration: networking.podCIDR: unknown field",
+        "KubeProxyConfiguration",
+        "7 faults",
+    ] {
+        assert!(error.contains(what), "{what}: {error}");
+    }
+}
+
+/// What `kubeadm config print init-defaults` prints.
+const INIT_DEFAULTS: &str = r#"
+apiVersion: kubeadm.k8s.io/v1beta3
+bootstrapTokens:
+- groups:
+  - system:bootstrappers:kubeadm:default-node-token
+  token: abcdef.0123456789abcdef
+  ttl: 24h0m0s
+  usages:
+  - signing
+  - authentication
+kind: InitConfiguration
+localAPIEndpoint:
+  advertiseAddress: 1.2.3.4
+  bindPort: 6443
+nodeRegistration:
+  criSocket: unix:///var/run/containerd/containerd.sock
+  imagePullPolicy: IfNotPresent
+  name: node
+  taints: null
+---
+apiServer:
+  timeoutForControlPlane: 4m0s
+apiVersion: kubeadm.k8s.io/v1beta3
+certificatesDir: /etc/kubernetes/pki
+clusterName: kubernetes
+controllerManager: {}
+dns: {}
+etcd:
+  local:
+    dataDir: /var/lib/etcd
+imageRepository: registry.k8s.io
+kind: ClusterConfiguration
+kubernetesVersion: 1.25.0
+networking:
+  dnsDomain: cluster.local
+  serviceSubnet: 10.96.0.0/12
+scheduler: {}
+"#;
+
+#[test]
+fn kubeadm_s_defaults_are_read_as_they_are() {
+    let read = parse(INIT_DEFAULTS, names()).unwrap();
+    let (init, cluster) = (read.init.unwrap(), read.cluster.unwrap());
+    assert_eq!(init.local_api_endpoint.advertise_address, Some([1, 2, 3, 4].into()));
+    assert_eq!(
+        (init.node_registration.name.as_str(), init.node_registration.taints),
+        ("node", None)
+    );
+    assert_eq!(cluster.api_server.timeout_for_control_plane, "4m0s");
+    assert_eq!(cluster.certificates_dir, "/etc/kubernetes/pki");
+    let ignored = |field: &str| read.warnings.iter().filter(|text| text.contains(field)).count();
+    for field in ["nodeRegistration.imagePullPolicy", ": etcd:", "imageRepository"] {
+        assert_eq!(ignored(field), 1, "{field}: {:?}", read.warnings);
+    }
+    assert_eq!(read.warnings.len(), 3, "{:?}", read.warnings);
+}
+
+#[test]
+fn the_newer_version_is_read_with_what_it_says_otherwise() {
+    let text = INIT_DEFAULTS
+        .replace("v1beta3", "v1beta4")
+        .replace("  timeoutForControlPlane: 4m0s\n", "  extraArgs: [{name: event-ttl, value: 2h}]\n")
+        .replace("certificatesDir:", "caCertificateValidityPeriod: 87600h0m0s\ncertificateValidityPeriod: 8760h0m0s\nencryptionAlgorithm: RSA-2048\nproxy: {}\ncertificatesDir:")
+        .replace("  taints: null\n", "  imagePullSerial: true\n  kubeletExtraArgs: [{name: v, value: \"4\"}]\ntimeouts: {controlPlaneComponentHealthCheck: 7m0s, etcdAPICall: 2m0s}\n");
+    let read = parse(&text, names()).unwrap();
+    let (init, cluster) = (read.init.clone().unwrap(), read.cluster.clone().unwrap());
+    assert_eq!(init.node_registration.kubelet_extra_args["v"], "4");
+    assert_eq!(cluster.api_server.extra_args["event-ttl"], "2h");
+    assert_eq!(cluster.api_server.timeout_for_control_plane, "7m0s");
+    let has = |what: &str| read.warnings.iter().any(|text| text.contains(what));
+    assert!(has("timeouts: ignored") && has("encryptionAlgorithm") && has("imagePullSerial"));
+    let (text, ignored) = migrate(&text, names()).unwrap();
+    assert_eq!(ignored, read.warnings);
+    let again = parse(&text, names()).unwrap();
+    assert_eq!((again.init, again.cluster), (read.init, read.cluster));
+    assert_eq!(again.warnings, [] as [&str; 0]);
+
+    let join = |end: &str| {
+        let text = format!(
+            "apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\ndiscovery: {{tlsBootstrapToken: t}}\n{end}\n"
+        );
+        parse(&text, names())
+    };
+    let read = join("timeouts: {discovery: 9m0s}").unwrap();
+    assert_eq!(read.join.unwrap().discovery.timeout, "9m0s");
+    let twice = "nodeRegistration: {kubeletExtraArgs: [{name: a, value: b}, {name: a, value: c}]}";
+    let error = join(twice).unwrap_err().to_string();
+    assert!(error.contains("kubeletExtraArgs: a is given twice"), "{error}");
+}
+
+#[test]
+fn a_version_that_is_not_served_is_warned_of() {
+    for served in ["1.25.0", "v1.25", "v1.25.16-rc.1"] {
+        assert_eq!(version_warning("f", served).unwrap(), None, "{served}");
+    }
+    for other in ["v1.31.0", "1.2.3", "stable-1", "latest", "ci/latest-1.26"] {
+        let warning = version_warning("f", other).unwrap().unwrap();
+        assert!(warning.starts_with(&format!("f {other}: ignored")), "{warning}");
+    }
+    for bad in ["", "1", "one.two", "v1.x"] {
+        assert!(version_warning("f", bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn printed_defaults_are_read_again() {
+    let runtime = "unix:///r";
+    let [init, cluster] = init_defaults(names(), runtime);
+    let join = join_defaults(names(), runtime);
+    let text = format!("{init}\n---\n{cluster}\n---\n{join}\n");
+    let read = parse(&text, names()).unwrap();
+    assert_eq!(read.warnings, [] as [&str; 0]);
+    assert_eq!(read.cluster, Some(ClusterConfiguration::default()));
+    assert_eq!(read.init.unwrap().node_registration.cri_socket, runtime);
+    assert!(read.join.unwrap().discovery.bootstrap_token.is_some());
 }

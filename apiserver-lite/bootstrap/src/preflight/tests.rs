@@ -9,7 +9,8 @@ fn good() -> Facts {
         has_cgroups: true,
         has_netfilter: true,
         missing_programs: Vec::new(),
-        resolves: true,
+        name_lookup: NameLookup::Found,
+        has_address: true,
         busy_ports: Vec::new(),
         existing: Vec::new(),
         not_empty: Vec::new(),
@@ -28,6 +29,7 @@ fn wanted() -> Wanted {
         bin_dir: "/b".into(),
         programs: Vec::new(),
         ports: Vec::new(),
+        address: None,
         absent: Vec::new(),
         empty: Vec::new(),
         may_swap: false,
@@ -111,7 +113,7 @@ fn names_of_nodes_are_dns_names() {
         assert_eq!(found.is_empty(), is_one, "{name:?}");
     }
     assert!(!is_node_name(&"a".repeat(64)));
-    let unresolved = check(&Facts { resolves: false, ..good() }, &wanted());
+    let unresolved = check(&Facts { name_lookup: NameLookup::Missing, ..good() }, &wanted());
     assert_eq!(names(&unresolved), [("Hostname", Level::Warning)]);
 }
 
@@ -127,4 +129,24 @@ fn what_units_do_not_see_is_refused() {
         assert_eq!(found[0].level, Level::Error);
         assert!(found[0].name.starts_with("DirVisible-"));
     }
+}
+
+#[test]
+fn an_address_of_another_host_is_an_error_and_no_address_is_none() {
+    let elsewhere = Facts { has_address: false, ..good() };
+    assert_eq!(check(&elsewhere, &wanted()), []);
+    let advertised = Wanted { address: Some([192, 0, 2, 1].into()), ..wanted() };
+    assert_eq!(names(&check(&elsewhere, &advertised)), [("AdvertiseAddress", Level::Error)]);
+    assert_eq!(check(&good(), &advertised), []);
+}
+
+#[test]
+fn a_name_server_that_is_silent_is_told_from_one_that_does_not_know_the_name() {
+    let of = |name_lookup| {
+        let findings = check(&Facts { name_lookup, ..good() }, &wanted());
+        assert_eq!(names(&findings), [("Hostname", Level::Warning)]);
+        findings[0].message.clone()
+    };
+    assert!(of(NameLookup::Missing).contains("no address in /etc/hosts or DNS"));
+    assert!(of(NameLookup::NoAnswer(3)).contains("within 3 s"));
 }

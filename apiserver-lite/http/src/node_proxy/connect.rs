@@ -1,13 +1,13 @@
 //! Connections to kubelets and workloads: TCP with a timeout, and TLS for HTTPS targets.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use proto_daemon::tls::AnyServer;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -20,8 +20,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// Connects to kubelets and workloads, and proxies requests to them.
 pub struct NodeProxy {
+    provider: Arc<CryptoProvider>,
     /// For kubelets: presents this server's client certificate.
-    nodes: TlsConnector,
+    nodes: RwLock<TlsConnector>,
     /// For workloads: no client certificate, and server certificates are not verified, as in Kubernetes.
     workloads: TlsConnector,
 }
@@ -55,6 +56,38 @@ pub enum ConnectError {
     Name(String),
 }
 
+type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn builder(
+    provider: &Arc<CryptoProvider>,
+) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, NodeProxyError> {
+    ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(NodeProxyError::Certificate)
+}
+
+fn for_nodes(
+    provider: &Arc<CryptoProvider>,
+    authority: Option<RootCertStore>,
+    identity: Option<ChainAndKey>,
+) -> Result<TlsConnector, NodeProxyError> {
+    let builder = builder(provider)?;
+    let nodes = match authority {
+        Some(roots) => builder.with_root_certificates(roots),
+        None => {
+            let anybody = Arc::new(AnyServer(provider.clone()));
+            builder.dangerous().with_custom_certificate_verifier(anybody)
+        }
+    };
+    let nodes = match identity {
+        Some((chain, key)) => {
+            nodes.with_client_auth_cert(chain, key).map_err(NodeProxyError::Certificate)?
+        }
+        None => nodes.with_no_client_auth(),
+    };
+    Ok(Arc::new(nodes).into())
+}
+
 impl NodeProxy {
     /// A proxy whose connections to kubelets present `identity` and verify against `authority`; without it certificates of kubelets
     /// are not verified.
@@ -64,29 +97,32 @@ impl NodeProxy {
     pub fn new(
         provider: &Arc<CryptoProvider>,
         authority: Option<RootCertStore>,
-        identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+        identity: Option<ChainAndKey>,
     ) -> Result<Self, NodeProxyError> {
-        let builder = || {
-            ClientConfig::builder_with_provider(provider.clone())
-                .with_safe_default_protocol_versions()
-                .map_err(NodeProxyError::Certificate)
-        };
-        let anybody = || Arc::new(AnyServer(provider.clone()));
-        let nodes = match authority {
-            Some(roots) => builder()?.with_root_certificates(roots),
-            None => builder()?.dangerous().with_custom_certificate_verifier(anybody()),
-        };
-        let nodes = match identity {
-            Some((chain, key)) => {
-                nodes.with_client_auth_cert(chain, key).map_err(NodeProxyError::Certificate)?
-            }
-            None => nodes.with_no_client_auth(),
-        };
-        let workloads = builder()?
+        let anybody = Arc::new(AnyServer(provider.clone()));
+        let workloads = builder(provider)?
             .dangerous()
-            .with_custom_certificate_verifier(anybody())
+            .with_custom_certificate_verifier(anybody)
             .with_no_client_auth();
-        Ok(Self { nodes: Arc::new(nodes).into(), workloads: Arc::new(workloads).into() })
+        Ok(Self {
+            provider: provider.clone(),
+            nodes: RwLock::new(for_nodes(provider, authority, identity)?),
+            workloads: Arc::new(workloads).into(),
+        })
+    }
+
+    /// Has the next connections to kubelets present another identity and verify against another authority.
+    ///
+    /// # Errors
+    /// As [`NodeProxy::new`]; the old ones stay.
+    pub fn replace(
+        &self,
+        authority: Option<RootCertStore>,
+        identity: Option<ChainAndKey>,
+    ) -> Result<(), NodeProxyError> {
+        let made = for_nodes(&self.provider, authority, identity)?;
+        *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = made;
+        Ok(())
     }
 
     /// Connects to `target`. A name is resolved once, and `policy` must allow every one of its addresses.
@@ -119,8 +155,8 @@ impl NodeProxy {
             return Ok(Box::new(socket));
         }
         let connector = match target.trust {
-            Trust::Kubelet => &self.nodes,
-            Trust::Workload => &self.workloads,
+            Trust::Kubelet => self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            Trust::Workload => self.workloads.clone(),
         };
         let name = ServerName::try_from(target.host.clone())
             .map_err(|_| ConnectError::Name(target.host.clone()))?;

@@ -209,7 +209,10 @@ mod tests {
         ])
         .unwrap();
         let oidc = flags.oidc().unwrap();
-        assert_eq!(oidc.username_prefix.as_deref(), Some("-"));
+        assert_eq!(
+            (oidc.username_claim.as_str(), oidc.username_prefix.as_deref()),
+            ("sub", Some("-"))
+        );
         assert_eq!(oidc.required_claims[1], ("k".to_owned(), "v=w".to_owned()));
         assert_eq!(oidc.signing_algs, ["RS256"]);
         let tokens = flags.token_webhook().unwrap();

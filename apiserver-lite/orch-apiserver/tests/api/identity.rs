@@ -44,7 +44,8 @@ impl Fixture {
     }
 }
 
-fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
+/// An authority, whose certificate is written to a file.
+pub fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -54,7 +55,7 @@ fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
 }
 
 /// PEM certificate and key of a user in a group, with this validity from now on.
-fn client(
+pub fn client(
     issuer: &Issuer<'static, KeyPair>,
     (user, group): (&str, &str),
     expires: Duration,
@@ -71,7 +72,7 @@ fn client(
     (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
 }
 
-const DAY: Duration = Duration::days(1);
+pub const DAY: Duration = Duration::days(1);
 
 async fn ask(
     server: &TestServer,
@@ -457,4 +458,47 @@ async fn dry_runs_and_local_reviews_are_decided_as_what_they_stand_for() {
     let denied = post(reviews, review("create", "default")).await.expect(201);
     assert_eq!(denied["status"]["allowed"], false, "{denied}");
     post(reviews, review("list", "other")).await.expect(400);
+}
+
+#[tokio::test]
+async fn users_groups_and_extra_are_impersonated_by_rights_of_their_own() {
+    let world = Fixture::new();
+    let authorization = vec![AuthorizationMode::Rbac];
+    let config = Config { authorization, ..world.config(Anonymous::Refused) };
+    let server = TestServer::with(config).await;
+    let allow = async |name: &str, group: &str, resource: &str, of: &str| {
+        let api = "rbac.authorization.k8s.io";
+        let role = json!({
+            "metadata": {"name": name},
+            "rules": [{"apiGroups": [group], "resources": [resource], "resourceNames": [of], "verbs": ["impersonate"]}],
+        });
+        server.post(&format!("/apis/{api}/v1/clusterroles"), role.to_string()).await.expect(201);
+        let binding = json!({
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": api, "kind": "User", "name": "alice"}],
+        });
+        let path = format!("/apis/{api}/v1/clusterrolebindings");
+        server.post(&path, binding.to_string()).await.expect(201);
+    };
+    let denied = async |headers: &[(&str, &str)]| {
+        let all = [&[("authorization", "Bearer secret")][..], headers].concat();
+        let path = "/api/v1/nodes";
+        let answer = server.without_certificate(http::Method::GET, path, &all, "").await;
+        answer.expect(403)["message"].as_str().unwrap().to_owned()
+    };
+    let (bob, dev) = (("impersonate-user", "bob"), ("impersonate-group", "dev"));
+    let extra = ("impersonate-extra-scopes", "view");
+    allow("bob", "", "users", "bob").await;
+    assert!(denied(&[bob]).await.contains("User \"bob\" cannot list"));
+    let other = denied(&[("impersonate-user", "eve")]).await;
+    assert!(other.contains("User \"alice\" cannot impersonate resource \"users\""), "{other}");
+    let group = denied(&[bob, dev]).await;
+    assert!(group.contains("cannot impersonate resource \"groups\""), "{group}");
+    allow("dev", "", "groups", "dev").await;
+    assert!(denied(&[bob, dev]).await.contains("User \"bob\" cannot list"));
+    let scopes = denied(&[bob, extra]).await;
+    assert!(scopes.contains("cannot impersonate resource \"userextras"), "{scopes}");
+    allow("scopes", "authentication.k8s.io", "userextras/scopes", "view").await;
+    assert!(denied(&[bob, dev, extra]).await.contains("User \"bob\" cannot list"));
 }

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::Request;
 use http_body_util::Full;
 use orch_apiserver::Config;
-use orch_apiserver::config::{ServiceAccounts, TokenExtension};
+use orch_apiserver::config::{ServiceAccounts, TokenExtension, TokenLookup};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
@@ -21,10 +21,10 @@ const RSA_PUBLIC: &str = include_str!("../../../token/testdata/rsa.pub");
 const RSA_ID: &str = "onxEb40ntZ4MJ9klzZaxDv1bYIn_myv0AyNjcWsM2UA";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 /// Longest wait for a file to be noticed, reached only on failure.
-const NOTICED_MAX: Duration = Duration::from_secs(30);
+pub const NOTICED_MAX: Duration = Duration::from_secs(30);
 
 /// Replaces a file in one step.
-fn replace(path: &Path, content: &str) {
+pub fn replace(path: &Path, content: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, content).unwrap();
     std::fs::rename(new, path).unwrap();
@@ -338,5 +338,16 @@ async fn only_a_pod_s_token_for_this_server_is_extended() {
             assert_eq!(*warned, expected, "{spec}");
             assert_eq!(made["spec"]["expirationSeconds"], spec["expirationSeconds"]);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_token_outlives_its_account_only_where_accounts_are_not_looked_up() {
+    for (lookup, expected) in [(TokenLookup::Checked, 401), (TokenLookup::Skipped, 200)] {
+        let server = server_with(|accounts| accounts.lookup = lookup).await;
+        let token = token(&server).await;
+        assert_eq!(code(&server, &token).await, 200);
+        server.delete(&format!("{ACCOUNTS}/default")).await.expect(200);
+        assert_eq!(code(&server, &token).await, expected, "{lookup:?}");
     }
 }

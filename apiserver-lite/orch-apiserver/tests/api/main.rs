@@ -9,6 +9,7 @@
 mod admission;
 mod apply;
 mod authorizers;
+mod certificate_rotation;
 mod deletion;
 mod identity;
 mod key_rotation;

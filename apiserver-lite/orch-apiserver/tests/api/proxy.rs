@@ -18,7 +18,7 @@ use crate::support::{TestServer, kubernetes};
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// An address of this machine other than loopback. Connecting a UDP socket sends no packet.
-fn routed() -> Option<IpAddr> {
+pub fn routed() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
@@ -59,7 +59,8 @@ async fn asks_for_certificates(server: &TestServer, ip: IpAddr) -> SocketAddr {
     address
 }
 
-async fn node(server: &TestServer, name: &str, kind: &str, address: &str, port: u16) {
+/// Makes a Node with this address and port of its agent.
+pub async fn node(server: &TestServer, name: &str, kind: &str, address: &str, port: u16) {
     let object = json!({
         "metadata": {"name": name},
         "status": {

@@ -290,6 +290,22 @@ fn bootstrap_secret(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 #[tokio::test]
+async fn bootstrap_tokens_count_only_where_they_are_turned_on() {
+    for (bootstrap_tokens, code) in
+        [(BootstrapTokens::default(), 401), (BootstrapTokens::Accepted, 200)]
+    {
+        let config = Config { bootstrap_tokens, ..Config::for_tests(kubernetes()) };
+        let server = TestServer::with(config).await;
+        let secret = bootstrap_secret(|_| {}).to_string();
+        server.post("/api/v1/namespaces/kube-system/secrets", secret).await.expect(201);
+        let headers = [("authorization", "Bearer abcdef.0123456789abcdef")];
+        let path = "/api/v1/namespaces/default";
+        let answer = server.without_certificate(http::Method::GET, path, &headers, "").await;
+        assert_eq!(answer.code(), code);
+    }
+}
+
+#[tokio::test]
 async fn bootstrap_tokens_are_refused_for_every_fault_of_theirs_or_their_secret_s() {
     let fixture = Fixture::start().await;
     let path = "/api/v1/namespaces/kube-system/secrets";

@@ -4,7 +4,9 @@ use anyhow::Result;
 use apiserver_bootstrap::access;
 
 use super::InitContext;
-use crate::member::{ProxyOf, start_proxy};
+use super::control_plane::authority;
+use super::node::member;
+use crate::member::start_proxy;
 
 /// Makes the addons.
 ///
@@ -18,13 +20,9 @@ pub async fn make(context: &mut InitContext, part: &str) -> Result<()> {
         context.host.output.say("addon", &format!("the Service of the name servers is {address}"));
     }
     if context.wants("addon", "kube-proxy", part) {
-        let of = ProxyOf {
-            host: &context.host,
-            node: &context.settings.node,
-            bin_dir: &context.settings.bin_dir,
-            networking: &context.settings.cluster.networking,
-        };
-        start_proxy(&of, &mut context.services, &mut context.record).await?;
+        let authority = authority(&context.settings);
+        let member = member(&context.host, &context.settings, &context.runtime, &authority);
+        start_proxy(&context.host, &member, &mut context.services, &mut context.record).await?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The phases `certs` and `kubeconfig`.
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::authority::{Authority, LEAF_DAYS, Leaf};
+use apiserver_bootstrap::authority::{Authority, Issuance, LEAF_DAYS, Leaf};
 use apiserver_bootstrap::certificates::{
     self, AUTHORITY, CertificateFile, Made, PROXY_AUTHORITY, node_client_stem,
 };
@@ -45,7 +45,8 @@ pub fn make(context: &InitContext, part: &str) -> Result<()> {
 fn make_one(context: &InitContext, file: &CertificateFile, now: OffsetDateTime) -> Result<()> {
     let pki = &context.settings.pki;
     let authority = Authority::load(pki, file.authority, now)?;
-    let made = certificates::ensure(pki, &file.stem, &file.leaf, &authority, LEAF_DAYS, now)?;
+    let issuance = Issuance { leaf: &file.leaf, authority: &authority, days: LEAF_DAYS, now };
+    let made = certificates::ensure(pki, &file.stem, &issuance)?;
     tell(context, "certs", &file.stem, made);
     Ok(())
 }
@@ -103,7 +104,8 @@ pub fn make_client_configs(context: &InitContext, part: &str) -> Result<()> {
             server,
             authority: AuthorityAt::Embedded(authority.certificate()),
         };
-        let made = client_config::ensure(path, &cluster, &leaf, &authority, LEAF_DAYS, now)?;
+        let issuance = Issuance { leaf: &leaf, authority: &authority, days: LEAF_DAYS, now };
+        let made = client_config::ensure(path, &cluster, &issuance)?;
         tell(context, "kubeconfig", &path.display().to_string(), made);
     }
     Ok(())

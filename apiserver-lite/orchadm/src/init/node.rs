@@ -1,40 +1,52 @@
 //! The phases about this machine as a node: `kubelet-start`, `mark-control-plane`, `kubelet-finalize`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::configuration::Taint;
+use apiserver_bootstrap::host_programs::Member;
+use apiserver_bootstrap::preflight::RuntimeFacts;
 use proto_api::core::v1::Node;
 use proto_client::{Patch, WriteParams};
 use serde_json::{Value, json};
 
-use super::InitContext;
 use super::control_plane::authority;
-use crate::cluster::until;
-use crate::member::{Member, agent_program};
+use super::{InitContext, InitSettings};
+use crate::host::Host;
 
 /// How long the node agent is waited for.
 pub const NODE_PATIENCE: Duration = Duration::from_secs(240);
+
+/// This machine as a member of its cluster.
+pub fn member<'a>(
+    host: &'a Host,
+    settings: &'a InitSettings,
+    facts: &'a RuntimeFacts,
+    authority: &'a Path,
+) -> Member<'a> {
+    Member {
+        names: host.names,
+        layout: &host.layout,
+        node: &settings.node,
+        runtime: &settings.runtime,
+        facts,
+        bin_dir: &settings.bin_dir,
+        authority,
+        cluster: &settings.cluster,
+        registration: &settings.init.node_registration,
+    }
+}
 
 /// Starts the node agent.
 ///
 /// # Errors
 /// It cannot be started.
 pub async fn start(context: &mut InitContext) -> Result<()> {
-    let (host, settings) = (&context.host, &context.settings);
-    let authority = authority(settings);
-    let member = Member {
-        host,
-        node: &settings.node,
-        runtime: &settings.runtime,
-        facts: &context.runtime,
-        bin_dir: &settings.bin_dir,
-        authority: &authority,
-        cluster: &settings.cluster,
-        registration: &settings.init.node_registration,
-    };
-    let program = agent_program(&member, false)?;
+    let authority = authority(&context.settings);
+    let member = member(&context.host, &context.settings, &context.runtime, &authority);
+    let program = member.agent(false)?;
     context.services.ensure(&context.host.layout, &mut context.record, &program).await?;
     context.host.output.say("kubelet-start", "orchlet is set up");
     Ok(())
@@ -48,10 +60,10 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
     let (names, client) = (context.host.names, context.client()?);
     let api = client.all::<Node>();
     let name = &context.settings.node;
-    let node = until(&format!("the node {name} is registered"), NODE_PATIENCE, async || {
-        api.get(name).await.map_err(crate::cluster::chain)
-    })
-    .await?;
+    let what = format!("the node {name} is registered");
+    let program = (&context.host.layout, "orchlet");
+    let look = async || api.get(name).await.map_err(crate::cluster::chain);
+    let node = context.services.until(program, &what, NODE_PATIENCE, look).await?;
     let role = names.sub_label("node-role", "control-plane");
     let usual =
         || vec![Taint { key: role.clone(), value: String::new(), effect: "NoSchedule".into() }];
@@ -85,11 +97,9 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
 pub async fn finalize(context: &InitContext) -> Result<()> {
     let (names, layout, settings) = (context.host.names, &context.host.layout, &context.settings);
     let pair = &layout.node_pair;
-    until(&format!("{} is there", pair.display()), NODE_PATIENCE, async || match pair.exists() {
-        true => Ok(()),
-        false => Err("it is not".to_owned()),
-    })
-    .await?;
+    let look = async || if pair.exists() { Ok(()) } else { Err("it is not".to_owned()) };
+    let what = format!("{} is there", pair.display());
+    context.services.until((layout, "orchlet"), &what, NODE_PATIENCE, look).await?;
     let pem = std::fs::read_to_string(authority(settings))?;
     let cluster = Cluster {
         name: settings.cluster.name(names),

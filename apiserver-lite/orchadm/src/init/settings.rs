@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use apiserver_bootstrap::bootstrap_token::TokenSpec;
 use apiserver_bootstrap::cluster_info;
 use apiserver_bootstrap::configuration::{
-    ClusterConfiguration, InitConfiguration, TokenConfiguration, parse,
+    ClusterConfiguration, InitConfiguration, TokenConfiguration, parse, version_warning,
 };
 use apiserver_bootstrap::layout::check_certificates_dir;
 use apiserver_bootstrap::removal::resolved;
@@ -30,7 +30,7 @@ pub struct InitFlags {
     /// Configuration file with InitConfiguration and ClusterConfiguration; in the place of the flags about the cluster.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["apiserver_advertise_address", "apiserver_bind_port",
           "apiserver_cert_extra_sans", "cert_dir", "control_plane_endpoint", "cri_socket", "node_name", "pod_network_cidr",
-          "service_cidr", "service_dns_domain", "token", "token_ttl"])]
+          "service_cidr", "service_dns_domain", "token", "token_ttl", "kubernetes_version"])]
     config: Option<PathBuf>,
     /// Address that the API server listens at and is reached at [default: that of the default route]
     #[arg(long, value_name = "IP")]
@@ -77,6 +77,12 @@ pub struct InitFlags {
     /// Directory of the programs [default: that of this program]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
+    /// Version of Kubernetes; it is that of the programs, and another is warned of.
+    #[arg(long, value_name = "VERSION")]
+    kubernetes_version: Option<String>,
+    /// Say what would be written and run, and write and run nothing.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// What `init` is to do.
@@ -105,6 +111,11 @@ pub struct InitSettings {
 }
 
 impl InitFlags {
+    /// Whether nothing may be written or run.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
     /// What is asked for.
     ///
     /// # Errors
@@ -116,10 +127,15 @@ impl InitFlags {
                 let text = text.with_context(|| path.display().to_string())?;
                 let read = parse(&text, host.names).map_err(not_valid);
                 let read = read.with_context(|| path.display().to_string())?;
+                host.output.warn_all("config", "Ignored", &read.warnings);
                 (read.init.unwrap_or_default(), read.cluster.unwrap_or_default())
             }
             None => (self.init(), self.cluster()),
         };
+        if let Some(version) = &self.kubernetes_version {
+            let warning = version_warning("--kubernetes-version", version).map_err(not_valid)?;
+            host.output.warn_all("config", "Ignored", warning.as_slice());
+        }
         init.skip_phases.extend(self.skip_phases.iter().cloned());
         cluster.validate().map_err(not_valid)?;
         let address = init.local_api_endpoint.advertise_address.or_else(host::default_address);

@@ -5,7 +5,7 @@ use apiserver_bootstrap::access;
 use apiserver_bootstrap::apply::{apply, apply_one};
 use apiserver_bootstrap::cluster_info;
 use proto_api::yaml;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::InitContext;
 use super::control_plane::authority;
@@ -18,23 +18,31 @@ pub const CONFIGURATION_KEY: &str = "ClusterConfiguration";
 /// # Errors
 /// The API server refuses.
 pub async fn configuration(context: &InitContext) -> Result<()> {
-    let (names, client) = (context.host.names, context.client()?);
-    let name = access::configuration_name(names);
+    let client = context.client()?;
+    apply_one(&client, &configuration_object(context)).await?;
+    let name = access::configuration_name(context.host.names);
+    let text = format!("the ConfigMap {name} has the cluster's configuration");
+    context.host.output.say("upload-config", &text);
+    Ok(())
+}
+
+/// The ConfigMap with the cluster's configuration.
+pub fn configuration_object(context: &InitContext) -> Value {
+    let names = context.host.names;
     let mut cluster = context.settings.cluster.clone();
     if cluster.control_plane_endpoint.is_empty() {
         cluster.control_plane_endpoint =
             context.settings.server().trim_start_matches("https://").to_owned();
     }
-    let object = json!({
+    json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": names.system_namespace()},
+        "metadata": {
+            "name": access::configuration_name(names),
+            "namespace": names.system_namespace(),
+        },
         "data": {CONFIGURATION_KEY: yaml::to_string(&cluster.object(names))},
-    });
-    apply_one(&client, &object).await?;
-    let text = format!("the ConfigMap {name} has the cluster's configuration");
-    context.host.output.say("upload-config", &text);
-    Ok(())
+    })
 }
 
 /// Makes the tokens, and what they are good for: `cluster-info` and the access of machines that join.

@@ -11,6 +11,7 @@ use apiserver_bootstrap::configuration::{
 use clap::Args;
 use proto_daemon::go_duration;
 
+use super::PHASES;
 use crate::discovery::{Source, check_pins_given};
 use crate::failure::not_valid;
 use crate::host::{self, Host};
@@ -59,6 +60,12 @@ pub struct JoinFlags {
     /// Directory of the programs [default: that of this program]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
+    /// Phases that are left out.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    skip_phases: Vec<String>,
+    /// Say what would be written and run, and write and run nothing.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// What `join` is to do.
@@ -81,6 +88,17 @@ pub struct JoinSettings {
     pub bin_dir: PathBuf,
     /// Checks that may fail.
     pub ignored: Vec<String>,
+    /// Phases that are left out.
+    pub skipped: Vec<String>,
+    /// Whether nothing may be written or run.
+    pub is_dry_run: bool,
+}
+
+impl JoinSettings {
+    /// Whether a phase is left out.
+    pub fn skips(&self, phase: &str) -> bool {
+        self.skipped.iter().any(|skipped| skipped == phase)
+    }
 }
 
 impl JoinFlags {
@@ -95,14 +113,15 @@ impl JoinFlags {
                 let text = text.with_context(|| path.display().to_string())?;
                 let read = parse(&text, host.names).map_err(not_valid);
                 let read = read.with_context(|| path.display().to_string())?;
+                host.output.warn_all("config", "Ignored", &read.warnings);
                 read.join.ok_or_else(|| not_valid("the file has no JoinConfiguration"))?
             }
             None => self.configuration(),
         };
-        if let Some(phase) = join.skip_phases.first() {
-            return Err(not_valid(format!(
-                "skipPhases: {phase:?}: join has no phases to leave out"
-            )));
+        let skipped = [join.skip_phases.as_slice(), &self.skip_phases].concat();
+        if let Some(phase) = skipped.iter().find(|phase| !PHASES.contains(&phase.as_str())) {
+            let text = format!("--skip-phases: there is no phase {phase:?} of join");
+            return Err(not_valid(text));
         }
         let (source, tls_token) = source(&join.discovery)?;
         let runtime = runtime_socket(&join.node_registration.cri_socket).map_err(not_valid)?;
@@ -124,6 +143,8 @@ impl JoinFlags {
             registration: join.node_registration,
             bin_dir: host::bin_dir(self.bin_dir.as_deref())?,
             ignored: self.ignore_preflight_errors.clone(),
+            skipped,
+            is_dry_run: self.dry_run,
         })
     }
 
@@ -177,7 +198,32 @@ fn source(discovery: &Discovery) -> Result<(Source, BootstrapToken)> {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_bootstrap::layout::Layout;
+    use proto_api::names::{Names, Profile};
+
     use super::*;
+    use crate::output::{Format, Output};
+
+    #[test]
+    fn phases_of_join_are_left_out_by_name() {
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, std::path::Path::new("/nowhere"));
+        let host = Host { names, layout, record: None, output: Output { format: Format::Text } };
+        let of = |phase: &str| {
+            let flags = JoinFlags {
+                api_server: Some("10.0.0.1:6443".into()),
+                token: Some("abcdef.0123456789abcdef".into()),
+                discovery_token_unsafe_skip_ca_verification: true,
+                skip_phases: vec![phase.to_owned()],
+                ..JoinFlags::default()
+            };
+            flags.settings(&host)
+        };
+        let settings = of("addon").unwrap();
+        assert!(settings.skips("addon") && !settings.skips("kubelet-start"));
+        let error = of("etcd").err().unwrap().to_string();
+        assert!(error.contains("no phase \"etcd\""), "{error}");
+    }
 
     #[test]
     fn a_cluster_is_found_in_one_way() {

@@ -1,5 +1,6 @@
 use apiserver_bootstrap::bootstrap_token::BootstrapToken;
 use apiserver_bootstrap::configuration::NodeRegistration;
+use apiserver_bootstrap::layout::Layout;
 use proto_api::names::{Names, Profile};
 
 use super::*;
@@ -17,6 +18,8 @@ fn settings(layout: &Layout, node: &str) -> JoinSettings {
         registration: NodeRegistration::default(),
         bin_dir: "/b".into(),
         ignored: Vec::new(),
+        skipped: Vec::new(),
+        is_dry_run: false,
     }
 }
 
@@ -28,8 +31,8 @@ fn a_join_is_continued_only_as_the_same() {
     let output = Output { format: Format::Text };
     let host = Host { names, layout: layout.clone(), record: None, output };
     let record = Record::new(names, Role::Node, "n", "unix:///r");
-    check_same_node(&record, &settings(&layout, "n")).unwrap();
-    let error = check_same_node(&record, &settings(&layout, "m")).unwrap_err().to_string();
+    check_same_node(&record, "n", "unix:///r").unwrap();
+    let error = check_same_node(&record, "m", "unix:///r").unwrap_err().to_string();
     assert!(error.contains("\"n\"") && error.contains("reset"), "{error}");
 
     let same = settings(&layout, "n");
@@ -38,11 +41,12 @@ fn a_join_is_continued_only_as_the_same() {
         authority: authority.into(),
     };
     let one = found("https://10.0.0.1:6443", "A");
-    check_same_cluster(&layout, &same, &one).unwrap();
+    check_same_cluster(&layout, &same.authority, &one).unwrap();
     write_discovered(&host, &same, &one).unwrap();
-    check_same_cluster(&layout, &same, &one).unwrap();
-    let refused =
-        |other: &FoundCluster| check_same_cluster(&layout, &same, other).unwrap_err().to_string();
+    check_same_cluster(&layout, &same.authority, &one).unwrap();
+    let refused = |other: &FoundCluster| {
+        check_same_cluster(&layout, &same.authority, other).unwrap_err().to_string()
+    };
     assert!(refused(&found("https://10.0.0.1:6443", "B")).contains("another cluster"));
     assert!(refused(&found("https://10.0.0.2:6443", "A")).contains("10.0.0.2"));
 }

@@ -1,0 +1,130 @@
+//! What a command would write and run, for `--dry-run`: a line of each, in its order. Values only.
+
+use std::path::Path;
+
+use proto_api::names::Names;
+use proto_api::yaml;
+use serde_json::Value;
+
+use crate::arguments::Program;
+use crate::certificates::{AUTHORITY, PROXY_AUTHORITY, node_client_stem, of_control_plane};
+use crate::error::BootstrapError;
+use crate::layout::Layout;
+use crate::units;
+
+/// Files of a directory of certificates, each with the part of the phase `certs` that makes it.
+pub fn certificates(
+    names: &Names,
+    pki: &Path,
+    exists: impl Fn(&Path) -> bool,
+) -> Vec<(String, String)> {
+    let part = |stem: String| {
+        let is_node_client = stem == node_client_stem(names);
+        let part =
+            if is_node_client { "apiserver-kubelet-client".to_owned() } else { stem.clone() };
+        (part, pki.join(format!("{stem}.crt")), pki.join(format!("{stem}.key")))
+    };
+    let leaves = of_control_plane(names, &[]).into_iter().map(|file| file.stem);
+    let stems = [AUTHORITY, PROXY_AUTHORITY].map(str::to_owned).into_iter().chain(leaves);
+    let accounts = ("sa".to_owned(), pki.join("sa.pub"), pki.join("sa.key"));
+    stems
+        .map(part)
+        .chain([accounts])
+        .flat_map(|(part, public, key)| {
+            [public, key].map(|path| (part.clone(), write(&path, exists(&path))))
+        })
+        .collect()
+}
+
+/// Client configurations, each with the part of the phase `kubeconfig` that makes it.
+pub fn client_configs(layout: &Layout, exists: impl Fn(&Path) -> bool) -> Vec<(String, String)> {
+    [
+        ("admin", &layout.admin),
+        ("kubelet", &layout.node),
+        ("controller-manager", &layout.controller_manager),
+        ("scheduler", &layout.scheduler),
+    ]
+    .map(|(part, path)| (part.to_owned(), write(path, exists(path))))
+    .to_vec()
+}
+
+fn write(path: &Path, exists: bool) -> String {
+    let verb = if exists { "check and keep" } else { "write" };
+    format!("{verb} {}", path.display())
+}
+
+/// A program: its unit where systemd runs it, and its command line.
+pub fn program(layout: &Layout, has_systemd: bool, program: &Program) -> String {
+    let line = program.argv.join(" ");
+    match has_systemd {
+        true => {
+            let unit = layout.units.join(units::file_name(&program.name));
+            format!("write {}, enable and start it: {line}", unit.display())
+        }
+        false => format!(
+            "start and keep running, with its log in {}: {line}",
+            layout.log(&program.name).display()
+        ),
+    }
+}
+
+/// An object of the API, by its kind and name: its content may be secret.
+pub fn object(object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    let kind = object["kind"].as_str().unwrap_or_default();
+    match text("namespace") {
+        "" => format!("create or update the {kind} {}", text("name")),
+        namespace => format!("create or update the {kind} {namespace}/{}", text("name")),
+    }
+}
+
+/// The objects of manifests.
+///
+/// # Errors
+/// They are no YAML.
+pub fn objects(manifests: &str) -> Result<Vec<String>, BootstrapError> {
+    let all = yaml::parse_all(manifests)
+        .map_err(|error| BootstrapError::Invalid(format!("not YAML: {error}")))?;
+    Ok(all.iter().filter(|value| !value.is_null()).map(object).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::Profile;
+
+    use super::*;
+    use crate::access;
+
+    #[test]
+    fn every_file_is_named_with_its_part_and_what_is_there_is_kept() {
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, Path::new("/"));
+        let made = certificates(names, &layout.pki, |path| path.ends_with("ca.crt"));
+        assert_eq!(made.len(), 12, "{made:?}");
+        let has = |part: &str, text: &str| made.contains(&(part.to_owned(), text.to_owned()));
+        assert!(has("ca", "check and keep /etc/kubernetes/pki/ca.crt"));
+        assert!(has("sa", "write /etc/kubernetes/pki/sa.key"));
+        let client = "write /etc/kubernetes/pki/apiserver-kubelet-client.key";
+        assert!(has("apiserver-kubelet-client", client));
+        let configs = client_configs(&layout, |_| false);
+        assert_eq!(
+            configs[1],
+            ("kubelet".to_owned(), "write /etc/kubernetes/kubelet.conf".to_owned())
+        );
+    }
+
+    #[test]
+    fn programs_and_objects_are_named_without_secrets() {
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, Path::new("/"));
+        let one = Program { name: "p".into(), argv: vec!["/b/p".into(), "--a=1".into()] };
+        assert!(program(&layout, true, &one).contains("/etc/systemd/system/p.service"));
+        assert!(program(&layout, false, &one).ends_with("/var/log/orch/p.log: /b/p --a=1"));
+        let all = objects(&access::bindings(names)).unwrap();
+        assert!(all.len() > 3 && all.iter().all(|line| line.contains("ClusterRole")), "{all:?}");
+        let secret = serde_json::json!({
+            "kind": "Secret", "metadata": {"name": "s", "namespace": "n"}, "stringData": {"x": "hidden"},
+        });
+        assert_eq!(object(&secret), "create or update the Secret n/s");
+    }
+}

@@ -1,0 +1,63 @@
+//! Waiting for a condition, never for a fixed time.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// A condition that did not come in time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("waited {seconds} s until {what}; last seen: {state}")]
+pub struct NotInTime {
+    /// How long it was waited for.
+    pub seconds: u64,
+    /// The condition.
+    pub what: String,
+    /// What was seen in its place.
+    pub state: String,
+}
+
+/// Looks every `poll` until `look` gives `Ok`, at most for `patience`; its last `Err` says what was seen instead.
+///
+/// # Errors
+/// [`NotInTime`].
+pub async fn until<T, S: Display>(
+    what: &str,
+    patience: Duration,
+    poll: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, S>,
+) -> Result<T, NotInTime> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match look().await {
+            Ok(seen) => return Ok(seen),
+            Err(state) if Instant::now() >= deadline => {
+                return Err(NotInTime {
+                    seconds: patience.as_secs(),
+                    what: what.to_owned(),
+                    state: state.to_string(),
+                });
+            }
+            Err(_) => sleep(poll).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_state_is_told_and_the_last_look_is_at_the_end() {
+        let poll = Duration::from_millis(250);
+        let mut looks = 0;
+        let patience = Duration::from_secs(1);
+        let error = until("it is done", patience, poll, async || {
+            looks += 1;
+            Err::<(), _>(format!("look {looks}"))
+        });
+        let error = error.await.unwrap_err();
+        assert_eq!(error.to_string(), "waited 1 s until it is done; last seen: look 5");
+        assert_eq!(until("x", patience, poll, async || Ok::<_, String>(7)).await, Ok(7));
+    }
+}

@@ -14,12 +14,15 @@ mod admission_config;
 pub mod app;
 mod bootstrap;
 mod build_error;
+mod encryption;
 pub mod flags;
 mod kubeconfig;
 mod maintenance;
 mod pki;
+mod restore;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};
 pub use app::{BoundServer, build};
 pub use build_error::BuildError;
+pub use restore::restore;

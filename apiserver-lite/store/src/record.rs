@@ -71,6 +71,11 @@ pub trait Record: Send + Sync + Sized + 'static {
     ) -> Result<Self, RestoreError> {
         Err(why)
     }
+
+    /// Whether the record could be read. One that could not is never replaced, only deleted.
+    fn is_readable(&self) -> bool {
+        true
+    }
 }
 
 /// Error of [`Record::restore`].

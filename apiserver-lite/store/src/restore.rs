@@ -91,9 +91,9 @@ fn revision_after(backup: Revision, now: Duration) -> Revision {
 }
 
 fn staging(directory: &Path) -> PathBuf {
-    let mut name = directory.as_os_str().to_owned();
+    let mut name = directory.file_name().unwrap_or_default().to_owned();
     name.push(".restoring");
-    PathBuf::from(name)
+    directory.with_file_name(name)
 }
 
 fn check_empty(directory: &Path) -> Result<(), BackupError> {

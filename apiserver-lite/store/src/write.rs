@@ -113,6 +113,12 @@ pub enum WriteError<T> {
         /// The bound.
         max: usize,
     },
+    /// The current version is [unreadable](crate::Record::unreadable). It can be deleted, not replaced.
+    #[error("{key} cannot be read, and is not replaced")]
+    Unreadable {
+        /// The key.
+        key: String,
+    },
     /// The value cannot be transformed for the disk. Nothing was written.
     #[error("{key} cannot be written: {reason}")]
     Transform {

@@ -259,6 +259,9 @@ impl<'a, T: Record> Batch<'a, T> {
             Write::Put { key, expect, draft } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
                 let current = self.check_expectation(&key, expect)?;
+                if current.as_ref().is_some_and(|current| !current.record.is_readable()) {
+                    return Err(WriteError::Unreadable { key });
+                }
                 let value = T::stored(&draft);
                 check_len(&key, "value", value.len(), self.bounds.value_len_max)?;
                 let value = self.to_disk(&key, value)?;

@@ -7,7 +7,7 @@ mod support;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use apiserver_store::{Expect, Store, Write};
+use apiserver_store::{BackupValue, Expect, Store, Write, WriteError};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -58,10 +58,10 @@ async fn transformed_values_are_nowhere_on_disk_in_clear_text() {
     assert_eq!(files_with(dir.path(), "the known secret"), [""; 0]);
 }
 
-fn support_value(record: &Text) -> apiserver_store::BackupValue {
+fn support_value(record: &Text) -> BackupValue {
     match record {
-        Text::Read(text) => apiserver_store::BackupValue::Value(text.clone()),
-        Text::Unreadable(stored, _) => apiserver_store::BackupValue::AsOnDisk(stored.clone()),
+        Text::Read(text) => BackupValue::Value(text.clone()),
+        Text::Unreadable(stored, _) => BackupValue::AsOnDisk(stored.clone()),
     }
 }
 
@@ -112,6 +112,10 @@ async fn what_cannot_be_read_stays_as_it_is() {
             Some("unreadable: the number 1 is gone")
         );
         assert!(store.is_stale("secrets/old"));
+        let draft = Bytes::from_static(b"over it");
+        let write = Write::Put { key: "secrets/old".into(), expect: Expect::Anything, draft };
+        let refused = store.write(write).await.unwrap_err();
+        assert!(matches!(refused, WriteError::Unreadable { .. }), "{refused}");
         // Pushes everything through the checkpoint.
         for nth in 0..20 {
             put(&store, &format!("secrets/new/{nth}"), &format!("{round}")).await;
@@ -184,9 +188,14 @@ proptest! {
                 match step {
                     Step::Put { key, value } => {
                         let key = format!("{}/{key}", ["secrets", "pods"][usize::from(key % 2)]);
-                        put(&store, &key, &format!("value {value}")).await;
-                        let number = numbers.first().copied().filter(|_| key.starts_with("secrets"));
-                        model.insert(key, (format!("value {value}"), number));
+                        let draft = Bytes::from(format!("value {value}"));
+                        let write = Write::Put { key: key.clone(), expect: Expect::Anything, draft };
+                        // Refused where the current value cannot be read.
+                        if store.write(write).await.is_ok() {
+                            let number =
+                                numbers.first().copied().filter(|_| key.starts_with("secrets/"));
+                            model.insert(key, (format!("value {value}"), number));
+                        }
                     }
                     Step::Delete { key } => {
                         let key = format!("{}/{key}", ["secrets", "pods"][usize::from(key % 2)]);

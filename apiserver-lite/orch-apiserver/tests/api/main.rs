@@ -9,7 +9,9 @@
 mod admission;
 mod apply;
 mod authorizers;
+mod backup;
 mod deletion;
+mod encryption;
 mod identity;
 mod key_rotation;
 mod limits;

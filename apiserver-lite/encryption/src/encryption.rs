@@ -87,7 +87,7 @@ impl Encryption {
 }
 
 impl Transform for Encryption {
-    fn to_disk(&self, key: &str, value: Bytes) -> Result<(Bytes, Form), TransformError> {
+    fn encode_stored(&self, key: &str, value: Bytes) -> Result<(Bytes, Form), TransformError> {
         let rules = self.rules();
         let Some(writer) = rules.writer(key) else { return Ok((value, Form::AS_IS)) };
         let mut nonce = NonceBytes::default();
@@ -97,7 +97,7 @@ impl Transform for Encryption {
         Ok((sealed.into(), writer.form()))
     }
 
-    fn from_disk(&self, key: &str, stored: Bytes) -> Result<(Bytes, Form), TransformError> {
+    fn decode_stored(&self, key: &str, stored: Bytes) -> Result<(Bytes, Form), TransformError> {
         Ok(match self.rules().open(key, &stored)? {
             Some((text, form)) => (text.into(), form),
             None => (stored, Form::AS_IS),

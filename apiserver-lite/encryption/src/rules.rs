@@ -28,7 +28,7 @@ struct ResourceRule {
 enum Provider {
     /// Clear text.
     Identity,
-    AesGcm(AesGcmKey),
+    AesGcm(Box<AesGcmKey>),
 }
 
 /// Why a value from disk cannot be read.
@@ -167,7 +167,7 @@ fn providers(entry: &ResourceConfiguration) -> impl Iterator<Item = Provider> + 
         let keys = provider.aesgcm.iter().flat_map(|provider| &provider.keys);
         // Every key of a valid configuration has a length that there is.
         let keys = keys.filter_map(|key| AesGcmKey::new(&key.name, &key.secret()?));
-        identity.chain(keys.map(Provider::AesGcm))
+        identity.chain(keys.map(|key| Provider::AesGcm(Box::new(key))))
     })
 }
 

@@ -174,16 +174,20 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         about_to_stop,
         stopping,
     });
-    let kubeconfig =
-        pki.as_ref().map(|pki| kubeconfig::write(names, address, pki)).unwrap_or_default();
-    if let Some(path) =
-        server.core.config.write_kubeconfig.as_ref().filter(|_| !kubeconfig.is_empty())
-    {
-        crate::pki::write(path, &kubeconfig)?;
-    }
+    let kubeconfig = write_kubeconfig(&server.core.config, pki.as_ref())?;
     let reloads = server.core.config.encryption.as_ref().is_some_and(|settings| settings.reload);
     let reloaded_encryption = encryption.filter(|_| reloads);
     Ok(BoundServer { server, listener, address, tls, kubeconfig, reloaded_encryption })
+}
+
+/// The administrator's kubeconfig, written to the file that the flags name; empty without a CA of the server's own.
+fn write_kubeconfig(config: &Config, pki: Option<&Pki>) -> Result<String, BuildError> {
+    let Some(pki) = pki else { return Ok(String::new()) };
+    let kubeconfig = kubeconfig::write(config.names, config.bind, pki);
+    if let Some(path) = &config.write_kubeconfig {
+        crate::pki::write(path, &kubeconfig)?;
+    }
+    Ok(kubeconfig)
 }
 
 /// A listener, with its actual address.

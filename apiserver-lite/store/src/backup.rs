@@ -184,7 +184,7 @@ fn write_file<T>(
     let mut transformed = 0;
     for Entry { key, stamp, record } in entries {
         let (bytes, form) =
-            to_disk(key, value(record), forms).map_err(WriteFileError::Transform)?;
+            encode_stored(key, value(record), forms).map_err(WriteFileError::Transform)?;
         transformed += u64::from(form != Form::AS_IS);
         out.write_all(&[RECORD])?;
         out.write_all(&stamp.created.0.to_le_bytes())?;
@@ -201,7 +201,7 @@ fn write_file<T>(
     Ok((transformed, HEXLOWER.encode(sum.as_ref())))
 }
 
-fn to_disk(
+fn encode_stored(
     key: &str,
     value: BackupValue,
     forms: &StoredForms,
@@ -210,7 +210,7 @@ fn to_disk(
         (BackupValue::AsOnDisk(bytes), _) => Ok((bytes, Form::UNREADABLE)),
         (BackupValue::Value(bytes), None) => Ok((bytes, Form::AS_IS)),
         (BackupValue::Value(bytes), Some(transform)) => transform
-            .to_disk(key, bytes)
+            .encode_stored(key, bytes)
             .map_err(|source| BackupError::Transform { key: key.to_owned(), source }),
     }
 }

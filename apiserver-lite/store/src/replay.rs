@@ -86,7 +86,7 @@ impl<T: Record> Restoring<'_, T> {
     fn restore(&self, key: &Arc<str>, stored: Bytes, stamp: Stamp) -> Result<Arc<T>, OpenError> {
         let read = match self.forms.transform() {
             None => T::restore(key, stored, stamp),
-            Some(transform) => match transform.from_disk(key, stored.clone()) {
+            Some(transform) => match transform.decode_stored(key, stored.clone()) {
                 Ok((value, form)) => {
                     self.forms.note(key, form);
                     T::restore(key, value, stamp)

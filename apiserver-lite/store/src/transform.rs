@@ -18,15 +18,15 @@ pub trait Transform: Send + Sync {
     ///
     /// # Errors
     /// The value cannot be transformed now; its write is refused.
-    fn to_disk(&self, key: &str, value: Bytes) -> Result<(Bytes, Form), TransformError>;
+    fn encode_stored(&self, key: &str, value: Bytes) -> Result<(Bytes, Form), TransformError>;
 
     /// The value of bytes that were written for `key`, and their form.
     ///
     /// # Errors
     /// The bytes cannot be read now; the record is [unreadable](crate::Record::unreadable).
-    fn from_disk(&self, key: &str, stored: Bytes) -> Result<(Bytes, Form), TransformError>;
+    fn decode_stored(&self, key: &str, stored: Bytes) -> Result<(Bytes, Form), TransformError>;
 
-    /// The form of the bytes that [`to_disk`](Transform::to_disk) makes for `key` now.
+    /// The form of the bytes that [`encode_stored`](Transform::encode_stored) makes for `key` now.
     fn current_form(&self, key: &str) -> Form;
 }
 

@@ -264,7 +264,7 @@ impl<'a, T: Record> Batch<'a, T> {
                 }
                 let value = T::stored(&draft);
                 check_len(&key, "value", value.len(), self.bounds.value_len_max)?;
-                let value = self.to_disk(&key, value)?;
+                let value = self.encode_stored(&key, value)?;
                 self.put(key, current, value, draft);
             }
             Write::Delete { key, expect } => {
@@ -334,9 +334,9 @@ impl<'a, T: Record> Batch<'a, T> {
     }
 
     /// The bytes that are written for a value. The form is noted for the change that follows.
-    fn to_disk(&mut self, key: &str, value: Bytes) -> Result<Bytes, WriteError<T>> {
+    fn encode_stored(&mut self, key: &str, value: Bytes) -> Result<Bytes, WriteError<T>> {
         let Some(transform) = self.forms.transform() else { return Ok(value) };
-        let (bytes, form) = transform.to_disk(key, value).map_err(|error| {
+        let (bytes, form) = transform.encode_stored(key, value).map_err(|error| {
             WriteError::Transform { key: key.to_owned(), reason: error.to_string() }
         })?;
         self.written.push(form);

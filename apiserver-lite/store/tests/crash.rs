@@ -50,7 +50,7 @@ fn victim() {
             let store = store.clone();
             tokio::spawn(async move {
                 for nth in 0.. {
-                    let kind = if nth % 2 == 0 { "secrets" } else { "pods" };
+                    let kind = if u64::is_multiple_of(nth, 2) { "secrets" } else { "pods" };
                     let key = format!("{writer}/{kind}/{}", nth % KEYS);
                     let delete = nth % 7 == 6;
                     let draft = Bytes::from(format!("{key}={nth}"));

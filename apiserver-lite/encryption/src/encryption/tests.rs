@@ -26,8 +26,9 @@ fn load(path: &Path) -> Result<Encryption, String> {
 }
 
 fn key_of(encryption: &Encryption) -> String {
-    let (stored, _) =
-        encryption.to_disk("/core/secrets/a/b", Bytes::from_static(b"text")).expect("written");
+    let (stored, _) = encryption
+        .encode_stored("/core/secrets/a/b", Bytes::from_static(b"text"))
+        .expect("written");
     let text = String::from_utf8_lossy(&stored).into_owned();
     text.split(':').nth(4).unwrap_or_default().to_owned()
 }
@@ -52,14 +53,14 @@ fn a_changed_file_counts_and_a_broken_one_does_not() {
     };
     assert_eq!(reload(), Reload::Unchanged);
     assert_eq!(key_of(&encryption), "one");
-    let before = encryption.to_disk("/core/secrets/a/b", Bytes::from_static(b"text"));
+    let before = encryption.encode_stored("/core/secrets/a/b", Bytes::from_static(b"text"));
     let (stored, form) = before.expect("written");
 
     replace(&file(&[("two", OTHER), ("one", LONG)]));
     assert_eq!(reload(), Reload::Done);
     assert_eq!(key_of(&encryption), "two");
     assert_ne!(encryption.current_form("/core/secrets/a/b"), form);
-    let read = encryption.from_disk("/core/secrets/a/b", stored.clone()).expect("read");
+    let read = encryption.decode_stored("/core/secrets/a/b", stored.clone()).expect("read");
     assert_eq!(read, (Bytes::from_static(b"text"), form));
     let forms = HashMap::from([(form, 3), (Form::UNREADABLE, 1)]);
     assert_eq!(encryption.count_unreadable(&forms), 1);
@@ -78,7 +79,7 @@ fn a_changed_file_counts_and_a_broken_one_does_not() {
     replace(&file(&[("two", OTHER)]));
     assert_eq!(reload(), Reload::Done);
     assert_eq!(encryption.count_unreadable(&forms), 4);
-    let error = encryption.from_disk("/core/secrets/a/b", stored).expect_err("the key is gone");
+    let error = encryption.decode_stored("/core/secrets/a/b", stored).expect_err("the key is gone");
     assert!(error.to_string().contains("key \"one\" of aesgcm"), "{error}");
 }
 
@@ -89,12 +90,13 @@ fn every_write_has_another_nonce() {
     std::fs::write(&path, file(&[("one", LONG)])).expect("written");
     let encryption = load(&path).expect("valid");
     let write = || {
-        let written = encryption.to_disk("/core/secrets/a/b", Bytes::from_static(b"text"));
+        let written = encryption.encode_stored("/core/secrets/a/b", Bytes::from_static(b"text"));
         written.expect("written").0
     };
     let written: std::collections::BTreeSet<Bytes> = (0..100).map(|_| write()).collect();
     assert_eq!(written.len(), 100);
-    let clear = encryption.to_disk("/core/pods/a/b", Bytes::from_static(b"text")).expect("written");
+    let clear =
+        encryption.encode_stored("/core/pods/a/b", Bytes::from_static(b"text")).expect("written");
     assert_eq!(clear, (Bytes::from_static(b"text"), Form::AS_IS));
 }
 

@@ -244,7 +244,7 @@ impl Sample {
 }
 
 async fn write(store: &Store<Bytes>, nth: usize) {
-    let secret = nth % 2 == 0;
+    let secret = nth.is_multiple_of(2);
     let key = format!("{}/{}", if secret { "secrets" } else { "key" }, nth % 7);
     let write = match nth % 5 {
         4 => Write::Delete { key, expect: Expect::Anything },

@@ -37,7 +37,7 @@ fn form(number: u8) -> Form {
 }
 
 impl Transform for Shift {
-    fn to_disk(&self, key: &str, value: Bytes) -> Result<(Bytes, Form), TransformError> {
+    fn encode_stored(&self, key: &str, value: Bytes) -> Result<(Bytes, Form), TransformError> {
         let Some(number) = self.writes(key) else { return Ok((value, Form::AS_IS)) };
         let mut stored = PREFIX.to_vec();
         stored.push(number);
@@ -45,7 +45,7 @@ impl Transform for Shift {
         Ok((stored.into(), form(number)))
     }
 
-    fn from_disk(&self, _key: &str, stored: Bytes) -> Result<(Bytes, Form), TransformError> {
+    fn decode_stored(&self, _key: &str, stored: Bytes) -> Result<(Bytes, Form), TransformError> {
         let Some(rest) = stored.strip_prefix(PREFIX) else { return Ok((stored, Form::AS_IS)) };
         let number = rest[0];
         if !self.0.lock().unwrap().contains(&number) {

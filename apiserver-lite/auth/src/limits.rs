@@ -66,7 +66,7 @@ impl Authorizer for NodeLimit {
                         || !(reads
                             || is_kubelet_write(attributes, group, resource, subresource, name))
                 }
-                Subject::Path(_) => false,
+                Subject::Path(_) => !matches!(attributes.verb, "get" | "head"),
             };
         if denied {
             return Authorization::new(Decision::Deny, "kubelets may not use this resource");

@@ -1,6 +1,6 @@
 //! io: what makes a cluster, for `orchadm` and for `hack/up`: there is one way to make one.
 //!
-//! - [`authority`], [`certificates`], [`renewal`], [`service_account_keys`]: files of keys and certificates: made, checked, renewed.
+//! - [`authority`], [`certificates`], [`renewal`], [`service_account_keys`], [`encryption`]: files of keys and certificates: made, checked, renewed.
 //! - [`client_config`]: client configurations.
 //! - [`access`], [`bootstrap_token`], [`cluster_info`]: what a machine needs that joins, as objects of the API; [`apply`] writes them.
 //! - [`arguments`], [`host_programs`]: the arguments of the programs; [`units`]: their systemd units; [`dry_run`]: what would be written and run.
@@ -23,6 +23,7 @@ pub mod client_config;
 pub mod cluster_info;
 pub mod configuration;
 pub mod dry_run;
+pub mod encryption;
 pub mod error;
 pub mod external;
 pub mod host_facts;

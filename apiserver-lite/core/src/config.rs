@@ -31,6 +31,8 @@ pub struct Config {
     pub storage: Storage,
     /// Whether a damaged store is opened without its unreadable writes (`--store-accept-damage`).
     pub accept_store_damage: bool,
+    /// Encryption of objects at rest.
+    pub encryption: Option<EncryptionSettings>,
     /// Directory of generated certificates; without it they are generated in memory at each start.
     pub cert_dir: Option<PathBuf>,
     /// Serving certificate; generated when unset.
@@ -88,6 +90,15 @@ pub enum Storage {
     Directory(PathBuf),
     /// In memory only.
     Memory,
+}
+
+/// Encryption of objects at rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncryptionSettings {
+    /// The `EncryptionConfiguration`.
+    pub file: PathBuf,
+    /// Whether changes of the file count without a restart (`--encryption-provider-config-automatic-reload`).
+    pub reload: bool,
 }
 
 /// Files of a certificate and its key.
@@ -170,6 +181,7 @@ impl Config {
             advertise_address: None,
             storage: Storage::Memory,
             accept_store_damage: false,
+            encryption: None,
             cert_dir: None,
             serving: None,
             write_kubeconfig: None,

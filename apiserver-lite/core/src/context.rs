@@ -54,11 +54,12 @@ impl RequestContext<'_> {
     /// The current version of the requested object.
     ///
     /// # Errors
-    /// 404 if it does not exist.
+    /// 404 if it does not exist, 500 if it cannot be decrypted.
     pub fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
-        self.server
-            .find(&self.kind, &self.request.namespace, &self.request.name)
-            .ok_or_else(|| ApiError::not_found(self.about()))
+        let found = self.server.find(&self.kind, &self.request.namespace, &self.request.name);
+        let found = found.ok_or_else(|| ApiError::not_found(self.about()))?;
+        found.check_readable()?;
+        Ok(found)
     }
 
     /// Whether the request is a dry run; also checks `fieldManager`.

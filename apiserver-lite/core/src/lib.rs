@@ -9,6 +9,7 @@
 
 mod admission;
 pub mod auth;
+pub mod backup;
 pub mod config;
 pub mod context;
 pub mod field_ownership;

@@ -6,23 +6,67 @@
 
 use std::sync::{Arc, OnceLock};
 
+use apiserver_encryption::is_encrypted;
 use apiserver_schema::{DecodeError, Engine, Format, Kind, Object, Strictness};
-use apiserver_store::{Record, RestoreError, Stamp};
+use apiserver_store::{BackupValue, Record, RestoreError, Stamp, TransformError};
 use bytes::Bytes;
 
+use crate::key;
+use crate::status::ApiError;
 use crate::versions;
 
 /// An object at one revision.
 pub struct StoredObject {
     /// The tree, `resourceVersion` included. Unset only between opening a store and [`StoredObject::load`].
     object: OnceLock<Object>,
-    /// The bytes read from disk, until [`StoredObject::load`] has decoded them.
-    raw: Bytes,
+    origin: Origin,
     stamp: Stamp,
     json: OnceLock<Bytes>,
     protobuf: OnceLock<Bytes>,
     /// The record in another version, once a reader has asked for one; it has the next.
     converted: OnceLock<Arc<Self>>,
+}
+
+/// Where a record comes from.
+enum Origin {
+    /// A write.
+    Memory,
+    /// These bytes on disk, for [`StoredObject::load`].
+    Disk(Bytes),
+    /// Bytes on disk that cannot be read. Its tree has a name and no content: it stands for the object where names count, and is never served.
+    Unreadable(Box<UnreadableObject>),
+}
+
+/// An object whose encryption key is gone.
+struct UnreadableObject {
+    key: String,
+    stored: Bytes,
+    why: String,
+}
+
+/// Kinds that the server itself decides by. If one of their objects cannot be read the server does not start: what stands for it would allow what the
+/// object forbids, or give away an address that it has.
+const DECIDED_BY: [(&str, &str); 6] = [
+    ("", "namespaces"),
+    ("", "services"),
+    ("", "resourcequotas"),
+    ("", "limitranges"),
+    ("admissionregistration", "mutatingwebhookconfigurations"),
+    ("admissionregistration", "validatingwebhookconfigurations"),
+];
+
+/// Why a record cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Its bytes are not an object.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// It cannot be decrypted, and the server needs it.
+    #[error("it cannot be read, and the server decides by it: {0}")]
+    Needed(String),
+    /// It cannot be decrypted, and its kind is not served.
+    #[error("it cannot be read, and is of no kind that is served: {0}")]
+    NoKind(String),
 }
 
 /// An object to be written, without a revision.
@@ -45,13 +89,41 @@ impl StoredObject {
     /// Decodes the bytes read from disk. Called once for each record when a store is opened.
     ///
     /// # Errors
-    /// The bytes are not an object of a known kind.
-    pub fn load(&self, engine: &Engine) -> Result<(), DecodeError> {
-        if self.object.get().is_none() {
-            let object = engine.decode_any(Format::Protobuf, &self.raw, Strictness::Ignore)?.object;
-            let _ = self.object.set(stamped(object, self.stamp));
-        }
+    /// The bytes are not an object of a known kind, or are unreadable and of a kind that the server decides by.
+    pub fn load(&self, engine: &Engine) -> Result<(), LoadError> {
+        let object = match &self.origin {
+            Origin::Memory => return Ok(()),
+            Origin::Disk(raw) => {
+                engine.decode_any(Format::Protobuf, raw, Strictness::Ignore)?.object
+            }
+            Origin::Unreadable(unreadable) => unreadable.stand_in(engine)?,
+        };
+        let _ = self.object.set(stamped(object, self.stamp));
         Ok(())
+    }
+
+    /// The 500 for an object that cannot be decrypted.
+    ///
+    /// # Errors
+    /// That one.
+    pub fn check_readable(&self) -> Result<(), ApiError> {
+        match &self.origin {
+            Origin::Memory | Origin::Disk(_) => Ok(()),
+            Origin::Unreadable(unreadable) => {
+                let UnreadableObject { key, why, .. } = &**unreadable;
+                Err(ApiError::internal(format!("unable to transform key {key:?}: {why}")))
+            }
+        }
+    }
+
+    /// The stored form for a backup.
+    #[must_use]
+    pub fn backup_value(&self, engine: &Engine) -> BackupValue {
+        match &self.origin {
+            Origin::Unreadable(unreadable) => BackupValue::AsOnDisk(unreadable.stored.clone()),
+            Origin::Disk(raw) => BackupValue::Value(raw.clone()),
+            Origin::Memory => BackupValue::Value(Draft::new(engine, self.object().clone()).raw),
+        }
     }
 
     /// The decoded object.
@@ -82,9 +154,13 @@ impl StoredObject {
         self.stamp.modified
     }
 
-    /// The record converted to `kind`, another version of its kind; the record itself when `kind` is the stored version.
+    /// The record converted to `kind`, another version of its kind; the record itself when `kind` is the stored version, and when it cannot be
+    /// decrypted.
     #[must_use]
     pub fn as_version(self: &Arc<Self>, kind: &Arc<Kind>) -> Arc<Self> {
+        if !self.is_readable() {
+            return self.clone();
+        }
         let mut shown = self;
         // Ends: each step is a version that the kind has.
         while !Arc::ptr_eq(&shown.object().kind, kind) {
@@ -95,12 +171,12 @@ impl StoredObject {
     }
 
     fn of(object: Object, stamp: Stamp) -> Self {
-        Self::new(OnceLock::from(object), Bytes::new(), stamp)
+        Self::new(OnceLock::from(object), Origin::Memory, stamp)
     }
 
-    fn new(object: OnceLock<Object>, raw: Bytes, stamp: Stamp) -> Self {
+    fn new(object: OnceLock<Object>, origin: Origin, stamp: Stamp) -> Self {
         let (json, protobuf, converted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { object, raw, stamp, json, protobuf, converted }
+        Self { object, origin, stamp, json, protobuf, converted }
     }
 
     /// The same object with another revision: the `DELETED` event of an object that no longer matches a watch's selector.
@@ -125,9 +201,46 @@ impl Record for StoredObject {
         Self::of(stamped(last.object().clone(), stamp), stamp)
     }
 
-    fn restore(_key: &str, raw: Bytes, stamp: Stamp) -> Result<Self, RestoreError> {
+    fn restore(key: &str, raw: Bytes, stamp: Stamp) -> Result<Self, RestoreError> {
+        if is_encrypted(&raw) {
+            let why = "it is encrypted, and there is no --encryption-provider-config";
+            return Self::unreadable(key, raw, stamp, why.into());
+        }
         // Decoding needs the engine, which `Record::restore` does not get: `load` follows.
-        Ok(Self::new(OnceLock::new(), raw, stamp))
+        Ok(Self::new(OnceLock::new(), Origin::Disk(raw), stamp))
+    }
+
+    fn unreadable(
+        key: &str,
+        stored: Bytes,
+        stamp: Stamp,
+        why: TransformError,
+    ) -> Result<Self, RestoreError> {
+        let unreadable = UnreadableObject { key: key.to_owned(), stored, why: why.to_string() };
+        Ok(Self::new(OnceLock::new(), Origin::Unreadable(Box::new(unreadable)), stamp))
+    }
+
+    fn is_readable(&self) -> bool {
+        !matches!(self.origin, Origin::Unreadable(_))
+    }
+}
+
+impl UnreadableObject {
+    /// An object of the kind and name that its key says.
+    fn stand_in(&self, engine: &Engine) -> Result<Object, LoadError> {
+        let mut kinds = engine.kinds().iter().filter(|kind| kind.resource.is_some());
+        let kind = kinds.find(|kind| self.key.starts_with(&key::prefix(kind, "")));
+        let kind = kind.ok_or_else(|| LoadError::NoKind(self.why.clone()))?;
+        if DECIDED_BY.contains(&(kind.short_group, kind.plural())) {
+            return Err(LoadError::Needed(self.why.clone()));
+        }
+        let kind = versions::stored_kind(engine, engine.names(), kind);
+        let rest = self.key.strip_prefix(&key::prefix(&kind, "")).unwrap_or_default();
+        let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
+        let mut object = Object::new(kind);
+        object.set_meta_str("namespace", namespace);
+        object.set_meta_str("name", name);
+        Ok(object)
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Server {
     pub ownership: FieldOwnership,
     /// Turns of the writes that charge quotas.
     pub quota_turns: QuotaTurns,
+    /// Held while a backup is written.
+    pub backup_turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Server {
@@ -137,6 +139,7 @@ impl Server {
             authorizer: Chain(vec![AlwaysAllow.into()]),
             allocations: Arc::new(Mutex::new(allocations)),
             quota_turns: QuotaTurns::default(),
+            backup_turn: Arc::default(),
             config,
         }
     }

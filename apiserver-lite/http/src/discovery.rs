@@ -142,6 +142,7 @@ fn paths(names: &Names) -> Value {
             "/openid/v1/jwks",
             "/readyz",
             "/statusz",
+            crate::backup::PATH,
             "/version",
         ]
         .map(str::to_owned),

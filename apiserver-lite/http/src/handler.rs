@@ -20,7 +20,7 @@ use proto_daemon::panics::{Panicked, isolate};
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
-use super::{compress, dispatch, negotiate, render, watch, websocket};
+use super::{backup, compress, dispatch, negotiate, render, watch, websocket};
 use crate::discovery;
 use crate::labels::RequestKind;
 use crate::server::HttpServer;
@@ -169,6 +169,9 @@ async fn authenticate_and_serve(
         peer.connection.iter().for_each(Connection::authorized);
     }
     let response = match target {
+        Target::NonResource(path) if path == backup::PATH => {
+            backup::serve(&server.core, request.method()).await?
+        }
         Target::NonResource(path) => discovery::serve(server, &request, path).await?,
         Target::Resource(resource) if is_write(request.method(), target) => {
             let (server, resource, query) = (server.clone(), resource.clone(), query.clone());

@@ -1,6 +1,7 @@
 //! io: HTTP over `apiserver_core`: connections, routing, content negotiation, bodies and streams, discovery, proxies to nodes and
 //! workloads. The verbs themselves are in `apiserver_core::verbs`.
 
+mod backup;
 mod body;
 mod compress;
 mod discovery;

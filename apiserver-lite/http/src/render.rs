@@ -18,13 +18,14 @@ use proto_api::object;
 /// Encodes a stored object. `with_columns`: whether a Table includes its column definitions; within a stream only the first does.
 ///
 /// # Errors
-/// 406 for a representation that cannot be served.
+/// 406 for a representation that cannot be served, 500 for an object that cannot be decrypted.
 pub fn stored(
     server: &Server,
     accepted: Accepted,
     record: &StoredObject,
     with_columns: bool,
 ) -> Result<Bytes, ApiError> {
+    record.check_readable()?;
     match (accepted.representation, accepted.encoding) {
         (Representation::Object, Encoding::Json) => Ok(record.json(&server.engine).clone()),
         (Representation::Object, Encoding::Protobuf) => Ok(record.protobuf(&server.engine).clone()),

@@ -20,11 +20,12 @@ use apiserver_core::record::StoredObject;
 use apiserver_core::server::Server;
 use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
 use apiserver_core::times::now;
+use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
 use apiserver_http::{HttpServer, Overload, ServingTls, WatchBatches, serve};
 use apiserver_schema::Engine;
-use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig};
-use proto_api::names::Profile;
+use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
+use proto_api::names::{Names, Profile};
 use proto_daemon::admin::AdminPages;
 use proto_daemon::drain::{Drain, DrainWatch, Drained};
 use proto_daemon::health::{Health, Scope};
@@ -38,6 +39,7 @@ use crate::admission_config;
 use crate::bootstrap;
 use crate::build_error::BuildError;
 use crate::certificate_files::{self, CertificateFiles};
+use crate::encryption::{self, Unreadable};
 use crate::kubeconfig;
 use crate::maintenance;
 use crate::pki::{Pki, ServingNames};
@@ -51,6 +53,8 @@ pub struct BoundServer {
     tls: watch::Sender<Arc<ServingTls>>,
     certificates: CertificateFiles,
     kubeconfig: String,
+    /// Set if changes of its file count without a restart.
+    reloaded_encryption: Option<Arc<Encryption>>,
 }
 
 impl BoundServer {
@@ -75,6 +79,12 @@ impl BoundServer {
         let (delay, deadline) =
             (self.server.core.config.shutdown_delay, self.server.core.config.shutdown_deadline);
         let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
+        let reloading = encryption::follow(
+            self.reloaded_encryption,
+            store.clone(),
+            self.server.stopping.clone(),
+        );
+        let reloading = tokio::spawn(reloading);
         let about_to_stop = self.server.about_to_stop.clone();
         let drain = Drain::default();
         let tls = self.tls.subscribe();
@@ -97,8 +107,8 @@ impl BoundServer {
                 tracing::warn!("shutdown deadline passed; the connections still open are closed");
             }
         }
-        // Both tasks end because `server.stopping` is cancelled.
-        let _ = tokio::join!(maintenance, following);
+        // The tasks end because `server.stopping` is cancelled.
+        let _ = tokio::join!(maintenance, following, reloading);
         store.close().await;
     }
 }
@@ -114,6 +124,8 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
     let admission = admission(&config)?;
+    let engine = Engine::new(names);
+    let encryption = encryption::load(&config, &engine)?;
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
@@ -135,8 +147,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
             .map(|settings| TokenWebhook::new(settings, names))
             .transpose()?,
     };
-    let engine = Engine::new(names);
-    let store = open_store(&engine, &config)?;
+    let store = open_store(&engine, &config, encryption.as_ref())?;
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
     adopt_services(&engine, &store, &mut allocations);
     let policy = Arc::new(ClusterPolicy::follow(&store, names)?);
@@ -154,6 +165,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         policy,
         allocations: Arc::new(Mutex::new(allocations)),
         quota_turns: QuotaTurns::default(),
+        backup_turn: Arc::default(),
         ownership,
         config: Config { bind: address, admission, ..config },
     });
@@ -170,15 +182,21 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         about_to_stop,
         stopping,
     });
-    let kubeconfig =
-        pki.as_ref().map(|pki| kubeconfig::write(names, address, pki)).unwrap_or_default();
-    if let Some(path) =
-        server.core.config.write_kubeconfig.as_ref().filter(|_| !kubeconfig.is_empty())
-    {
+    let kubeconfig = write_kubeconfig(&server.core.config, pki.as_ref())?;
+    let reloads = server.core.config.encryption.as_ref().is_some_and(|settings| settings.reload);
+    let reloaded_encryption = encryption.filter(|_| reloads);
+    let tls = watch::Sender::new(Arc::new(served.tls));
+    Ok(BoundServer { server, listener, address, tls, certificates, kubeconfig, reloaded_encryption })
+}
+
+/// The administrator's kubeconfig, written to the file that the flags name; empty without a CA of the server's own.
+fn write_kubeconfig(config: &Config, pki: Option<&Pki>) -> Result<String, BuildError> {
+    let Some(pki) = pki else { return Ok(String::new()) };
+    let kubeconfig = kubeconfig::write(config.names, config.bind, pki);
+    if let Some(path) = &config.write_kubeconfig {
         crate::pki::write(path, &kubeconfig)?;
     }
-    let tls = watch::Sender::new(Arc::new(served.tls));
-    Ok(BoundServer { server, listener, address, tls, certificates, kubeconfig })
+    Ok(kubeconfig)
 }
 
 /// A listener, with its actual address.
@@ -221,26 +239,45 @@ fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
 }
 
 /// Opens the store and decodes every record, so that an unreadable record fails the start and not a later request.
-fn open_store(engine: &Engine, config: &Config) -> Result<Store<StoredObject>, BuildError> {
+fn open_store(
+    engine: &Engine,
+    config: &Config,
+    encryption: Option<&Arc<Encryption>>,
+) -> Result<Store<StoredObject>, BuildError> {
     let medium = match &config.storage {
         Storage::Memory => Medium::Memory,
         Storage::Directory(dir) => {
             let failed = |source| BuildError::Directory { path: dir.clone(), source };
             private_files::create_trusted_dir(dir).map_err(failed)?;
-            Medium::Directory(dir.join("store"))
+            Medium::Directory(dir.join(STORE))
         }
     };
-    let profile = match config.names.profile() {
+    // Decoding runs inside `open_with`, because the history restored from the log has versions that no key holds any more.
+    let unreadable = Unreadable::default();
+    let decode = |record: &StoredObject| {
+        record.load(engine)?;
+        unreadable.note(record);
+        Ok(())
+    };
+    let on_damage = if config.accept_store_damage { OnDamage::SetAside } else { OnDamage::Refuse };
+    let transform = encryption.map(|encryption| encryption.clone() as Arc<dyn Transform>);
+    let identity = store_identity(config.names);
+    let store = StoreConfig { on_damage, transform, ..StoreConfig::new(medium, identity) };
+    let store = Store::open_with(store, decode)?;
+    unreadable.log();
+    Ok(store)
+}
+
+/// Name of the store's directory below the data directory.
+pub(crate) const STORE: &str = "store";
+
+/// Whose store it is.
+pub(crate) fn store_identity(names: &Names) -> Identity {
+    let profile = match names.profile() {
         Profile::Orch { .. } => "orch",
         Profile::Kubernetes => "kubernetes",
     };
-    let identity =
-        Identity { profile: profile.to_owned(), domain: config.names.label_domain().to_owned() };
-    // Decoding runs inside `open_with`, because the history restored from the log has versions that no key holds any more.
-    let decode = |record: &StoredObject| Ok(record.load(engine)?);
-    let on_damage = if config.accept_store_damage { OnDamage::SetAside } else { OnDamage::Refuse };
-    let store = StoreConfig { on_damage, ..StoreConfig::new(medium, identity) };
-    Ok(Store::open_with(store, decode)?)
+    Identity { profile: profile.to_owned(), domain: names.label_domain().to_owned() }
 }
 
 fn adopt_services(

@@ -7,7 +7,7 @@ use apiserver_auth::{AbacError, OidcError, TokenFileError, TokenKeysError, Webho
 use apiserver_core::auth::{IndexError, NodeAuthorizerError};
 use apiserver_core::config::{AdmissionPlugin, AuthorizationMode};
 use apiserver_http::NodeProxyError;
-use apiserver_store::OpenError;
+use apiserver_store::{BackupError, OpenError};
 use proto_daemon::config::ConfigError;
 
 use crate::bootstrap::BootstrapError;
@@ -44,6 +44,15 @@ pub enum BuildError {
     /// The configuration of admission plugins is unusable.
     #[error(transparent)]
     Admission(#[from] ConfigError),
+    /// The file of --encryption-provider-config is unusable.
+    #[error(transparent)]
+    Encryption(ConfigError),
+    /// There is nowhere to restore to.
+    #[error("--restore needs --data-dir")]
+    NoDataDir,
+    /// A backup cannot be restored.
+    #[error("cannot restore")]
+    Restore(#[from] BackupError),
     /// A plugin is named as enabled and as disabled.
     #[error("--enable-admission-plugins and --disable-admission-plugins both name {0:?}")]
     Contradiction(AdmissionPlugin),
@@ -118,6 +127,8 @@ impl BuildError {
             Self::Read { .. }
                 | Self::Key(_)
                 | Self::Admission(_)
+                | Self::Encryption(_)
+                | Self::NoDataDir
                 | Self::Contradiction(_)
                 | Self::RepeatedIssuer(_)
                 | Self::Tokens(_)

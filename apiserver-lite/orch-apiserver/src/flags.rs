@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use apiserver_core::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config, Credentials,
-    NodeClient, Privileged, Storage,
+    EncryptionSettings, NodeClient, Privileged, Storage,
 };
 use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
@@ -66,6 +66,17 @@ pub struct ServingFlags {
     /// Opens a damaged store without its unreadable writes; the damaged files are renamed. Acknowledged writes are lost.
     #[arg(long)]
     store_accept_damage: bool,
+    /// EncryptionConfiguration: which resources are encrypted on disk, and with which keys. Without it all objects lie there in clear text.
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
+    /// Whether changes of that file count without a restart.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set,
+          requires = "encryption_provider_config")]
+    encryption_provider_config_automatic_reload: bool,
+    /// Makes the store below --data-dir, which must be empty, of this backup, and ends. Nothing is served.
+    #[arg(long, value_name = "FILE", requires = "data_dir")]
+    restore: Option<PathBuf>,
     /// File to which the administrator's kubeconfig is written.
     #[arg(long, value_name = "FILE")]
     write_kubeconfig: Option<PathBuf>,
@@ -182,6 +193,12 @@ enum Mode {
 }
 
 impl Flags {
+    /// The backup that is to be restored, instead of a start.
+    #[must_use]
+    pub fn restore(&self) -> Option<PathBuf> {
+        self.serving.restore.clone()
+    }
+
     /// The configuration that the flags describe.
     #[must_use]
     pub fn config(self) -> Config {
@@ -202,6 +219,10 @@ impl Flags {
             advertise_address: serving.advertise_address,
             storage: serving.data_dir.clone().map_or(Storage::Memory, Storage::Directory),
             accept_store_damage: serving.store_accept_damage,
+            encryption: serving.encryption_provider_config.map(|file| EncryptionSettings {
+                file,
+                reload: serving.encryption_provider_config_automatic_reload,
+            }),
             cert_dir: serving.cert_dir.or(serving.data_dir.map(|dir| dir.join("pki"))),
             serving: pair(serving.tls_cert_file, serving.tls_private_key_file),
             write_kubeconfig: serving.write_kubeconfig,
@@ -319,6 +340,22 @@ mod tests {
     }
 
     #[test]
+    fn encryption_and_restore() {
+        let encryption = |args: &[&str]| parse(args).unwrap().encryption;
+        assert_eq!(encryption(&[]), None);
+        let file = PathBuf::from("/e.yaml");
+        let plain = EncryptionSettings { file: file.clone(), reload: false };
+        assert_eq!(encryption(&["--encryption-provider-config=/e.yaml"]), Some(plain));
+        let reloading = [
+            "--encryption-provider-config=/e.yaml",
+            "--encryption-provider-config-automatic-reload",
+        ];
+        assert_eq!(encryption(&reloading), Some(EncryptionSettings { file, reload: true }));
+        let args = ["orch-apiserver", "--data-dir=/d", "--restore=/b"];
+        assert_eq!(Flags::try_parse_from(args).unwrap().restore(), Some(PathBuf::from("/b")));
+    }
+
+    #[test]
     fn mistakes_are_refused() {
         for args in [
             &["--no-such-flag"][..],
@@ -326,6 +363,8 @@ mod tests {
             &["--service-cluster-ip-range=x"],
             &["--authorization-mode=Maybe"],
             &["--service-node-port-range=9-1"],
+            &["--encryption-provider-config-automatic-reload=true"],
+            &["--restore=/b"],
         ] {
             assert!(parse(args).is_err(), "{args:?}");
         }

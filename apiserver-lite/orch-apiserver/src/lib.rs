@@ -15,12 +15,15 @@ pub mod app;
 mod bootstrap;
 mod build_error;
 mod certificate_files;
+mod encryption;
 pub mod flags;
 mod kubeconfig;
 mod maintenance;
 mod pki;
+mod restore;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};
 pub use app::{BoundServer, build};
 pub use build_error::BuildError;
+pub use restore::restore;

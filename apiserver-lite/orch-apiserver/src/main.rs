@@ -1,5 +1,6 @@
 //! The process: parses flags, sets up logging, builds the server and runs it until SIGTERM or SIGINT.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, Storage};
@@ -25,9 +26,25 @@ fn main() -> ExitCode {
         // Health pages are served on the secure port.
         warn_without_effect("healthz-bind-address");
     }
+    let backup = flags.restore();
     let config = flags.config();
+    if let Some(backup) = backup {
+        return exit::conclude(PROGRAM, restore(&config, &backup));
+    }
     let threads = Threads::Workers(config.worker_threads);
     exit::conclude(PROGRAM, runtime::run(threads, serve(config)))
+}
+
+/// Makes the store of a backup, and says of how many objects.
+fn restore(config: &orch_apiserver::Config, backup: &Path) -> Result<(), Failure> {
+    let restored = orch_apiserver::restore(config, backup).map_err(Failure::run)?;
+    println!(
+        "restored {} objects of revision {}; the next revision is {}",
+        restored.records,
+        restored.backup,
+        restored.revision.next()
+    );
+    Ok(())
 }
 
 async fn serve(config: orch_apiserver::Config) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! Prints the result of opening a store after each possible damage of its files: `cargo run -p apiserver-store --example damage`.
+//! Prints the result of opening a store after each possible damage of its files: `cargo run -p apiserver-store --example damage [transformed]`.
 
 #![allow(clippy::unwrap_used, reason = "shares its code with a test")]
 
@@ -10,7 +10,11 @@ mod table;
 async fn main() {
     // Panics in redb are counted, not printed.
     std::panic::set_hook(Box::new(|_| {}));
-    let effort = table::Effort { log_step: 1, checkpoint_step: 41, bits: true };
+    let values = match std::env::args().nth(1).as_deref() {
+        Some("transformed") => table::Values::Transformed,
+        _ => table::Values::Plain,
+    };
+    let effort = table::Effort { log_step: 1, checkpoint_step: 41, bits: true, values };
     let table = table::table(effort).await;
     println!("{}", table.text());
     let lost = table.count("", table::OpenOutcome::LostInSilence);

@@ -4,7 +4,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | `format`, `profile`, `domain` | text |
+//! | `meta` | `format` ([`Format`]), `profile`, `domain` | text |
 //! | `revision` | nothing | the last revision contained |
 //! | `sum` | nothing | sum over the records, and the revision again |
 //! | `records` | key | revision created, revision modified, stored form |
@@ -21,16 +21,13 @@ use bytes::Bytes;
 use proto_daemon::private_files;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 
-use crate::{Identity, OpenError, Revision, Stamp, log::Change};
+use crate::{Identity, OpenError, Revision, Stamp, format::Format, log::Change};
 
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const REVISION: TableDefinition<'_, (), u64> = TableDefinition::new("revision");
 /// [`RecordSum`] of the records, and the revision: detects damaged pages.
 const SUM: TableDefinition<'_, (), (u64, u64)> = TableDefinition::new("sum");
 const RECORDS: TableDefinition<'_, &str, (u64, u64, &[u8])> = TableDefinition::new("records");
-
-/// Version of the tables and the log's frames. A store of another version is refused.
-const FORMAT: &str = "1";
 
 /// Cache size of redb. It is not read while serving, so only the upper levels of the tree need to fit.
 const CACHE_BYTES: usize = 2 << 20;
@@ -45,8 +42,8 @@ pub struct Checkpoint {
 pub type StoredRecords = BTreeMap<Arc<str>, (Stamp, Bytes)>;
 
 impl Checkpoint {
-    /// Opens or creates the database and checks that it belongs to `identity`.
-    pub fn open(path: &Path, identity: &Identity) -> Result<Self, OpenError> {
+    /// Opens or creates the database, checks that it belongs to `identity`, and raises its format to `format`.
+    pub fn open(path: &Path, identity: &Identity, format: Format) -> Result<Self, OpenError> {
         if !path.exists() {
             create_database(path).map_err(|error| file_error(path, error))?;
         }
@@ -57,8 +54,14 @@ impl Checkpoint {
         let database = builder.open(path).map_err(|error| file_error(path, error))?;
         let checkpoint = Self { database, path: path.to_owned() };
         match checkpoint.read_identity().map_err(checkpoint_error)? {
-            None => checkpoint.write_identity(identity).map_err(checkpoint_error)?,
-            Some(found) => check_identity(&found, identity)?,
+            None => checkpoint.write_identity(identity, format).map_err(checkpoint_error)?,
+            Some(found) => {
+                let is = read_format(path, &found)?;
+                check_identity(&found, identity)?;
+                if is < format {
+                    checkpoint.write_format(format).map_err(checkpoint_error)?;
+                }
+            }
         }
         Ok(checkpoint)
     }
@@ -79,7 +82,14 @@ impl Checkpoint {
         Ok(Some(facts))
     }
 
-    fn write_identity(&self, identity: &Identity) -> Result<(), redb::Error> {
+    fn write_format(&self, format: Format) -> Result<(), redb::Error> {
+        let mut write = self.database.begin_write()?;
+        write.set_quick_repair(true);
+        write.open_table(META)?.insert(FORMAT, format.to_string().as_str())?;
+        Ok(write.commit()?)
+    }
+
+    fn write_identity(&self, identity: &Identity, format: Format) -> Result<(), redb::Error> {
         let mut claim = self.database.begin_write()?;
         claim.set_quick_repair(true);
         {
@@ -87,6 +97,7 @@ impl Checkpoint {
             for (what, value) in identity_rows(identity) {
                 meta.insert(what, value)?;
             }
+            meta.insert(FORMAT, format.to_string().as_str())?;
             claim.open_table(REVISION)?;
             claim.open_table(SUM)?.insert((), (0, 0))?;
             claim.open_table(RECORDS)?;
@@ -212,8 +223,20 @@ impl RecordSum {
     }
 }
 
-fn identity_rows(identity: &Identity) -> [(&'static str, &str); 3] {
-    [("format", FORMAT), ("profile", &identity.profile), ("domain", &identity.domain)]
+/// The row of `meta` with the format.
+const FORMAT: &str = "format";
+
+fn read_format(path: &Path, found: &BTreeMap<String, String>) -> Result<Format, OpenError> {
+    let found = found.get(FORMAT).cloned().unwrap_or_default();
+    Format::parse(&found).ok_or_else(|| OpenError::Format {
+        path: path.to_owned(),
+        found,
+        newest: Format::NEWEST.to_string(),
+    })
+}
+
+fn identity_rows(identity: &Identity) -> [(&'static str, &str); 2] {
+    [("profile", &identity.profile), ("domain", &identity.domain)]
 }
 
 fn check_identity(found: &BTreeMap<String, String>, identity: &Identity) -> Result<(), OpenError> {

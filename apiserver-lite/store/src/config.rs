@@ -1,9 +1,10 @@
 //! Configuration of a store: medium, identity and bounds.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use crate::Transform;
 
 /// Configuration for [`Store::open`](crate::Store::open).
-#[derive(Debug)]
 pub struct StoreConfig {
     /// Where the records are kept.
     pub medium: Medium,
@@ -19,6 +20,18 @@ pub struct StoreConfig {
     pub segment_len_max: u64,
     /// Treatment of a damaged log; refused by default.
     pub on_damage: OnDamage,
+    /// How values lie on disk; none by default.
+    pub transform: Option<Arc<dyn Transform>>,
+}
+
+impl fmt::Debug for StoreConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A transform has keys, which are not printed.
+        f.debug_struct("StoreConfig")
+            .field("medium", &self.medium)
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
 }
 
 impl StoreConfig {
@@ -33,6 +46,7 @@ impl StoreConfig {
             bounds: Bounds::default(),
             segment_len_max: 64 << 20,
             on_damage: OnDamage::Refuse,
+            transform: None,
         }
     }
 }

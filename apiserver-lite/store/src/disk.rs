@@ -24,10 +24,11 @@ use proto_daemon::panics::isolate_sync;
 use proto_daemon::private_files;
 
 use crate::{
-    Identity, Medium, OnDamage, RestoreError, Revision,
+    Identity, Medium, OnDamage, RestoreError, Revision, StoreConfig,
     acknowledged::{Acknowledged, KnownRevisions},
     checkpoint::{Checkpoint, StoredRecords},
     damage::{self, Damage},
+    format::Format,
     log::{self, AppendError, Change, Segment, SegmentItem, SegmentReader},
     log_reader::{LogRead, ReadError, read_log},
 };
@@ -73,24 +74,42 @@ pub struct DiskContent {
     pub changes: Vec<Change>,
 }
 
+/// What opening a disk needs of the store's configuration.
+pub struct DiskConfig<'a> {
+    medium: &'a Medium,
+    identity: &'a Identity,
+    /// The format that the store has at least from now on.
+    format: Format,
+    segment_len_max: u64,
+    on_damage: OnDamage,
+}
+
+impl<'a> DiskConfig<'a> {
+    pub fn of(config: &'a StoreConfig) -> Self {
+        Self {
+            medium: &config.medium,
+            identity: &config.identity,
+            format: Format::needed(config.transform.is_some()),
+            segment_len_max: config.segment_len_max,
+            on_damage: config.on_damage,
+        }
+    }
+}
+
 impl Disk {
     /// Opens or creates the medium, checks its identity, and reads it.
-    pub fn open(
-        medium: Medium,
-        identity: &Identity,
-        segment_len_max: u64,
-        on_damage: OnDamage,
-    ) -> Result<(Self, DiskContent), OpenError> {
+    pub fn open(config: DiskConfig<'_>) -> Result<(Self, DiskContent), OpenError> {
+        let DiskConfig { medium, identity, format, segment_len_max, on_damage } = config;
         let directory = match medium {
             Medium::Memory => return Ok((Self::Memory, DiskContent::default())),
-            Medium::Directory(directory) => directory,
+            Medium::Directory(directory) => directory.clone(),
         };
         let at = |source| OpenError::Directory { path: directory.clone(), source };
         private_files::create_private_dir(&directory).map_err(at)?;
         let file = directory.join("records.redb");
         // redb panics on some kinds of damage.
         let read = isolate_sync(|| {
-            let checkpoint = Checkpoint::open(&file, identity)?;
+            let checkpoint = Checkpoint::open(&file, identity, format)?;
             let (content, found) = read_directory(&directory, &checkpoint, on_damage)?;
             Ok((checkpoint, content, found))
         });
@@ -123,7 +142,8 @@ impl Disk {
             });
         }
         let identity = identity.clone();
-        let checkpoint = ReopeningCheckpoint { path: file, identity, checkpoint: Some(checkpoint) };
+        let checkpoint =
+            ReopeningCheckpoint { path: file, identity, format, checkpoint: Some(checkpoint) };
         let checkpointer = spawn_checkpointer(checkpoint, to_fold).map_err(OpenError::Thread)?;
         let checkpointer = Some(checkpointer);
         let log =
@@ -273,6 +293,7 @@ fn spawn_checkpointer(
 struct ReopeningCheckpoint {
     path: PathBuf,
     identity: Identity,
+    format: Format,
     checkpoint: Option<Checkpoint>,
 }
 
@@ -283,7 +304,7 @@ impl ReopeningCheckpoint {
     ) -> Result<(), FoldError> {
         let checkpoint = match self.checkpoint.take() {
             Some(open) => open,
-            None => Checkpoint::open(&self.path, &self.identity)?,
+            None => Checkpoint::open(&self.path, &self.identity, self.format)?,
         };
         let done = work(&checkpoint);
         self.checkpoint = match &done {
@@ -291,7 +312,7 @@ impl ReopeningCheckpoint {
             Err(_) => {
                 drop(checkpoint);
                 // Opened again at once, because its lock keeps other processes out; if that fails, at the next attempt.
-                Checkpoint::open(&self.path, &self.identity).ok()
+                Checkpoint::open(&self.path, &self.identity, self.format).ok()
             }
         };
         done
@@ -449,13 +470,25 @@ pub enum OpenError {
         /// What does not fit.
         found: String,
     },
-    /// The store belongs to another naming profile or domain, or has another format.
+    /// The store has a format that this program does not know.
+    #[error(
+        "store {path} has format {found:?}, this program reads formats 1 to {newest}: open it with the version that wrote it, or a newer one"
+    )]
+    Format {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// The newest known format.
+        newest: String,
+    },
+    /// The store belongs to another naming profile or domain.
     #[error(
         "store has {what} {found:?}, this server has {expected:?}; \
          use another data directory or the store's {what}"
     )]
     Identity {
-        /// `format`, `profile` or `domain`.
+        /// `profile` or `domain`.
         what: &'static str,
         /// What the store says.
         found: String,

@@ -20,32 +20,44 @@
 //! After a restart the history still in the log can be watched. Its superseded versions and tombstones are restored too, so
 //! records are prepared in the closure of [`Store::open_with`] and not by reading all keys after opening.
 //!
+//! Values may lie on disk in another form than in memory: a [`Transform`] encrypts those of some keys. A record whose stored form cannot be read
+//! (its key is gone) stays as it is on disk, and [`Record::unreadable`] stands for it in memory.
+//!
+//! [`Store::backup`] writes all records at one revision to a file, while the store is in use, and [`restore`] makes a store of it.
+//!
 //! Queue, batch, key, value and history are bounded by [`StoreConfig`].
 
 mod acknowledged;
+mod backup;
 mod checkpoint;
 mod config;
 mod damage;
 mod disk;
+mod format;
 mod log;
 mod log_reader;
 mod record;
 mod replay;
+mod restore;
 mod snapshot;
 mod state;
 mod store;
+mod transform;
 mod watch;
 mod watcher;
 mod write;
 mod writer;
 
+pub use backup::{BackupError, BackupSummary, BackupValue};
 pub use config::{Bounds, Identity, Medium, OnDamage, Retention, StoreConfig};
 pub use damage::Damage;
 pub use disk::OpenError;
 #[doc(hidden)]
 pub use log::reencode_payload;
 pub use record::{Record, RestoreError, Revision, Stamp};
+pub use restore::{Restored, restore};
 pub use snapshot::{Compacted, Entry, Page, Range, Snapshot, SnapshotError};
 pub use store::{Health, Store, TimedOut};
+pub use transform::{Form, Transform, TransformError};
 pub use watch::{Event, EventKind, Lagged, Watch, WatchEnd, WatchError};
 pub use write::{CommittedWrite, Expect, Write, WriteError};

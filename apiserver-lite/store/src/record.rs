@@ -4,6 +4,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::TransformError;
+
 /// A point in the store's history: the number of writes ever committed. The first write is 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
@@ -55,6 +57,25 @@ pub trait Record: Send + Sync + Sized + 'static {
     /// # Errors
     /// The bytes are not a valid record; opening the store fails.
     fn restore(key: &str, stored: Bytes, stamp: Stamp) -> Result<Self, RestoreError>;
+
+    /// A record whose bytes on disk cannot be read now, because of `why`. They stay on disk; [`Store::backup`](crate::Store::backup) takes them from
+    /// the record, which keeps them. The default is not to open the store.
+    ///
+    /// # Errors
+    /// Opening the store fails.
+    fn unreadable(
+        _key: &str,
+        _stored: Bytes,
+        _stamp: Stamp,
+        why: TransformError,
+    ) -> Result<Self, RestoreError> {
+        Err(why)
+    }
+
+    /// Whether the record could be read. One that could not is never replaced, only deleted.
+    fn is_readable(&self) -> bool {
+        true
+    }
 }
 
 /// Error of [`Record::restore`].

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    Entry, Event, EventKind, OpenError, Record, RestoreError, Retention, Stamp,
+    Entry, Event, EventKind, Form, OpenError, Record, RestoreError, Retention, Stamp,
     disk::DiskContent,
     log::Change,
     state::{LoadedRecords, StoreState},
+    transform::StoredForms,
 };
 
 /// Most events restored as history, so that clients of a restarted server continue their watches. More would delay the start.
@@ -17,11 +18,17 @@ const HISTORY_LEN_MAX: usize = 4096;
 /// The callback of [`Store::open_with`](crate::Store::open_with).
 type PrepareRecord<'a, T> = &'a dyn Fn(&T) -> Result<(), RestoreError>;
 
+/// What restoring a record needs besides its bytes.
+pub struct Restoring<'a, T> {
+    pub prepare: PrepareRecord<'a, T>,
+    pub forms: &'a StoredForms,
+}
+
 /// Restores the records of the checkpoint, applies the log's changes, and keeps the last ones as history.
 pub fn replay<T: Record>(
     found: DiskContent,
     retention: Retention,
-    prepare: PrepareRecord<'_, T>,
+    restoring: &Restoring<'_, T>,
 ) -> Result<StoreState<T>, OpenError> {
     let DiskContent { mut revision, mut stored, changes } = found;
     let recent = changes.len().saturating_sub(HISTORY_LEN_MAX.min(retention.events_max));
@@ -35,13 +42,13 @@ pub fn replay<T: Record>(
     }
     let mut entries = Vec::with_capacity(stored.len());
     for (key, (stamp, value)) in stored {
-        let record = restore_record(&key, value, stamp, prepare)?;
+        let record = restoring.restore(&key, value, stamp)?;
         entries.push(Entry { key, stamp, record });
     }
     let mut state = StoreState::new(LoadedRecords { revision, entries }, retention);
     for change in changes {
         let len = change.value.as_ref().map_or(0, Bytes::len);
-        let event = replay_change(&state, change, prepare)?;
+        let event = replay_change(&state, change, restoring)?;
         state.publish([(event, len)]);
     }
     Ok(state)
@@ -51,7 +58,7 @@ pub fn replay<T: Record>(
 fn replay_change<T: Record>(
     state: &StoreState<T>,
     change: Change,
-    prepare: PrepareRecord<'_, T>,
+    restoring: &Restoring<'_, T>,
 ) -> Result<Event<T>, OpenError> {
     let Change { key, stamp, value } = change;
     let previous = state.current(&key);
@@ -60,11 +67,12 @@ fn replay_change<T: Record>(
         None => (key, None),
     };
     let (kind, record) = match (value, &previous) {
-        (Some(value), None) => (EventKind::Created, restore_record(&key, value, stamp, prepare)?),
-        (Some(value), Some(_)) => {
-            (EventKind::Updated, restore_record(&key, value, stamp, prepare)?)
+        (Some(value), None) => (EventKind::Created, restoring.restore(&key, value, stamp)?),
+        (Some(value), Some(_)) => (EventKind::Updated, restoring.restore(&key, value, stamp)?),
+        (None, Some(last)) => {
+            restoring.forms.note(&key, Form::AS_IS);
+            (EventKind::Deleted, Arc::new(T::tombstone(last, stamp)))
         }
-        (None, Some(last)) => (EventKind::Deleted, Arc::new(T::tombstone(last, stamp))),
         (None, None) => {
             let source = "the log deletes a key that does not exist".into();
             return Err(OpenError::Restore { key: key.to_string(), source });
@@ -73,15 +81,26 @@ fn replay_change<T: Record>(
     Ok(Event { key, kind, stamp, record, previous })
 }
 
-fn restore_record<T: Record>(
-    key: &str,
-    value: Bytes,
-    stamp: Stamp,
-    prepare: PrepareRecord<'_, T>,
-) -> Result<Arc<T>, OpenError> {
-    let restored = T::restore(key, value, stamp).and_then(|record| {
-        prepare(&record)?;
-        Ok(Arc::new(record))
-    });
-    restored.map_err(|source| OpenError::Restore { key: key.to_owned(), source })
+impl<T: Record> Restoring<'_, T> {
+    /// The record of bytes read from disk. Versions of a key are restored in order, so that the form noted last is that of the current one.
+    fn restore(&self, key: &Arc<str>, stored: Bytes, stamp: Stamp) -> Result<Arc<T>, OpenError> {
+        let read = match self.forms.transform() {
+            None => T::restore(key, stored, stamp),
+            Some(transform) => match transform.decode_stored(key, stored.clone()) {
+                Ok((value, form)) => {
+                    self.forms.note(key, form);
+                    T::restore(key, value, stamp)
+                }
+                Err(why) => {
+                    self.forms.note(key, Form::UNREADABLE);
+                    T::unreadable(key, stored, stamp, why)
+                }
+            },
+        };
+        let restored = read.and_then(|record| {
+            (self.prepare)(&record)?;
+            Ok(Arc::new(record))
+        });
+        restored.map_err(|source| OpenError::Restore { key: key.to_string(), source })
+    }
 }

@@ -108,6 +108,12 @@ impl<T> StoreState<T> {
         Ok(())
     }
 
+    /// The newest version of every key, in ascending order, with the revision that they make up.
+    pub fn all(&self) -> (Revision, Vec<Entry<T>>) {
+        let entries = self.keys.iter().filter_map(|(key, versions)| versions.newest.entry(key));
+        (self.revision, entries.collect())
+    }
+
     /// The newest version of `key`.
     pub fn current(&self, key: &str) -> Option<Entry<T>> {
         let (key, versions) = self.keys.get_key_value(key)?;

@@ -1,7 +1,8 @@
 //! The store's interface: open, write, read, watch, compact.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -9,11 +10,13 @@ use std::{
 use tokio::sync::{mpsc, oneshot, watch as wake};
 
 use crate::{
-    Bounds, CommittedWrite, OpenError, Record, RestoreError, Revision, Snapshot, SnapshotError,
-    StoreConfig, Watch, WatchError, Write, WriteError,
-    disk::Disk,
-    replay::replay,
+    CommittedWrite, Form, Identity, OpenError, Record, RestoreError, Revision, Snapshot,
+    SnapshotError, StoreConfig, Watch, WatchError, Write, WriteError,
+    backup::{self, BackupError, BackupSummary, BackupValue},
+    disk::{Disk, DiskConfig},
+    replay::{Restoring, replay},
     state::{SharedState, StoreState},
+    transform::StoredForms,
     writer::{Writer, WriterRequest},
 };
 
@@ -24,6 +27,8 @@ pub struct Store<T: Record> {
     committed: wake::Receiver<Revision>,
     health: wake::Receiver<Health>,
     revision_times: Arc<Mutex<RevisionTimes>>,
+    forms: Arc<StoredForms>,
+    identity: Arc<Identity>,
 }
 
 /// Whether writes are possible.
@@ -63,28 +68,31 @@ impl<T: Record> Store<T> {
         config: StoreConfig,
         prepare: impl Fn(&T) -> Result<(), RestoreError>,
     ) -> Result<Self, OpenError> {
-        let StoreConfig { medium, identity, segment_len_max, on_damage, .. } = config;
-        let (disk, found) = Disk::open(medium, &identity, segment_len_max, on_damage)?;
-        let state = replay::<T>(found, config.retention, &prepare)?;
-        Self::start(disk, state, config.bounds, config.history)
+        let (disk, found) = Disk::open(DiskConfig::of(&config))?;
+        let forms = Arc::new(StoredForms::new(config.transform.clone()));
+        let restoring = Restoring { prepare: &prepare, forms: &forms };
+        let state = replay::<T>(found, config.retention, &restoring)?;
+        Self::start(disk, state, forms, config)
     }
 
     /// Starts the writer thread of a store with this content.
     pub(crate) fn start(
         disk: Disk,
         state: StoreState<T>,
-        bounds: Bounds,
-        history: Duration,
+        forms: Arc<StoredForms>,
+        config: StoreConfig,
     ) -> Result<Self, OpenError> {
+        let StoreConfig { bounds, history, identity, .. } = config;
         let (committed_to, committed) = wake::channel(state.revision());
         let (health_to, health) = wake::channel(Health::Serving);
         let (queue, requests) = mpsc::channel(bounds.queue_len_max.max(1));
         let shared = Arc::new(SharedState::new(state));
-        Writer::new(disk, shared.clone(), bounds, committed_to, health_to)
+        Writer::new(disk, shared.clone(), forms.clone(), bounds, committed_to, health_to)
             .spawn(requests)
             .map_err(OpenError::Thread)?;
         let revision_times = Arc::new(Mutex::new(RevisionTimes::new(history)));
-        Ok(Self { shared, queue, committed, health, revision_times })
+        let identity = Arc::new(identity);
+        Ok(Self { shared, queue, committed, health, revision_times, forms, identity })
     }
 
     /// The last committed revision.
@@ -198,6 +206,33 @@ impl<T: Record> Store<T> {
         }
     }
 
+    /// Whether the value of `key` would be written in another form than it has on disk: its encryption key is no longer the first one, or it is not
+    /// encrypted yet. Always false without a [`Transform`](crate::Transform).
+    #[must_use]
+    pub fn is_stale(&self, key: &str) -> bool {
+        self.forms.is_stale(key)
+    }
+
+    /// How many values lie on disk in each form, those in clear text excepted.
+    #[must_use]
+    pub fn forms(&self) -> HashMap<Form, usize> {
+        self.forms.count()
+    }
+
+    /// Writes all records at the current revision to a new file, which [`restore`](crate::restore) reads, with the transform of now. `value` gives the
+    /// stored form of a record. Blocks; writes go on meanwhile.
+    ///
+    /// # Errors
+    /// The file cannot be written (it must not exist), or a value cannot be transformed. There is no file then.
+    pub fn backup(
+        &self,
+        path: &Path,
+        value: impl Fn(&T) -> BackupValue,
+    ) -> Result<BackupSummary, BackupError> {
+        let (revision, entries) = self.shared.read().all();
+        backup::write(path, &self.identity, &self.forms, revision, &entries, value)
+    }
+
     /// Whether writes are possible; the receiver can be awaited for a change.
     #[must_use]
     pub fn health(&self) -> wake::Receiver<Health> {
@@ -213,6 +248,8 @@ impl<T: Record> Clone for Store<T> {
             committed: self.committed.clone(),
             health: self.health.clone(),
             revision_times: self.revision_times.clone(),
+            forms: self.forms.clone(),
+            identity: self.identity.clone(),
         }
     }
 }

@@ -113,6 +113,20 @@ pub enum WriteError<T> {
         /// The bound.
         max: usize,
     },
+    /// The current version is [unreadable](crate::Record::unreadable). It can be deleted, not replaced.
+    #[error("{key} cannot be read, and is not replaced")]
+    Unreadable {
+        /// The key.
+        key: String,
+    },
+    /// The value cannot be transformed for the disk. Nothing was written.
+    #[error("{key} cannot be written: {reason}")]
+    Transform {
+        /// The key.
+        key: String,
+        /// What the [transform](crate::Transform) said.
+        reason: String,
+    },
     /// The commit was not written. Nothing of it is on disk, and the next one may succeed.
     #[error("nothing was written: {reason}")]
     NotWritten {

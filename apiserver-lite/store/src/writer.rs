@@ -18,6 +18,7 @@ use crate::{
     disk::{CommitError, Disk},
     log::Change,
     state::SharedState,
+    transform::{Form, StoredForms},
 };
 
 /// A request to the writer thread, with the channel for its result.
@@ -70,6 +71,7 @@ impl<T: Record> Answer<T> {
 pub struct Writer<T: Record> {
     disk: Disk,
     shared: Arc<SharedState<T>>,
+    forms: Arc<StoredForms>,
     bounds: Bounds,
     committed: watch::Sender<Revision>,
     health: watch::Sender<Health>,
@@ -79,11 +81,12 @@ impl<T: Record> Writer<T> {
     pub fn new(
         disk: Disk,
         shared: Arc<SharedState<T>>,
+        forms: Arc<StoredForms>,
         bounds: Bounds,
         committed: watch::Sender<Revision>,
         health: watch::Sender<Health>,
     ) -> Self {
-        Self { disk, shared, bounds, committed, health }
+        Self { disk, shared, forms, bounds, committed, health }
     }
 
     /// Runs until a close request, or until every sender of `requests` is dropped and the queue is empty.
@@ -125,7 +128,7 @@ impl<T: Record> Writer<T> {
             }
             return;
         }
-        let mut batch = Batch::new(&self.shared, self.bounds);
+        let mut batch = Batch::new(&self.shared, &self.forms, self.bounds);
         let mut refused = Vec::new();
         let mut accepted = Vec::new();
         for (writes, answer) in requests {
@@ -138,13 +141,14 @@ impl<T: Record> Writer<T> {
                 Err(error) => refused.push((answer, error)),
             }
         }
-        let Batch { revision, events, changes, .. } = batch;
+        let Batch { revision, events, changes, written, .. } = batch;
         if !changes.is_empty()
             && let Err(error) = self.disk.commit(&changes)
         {
             return self.fail_batch(accepted, refused, events, &error);
         }
         if !changes.is_empty() {
+            self.forms.note_all(&changes, &written);
             self.mark_serving();
         }
         let committed: Vec<_> = events.iter().map(committed_write).collect();
@@ -224,24 +228,29 @@ fn committed_write<T>(event: &Event<T>) -> CommittedWrite<T> {
 /// Writes decided but not yet durable, in order; later ones are decided on top of earlier ones.
 struct Batch<'a, T: Record> {
     shared: &'a SharedState<T>,
+    forms: &'a StoredForms,
     bounds: Bounds,
     revision: Revision,
     /// The pending versions of the keys written so far; `None` for deleted.
     overlay: HashMap<Arc<str>, Option<Entry<T>>>,
     events: Vec<Event<T>>,
     changes: Vec<Change>,
+    /// The forms of the changes' values; empty without a transform.
+    written: Vec<Form>,
 }
 
 impl<'a, T: Record> Batch<'a, T> {
-    fn new(shared: &'a SharedState<T>, bounds: Bounds) -> Self {
+    fn new(shared: &'a SharedState<T>, forms: &'a StoredForms, bounds: Bounds) -> Self {
         let revision = shared.read().revision();
         Self {
             shared,
+            forms,
             bounds,
             revision,
             overlay: HashMap::new(),
             events: Vec::new(),
             changes: Vec::new(),
+            written: Vec::new(),
         }
     }
 
@@ -250,8 +259,12 @@ impl<'a, T: Record> Batch<'a, T> {
             Write::Put { key, expect, draft } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
                 let current = self.check_expectation(&key, expect)?;
+                if current.as_ref().is_some_and(|current| !current.record.is_readable()) {
+                    return Err(WriteError::Unreadable { key });
+                }
                 let value = T::stored(&draft);
                 check_len(&key, "value", value.len(), self.bounds.value_len_max)?;
+                let value = self.encode_stored(&key, value)?;
                 self.put(key, current, value, draft);
             }
             Write::Delete { key, expect } => {
@@ -277,6 +290,7 @@ impl<'a, T: Record> Batch<'a, T> {
             self.revision = revision;
             self.events.truncate(decided);
             self.changes.truncate(decided);
+            self.written.truncate(decided);
             // Each key as it was before the first write of it.
             for (key, pending) in before {
                 match pending {
@@ -319,6 +333,16 @@ impl<'a, T: Record> Batch<'a, T> {
         }
     }
 
+    /// The bytes that are written for a value. The form is noted for the change that follows.
+    fn encode_stored(&mut self, key: &str, value: Bytes) -> Result<Bytes, WriteError<T>> {
+        let Some(transform) = self.forms.transform() else { return Ok(value) };
+        let (bytes, form) = transform.encode_stored(key, value).map_err(|error| {
+            WriteError::Transform { key: key.to_owned(), reason: error.to_string() }
+        })?;
+        self.written.push(form);
+        Ok(bytes)
+    }
+
     fn put(&mut self, key: String, current: Option<Entry<T>>, value: Bytes, draft: T::Draft) {
         self.revision = self.revision.next();
         let created = current.as_ref().map_or(self.revision, |entry| entry.stamp.created);
@@ -334,6 +358,9 @@ impl<'a, T: Record> Batch<'a, T> {
     }
 
     fn delete(&mut self, current: Entry<T>) {
+        if self.forms.transform().is_some() {
+            self.written.push(Form::AS_IS);
+        }
         self.revision = self.revision.next();
         let stamp = Stamp { created: current.stamp.created, modified: self.revision };
         let record = Arc::new(T::tombstone(&current.record, stamp));

@@ -8,36 +8,50 @@ use std::{
     io::{BufRead, BufReader, Write as _},
     path::Path,
     process::{Command, Stdio},
+    sync::Arc,
 };
 
-use apiserver_store::{Expect, Identity, Medium, OpenError, Range, Store, StoreConfig, Write};
+use apiserver_store::{
+    Expect, Identity, Medium, OpenError, Range, Store, StoreConfig, Transform, Write,
+};
 use bytes::Bytes;
 
+#[path = "transform/support.rs"]
+mod support;
+
+use support::Shift;
+
 const DIRECTORY: &str = "STORE_CRASH_DIRECTORY";
+/// The number that writes; all smaller ones read. Without it values are as they are.
+const SHIFT: &str = "STORE_CRASH_SHIFT";
 const ROUNDS: u64 = 12;
 const WRITERS: u64 = 8;
 const KEYS: u64 = 50;
 
-fn open(path: &Path) -> Result<Store<Bytes>, OpenError> {
+fn open(path: &Path, shift: Option<u8>) -> Result<Store<Bytes>, OpenError> {
     let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
     let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
     // A segment every hundred writes, so that kills hit rotation and checkpoint too.
-    Store::open(StoreConfig { segment_len_max: 8 << 10, ..config })
+    let shift = shift.map(|newest| Shift::new(&(1..=newest).rev().collect::<Vec<_>>()));
+    let transform = shift.map(|shift| Arc::new(shift) as Arc<dyn Transform>);
+    Store::open(StoreConfig { segment_len_max: 8 << 10, transform, ..config })
 }
 
 /// The killed process: writes and prints what was acknowledged and what its watch delivered.
 #[test]
 fn victim() {
     let Some(path) = std::env::var_os(DIRECTORY) else { return };
+    let shift = std::env::var(SHIFT).ok().map(|number| number.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
-        let store = open(Path::new(&path)).unwrap();
+        let store = open(Path::new(&path), shift).unwrap();
         let mut watch = store.watch("", store.revision()).unwrap();
         for writer in 0..WRITERS {
             let store = store.clone();
             tokio::spawn(async move {
                 for nth in 0.. {
-                    let key = format!("{writer}/{}", nth % KEYS);
+                    let kind = if u64::is_multiple_of(nth, 2) { "secrets" } else { "pods" };
+                    let key = format!("{writer}/{kind}/{}", nth % KEYS);
                     let delete = nth % 7 == 6;
                     let draft = Bytes::from(format!("{key}={nth}"));
                     let write = if delete {
@@ -77,19 +91,46 @@ struct VictimLog {
 
 #[test]
 fn nothing_acknowledged_is_lost() {
+    kill_again_and_again(|_| None);
+}
+
+/// With another key at every start, as if each one were a rotation.
+#[test]
+fn nothing_acknowledged_is_lost_of_transformed_values() {
+    let directory = kill_again_and_again(|round| u8::try_from(round + 1).ok());
+    let mut transformed = 0;
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        let count = |what: &[u8]| bytes.windows(what.len()).filter(|part| *part == what).count();
+        // Keys are in clear text, values begin with their key.
+        for value in (0..KEYS).map(|nth| format!("secrets/{nth}=")) {
+            assert_eq!(count(value.as_bytes()), 0, "{value}");
+        }
+        transformed += count(b"shifted:");
+    }
+    assert!(transformed > 10, "{transformed}");
+}
+
+fn kill_again_and_again(shift: impl Fn(u64) -> Option<u8>) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let mut said = VictimLog::default();
     for round in 0..ROUNDS {
         // Deterministic, so that failures can be repeated; covers start, rotation and checkpoint.
-        run_victim(directory.path(), 20 + (round * 7919) % 3000, &mut said);
-        check(directory.path(), &mut said);
+        let shift = shift(round);
+        run_victim(directory.path(), shift, 20 + (round * 7919) % 3000, &mut said);
+        check(directory.path(), shift, &mut said);
     }
     assert!(said.revision > 1000, "the victims hardly wrote: {}", said.revision);
+    directory
 }
 
 /// Runs one process until it has printed `lines` lines, and kills it.
-fn run_victim(path: &Path, lines: u64, said: &mut VictimLog) {
-    let mut victim = Command::new(std::env::current_exe().unwrap())
+fn run_victim(path: &Path, shift: Option<u8>, lines: u64, said: &mut VictimLog) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if let Some(number) = shift {
+        command.env(SHIFT, number.to_string());
+    }
+    let mut victim = command
         .args(["--exact", "victim", "--nocapture"])
         .env(DIRECTORY, path)
         .stdout(Stdio::piped())
@@ -128,8 +169,8 @@ fn run_victim(path: &Path, lines: u64, said: &mut VictimLog) {
 
 /// Compares the store with the acknowledged writes, and takes its content for the next round. A writer prints each write before it
 /// starts the next, so at most one of its keys is ahead.
-fn check(path: &Path, said: &mut VictimLog) {
-    let store = open(path).unwrap();
+fn check(path: &Path, shift: Option<u8>, said: &mut VictimLog) {
+    let store = open(path, shift).unwrap();
     assert!(store.revision().0 >= said.revision);
     let snapshot = store.snapshot();
     let mut ahead = BTreeMap::<String, u32>::new();

@@ -5,11 +5,21 @@
 #[path = "damage/table.rs"]
 mod table;
 
-use table::{Effort, OpenOutcome};
+use table::{Effort, OpenOutcome, Values};
 
 #[tokio::test]
 async fn nothing_is_lost_in_silence() {
-    let table = table::table(Effort { log_step: 7, checkpoint_step: 401, bits: false }).await;
+    check(Values::Plain).await;
+}
+
+#[tokio::test]
+async fn of_transformed_values_nothing_is_lost_in_silence() {
+    check(Values::Transformed).await;
+}
+
+async fn check(values: Values) {
+    let effort = Effort { log_step: 7, checkpoint_step: 401, bits: false, values };
+    let table = table::table(effort).await;
     eprintln!("{}", table.text());
     assert_eq!(table.first_loss, None);
     // A store whose damage loses nothing opens.
@@ -22,5 +32,6 @@ async fn nothing_is_lost_in_silence() {
 
 #[tokio::test]
 async fn a_person_may_accept_the_loss() {
-    table::accepted().await;
+    table::accepted(Values::Plain).await;
+    table::accepted(Values::Transformed).await;
 }

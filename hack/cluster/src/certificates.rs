@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use apiserver_bootstrap::authority::{Authority, Issuance, Leaf};
 use apiserver_bootstrap::certificates::{self, NODE_CLIENT};
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
-use apiserver_bootstrap::service_account_keys;
+use apiserver_bootstrap::{encryption, service_account_keys};
 use proto_api::names::Names;
 use time::OffsetDateTime;
 
@@ -20,6 +20,7 @@ pub fn ensure(spec: &Spec, names: &Names) -> Result<()> {
     make_dir(&pki)?;
     let authority = Authority::ensure(&pki, certificates::AUTHORITY, "orch-ca", now)?;
     service_account_keys::ensure(&pki)?;
+    encryption::ensure(&pki, names)?;
     let made = |name: &str, leaf: &Leaf| {
         let issuance = Issuance { leaf, authority: &authority, days: VALID_DAYS, now };
         certificates::ensure(&pki, name, &issuance)

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use apiserver_bootstrap::arguments::{self, ApiServer, NodeAgent, PkiFiles, command_line};
 pub use apiserver_bootstrap::arguments::{SANDBOX_IMAGE, with_own};
 use apiserver_bootstrap::certificates::NODE_CLIENT;
+use apiserver_bootstrap::encryption;
 use proto_api::names::Names;
 
 use crate::spec::{Node, Spec};
@@ -75,6 +76,7 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
         domain: Spec::DOMAIN,
     };
     let mut flags = server.flags();
+    flags.push(("encryption-provider-config", path(encryption::file(&spec.pki()))));
     // Nodes have certificates of the same authority.
     flags.push(("kubelet-certificate-authority", path(spec.pki().join("ca.crt"))));
     Program {
@@ -253,6 +255,7 @@ mod tests {
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
         let has = |program: usize, flag: &str| all[program].argv.contains(&flag.to_owned());
         assert!(has(0, "--authorization-mode=Node,RBAC"));
+        assert!(has(0, "--encryption-provider-config=/var/tmp/c/pki/encryption.yaml"));
         assert!(has(1, "--use-service-account-credentials=true"));
         for program in [1, 2] {
             assert!(has(program, "--client-ca-file=/var/tmp/c/pki/ca.crt"));

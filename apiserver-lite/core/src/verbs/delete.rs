@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use apiserver_auth::{Attributes, Decision};
 use apiserver_schema::{Object, Value};
-use apiserver_store::{Write, WriteError};
+use apiserver_store::{Record as _, Write, WriteError};
 use futures_util::{StreamExt as _, stream};
 use time::{Duration, OffsetDateTime};
 
@@ -88,6 +89,11 @@ pub async fn delete_object(
     call: &RequestContext<'_>,
     options: &DeleteOptions,
 ) -> Result<VerbResponse, ApiError> {
+    if call.query.flag(IGNORE_READ_ERROR)
+        && let Some(response) = delete_unreadable(call, options).await?
+    {
+        return Ok(response);
+    }
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
         check_preconditions(call, options, old.object())?;
@@ -100,6 +106,45 @@ pub async fn delete_object(
         }
     }
     Err(ApiError::modified(call.about()))
+}
+
+/// The query parameter that lets an object be deleted that cannot be decrypted: Kubernetes has it since 1.32.
+const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
+/// Deletes an object that cannot be decrypted; `None` for any other. Its finalizers and its uid are not known: it goes at once. The user needs a
+/// permission of its own for that, as in Kubernetes.
+async fn delete_unreadable(
+    call: &RequestContext<'_>,
+    options: &DeleteOptions,
+) -> Result<Option<VerbResponse>, ApiError> {
+    let found = call.server.find(&call.kind, &call.request.namespace, &call.request.name);
+    let Some(old) = found.filter(|old| !old.is_readable()) else { return Ok(None) };
+    let attributes = Attributes {
+        user: call.user,
+        verb: "unsafe-delete-ignore-read-errors",
+        subject: call.request.subject(),
+    };
+    let authorization = call.server.authorizer.authorize(&attributes).await;
+    if authorization.decision != Decision::Allow {
+        return Err(ApiError::forbidden(call.about(), &attributes.denial(&authorization.reason)));
+    }
+    check_preconditions(call, options, old.object())?;
+    if options.effects == Effects::DryRun {
+        return Ok(Some(VerbResponse::Success { code: 200 }));
+    }
+    match call.server.store.write(Write::delete(call.key(), old.revision())).await {
+        Ok(_) => {
+            tracing::warn!(
+                key = call.key(),
+                user = call.user.name,
+                "object that cannot be decrypted was deleted as its user asked"
+            );
+            Ok(Some(VerbResponse::Success { code: 200 }))
+        }
+        Err(WriteError::Conflict { .. }) => Err(ApiError::modified(call.about())),
+        Err(WriteError::NotFound { .. }) => Err(ApiError::not_found(call.about())),
+        Err(error) => Err(write_failed(&error)),
+    }
 }
 
 fn check_preconditions(

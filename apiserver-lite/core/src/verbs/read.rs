@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_schema::list::ListMeta;
-use apiserver_store::{Compacted, Range, Revision, Snapshot, SnapshotError};
+use apiserver_store::{Compacted, Range, Record as _, Revision, Snapshot, SnapshotError};
 
 use super::page::ContinueToken;
 use super::selection::Selection;
@@ -43,8 +43,7 @@ pub async fn list(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     super::watch::timeout(call.query)?;
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open_snapshot(call, &options).await?;
-    let page = scan(call, &snapshot, start.as_deref(), options.limit, &selection)
-        .map_err(|_| list_expired())?;
+    let page = scan(call, &snapshot, start.as_deref(), options.limit, &selection)?;
     let next = page.next.as_ref().map(|start| ContinueToken::new(snapshot.revision().0, start));
     let remaining = match &page.next {
         // Counting matches of a selector means reading all objects: the field is left out.
@@ -67,8 +66,7 @@ pub(super) async fn select(call: &RequestContext<'_>) -> Result<Vec<Arc<StoredOb
     let options = ListOptions::parse(call.query)?;
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open_snapshot(call, &options).await?;
-    let page = scan(call, &snapshot, start.as_deref(), options.limit, &selection);
-    Ok(page.map_err(|_| list_expired())?.items)
+    Ok(scan(call, &snapshot, start.as_deref(), options.limit, &selection)?.items)
 }
 
 /// The requested revision of a list.
@@ -227,7 +225,7 @@ fn scan(
     start: Option<&str>,
     limit: Option<usize>,
     selection: &Selection,
-) -> Result<ScannedPage, Compacted> {
+) -> Result<ScannedPage, ApiError> {
     let prefix = call.prefix();
     let below = |key: &str| key.strip_prefix(prefix.as_str()).unwrap_or(key).to_owned();
     let mut after = start.map(|start| format!("{prefix}{start}"));
@@ -236,9 +234,13 @@ fn scan(
         let wanted = limit.map(|limit| limit - items.len());
         let chunk = if selection.is_everything() { wanted } else { Some(SCAN_LEN) };
         let range = Range { prefix: &prefix, after: after.as_deref(), limit: chunk };
-        let page = snapshot.range(range)?;
+        let page = snapshot.range(range).map_err(|Compacted { .. }| list_expired())?;
         let last = page.entries.last().map(|entry| entry.key.clone());
         for (index, entry) in page.entries.iter().enumerate() {
+            // What a selector would say of an object that cannot be decrypted is not known: there is no list without it.
+            if !entry.record.is_readable() && selection.may_match_name(entry.record.object()) {
+                entry.record.check_readable()?;
+            }
             if !selection.matches(entry.record.object()) {
                 continue;
             }

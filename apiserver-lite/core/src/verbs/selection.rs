@@ -56,10 +56,16 @@ impl Selection {
         self.name.as_deref()
     }
 
+    /// Whether an object of this name can match.
+    #[must_use]
+    pub fn may_match_name(&self, object: &Object) -> bool {
+        self.name.as_deref().is_none_or(|name| object.name() == name)
+    }
+
     /// Whether `object` matches.
     #[must_use]
     pub fn matches(&self, object: &Object) -> bool {
-        self.name.as_deref().is_none_or(|name| object.name() == name)
+        self.may_match_name(object)
             && self.labels.as_ref().is_none_or(|selector| labels_match(selector, object))
             && self.fields.as_ref().is_none_or(|selector| match &self.version {
                 Some(kind) => fields_match(selector, &versions::convert(object, kind)),

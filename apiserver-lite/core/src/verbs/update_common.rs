@@ -141,6 +141,7 @@ pub(super) async fn commit_owned(
     subresource: Subresource,
     effects: Effects,
 ) -> Result<UpdateAttempt, ApiError> {
+    old.check_readable()?;
     let before = old.object();
     // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
@@ -161,7 +162,11 @@ pub(super) async fn commit_owned(
     object.set_meta_str("resourceVersion", before.resource_version());
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;
-    if object == *before {
+    // An update that changes nothing is written when the object is stored with another key than objects are encrypted with now: so keys are rotated.
+    let is_stale = || {
+        call.server.store.is_stale(&key::object(&object.kind, object.namespace(), object.name()))
+    };
+    if object == *before && !is_stale() {
         let response = VerbResponse::Stored { code: 200, record: old.clone() };
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_schema::Kind;
-use apiserver_store::{Event, EventKind, Revision, SnapshotError, Watch};
+use apiserver_store::{Event, EventKind, Record as _, Revision, SnapshotError, Watch};
 use rand::Rng as _;
 
 use super::read::{forbidden, revision, wait_for};
@@ -165,14 +165,21 @@ fn objects_at(
     entries
         .into_iter()
         .map(|entry| entry.record)
-        .filter(|record| selection.matches(record.object()))
+        .filter(|record| may_match(record, selection))
         .collect()
+}
+
+/// Whether the object matches. What a selector says of one that cannot be decrypted is not known: its event becomes an error of the stream.
+fn may_match(record: &StoredObject, selection: &Selection) -> bool {
+    selection.is_everything()
+        || selection.matches(record.object())
+        || (!record.is_readable() && selection.may_match_name(record.object()))
 }
 
 /// The watch event of `event` for `selection`: an object that starts or stops matching is `ADDED` or `DELETED`.
 #[must_use]
 pub fn watch_event(event: &Event<StoredObject>, selection: &Selection) -> Option<WatchEvent> {
-    let now = selection.is_everything() || selection.matches(event.record.object());
+    let now = may_match(&event.record, selection);
     if event.kind == EventKind::Deleted {
         return now.then(|| WatchEvent { kind: "DELETED", record: event.record.clone() });
     }

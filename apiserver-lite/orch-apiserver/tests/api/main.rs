@@ -9,8 +9,10 @@
 mod admission;
 mod apply;
 mod authorizers;
+mod backup;
 mod certificate_rotation;
 mod deletion;
+mod encryption;
 mod identity;
 mod key_rotation;
 mod limits;

@@ -1,14 +1,11 @@
 //! Tests of a failing medium: all waiting callers get the error, nothing becomes visible, and no write follows one that may be on
 //! the medium.
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::*;
 use crate::{
-    Range, Retention, Store,
+    Identity, Medium, Range, Retention, Store, StoreConfig,
     disk::Disk,
     log::{LogFile, Segment},
     state::{LoadedRecords, StoreState},
@@ -61,7 +58,9 @@ fn store(fault: &Arc<Fault>) -> Store<Bytes> {
         Retention::default(),
     );
     let disk = Disk::with_segment(segment);
-    Store::start(disk, state, Bounds::default(), Duration::from_secs(300)).unwrap()
+    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+    let config = StoreConfig::new(Medium::Memory, identity);
+    Store::start(disk, state, Arc::default(), config).unwrap()
 }
 
 /// More than there is room for ahead of the writes.
@@ -155,7 +154,8 @@ fn batch_decides_in_order() {
         Retention::default(),
     );
     let shared = SharedState::<Bytes>::new(state);
-    let mut batch = Batch::new(&shared, Bounds::default());
+    let forms = StoredForms::default();
+    let mut batch = Batch::new(&shared, &forms, Bounds::default());
     let value = || Bytes::from_static(b"v");
     assert!(batch.decide(Write::create("a", value())).is_ok());
     assert!(matches!(batch.decide(Write::create("a", value())), Err(WriteError::Exists { .. })));
@@ -185,8 +185,9 @@ fn bounds_are_kept() {
         Retention::default(),
     );
     let shared = SharedState::<Bytes>::new(state);
+    let forms = StoredForms::default();
     let bounds = Bounds { key_len_max: 4, value_len_max: 2, ..Bounds::default() };
-    let mut batch = Batch::new(&shared, bounds);
+    let mut batch = Batch::new(&shared, &forms, bounds);
     for (key, value, refused) in [
         ("", "", Some("key")),
         ("abcde", "", Some("key")),
@@ -211,7 +212,8 @@ fn writes_that_belong_together_are_decided_together() {
         Retention::default(),
     );
     let shared = SharedState::<Bytes>::new(state);
-    let mut batch = Batch::new(&shared, Bounds::default());
+    let forms = StoredForms::default();
+    let mut batch = Batch::new(&shared, &forms, Bounds::default());
     let value = || Bytes::from_static(b"v");
     batch.decide(Write::create("a", value())).expect("accepted");
     let refused = batch.decide_all(vec![

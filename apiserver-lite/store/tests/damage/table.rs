@@ -1,6 +1,9 @@
 //! Damages a small store at one position after another and opens it: what opening returns, and whether acknowledged writes are
 //! missing silently.
 
+#[path = "../transform/support.rs"]
+mod support;
+
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -8,12 +11,16 @@ use std::{
     os::unix::fs::FileExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use apiserver_store::{
-    Expect, Identity, Medium, OnDamage, OpenError, Range, Revision, Store, StoreConfig, Write,
+    Expect, Identity, Medium, OnDamage, OpenError, Range, Revision, Store, StoreConfig, Transform,
+    Write,
 };
 use bytes::Bytes;
+
+use support::Shift;
 
 /// How many of the possible positions are tried: one in this many.
 #[derive(Clone, Copy)]
@@ -24,6 +31,17 @@ pub struct Effort {
     pub checkpoint_step: usize,
     /// Whether single bits are flipped as well as whole bytes.
     pub bits: bool,
+    /// How values lie on disk.
+    pub values: Values,
+}
+
+/// How values lie on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// As they are.
+    Plain,
+    /// Transformed, those of every second key.
+    Transformed,
 }
 
 /// Result of opening the store.
@@ -93,10 +111,12 @@ impl Table {
     }
 }
 
-pub fn config(path: &Path) -> StoreConfig {
+fn config(path: &Path, values: Values) -> StoreConfig {
     let identity = Identity { profile: "orch".into(), domain: "example.org".into() };
     let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
-    StoreConfig { segment_len_max: 160, ..config }
+    let shift = (values == Values::Transformed).then(|| Shift::new(&[3]));
+    let transform = shift.map(|shift| Arc::new(shift) as Arc<dyn Transform>);
+    StoreConfig { segment_len_max: 160, transform, ..config }
 }
 
 type Content = BTreeMap<String, (u64, Bytes)>;
@@ -119,6 +139,7 @@ pub struct Sample {
     last_frame: u64,
     revision: Revision,
     content: Content,
+    values: Values,
 }
 
 /// A directory in a memory file system if there is one, because there are thousands of openings with syncs.
@@ -140,18 +161,18 @@ fn content_len(path: &Path) -> u64 {
 }
 
 impl Sample {
-    pub async fn make() -> Self {
+    pub async fn make(values: Values) -> Self {
         let live = directory();
         let kept = directory();
         let path = live.path();
-        let store = Store::<Bytes>::open(config(path)).unwrap();
+        let store = Store::<Bytes>::open(config(path, values)).unwrap();
         for nth in 0..12 {
             write(&store, nth).await;
         }
         store.close().await;
         // The current checkpoint, and every segment from here on.
         fs::copy(path.join("records.redb"), kept.path().join("records.redb")).unwrap();
-        let store = Store::<Bytes>::open(config(path)).unwrap();
+        let store = Store::<Bytes>::open(config(path, values)).unwrap();
         let (mut lagging, mut last_frame) = (Vec::new(), 0);
         for nth in 12..60 {
             lagging = fs::read(path.join("acknowledged")).unwrap();
@@ -174,7 +195,7 @@ impl Sample {
             let len = content_len(log) + 32;
             File::options().write(true).open(log).unwrap().set_len(len).unwrap();
         }
-        let sample = Self { directory: kept, lagging, last_frame, revision, content };
+        let sample = Self { directory: kept, lagging, last_frame, revision, content, values };
         assert!(sample.logs().len() >= 4, "{:?}", sample.logs());
         assert!(content_len(sample.logs().last().unwrap()) > last_frame && last_frame > 16);
         sample
@@ -200,7 +221,8 @@ impl Sample {
             fs::write(copy.path().join("acknowledged"), &self.lagging).unwrap();
         }
         inflict(&path, harm);
-        let opened = catch_unwind(AssertUnwindSafe(|| Store::<Bytes>::open(config(copy.path()))));
+        let config = config(copy.path(), self.values);
+        let opened = catch_unwind(AssertUnwindSafe(|| Store::<Bytes>::open(config)));
         let store = match opened {
             Err(_) => return (OpenOutcome::Panicked, String::new()),
             Ok(Err(error @ OpenError::Damaged(_))) => {
@@ -222,7 +244,8 @@ impl Sample {
 }
 
 async fn write(store: &Store<Bytes>, nth: usize) {
-    let key = format!("key/{}", nth % 7);
+    let secret = nth.is_multiple_of(2);
+    let key = format!("{}/{}", if secret { "secrets" } else { "key" }, nth % 7);
     let write = match nth % 5 {
         4 => Write::Delete { key, expect: Expect::Anything },
         _ => {
@@ -276,7 +299,7 @@ type Tries = (&'static str, Vec<(String, Damage)>, bool);
 
 /// Tries all of it.
 pub async fn table(effort: Effort) -> Table {
-    let sample = Sample::make().await;
+    let sample = Sample::make(effort.values).await;
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     let logs = sample.logs();
     let (last, closed) = logs.split_last().unwrap();
@@ -345,19 +368,19 @@ fn used(path: &Path, step: usize) -> Vec<u64> {
 }
 
 /// Accepting the damage keeps the writes before it, sets files aside, and continues above all revisions seen.
-pub async fn accepted() {
-    let sample = Sample::make().await;
+pub async fn accepted(values: Values) {
+    let sample = Sample::make(values).await;
     let logs = sample.logs();
     for nth in 0..logs.len() {
         let copy = sample.copy();
         let path = copy.path().join(logs[nth].file_name().unwrap());
         inflict(&path, Damage::Flip { offset: 17, with: 1 });
-        let refused = Store::<Bytes>::open(config(copy.path())).err().unwrap();
+        let refused = Store::<Bytes>::open(config(copy.path(), values)).err().unwrap();
         let OpenError::Damaged(damage) = &refused else { panic!("{refused}") };
         assert_eq!((&damage.path, damage.offset), (&path, 16), "{damage}");
         let names = |prefix: &str| files(copy.path(), prefix).len();
         assert_eq!(names("log."), logs.len(), "nothing is changed");
-        let accept = StoreConfig { on_damage: OnDamage::SetAside, ..config(copy.path()) };
+        let accept = StoreConfig { on_damage: OnDamage::SetAside, ..config(copy.path(), values) };
         let store = Store::<Bytes>::open(accept).unwrap();
         let (revision, kept) = content(&store);
         assert_eq!(revision, sample.revision);
@@ -368,7 +391,7 @@ pub async fn accepted() {
         let write = Write::create("new", Bytes::new());
         assert_eq!(store.write(write).await.unwrap().revision, sample.revision.next());
         store.close().await;
-        let store = Store::<Bytes>::open(config(copy.path())).unwrap();
+        let store = Store::<Bytes>::open(config(copy.path(), values)).unwrap();
         assert_eq!(store.revision(), sample.revision.next());
         assert!(store.snapshot().get("new").unwrap().is_some());
         store.close().await;

@@ -145,7 +145,7 @@ async fn background(c: &Context, kubectl: &Kubectl<'_>, ns: &str) -> Result<()> 
     .await
 }
 
-/// Kinds that no controller acts on have dependents too, and be some.
+/// Objects of any kind have dependents of any kind.
 async fn any_kind(c: &Context, kubectl: &Kubectl<'_>, ns: &str) -> Result<()> {
     for (kind, version, plural, body) in [
         ("StatefulSet", "apps/v1", "statefulset", "serviceName: s, "),

@@ -35,6 +35,17 @@ pub enum ApiWrite {
         /// The grace period; the object's own if not set.
         grace_secs: Option<i64>,
     },
+    /// Deletes the object, if it has this uid, and what it controls, whatever the default of its kind is.
+    DeleteTree {
+        /// The object's kind.
+        kind: ObjectKind,
+        /// The object's key.
+        key: ObjectKey,
+        /// The object's uid.
+        uid: String,
+        /// `Foreground` or `Background`.
+        propagation: &'static str,
+    },
 }
 
 /// The endpoint that a patch is sent to.
@@ -57,11 +68,23 @@ pub struct Effect {
     pub state: EffectState,
 }
 
+impl Effect {
+    /// That of a patch.
+    pub fn of_patch(self) -> Self {
+        match self.state {
+            EffectState::Version(version) => Self { state: EffectState::Patched(version), ..self },
+            _ => self,
+        }
+    }
+}
+
 /// The state of an object after a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EffectState {
     /// It exists at this version or a later one.
     Version(u64),
+    /// It exists at this version or a later one, or no longer: it was patched, and may have lost its last finalizer.
+    Patched(u64),
     /// The object with this uid is deleted or terminating.
     Deleted(String),
 }
@@ -73,9 +96,13 @@ macro_rules! for_every_written_kind {
         $define!(
             ClusterRole: proto_api::rbac::v1::ClusterRole,
             ConfigMap: proto_api::core::v1::ConfigMap,
+            ControllerRevision: proto_api::apps::v1::ControllerRevision,
+            CronJob: proto_api::batch::v1::CronJob,
+            DaemonSet: proto_api::apps::v1::DaemonSet,
             Deployment: proto_api::apps::v1::Deployment,
             EndpointSlice: proto_api::discovery::v1::EndpointSlice,
             Endpoints: proto_api::core::v1::Endpoints,
+            Job: proto_api::batch::v1::Job,
             Namespace: proto_api::core::v1::Namespace,
             Node: proto_api::core::v1::Node,
             PersistentVolume: proto_api::core::v1::PersistentVolume,
@@ -86,6 +113,7 @@ macro_rules! for_every_written_kind {
             ReplicationController: proto_api::core::v1::ReplicationController,
             Secret: proto_api::core::v1::Secret,
             ServiceAccount: proto_api::core::v1::ServiceAccount,
+            StatefulSet: proto_api::apps::v1::StatefulSet,
             VolumeAttachment: proto_api::storage::v1::VolumeAttachment
         );
     };

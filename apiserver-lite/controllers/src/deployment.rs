@@ -17,6 +17,7 @@ use proto_client::ObjectKey;
 use serde_json::json;
 
 use crate::api_writes::{ApiWrite, ObjectKind, Part};
+use crate::name_hash::name_hash;
 use crate::owners::{adopt, controlled_by, release};
 use crate::write_events::{ReplicaOperation, WriteEvent};
 use crate::{Adopter, Plan};
@@ -154,18 +155,11 @@ fn same_template(template: &PodTemplateSpec, deployment: &Deployment) -> bool {
     template == deployment.spec.template
 }
 
-/// The hash of a template: FNV-1a of its JSON, encoded without vowels. The deployment's collision count is hashed too.
+/// The hash of a template. The deployment's collision count is hashed too.
 fn template_hash(deployment: &Deployment) -> String {
-    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut hash: u32 = 0x811c_9dc5;
     let template = serde_json::to_vec(&deployment.spec.template).unwrap_or_default();
     let collisions = deployment.status.collision_count.unwrap_or(0).to_le_bytes();
-    for byte in template.iter().chain(&collisions) {
-        hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    }
-    // The ten digits map to different characters.
-    let digit = |byte: u8| char::from(ALPHABET[usize::from(byte).rem_euclid(ALPHABET.len())]);
-    hash.to_string().bytes().map(digit).collect()
+    name_hash(&[&template, &collisions])
 }
 
 fn new_set(

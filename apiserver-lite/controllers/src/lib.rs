@@ -13,6 +13,7 @@ pub mod disruption;
 pub mod endpoint_slices;
 pub mod endpoints;
 pub mod mirror;
+pub mod name_hash;
 pub mod namespace;
 pub mod node_cidr;
 pub mod node_lifecycle;

@@ -145,7 +145,7 @@ fn toleration_left<'a>(
 }
 
 /// Whether the toleration matches the taint.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
     let key =
         toleration.key.is_empty() && toleration.operator == "Exists" || toleration.key == taint.key;

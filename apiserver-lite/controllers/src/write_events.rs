@@ -18,7 +18,7 @@ pub struct WriteEvent {
 }
 
 /// An operation on another object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaOperation {
     /// Creates a pod.
     Create,
@@ -31,13 +31,20 @@ pub enum ReplicaOperation {
         /// The new size.
         to: i64,
     },
+    /// One with texts of its own.
+    Other {
+        /// Reason and message of its success.
+        done: (&'static str, String),
+        /// Reason and message of its failure; the error follows.
+        failed: (&'static str, String),
+    },
 }
 
 impl WriteEvent {
     /// The event of a success; `key` is the written object's.
     pub fn success(&self, key: &ObjectKey) -> EventReport {
         let name = &key.name;
-        let (reason, message) = match self.operation {
+        let (reason, message) = match &self.operation {
             ReplicaOperation::Create => ("SuccessfulCreate", format!("Created pod: {name}")),
             ReplicaOperation::Delete => ("SuccessfulDelete", format!("Deleted pod: {name}")),
             ReplicaOperation::Scale { from: None, to } => {
@@ -48,19 +55,23 @@ impl WriteEvent {
                 let message = format!("Scaled {direction} replica set {name} to {to} from {from}");
                 ("ScalingReplicaSet", message)
             }
+            ReplicaOperation::Other { done: (reason, message), .. } => (*reason, message.clone()),
         };
         self.report(EventKind::Normal, reason, message)
     }
 
     /// The event of a failure.
     pub fn failure(&self, error: &str) -> Option<EventReport> {
-        let (reason, message) = match self.operation {
+        let (reason, message) = match &self.operation {
             ReplicaOperation::Create => ("FailedCreate", format!("Error creating: {error}")),
             ReplicaOperation::Delete => ("FailedDelete", format!("Error deleting: {error}")),
             ReplicaOperation::Scale { from: None, .. } => {
                 ("ReplicaSetCreateError", format!("Failed to create new replica set: {error}"))
             }
             ReplicaOperation::Scale { .. } => return None,
+            ReplicaOperation::Other { failed: (reason, message), .. } => {
+                (*reason, format!("{message}{error}"))
+            }
         };
         Some(self.report(EventKind::Warning, reason, message))
     }

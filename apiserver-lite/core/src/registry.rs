@@ -36,6 +36,11 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
             registered.into_iter().for_each(|status| drop(object.fields.insert("status", status)))
         }
         ("certificates", "CertificateSigningRequest") => set_requester(call.user, object),
+        ("batch", "Job") => {
+            // Its pods are counted by their finalizers.
+            let tracking = call.server.names.sub_label("batch", "job-tracking");
+            object.metadata_mut().map_or_insert("annotations").insert(tracking, "");
+        }
         _ => {}
     }
 }

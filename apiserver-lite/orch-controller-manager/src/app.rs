@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_controller_io::informers::Informers;
 use apiserver_garbage::{self as garbage, Garbage};
 use apiserver_quota_controller::{self as quota, QuotaController};
 use apiserver_signers::bootstrap::{Bootstrap, TokenControllers};
@@ -26,7 +27,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::accounts::{Accounts, Renewal, run_renewals};
-use crate::informers::Informers;
 use crate::keys::{CONTROLLERS, EVENT_SOURCES};
 use crate::metrics::ControllerMetrics;
 use crate::reconcile::{Observability, Reconciler};

@@ -5,6 +5,7 @@
 mod changes;
 mod disruption;
 mod volumes;
+mod workloads;
 
 use std::fmt;
 
@@ -50,6 +51,18 @@ macro_rules! for_every_key {
             ReplicationController(ObjectKey),
             /// The replica sets of a deployment.
             Deployment(ObjectKey),
+            /// The pods of a daemon set.
+            DaemonSet(ObjectKey),
+            /// The pods of a stateful set.
+            StatefulSet(ObjectKey),
+            /// The jobs of a cron job.
+            CronJob(ObjectKey),
+            /// The pods of a job.
+            Job(ObjectKey),
+            /// A pod that may have lost its job, and is still held for it.
+            JobOrphan(ObjectKey),
+            /// A finished job with a time to live.
+            JobExpiry(ObjectKey),
             /// The status of a PodDisruptionBudget.
             Disruption(ObjectKey),
             /// The binding of a PersistentVolumeClaim.
@@ -103,6 +116,11 @@ impl ReconcileKey {
             Self::ReplicaSet(_) => "replicaset",
             Self::ReplicationController(_) => "replicationcontroller",
             Self::Deployment(_) => "deployment",
+            Self::DaemonSet(_) => "daemonset",
+            Self::StatefulSet(_) => "statefulset",
+            Self::CronJob(_) => "cronjob",
+            Self::Job(_) | Self::JobOrphan(_) => "job",
+            Self::JobExpiry(_) => "ttl-after-finished",
             Self::Disruption(_) => "disruption",
             Self::Claim(_) | Self::Volume(_) => "persistentvolume-binder",
             Self::ClaimProtection(_) => "pvc-protection",
@@ -119,13 +137,17 @@ impl ReconcileKey {
         Some(match self {
             Self::Attachments(_) => "attachdetach-controller",
             Self::Claim(_) | Self::Volume(_) => "persistentvolume-controller",
+            Self::CronJob(_) => "cronjob-controller",
+            Self::DaemonSet(_) => "daemonset-controller",
             Self::Deployment(_) => "deployment-controller",
             Self::Disruption(_) => "controllermanager",
             Self::Expand(_) => "volume_expand",
+            Self::Job(_) => "job-controller",
             Self::NodeLifecycle(_) | Self::PodReadiness(_) => "node-controller",
             Self::EphemeralClaims(_) => "ephemeral_volume",
             Self::ReplicaSet(_) => "replicaset-controller",
             Self::ReplicationController(_) => "replication-controller",
+            Self::StatefulSet(_) => "statefulset-controller",
             Self::TaintEviction(_) => "taint-controller",
             _ => return None,
         })
@@ -153,6 +175,12 @@ impl ReconcileKey {
             | Self::ReplicaSet(key)
             | Self::ReplicationController(key)
             | Self::Deployment(key)
+            | Self::DaemonSet(key)
+            | Self::StatefulSet(key)
+            | Self::CronJob(key)
+            | Self::Job(key)
+            | Self::JobOrphan(key)
+            | Self::JobExpiry(key)
             | Self::Claim(key)
             | Self::ClaimProtection(key)
             | Self::Disruption(key)
@@ -204,13 +232,15 @@ impl fmt::Debug for ReconcileKey {
 }
 
 /// All controllers, by their names in `--controllers`.
-pub const CONTROLLERS: [&str; 28] = [
+pub const CONTROLLERS: [&str; 33] = [
     "attachdetach",
     BOOTSTRAP_SIGNER,
     "clusterrole-aggregation",
+    "cronjob",
     "csrapproving",
     "csrcleaner",
     "csrsigning",
+    "daemonset",
     "deployment",
     "disruption",
     "endpoint",
@@ -218,6 +248,7 @@ pub const CONTROLLERS: [&str; 28] = [
     "endpointslicemirroring",
     "ephemeral-volume",
     "garbagecollector",
+    "job",
     "namespace",
     "nodeipam",
     "nodelifecycle",
@@ -232,19 +263,25 @@ pub const CONTROLLERS: [&str; 28] = [
     "root-ca-cert-publisher",
     "serviceaccount",
     "serviceaccount-token",
+    "statefulset",
     TOKEN_CLEANER,
+    "ttl-after-finished",
 ];
 
 /// The source components of events, see [`ReconcileKey::event_source`], with the controller that records them.
-pub const EVENT_SOURCES: [(&str, &str); 10] = [
+pub const EVENT_SOURCES: [(&str, &str); 14] = [
     ("attachdetach-controller", "attachdetach"),
     ("controllermanager", "disruption"),
+    ("cronjob-controller", "cronjob"),
+    ("daemonset-controller", "daemonset"),
     ("deployment-controller", "deployment"),
     ("ephemeral_volume", "ephemeral-volume"),
+    ("job-controller", "job"),
     ("node-controller", "nodelifecycle"),
     ("persistentvolume-controller", "persistentvolume-binder"),
     ("replicaset-controller", "replicaset"),
     ("replication-controller", "replicationcontroller"),
+    ("statefulset-controller", "statefulset"),
     ("taint-controller", "nodelifecycle"),
     ("volume_expand", "persistentvolume-expander"),
 ];
@@ -256,7 +293,9 @@ pub fn account_of(controller: &str) -> Option<&'static str> {
         "attachdetach" => "attachdetach-controller",
         BOOTSTRAP_SIGNER => "bootstrap-signer",
         "clusterrole-aggregation" => "clusterrole-aggregation-controller",
+        "cronjob" => "cronjob-controller",
         "csrapproving" | "csrcleaner" | "csrsigning" => "certificate-controller",
+        "daemonset" => "daemon-set-controller",
         "deployment" => "deployment-controller",
         "disruption" => "disruption-controller",
         "endpoint" => "endpoint-controller",
@@ -264,6 +303,7 @@ pub fn account_of(controller: &str) -> Option<&'static str> {
         "endpointslicemirroring" => "endpointslicemirroring-controller",
         "ephemeral-volume" => "ephemeral-volume-controller",
         "garbagecollector" => "generic-garbage-collector",
+        "job" => "job-controller",
         "namespace" => "namespace-controller",
         "nodeipam" | "nodelifecycle" => "node-controller",
         "persistentvolume-binder" => "persistent-volume-binder",
@@ -276,7 +316,9 @@ pub fn account_of(controller: &str) -> Option<&'static str> {
         "resourcequota" => "resourcequota-controller",
         "root-ca-cert-publisher" => "root-ca-cert-publisher",
         "serviceaccount" => "service-account-controller",
+        "statefulset" => "statefulset-controller",
         TOKEN_CLEANER => "token-cleaner",
+        "ttl-after-finished" => "ttl-after-finished-controller",
         _ => return None,
     })
 }

@@ -12,11 +12,8 @@
 
 mod accounts;
 mod app;
-mod execute_write;
-mod informers;
 mod keys;
 mod metrics;
-mod pods_by_node;
 mod reconcile;
 mod reflectors;
 mod settings;

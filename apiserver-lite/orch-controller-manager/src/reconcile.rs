@@ -6,15 +6,18 @@ mod expiring_map;
 mod namespace;
 mod pods;
 mod volumes;
+mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use apiserver_clock::now;
+use apiserver_controller_io::execute_write::execute;
+use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::account_token::TokenSigner;
 use apiserver_controllers::addresses::has_ended;
-use apiserver_controllers::api_writes::Effect;
+use apiserver_controllers::api_writes::{ApiWrite, Effect};
 use apiserver_controllers::disruption::controller as owner_of;
 use apiserver_controllers::endpoint_slices::{Manager, SliceContext};
 use apiserver_controllers::node_cidr;
@@ -26,6 +29,7 @@ use apiserver_controllers::{
     pod_gc, replica_set, replication_controller, root_ca, service_account,
 };
 use apiserver_token::{LegacyToken, jwt};
+use apiserver_workloads::daemon_set::FailedPods;
 use proto_api::core::v1::{Namespace, ServiceAccount};
 use proto_api::{Cidr, Quantity};
 use proto_client::events::Recorder;
@@ -33,8 +37,6 @@ use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
 use crate::accounts::Accounts;
-use crate::execute_write::execute;
-use crate::informers::Informers;
 use crate::keys::{CONTROLLERS, ReconcileKey};
 use crate::metrics::ControllerMetrics;
 use crate::settings::Settings;
@@ -86,6 +88,8 @@ struct ReconcilerState {
     attaching: Mutex<attach::AttachState>,
     /// The requested size that was last announced for each claim, by uid.
     announced: Mutex<BTreeMap<String, Quantity>>,
+    /// The back-off of failed pods of daemon sets.
+    failed_pods: Mutex<FailedPods>,
 }
 
 impl Default for ReconcilerState {
@@ -99,6 +103,7 @@ impl Default for ReconcilerState {
             assigned_cidrs: tokio::sync::Mutex::default(),
             attaching: Mutex::default(),
             announced: Mutex::default(),
+            failed_pods: Mutex::default(),
         }
     }
 }
@@ -261,6 +266,12 @@ impl Reconciler {
                     None => Plan::default(),
                 }
             }
+            ReconcileKey::DaemonSet(key) => self.plan_daemon_set(key),
+            ReconcileKey::StatefulSet(key) => self.plan_stateful_set(key),
+            ReconcileKey::CronJob(key) => self.plan_cron_job(key),
+            ReconcileKey::Job(key) => self.plan_job(key),
+            ReconcileKey::JobOrphan(key) => self.plan_job_orphan(key),
+            ReconcileKey::JobExpiry(key) => self.plan_job_expiry(key),
             // Handled by `dispatch`, because they need live reads.
             _ => Plan::default(),
         }
@@ -387,6 +398,7 @@ impl Reconciler {
         }
         let mut effects = Vec::new();
         let mut failure = None;
+        let mut has_gone = false;
         for (nth, write) in plan.writes.iter().enumerate() {
             let done = execute(write, client).await;
             if let Some(event) = plan.events.get(&nth) {
@@ -395,6 +407,8 @@ impl Reconciler {
             match done {
                 Ok(effect) => effects.extend(effect),
                 Err(error) => {
+                    // What was to be patched is gone; the cache lags behind.
+                    has_gone = matches!(write, ApiWrite::Patch { .. }) && error.is_not_found();
                     failure = Some(error);
                     break;
                 }
@@ -411,7 +425,7 @@ impl Reconciler {
         }
         match failure {
             // Another client has changed the object; the watch queues the key again.
-            Some(error) if error.is_conflict() => Ok(Some(REQUEUE)),
+            Some(error) if has_gone || error.is_conflict() => Ok(Some(REQUEUE)),
             Some(error) if self.ends_with_namespace(reconcile_key, &error) => Ok(None),
             Some(error) => Err(error.into()),
             None => Ok(plan.requeue_after),

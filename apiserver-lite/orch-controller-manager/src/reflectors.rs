@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use apiserver_controller_io::informers::Informers;
+use apiserver_controller_io::pods_by_node::PodsByNode;
+use apiserver_controller_io::projections::{slim, slim_node, slim_pod, slim_secret};
 use apiserver_controllers::account_token;
-use proto_api::Resource;
-use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use proto_api::batch::v1::{CronJob, Job};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
-    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, PersistentVolume,
-    PersistentVolumeClaim, Pod, PodSpec, PodStatus, ReplicationController, Secret, Service,
-    ServiceAccount, Volume,
+    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Secret, Service, ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
-use proto_api::meta::v1::ObjectMeta;
 use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::rbac::v1::ClusterRole;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
@@ -21,10 +22,8 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::work_queue::WorkQueue;
 use tokio::task::JoinSet;
 
-use crate::informers::Informers;
 use crate::keys::{ReconcileKey, Watched};
 use crate::metrics::ControllerMetrics;
-use crate::pods_by_node::PodsByNode;
 use crate::settings::Enabled;
 
 /// The reflectors that fill the caches.
@@ -49,6 +48,11 @@ pub struct Reflectors {
     drivers: Reflector<CSIDriver, CSIDriver>,
     attachments: Reflector<VolumeAttachment, VolumeAttachment>,
     cluster_roles: Reflector<ClusterRole, ClusterRole>,
+    daemon_sets: Reflector<DaemonSet, DaemonSet>,
+    stateful_sets: Reflector<StatefulSet, StatefulSet>,
+    cron_jobs: Reflector<CronJob, CronJob>,
+    jobs: Reflector<Job, Job>,
+    revisions: Reflector<ControllerRevision, ControllerRevision>,
 }
 
 /// Makes empty caches and the reflectors that fill them.
@@ -78,6 +82,11 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         drivers: Reflector::projected(client.all(), all(), slim),
         attachments: Reflector::projected(client.all(), all(), slim),
         cluster_roles: Reflector::projected(client.all(), all(), slim),
+        daemon_sets: Reflector::projected(client.all(), all(), slim),
+        stateful_sets: Reflector::projected(client.all(), all(), slim),
+        cron_jobs: Reflector::projected(client.all(), all(), slim),
+        jobs: Reflector::projected(client.all(), all(), slim),
+        revisions: Reflector::projected(client.all(), all(), slim),
     };
     let informers = Informers {
         names,
@@ -102,6 +111,11 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         drivers: reflectors.drivers.store(),
         attachments: reflectors.attachments.store(),
         cluster_roles: reflectors.cluster_roles.store(),
+        daemon_sets: reflectors.daemon_sets.store(),
+        stateful_sets: reflectors.stateful_sets.store(),
+        cron_jobs: reflectors.cron_jobs.store(),
+        jobs: reflectors.jobs.store(),
+        revisions: reflectors.revisions.store(),
     };
     (informers, reflectors)
 }
@@ -137,7 +151,12 @@ impl Reflectors {
             classes,
             drivers,
             attachments,
-            cluster_roles
+            cluster_roles,
+            daemon_sets,
+            stateful_sets,
+            cron_jobs,
+            jobs,
+            revisions
         );
         drop(drain);
         running.join_all().await;
@@ -164,108 +183,5 @@ impl Sink {
                 self.queue.add(key);
             }
         }
-    }
-}
-
-/// Keeps the fields of a pod that controllers read.
-fn slim_pod(pod: Pod) -> Pod {
-    let Pod { metadata, spec, status } = pod;
-    let container = |container: Container| Container {
-        name: container.name,
-        ports: container.ports,
-        ..Container::default()
-    };
-    let deletion_cost = |key: &String| key.ends_with("/pod-deletion-cost");
-    let annotations =
-        metadata.annotations.into_iter().filter(|(key, _)| deletion_cost(key)).collect();
-    Pod {
-        metadata: ObjectMeta { annotations, managed_fields: Vec::new(), ..metadata },
-        spec: PodSpec {
-            containers: spec.containers.into_iter().map(container).collect(),
-            node_name: spec.node_name,
-            host_network: spec.host_network,
-            hostname: spec.hostname,
-            subdomain: spec.subdomain,
-            restart_policy: spec.restart_policy,
-            tolerations: spec.tolerations,
-            volumes: spec.volumes.into_iter().filter(is_claim).collect(),
-            ..PodSpec::default()
-        },
-        status: PodStatus {
-            phase: status.phase,
-            conditions: status.conditions,
-            pod_ip: status.pod_ip,
-            pod_ips: status.pod_ips,
-            ..PodStatus::default()
-        },
-    }
-}
-
-fn is_claim(volume: &Volume) -> bool {
-    let source = &volume.volume_source;
-    source.persistent_volume_claim.is_some() || source.ephemeral.is_some()
-}
-
-/// Removes the managed fields.
-fn slim<T: Resource>(mut object: T) -> T {
-    object.metadata_mut().managed_fields.clear();
-    object
-}
-
-/// Keeps the metadata, the type and the keys of non-empty data of a token secret.
-fn slim_secret(secret: Secret) -> Secret {
-    let Secret { metadata, data, type_, immutable, .. } = secret;
-    let filled = data.into_iter().filter(|(_, value)| !value.is_empty());
-    Secret {
-        metadata: ObjectMeta { managed_fields: Vec::new(), ..metadata },
-        data: filled.map(|(key, _)| (key, Vec::new())).collect(),
-        type_,
-        immutable,
-        ..Secret::default()
-    }
-}
-
-/// Keeps the labels, spec, conditions and volumes of a node.
-fn slim_node(node: Node) -> Node {
-    let Node { metadata, spec, status } = node;
-    Node {
-        metadata: ObjectMeta {
-            annotations: Default::default(),
-            managed_fields: Vec::new(),
-            ..metadata
-        },
-        spec,
-        status: NodeStatus {
-            conditions: status.conditions,
-            volumes_attached: status.volumes_attached,
-            volumes_in_use: status.volumes_in_use,
-            ..NodeStatus::default()
-        },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proto_api::core::v1::ContainerPort;
-
-    use super::*;
-
-    #[test]
-    fn a_slim_pod_keeps_what_controllers_read() {
-        let port = ContainerPort { name: "http".into(), ..ContainerPort::default() };
-        let mut pod = Pod::default();
-        pod.metadata.name = "web".into();
-        pod.metadata.labels.insert("app".into(), "web".into());
-        pod.spec.node_name = "node".into();
-        pod.spec.containers = vec![Container { ports: vec![port], ..Container::default() }];
-        pod.status.phase = "Running".into();
-        pod.status.pod_ip = "10.1.0.1".into();
-        pod.status.conditions.push(Default::default());
-        assert_eq!(slim_pod(pod.clone()), pod);
-        let mut fat = pod.clone();
-        fat.spec.containers[0].image = "image".into();
-        fat.metadata.annotations.insert("note".into(), "long".into());
-        fat.spec.volumes.push(Default::default());
-        assert_eq!(slim_pod(fat), pod);
     }
 }

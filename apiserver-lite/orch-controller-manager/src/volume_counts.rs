@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use apiserver_controller_io::informers::Informers;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Opts};
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-
-use crate::informers::Informers;
 
 /// The collector of the counts: bound and unbound, by storage class or namespace.
 #[derive(Clone)]

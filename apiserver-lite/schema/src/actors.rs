@@ -46,19 +46,19 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("admissionregistration", "ValidatingWebhookConfiguration", NotImplemented),
     ("apiextensions", "CustomResourceDefinition", NotImplemented),
     ("apiregistration", "APIService", NotImplemented),
-    ("apps", "ControllerRevision", Clients),
-    ("apps", "DaemonSet", NotImplemented),
+    ("apps", "ControllerRevision", Controllers),
+    ("apps", "DaemonSet", Controllers),
     ("apps", "Deployment", Controllers),
     ("apps", "ReplicaSet", Controllers),
-    ("apps", "StatefulSet", NotImplemented),
+    ("apps", "StatefulSet", Controllers),
     ("authentication", "TokenReview", Server),
     ("authorization", "LocalSubjectAccessReview", Server),
     ("authorization", "SelfSubjectAccessReview", Server),
     ("authorization", "SelfSubjectRulesReview", Server),
     ("authorization", "SubjectAccessReview", Server),
     ("autoscaling", "HorizontalPodAutoscaler", NotImplemented),
-    ("batch", "CronJob", NotImplemented),
-    ("batch", "Job", NotImplemented),
+    ("batch", "CronJob", Controllers),
+    ("batch", "Job", Controllers),
     ("certificates", "CertificateSigningRequest", Controllers),
     ("coordination", "Lease", Clients),
     ("discovery", "EndpointSlice", Proxy),
@@ -127,9 +127,11 @@ mod tests {
         let of = |version: &str, kind: &str| {
             stored_only_warning(engine.kind_of(version, kind).expect(kind))
         };
-        let job = of("batch/v1", "Job").expect("a notice");
-        assert_eq!(job, "batch/v1 Job is only stored: no program of this release acts on it");
-        assert!(of("networking.k8s.io/v1", "NetworkPolicy").is_some());
+        let policy = of("networking.k8s.io/v1", "NetworkPolicy").expect("a notice");
+        assert_eq!(
+            policy,
+            "networking.k8s.io/v1 NetworkPolicy is only stored: no program of this release acts on it"
+        );
         assert!(of("autoscaling/v1", "HorizontalPodAutoscaler").is_some());
         assert!(of("autoscaling/v1", "Scale").is_none(), "of a Deployment");
         assert!(of("v1", "Pod").is_none() && of("apps/v1", "Deployment").is_none());

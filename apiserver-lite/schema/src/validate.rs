@@ -15,7 +15,6 @@ pub mod certificates;
 mod classes;
 mod cluster;
 mod config;
-mod cron;
 mod csi;
 mod metadata;
 pub mod names;

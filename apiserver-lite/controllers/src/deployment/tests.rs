@@ -287,7 +287,7 @@ fn each_scaling_has_an_event() {
     cluster.deployment.spec.replicas = Some(1);
     let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
     let plan = plan(names(), &cluster.deployment, &sets, &|_| false, Time::from_unix(2));
-    let acts: Vec<_> = plan.events.values().map(|event| event.operation).collect();
+    let acts: Vec<_> = plan.events.values().map(|event| event.operation.clone()).collect();
     assert_eq!(acts, [ReplicaOperation::Scale { from: Some(3), to: 1 }]);
 }
 

@@ -33,3 +33,4 @@ mod storage;
 mod stored_only_kinds;
 mod support;
 mod tokens;
+mod workloads;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::account_token;
 use apiserver_controllers::addresses::{has_ended, has_selector, trigger_annotation};
 use apiserver_controllers::cluster_role_aggregation::is_aggregated;
@@ -23,8 +24,7 @@ use proto_api::rbac::v1::ClusterRole;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
-use super::{ReconcileKey, disruption, volumes};
-use crate::informers::Informers;
+use super::{ReconcileKey, disruption, volumes, workloads};
 
 /// A watched kind whose changes queue keys.
 pub trait Watched: Sized {
@@ -144,6 +144,7 @@ impl Watched for Pod {
             keys.push(ReconcileKey::TaintEviction(key.clone()));
         }
         keys.extend(volumes::keys_of_pod(informers, key, new, old));
+        keys.extend(workloads::keys_of_held_pod(informers, key, new));
         keys.extend(disruption::keys_of_pod(informers, key, new, old));
         for pod in [new, old].into_iter().flatten() {
             match pod.metadata.owner_references.iter().find(|o| o.controller == Some(true)) {
@@ -157,12 +158,13 @@ impl Watched for Pod {
                         "ReplicationController" => {
                             keys.push(ReconcileKey::ReplicationController(of))
                         }
-                        _ => {}
+                        kind => keys.extend(workloads::key_of_owner(kind, of)),
                     }
                 }
                 None if new.is_some() && pod.metadata.owner_references.is_empty() => {
                     // An orphan: a controller that selects it may adopt it.
                     keys.extend(keys_of_adopters(informers, pod));
+                    keys.extend(workloads::keys_of_adopters(informers, &pod.metadata));
                 }
                 None => {}
             }
@@ -247,6 +249,7 @@ impl Watched for Node {
             keys.push(ReconcileKey::NodeIpam(key.name.clone()));
         }
         keys.extend(volumes::keys_of_node(key, new, old));
+        keys.extend(workloads::keys_of_node(informers, new, old));
         let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
         if readiness(new) != readiness(old) {
             // Whether any node is ready affects the taints of all.
@@ -298,7 +301,7 @@ impl Watched for Lease {
 }
 
 /// The key of an object that scales pods, and those of the disruption budgets that count its replicas.
-fn keys_of_scaled<T>(
+pub(super) fn keys_of_scaled<T>(
     change: &Change<T>,
     informers: &Informers,
     reconciled: fn(ObjectKey) -> ReconcileKey,

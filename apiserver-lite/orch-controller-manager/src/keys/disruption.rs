@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::addresses::is_ready;
 use apiserver_controllers::disruption;
 use proto_api::core::v1::Pod;
@@ -10,7 +11,6 @@ use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
 use super::{ReconcileKey, Watched, split};
-use crate::informers::Informers;
 
 impl Watched for PodDisruptionBudget {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {

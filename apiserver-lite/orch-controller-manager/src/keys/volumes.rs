@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::volumes::{
     VolumeAnnotations, attach, claim_of, claims_of, ephemeral, fit,
 };
@@ -11,7 +12,6 @@ use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Change, ObjectKey};
 
 use super::{ReconcileKey, Watched, split};
-use crate::informers::Informers;
 
 impl Watched for PersistentVolumeClaim {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {

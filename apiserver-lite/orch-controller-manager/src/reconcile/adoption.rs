@@ -4,7 +4,8 @@
 use apiserver_controllers::Adopter;
 use apiserver_controllers::api_writes::ObjectKind;
 use proto_api::Resource;
-use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use proto_api::batch::v1::Job;
 use proto_api::core::v1::ReplicationController;
 use proto_client::{Client, ClientError};
 
@@ -18,6 +19,9 @@ impl Reconciler {
         adopter: &Adopter,
     ) -> Result<bool, ClientError> {
         match adopter.kind {
+            ObjectKind::DaemonSet => is_alive::<DaemonSet>(client, adopter).await,
+            ObjectKind::Job => is_alive::<Job>(client, adopter).await,
+            ObjectKind::StatefulSet => is_alive::<StatefulSet>(client, adopter).await,
             ObjectKind::Deployment => is_alive::<Deployment>(client, adopter).await,
             ObjectKind::ReplicaSet => is_alive::<ReplicaSet>(client, adopter).await,
             ObjectKind::ReplicationController => {

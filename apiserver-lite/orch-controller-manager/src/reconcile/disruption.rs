@@ -6,7 +6,7 @@ use std::time::Duration;
 use apiserver_clock::now;
 use apiserver_controllers::disruption::{self, OwnerScale};
 use apiserver_controllers::owners;
-use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use proto_api::core::v1::ReplicationController;
 use proto_api::meta::v1::OwnerReference;
 use proto_api::{Kind, schema};
@@ -85,6 +85,12 @@ impl Reconciler {
                 let version = informers
                     .names
                     .api_version(ReplicationController::GROUP, ReplicationController::VERSION);
+                is_it(version, &found.metadata.uid)
+                    .then(|| scale(&found.metadata.uid, found.spec.replicas))
+            }
+            StatefulSet::KIND => {
+                let found = informers.stateful_sets.get(&key)?;
+                let version = informers.names.api_version(StatefulSet::GROUP, StatefulSet::VERSION);
                 is_it(version, &found.metadata.uid)
                     .then(|| scale(&found.metadata.uid, found.spec.replicas))
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apiserver_clock::now;
+use apiserver_controller_io::execute_write::execute;
 use apiserver_controllers::api_writes::ApiWrite;
 use apiserver_controllers::namespace::{NamespaceStep, Remains, plan};
 use proto_api::core::v1::Namespace;
@@ -15,7 +16,6 @@ use proto_client::{Client, ClientError, DeleteParams, ListParams, ObjectKey, Wri
 use serde_json::Value;
 
 use super::{ReconcileError, Reconciler};
-use crate::execute_write::execute;
 
 /// Interval of counts; deleted pods queue the key earlier.
 const RECOUNT: Duration = Duration::from_secs(1);

@@ -150,22 +150,24 @@ fn types_and_fields_are_described_and_what_nobody_acts_on_says_so() {
     let spec = &pod["properties"]["spec"];
     assert_eq!(spec["allOf"], json!([{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}]));
     assert_eq!(text(spec), text(&schemas["io.k8s.api.core.v1.PodSpec"]));
-    let apps = parse(&v3_document(&engine, "apis/apps/v1").expect("document"));
-    let set = text(&apps["components"]["schemas"]["io.k8s.api.apps.v1.StatefulSet"]);
+    let networking = parse(&v3_document(&engine, "apis/networking.k8s.io/v1").expect("document"));
+    let policy = &networking["components"]["schemas"]["io.k8s.api.networking.v1.NetworkPolicy"];
+    let policy = text(policy);
     assert!(
-        set.ends_with("apps/v1 StatefulSet is only stored: no program of this release acts on it."),
-        "{set}"
+        policy.ends_with("NetworkPolicy is only stored: no program of this release acts on it."),
+        "{policy}"
     );
     // v2 has the same descriptions, in JSON and in Protobuf.
     let older = parse(&v2_json(&engine));
-    let job = &older["definitions"]["io.k8s.api.batch.v1.Job"];
-    assert!(text(job).contains("batch/v1 Job is only stored"), "{job}");
-    assert_eq!(job["properties"]["spec"]["$ref"], "#/definitions/io.k8s.api.batch.v1.JobSpec");
+    let ingress = &older["definitions"]["io.k8s.api.networking.v1.Ingress"];
+    assert!(text(ingress).contains("networking.k8s.io/v1 Ingress is only stored"), "{ingress}");
+    let spec = &ingress["properties"]["spec"]["$ref"];
+    assert_eq!(*spec, "#/definitions/io.k8s.api.networking.v1.IngressSpec");
     let definitions = fields(&v2_protobuf(&engine), 9).concat();
     let named = |name: &str| {
         let entries = fields(&definitions, 1);
         let found = entries.into_iter().find(|entry| fields(entry, 1)[0] == name.as_bytes());
         fields(fields(found.expect(name), 2)[0], 4)[0].to_vec()
     };
-    assert_eq!(named("io.k8s.api.batch.v1.Job"), text(job).into_bytes());
+    assert_eq!(named("io.k8s.api.networking.v1.Ingress"), text(ingress).into_bytes());
 }

@@ -1,8 +1,11 @@
 //! Validation of workloads of `apps` and `batch`, ReplicationControllers and PodTemplates.
 
+use apiserver_cron::schedule::Schedule;
+use apiserver_cron::zone::Zone;
+
 use super::numbers::{self, CountOrPercent, SECONDS_MAX, not_negative};
 use super::pod::check_template;
-use super::{FieldErrors, cron, metadata, selector};
+use super::{FieldErrors, metadata, selector};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -244,10 +247,9 @@ pub(super) fn check_job_update(old: &Object, new: &Object, errors: &mut FieldErr
 /// Longest name of a CronJob: the names of its Jobs are 11 characters longer.
 const CRON_JOB_NAME_MAX: usize = 52;
 
-/// Checks the form of a time zone's name; the API server has no list of time zones.
+/// Checks that a time zone exists.
 fn check_time_zone(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let Some(zone) = spec.get("timeZone").and_then(Value::as_str) else { return };
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
     let here = path.field("timeZone");
     if zone.is_empty() {
         errors.invalid(&here, zone, "timeZone must be nil or non-empty string");
@@ -257,7 +259,7 @@ fn check_time_zone(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
             zone,
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
         );
-    } else if !zone.chars().all(plain) {
+    } else if Zone::named(zone).is_none() {
         errors.invalid(&here, zone, &format!("unknown time zone {zone}"));
     }
 }
@@ -270,8 +272,8 @@ pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
     let schedule = spec.str("schedule");
     if schedule.is_empty() {
         errors.required(&path.field("schedule"), "");
-    } else if let Err(detail) = cron::check(schedule) {
-        errors.invalid(&path.field("schedule"), schedule, &detail);
+    } else if let Err(fault) = Schedule::parse(schedule) {
+        errors.invalid(&path.field("schedule"), schedule, &fault.to_string());
     }
     check_time_zone(spec, &path, errors);
     let policies = &["Allow", "Forbid", "Replace"];

@@ -554,6 +554,9 @@ fn schedules() {
     }
     let field = "/spec/startingDeadlineSeconds";
     check(&cron("@daily"), field, &[json!(0)], &[json!(-1), json!(i64::MAX)]);
+    let zones = [json!("UTC"), json!("Europe/Berlin")];
+    let none = ["", "Local", "local", "Nowhere", "europe/berlin", "../UTC"].map(|zone| json!(zone));
+    check(&cron("@daily"), "/spec/timeZone", &zones, &none);
 }
 
 #[test]

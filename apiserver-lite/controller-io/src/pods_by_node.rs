@@ -34,6 +34,7 @@ impl PodsByNode {
         }
     }
 
+    /// The keys of the pods of a node.
     pub fn on(&self, node: &str) -> Vec<ObjectKey> {
         self.lock().get(node).into_iter().flatten().cloned().collect()
     }

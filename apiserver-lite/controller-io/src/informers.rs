@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use apiserver_controllers::api_writes::{Effect, EffectState, ObjectKind};
 use proto_api::Resource;
-use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use proto_api::batch::v1::{CronJob, Job};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
     ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
@@ -67,6 +68,16 @@ pub struct Informers {
     pub attachments: Store<VolumeAttachment>,
     /// All cluster roles.
     pub cluster_roles: Store<ClusterRole>,
+    /// All daemon sets.
+    pub daemon_sets: Store<DaemonSet>,
+    /// All stateful sets.
+    pub stateful_sets: Store<StatefulSet>,
+    /// All cron jobs.
+    pub cron_jobs: Store<CronJob>,
+    /// All jobs.
+    pub jobs: Store<Job>,
+    /// The pod templates of sets.
+    pub revisions: Store<ControllerRevision>,
 }
 
 impl Informers {
@@ -92,6 +103,11 @@ impl Informers {
         self.drivers.synced().await;
         self.attachments.synced().await;
         self.cluster_roles.synced().await;
+        self.daemon_sets.synced().await;
+        self.stateful_sets.synced().await;
+        self.cron_jobs.synced().await;
+        self.jobs.synced().await;
+        self.revisions.synced().await;
     }
 
     /// Whether the caches show the effect of a write. Until they do, a plan made from them would repeat it.
@@ -100,9 +116,13 @@ impl Informers {
         let metadata = match effect.kind {
             ObjectKind::ClusterRole => metadata(&self.cluster_roles, key),
             ObjectKind::ConfigMap => metadata(&self.root_cas, key),
+            ObjectKind::ControllerRevision => metadata(&self.revisions, key),
+            ObjectKind::CronJob => metadata(&self.cron_jobs, key),
+            ObjectKind::DaemonSet => metadata(&self.daemon_sets, key),
             ObjectKind::Deployment => metadata(&self.deployments, key),
             ObjectKind::EndpointSlice => metadata(&self.slices, key),
             ObjectKind::Endpoints => metadata(&self.endpoints, key),
+            ObjectKind::Job => metadata(&self.jobs, key),
             ObjectKind::Namespace => metadata(&self.namespaces, key),
             ObjectKind::Node => metadata(&self.nodes, key),
             ObjectKind::PersistentVolume => metadata(&self.volumes, key),
@@ -113,11 +133,13 @@ impl Informers {
             ObjectKind::ReplicationController => metadata(&self.replication_controllers, key),
             ObjectKind::Secret => metadata(&self.token_secrets, key),
             ObjectKind::ServiceAccount => metadata(&self.service_accounts, key),
+            ObjectKind::StatefulSet => metadata(&self.stateful_sets, key),
             ObjectKind::VolumeAttachment => metadata(&self.attachments, key),
         };
         shows(&effect.state, metadata.as_ref())
     }
 
+    /// The pods of a node.
     pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         let mut pods: Vec<Arc<Pod>> =
             self.pods_by_node.on(node).iter().filter_map(|key| self.pods.get(key)).collect();
@@ -136,7 +158,8 @@ impl Informers {
 fn shows(state: &EffectState, shown: Option<&ObjectMeta>) -> bool {
     match (state, shown) {
         (EffectState::Version(_), None) => false,
-        (EffectState::Version(written), Some(shown)) => {
+        (EffectState::Patched(_), None) => true,
+        (EffectState::Version(written) | EffectState::Patched(written), Some(shown)) => {
             shown.resource_version.parse().is_ok_and(|version: u64| version >= *written)
         }
         (EffectState::Deleted(_), None) => true,
@@ -175,7 +198,10 @@ mod tests {
         let check = |state: EffectState, shown: Option<ObjectMeta>, expect: bool| {
             assert_eq!(shows(&state, shown.as_ref()), expect, "{state:?} {shown:?}");
         };
-        use EffectState::{Deleted, Version};
+        use EffectState::{Deleted, Patched, Version};
+        check(Patched(10), None, true);
+        check(Patched(10), Some(object("9", "a", None)), false);
+        check(Patched(10), Some(object("10", "a", None)), true);
         check(Version(10), None, false);
         check(Version(10), Some(object("9", "a", None)), false);
         check(Version(10), Some(object("10", "a", None)), true);

@@ -31,12 +31,17 @@ macro_rules! define_execute {
                 })+
                 $(ApiWrite::Patch { kind: ObjectKind::$kind, key, part, patch } => {
                     let new = apply_patch::<$type>(client, key, *part, patch).await?;
-                    Ok(effect(ObjectKind::$kind, &new))
+                    Ok(effect(ObjectKind::$kind, &new).map(|effect| effect.of_patch()))
                 })+
                 $(ApiWrite::Delete { kind: ObjectKind::$kind, key, uid, grace_secs } => {
-                    delete::<$type>(client, key, uid, *grace_secs).await?;
-                    let state = EffectState::Deleted(uid.clone());
-                    Ok(Some(Effect { kind: ObjectKind::$kind, key: key.clone(), state }))
+                    let params = DeleteParams { grace_secs: *grace_secs, ..DeleteParams::default() };
+                    delete::<$type>(client, key, uid, params).await?;
+                    Ok(Some(deleted(ObjectKind::$kind, key, uid)))
+                })+
+                $(ApiWrite::DeleteTree { kind: ObjectKind::$kind, key, uid, propagation } => {
+                    let params = DeleteParams { propagation: Some(*propagation), ..DeleteParams::default() };
+                    delete::<$type>(client, key, uid, params).await?;
+                    Ok(Some(deleted(ObjectKind::$kind, key, uid)))
                 })+
             }
         }
@@ -75,15 +80,18 @@ async fn delete<T: Resource>(
     client: &Client,
     key: &ObjectKey,
     uid: &str,
-    grace_secs: Option<i64>,
+    params: DeleteParams,
 ) -> Result<(), ClientError> {
-    let uid = Some(uid.to_owned());
-    let params = DeleteParams { grace_secs, uid, ..DeleteParams::default() };
+    let params = DeleteParams { uid: Some(uid.to_owned()), ..params };
     match client.within::<T>(&key.namespace).delete(&key.name, &params).await {
         // The object is deleted, or another one has its name.
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         other => other,
     }
+}
+
+fn deleted(kind: ObjectKind, key: &ObjectKey, uid: &str) -> Effect {
+    Effect { kind, key: key.clone(), state: EffectState::Deleted(uid.to_owned()) }
 }
 
 fn effect<T: Resource + Kind>(kind: ObjectKind, new: &T) -> Option<Effect> {

@@ -1,0 +1,10 @@
+//! io: what controllers read and write: caches of the objects with the fields that controllers read, the execution of their writes, and whether the
+//! caches show the effect of a write.
+
+// Numbers come from API objects.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+pub mod execute_write;
+pub mod informers;
+pub mod pods_by_node;
+pub mod projections;

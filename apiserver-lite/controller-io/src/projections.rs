@@ -1,0 +1,177 @@
+//! What the caches keep of each object: memory is in proportion to what controllers read.
+
+use proto_api::batch::v1::Job;
+use proto_api::core::v1::{
+    Affinity, Container, ContainerState, ContainerStateTerminated, ContainerStatus, Node,
+    NodeAffinity, NodeStatus, Pod, PodSpec, PodStatus, Secret, Volume,
+};
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::{Kind, Resource};
+
+/// Keeps the fields of a pod that controllers read.
+pub fn slim_pod(pod: Pod) -> Pod {
+    let Pod { metadata, spec, status } = pod;
+    let container = |container: Container| Container {
+        name: container.name,
+        ports: container.ports,
+        ..Container::default()
+    };
+    let is_read = |key: &String| {
+        key.ends_with("/pod-deletion-cost") || key.ends_with("/job-completion-index")
+    };
+    let annotations = metadata.annotations.into_iter().filter(|(key, _)| is_read(key)).collect();
+    // Jobs count restarts, and how long ago pods have failed.
+    let is_of_job = metadata.owner_references.iter().any(|owner| owner.kind == Job::KIND);
+    let statuses = |statuses: Vec<ContainerStatus>| -> Vec<ContainerStatus> {
+        statuses.into_iter().filter(|_| is_of_job).map(slim_container_status).collect()
+    };
+    let container_statuses = statuses(status.container_statuses);
+    let init_container_statuses = statuses(status.init_container_statuses);
+    // A pod with a node says where it is.
+    let affinity = spec.affinity.filter(|_| spec.node_name.is_empty()).and_then(by_name);
+    Pod {
+        metadata: ObjectMeta { annotations, managed_fields: Vec::new(), ..metadata },
+        spec: PodSpec {
+            containers: spec.containers.into_iter().map(container).collect(),
+            node_name: spec.node_name,
+            host_network: spec.host_network,
+            hostname: spec.hostname,
+            subdomain: spec.subdomain,
+            affinity,
+            restart_policy: spec.restart_policy,
+            tolerations: spec.tolerations,
+            volumes: spec.volumes.into_iter().filter(is_claim).collect(),
+            ..PodSpec::default()
+        },
+        status: PodStatus {
+            phase: status.phase,
+            conditions: status.conditions,
+            pod_ip: status.pod_ip,
+            pod_ips: status.pod_ips,
+            container_statuses,
+            init_container_statuses,
+            ..PodStatus::default()
+        },
+    }
+}
+
+/// Keeps what says for which node a pod without one is.
+fn by_name(affinity: Affinity) -> Option<Affinity> {
+    let node = affinity.node_affinity?;
+    let mut required = node.required_during_scheduling_ignored_during_execution?;
+    required.node_selector_terms.retain_mut(|term| {
+        term.match_expressions.clear();
+        !term.match_fields.is_empty()
+    });
+    let required = Some(required).filter(|kept| !kept.node_selector_terms.is_empty())?;
+    let node = NodeAffinity {
+        required_during_scheduling_ignored_during_execution: Some(required),
+        ..NodeAffinity::default()
+    };
+    Some(Affinity { node_affinity: Some(node), ..Affinity::default() })
+}
+
+fn slim_container_status(status: ContainerStatus) -> ContainerStatus {
+    let terminated = status.state.terminated.map(|terminated| ContainerStateTerminated {
+        exit_code: terminated.exit_code,
+        finished_at: terminated.finished_at,
+        ..ContainerStateTerminated::default()
+    });
+    ContainerStatus {
+        state: ContainerState { terminated, ..ContainerState::default() },
+        restart_count: status.restart_count,
+        ..ContainerStatus::default()
+    }
+}
+
+fn is_claim(volume: &Volume) -> bool {
+    let source = &volume.volume_source;
+    source.persistent_volume_claim.is_some() || source.ephemeral.is_some()
+}
+
+/// Removes the managed fields.
+pub fn slim<T: Resource>(mut object: T) -> T {
+    object.metadata_mut().managed_fields.clear();
+    object
+}
+
+/// Keeps the metadata, the type and the keys of non-empty data of a token secret.
+pub fn slim_secret(secret: Secret) -> Secret {
+    let Secret { metadata, data, type_, immutable, .. } = secret;
+    let filled = data.into_iter().filter(|(_, value)| !value.is_empty());
+    Secret {
+        metadata: ObjectMeta { managed_fields: Vec::new(), ..metadata },
+        data: filled.map(|(key, _)| (key, Vec::new())).collect(),
+        type_,
+        immutable,
+        ..Secret::default()
+    }
+}
+
+/// Keeps the labels, spec, conditions and volumes of a node.
+pub fn slim_node(node: Node) -> Node {
+    let Node { metadata, spec, status } = node;
+    Node {
+        metadata: ObjectMeta {
+            annotations: Default::default(),
+            managed_fields: Vec::new(),
+            ..metadata
+        },
+        spec,
+        status: NodeStatus {
+            conditions: status.conditions,
+            volumes_attached: status.volumes_attached,
+            volumes_in_use: status.volumes_in_use,
+            ..NodeStatus::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::{ContainerPort, NodeSelector, NodeSelectorTerm};
+    use proto_api::meta::v1::OwnerReference;
+
+    use super::*;
+
+    #[test]
+    fn a_slim_pod_keeps_what_controllers_read() {
+        let port = ContainerPort { name: "http".into(), ..ContainerPort::default() };
+        let mut pod = Pod::default();
+        pod.metadata.name = "web".into();
+        pod.metadata.labels.insert("app".into(), "web".into());
+        pod.spec.node_name = "node".into();
+        pod.spec.containers = vec![Container { ports: vec![port], ..Container::default() }];
+        pod.status.phase = "Running".into();
+        pod.status.pod_ip = "10.1.0.1".into();
+        pod.status.conditions.push(Default::default());
+        let terms =
+            vec![NodeSelectorTerm { match_fields: vec![Default::default()], ..Default::default() }];
+        let required = Some(NodeSelector { node_selector_terms: terms });
+        let node_affinity = NodeAffinity {
+            required_during_scheduling_ignored_during_execution: required,
+            ..NodeAffinity::default()
+        };
+        let mut waiting = pod.clone();
+        waiting.spec.node_name.clear();
+        waiting.spec.affinity =
+            Some(Affinity { node_affinity: Some(node_affinity), ..Affinity::default() });
+        assert_eq!(slim_pod(waiting.clone()), waiting, "its node is known from the affinity");
+        let mut of_job = pod.clone();
+        let owner = OwnerReference { kind: "Job".into(), ..OwnerReference::default() };
+        of_job.metadata.owner_references = vec![owner];
+        let index = "batch.kubernetes.io/job-completion-index".to_owned();
+        of_job.metadata.annotations.insert(index, "1".into());
+        let restarted = ContainerStatus { restart_count: 1, ..ContainerStatus::default() };
+        of_job.status.container_statuses = vec![restarted.clone()];
+        assert_eq!(slim_pod(of_job.clone()), of_job);
+        assert_eq!(slim_pod(pod.clone()), pod);
+        let mut fat = pod.clone();
+        fat.spec.containers[0].image = "image".into();
+        fat.metadata.annotations.insert("note".into(), "long".into());
+        fat.spec.volumes.push(Default::default());
+        fat.spec.affinity = waiting.spec.affinity;
+        fat.status.container_statuses = vec![restarted];
+        assert_eq!(slim_pod(fat), pod);
+    }
+}

@@ -1,0 +1,385 @@
+//! Daemon sets, stateful sets, jobs and cron jobs on a server: it accepts what their controllers plan, and statuses end as they should. The test is the
+//! kubelet.
+
+use std::sync::Arc;
+
+use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part, WrittenObject};
+use apiserver_controllers::{Plan, for_every_written_kind};
+use apiserver_workloads::daemon_set::FailedPods;
+use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
+use http::Method;
+use proto_api::apps::v1::{ControllerRevision, DaemonSet, StatefulSet};
+use proto_api::batch::v1::{CronJob, Job};
+use proto_api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use proto_api::names::Names;
+use proto_api::{Resource, Time};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::support::TestServer;
+
+/// The path of a collection.
+fn collection<T: Resource>(names: &Names) -> String {
+    let api = if T::GROUP.is_empty() { "/api" } else { "/apis" };
+    let version = names.api_version(T::GROUP, T::VERSION);
+    let namespace = if T::NAMESPACED { "/namespaces/default" } else { "" };
+    format!("{api}/{version}{namespace}/{}", T::PLURAL)
+}
+
+macro_rules! define_paths {
+    ($($kind:ident: $type:ty),+) => {
+        fn path_of(names: &Names, kind: ObjectKind) -> String {
+            match kind {
+                $(ObjectKind::$kind => collection::<$type>(names)),+
+            }
+        }
+
+        fn into_json(object: &WrittenObject) -> (ObjectKind, Value) {
+            match object {
+                $(WrittenObject::$kind(object) => {
+                    (ObjectKind::$kind, serde_json::to_value(object.as_ref()).expect("JSON"))
+                })+
+            }
+        }
+    };
+}
+
+for_every_written_kind!(define_paths);
+
+struct Cluster {
+    server: TestServer,
+    failed: FailedPods,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let (server, failed) = (TestServer::start().await, FailedPods::default());
+        let cluster = Self { server, failed };
+        for node in ["node-1", "node-2"] {
+            let body = json!({"metadata": {"name": node}});
+            cluster.server.post("/api/v1/nodes", body.to_string()).await.expect(201);
+            // A new node is tainted until it is ready.
+            let (path, ready) = (format!("/api/v1/nodes/{node}"), r#"{"spec":{"taints":null}}"#);
+            cluster.server.merge_patch(&path, ready).await.expect(200);
+        }
+        cluster
+    }
+
+    fn path<T: Resource>(&self) -> String {
+        collection::<T>(self.server.names)
+    }
+
+    async fn list<T: Resource + DeserializeOwned>(&self) -> Vec<Arc<T>> {
+        let list = self.server.get(&self.path::<T>()).await.expect(200);
+        let items = list["items"].as_array().expect("items").iter();
+        items.map(|item| Arc::new(serde_json::from_value(item.clone()).expect("typed"))).collect()
+    }
+
+    async fn read<T: Resource + DeserializeOwned>(&self) -> Option<T> {
+        let reply = self.server.get(&format!("{}/work", self.path::<T>())).await;
+        (reply.code() == 200).then(|| serde_json::from_value(reply.json()).expect("typed"))
+    }
+
+    async fn create<T: Resource>(&self, spec: Value) {
+        let body = json!({"metadata": {"name": "work"}, "spec": spec});
+        self.server.post(&self.path::<T>(), body.to_string()).await.expect(201);
+    }
+
+    async fn patch<T: Resource>(&self, patch: Value) {
+        let path = format!("{}/work", self.path::<T>());
+        self.server.merge_patch(&path, &patch.to_string()).await.expect(200);
+    }
+
+    async fn execute(&self, write: &ApiWrite) {
+        let names = self.server.names;
+        match write {
+            ApiWrite::Create(object) => {
+                let (kind, body) = into_json(object);
+                self.server.post(&path_of(names, kind), body.to_string()).await.expect(201);
+            }
+            ApiWrite::Update(object) | ApiWrite::UpdateStatus(object) => {
+                let (kind, body) = into_json(object);
+                let name = body["metadata"]["name"].as_str().expect("a name");
+                let path = format!("{}/{name}/status", path_of(names, kind));
+                self.server.put(&path, &body).await.expect(200);
+            }
+            ApiWrite::Patch { kind, key, part, patch } => {
+                assert_eq!(*part, Part::Main);
+                let path = format!("{}/{}", path_of(names, *kind), key.name);
+                self.server.merge_patch(&path, &patch.to_string()).await.expect(200);
+            }
+            ApiWrite::Delete { kind, key, uid, .. }
+            | ApiWrite::DeleteTree { kind, key, uid, .. } => {
+                let path = format!("{}/{}", path_of(names, *kind), key.name);
+                let options = json!({"preconditions": {"uid": uid}}).to_string();
+                self.server
+                    .call(Method::DELETE, &path, "application/json", options)
+                    .await
+                    .expect(200);
+            }
+        }
+    }
+
+    async fn planned(&mut self, now: Time) -> Plan {
+        let names = self.server.names;
+        let pods = self.list::<Pod>().await;
+        let revisions = self.list::<ControllerRevision>().await;
+        let mut plan = Plan::default();
+        if let Some(set) = self.read::<DaemonSet>().await {
+            let nodes = self.list::<Node>().await;
+            let seen = daemon_set::Observed {
+                set: &set,
+                pods: &pods,
+                revisions: &revisions,
+                nodes: &nodes,
+            };
+            plan.absorb(daemon_set::plan(names, &seen, &mut self.failed, now));
+        }
+        if let Some(set) = self.read::<StatefulSet>().await {
+            let claims = self.list::<PersistentVolumeClaim>().await;
+            let claim =
+                |name: &str| claims.iter().find(|claim| claim.metadata.name == name).cloned();
+            let seen = stateful_set::Observed {
+                set: &set,
+                pods: &pods,
+                revisions: &revisions,
+                claim: &claim,
+            };
+            plan.absorb(stateful_set::plan(names, &seen, now));
+        }
+        if let Some(cron_job) = self.read::<CronJob>().await {
+            let jobs = self.list::<Job>().await;
+            let seen = cron_job::Observed { cron_job: &cron_job, jobs: &jobs };
+            plan.absorb(cron_job::plan(names, &seen, now));
+        }
+        if let Some(job) = self.read::<Job>().await {
+            plan.absorb(job::plan(names, &job::Observed { job: &job, pods: &pods }, now));
+        }
+        plan
+    }
+
+    /// Plans and executes until nothing is planned.
+    async fn settle(&mut self, now: i64) {
+        for _ in 0..30 {
+            let plan = self.planned(Time::from_unix(now)).await;
+            if plan.writes.is_empty() {
+                return;
+            }
+            for write in &plan.writes {
+                self.execute(write).await;
+            }
+        }
+        panic!("the plans do not end");
+    }
+
+    /// Binds and runs all pods, or ends them in this phase; ends those that are deleted.
+    async fn run_kubelets(&self, phase: &str) {
+        for pod in self.list::<Pod>().await {
+            let path = format!("{}/{}", self.path::<Pod>(), pod.metadata.name);
+            if pod.metadata.deletion_timestamp.is_some() {
+                let now = json!({"gracePeriodSeconds": 0}).to_string();
+                self.server.call(Method::DELETE, &path, "application/json", now).await.expect(200);
+                continue;
+            }
+            if pod.spec.node_name.is_empty() {
+                let target = json!({"kind": "Node", "name": node_of(&pod)});
+                let target = json!({"metadata": {"name": pod.metadata.name}, "target": target});
+                self.server.post(&format!("{path}/binding"), target.to_string()).await.expect(201);
+            }
+            let ready = if phase == "Running" { "True" } else { "False" };
+            let ready = json!({"type": "Ready", "status": ready, "lastTransitionTime": "2020-01-01T00:00:00Z"});
+            let status = json!({"status": {"phase": phase, "conditions": [ready]}});
+            self.server
+                .merge_patch(&format!("{path}/status"), &status.to_string())
+                .await
+                .expect(200);
+        }
+    }
+
+    /// Plans and kubelets in turn.
+    async fn run(&mut self, now: i64) {
+        for _ in 0..6 {
+            self.settle(now).await;
+            self.run_kubelets("Running").await;
+        }
+        self.settle(now).await;
+    }
+}
+
+/// The node that a pod asks for.
+fn node_of(pod: &Pod) -> String {
+    let affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let terms = required.into_iter().flat_map(|required| &required.node_selector_terms);
+    let mut names = terms.flat_map(|term| &term.match_fields).flat_map(|field| &field.values);
+    names.next().cloned().unwrap_or_else(|| "node-1".to_owned())
+}
+
+fn template(restart_policy: &str) -> Value {
+    let container = json!({"name": "c", "image": "a"});
+    json!({
+        "metadata": {"labels": {"app": "work"}},
+        "spec": {"containers": [container], "restartPolicy": restart_policy},
+    })
+}
+
+fn selector() -> Value {
+    json!({"matchLabels": {"app": "work"}})
+}
+
+/// The image of the containers as a patch.
+fn image(image: &str) -> Value {
+    let container = json!({"name": "c", "image": image});
+    json!({"spec": {"template": {"spec": {"containers": [container]}}}})
+}
+
+#[tokio::test]
+async fn a_daemon_set_runs_on_each_node_is_updated_and_rolled_back() {
+    let mut cluster = Cluster::start().await;
+    cluster
+        .create::<DaemonSet>(json!({"selector": selector(), "template": template("Always")}))
+        .await;
+    cluster.run(2_000_000_000).await;
+    let images = |pods: &[Arc<Pod>]| -> Vec<(String, String)> {
+        let mut images: Vec<_> = pods
+            .iter()
+            .map(|pod| (pod.spec.node_name.clone(), pod.spec.containers[0].image.clone()))
+            .collect();
+        images.sort();
+        images
+    };
+    let on_both =
+        |image: &str| ["node-1", "node-2"].map(|node| (node.to_owned(), image.to_owned())).to_vec();
+    assert_eq!(images(&cluster.list::<Pod>().await), on_both("a"));
+    let status = cluster.read::<DaemonSet>().await.expect("the set").status;
+    assert_eq!((status.desired_number_scheduled, status.number_available), (2, 2));
+    cluster.patch::<DaemonSet>(image("b")).await;
+    cluster.run(2_000_000_000).await;
+    assert_eq!(images(&cluster.list::<Pod>().await), on_both("b"));
+    // What `kubectl rollout undo` sends: the data of the revision.
+    let revisions = cluster.list::<ControllerRevision>().await;
+    let first = revisions.iter().find(|revision| revision.revision == 1).expect("the first");
+    let path = format!("{}/work", cluster.path::<DaemonSet>());
+    let media_type = "application/strategic-merge-patch+json";
+    let data = first.data.raw.clone();
+    cluster.server.call(Method::PATCH, &path, media_type, data).await.expect(200);
+    cluster.run(2_000_000_000).await;
+    assert_eq!(images(&cluster.list::<Pod>().await), on_both("a"));
+    let mut numbers: Vec<i64> =
+        cluster.list::<ControllerRevision>().await.iter().map(|r| r.revision).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [2, 3]);
+}
+
+#[tokio::test]
+async fn a_stateful_set_has_its_pods_in_order_and_claims_that_stay() {
+    let mut cluster = Cluster::start().await;
+    let requests = json!({"requests": {"storage": "1Gi"}});
+    let claim = json!({
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": requests},
+    });
+    cluster
+        .create::<StatefulSet>(json!({
+            "selector": selector(), "template": template("Always"), "serviceName": "work",
+            "replicas": 2, "volumeClaimTemplates": [claim],
+        }))
+        .await;
+    cluster.settle(2_000_000_000).await;
+    let names = |pods: &[Arc<Pod>]| -> Vec<String> {
+        pods.iter().map(|pod| pod.metadata.name.clone()).collect()
+    };
+    assert_eq!(names(&cluster.list::<Pod>().await), ["work-0"]);
+    cluster.run(2_000_000_000).await;
+    assert_eq!(names(&cluster.list::<Pod>().await), ["work-0", "work-1"]);
+    cluster.patch::<StatefulSet>(image("b")).await;
+    cluster.run(2_000_000_000).await;
+    let pods = cluster.list::<Pod>().await;
+    assert!(pods.iter().all(|pod| pod.spec.containers[0].image == "b"));
+    let status = cluster.read::<StatefulSet>().await.expect("the set").status;
+    assert_eq!((status.ready_replicas, status.updated_replicas), (2, 2));
+    assert_eq!(status.current_revision, status.update_revision);
+    cluster.patch::<StatefulSet>(json!({"spec": {"replicas": 1}})).await;
+    cluster.run(2_000_000_000).await;
+    assert_eq!(names(&cluster.list::<Pod>().await), ["work-0"]);
+    let claims = cluster.list::<PersistentVolumeClaim>().await;
+    let claims: Vec<&str> = claims.iter().map(|claim| &*claim.metadata.name).collect();
+    assert_eq!(claims, ["data-work-0", "data-work-1"]);
+}
+
+#[tokio::test]
+async fn an_indexed_job_is_tracked_by_finalizers_until_it_is_complete() {
+    let mut cluster = Cluster::start().await;
+    cluster
+        .create::<Job>(json!({
+            "completions": 3, "parallelism": 2, "completionMode": "Indexed",
+            "template": template("Never"),
+        }))
+        .await;
+    let tracking = "batch.kubernetes.io/job-tracking";
+    let job = cluster.read::<Job>().await.expect("the job");
+    assert!(job.metadata.annotations.contains_key(tracking), "{:?}", job.metadata.annotations);
+    cluster.settle(2_000_000_000).await;
+    let pods = cluster.list::<Pod>().await;
+    assert!(pods.len() == 2 && pods.iter().all(|pod| pod.metadata.finalizers == [tracking]));
+    let index =
+        |pod: &Pod| pod.metadata.annotations["batch.kubernetes.io/job-completion-index"].clone();
+    assert_eq!(pods.iter().map(|pod| index(pod)).collect::<Vec<_>>(), ["0", "1"]);
+    for _ in 0..2 {
+        cluster.run_kubelets("Succeeded").await;
+        cluster.settle(2_000_000_000).await;
+    }
+    let status = cluster.read::<Job>().await.expect("the job").status;
+    assert_eq!((status.succeeded, status.active, &*status.completed_indexes), (3, 0, "0-2"));
+    assert_eq!(status.conditions.iter().map(|c| &*c.type_).collect::<Vec<_>>(), ["Complete"]);
+    let pods = cluster.list::<Pod>().await;
+    assert!(pods.len() == 3 && pods.iter().all(|pod| pod.metadata.finalizers.is_empty()));
+}
+
+#[tokio::test]
+async fn a_deleted_pod_of_a_job_stays_until_it_is_counted() {
+    let mut cluster = Cluster::start().await;
+    cluster.create::<Job>(json!({"template": template("Never"), "backoffLimit": 0})).await;
+    cluster.settle(2_000_000_000).await;
+    cluster.run_kubelets("Running").await;
+    let pod = cluster.list::<Pod>().await[0].metadata.name.clone();
+    let path = format!("{}/{pod}", cluster.path::<Pod>());
+    let now = json!({"gracePeriodSeconds": 0}).to_string();
+    cluster.server.call(Method::DELETE, &path, "application/json", now).await.expect(200);
+    cluster.server.get(&path).await.expect(200);
+    cluster.settle(2_000_000_000).await;
+    assert_eq!(cluster.server.get(&path).await.code(), 404);
+    let status = cluster.read::<Job>().await.expect("the job").status;
+    assert_eq!((status.failed, status.active), (1, 0));
+    assert_eq!(status.conditions[0].reason, "BackoffLimitExceeded");
+}
+
+#[tokio::test]
+async fn a_cron_job_starts_a_job_and_notes_its_end() {
+    let mut cluster = Cluster::start().await;
+    cluster
+        .create::<CronJob>(json!({
+            "schedule": "*/10 * * * *", "timeZone": "Europe/Berlin",
+            "jobTemplate": {"spec": {"template": template("Never")}},
+        }))
+        .await;
+    cluster.settle(2_000_000_000).await;
+    let jobs = cluster.list::<Job>().await;
+    let [job] = &jobs[..] else { panic!("one job: {jobs:?}") };
+    assert_eq!(job.metadata.name, "work-33333330");
+    assert_eq!(job.metadata.owner_references[0].kind, "CronJob");
+    let status = cluster.read::<CronJob>().await.expect("it").status;
+    assert_eq!(status.last_schedule_time, Some(Time::from_unix(1_999_999_800)));
+    assert_eq!(status.active[0].uid, job.metadata.uid);
+    let path = format!("{}/{}/status", cluster.path::<Job>(), job.metadata.name);
+    let done = json!({"status": {
+        "completionTime": "2033-05-18T03:33:00Z",
+        "conditions": [{"type": "Complete", "status": "True"}],
+    }});
+    cluster.server.merge_patch(&path, &done.to_string()).await.expect(200);
+    cluster.settle(2_000_000_100).await;
+    let status = cluster.read::<CronJob>().await.expect("it").status;
+    assert!(status.active.is_empty() && status.last_successful_time.is_some());
+    assert_eq!(cluster.list::<Job>().await.len(), 1, "its time is over");
+}

@@ -1,0 +1,286 @@
+//! The cronjob controller: a job at each time of a schedule.
+//!
+//! The name of a job has the minute of its time, so that no time has two. A job that is created is found in the next plan, and then noted in the status:
+//! whatever the controller is interrupted by, it is noted once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_controllers::Plan;
+use apiserver_controllers::api_writes::ApiWrite;
+use apiserver_controllers::owners::controlled_by;
+use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
+use apiserver_cron::schedule::Schedule;
+use apiserver_cron::zone::Zone;
+use proto_api::batch::v1::{CronJob, CronJobStatus, Job, JobCondition};
+use proto_api::core::v1::ObjectReference;
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::names::Names;
+use proto_api::{Kind, Time};
+use proto_client::events::EventKind;
+use proto_client::events::correlate::EventReport;
+
+use crate::job::delete_tree;
+
+/// Times that may be missed without a warning.
+const MISSED_MAX: i64 = 100;
+
+/// How long after a time of the schedule the next plan comes: clocks of servers differ a little.
+const AFTER: Duration = Duration::from_millis(100);
+
+/// What a plan is made from.
+pub struct Observed<'a> {
+    /// The cron job.
+    pub cron_job: &'a CronJob,
+    /// The jobs of its namespace.
+    pub jobs: &'a [Arc<Job>],
+}
+
+/// Plans jobs and status.
+pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
+    let cron_job = seen.cron_job;
+    let uid = cron_job.metadata.uid.as_str();
+    let is_own = |job: &&Job| {
+        let mut owners = job.metadata.owner_references.iter();
+        owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
+    };
+    let own: Vec<&Job> = seen.jobs.iter().map(AsRef::as_ref).filter(is_own).collect();
+    let turn = Turn { names, cron_job, own: &own, now };
+    let mut plan = Plan::default();
+    let mut status = turn.status(&mut plan);
+    let starts = cron_job.metadata.deletion_timestamp.is_none();
+    if starts && cron_job.spec.suspend != Some(true) {
+        turn.start(&mut status, &mut plan);
+    }
+    if starts {
+        turn.clean(&mut plan);
+    }
+    if status != cron_job.status {
+        let next = CronJob { status, ..cron_job.clone() };
+        plan.writes.push(ApiWrite::UpdateStatus(next.into()));
+    }
+    plan
+}
+
+/// What one plan works with.
+struct Turn<'a> {
+    names: &'a Names,
+    cron_job: &'a CronJob,
+    own: &'a [&'a Job],
+    now: Time,
+}
+
+impl Turn<'_> {
+    fn now(&self) -> i64 {
+        self.now.unix().unwrap_or(0)
+    }
+
+    /// The status by the jobs that exist.
+    fn status(&self, plan: &mut Plan) -> CronJobStatus {
+        let mut status = self.cron_job.status.clone();
+        for job in self.own {
+            let uid = &job.metadata.uid;
+            let is_active = status.active.iter().any(|active| active.uid == *uid);
+            match (ending(job), self.time_of(job)) {
+                (Some(end), _) if is_active => {
+                    status.active.retain(|active| active.uid != *uid);
+                    let name = &job.metadata.name;
+                    let message = format!("Saw completed job: {name}, status: {end}");
+                    plan.reports.push(self.report(EventKind::Normal, "SawCompletedJob", message));
+                }
+                (None, Some(_)) if !is_active && job.metadata.deletion_timestamp.is_none() => {
+                    status.active.push(self.reference(job));
+                }
+                (None, None) if !is_active => {
+                    let name = &job.metadata.name;
+                    let message =
+                        format!("Saw a job that the controller did not create or forgot: {name}");
+                    plan.reports.push(self.report(EventKind::Warning, "UnexpectedJob", message));
+                }
+                _ => {}
+            }
+            if let Some(time) = self.time_of(job) {
+                raise(&mut status.last_schedule_time, Time::from_unix(time));
+            }
+            if let (Some("Complete"), Some(end)) = (ending(job), job.status.completion_time) {
+                raise(&mut status.last_successful_time, end);
+            }
+        }
+        let mut missing = Vec::new();
+        status.active.retain(|active| {
+            let exists = self.own.iter().any(|job| job.metadata.uid == active.uid);
+            if !exists {
+                missing.push(format!("Active job went missing: {}", active.name));
+            }
+            exists
+        });
+        let missing = missing.into_iter();
+        plan.reports
+            .extend(missing.map(|message| self.report(EventKind::Normal, "MissingJob", message)));
+        status
+    }
+
+    /// Starts the job of the latest time of the schedule, unless that is done.
+    fn start(&self, status: &mut CronJobStatus, plan: &mut Plan) {
+        let Some((schedule, zone)) = self.schedule(plan) else { return };
+        if let Some(next) = schedule.next(&zone, self.now()) {
+            let left = next.saturating_sub(self.now());
+            let left = Duration::from_secs(u64::try_from(left).unwrap_or(0));
+            plan.requeue_in(left.saturating_add(AFTER));
+        }
+        let spec = &self.cron_job.spec;
+        let created = self.cron_job.metadata.creation_timestamp;
+        let mut earliest = status.last_schedule_time.unwrap_or(created).unix().unwrap_or(0);
+        if let Some(deadline) = spec.starting_deadline_seconds {
+            earliest = earliest.max(self.now().saturating_sub(deadline));
+        }
+        let Some(latest) = schedule.latest(&zone, earliest, self.now()) else { return };
+        if latest.count > MISSED_MAX {
+            let message = format!(
+                "too many missed start times: {}. Set or decrease .spec.startingDeadlineSeconds or check clock skew",
+                latest.count
+            );
+            plan.reports.push(self.report(EventKind::Warning, "TooManyMissedTimes", message));
+        }
+        let name = self.job_name(latest.time);
+        if self.own.iter().any(|job| job.metadata.name == name) {
+            return;
+        }
+        match spec.concurrency_policy.as_str() {
+            "Forbid" if !status.active.is_empty() => {
+                let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+                let report = self.report(EventKind::Normal, "JobAlreadyActive", message.to_owned());
+                plan.reports.push(report);
+                return;
+            }
+            "Replace" => {
+                let active = std::mem::take(&mut status.active);
+                let is_active = |job: &&&Job| active.iter().any(|a| a.uid == job.metadata.uid);
+                self.own.iter().filter(is_active).for_each(|job| self.delete(job, plan));
+            }
+            _ => {}
+        }
+        let done = ("SuccessfulCreate", format!("Created job {name}"));
+        let failed = ("FailedCreate", "Error creating job: ".to_owned());
+        plan.push_with_event(ApiWrite::Create(self.new_job(name).into()), self.event(done, failed));
+    }
+
+    /// The schedule and its zone; none if they are invalid, which an event says.
+    fn schedule(&self, plan: &mut Plan) -> Option<(Schedule, Zone)> {
+        let spec = &self.cron_job.spec;
+        let schedule = match Schedule::parse(&spec.schedule) {
+            Ok(schedule) => schedule,
+            Err(why) => {
+                let message = format!("unparseable schedule: {:?} : {why}", spec.schedule);
+                plan.reports.push(self.report(EventKind::Warning, "UnparseableSchedule", message));
+                return None;
+            }
+        };
+        if schedule.zone().is_some() {
+            let schedule = &spec.schedule;
+            let message = format!(
+                "CRON_TZ or TZ used in schedule {schedule:?} is not officially supported, see the field timeZone"
+            );
+            plan.reports.push(self.report(EventKind::Warning, "UnsupportedSchedule", message));
+        }
+        let named = spec.time_zone.as_deref().or(schedule.zone());
+        let zone = named.map_or_else(|| Some(Zone::utc()), Zone::named);
+        if zone.is_none() {
+            let named = named.unwrap_or_default();
+            let message = format!("invalid timeZone: {named:?}: unknown time zone {named}");
+            plan.reports.push(self.report(EventKind::Warning, "UnknownTimeZone", message));
+        }
+        zone.map(|zone| (schedule, zone))
+    }
+
+    /// Deletes the oldest ended jobs beyond the limits.
+    fn clean(&self, plan: &mut Plan) {
+        let spec = &self.cron_job.spec;
+        let limits = [
+            ("Complete", spec.successful_jobs_history_limit),
+            ("Failed", spec.failed_jobs_history_limit),
+        ];
+        for (end, limit) in limits {
+            let Some(limit) = limit else { continue };
+            let is_kept = |job: &&Job| job.metadata.deletion_timestamp.is_none();
+            let mut ended: Vec<&Job> = self.own.iter().copied().filter(is_kept).collect();
+            ended.retain(|job| ending(job) == Some(end));
+            ended.sort_by_key(|job| {
+                let start = job.status.start_time.and_then(Time::unix).unwrap_or(i64::MAX);
+                (start, &job.metadata.name)
+            });
+            let excess = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+            ended.into_iter().take(excess).for_each(|job| self.delete(job, plan));
+        }
+    }
+
+    fn delete(&self, job: &Job, plan: &mut Plan) {
+        let done = ("SuccessfulDelete", format!("Deleted job {}", job.metadata.name));
+        let failed = ("FailedDelete", "Deleted job: ".to_owned());
+        plan.push_with_event(delete_tree(job, "Background"), self.event(done, failed));
+    }
+
+    /// The name of the job of a time.
+    fn job_name(&self, time: i64) -> String {
+        format!("{}-{}", self.cron_job.metadata.name, time.div_euclid(60))
+    }
+
+    /// The time of a job that this controller has created.
+    fn time_of(&self, job: &Job) -> Option<i64> {
+        let rest = job.metadata.name.strip_prefix(&self.cron_job.metadata.name)?;
+        let minute: i64 = rest.strip_prefix('-')?.parse().ok()?;
+        let time = minute.checked_mul(60)?;
+        (self.job_name(time) == job.metadata.name).then_some(time)
+    }
+
+    fn new_job(&self, name: String) -> Job {
+        let CronJob { metadata, spec, .. } = self.cron_job;
+        let template = &spec.job_template;
+        let api_version = self.names.api_version(CronJob::GROUP, CronJob::VERSION);
+        Job {
+            metadata: ObjectMeta {
+                name,
+                namespace: metadata.namespace.clone(),
+                labels: template.metadata.labels.clone(),
+                annotations: template.metadata.annotations.clone(),
+                owner_references: vec![controlled_by(api_version, CronJob::KIND, metadata)],
+                ..ObjectMeta::default()
+            },
+            spec: template.spec.clone(),
+            ..Job::default()
+        }
+    }
+
+    fn reference(&self, job: &Job) -> ObjectReference {
+        proto_client::events::reference(job, self.names)
+    }
+
+    // === Events ===
+
+    fn report(&self, kind: EventKind, reason: &'static str, message: String) -> EventReport {
+        let about = proto_client::events::reference(self.cron_job, self.names);
+        EventReport { about, kind, reason: reason.into(), message }
+    }
+
+    fn event(&self, done: (&'static str, String), failed: (&'static str, String)) -> WriteEvent {
+        let about = proto_client::events::reference(self.cron_job, self.names);
+        WriteEvent { about, operation: ReplicaOperation::Other { done, failed } }
+    }
+}
+
+/// `Complete` or `Failed`, if the job has ended.
+fn ending(job: &Job) -> Option<&str> {
+    let is_end = |condition: &&JobCondition| {
+        matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
+    };
+    job.status.conditions.iter().find(is_end).map(|condition| condition.type_.as_str())
+}
+
+fn raise(time: &mut Option<Time>, to: Time) {
+    if time.is_none_or(|time| time.unix() < to.unix()) {
+        *time = Some(to);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! Cron jobs over time, with a controller that is lost between two writes.
+
+use apiserver_controllers::api_writes::ObjectKind;
+use proptest::prelude::*;
+use proto_api::names::Profile;
+
+use super::*;
+use crate::simulation::World;
+
+/// 2024-01-01T00:00:00Z.
+const START: i64 = 1_704_067_200;
+
+fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+fn cron_job(schedule: &str, policy: &str) -> CronJob {
+    let mut cron_job = CronJob::default();
+    cron_job.metadata.name = "tick".into();
+    cron_job.metadata.namespace = "ns".into();
+    cron_job.spec.schedule = schedule.into();
+    cron_job.spec.concurrency_policy = policy.into();
+    cron_job.spec.successful_jobs_history_limit = Some(3);
+    cron_job.spec.failed_jobs_history_limit = Some(1);
+    cron_job.spec.job_template.metadata.labels.insert("app".into(), "tick".into());
+    cron_job
+}
+
+fn world(cron_job: CronJob) -> World {
+    let mut world = World::at(START);
+    world.put(cron_job);
+    world
+}
+
+fn planned(world: &World) -> Plan {
+    let cron_job = stored(world);
+    let seen = Observed { cron_job: &cron_job, jobs: &world.list(ObjectKind::Job) };
+    plan(names(), &seen, world.time())
+}
+
+fn stored(world: &World) -> CronJob {
+    world.get(ObjectKind::CronJob, "tick").expect("the cron job")
+}
+
+fn settle(world: &mut World) {
+    for _ in 0..20 {
+        let plan = planned(world);
+        if plan.writes.is_empty() {
+            return;
+        }
+        world.run(&plan, usize::MAX);
+    }
+    panic!("the plans do not end");
+}
+
+/// Minutes since the start of the jobs that exist.
+fn minutes(world: &World) -> Vec<i64> {
+    let jobs = world.list::<Job>(ObjectKind::Job);
+    let minute = |job: &Arc<Job>| {
+        job.metadata.name.rsplit_once('-').expect("a minute").1.parse::<i64>().expect("a number")
+    };
+    jobs.iter().map(|job| minute(job) - START / 60).collect()
+}
+
+fn end_all(world: &mut World, kind: &str) {
+    let now = world.time();
+    for job in world.list::<Job>(ObjectKind::Job) {
+        if ending(&job).is_some() {
+            continue;
+        }
+        world.edit::<Job>(ObjectKind::Job, &job.metadata.name, |job| {
+            let (type_, status) = (kind.to_owned(), "True".to_owned());
+            job.status.start_time = Some(now);
+            job.status.completion_time = (kind == "Complete").then_some(now);
+            job.status.conditions = vec![JobCondition { type_, status, ..Default::default() }];
+        });
+    }
+}
+
+fn reasons(plan: &Plan) -> Vec<&str> {
+    plan.reports.iter().map(|report| &*report.reason).collect()
+}
+
+#[test]
+fn each_time_has_one_job_that_the_status_names() {
+    let mut world = world(cron_job("*/5 * * * *", "Allow"));
+    settle(&mut world);
+    assert!(minutes(&world).is_empty());
+    assert_eq!(planned(&world).requeue_after, Some(Duration::from_millis(300_100)));
+    world.now += 300;
+    settle(&mut world);
+    assert_eq!(minutes(&world), [5]);
+    let status = stored(&world).status;
+    assert_eq!(status.last_schedule_time, Some(Time::from_unix(START + 300)));
+    let job = &world.list::<Job>(ObjectKind::Job)[0];
+    let active = &status.active[0];
+    assert_eq!((&active.name, &active.uid), (&job.metadata.name, &job.metadata.uid));
+    assert_eq!((&*active.kind, &*active.api_version), ("Job", "batch/v1"));
+    assert_eq!(job.metadata.labels["app"], "tick");
+    assert_eq!(job.metadata.owner_references[0].kind, "CronJob");
+    world.now += 300;
+    settle(&mut world);
+    assert_eq!((minutes(&world), stored(&world).status.active.len()), (vec![5, 10], 2));
+    end_all(&mut world, "Complete");
+    assert_eq!(reasons(&planned(&world)), ["SawCompletedJob", "SawCompletedJob"]);
+    settle(&mut world);
+    let status = stored(&world).status;
+    assert!(status.active.is_empty());
+    assert_eq!(status.last_successful_time, Some(Time::from_unix(START + 600)));
+}
+
+#[test]
+fn a_running_job_forbids_or_is_replaced() {
+    for (policy, expect) in [("Forbid", vec![1]), ("Replace", vec![2]), ("Allow", vec![1, 2])] {
+        let mut world = world(cron_job("* * * * *", policy));
+        for _ in 0..2 {
+            world.now += 60;
+            settle(&mut world);
+        }
+        assert_eq!(minutes(&world), expect, "{policy}");
+        let said = reasons(&planned(&world)).contains(&"JobAlreadyActive");
+        assert_eq!(said, policy == "Forbid");
+        end_all(&mut world, "Complete");
+        settle(&mut world);
+        // The time that was forbidden is made up for.
+        assert!(minutes(&world).contains(&2), "{policy}");
+    }
+}
+
+#[test]
+fn of_missed_times_the_last_counts_and_too_late_is_none() {
+    let mut late = world(cron_job("0 * * * *", "Allow"));
+    late.now += 3600 * 5 + 1800;
+    settle(&mut late);
+    assert_eq!(minutes(&late), [300]);
+    let mut strict = cron_job("0 * * * *", "Allow");
+    strict.spec.starting_deadline_seconds = Some(600);
+    let mut late = world(strict);
+    late.now += 3600 * 5 + 1800;
+    settle(&mut late);
+    assert!(minutes(&late).is_empty());
+    let mut many = world(cron_job("* * * * *", "Allow"));
+    many.now += 60 * 101;
+    assert_eq!(reasons(&planned(&many)), ["TooManyMissedTimes"]);
+    let message = "too many missed start times: 101. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+    assert_eq!(planned(&many).reports[0].message, message);
+    settle(&mut many);
+    assert_eq!(minutes(&many), [101]);
+}
+
+#[test]
+fn history_is_limited() {
+    let mut world = world(cron_job("* * * * *", "Allow"));
+    for nth in 0..10 {
+        world.now += 60;
+        settle(&mut world);
+        end_all(&mut world, if nth % 2 == 0 { "Failed" } else { "Complete" });
+    }
+    settle(&mut world);
+    assert_eq!(minutes(&world), [6, 8, 9, 10]);
+}
+
+#[test]
+fn suspended_and_deleted_ones_start_nothing_and_faults_are_told() {
+    let starts = |change: fn(&mut CronJob)| {
+        let mut cron_job = cron_job("* * * * *", "Allow");
+        change(&mut cron_job);
+        let mut world = world(cron_job);
+        world.now += 60;
+        let told = reasons(&planned(&world)).join(" ");
+        settle(&mut world);
+        (minutes(&world).len(), told)
+    };
+    assert_eq!(starts(|_| {}), (1, String::new()));
+    assert_eq!(starts(|cron_job| cron_job.spec.suspend = Some(true)), (0, String::new()));
+    let deleted = |cron_job: &mut CronJob| {
+        cron_job.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    };
+    assert_eq!(starts(deleted), (0, String::new()));
+    let zone = starts(|cron_job| cron_job.spec.time_zone = Some("Nowhere".into()));
+    assert_eq!(zone, (0, "UnknownTimeZone".to_owned()));
+    let schedule = starts(|cron_job| cron_job.spec.schedule = "x".into());
+    assert_eq!(schedule, (0, "UnparseableSchedule".to_owned()));
+}
+
+#[test]
+fn a_zone_moves_the_times() {
+    let mut berlin = cron_job("0 1 * * *", "Allow");
+    berlin.spec.time_zone = Some("Europe/Berlin".into());
+    let mut world = world(berlin);
+    world.now -= 1800;
+    world.edit::<CronJob>(ObjectKind::CronJob, "tick", |cron_job| {
+        cron_job.metadata.creation_timestamp = Time::from_unix(START - 1800);
+    });
+    settle(&mut world);
+    assert!(minutes(&world).is_empty());
+    world.now += 1800;
+    settle(&mut world);
+    assert_eq!(minutes(&world), [0]);
+}
+
+#[test]
+fn jobs_of_others_are_left_and_missing_ones_are_forgotten() {
+    let mut world = world(cron_job("* * * * *", "Allow"));
+    world.now += 60;
+    settle(&mut world);
+    let job = world.list::<Job>(ObjectKind::Job)[0].metadata.clone();
+    let mut by_hand = Job::default();
+    by_hand.metadata.name = "by-hand".into();
+    by_hand.metadata.namespace = "ns".into();
+    by_hand.metadata.owner_references = job.owner_references.clone();
+    world.put(by_hand);
+    assert_eq!(reasons(&planned(&world)), ["UnexpectedJob"]);
+    world.remove(ObjectKind::Job, &job.name);
+    assert_eq!(reasons(&planned(&world)), ["UnexpectedJob", "MissingJob"]);
+    settle(&mut world);
+    assert!(stored(&world).status.active.is_empty());
+    assert!(world.get::<Job>(ObjectKind::Job, "by-hand").is_some());
+    assert!(!minutes_of_ticks(&world).contains(&1), "its time is over");
+}
+
+fn minutes_of_ticks(world: &World) -> Vec<i64> {
+    let jobs = world.list::<Job>(ObjectKind::Job);
+    let minute = |job: &Arc<Job>| job.metadata.name.strip_prefix("tick-")?.parse::<i64>().ok();
+    jobs.iter().filter_map(minute).map(|minute| minute - START / 60).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_time_has_two_jobs_and_no_time_that_is_seen_is_lost(
+        steps in proptest::collection::vec((0..90_i64, 0..4_usize, any::<bool>()), 1..60),
+    ) {
+        let mut cron_job = cron_job("* * * * *", "Allow");
+        cron_job.spec.successful_jobs_history_limit = Some(1000);
+        let mut world = world(cron_job);
+        let mut seen = std::collections::BTreeSet::new();
+        for (later, limit, ends) in steps {
+            world.now += later;
+            let plan = planned(&world);
+            world.run(&plan, limit);
+            if limit > 0 {
+                // A plan that is executed whole has the job of the last minute.
+                settle(&mut world);
+                let minute = (world.now - START) / 60;
+                if minute > 0 {
+                    seen.insert(minute);
+                }
+            }
+            if ends {
+                end_all(&mut world, "Complete");
+            }
+        }
+        settle(&mut world);
+        let jobs: Vec<i64> = minutes(&world);
+        let distinct: std::collections::BTreeSet<i64> = jobs.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), jobs.len());
+        prop_assert!(seen.is_subset(&distinct), "{:?} {:?}", seen, distinct);
+        prop_assert!(planned(&world).writes.is_empty());
+    }
+}

@@ -1,0 +1,211 @@
+//! The daemonset controller: one pod on each node that its template fits, replaced as the update strategy allows.
+
+mod failed_pods;
+mod placement;
+mod rollout;
+mod status;
+mod template;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use apiserver_controllers::Plan;
+use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
+use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
+use proto_api::Time;
+use proto_api::apps::v1::{ControllerRevision, DaemonSet};
+use proto_api::core::v1::{Node, Pod};
+use proto_api::meta::v1::LabelSelector;
+use proto_api::names::Names;
+use proto_client::ObjectKey;
+use proto_client::events::EventKind;
+use proto_client::events::correlate::EventReport;
+use serde_json::json;
+
+use crate::claim::Claimant;
+use crate::pods::{REVISION_LABEL, delete, delete_object, from_template, revision};
+use crate::revisions::{self, History, LiveCount};
+use placement::Placement;
+
+pub use failed_pods::FailedPods;
+pub use placement::{Fit, runs_on};
+
+/// Maximum number of pods created, and of pods deleted, by one plan.
+const BURST_MAX: usize = 250;
+
+/// What a plan is made from.
+pub struct Observed<'a> {
+    /// The set.
+    pub set: &'a DaemonSet,
+    /// The pods of its namespace.
+    pub pods: &'a [Arc<Pod>],
+    /// The revisions of its namespace.
+    pub revisions: &'a [Arc<ControllerRevision>],
+    /// All nodes.
+    pub nodes: &'a [Arc<Node>],
+}
+
+/// Plans pods, revisions and status.
+pub fn plan(names: &Names, seen: &Observed<'_>, failed: &mut FailedPods, now: Time) -> Plan {
+    let set = seen.set;
+    if set.spec.selector.as_ref() == Some(&LabelSelector::default()) {
+        return Plan { reports: vec![selects_all(names, set)], ..Plan::default() };
+    }
+    let selector = set.spec.selector.as_ref();
+    let claimant = Claimant::new(names, ObjectKind::DaemonSet, set, selector);
+    let Some(claimant) = claimant.filter(|_| set.metadata.deletion_timestamp.is_none()) else {
+        return Plan::default();
+    };
+    let mut plan = Plan::default();
+    let revisions = seen.revisions.iter().map(AsRef::as_ref);
+    let revisions = claimant.claim(ObjectKind::ControllerRevision, revisions, |_| true, &mut plan);
+    let pods = seen.pods.iter().map(AsRef::as_ref);
+    let pods = claimant.claim(ObjectKind::Pod, pods, |_| true, &mut plan);
+    if !plan.writes.is_empty() {
+        // Ownership is written before pods.
+        return plan;
+    }
+    let data = revisions::data_of(&set.spec.template);
+    let history = History::of(revisions, &data);
+    let current = match current_revision(&claimant, seen, &history, data) {
+        Ok(current) => current,
+        // The next plan sees it.
+        Err(write) => return Plan::of([*write]),
+    };
+    plan.writes.extend(deduplicate(&history, current, &pods));
+    let hash = current.metadata.labels.get(REVISION_LABEL).unwrap_or(&current.metadata.name);
+
+    let placement = Placement::of(names, set, seen.nodes, &pods);
+    let changes = placement.changes(hash, failed, now, &mut plan);
+    let changes = match changes.is_empty() {
+        // A rollout continues once the set is as it should be.
+        true if set.spec.update_strategy.type_ != "OnDelete" => {
+            rollout::changes(&placement, hash, now)
+        }
+        _ => changes,
+    };
+    push_changes(&mut plan, names, &claimant, (set, hash), &changes);
+    let hashes: BTreeSet<&str> = pods.iter().map(|pod| revision(pod)).collect();
+    let is_live = |revision: &ControllerRevision| {
+        let hash = revision.metadata.labels.get(REVISION_LABEL);
+        hash.is_some_and(|hash| hashes.contains(hash.as_str()))
+    };
+    let limit = set.spec.revision_history_limit;
+    for old in revisions::excess(&history.old, limit, is_live, LiveCount::Counted) {
+        plan.writes.push(delete_object(ObjectKind::ControllerRevision, &old.metadata));
+    }
+    let status = status::of(&placement, hash, now, &mut plan);
+    if status != set.status {
+        plan.writes.push(ApiWrite::UpdateStatus(DaemonSet { status, ..set.clone() }.into()));
+    }
+    plan
+}
+
+fn selects_all(names: &Names, set: &DaemonSet) -> EventReport {
+    EventReport {
+        about: proto_client::events::reference(set, names),
+        kind: EventKind::Warning,
+        reason: "SelectingAll".into(),
+        message: "This daemon set is selecting all pods. A non-empty selector is required."
+            .to_owned(),
+    }
+}
+
+/// Pods to create and delete.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct PodChanges<'a> {
+    /// Nodes that need a pod.
+    pub(crate) create: Vec<&'a str>,
+    /// Pods that have to go.
+    pub(crate) delete: Vec<&'a Pod>,
+}
+
+impl PodChanges<'_> {
+    fn is_empty(&self) -> bool {
+        self.create.is_empty() && self.delete.is_empty()
+    }
+}
+
+fn push_changes(
+    plan: &mut Plan,
+    names: &Names,
+    claimant: &Claimant<'_, DaemonSet>,
+    (set, hash): (&DaemonSet, &str),
+    changes: &PodChanges<'_>,
+) {
+    let about = proto_client::events::reference(set, names);
+    for node in changes.create.iter().take(BURST_MAX) {
+        let template = template::of_node(names, set, hash, node);
+        let pod = from_template(&template, &set.metadata, claimant.reference());
+        let event = WriteEvent { about: about.clone(), operation: ReplicaOperation::Create };
+        plan.push_with_event(ApiWrite::Create(pod.into()), event);
+    }
+    for pod in changes.delete.iter().take(BURST_MAX) {
+        let event = WriteEvent { about: about.clone(), operation: ReplicaOperation::Delete };
+        plan.push_with_event(delete(pod), event);
+    }
+}
+
+/// The revision of the set's template, or the write that makes or renumbers it.
+fn current_revision<'a>(
+    claimant: &Claimant<'_, DaemonSet>,
+    seen: &Observed<'a>,
+    history: &History<'a>,
+    data: proto_api::RawJson,
+) -> Result<&'a ControllerRevision, Box<ApiWrite>> {
+    let (set, number) = (seen.set, history.next_number());
+    // Duplicates come from adoption; the newest stays.
+    if let Some(current) = history.equal.last().copied() {
+        return match current.revision < number {
+            true => Err(Box::new(revisions::renumber(current, number))),
+            false => Ok(current),
+        };
+    }
+    let counted = (number, set.status.collision_count);
+    let template = &set.spec.template;
+    let (mut new, hash) =
+        revisions::new_revision(&set.metadata, template, data, counted, claimant.reference());
+    new.metadata.labels.insert(REVISION_LABEL.to_owned(), hash);
+    let key = ObjectKey::of(&new.metadata);
+    match seen.revisions.iter().find(|other| ObjectKey::of(&other.metadata) == key) {
+        None => Err(Box::new(ApiWrite::Create(new.into()))),
+        // That of an earlier set of this name, which the garbage collector deletes.
+        Some(equal) if equal.data == new.data => Ok(equal),
+        Some(_) => {
+            // The next plan derives another name for the same template.
+            let mut next = set.clone();
+            let collisions = set.status.collision_count.unwrap_or(0);
+            next.status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+            Err(Box::new(ApiWrite::UpdateStatus(next.into())))
+        }
+    }
+}
+
+/// Deletes other revisions of the same template, after their pods have been given to the current one.
+fn deduplicate(
+    history: &History<'_>,
+    current: &ControllerRevision,
+    pods: &[&Pod],
+) -> Vec<ApiWrite> {
+    let hash = current.metadata.labels.get(REVISION_LABEL);
+    let mut writes = Vec::new();
+    for other in history.equal.iter().filter(|other| other.metadata.uid != current.metadata.uid) {
+        let theirs = other.metadata.labels.get(REVISION_LABEL);
+        for pod in pods.iter().filter(|pod| theirs.is_some_and(|theirs| revision(pod) == theirs)) {
+            let metadata = &pod.metadata;
+            let labels = BTreeMap::from([(REVISION_LABEL, hash)]);
+            let patch = json!({ "metadata": {
+                "uid": metadata.uid, "resourceVersion": metadata.resource_version, "labels": labels,
+            } });
+            let (kind, key) = (ObjectKind::Pod, ObjectKey::of(metadata));
+            writes.push(ApiWrite::Patch { kind, key, part: Part::Main, patch });
+        }
+        writes.push(delete_object(ObjectKind::ControllerRevision, &other.metadata));
+    }
+    writes
+}
+
+#[cfg(test)]
+mod histories;
+#[cfg(test)]
+mod tests;

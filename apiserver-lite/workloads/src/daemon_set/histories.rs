@@ -1,0 +1,278 @@
+//! Random histories of a daemon set: users, kubelets, nodes that come and go, a cache that lags behind, and a controller that is lost between two writes.
+
+use apiserver_controllers::api_writes::WrittenObject;
+use proptest::prelude::*;
+use proto_api::core::v1::Taint;
+
+use super::tests::{add_node, names, node, planned, run_kubelets, set, settle, world};
+use super::*;
+use crate::pods::is_available;
+use crate::simulation::World;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The cache catches up.
+    CatchUp,
+    /// A plan, of which this many writes are executed.
+    Reconcile(usize),
+    /// The kubelet of the nth pod starts or ends it.
+    Kubelet(usize),
+    Unready(usize),
+    Fail(usize),
+    DeletePod(usize),
+    ChangeTemplate(u8),
+    AddNode(u8),
+    RemoveNode(u8),
+    Taint(u8, bool),
+    Later(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::CatchUp),
+        6 => (0..6usize).prop_map(Step::Reconcile),
+        4 => Just(Step::Reconcile(usize::MAX)),
+        8 => (0..8usize).prop_map(Step::Kubelet),
+        1 => (0..8usize).prop_map(Step::Unready),
+        1 => (0..8usize).prop_map(Step::Fail),
+        1 => (0..8usize).prop_map(Step::DeletePod),
+        2 => (0..3u8).prop_map(Step::ChangeTemplate),
+        1 => (0..5u8).prop_map(Step::AddNode),
+        1 => (0..5u8).prop_map(Step::RemoveNode),
+        1 => (0..5u8, any::<bool>()).prop_map(|(node, on)| Step::Taint(node, on)),
+        2 => (0..20u8).prop_map(Step::Later),
+    ]
+}
+
+struct History {
+    world: World,
+    cache: World,
+    failed: FailedPods,
+    /// The version that the cache has to show before the next plan: that of the controller's own last write.
+    own: u64,
+}
+
+impl History {
+    fn take(&mut self, step: Step) {
+        let mut pods = self.world.pods();
+        pods.retain(|pod| pod.metadata.name != "stranger");
+        let nth = |at: usize| pods.get(at % pods.len().max(1)).map(|pod| &pod.metadata.name);
+        match step {
+            Step::CatchUp => self.cache = self.world.clone(),
+            Step::Reconcile(limit) => self.reconcile(limit),
+            Step::Kubelet(at) => {
+                let Some(pod) = pods.get(at % pods.len().max(1)) else { return };
+                let name = &pod.metadata.name;
+                if pod.metadata.deletion_timestamp.is_some() {
+                    return self.world.remove(ObjectKind::Pod, name);
+                }
+                let node = template::node_of(pod).unwrap_or_default().to_owned();
+                if self.world.get::<Node>(ObjectKind::Node, &node).is_some() {
+                    self.world.edit::<Pod>(ObjectKind::Pod, name, |pod| pod.spec.node_name = node);
+                    self.world.set_state(name, "Running", true);
+                }
+            }
+            Step::Unready(at) => {
+                if let Some(name) = nth(at) {
+                    self.world.set_state(name, "Running", false);
+                }
+            }
+            Step::Fail(at) => {
+                if let Some(name) = nth(at) {
+                    self.world.set_state(name, "Failed", false);
+                }
+            }
+            Step::DeletePod(at) => {
+                if let Some(name) = nth(at) {
+                    self.world.delete_pod(name);
+                }
+            }
+            Step::ChangeTemplate(to) => {
+                self.world.edit::<DaemonSet>(ObjectKind::DaemonSet, "web", |set| {
+                    set.spec.template.spec.hostname = format!("h{to}");
+                    set.metadata.generation += 1;
+                });
+            }
+            Step::AddNode(nth) => {
+                let node = node(nth);
+                if self.world.get::<Node>(ObjectKind::Node, &node.metadata.name).is_none() {
+                    add_node(&mut self.world, node);
+                }
+            }
+            Step::RemoveNode(nth) => {
+                let name = node(nth).metadata.name;
+                self.world.remove(ObjectKind::Node, &name);
+                // As the pod garbage collector does.
+                for pod in pods.iter().filter(|pod| pod.spec.node_name == name) {
+                    self.world.remove(ObjectKind::Pod, &pod.metadata.name);
+                }
+            }
+            Step::Taint(nth, on) => {
+                let name = node(nth).metadata.name;
+                self.world.edit::<Node>(ObjectKind::Node, &name, |node| {
+                    let taint = Taint {
+                        key: "mine".into(),
+                        effect: "NoSchedule".into(),
+                        ..Taint::default()
+                    };
+                    node.spec.taints = if on { vec![taint] } else { Vec::new() };
+                });
+            }
+            Step::Later(seconds) => self.world.now += i64::from(seconds),
+        }
+    }
+
+    fn reconcile(&mut self, limit: usize) {
+        if self.cache.version < self.own {
+            self.cache = self.world.clone();
+        }
+        self.cache.now = self.world.now;
+        let plan = planned(&self.cache, &mut self.failed);
+        check(&self.cache, &plan);
+        self.world.run(&plan, limit);
+        self.own = self.world.version;
+    }
+}
+
+/// The pods of the set by node, without terminating and failed ones.
+fn by_node(pods: &[Arc<Pod>]) -> BTreeMap<&str, Vec<&Pod>> {
+    let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    let counts =
+        |pod: &&Arc<Pod>| pod.metadata.deletion_timestamp.is_none() && pod.status.phase != "Failed";
+    for pod in pods.iter().filter(counts) {
+        by_node.entry(template::node_of(pod).unwrap_or_default()).or_default().push(pod);
+    }
+    by_node
+}
+
+/// What no plan may do, whatever it is made from.
+fn check(seen: &World, plan: &Plan) {
+    let set: DaemonSet = seen.get(ObjectKind::DaemonSet, "web").expect("the set");
+    let rolling = set.spec.update_strategy.rolling_update.clone().unwrap_or_default();
+    let limit = |value: Option<proto_api::IntOrString>| {
+        usize::try_from(value.and_then(|v| v.as_int()).unwrap_or(0)).expect("a number")
+    };
+    let (surge, unavailable) = (limit(rolling.max_surge), limit(rolling.max_unavailable));
+    let (all, nodes) = (seen.pods(), seen.list::<Node>(ObjectKind::Node));
+    let before = by_node(&all);
+    let deleted: BTreeSet<&str> = plan
+        .writes
+        .iter()
+        .filter_map(|write| match write {
+            ApiWrite::Delete { kind: ObjectKind::Pod, uid, .. } => Some(uid.as_str()),
+            _ => None,
+        })
+        .collect();
+    for pod in all.iter().filter(|pod| deleted.contains(pod.metadata.uid.as_str())) {
+        let owner = pod.metadata.owner_references.first().map(|owner| &owner.uid);
+        assert_eq!(owner, Some(&set.metadata.uid), "{} is not the set's", pod.metadata.name);
+        assert_eq!(pod.metadata.deletion_timestamp, None, "it goes already");
+    }
+    // Availability.
+    let available = |node: &&Arc<Node>, without: &BTreeSet<&str>| {
+        before.get(node.metadata.name.as_str()).into_iter().flatten().any(|pod| {
+            is_available(pod, set.spec.min_ready_seconds, seen.time())
+                && !without.contains(pod.metadata.uid.as_str())
+        })
+    };
+    let wanted = nodes.iter().filter(|node| runs_on(names(), &set, node) == Fit::Runs);
+    let wanted: Vec<_> = wanted.collect();
+    let lacking =
+        |without: &BTreeSet<&str>| wanted.iter().filter(|node| !available(node, without)).count();
+    let (now, then) = (lacking(&BTreeSet::new()), lacking(&deleted));
+    assert!(then <= now.max(unavailable), "{then} nodes without a pod, {now} before: {plan:?}");
+    // Surge.
+    let created: Vec<&Pod> = plan
+        .writes
+        .iter()
+        .filter_map(|write| match write {
+            ApiWrite::Create(WrittenObject::Pod(pod)) => Some(&**pod),
+            _ => None,
+        })
+        .collect();
+    let mut extra = 0;
+    for pod in &created {
+        let node = template::node_of(pod).expect("a node");
+        assert!(wanted.iter().any(|wanted| wanted.metadata.name == node), "{node} wants none");
+        let there = before.get(node).map_or(&[][..], Vec::as_slice);
+        assert!(there.len() <= 1, "two pods are enough");
+        if surge == 0 {
+            let terminating = all.iter().any(|pod| template::node_of(pod) == Some(node));
+            assert!(!terminating, "its predecessor is not gone");
+        }
+        let replaces =
+            there.iter().any(|pod| is_available(pod, set.spec.min_ready_seconds, seen.time()));
+        extra += usize::from(replaces);
+    }
+    if extra > 0 {
+        let surging = before.values().filter(|pods| pods.len() > 1).count();
+        assert!(extra + surging <= surge, "{extra} and {surging} pods beyond one a node");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_history_breaks_a_limit_and_each_ends_with_one_new_pod_a_node(
+        limits in prop_oneof![Just((0, 1)), Just((0, 2)), Just((1, 0)), Just((2, 0))],
+        min_ready in prop_oneof![Just(0), Just(10)],
+        steps in proptest::collection::vec(step(), 1..60),
+    ) {
+        let mut set = set(limits.0, limits.1);
+        set.spec.min_ready_seconds = min_ready;
+        let mut world = world(set, 3);
+        let mut stranger = Pod::default();
+        stranger.metadata.name = "stranger".into();
+        stranger.metadata.namespace = "ns".into();
+        stranger.metadata.labels.insert("app".into(), "web".into());
+        let owner = proto_api::meta::v1::ObjectMeta { uid: "other".into(), ..Default::default() };
+        stranger.metadata.owner_references =
+            vec![apiserver_controllers::owners::controlled_by("v1".into(), "Other", &owner)];
+        world.put(stranger);
+        let (cache, failed) = (world.clone(), FailedPods::default());
+        let mut history = History { world, cache, failed, own: 0 };
+        for step in steps {
+            history.take(step);
+        }
+        let History { mut world, mut failed, .. } = history;
+        for _ in 0..15 {
+            world.now += 1000;
+            let plan = planned(&world, &mut failed);
+            check(&world, &plan);
+            world.run(&plan, usize::MAX);
+            settle(&mut world, &mut failed);
+            run_kubelets(&mut world);
+        }
+        world.now += 1000;
+        settle(&mut world, &mut failed);
+        prop_assert!(world.get::<Pod>(ObjectKind::Pod, "stranger").is_some());
+        world.remove(ObjectKind::Pod, "stranger");
+        check_end(&world, &mut failed);
+    }
+}
+
+/// Each node that fits has one pod of the newest template, and nothing is left to do.
+fn check_end(world: &World, failed: &mut FailedPods) {
+    let set: DaemonSet = world.get(ObjectKind::DaemonSet, "web").expect("the set");
+    let (pods, nodes) = (world.pods(), world.list::<Node>(ObjectKind::Node));
+    let by_node = by_node(&pods);
+    let mut wanted = 0;
+    for node in &nodes {
+        let there = by_node.get(node.metadata.name.as_str()).map_or(&[][..], Vec::as_slice);
+        match runs_on(names(), &set, node) {
+            Fit::Runs => {
+                wanted += 1;
+                let [pod] = there else { panic!("not one pod on a node: {there:?}") };
+                assert_eq!(pod.spec.hostname, set.spec.template.spec.hostname);
+            }
+            Fit::Stays => assert!(there.len() <= 1),
+            Fit::No => assert!(there.is_empty()),
+        }
+    }
+    let status = &set.status;
+    assert_eq!((status.desired_number_scheduled, status.number_available), (wanted, wanted));
+    assert_eq!((status.updated_number_scheduled, status.number_unavailable), (wanted, 0));
+    assert_eq!(status.observed_generation, set.metadata.generation);
+    assert_eq!(planned(world, failed).writes, []);
+}

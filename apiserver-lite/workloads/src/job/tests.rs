@@ -1,0 +1,314 @@
+//! Single plans of jobs.
+
+use std::collections::BTreeMap;
+
+use apiserver_controllers::api_writes::WrittenObject;
+use proto_api::core::v1::{Container, ContainerStatus};
+use proto_api::meta::v1::LabelSelector;
+use proto_api::names::Profile;
+
+use super::*;
+use crate::simulation::World;
+
+pub(super) fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+/// A job as the server stores it.
+pub(super) fn job(parallelism: i32, completions: Option<i32>) -> Job {
+    let mut job = Job::default();
+    job.metadata.name = "work".into();
+    job.metadata.namespace = "ns".into();
+    let labels = BTreeMap::from([("controller-uid".to_owned(), "u".to_owned())]);
+    job.spec.parallelism = Some(parallelism);
+    job.spec.completions = completions;
+    job.spec.backoff_limit = Some(6);
+    job.spec.selector = Some(LabelSelector { match_labels: labels.clone(), ..Default::default() });
+    job.spec.template.metadata.labels = labels;
+    job.spec.template.spec.restart_policy = "Never".into();
+    job.spec.template.spec.containers = vec![Container { name: "c".into(), ..Default::default() }];
+    job
+}
+
+pub(super) fn indexed(parallelism: i32, completions: i32) -> Job {
+    let mut job = job(parallelism, Some(completions));
+    job.spec.completion_mode = Some("Indexed".into());
+    job
+}
+
+pub(super) fn world(job: Job) -> World {
+    let mut world = World::at(1000);
+    world.put(job);
+    world
+}
+
+pub(super) fn planned(seen: &World) -> Plan {
+    match stored(seen) {
+        Some(job) => plan(names(), &Observed { job: &job, pods: &seen.pods() }, seen.time()),
+        None => Plan::default(),
+    }
+}
+
+pub(super) fn stored(world: &World) -> Option<Job> {
+    world.get(ObjectKind::Job, "work")
+}
+
+/// Plans and executes until nothing is planned.
+pub(super) fn settle(world: &mut World) {
+    for _ in 0..50 {
+        let plan = planned(world);
+        if plan.writes.is_empty() {
+            return;
+        }
+        world.run(&plan, usize::MAX);
+    }
+    panic!("the plans do not end: {:?}", planned(world));
+}
+
+/// Ends a pod.
+pub(super) fn end(world: &mut World, name: &str, phase: &str) {
+    world.edit::<Pod>(ObjectKind::Pod, name, |pod| pod.spec.node_name = "node".into());
+    world.set_state(name, phase, false);
+    world.end_pod(name);
+}
+
+fn active(world: &World) -> Vec<Arc<Pod>> {
+    let mut pods = world.pods();
+    pods.retain(|pod| !has_ended(pod) && !is_terminating(pod));
+    pods
+}
+
+fn status(world: &World) -> JobStatus {
+    stored(world).expect("the job").status
+}
+
+fn conditions(world: &World) -> Vec<String> {
+    let conditions = status(world).conditions;
+    conditions.iter().map(|c| format!("{} {} {}", c.type_, c.status, c.reason)).collect()
+}
+
+/// Ends all active pods, and lets the delays of failures pass.
+fn end_all(world: &mut World, phase: &str) {
+    for pod in active(world) {
+        end(world, &pod.metadata.name, phase);
+    }
+    world.now += 400;
+    settle(world);
+}
+
+#[test]
+fn pods_run_until_enough_have_succeeded() {
+    let mut world = world(job(2, Some(3)));
+    settle(&mut world);
+    let pods = active(&world);
+    assert_eq!((pods.len(), status(&world).active), (2, 2));
+    assert_eq!(pods[0].metadata.finalizers, ["batch.kubernetes.io/job-tracking"]);
+    assert!(pods[0].metadata.name.starts_with("work-"));
+    assert_eq!(status(&world).start_time, Some(Time::from_unix(1000)));
+    end_all(&mut world, "Succeeded");
+    assert_eq!((active(&world).len(), status(&world).succeeded), (1, 2));
+    let ended: Vec<_> = world.pods().into_iter().filter(|pod| has_ended(pod)).collect();
+    assert!(ended.iter().all(|pod| pod.metadata.finalizers.is_empty()), "they are counted");
+    end_all(&mut world, "Succeeded");
+    let done = status(&world);
+    assert_eq!((done.active, done.succeeded, done.failed), (0, 3, 0));
+    assert_eq!(conditions(&world), ["Complete True "]);
+    assert_eq!(done.completion_time, Some(Time::from_unix(1800)));
+    assert!(world.pods().iter().all(|pod| pod.metadata.finalizers.is_empty()));
+}
+
+#[test]
+fn without_completions_the_first_success_lets_the_others_end() {
+    let mut world = world(job(3, None));
+    settle(&mut world);
+    let first = active(&world)[0].metadata.name.clone();
+    end(&mut world, &first, "Succeeded");
+    settle(&mut world);
+    assert_eq!(active(&world).len(), 2);
+    assert!(conditions(&world).is_empty());
+    end_all(&mut world, "Succeeded");
+    assert_eq!((status(&world).succeeded, conditions(&world)), (3, vec!["Complete True ".into()]));
+}
+
+#[test]
+fn failures_are_retried_later_and_later_until_the_limit() {
+    let mut limited = job(1, Some(1));
+    limited.spec.backoff_limit = Some(2);
+    let mut world = world(limited);
+    settle(&mut world);
+    let mut delays = Vec::new();
+    for _ in 0..2 {
+        let pod = active(&world)[0].clone();
+        let now = world.now;
+        world.edit::<Pod>(ObjectKind::Pod, &pod.metadata.name, |pod| {
+            let mut status = ContainerStatus::default();
+            status.state.terminated.get_or_insert_default().finished_at = Time::from_unix(now);
+            pod.status.container_statuses = vec![status];
+        });
+        end(&mut world, &pod.metadata.name, "Failed");
+        settle(&mut world);
+        assert!(active(&world).is_empty());
+        let delay = planned(&world).requeue_after.expect("a delay").as_secs();
+        delays.push(delay);
+        world.now += i64::try_from(delay).expect("a time");
+        settle(&mut world);
+    }
+    assert_eq!(delays, [10, 20]);
+    end_all(&mut world, "Failed");
+    assert_eq!(conditions(&world), ["Failed True BackoffLimitExceeded"]);
+    assert_eq!((status(&world).failed, active(&world).len()), (3, 0));
+    let message = &status(&world).conditions[0].message;
+    assert_eq!(message, "Job has reached the specified backoff limit");
+}
+
+#[test]
+fn restarts_in_pods_count_too() {
+    let mut restarting = job(1, Some(1));
+    restarting.spec.template.spec.restart_policy = "OnFailure".into();
+    restarting.spec.backoff_limit = Some(2);
+    let mut world = world(restarting);
+    settle(&mut world);
+    let name = active(&world)[0].metadata.name.clone();
+    let restarts = |world: &mut World, count: i32| {
+        world.edit::<Pod>(ObjectKind::Pod, &name, |pod| {
+            let status = ContainerStatus { restart_count: count, ..ContainerStatus::default() };
+            pod.status.container_statuses = vec![status];
+            pod.status.phase = "Running".into();
+        });
+        settle(world);
+    };
+    restarts(&mut world, 1);
+    assert!(conditions(&world).is_empty());
+    restarts(&mut world, 2);
+    assert_eq!(conditions(&world), ["Failed True BackoffLimitExceeded"]);
+    assert!(active(&world).is_empty());
+}
+
+#[test]
+fn a_deadline_ends_it_and_a_suspension_starts_it_anew() {
+    let mut dated = job(1, Some(1));
+    dated.spec.active_deadline_seconds = Some(100);
+    let mut world = world(dated);
+    settle(&mut world);
+    assert_eq!(planned(&world).requeue_after, Some(Duration::from_secs(100)));
+    world.now += 90;
+    let suspend = |world: &mut World, is: bool| {
+        world.edit::<Job>(ObjectKind::Job, "work", |job| job.spec.suspend = Some(is));
+        settle(world);
+    };
+    suspend(&mut world, true);
+    assert!(active(&world).is_empty());
+    assert_eq!(conditions(&world), ["Suspended True JobSuspended"]);
+    assert_eq!(status(&world).failed, 0, "it was no failure");
+    world.now += 1000;
+    settle(&mut world);
+    suspend(&mut world, false);
+    assert_eq!(conditions(&world), ["Suspended False JobResumed"]);
+    assert_eq!(active(&world).len(), 1);
+    world.now += 100;
+    settle(&mut world);
+    assert_eq!(conditions(&world), ["Suspended False JobResumed", "Failed True DeadlineExceeded"]);
+    assert!(active(&world).is_empty());
+}
+
+#[test]
+fn indexed_pods_know_their_index() {
+    let mut world = world(indexed(2, 3));
+    settle(&mut world);
+    let pods = active(&world);
+    let index =
+        |pod: &Pod| pod.metadata.annotations["batch.kubernetes.io/job-completion-index"].clone();
+    let mut seen: Vec<String> = pods.iter().map(|pod| index(pod)).collect();
+    seen.sort();
+    assert_eq!(seen, ["0", "1"]);
+    let pod = pods.iter().find(|pod| index(pod) == "1").expect("the second");
+    assert_eq!((&*pod.metadata.generate_name, &*pod.spec.hostname), ("work-1-", "work-1"));
+    let variable = &pod.spec.containers[0].env[0];
+    let source = variable.value_from.as_ref().and_then(|source| source.field_ref.as_ref());
+    assert_eq!(variable.name, "JOB_COMPLETION_INDEX");
+    let path = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+    assert_eq!(source.map(|source| &*source.field_path), Some(path));
+    end(&mut world, &pod.metadata.name, "Succeeded");
+    settle(&mut world);
+    assert_eq!((&*status(&world).completed_indexes, status(&world).succeeded), ("1", 1));
+    let mut seen: Vec<String> = active(&world).iter().map(|pod| index(pod)).collect();
+    seen.sort();
+    assert_eq!(seen, ["0", "2"]);
+    end_all(&mut world, "Succeeded");
+    assert_eq!((&*status(&world).completed_indexes, status(&world).succeeded), ("0-2", 3));
+    assert_eq!(conditions(&world), ["Complete True "]);
+}
+
+#[test]
+fn intervals_are_written_as_in_kubernetes() {
+    for (text, len) in [("", 0), ("0", 1), ("0,1", 2), ("0-2", 3), ("0,2-4,7", 5), ("1,3,5,6", 4)] {
+        let intervals = Intervals::parse(text, 10);
+        assert_eq!((intervals.len(), intervals.to_string()), (len, text.to_owned()));
+    }
+    assert_eq!(Intervals::parse("0-2000000000,x,3-1", 4).to_string(), "0-3");
+}
+
+#[test]
+fn pods_of_a_job_that_is_gone_lose_their_finalizer() {
+    let mut world = world(job(1, Some(1)));
+    settle(&mut world);
+    let (pod, job) = (active(&world)[0].clone(), stored(&world).expect("the job"));
+    assert_eq!(plan_orphan(names(), &pod, Some(&job)), Plan::default());
+    let mut other = job.clone();
+    other.metadata.uid = "another".into();
+    for job in [None, Some(&other)] {
+        let plan = plan_orphan(names(), &pod, job);
+        let [ApiWrite::Patch { patch, .. }] = &plan.writes[..] else { panic!("{plan:?}") };
+        assert_eq!(patch["metadata"]["finalizers"], json!([]));
+    }
+    let mut free = (*pod).clone();
+    free.metadata.finalizers.clear();
+    assert_eq!(plan_orphan(names(), &free, None), Plan::default());
+}
+
+#[test]
+fn finished_jobs_go_after_their_time() {
+    let mut ttl = job(1, Some(0));
+    ttl.spec.ttl_seconds_after_finished = Some(60);
+    let mut world = world(ttl);
+    assert_eq!(plan_expiry(&stored(&world).expect("it"), world.time()), Plan::default());
+    settle(&mut world);
+    assert_eq!(conditions(&world), ["Complete True "]);
+    let plan = plan_expiry(&stored(&world).expect("it"), Time::from_unix(1010));
+    assert_eq!((plan.writes.len(), plan.requeue_after), (0, Some(Duration::from_secs(50))));
+    let plan = plan_expiry(&stored(&world).expect("it"), Time::from_unix(1060));
+    assert!(matches!(&plan.writes[..], [ApiWrite::DeleteTree { propagation: "Foreground", .. }]));
+}
+
+#[test]
+fn an_orphan_is_adopted_with_the_finalizer_and_a_stray_is_released_without() {
+    let mut world = world(job(1, Some(1)));
+    settle(&mut world);
+    let name = active(&world)[0].metadata.name.clone();
+    world.edit::<Pod>(ObjectKind::Pod, &name, |pod| {
+        pod.metadata.owner_references.clear();
+        pod.metadata.finalizers.clear();
+    });
+    settle(&mut world);
+    let pod = world.get::<Pod>(ObjectKind::Pod, &name).expect("the pod");
+    assert_eq!((pod.metadata.owner_references.len(), pod.metadata.finalizers.len()), (1, 1));
+    world.edit::<Pod>(ObjectKind::Pod, &name, |pod| pod.metadata.labels.clear());
+    settle(&mut world);
+    let pod = world.get::<Pod>(ObjectKind::Pod, &name).expect("the pod");
+    assert!(pod.metadata.owner_references.is_empty() && pod.metadata.finalizers.is_empty());
+    assert_eq!(active(&world).len(), 2, "the stray and its successor");
+}
+
+#[test]
+fn events_tell_the_end() {
+    let mut world = world(job(1, Some(0)));
+    let plan = planned(&world);
+    assert_eq!(
+        (&*plan.reports[0].reason, &*plan.reports[0].message),
+        ("Completed", "Job completed")
+    );
+    world.edit::<Job>(ObjectKind::Job, "work", |job| job.spec.completion_mode = Some("x".into()));
+    assert_eq!(planned(&world).reports[0].reason, "UnknownCompletionMode");
+    let created = |write: &ApiWrite| matches!(write, ApiWrite::Create(WrittenObject::Pod(_)));
+    assert!(!planned(&world).writes.iter().any(created));
+}

@@ -1,0 +1,250 @@
+//! A server for tests: it keeps objects as JSON, executes writes as the API server does, and can lose the controller between any two of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, WrittenObject};
+use apiserver_controllers::{Plan, for_every_written_kind};
+use proto_api::core::v1::{Pod, PodCondition};
+use proto_api::{Kind, Time};
+use proto_client::ObjectKey;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+macro_rules! define_into_json {
+    ($($kind:ident: $type:ty),+) => {
+        fn into_json(object: &WrittenObject) -> (ObjectKind, Value) {
+            match object {
+                $(WrittenObject::$kind(object) => {
+                    (ObjectKind::$kind, serde_json::to_value(object.as_ref()).expect("JSON"))
+                })+
+            }
+        }
+    };
+}
+
+for_every_written_kind!(define_into_json);
+
+/// An object that can be read from its JSON.
+pub(crate) trait Stored: Kind + DeserializeOwned {}
+
+impl<T: Kind + DeserializeOwned> Stored for T {}
+
+/// The server's objects. A clone is what a cache shows at that time.
+#[derive(Clone, Default)]
+pub(crate) struct World {
+    objects: BTreeMap<(ObjectKind, ObjectKey), Value>,
+    pub(crate) version: u64,
+    created: u64,
+    pub(crate) now: i64,
+}
+
+/// Why the server refused a write.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Refused;
+
+impl World {
+    /// An empty server at this time.
+    pub(crate) fn at(now: i64) -> Self {
+        Self { now, ..Self::default() }
+    }
+
+    pub(crate) fn time(&self) -> Time {
+        Time::from_unix(self.now)
+    }
+
+    /// Stores an object as a user does.
+    pub(crate) fn put(&mut self, object: impl Into<WrittenObject>) {
+        let (kind, mut object) = into_json(&object.into());
+        self.stamp(&mut object);
+        self.objects.insert((kind, key_of(&object)), object);
+    }
+
+    fn stamp(&mut self, object: &mut Value) {
+        self.version += 1;
+        let metadata = object["metadata"].as_object_mut().expect("metadata");
+        metadata.insert("resourceVersion".into(), json!(self.version.to_string()));
+        if !metadata.get("uid").is_some_and(|uid| uid != "") {
+            self.created += 1;
+            metadata.insert("uid".into(), json!(format!("uid-{}", self.created)));
+            let created = serde_json::to_value(Time::from_unix(self.now)).expect("a time");
+            metadata.insert("creationTimestamp".into(), created);
+        }
+    }
+
+    pub(crate) fn list<T: Stored>(&self, kind: ObjectKind) -> Vec<Arc<T>> {
+        let of_kind = self.objects.iter().filter(|((other, _), _)| *other == kind);
+        of_kind.map(|(_, object)| Arc::new(decode(object))).collect()
+    }
+
+    pub(crate) fn get<T: Stored>(&self, kind: ObjectKind, name: &str) -> Option<T> {
+        self.objects.get(&(kind, ObjectKey::new("ns", name))).map(decode)
+    }
+
+    pub(crate) fn pods(&self) -> Vec<Arc<Pod>> {
+        self.list(ObjectKind::Pod)
+    }
+
+    /// Changes an object as a user or a kubelet does.
+    pub(crate) fn edit<T: Stored>(
+        &mut self,
+        kind: ObjectKind,
+        name: &str,
+        edit: impl FnOnce(&mut T),
+    ) where
+        WrittenObject: From<T>,
+    {
+        if let Some(mut object) = self.get::<T>(kind, name) {
+            edit(&mut object);
+            self.put(object);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, kind: ObjectKind, name: &str) {
+        self.version += 1;
+        self.objects.remove(&(kind, ObjectKey::new("ns", name)));
+    }
+
+    /// Deletes a pod: one that runs stays until its kubelet has ended it.
+    pub(crate) fn delete_pod(&mut self, name: &str) {
+        let Some(pod) = self.get::<Pod>(ObjectKind::Pod, name) else { return };
+        if is_over(&pod) && pod.metadata.finalizers.is_empty() {
+            return self.remove(ObjectKind::Pod, name);
+        }
+        let now = self.time();
+        self.edit::<Pod>(ObjectKind::Pod, name, |pod| pod.metadata.deletion_timestamp = Some(now));
+    }
+
+    /// Removes a deleted pod that nothing holds any more.
+    pub(crate) fn end_pod(&mut self, name: &str) {
+        let pod = self.get::<Pod>(ObjectKind::Pod, name);
+        let ends = |pod: &Pod| {
+            let metadata = &pod.metadata;
+            metadata.deletion_timestamp.is_some() && metadata.finalizers.is_empty() && is_over(pod)
+        };
+        if pod.as_ref().is_some_and(ends) {
+            self.remove(ObjectKind::Pod, name);
+        }
+    }
+
+    /// Sets phase and readiness of a pod.
+    pub(crate) fn set_state(&mut self, name: &str, phase: &str, ready: bool) {
+        let now = self.time();
+        self.edit::<Pod>(ObjectKind::Pod, name, |pod| {
+            pod.status.phase = phase.into();
+            let status = if ready { "True" } else { "False" };
+            if pod.status.conditions.first().is_some_and(|before| before.status == status) {
+                return;
+            }
+            pod.status.conditions = vec![PodCondition {
+                type_: "Ready".into(),
+                status: status.into(),
+                last_transition_time: now,
+                ..PodCondition::default()
+            }];
+        });
+    }
+
+    /// Executes the writes up to the first that is refused, at most `limit` of them: the controller is gone after that.
+    pub(crate) fn run(&mut self, plan: &Plan, limit: usize) -> usize {
+        for (nth, write) in plan.writes.iter().enumerate() {
+            if nth == limit || self.execute(write).is_err() {
+                return nth;
+            }
+        }
+        plan.writes.len()
+    }
+
+    pub(crate) fn execute(&mut self, write: &ApiWrite) -> Result<(), Refused> {
+        match write {
+            ApiWrite::Create(object) => {
+                let (kind, mut object) = into_json(object);
+                if object["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
+                    let prefix = object["metadata"]["generateName"].as_str().expect("a prefix");
+                    let name = format!("{prefix}x{}", self.created + 1);
+                    object["metadata"]["name"] = json!(name);
+                }
+                if kind == ObjectKind::Pod {
+                    object["status"] = json!({"phase": "Pending"});
+                }
+                if !self.objects.contains_key(&(kind, key_of(&object))) {
+                    self.stamp(&mut object);
+                    self.objects.insert((kind, key_of(&object)), object);
+                }
+            }
+            ApiWrite::Update(object) | ApiWrite::UpdateStatus(object) => {
+                let (kind, object) = into_json(object);
+                let stored = self.objects.get(&(kind, key_of(&object))).ok_or(Refused)?;
+                if stored["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
+                    return Err(Refused);
+                }
+                let mut next = stored.clone();
+                next["status"] = object["status"].clone();
+                self.stamp(&mut next);
+                self.objects.insert((kind, key_of(&object)), next);
+            }
+            ApiWrite::Patch { kind, key, patch, .. } => {
+                let stored = self.objects.get(&(*kind, key.clone())).ok_or(Refused)?;
+                let asked = &patch["metadata"];
+                let fits = |field: &str| {
+                    asked.get(field).is_none_or(|value| *value == stored["metadata"][field])
+                };
+                if !fits("uid") || !fits("resourceVersion") {
+                    return Err(Refused);
+                }
+                let mut next = stored.clone();
+                merge(&mut next, patch);
+                self.stamp(&mut next);
+                self.objects.insert((*kind, key.clone()), next);
+                if *kind == ObjectKind::Pod {
+                    self.end_pod(&key.name);
+                }
+            }
+            ApiWrite::Delete { kind, key, uid, .. }
+            | ApiWrite::DeleteTree { kind, key, uid, .. } => {
+                let stored = self.objects.get(&(*kind, key.clone()));
+                if stored.is_some_and(|stored| stored["metadata"]["uid"] == json!(uid)) {
+                    match kind {
+                        ObjectKind::Pod => self.delete_pod(&key.name),
+                        _ => self.remove(*kind, &key.name),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether no kubelet runs the pod.
+fn is_over(pod: &Pod) -> bool {
+    pod.spec.node_name.is_empty() || matches!(pod.status.phase.as_str(), "Failed" | "Succeeded")
+}
+
+fn decode<T: Stored>(object: &Value) -> T {
+    serde_json::from_value(object.clone()).expect("an object of this kind")
+}
+
+fn key_of(object: &Value) -> ObjectKey {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    ObjectKey::new(text("namespace"), text("name"))
+}
+
+/// A JSON merge patch.
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let Some(fields) = target.as_object_mut() else { return };
+    for (key, value) in patch {
+        match value {
+            Value::Null => {
+                fields.remove(key);
+            }
+            value => merge(fields.entry(key.clone()).or_insert(Value::Null), value),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The statefulset controller: pods with ordinals, names, hostnames and claims of their own, created and deleted in the order of their ordinals, or all
+//! at once with the policy `Parallel`. They are updated from the highest ordinal down to the partition.
+//!
+//! Of the features that are off in Kubernetes 1.25 by default, `maxUnavailable` and the retention policy of claims are not here.
+
+mod identity;
+mod steps;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use apiserver_controllers::Plan;
+use apiserver_controllers::api_writes::{ApiWrite, ObjectKind};
+use proto_api::Time;
+use proto_api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
+use proto_api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
+use proto_api::names::Names;
+use proto_client::ObjectKey;
+
+use crate::claim::Claimant;
+use crate::pods::{delete_object, revision};
+use crate::revisions::{self, History, LiveCount};
+use identity::parent_and_ordinal;
+use steps::Steps;
+
+/// What a plan is made from.
+pub struct Observed<'a> {
+    /// The set.
+    pub set: &'a StatefulSet,
+    /// The pods of its namespace.
+    pub pods: &'a [Arc<Pod>],
+    /// The revisions of its namespace.
+    pub revisions: &'a [Arc<ControllerRevision>],
+    /// A claim of its namespace, by name.
+    pub claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
+}
+
+/// A revision and its template.
+pub(crate) struct Revision<'a> {
+    /// The name, which is the label of its pods.
+    pub(crate) name: &'a str,
+    /// The template.
+    pub(crate) template: PodTemplateSpec,
+}
+
+/// Plans pods, claims, revisions and status.
+pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
+    let set = seen.set;
+    let selector = set.spec.selector.as_ref();
+    let Some(claimant) = Claimant::new(names, ObjectKind::StatefulSet, set, selector) else {
+        return Plan::default();
+    };
+    let mut plan = Plan::default();
+    let revisions = seen.revisions.iter().map(AsRef::as_ref);
+    let revisions = claimant.claim(ObjectKind::ControllerRevision, revisions, |_| true, &mut plan);
+    let pods = seen.pods.iter().map(AsRef::as_ref);
+    let is_member = |pod: &Pod| {
+        parent_and_ordinal(&pod.metadata.name).is_some_and(|(set, _)| set == seen.set.metadata.name)
+    };
+    let pods = claimant.claim(ObjectKind::Pod, pods, is_member, &mut plan);
+    if !plan.writes.is_empty() {
+        // Ownership is written before pods.
+        return plan;
+    }
+    let data = revisions::data_of(&set.spec.template);
+    let history = History::of(revisions, &data);
+    let newest = match newest_revision(names, &claimant, seen, &history, data) {
+        Ok(newest) => newest,
+        // The next plan sees it.
+        Err(write) => return Plan::of([*write]),
+    };
+    let old = history.old.iter().find(|old| old.metadata.name == set.status.current_revision);
+    let update = Revision { name: &newest.metadata.name, template: set.spec.template.clone() };
+    let current = old.and_then(|old| {
+        let template = revisions::template_of(old)?;
+        Some(Revision { name: &old.metadata.name, template })
+    });
+    let current = current
+        .unwrap_or_else(|| Revision { name: update.name, template: update.template.clone() });
+
+    let steps = Steps { names, seen, claimant: &claimant, current: &current, update: &update, now };
+    let mut status = steps.plan(&pods, &mut plan);
+    complete_update(set, &mut status);
+    if status != set.status {
+        plan.writes.push(ApiWrite::UpdateStatus(StatefulSet { status, ..set.clone() }.into()));
+    }
+    if set.metadata.deletion_timestamp.is_none() {
+        plan.writes.extend(truncate(set, &history, &current, &pods));
+    }
+    plan
+}
+
+/// The revision of the set's template, or the write that makes or renumbers it.
+fn newest_revision<'a>(
+    names: &Names,
+    claimant: &Claimant<'_, StatefulSet>,
+    seen: &Observed<'a>,
+    history: &History<'a>,
+    data: proto_api::RawJson,
+) -> Result<&'a ControllerRevision, Box<ApiWrite>> {
+    let (set, number) = (seen.set, history.next_number());
+    if let Some(newest) = history.equal.last().copied() {
+        return match newest.revision < number {
+            true => Err(Box::new(revisions::renumber(newest, number))),
+            false => Ok(newest),
+        };
+    }
+    let counted = (number, Some(set.status.collision_count.unwrap_or(0)));
+    let template = &set.spec.template;
+    let (mut new, hash) =
+        revisions::new_revision(&set.metadata, template, data, counted, claimant.reference());
+    new.metadata.labels.insert(names.sub_label("controller", "hash"), hash);
+    let key = ObjectKey::of(&new.metadata);
+    match seen.revisions.iter().find(|other| ObjectKey::of(&other.metadata) == key) {
+        None => Err(Box::new(ApiWrite::Create(new.into()))),
+        // That of an earlier set of this name, which the garbage collector deletes.
+        Some(equal) if equal.data == new.data => Ok(equal),
+        Some(_) => {
+            // The next plan derives another name for the same template.
+            let mut next = set.clone();
+            let collisions = set.status.collision_count.unwrap_or(0);
+            next.status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+            Err(Box::new(ApiWrite::UpdateStatus(next.into())))
+        }
+    }
+}
+
+/// Once all pods are updated and ready, the newest revision is the current one.
+fn complete_update(set: &StatefulSet, status: &mut StatefulSetStatus) {
+    let is_done =
+        status.updated_replicas == status.replicas && status.ready_replicas == status.replicas;
+    if set.spec.update_strategy.type_ == "RollingUpdate" && is_done {
+        status.current_replicas = status.updated_replicas;
+        status.current_revision.clone_from(&status.update_revision);
+    }
+}
+
+/// Deletes the oldest unused revisions beyond the limit.
+fn truncate(
+    set: &StatefulSet,
+    history: &History<'_>,
+    current: &Revision<'_>,
+    pods: &[&Pod],
+) -> Vec<ApiWrite> {
+    let used: BTreeSet<&str> = pods.iter().map(|pod| revision(pod)).chain([current.name]).collect();
+    let is_live = |revision: &ControllerRevision| used.contains(revision.metadata.name.as_str());
+    let limit = set.spec.revision_history_limit;
+    let excess = revisions::excess(&history.old, limit, is_live, LiveCount::Exempt);
+    let delete =
+        |old: &ControllerRevision| delete_object(ObjectKind::ControllerRevision, &old.metadata);
+    excess.into_iter().map(delete).collect()
+}
+
+#[cfg(test)]
+mod histories;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+//! The next steps of a set, in the order of its ordinals: create what is missing, delete what is too much, then update.
+
+use std::time::Duration;
+
+use apiserver_controllers::Plan;
+use apiserver_controllers::addresses::{is_ready, is_terminating};
+use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
+use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
+use proto_api::Time;
+use proto_api::apps::v1::{StatefulSet, StatefulSetStatus};
+use proto_api::core::v1::Pod;
+use proto_api::meta::v1::OwnerReference;
+use proto_api::names::Names;
+use proto_client::ObjectKey;
+use proto_client::events::EventKind;
+use proto_client::events::correlate::EventReport;
+use serde_json::json;
+
+use super::identity::{claims, name_label, new_pod, ordinal, pod_name};
+use super::{Observed, Revision};
+use crate::claim::Claimant;
+use crate::pods::{available_in, delete, is_available, revision};
+
+/// When a pod is tried again whose name another pod has, or whose claim is being deleted: nothing that is watched for the set tells.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Maximum number of replicas that one plan looks at, and of pods that it creates.
+const BURST_MAX: usize = 500;
+
+/// What the steps depend on.
+pub(super) struct Steps<'a> {
+    pub(super) names: &'a Names,
+    pub(super) seen: &'a Observed<'a>,
+    pub(super) claimant: &'a Claimant<'a, StatefulSet>,
+    pub(super) current: &'a Revision<'a>,
+    pub(super) update: &'a Revision<'a>,
+    pub(super) now: Time,
+}
+
+/// Whether a plan may go on to the next ordinal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Continue,
+    Wait,
+}
+
+impl Steps<'_> {
+    fn set(&self) -> &StatefulSet {
+        self.seen.set
+    }
+
+    /// Plans the steps. Gives the status after them.
+    pub(super) fn plan(&self, pods: &[&Pod], plan: &mut Plan) -> StatefulSetStatus {
+        let mut status = self.count(pods, plan);
+        if self.set().metadata.deletion_timestamp.is_some() {
+            return status;
+        }
+        let wanted = self.set().spec.replicas.unwrap_or(1).max(0);
+        let (mut replicas, mut condemned): (Vec<&Pod>, Vec<&Pod>) = pods
+            .iter()
+            .copied()
+            .filter(|pod| ordinal(pod) >= 0)
+            .partition(|pod| ordinal(pod) < wanted);
+        replicas.sort_by_key(|pod| ordinal(pod));
+        condemned.sort_by_key(|pod| ordinal(pod));
+        if self.fill(&replicas, wanted, &mut status, plan) == Next::Wait
+            || self.shrink(&condemned, &mut status, plan) == Next::Wait
+            || self.set().spec.update_strategy.type_ == "OnDelete"
+        {
+            return status;
+        }
+        self.update(&replicas, &mut status, plan);
+        status
+    }
+
+    fn count(&self, pods: &[&Pod], plan: &mut Plan) -> StatefulSetStatus {
+        let set = self.set();
+        let mut status = StatefulSetStatus {
+            observed_generation: set.metadata.generation,
+            current_revision: self.current.name.to_owned(),
+            update_revision: self.update.name.to_owned(),
+            collision_count: Some(set.status.collision_count.unwrap_or(0)),
+            conditions: set.status.conditions.clone(),
+            ..StatefulSetStatus::default()
+        };
+        for pod in pods {
+            add(&mut status.replicas, 1);
+            if runs_ready(pod) {
+                add(&mut status.ready_replicas, 1);
+                match available_in(pod, set.spec.min_ready_seconds, self.now) {
+                    Some(Duration::ZERO) => add(&mut status.available_replicas, 1),
+                    Some(left) => plan.requeue_in(left),
+                    None => {}
+                }
+            }
+            if !is_terminating(pod) {
+                self.count_revision(&mut status, revision(pod), 1);
+            }
+        }
+        status
+    }
+
+    fn count_revision(&self, status: &mut StatefulSetStatus, revision: &str, change: i32) {
+        if revision == self.current.name {
+            add(&mut status.current_replicas, change);
+        }
+        if revision == self.update.name {
+            add(&mut status.updated_replicas, change);
+        }
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.set().spec.pod_management_policy != "Parallel"
+    }
+
+    /// Whether the pod runs and has been ready for long enough.
+    fn is_available(&self, pod: &Pod) -> bool {
+        runs_ready(pod) && is_available(pod, self.set().spec.min_ready_seconds, self.now)
+    }
+
+    /// Creates missing pods, and repairs others.
+    fn fill(
+        &self,
+        replicas: &[&Pod],
+        wanted: i32,
+        status: &mut StatefulSetStatus,
+        plan: &mut Plan,
+    ) -> Next {
+        let mut present = replicas.iter().copied().peekable();
+        let mut created = 0_usize;
+        for nth in 0..wanted {
+            let Some(pod) = present.next_if(|pod| ordinal(pod) == nth) else {
+                self.create(nth, status, plan);
+                created = created.saturating_add(1);
+                if self.is_ordered() || created == BURST_MAX {
+                    return Next::Wait;
+                }
+                continue;
+            };
+            if pod.status.phase == "Failed" && !is_terminating(pod) {
+                // Its successor is created once it is gone: both have one name.
+                plan.reports.push(self.recreates(pod));
+                self.delete(pod, plan);
+                self.count_revision(status, revision(pod), -1);
+                add(&mut status.replicas, -1);
+                if self.is_ordered() {
+                    return Next::Wait;
+                }
+                continue;
+            }
+            if self.is_ordered() && (is_terminating(pod) || !self.is_available(pod)) {
+                return Next::Wait;
+            }
+            self.repair(pod, plan);
+        }
+        Next::Continue
+    }
+
+    /// Deletes the pods beyond the number of replicas, the highest ordinal first.
+    fn shrink(&self, condemned: &[&Pod], status: &mut StatefulSetStatus, plan: &mut Plan) -> Next {
+        // In order the replicas are healthy by now.
+        let is_healthy = |pod: &&&Pod| runs_ready(pod) && !is_terminating(pod);
+        let first_unhealthy = condemned.iter().find(|pod| !is_healthy(pod)).map(|pod| ordinal(pod));
+        for pod in condemned.iter().rev() {
+            if is_terminating(pod) {
+                if self.is_ordered() {
+                    return Next::Wait;
+                }
+                continue;
+            }
+            let is_first = first_unhealthy == Some(ordinal(pod));
+            if self.is_ordered() && !self.is_available(pod) && !is_first {
+                return Next::Wait;
+            }
+            self.delete(pod, plan);
+            self.count_revision(status, revision(pod), -1);
+            if self.is_ordered() {
+                return Next::Wait;
+            }
+        }
+        Next::Continue
+    }
+
+    /// Deletes the highest ordinal that is not updated; waits for those above it.
+    fn update(&self, replicas: &[&Pod], status: &mut StatefulSetStatus, plan: &mut Plan) {
+        let rolling = self.set().spec.update_strategy.rolling_update.as_ref();
+        let partition = rolling.and_then(|rolling| rolling.partition).unwrap_or(0);
+        // With the policy `Parallel` pods may be missing still: they are waited for.
+        let mut above = self.set().spec.replicas.unwrap_or(1).max(0);
+        for pod in replicas.iter().rev() {
+            let nth = ordinal(pod);
+            if nth < partition || nth.saturating_add(1) != above {
+                return;
+            }
+            above = nth;
+            if revision(pod) != self.update.name && !is_terminating(pod) {
+                self.delete(pod, plan);
+                add(&mut status.current_replicas, -1);
+                return;
+            }
+            if !runs_ready(pod) || is_terminating(pod) {
+                return;
+            }
+        }
+    }
+
+    fn create(&self, nth: i32, status: &mut StatefulSetStatus, plan: &mut Plan) {
+        let set = self.set();
+        let pod = pod_name(set, nth);
+        let taken = self.seen.pods.iter().any(|other| other.metadata.name == pod);
+        let mut new = Vec::new();
+        for (_, claim) in claims(set, nth) {
+            match (self.seen.claim)(&claim.metadata.name) {
+                None => new.push(claim),
+                Some(old) if old.metadata.deletion_timestamp.is_some() => {
+                    let why = format!("pvc {} is being deleted", claim.metadata.name);
+                    plan.reports.push(self.failed("create", &pod, &why));
+                    plan.requeue_in(RETRY);
+                    return;
+                }
+                Some(_) => {}
+            }
+        }
+        for claim in new {
+            let (name, set) = (&claim.metadata.name, &set.metadata.name);
+            let done = format!("create Claim {name} Pod {pod} in StatefulSet {set} success");
+            let failed =
+                format!("create Claim {name} for Pod {pod} in StatefulSet {set} failed error: ");
+            let event = self.event(("SuccessfulCreate", done), ("FailedCreate", failed));
+            plan.push_with_event(ApiWrite::Create(claim.into()), event);
+        }
+        if taken {
+            // Another owner's pod has the name.
+            plan.requeue_in(RETRY);
+            return;
+        }
+        let revision = self.revision_of(nth);
+        let new = new_pod(self.names, set, revision, self.reference(), nth);
+        plan.push_with_event(ApiWrite::Create(new.into()), self.pod_event("create", &pod));
+        add(&mut status.replicas, 1);
+        self.count_revision(status, revision.name, 1);
+    }
+
+    fn reference(&self) -> OwnerReference {
+        self.claimant.reference()
+    }
+
+    /// The revision of a new pod: below the partition the current one.
+    fn revision_of(&self, nth: i32) -> &Revision<'_> {
+        let set = self.set();
+        let rolling = set.spec.update_strategy.rolling_update.as_ref();
+        let partition = match rolling {
+            Some(rolling) => rolling.partition.unwrap_or(0),
+            None if set.spec.update_strategy.type_ == "RollingUpdate" => {
+                set.status.current_replicas
+            }
+            None => 0,
+        };
+        if nth < partition { self.current } else { self.update }
+    }
+
+    /// Restores the label with the name of a pod. Its volumes do not change: an adopted pod without the claims of its ordinal stays without them.
+    fn repair(&self, pod: &Pod, plan: &mut Plan) {
+        let metadata = &pod.metadata;
+        let label = name_label(self.names);
+        if metadata.labels.get(&label) == Some(&metadata.name) {
+            return;
+        }
+        let patch = json!({ "metadata": {
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
+            "labels": { label: metadata.name },
+        } });
+        let (kind, key) = (ObjectKind::Pod, ObjectKey::of(metadata));
+        let write = ApiWrite::Patch { kind, key, part: Part::Main, patch };
+        plan.push_with_event(write, self.pod_event("update", &metadata.name));
+    }
+
+    fn delete(&self, pod: &Pod, plan: &mut Plan) {
+        plan.push_with_event(delete(pod), self.pod_event("delete", &pod.metadata.name));
+    }
+
+    // === Events ===
+
+    fn pod_event(&self, verb: &str, pod: &str) -> WriteEvent {
+        let (done, failed) = match verb {
+            "create" => ("SuccessfulCreate", "FailedCreate"),
+            "delete" => ("SuccessfulDelete", "FailedDelete"),
+            _ => ("SuccessfulUpdate", "FailedUpdate"),
+        };
+        let what = format!("{verb} Pod {pod} in StatefulSet {}", self.set().metadata.name);
+        self.event((done, format!("{what} successful")), (failed, format!("{what} failed error: ")))
+    }
+
+    fn event(&self, done: (&'static str, String), failed: (&'static str, String)) -> WriteEvent {
+        let about = proto_client::events::reference(self.set(), self.names);
+        WriteEvent { about, operation: ReplicaOperation::Other { done, failed } }
+    }
+
+    fn failed(&self, verb: &str, pod: &str, why: &str) -> EventReport {
+        let set = &self.set().metadata.name;
+        let message = format!("{verb} Pod {pod} in StatefulSet {set} failed error: {why}");
+        self.warning("FailedCreate", message)
+    }
+
+    fn recreates(&self, pod: &Pod) -> EventReport {
+        let ObjectKey { namespace, name } = ObjectKey::of(&self.set().metadata);
+        let pod = &pod.metadata.name;
+        let message = format!("StatefulSet {namespace}/{name} is recreating failed Pod {pod}");
+        self.warning("RecreatingFailedPod", message)
+    }
+
+    fn warning(&self, reason: &'static str, message: String) -> EventReport {
+        let about = proto_client::events::reference(self.set(), self.names);
+        EventReport { about, kind: EventKind::Warning, reason: reason.into(), message }
+    }
+}
+
+fn runs_ready(pod: &Pod) -> bool {
+    pod.status.phase == "Running" && is_ready(pod)
+}
+
+fn add(counter: &mut i32, change: i32) {
+    *counter = counter.saturating_add(change);
+}

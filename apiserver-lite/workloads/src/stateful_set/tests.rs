@@ -1,0 +1,365 @@
+//! Single plans of stateful sets.
+
+use std::collections::BTreeMap;
+
+use apiserver_controllers::api_writes::WrittenObject;
+use proto_api::core::v1::Volume;
+use proto_api::meta::v1::LabelSelector;
+use proto_api::names::Profile;
+
+use super::*;
+use crate::pods::REVISION_LABEL;
+use crate::simulation::World;
+
+pub(super) fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+/// A set with a claim template, as the server stores it.
+pub(super) fn set(replicas: i32, policy: &str) -> StatefulSet {
+    let mut set = StatefulSet::default();
+    set.metadata.name = "web".into();
+    set.metadata.namespace = "ns".into();
+    set.metadata.generation = 1;
+    let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+    set.spec.replicas = Some(replicas);
+    set.spec.service_name = "service".into();
+    set.spec.pod_management_policy = policy.into();
+    set.spec.selector = Some(LabelSelector { match_labels: labels.clone(), ..Default::default() });
+    set.spec.template.metadata.labels = labels;
+    set.spec.update_strategy.type_ = "RollingUpdate".into();
+    set.spec.update_strategy.rolling_update.get_or_insert_default().partition = Some(0);
+    let mut claim = PersistentVolumeClaim::default();
+    claim.metadata.name = "data".into();
+    set.spec.volume_claim_templates = vec![claim];
+    set
+}
+
+pub(super) fn world(set: StatefulSet) -> World {
+    let mut world = World::at(1000);
+    world.put(set);
+    world
+}
+
+pub(super) fn planned(seen: &World) -> Plan {
+    let Some(set) = seen.get::<StatefulSet>(ObjectKind::StatefulSet, "web") else {
+        return Plan::default();
+    };
+    let observed = Observed {
+        set: &set,
+        pods: &seen.pods(),
+        revisions: &seen.list(ObjectKind::ControllerRevision),
+        claim: &|name| seen.get(ObjectKind::PersistentVolumeClaim, name).map(Arc::new),
+    };
+    plan(names(), &observed, seen.time())
+}
+
+/// Plans and executes until nothing is planned.
+pub(super) fn settle(world: &mut World) {
+    for _ in 0..50 {
+        let plan = planned(world);
+        if plan.writes.is_empty() {
+            return;
+        }
+        world.run(&plan, usize::MAX);
+    }
+    panic!("the plans do not end");
+}
+
+/// Starts every pod, and ends those that are deleted.
+pub(super) fn run_kubelets(world: &mut World) {
+    for pod in world.pods() {
+        let name = &pod.metadata.name;
+        if pod.metadata.deletion_timestamp.is_some() {
+            world.remove(ObjectKind::Pod, name);
+            continue;
+        }
+        world.edit::<Pod>(ObjectKind::Pod, name, |pod| pod.spec.node_name = "node".into());
+        world.set_state(name, "Running", true);
+    }
+}
+
+pub(super) fn pod_names(world: &World) -> Vec<String> {
+    world.pods().iter().map(|pod| pod.metadata.name.clone()).collect()
+}
+
+/// Plans, kubelets and users in turn until nothing changes.
+fn run_all(world: &mut World) {
+    for _ in 0..20 {
+        settle(world);
+        run_kubelets(world);
+    }
+    settle(world);
+}
+
+fn status(world: &World) -> StatefulSetStatus {
+    world.get::<StatefulSet>(ObjectKind::StatefulSet, "web").expect("the set").status
+}
+
+fn change_template(world: &mut World, to: &str) {
+    world.edit::<StatefulSet>(ObjectKind::StatefulSet, "web", |set| {
+        set.spec.template.spec.scheduler_name = to.into();
+        set.metadata.generation += 1;
+    });
+}
+
+fn scale(world: &mut World, to: i32) {
+    world.edit::<StatefulSet>(ObjectKind::StatefulSet, "web", |set| set.spec.replicas = Some(to));
+}
+
+#[test]
+fn a_pod_has_its_name_host_and_claim() {
+    let mut one = set(1, "OrderedReady");
+    let own = |name: &str| Volume { name: name.into(), ..Volume::default() };
+    one.spec.template.spec.volumes = vec![own("data"), own("other")];
+    one.spec.volume_claim_templates[0].metadata.labels.insert("tier".into(), "db".into());
+    let mut world = world(one);
+    settle(&mut world);
+    let pods = world.pods();
+    let [pod] = &pods[..] else { panic!("one pod") };
+    assert_eq!((&*pod.metadata.name, &*pod.metadata.generate_name), ("web-0", "web-"));
+    assert_eq!((&*pod.spec.hostname, &*pod.spec.subdomain), ("web-0", "service"));
+    assert_eq!(pod.metadata.labels["statefulset.kubernetes.io/pod-name"], "web-0");
+    let revisions = world.list::<ControllerRevision>(ObjectKind::ControllerRevision);
+    assert_eq!(pod.metadata.labels[REVISION_LABEL], revisions[0].metadata.name);
+    let hash = &revisions[0].metadata.labels["controller.kubernetes.io/hash"];
+    assert_eq!(revisions[0].metadata.name, format!("web-{hash}"));
+    let volumes: Vec<&str> = pod.spec.volumes.iter().map(|volume| &*volume.name).collect();
+    assert_eq!(volumes, ["data", "other"], "the claim replaces the volume of its name");
+    let source = pod.spec.volumes[0].volume_source.persistent_volume_claim.as_ref();
+    assert_eq!(source.map(|source| &*source.claim_name), Some("data-web-0"));
+    let claims = world.list::<PersistentVolumeClaim>(ObjectKind::PersistentVolumeClaim);
+    let [claim] = &claims[..] else { panic!("one claim") };
+    assert_eq!(claim.metadata.name, "data-web-0");
+    assert_eq!((&*claim.metadata.labels["app"], &*claim.metadata.labels["tier"]), ("web", "db"));
+    assert!(claim.metadata.owner_references.is_empty(), "it outlives the set");
+}
+
+#[test]
+fn events_are_those_of_kubernetes() {
+    let mut world = world(set(1, "OrderedReady"));
+    world.run(&planned(&world), usize::MAX);
+    let plan = planned(&world);
+    let said: Vec<String> = plan
+        .writes
+        .iter()
+        .enumerate()
+        .filter_map(|(nth, _)| Some(plan.events.get(&nth)?.success(&ObjectKey::new("ns", "x"))))
+        .map(|event| format!("{} {}", event.reason, event.message))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            "SuccessfulCreate create Claim data-web-0 Pod web-0 in StatefulSet web success",
+            "SuccessfulCreate create Pod web-0 in StatefulSet web successful",
+        ]
+    );
+    let failed = plan.events[&1].failure("no").expect("an event");
+    assert_eq!(
+        (&*failed.reason, &*failed.message),
+        ("FailedCreate", "create Pod web-0 in StatefulSet web failed error: no")
+    );
+}
+
+#[test]
+fn pods_come_in_order_and_all_at_once_if_asked() {
+    let mut ordered = world(set(3, "OrderedReady"));
+    settle(&mut ordered);
+    assert_eq!(pod_names(&ordered), ["web-0"]);
+    run_kubelets(&mut ordered);
+    ordered.set_state("web-0", "Running", false);
+    settle(&mut ordered);
+    assert_eq!(pod_names(&ordered), ["web-0"], "it is not ready");
+    run_kubelets(&mut ordered);
+    settle(&mut ordered);
+    assert_eq!(pod_names(&ordered), ["web-0", "web-1"]);
+    run_all(&mut ordered);
+    let done = status(&ordered);
+    assert_eq!((done.replicas, done.ready_replicas, done.available_replicas), (3, 3, 3));
+    assert_eq!((done.current_replicas, done.updated_replicas), (3, 3));
+    assert_eq!(done.current_revision, done.update_revision);
+    let mut parallel = world(set(3, "Parallel"));
+    settle(&mut parallel);
+    assert_eq!(pod_names(&parallel), ["web-0", "web-1", "web-2"]);
+}
+
+#[test]
+fn scaling_down_takes_the_highest_ordinal_first_and_keeps_claims() {
+    let mut world = world(set(3, "OrderedReady"));
+    run_all(&mut world);
+    scale(&mut world, 1);
+    settle(&mut world);
+    let going = |world: &World| -> Vec<String> {
+        let pods = world.pods();
+        let going = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+        going.map(|pod| pod.metadata.name.clone()).collect()
+    };
+    assert_eq!(going(&world), ["web-2"]);
+    run_kubelets(&mut world);
+    settle(&mut world);
+    assert_eq!(going(&world), ["web-1"]);
+    run_all(&mut world);
+    assert_eq!(pod_names(&world), ["web-0"]);
+    let claims = world.list::<PersistentVolumeClaim>(ObjectKind::PersistentVolumeClaim);
+    assert_eq!(claims.len(), 3);
+}
+
+#[test]
+fn updates_go_down_to_the_partition_and_new_pods_below_it_are_old() {
+    let mut world = world(set(3, "OrderedReady"));
+    run_all(&mut world);
+    world.edit::<StatefulSet>(ObjectKind::StatefulSet, "web", |set| {
+        let rolling = set.spec.update_strategy.rolling_update.get_or_insert_default();
+        rolling.partition = Some(1);
+    });
+    change_template(&mut world, "new");
+    settle(&mut world);
+    let going: Vec<String> = world
+        .pods()
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_some())
+        .map(|pod| pod.metadata.name.clone())
+        .collect();
+    assert_eq!(going, ["web-2"]);
+    run_all(&mut world);
+    let versions = |world: &World| -> Vec<String> {
+        world.pods().iter().map(|pod| pod.spec.scheduler_name.clone()).collect()
+    };
+    assert_eq!(versions(&world), ["", "new", "new"]);
+    let half = status(&world);
+    assert_ne!(half.current_revision, half.update_revision);
+    assert_eq!((half.current_replicas, half.updated_replicas), (1, 2));
+    world.delete_pod("web-0");
+    run_all(&mut world);
+    assert_eq!(versions(&world), ["", "new", "new"], "it comes back as it was");
+    world.edit::<StatefulSet>(ObjectKind::StatefulSet, "web", |set| {
+        set.spec.update_strategy.rolling_update = None;
+    });
+    run_all(&mut world);
+    assert_eq!(versions(&world), ["new", "new", "new"]);
+    let done = status(&world);
+    assert_eq!(done.current_revision, done.update_revision);
+    assert_eq!((done.current_replicas, done.updated_replicas), (3, 3));
+}
+
+#[test]
+fn on_delete_waits_for_the_user() {
+    let mut lazy = set(2, "OrderedReady");
+    lazy.spec.update_strategy.type_ = "OnDelete".into();
+    lazy.spec.update_strategy.rolling_update = None;
+    let mut world = world(lazy);
+    run_all(&mut world);
+    change_template(&mut world, "new");
+    run_all(&mut world);
+    assert!(world.pods().iter().all(|pod| pod.spec.scheduler_name.is_empty()));
+    world.delete_pod("web-0");
+    run_all(&mut world);
+    assert_eq!(world.pods()[0].spec.scheduler_name, "new");
+    assert_eq!(world.pods()[1].spec.scheduler_name, "");
+}
+
+#[test]
+fn a_failed_pod_is_recreated() {
+    let mut world = world(set(1, "OrderedReady"));
+    run_all(&mut world);
+    let before = world.pods()[0].metadata.uid.clone();
+    world.set_state("web-0", "Failed", false);
+    let plan = planned(&world);
+    assert_eq!(plan.reports[0].reason, "RecreatingFailedPod");
+    assert_eq!(plan.reports[0].message, "StatefulSet ns/web is recreating failed Pod web-0");
+    run_all(&mut world);
+    assert_ne!(world.pods()[0].metadata.uid, before);
+}
+
+#[test]
+fn another_owners_pod_of_the_name_stays_and_the_set_tries_again() {
+    let mut world = world(set(1, "OrderedReady"));
+    let mut stranger = Pod::default();
+    stranger.metadata.name = "web-0".into();
+    stranger.metadata.namespace = "ns".into();
+    world.put(stranger);
+    settle(&mut world);
+    let plan = planned(&world);
+    assert!(plan.requeue_after.is_some() && plan.writes.is_empty(), "{plan:?}");
+    assert_eq!(pod_names(&world), ["web-0"]);
+    assert_eq!(status(&world).replicas, 0);
+}
+
+#[test]
+fn a_claim_that_is_being_deleted_is_waited_for() {
+    let mut world = world(set(1, "OrderedReady"));
+    let mut claim = PersistentVolumeClaim::default();
+    claim.metadata.name = "data-web-0".into();
+    claim.metadata.namespace = "ns".into();
+    claim.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    world.put(claim);
+    settle(&mut world);
+    let plan = planned(&world);
+    let message =
+        "create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted";
+    assert_eq!((&*plan.reports[0].reason, &*plan.reports[0].message), ("FailedCreate", message));
+    assert!(world.pods().is_empty() && plan.requeue_after.is_some());
+}
+
+#[test]
+fn only_pods_with_an_ordinal_of_the_set_are_adopted() {
+    let mut world = world(set(1, "OrderedReady"));
+    for name in ["web-0", "web-x", "other-0"] {
+        let mut orphan = Pod::default();
+        orphan.metadata.name = name.into();
+        orphan.metadata.namespace = "ns".into();
+        orphan.metadata.labels.insert("app".into(), "web".into());
+        world.put(orphan);
+    }
+    run_all(&mut world);
+    let owned = |name: &str| {
+        let pod = world.get::<Pod>(ObjectKind::Pod, name).expect("the pod");
+        !pod.metadata.owner_references.is_empty()
+    };
+    assert_eq!(["web-0", "web-x", "other-0"].map(owned), [true, false, false]);
+    let adopted = world.get::<Pod>(ObjectKind::Pod, "web-0").expect("the pod");
+    assert_eq!(adopted.metadata.labels["statefulset.kubernetes.io/pod-name"], "web-0");
+}
+
+#[test]
+fn ordinals_are_read_as_they_are_written() {
+    let parsed = ["web-0", "a-b-12", "web", "web-", "web-01", "web-99999999999", "web-x"];
+    assert_eq!(
+        parsed.map(parent_and_ordinal),
+        [
+            Some(("web", 0)),
+            Some(("a-b", 12)),
+            None,
+            None,
+            Some(("web", -1)),
+            Some(("web", -1)),
+            None
+        ]
+    );
+}
+
+#[test]
+fn a_deleted_set_makes_nothing() {
+    let mut gone = set(3, "Parallel");
+    gone.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    let mut world = world(gone);
+    settle(&mut world);
+    assert!(world.pods().is_empty());
+}
+
+#[test]
+fn unused_revisions_go_beyond_the_limit() {
+    let mut limited = set(1, "OrderedReady");
+    limited.spec.revision_history_limit = Some(1);
+    let mut world = world(limited);
+    for version in ["a", "b", "c", "d"] {
+        change_template(&mut world, version);
+        run_all(&mut world);
+    }
+    let kept = world.list::<ControllerRevision>(ObjectKind::ControllerRevision);
+    let mut kept: Vec<i64> = kept.iter().map(|revision| revision.revision).collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [3, 4]);
+    let created = |write: &ApiWrite| matches!(write, ApiWrite::Create(WrittenObject::Pod(_)));
+    assert!(!planned(&world).writes.iter().any(created));
+}

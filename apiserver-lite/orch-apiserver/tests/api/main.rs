@@ -30,3 +30,4 @@ mod storage;
 mod stored_only_kinds;
 mod support;
 mod tokens;
+mod webhooks;

@@ -1,5 +1,6 @@
 //! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
-//! object.
+//! object. Webhooks of the cluster are asked between the steps that complete an object and those that only check it, and, about what is to be stored, after
+//! validation.
 
 mod certificates;
 mod default_classes;
@@ -15,14 +16,19 @@ mod pods;
 mod runtime_class;
 mod service_accounts;
 mod storage;
+mod webhooks;
 
 use apiserver_schema::Object;
 
+use self::webhooks::Round;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
+use crate::options::{DeleteOptions, Effects};
 use crate::status::ApiError;
 
+pub use apiserver_admission_webhooks::Operation as WebhookOperation;
 pub use namespaces::namespace_of;
+pub use webhooks::{Reviewed, WebhookReview};
 
 /// The operation to be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +41,141 @@ pub enum Operation {
     UpdateSubresource,
 }
 
-/// Runs all steps on `object`. `old` is the stored version of an update. Gives warnings for the client.
+/// Runs all steps on `object`. `old` is the stored version of an update. Gives warnings for the client. After webhooks have changed the object, `settle`
+/// sets what they may not decide.
 ///
 /// # Errors
-/// The 403, 404 or 422 of the first step that refuses.
+/// The 403, 404 or 422 of the first step that refuses, and what webhooks say.
 pub async fn admit(
     call: &RequestContext<'_>,
     operation: Operation,
     object: &mut Object,
     old: Option<&Object>,
+    webhooks: Option<(&mut WebhookReview<'_>, &Settle<'_>)>,
 ) -> Result<Vec<String>, ApiError> {
+    complete(call, operation, object, old).await?;
+    if let Some((review, settle)) = webhooks {
+        // Boxed, so that the futures of requests without webhooks stay small.
+        Box::pin(ask_mutating(call, (operation, old), object, review, settle)).await?;
+    }
+    check(call, operation, object, old).await
+}
+
+/// Sets what webhooks may not decide in an object that they changed.
+pub type Settle<'a> = dyn Fn(&mut Object) -> Result<(), ApiError> + Send + Sync + 'a;
+
+/// Asks the mutating webhooks. When they change the object, the built-in steps run again, and then once more the webhooks that want to see later changes.
+async fn ask_mutating(
+    call: &RequestContext<'_>,
+    (operation, old): (Operation, Option<&Object>),
+    object: &mut Object,
+    review: &mut WebhookReview<'_>,
+    settle: &Settle<'_>,
+) -> Result<(), ApiError> {
+    for round in [Round::First, Round::Second] {
+        let withheld = Withheld::take(operation, object, review.has_generated_name);
+        let changed = review.mutate(Some(&mut *object), round).await?;
+        withheld.put_back(object);
+        if !changed {
+            return Ok(());
+        }
+        settle(object)?;
+        let before = object.clone();
+        complete(call, operation, object, old).await?;
+        if *object != before {
+            review.built_in_steps_changed();
+        }
+    }
+    Ok(())
+}
+
+/// What a new object gets only after mutating webhooks in Kubernetes, and what they do not see therefore.
+struct Withheld {
+    fields: Vec<(&'static str, apiserver_schema::Value)>,
+    generated_name: String,
+}
+
+impl Withheld {
+    fn take(operation: Operation, object: &mut Object, has_generated_name: bool) -> Self {
+        let mut withheld = Self { fields: Vec::new(), generated_name: String::new() };
+        if operation != Operation::Create {
+            return withheld;
+        }
+        for field in ["uid", "creationTimestamp"] {
+            let value = object.metadata_mut().remove(field);
+            withheld.fields.extend(value.map(|value| (field, value)));
+        }
+        if has_generated_name {
+            object.name().clone_into(&mut withheld.generated_name);
+            object.set_meta_str("name", "");
+        }
+        withheld
+    }
+
+    fn put_back(self, object: &mut Object) {
+        for (field, value) in self.fields {
+            object.metadata_mut().insert(field, value);
+        }
+        if object.name().is_empty() && !self.generated_name.is_empty() {
+            object.set_meta_str("name", &self.generated_name);
+        }
+    }
+}
+
+/// Asks the webhooks about an object that is not stored: of a subresource, or a review.
+///
+/// # Errors
+/// What webhooks say.
+pub async fn admit_unstored(
+    call: &RequestContext<'_>,
+    operation: WebhookOperation,
+    object: &mut Object,
+    old: Option<&Object>,
+    effects: Effects,
+) -> Result<(), ApiError> {
+    let kind = object.kind.clone();
+    let reviewed = Reviewed { operation, kind: &kind, old, effects, deletion: None };
+    let Some(mut review) = WebhookReview::begin(call, reviewed)? else { return Ok(()) };
+    let ask = async {
+        if review.mutate(Some(&mut *object), Round::First).await? {
+            review.mutate(Some(&mut *object), Round::Second).await?;
+        }
+        review.validate(Some(&*object)).await
+    };
+    Box::pin(ask).await
+}
+
+/// Asks the webhooks about the deletion of `old`.
+///
+/// # Errors
+/// What webhooks say.
+pub async fn ask_about_deletion(
+    call: &RequestContext<'_>,
+    old: &Object,
+    options: &DeleteOptions,
+) -> Result<(), ApiError> {
+    let reviewed = Reviewed {
+        operation: WebhookOperation::Delete,
+        kind: &call.requested_version,
+        old: Some(old),
+        effects: options.effects,
+        deletion: Some(options),
+    };
+    let Some(mut review) = WebhookReview::begin(call, reviewed)? else { return Ok(()) };
+    let ask = async {
+        review.mutate(None, Round::First).await?;
+        review.validate(None).await
+    };
+    Box::pin(ask).await
+}
+
+/// The steps that may change the object, as far as they are Kubernetes' mutating plugins.
+async fn complete(
+    call: &RequestContext<'_>,
+    operation: Operation,
+    object: &mut Object,
+    old: Option<&Object>,
+) -> Result<(), ApiError> {
     let runs = |plugin| call.server.config.admission.runs(plugin);
     nodes::admit(call, object, old)?;
     if operation == Operation::Create {
@@ -61,9 +192,23 @@ pub async fn admit(
         admit_pod(call, operation, object, old).await?;
     }
     // Kubernetes sets these defaults before all others, which neither read nor set requests and limits, and refuses by limits only
-    // after them. So both are one step, behind what completes a new object and before the checks that follow LimitRanger there.
+    // after them.
+    match runs(AdmissionPlugin::LimitRanger) {
+        true => limit_ranges::set_pod_defaults(call, operation, object),
+        false => Ok(()),
+    }
+}
+
+/// The steps that only check the object.
+async fn check(
+    call: &RequestContext<'_>,
+    operation: Operation,
+    object: &Object,
+    old: Option<&Object>,
+) -> Result<Vec<String>, ApiError> {
+    let runs = |plugin| call.server.config.admission.runs(plugin);
     if runs(AdmissionPlugin::LimitRanger) {
-        limit_ranges::admit(call, operation, object, old).await?;
+        limit_ranges::check(call, operation, object, old).await?;
     }
     if let (true, Operation::Update, Some(old)) =
         (object.kind.is("", "PersistentVolumeClaim"), operation, old)

@@ -8,6 +8,7 @@ use crate::key;
 use crate::options::{self, Effects};
 use crate::record::StoredObject;
 use crate::request::{Accepted, Query, RequestInfo};
+use crate::request_notes::RequestNotes;
 use crate::server::Server;
 use crate::status::{About, ApiError};
 use apiserver_auth::User;
@@ -30,6 +31,9 @@ pub struct RequestContext<'a> {
     pub query: &'a Query,
     /// The representation that the client accepts.
     pub accepted: Accepted,
+    /// What the steps of the request leave besides its result. Unset for the server's own writes, about which no webhook is asked: they must succeed before
+    /// anything else does.
+    pub notes: Option<&'a RequestNotes>,
 }
 
 impl RequestContext<'_> {

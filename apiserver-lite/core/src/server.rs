@@ -14,6 +14,7 @@ use crate::quota_turns::QuotaTurns;
 use crate::record::StoredObject;
 use crate::services::ServiceAllocations;
 use crate::status::ApiError;
+use crate::webhooks::Webhooks;
 use apiserver_auth::Chain;
 
 /// The shared state of a server.
@@ -40,6 +41,8 @@ pub struct Server {
     pub quota_turns: QuotaTurns,
     /// Held while a backup is written.
     pub backup_turn: Arc<tokio::sync::Mutex<()>>,
+    /// Admission webhooks.
+    pub webhooks: Webhooks,
 }
 
 impl Server {
@@ -108,6 +111,7 @@ impl Server {
         use apiserver_store::{Identity, Medium, StoreConfig};
 
         use crate::auth::TokenIssuer;
+        use crate::webhooks::WebhookMetrics;
         use apiserver_auth::{
             AlwaysAllow, SigningKeyFile, StaticTokens, TokenKeys, VerifyingKeyFiles,
         };
@@ -120,12 +124,16 @@ impl Server {
         let keys = TokenKeys::new(key, VerifyingKeyFiles::default());
         let tokens = TokenIssuer::new(keys, &config.service_accounts, names);
         let allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
+        let build = proto_daemon::metrics::BuildInfo { version: "", commit: "" };
+        let metrics = proto_daemon::metrics::Metrics::new("test", build).unwrap();
+        let metrics = WebhookMetrics::new(&metrics).unwrap();
         let engine = Engine::new(names);
         Self {
             names,
             ownership: FieldOwnership::new(&engine, names),
             engine,
             policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
+            webhooks: Webhooks::follow(&store, names, metrics).unwrap(),
             store,
             authenticators: Authenticators {
                 static_tokens: StaticTokens::default(),

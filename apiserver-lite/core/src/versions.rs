@@ -33,6 +33,25 @@ pub fn stored_kind(engine: &Engine, names: &Names, kind: &Arc<Kind>) -> Arc<Kind
     engine.kind(&names.group(group), version, kind.kind).unwrap_or(kind).clone()
 }
 
+/// The kinds of the same objects in their other versions and groups, as far as they have the subresource `subresource`, if that is not empty.
+#[must_use]
+pub(crate) fn other_versions(
+    engine: &Engine,
+    names: &Names,
+    kind: &Arc<Kind>,
+    subresource: &str,
+) -> Vec<Arc<Kind>> {
+    let stored = stored_kind(engine, names, kind);
+    let is_other = |other: &&Arc<Kind>| {
+        let Some(row) = other.resource else { return false };
+        let has_subresource = subresource.is_empty() || row.subresource(subresource).is_some();
+        has_subresource
+            && !Arc::ptr_eq(other, kind)
+            && Arc::ptr_eq(&stored_kind(engine, names, other), &stored)
+    };
+    engine.kinds().iter().filter(is_other).cloned().collect()
+}
+
 /// Converts `object` to `kind`, another version of its kind.
 #[must_use]
 pub(crate) fn convert(object: &Object, kind: &Arc<Kind>) -> Object {
@@ -80,6 +99,23 @@ mod tests {
         let read = engine.decode(&stored, Format::Json, &text, Strictness::Strict);
         assert_eq!(read.unwrap().object, there, "fits the stored kind");
         assert_eq!(convert(&there, kind), object, "comes back as it was");
+    }
+
+    #[test]
+    fn other_versions_are_of_the_same_objects() {
+        let names = Names::new(Profile::Kubernetes);
+        let engine = Engine::new(names);
+        let others = |group: &str, version: &str, kind: &str, subresource: &str| {
+            let kind = engine.kind(&names.group(group), version, kind).unwrap();
+            let others = other_versions(&engine, names, kind, subresource);
+            others.iter().map(|kind| kind.api_version.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(others("", "v1", "Event", ""), ["events.k8s.io/v1"]);
+        assert_eq!(others("events", "v1", "Event", ""), ["v1"]);
+        let autoscaler = "HorizontalPodAutoscaler";
+        assert_eq!(others("autoscaling", "v1", autoscaler, "status"), ["autoscaling/v2"]);
+        assert!(others("autoscaling", "v1", autoscaler, "scale").is_empty());
+        assert!(others("", "v1", "Pod", "").is_empty());
     }
 
     #[test]

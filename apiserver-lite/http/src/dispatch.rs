@@ -5,10 +5,11 @@ use std::sync::Arc;
 use apiserver_auth::User;
 use apiserver_core::context::RequestContext;
 use apiserver_core::options::DeleteOptions;
-use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
+use apiserver_core::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
+use apiserver_core::request_notes::RequestNotes;
 use apiserver_core::server::Server;
 use apiserver_core::status::ApiError;
-use apiserver_core::subresources::{binding, eviction, reviews, scale, token};
+use apiserver_core::subresources::{binding, connect, eviction, reviews, scale, token};
 use apiserver_core::verbs::{self, VerbOutput};
 use apiserver_core::versions;
 use apiserver_schema::update::Subresource;
@@ -51,6 +52,7 @@ pub async fn dispatch(
     let user_agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     let user_agent = user_agent.unwrap_or_default().to_owned();
     let kind = versions::stored_kind(&server.engine, server.names, &requested_version);
+    let notes = RequestNotes::default();
     let call = RequestContext {
         server,
         request: resource,
@@ -60,13 +62,44 @@ pub async fn dispatch(
         user_agent: &user_agent,
         query,
         accepted,
+        notes: Some(&notes),
     };
     let mut outcome = serve_verb(&call, request).await?;
+    outcome.warnings.extend(notes.take_warnings());
     // Inserted first, because the number of warnings in a response is bounded.
     if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
         outcome.warnings.insert(0, warning);
     }
     Ok(outcome.as_version(&call.kind, &call.requested_version))
+}
+
+/// Asks the webhooks about a proxied request. Logs are read, and nobody is asked about reads.
+///
+/// # Errors
+/// 404 and 405 for what is not served, and what webhooks say.
+pub async fn admit_proxied(
+    server: &Server,
+    user: &User,
+    resource: &RequestInfo,
+    query: &Query,
+) -> Result<(), ApiError> {
+    let requested_version = served(server, resource)?;
+    if resource.subresource == "log" {
+        return Ok(());
+    }
+    let notes = RequestNotes::default();
+    let call = RequestContext {
+        server,
+        request: resource,
+        kind: requested_version.clone(),
+        requested_version,
+        user,
+        user_agent: "",
+        query,
+        accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
+        notes: Some(&notes),
+    };
+    connect::admit(&call).await
 }
 
 /// The warning for writers of a kind that no program here acts on. Writers of a status act on the kind themselves.
@@ -158,7 +191,7 @@ async fn create(
     match (call.request.resource.as_str(), call.request.subresource.as_str()) {
         ("bindings", "") | ("pods", "binding") => binding::create(call, &bytes, format).await,
         ("pods", "eviction") => eviction::create(call, &bytes, format).await,
-        ("serviceaccounts", "token") => token::create(call, &bytes, format),
+        ("serviceaccounts", "token") => token::create(call, &bytes, format).await,
         (_, "") if reviews::is_review(&call.kind) => reviews::create(call, &bytes, format).await,
         (_, "") if call.request.name.is_empty() => verbs::create(call, bytes, format).await,
         _ => Err(ApiError::method_not_allowed()),

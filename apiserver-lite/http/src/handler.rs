@@ -263,7 +263,7 @@ async fn serve_resource_plain(
     accepted: Option<Accepted>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     if dispatch::is_proxied(resource) {
-        dispatch::served(&server.core, resource)?;
+        dispatch::admit_proxied(&server.core, user, resource, query).await?;
         return server.nodes.proxy(&server.core, request, resource, query).await;
     }
     let accepted = accepted

@@ -20,6 +20,7 @@ use apiserver_core::record::StoredObject;
 use apiserver_core::server::Server;
 use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
 use apiserver_core::times::now;
+use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
 use apiserver_http::{HttpServer, Overload, ServingTls, WatchBatches, serve};
@@ -155,6 +156,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let stopping = tokio_util::sync::CancellationToken::new();
     let about_to_stop = tokio_util::sync::CancellationToken::new();
     let pages = pages(&config, &store, &about_to_stop)?;
+    let webhooks = Webhooks::follow(&store, names, WebhookMetrics::new(&pages.metrics)?)?;
     let ownership = FieldOwnership::new(&engine, names);
     let core = Arc::new(Server {
         names,
@@ -166,6 +168,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         allocations: Arc::new(Mutex::new(allocations)),
         quota_turns: QuotaTurns::default(),
         backup_turn: Arc::default(),
+        webhooks,
         ownership,
         config: Config { bind: address, admission, ..config },
     });

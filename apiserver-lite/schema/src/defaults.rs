@@ -14,6 +14,7 @@ mod service;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod webhooks;
 mod workload;
 
 /// Sets the defaults of `object`.
@@ -32,6 +33,10 @@ pub(crate) fn apply(names: &'static Names, object: &mut Object) {
         ("", "LimitRange") => cluster::default_limit_range(fields),
         ("", "PersistentVolume") => storage::default_volume(fields),
         ("", "PersistentVolumeClaim") => storage::default_claim(fields),
+        ("admissionregistration", _) => {
+            let mutating = kind == "MutatingWebhookConfiguration";
+            webhooks::default_configuration(fields, mutating);
+        }
         ("apps", "Deployment") => workload::default_deployment(fields.map_or_insert("spec")),
         ("apps", "ReplicaSet") => workload::default_replica_set(fields.map_or_insert("spec")),
         ("apps", "DaemonSet") => workload::default_daemon_set(fields.map_or_insert("spec")),

@@ -420,6 +420,21 @@ impl Engine {
         Ok(self.check(&object.kind, document, problems, strictness))
     }
 
+    /// Applies a JSON patch to the object as clients read it, with the empty fields that JSON does not omit; unknown fields are dropped. Webhooks make
+    /// their patches for this form: `resources` of a container is there even if it is empty.
+    pub fn patch_written(
+        &self,
+        object: &Object,
+        body: &[u8],
+    ) -> Result<Result<Decoded, DecodeError>, PatchError> {
+        let mut problems = Problems::default();
+        let patch = parse_json(body, &mut problems.duplicates)
+            .map_err(|error| PatchError::Malformed(error.to_string()))?;
+        let mut document = self.written_document(object);
+        apply_json_patch(&mut document, &patch)?;
+        Ok(self.check(&object.kind, document, problems, Strictness::Ignore))
+    }
+
     /// Validates an object to be created: defaulted, with name and namespace.
     pub fn validate_create(&self, object: &Object) -> Result<(), FieldErrors> {
         validate::create(self.names, object)

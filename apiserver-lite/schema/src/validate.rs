@@ -36,6 +36,7 @@ mod service;
 mod tests;
 mod volume;
 mod volume_source;
+mod webhooks;
 mod workload;
 
 /// Type of a validation error. The names are Kubernetes' (`reason` of a status cause).
@@ -335,6 +336,10 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("storage", "CSIStorageCapacity") => csi::check_capacity(object, errors),
         ("storage", "VolumeAttachment") => csi::check_attachment(object, errors),
         ("node", "RuntimeClass") => classes::check_runtime(object, errors),
+        (
+            "admissionregistration",
+            "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration",
+        ) => webhooks::check(object, errors),
         _ => {}
     }
 }

@@ -39,6 +39,7 @@ pub struct Client {
     shared: Arc<Shared>,
     authorization: Arc<Mutex<Authorization>>,
     deadline: Duration,
+    body_len_max: usize,
     metrics: Option<RequestMetrics>,
     form: Form,
 }
@@ -86,12 +87,32 @@ impl Client {
         Self::with_pings(config, names, user_agent, Pings::default())
     }
 
+    /// As [`Client::new`], for a server that is not looked up by its name: connections go to this host and port.
+    pub fn at(
+        address: (&str, u16),
+        config: &ClientConfig,
+        names: &'static Names,
+        user_agent: &str,
+    ) -> Result<Self, ClientTlsError> {
+        let transport = Transport::new(config, Pings::default())?.dialing(address);
+        Ok(Self::over(transport, config, names, user_agent))
+    }
+
     pub(crate) fn with_pings(
         config: &ClientConfig,
         names: &'static Names,
         user_agent: &str,
         pings: Pings,
     ) -> Result<Self, ClientTlsError> {
+        Ok(Self::over(Transport::new(config, pings)?, config, names, user_agent))
+    }
+
+    fn over(
+        transport: Transport,
+        config: &ClientConfig,
+        names: &'static Names,
+        user_agent: &str,
+    ) -> Self {
         let authorization = match &config.credential {
             Credential::None => Authorization::None,
             Credential::Token(token) => secret_header(&format!("Bearer {}", token.trim())),
@@ -107,16 +128,17 @@ impl Client {
             names,
             user_agent: HeaderValue::from_str(user_agent)
                 .unwrap_or_else(|_| HeaderValue::from_static("orch")),
-            transport: Transport::new(config, pings)?,
+            transport,
             json_only: AtomicBool::new(false),
         };
-        Ok(Self {
+        Self {
             shared: Arc::new(shared),
             authorization: Arc::new(Mutex::new(authorization)),
             deadline: DEADLINE,
+            body_len_max: BODY_LEN_MAX,
             metrics: None,
             form: Form::Whole,
-        })
+        }
     }
 
     /// The same server without this client's certificate and credentials, over a connection of its own.
@@ -149,6 +171,12 @@ impl Client {
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline, ..self.clone() }
+    }
+
+    /// The same connection with another bound of complete responses, in bytes.
+    #[must_use]
+    pub fn with_body_len_max(&self, body_len_max: usize) -> Self {
+        Self { body_len_max, ..self.clone() }
     }
 
     /// The same connection with its requests counted.
@@ -193,8 +221,9 @@ impl Client {
         let late = || ClientError::Deadline { request: label.clone(), deadline: self.deadline };
         let response = timeout_at(deadline, self.open(request)).await.map_err(|_| late())??;
         let (head, body) = response.into_parts();
-        let body =
-            timeout_at(deadline, read(body, BODY_LEN_MAX, &label)).await.map_err(|_| late())??;
+        let body = timeout_at(deadline, read(body, self.body_len_max, &label))
+            .await
+            .map_err(|_| late())??;
         Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
     }
 
@@ -364,7 +393,8 @@ impl Client {
 
     async fn refused(&self, request: String, response: Response<Incoming>) -> ClientError {
         let (head, body) = response.into_parts();
-        let read = tokio::time::timeout(self.deadline, read(body, BODY_LEN_MAX, &request)).await;
+        let read = read(body, self.body_len_max, &request);
+        let read = tokio::time::timeout(self.deadline, read).await;
         let body = read.ok().and_then(Result::ok).unwrap_or_default();
         let encoding = Encoding::of(&head.headers, self.names()).unwrap_or(Encoding::Json);
         let code = i32::from(head.status.as_u16());

@@ -73,7 +73,10 @@ pub enum TransportError {
 /// Connections to one server.
 #[derive(Debug)]
 pub(crate) struct Transport {
+    /// What requests and certificates name.
     endpoint: Endpoint,
+    /// Where connections go.
+    dialed: Endpoint,
     tls: Option<TlsSource>,
     pings: Pings,
     /// Locked while a connection is made, so that all waiting requests get the same one.
@@ -115,7 +118,14 @@ impl Transport {
             _ => None,
         };
         let (state, failures, idle) = Default::default();
-        Ok(Self { endpoint, tls, pings, state, failures, idle })
+        let dialed = endpoint.clone();
+        Ok(Self { endpoint, dialed, tls, pings, state, failures, idle })
+    }
+
+    /// With connections to this host and port instead of those in the URL.
+    pub(crate) fn dialing(mut self, (host, port): (&str, u16)) -> Self {
+        self.dialed = Endpoint { host: host.to_owned(), port };
+        self
     }
 
     /// Sends a request with an absolute URI. The caller sets deadlines.
@@ -244,7 +254,7 @@ impl Transport {
 
     async fn dial(&self, offer: dial::Offer) -> Result<Dialed, DialError> {
         let tls = self.tls.as_ref().map(|tls| tls.connector(offer)).transpose()?;
-        dial::dial(&self.endpoint, tls).await
+        dial::dial(&self.dialed, tls).await
     }
 
     fn generation(&self) -> Result<Generation, TransportError> {

@@ -18,28 +18,43 @@ use crate::request::BODY_LEN_MAX;
 use crate::server::missing_kind;
 use crate::status::{About, ApiError};
 
-/// Sets the defaults of a new pod, and checks a pod or claim against the LimitRanges of its namespace. `old` is the stored version of
-/// an update.
+/// Sets the defaults of a new pod from the LimitRanges of its namespace.
 ///
 /// # Errors
-/// 403 with all that the first LimitRange, by name, has against the object; 413 for a pod that would be too large with its defaults.
-pub async fn admit(
+/// 413 for a pod that would be too large with its defaults.
+pub fn set_pod_defaults(
     call: &RequestContext<'_>,
     operation: Operation,
     object: &mut Object,
+) -> Result<(), ApiError> {
+    if operation != Operation::Create || !object.kind.is("", "Pod") {
+        return Ok(());
+    }
+    let page = read_ranges(call, object.namespace())?;
+    let ranges = specs(&page);
+    match ranges.is_empty() {
+        true => Ok(()),
+        false => set_defaults(&ranges, object, &call.server.names.label("limit-ranger")),
+    }
+}
+
+/// Checks a pod or claim against the LimitRanges of its namespace. `old` is the stored version of an update.
+///
+/// # Errors
+/// 403 with all that the first LimitRange, by name, has against the object.
+pub async fn check(
+    call: &RequestContext<'_>,
+    operation: Operation,
+    object: &Object,
     old: Option<&Object>,
 ) -> Result<(), ApiError> {
     if !is_limited(operation, object, old) {
         return Ok(());
     }
     let page = read_ranges(call, object.namespace())?;
-    let ranges: Vec<&Map> =
-        page.entries.iter().filter_map(|entry| entry.record.object().spec()).collect();
+    let ranges = specs(&page);
     if ranges.is_empty() {
         return Ok(());
-    }
-    if object.kind.is("", "Pod") {
-        set_defaults(&ranges, object, &call.server.names.label("limit-ranger"))?;
     }
     let subject = Subject::of(object);
     for range in ranges {
@@ -51,6 +66,10 @@ pub async fn admit(
         tokio::task::yield_now().await;
     }
     Ok(())
+}
+
+fn specs(page: &Page<StoredObject>) -> Vec<&Map> {
+    page.entries.iter().filter_map(|entry| entry.record.object().spec()).collect()
 }
 
 /// Whether limits apply. Updates of a pod do not change its containers; what is being deleted may be changed whatever its size, so

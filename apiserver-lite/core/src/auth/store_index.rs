@@ -1,4 +1,4 @@
-//! An index over objects of the store that authorizers decide by. It is brought up to date when it is read.
+//! An index over objects of the store that authorizers and admission decide by. It is brought up to date when it is read.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -62,28 +62,37 @@ impl<T: Indexed> StoreIndex<T> {
         Ok(Self { store: store.clone(), state: RwLock::new(state) })
     }
 
-    /// Calls `decide` with the current index.
+    /// Calls `decide` with the current index, or with an empty one, which allows nothing, if the objects cannot be read.
     pub fn read<U>(&self, decide: impl FnOnce(&T) -> U) -> U {
+        self.read_or_empty(|index| decide(index.unwrap_or_else(|empty| empty)))
+    }
+
+    /// Calls `decide` with the current index; `None` if the objects cannot be read.
+    pub fn try_read<U>(&self, decide: impl FnOnce(&T) -> U) -> Option<U> {
+        self.read_or_empty(|index| index.ok().map(decide))
+    }
+
+    /// Calls `decide` with the current index, or with an empty one as an error.
+    fn read_or_empty<U>(&self, decide: impl for<'a> FnOnce(Result<&'a T, &'a T>) -> U) -> U {
         {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             if !state.changes.is_pending() {
-                return decide(&state.index);
+                return decide(Ok(&state.index));
             }
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if !state.catch_up() {
-            // The next change is compacted: the index is filled again from the store. If that fails, an empty index decides this
-            // request: it allows nothing.
+            // The next change is compacted: the index is filled again from the store.
             match Followed::fill(&self.store, state.index.emptied()) {
                 Ok(fresh) => *state = fresh,
                 Err(error) => {
                     let prefix = T::PREFIX;
-                    tracing::error!(%error, prefix, "an authorizer cannot read its objects; it allows nothing until it can");
-                    return decide(&state.index.emptied());
+                    tracing::error!(%error, prefix, "objects of the store cannot be read; requests that depend on them are refused until they can");
+                    return decide(Err(&state.index.emptied()));
                 }
             }
         }
-        decide(&state.index)
+        decide(Ok(&state.index))
     }
 }
 

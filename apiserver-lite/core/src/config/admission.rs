@@ -58,6 +58,8 @@ pub enum AdmissionPlugin {
     DefaultTolerationSeconds,
     /// LimitRanges.
     LimitRanger,
+    /// Webhooks that may change objects.
+    MutatingAdmissionWebhook,
     /// Namespaces that are missing or being deleted.
     NamespaceLifecycle,
     /// What kubelets write.
@@ -78,6 +80,8 @@ pub enum AdmissionPlugin {
     StorageObjectInUseProtection,
     /// The taint of new Nodes.
     TaintNodesByCondition,
+    /// Webhooks that may refuse requests.
+    ValidatingAdmissionWebhook,
 }
 
 /// A name is that of no plugin here. Policies that are enabled and not there would be silence.
@@ -93,6 +97,7 @@ const ALL: &[(AdmissionPlugin, &str)] = &[
     (AdmissionPlugin::DefaultStorageClass, "DefaultStorageClass"),
     (AdmissionPlugin::DefaultTolerationSeconds, "DefaultTolerationSeconds"),
     (AdmissionPlugin::LimitRanger, "LimitRanger"),
+    (AdmissionPlugin::MutatingAdmissionWebhook, "MutatingAdmissionWebhook"),
     (AdmissionPlugin::NamespaceLifecycle, "NamespaceLifecycle"),
     (AdmissionPlugin::NodeRestriction, "NodeRestriction"),
     (AdmissionPlugin::PersistentVolumeClaimResize, "PersistentVolumeClaimResize"),
@@ -103,6 +108,7 @@ const ALL: &[(AdmissionPlugin, &str)] = &[
     (AdmissionPlugin::ServiceAccount, "ServiceAccount"),
     (AdmissionPlugin::StorageObjectInUseProtection, "StorageObjectInUseProtection"),
     (AdmissionPlugin::TaintNodesByCondition, "TaintNodesByCondition"),
+    (AdmissionPlugin::ValidatingAdmissionWebhook, "ValidatingAdmissionWebhook"),
 ];
 
 fn names() -> String {

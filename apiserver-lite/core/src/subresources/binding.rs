@@ -4,6 +4,7 @@ use apiserver_schema::validate::names;
 use apiserver_schema::{Format, Map, Object, Value};
 use apiserver_store::{Write, WriteError};
 
+use crate::admission;
 use crate::context::RequestContext;
 use crate::key;
 use crate::options::Effects;
@@ -28,7 +29,9 @@ pub async fn create(
         .kind("", "v1", "Binding")
         .ok_or_else(|| crate::server::missing_kind("Binding"))?;
     let decoded = decode_as(call, kind, body, format)?;
-    let binding = decoded.object;
+    let mut binding = decoded.object;
+    let operation = admission::WebhookOperation::Create;
+    admission::admit_unstored(call, operation, &mut binding, None, call.effects()?).await?;
     let name = if call.request.name.is_empty() { binding.name() } else { &call.request.name };
     let about = About { group: "", kind: "pods/binding", name };
     if binding.name() != name {

@@ -38,7 +38,10 @@ pub async fn create(
         .engine
         .kind("policy", "v1", "Eviction")
         .ok_or_else(|| crate::server::missing_kind("Eviction"))?;
-    let decoded = decode_as(call, kind, body, format)?;
+    let mut decoded = decode_as(call, kind, body, format)?;
+    let effects = call.effects()?;
+    let operation = admission::WebhookOperation::Create;
+    admission::admit_unstored(call, operation, &mut decoded.object, None, effects).await?;
     let name = decoded.object.name();
     if !name.is_empty() && name != call.request.name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));

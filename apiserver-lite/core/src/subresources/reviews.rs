@@ -2,7 +2,9 @@
 
 use apiserver_schema::{Format, Kind, Map, Object, Value};
 
+use crate::admission;
 use crate::context::{RequestContext, about_kind};
+use crate::options::Effects;
 use crate::request::Representation;
 use crate::status::{ApiError, FieldProblem};
 use crate::verbs::{VerbOutput, VerbResponse, decode};
@@ -28,6 +30,8 @@ pub async fn create(
     }
     let decoded = decode(call, body, format)?;
     let mut review = decoded.object;
+    let operation = admission::WebhookOperation::Create;
+    admission::admit_unstored(call, operation, &mut review, None, Effects::Real).await?;
     let status = match call.kind.kind {
         "TokenReview" => token_review(call, &review).await?,
         "SelfSubjectAccessReview" => access(call, &review, call.user).await?,

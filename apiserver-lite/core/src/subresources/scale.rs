@@ -5,6 +5,7 @@ use std::sync::Arc;
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Map, Object, PatchType, Value};
 
+use crate::admission;
 use crate::context::RequestContext;
 use crate::record::StoredObject;
 use crate::status::{About, ApiError, FieldProblem};
@@ -62,11 +63,14 @@ async fn update_replicas(
     let effects = call.effects()?;
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
-        let scale = wanted(&old)?;
+        let mut scale = wanted(&old)?;
         let insists = !scale.resource_version().is_empty();
         if insists && scale.resource_version() != old.object().resource_version() {
             break;
         }
+        let before = scale_of(call, old.object())?;
+        let operation = admission::WebhookOperation::Update;
+        admission::admit_unstored(call, operation, &mut scale, Some(&before), effects).await?;
         let replicas = scale.spec().and_then(|spec| spec.int("replicas")).unwrap_or(0);
         if replicas < 0 {
             let detail = "must be greater than or equal to 0";

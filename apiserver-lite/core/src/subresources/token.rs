@@ -5,6 +5,7 @@ use std::sync::Arc;
 use apiserver_schema::{Format, Object, Value};
 use time::{Duration, OffsetDateTime};
 
+use crate::admission;
 use crate::auth::{BoundObject, TOKEN_LIFETIME_SECS, TokenRequest};
 use crate::context::{RequestContext, about_kind};
 use crate::options::Effects;
@@ -22,7 +23,7 @@ const TOKEN_LIFETIME_SECS_DEFAULT: i64 = 3600;
 /// # Errors
 /// 404 if the service account or bound object does not exist, 409 if a uid differs, 422 for an unknown dry run or a lifetime out
 /// of range.
-pub fn create(
+pub async fn create(
     call: &RequestContext<'_>,
     body: &[u8],
     format: Format,
@@ -37,6 +38,8 @@ pub fn create(
     let mut decoded = decode_as(call, kind, body, format)?;
     let mut request = decoded.object;
     let account = call.current()?;
+    let operation = admission::WebhookOperation::Create;
+    admission::admit_unstored(call, operation, &mut request, None, effects).await?;
     let lifetime_secs = request
         .spec()
         .and_then(|spec| spec.int("expirationSeconds"))

@@ -12,7 +12,7 @@ use super::ownership::{self, Owners};
 use super::quotas::{self, Change};
 use super::update_common::{CONFLICT_TRIES, invalid, write_failed};
 use super::{VerbOutput, VerbResponse};
-use crate::admission::{self, Operation};
+use crate::admission::{self, Operation, Reviewed, Settle, WebhookOperation, WebhookReview};
 use crate::context::{RequestContext, about_kind};
 use crate::key;
 use crate::options::Effects;
@@ -86,6 +86,7 @@ async fn create_once(
     owners: Owners,
     effects: Effects,
 ) -> Result<VerbOutput, ApiError> {
+    let has_generated_name = object.name().is_empty();
     prepare_metadata(call, &mut object)?;
     call.server.engine.default(&mut object);
     // What the server adds below has no owner.
@@ -93,10 +94,20 @@ async fn create_once(
         Owners::Compared => ownership::of_created(call, &object),
         Owners::Applied(managed_fields) => managed_fields,
     };
-    let warnings = admission::admit(call, Operation::Create, &mut object, None).await?;
+    let mut review = webhooks_of_created(call, effects)?;
+    if let Some(review) = &mut review {
+        review.has_generated_name = has_generated_name;
+        set_managed_fields(&mut object, managed_fields.clone());
+    }
+    let settle = |object: &mut Object| settle_created(call, object);
+    let webhooks = review.as_mut().map(|review| (review, &settle as &Settle<'_>));
+    let warnings = admission::admit(call, Operation::Create, &mut object, None, webhooks).await?;
     registry::prepare_create(call, &mut object);
     set_managed_fields(&mut object, managed_fields);
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
+    if let Some(review) = &review {
+        Box::pin(review.validate(Some(&object))).await?;
+    }
     quotas::check(call, Change { new: &object, old: None }).await?;
     let reserved = registry::reserve(call.server, &mut object, None)?;
     if effects == Effects::DryRun {
@@ -106,6 +117,28 @@ async fn create_once(
     let record = commit(call, object).await?;
     reserved.commit();
     Ok(VerbOutput { response: VerbResponse::Stored { code: 201, record }, warnings })
+}
+
+/// The webhooks that may be asked about a new object.
+fn webhooks_of_created<'a>(
+    call: &'a RequestContext<'a>,
+    effects: Effects,
+) -> Result<Option<WebhookReview<'a>>, ApiError> {
+    let (operation, kind) = (WebhookOperation::Create, &call.requested_version);
+    WebhookReview::begin(call, Reviewed { operation, kind, old: None, effects, deletion: None })
+}
+
+/// Webhooks may name a new object, unless the request does, but not move it to another namespace.
+fn settle_created(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
+    fill_namespace(call, object)?;
+    let asked = call.request.name.as_str();
+    if !asked.is_empty() && object.name() != asked {
+        let name = object.name();
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({asked})"
+        )));
+    }
+    Ok(())
 }
 
 /// Writes a new object if its namespace exists before and after the write. An object written between the deletion of a

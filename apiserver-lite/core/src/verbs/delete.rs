@@ -31,7 +31,7 @@ pub async fn delete(
     options: &DeleteOptions,
 ) -> Result<VerbOutput, ApiError> {
     admission::admit_delete(call)?;
-    Ok(delete_object(call, options).await?.into())
+    Ok(delete_asked(call, options, Webhooks::Asked).await?.into())
 }
 
 /// Deletes the objects that the request selects; with `limit` and `continue` those of one page, as in Kubernetes.
@@ -73,9 +73,10 @@ async fn delete_one(
         user_agent: call.user_agent,
         query: call.query,
         accepted: call.accepted,
+        notes: call.notes,
     };
     admission::admit_delete(&one)?;
-    match delete_object(&one, options).await {
+    match delete_asked(&one, options, Webhooks::Asked).await {
         Err(error) if error.code() != 404 => Err(error),
         _ => Ok(()),
     }
@@ -89,6 +90,21 @@ pub async fn delete_object(
     call: &RequestContext<'_>,
     options: &DeleteOptions,
 ) -> Result<VerbResponse, ApiError> {
+    delete_asked(call, options, Webhooks::Skipped).await
+}
+
+/// Whether webhooks are asked about a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Webhooks {
+    Asked,
+    Skipped,
+}
+
+async fn delete_asked(
+    call: &RequestContext<'_>,
+    options: &DeleteOptions,
+    webhooks: Webhooks,
+) -> Result<VerbResponse, ApiError> {
     if call.query.flag(IGNORE_READ_ERROR)
         && let Some(response) = delete_unreadable(call, options).await?
     {
@@ -97,6 +113,9 @@ pub async fn delete_object(
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
         check_preconditions(call, options, old.object())?;
+        if webhooks == Webhooks::Asked {
+            admission::ask_about_deletion(call, old.object(), options).await?;
+        }
         let step = next_step(old.object(), options, now());
         if options.effects == Effects::DryRun {
             return Ok(dry_run(step, old));

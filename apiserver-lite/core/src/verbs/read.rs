@@ -370,6 +370,7 @@ mod tests {
                 user_agent: "",
                 query: &query,
                 accepted,
+                notes: None,
             };
             list(&call).await.map(drop).map_err(|error| error.code())
         };

@@ -10,7 +10,7 @@ use apiserver_store::{Write, WriteError};
 use super::ownership::{self, Owners};
 use super::quotas::{self, Change};
 use super::{VerbOutput, VerbResponse};
-use crate::admission::{self, Operation};
+use crate::admission::{self, Operation, Reviewed, Settle, WebhookOperation, WebhookReview};
 use crate::context::{RequestContext, about_kind};
 use crate::key;
 use crate::options::Effects;
@@ -155,13 +155,27 @@ pub(super) async fn commit_owned(
     } else {
         Operation::UpdateSubresource
     };
-    let warnings = admission::admit(call, operation, &mut object, Some(before)).await?;
+    let mut review = webhooks_of_updated(call, before, effects)?;
+    if review.is_some() {
+        set_managed_fields(&mut object, managed_fields.clone());
+        object.set_meta_str("resourceVersion", before.resource_version());
+    }
+    // Webhooks may change what the request may change, too.
+    let settle = |object: &mut Object| -> Result<(), ApiError> {
+        *object = merge_for_update(before, object, subresource);
+        Ok(())
+    };
+    let webhooks = review.as_mut().map(|review| (review, &settle as &Settle<'_>));
+    let warnings = admission::admit(call, operation, &mut object, Some(before), webhooks).await?;
     registry::prepare_update(&mut object, before, subresource);
     set_managed_fields(&mut object, managed_fields);
     keep_times(before, &mut object);
     object.set_meta_str("resourceVersion", before.resource_version());
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;
+    if let Some(review) = &review {
+        Box::pin(review.validate(Some(&object))).await?;
+    }
     // An update that changes nothing is written when the object is stored with another key than objects are encrypted with now: so keys are rotated.
     let is_stale = || {
         call.server.store.is_stale(&key::object(&object.kind, object.namespace(), object.name()))
@@ -184,6 +198,19 @@ pub(super) async fn commit_owned(
         reserved.commit();
     }
     Ok(tried)
+}
+
+/// The webhooks that may be asked about an update. Those of a scale are asked about the scale, not about its object.
+fn webhooks_of_updated<'a>(
+    call: &'a RequestContext<'a>,
+    before: &'a Object,
+    effects: Effects,
+) -> Result<Option<WebhookReview<'a>>, ApiError> {
+    if call.request.subresource == "scale" {
+        return Ok(None);
+    }
+    let (operation, kind, old) = (WebhookOperation::Update, &call.requested_version, Some(before));
+    WebhookReview::begin(call, Reviewed { operation, kind, old, effects, deletion: None })
 }
 
 async fn write_update(

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use apiserver_core::registry::pods;
 use apiserver_core::request::{Query, RequestInfo};
 use apiserver_core::server::Server;
+use apiserver_core::service_endpoints::endpoints_of;
 use apiserver_core::status::{About, ApiError};
 use apiserver_core::subresources::logs;
 use apiserver_schema::Object;
@@ -319,33 +320,12 @@ fn service_proxy(
     raw_query: &str,
 ) -> Result<ProxyTarget, ApiError> {
     let (scheme, name, port) = parse_target(&request.name)?;
-    let about = About { group: "", kind: "services", name };
-    let service = server.find_in("", "services", &request.namespace, name);
-    let service = service.ok_or_else(|| ApiError::not_found(about))?;
+    let mut endpoints = endpoints_of(server, &request.namespace, name, port)?.into_iter();
     let none = || ApiError::unavailable(format!("no endpoints available for service {name:?}"));
-    let spec = service.object().spec().cloned().unwrap_or_default();
-    let mut ports = spec.maps("ports");
-    let chosen = ports.find(|row| {
-        port.is_empty()
-            || row.str("name") == port
-            || row.int("port").is_some_and(|number| number.to_string() == port)
-    });
-    let chosen = chosen.ok_or_else(|| {
-        ApiError::unavailable(format!("no service port {port:?} found for service {name:?}"))
-    })?;
-    let endpoints = server.find_in("", "endpoints", &request.namespace, name).ok_or_else(none)?;
-    let endpoints = endpoints.object();
-    for subset in endpoints.fields.maps("subsets") {
-        let port = subset.maps("ports").find(|row| row.str("name") == chosen.str("name"));
-        let port = port.and_then(|row| row.int("port")).and_then(|port| u16::try_from(port).ok());
-        let address = subset.maps("addresses").next().map(|address| address.str("ip").to_owned());
-        if let (Some(port), Some(host)) = (port, address) {
-            let path = with_query(proxy_path(request), raw_query);
-            let trust = Trust::Workload;
-            return Ok(ProxyTarget { scheme, trust, scope: DialScope::Routable, host, port, path });
-        }
-    }
-    Err(none())
+    let (host, port) = endpoints.next().ok_or_else(none)?;
+    let path = with_query(proxy_path(request), raw_query);
+    let trust = Trust::Workload;
+    Ok(ProxyTarget { scheme, trust, scope: DialScope::Routable, host, port, path })
 }
 
 #[cfg(test)]

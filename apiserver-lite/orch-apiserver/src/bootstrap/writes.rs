@@ -126,6 +126,7 @@ pub fn call<'a>(
         user_agent: "orch-apiserver",
         query,
         accepted,
+        notes: None,
     })
 }
 

@@ -34,3 +34,4 @@ mod stored_only_kinds;
 mod support;
 mod tokens;
 mod workloads;
+mod webhooks;

@@ -241,3 +241,29 @@ fn workloads_keep_ten_revisions_and_roll() {
         assert_eq!(spec[strategy]["type"], "RollingUpdate", "{kind}");
     }
 }
+
+#[test]
+fn webhooks_fail_closed_after_ten_seconds() {
+    let engine = engine();
+    let of = |kind: &str| {
+        let rule = json!({"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]});
+        let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "c"},
+            "webhooks": [{"name": "a.b.c", "clientConfig": {"service": {"namespace": "n", "name": "s"}}, "rules": [rule],
+                "sideEffects": "None", "admissionReviewVersions": ["v1"]}]});
+        defaulted(&engine, &configuration)["webhooks"][0].clone()
+    };
+    let mutating = of("MutatingWebhookConfiguration");
+    for (field, expected) in [
+        ("failurePolicy", json!("Fail")),
+        ("matchPolicy", json!("Equivalent")),
+        ("namespaceSelector", json!({})),
+        ("objectSelector", json!({})),
+        ("timeoutSeconds", json!(10)),
+        ("reinvocationPolicy", json!("Never")),
+    ] {
+        assert_eq!(mutating[field], expected, "{field}");
+    }
+    assert_eq!(mutating["rules"][0]["scope"], "*");
+    assert_eq!(mutating["clientConfig"]["service"]["port"], 443);
+    assert_eq!(of("ValidatingWebhookConfiguration").get("reinvocationPolicy"), None);
+}

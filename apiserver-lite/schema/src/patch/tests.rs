@@ -431,3 +431,29 @@ mod proportion {
         assert!(error.to_string().contains("moves too many items"), "{error:.200}");
     }
 }
+
+#[test]
+fn webhooks_patch_what_clients_read() {
+    let engine = Engine::new(Names::new(Profile::Kubernetes));
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let text = pod.to_string();
+    let decoded = engine.decode_any(Format::Json, text.as_bytes(), Strictness::Strict);
+    let pod = decoded.expect("valid").object;
+    let patched = |patch: Json| {
+        let patched = engine.patch_written(&pod, patch.to_string().as_bytes());
+        patched.map(|patched| patched.map(|decoded| decoded.object))
+    };
+    // `resources` is empty and there.
+    let path = "/spec/containers/0/resources/limits";
+    let limits = json!([{"op": "add", "path": path, "value": {"cpu": "1"}}]);
+    let limited = patched(limits).expect("applies").expect("a pod");
+    assert_eq!(
+        limited.fields.at(&["spec", "containers"]).map(|list| list.as_list().map(<[_]>::len)),
+        Some(Some(1))
+    );
+    let written = String::from_utf8(engine.encode_json(&limited)).expect("text");
+    assert!(written.contains(r#""resources":{"limits":{"cpu":"1"}}"#), "{written}");
+    // What is empty leaves no trace in the tree.
+    let test = json!([{"op": "test", "path": "/metadata/name", "value": "p"}]);
+    assert_eq!(patched(test), Ok(Ok(pod.clone())));
+}

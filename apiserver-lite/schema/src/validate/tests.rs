@@ -3,6 +3,7 @@
 mod limits;
 mod rules;
 mod volumes;
+mod webhooks;
 
 use proto_api::names::{Names, Profile};
 use serde_json::{Value as Json, json};

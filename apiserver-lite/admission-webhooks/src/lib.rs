@@ -1,0 +1,28 @@
+//! pure: admission webhooks: what MutatingWebhookConfigurations and ValidatingWebhookConfigurations say, as in Kubernetes 1.25.
+//!
+//! ```text
+//!  configuration ──▶ webhooks ──┐
+//!                               ▼
+//!  request, objects ──▶ does a webhook apply, and in which version of the resource
+//!                               ▼
+//!                        AdmissionReview ──▶ (the call, which is not here) ──▶ answer: allowed, patch, warnings, annotations
+//!                               ▼
+//!                        which mutating webhooks are called again, and what a client is told of a denial or a failure
+//! ```
+
+mod answer;
+mod configuration;
+mod outcome;
+mod reinvocation;
+mod review;
+mod rules;
+
+pub use answer::{ANSWER_LEN_MAX, Answer, AnswerError, Asked, read_answer};
+pub use configuration::{
+    FailurePolicy, MatchPolicy, Phase, ReinvocationPolicy, ReviewVersion, Selectors, Target,
+    Webhook, read_webhooks,
+};
+pub use outcome::{call_failure, changes_nothing_text, denial, dry_run_refusal};
+pub use reinvocation::Reinvocation;
+pub use review::{KindRef, Review, UserInfo};
+pub use rules::{Attributes, Mismatch, Objects, Operation, ResourceRef, Rule, Version};

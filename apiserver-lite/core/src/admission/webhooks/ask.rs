@@ -1,0 +1,224 @@
+//! One question to one webhook, and its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_admission_webhooks::{
+    Answer, Asked, FailurePolicy, KindRef, Phase, Review, ReviewVersion, UserInfo, Version,
+    changes_nothing_text, denial, dry_run_refusal, read_answer,
+};
+use apiserver_schema::{Kind, Object};
+use bytes::Bytes;
+use proto_api::meta::v1::Status;
+use proto_client::ClientError;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{WebhookReview, as_kind, resource_of, too_late};
+use crate::options::Effects;
+use crate::service_endpoints::endpoints_of;
+use crate::status::ApiError;
+use crate::webhooks::{AskedWebhook, CallError, RejectionCause, Remote};
+
+/// A webhook does not let a request pass.
+pub enum AskError {
+    /// It cannot be asked.
+    Call {
+        /// Why, for the client.
+        reason: String,
+        /// Status code of the failure in metrics.
+        code: i32,
+    },
+    /// It denies the request.
+    Denied(Box<Status>),
+    /// The request is refused whatever the failure policy says.
+    Refused(ApiError),
+}
+
+impl From<ApiError> for AskError {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl WebhookReview<'_> {
+    /// Asks a mutating webhook. Returns the changed object, if it is changed.
+    pub(super) async fn ask_mutating(
+        &self,
+        remote: &Remote,
+        version: Version,
+        object: Option<&Object>,
+    ) -> Result<Option<Object>, AskError> {
+        let began = Instant::now();
+        let asked = self.ask(remote, version, object).await;
+        let patched = asked.and_then(|answer| {
+            let Some(patch) = answer.patch else { return Ok(None) };
+            let Some(object) = object else {
+                let text = changes_nothing_text(&remote.webhook.name);
+                return Err(ApiError::internal(text).into());
+            };
+            Ok(self.patched(object, self.kind_of(version), &patch)?)
+        });
+        self.count(remote, began, patched.as_ref().err());
+        patched
+    }
+
+    /// Asks a validating webhook.
+    pub(super) async fn ask_validating(
+        &self,
+        remote: &Remote,
+        version: Version,
+        object: Option<&Object>,
+    ) -> Result<(), AskError> {
+        let began = Instant::now();
+        let asked = self.ask(remote, version, object).await;
+        self.count(remote, began, asked.as_ref().err());
+        asked.map(drop)
+    }
+
+    /// The labels of a webhook's metrics.
+    pub(super) fn counted<'b>(&self, remote: &'b Remote) -> AskedWebhook<'b> {
+        AskedWebhook {
+            name: &remote.webhook.name,
+            phase: match remote.webhook.phase {
+                Phase::Mutating(_) => "admit",
+                Phase::Validating => "validating",
+            },
+            operation: self.operation.name(),
+        }
+    }
+
+    fn count(&self, remote: &Remote, began: Instant, error: Option<&AskError>) {
+        let fails = remote.webhook.failure_policy == FailurePolicy::Fail;
+        let (code, refused) = match error {
+            None => (200, None),
+            Some(AskError::Call { code, .. }) => (*code, fails.then_some(RejectionCause::Call)),
+            Some(AskError::Denied(status)) => (status.code, Some(RejectionCause::Denied)),
+            Some(AskError::Refused(_)) => (0, Some(RejectionCause::Server)),
+        };
+        let metrics = &self.call.server.webhooks.metrics;
+        metrics.asked(self.counted(remote), began.elapsed(), code, refused);
+    }
+
+    async fn ask(
+        &self,
+        remote: &Remote,
+        version: Version,
+        object: Option<&Object>,
+    ) -> Result<Answer, AskError> {
+        let webhook = &remote.webhook;
+        if self.effects == Effects::DryRun && !webhook.allows_dry_run {
+            return Err(ApiError::bad_request(dry_run_refusal(&webhook.name)).into());
+        }
+        let Some(review_version) = webhook.version else {
+            let known = "webhook does not accept known AdmissionReview versions (v1, v1beta1)";
+            let reason = format!("could not create admission objects: {known}");
+            return Err(AskError::Call { reason, code: 400 });
+        };
+        let time = webhook.timeout.min(self.deadline.saturating_duration_since(Instant::now()));
+        if time.is_zero() {
+            return Err(too_late().into());
+        }
+        let uid = Uuid::new_v4().to_string();
+        let review = self.review(&uid, (version, review_version), object)?;
+        let body = self.send(remote, review, time).await?;
+        let asked = Asked { uid: &uid, version: review_version, phase: webhook.phase };
+        let answer = read_answer(&body, asked, self.call.server.names)
+            .map_err(|error| AskError::Call { reason: error.reason(), code: 503 })?;
+        for (key, value) in &answer.annotations {
+            self.notes.annotate(format!("{}/{key}", webhook.name), value.clone());
+        }
+        answer.warnings.iter().for_each(|text| self.notes.warn(text.clone()));
+        match answer.allowed {
+            true => Ok(answer),
+            false => Err(AskError::Denied(Box::new(denial(&webhook.name, answer.status)))),
+        }
+    }
+
+    async fn send(
+        &self,
+        remote: &Remote,
+        review: Bytes,
+        time: Duration,
+    ) -> Result<Bytes, AskError> {
+        let post =
+            |why: &str| format!("failed to call webhook: Post {:?}: {why}", remote.url(time));
+        let address = match remote.service() {
+            None => None,
+            Some((namespace, name, port)) => {
+                let found = endpoints_of(self.call.server, namespace, name, &port.to_string());
+                let addresses = found.map_err(|error| {
+                    let missing = || format!("service {name:?} not found");
+                    let why = if error.code() == 404 { missing() } else { error.to_string() };
+                    AskError::Call { reason: post(&why), code: 503 }
+                })?;
+                remote.choose(addresses)
+            }
+        };
+        remote.call(address, review, time).await.map_err(|error| {
+            let reason = match &error {
+                CallError::Client(ClientError::Api { status, .. })
+                    if !status.message.is_empty() =>
+                {
+                    format!("failed to call webhook: {}", status.message)
+                }
+                error => post(&error.text()),
+            };
+            AskError::Call { reason, code: error.code() }
+        })
+    }
+
+    /// The AdmissionReview in JSON.
+    fn review(
+        &self,
+        uid: &str,
+        (version, review_version): (Version, ReviewVersion),
+        object: Option<&Object>,
+    ) -> Result<Bytes, ApiError> {
+        let kind = self.kind_of(version);
+        let document = |object: Option<&Object>| object.map(|o| self.document(o, kind)).transpose();
+        let (new, old) = (document(object)?, document(self.old)?);
+        let resource = match version {
+            Version::Requested => self.requested_resource(),
+            Version::Equivalent(at) => {
+                let found = self.equivalents.get(at).map(|kind| resource_of(kind));
+                found.unwrap_or_else(|| self.requested_resource())
+            }
+        };
+        let user = self.call.user;
+        let review = Review {
+            uid,
+            kind: reference(kind),
+            resource,
+            request_kind: reference(&self.kind),
+            request_resource: self.requested_resource(),
+            subresource: &self.call.request.subresource,
+            name: self.name(object),
+            namespace: self.namespace(object),
+            operation: self.operation,
+            user: UserInfo {
+                username: &user.name,
+                uid: &user.uid,
+                groups: &user.groups,
+                extra: &user.extra,
+            },
+            object: new.as_deref(),
+            old_object: old.as_deref(),
+            dry_run: self.effects == Effects::DryRun,
+            options: self.options.as_deref(),
+        };
+        let written = review.write(self.call.server.names, review_version);
+        written.map(Bytes::from).map_err(ApiError::internal)
+    }
+
+    fn document(&self, object: &Object, kind: &Arc<Kind>) -> Result<Box<RawValue>, ApiError> {
+        let json = self.call.server.engine.encode_json(&as_kind(object, kind));
+        let text = String::from_utf8(json).map_err(ApiError::internal)?;
+        RawValue::from_string(text).map_err(ApiError::internal)
+    }
+}
+
+fn reference(kind: &Kind) -> KindRef<'_> {
+    KindRef { group: &kind.group, version: kind.version, kind: kind.kind }
+}

@@ -1,0 +1,98 @@
+//! What becomes of a request whose webhook is not called, or cannot be.
+
+use std::collections::BTreeMap;
+
+use apiserver_auth::User;
+use apiserver_schema::{Format, Object, Strictness};
+use apiserver_store::{Expect, Write};
+use proto_api::names::{Names, Profile};
+use serde_json::json;
+
+use crate::admission::{WebhookOperation, admit_unstored};
+use crate::context::RequestContext;
+use crate::key;
+use crate::options::Effects;
+use crate::record::Draft;
+use crate::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
+use crate::request_notes::RequestNotes;
+use crate::server::Server;
+use crate::status::ApiError;
+
+/// A server with one mutating webhook, which has no URL, is ignored when it fails, and has these side effects.
+async fn server(side_effects: &str) -> Server {
+    let server = Server::for_tests(Names::new(Profile::Kubernetes));
+    let kind = server.kind("admissionregistration", "mutatingwebhookconfigurations").unwrap();
+    let rule =
+        json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]});
+    let webhook = json!({"name": "w.example.com", "clientConfig": {"url": ""}, "rules": [rule],
+        "sideEffects": side_effects, "failurePolicy": "Ignore", "admissionReviewVersions": ["v1"]});
+    let text = json!({"metadata": {"name": "c"}, "webhooks": [webhook]}).to_string();
+    let decoded = server.engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
+    let draft = Draft::new(&server.engine, decoded.unwrap().object);
+    let write = Write::Put { key: key::object(kind, "", "c"), expect: Expect::Anything, draft };
+    server.store.write(write).await.unwrap();
+    server
+}
+
+/// Asks about a new ConfigMap; gives the annotations too.
+async fn ask(
+    server: &Server,
+    effects: Effects,
+) -> (Result<(), ApiError>, BTreeMap<String, String>) {
+    let request = RequestInfo {
+        verb: Verb::Create,
+        group: String::new(),
+        version: "v1".to_owned(),
+        namespace: "default".to_owned(),
+        resource: "configmaps".to_owned(),
+        subresource: String::new(),
+        name: String::new(),
+        rest: String::new(),
+    };
+    let kind = server.kind("", "configmaps").unwrap().clone();
+    let (user, query, notes) = (User::default(), Query::default(), RequestNotes::default());
+    let call = RequestContext {
+        server,
+        request: &request,
+        kind: kind.clone(),
+        requested_version: kind.clone(),
+        user: &user,
+        user_agent: "",
+        query: &query,
+        accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
+        notes: Some(&notes),
+    };
+    let mut object = Object::new(kind);
+    let operation = WebhookOperation::Create;
+    let asked = admit_unstored(&call, operation, &mut object, None, effects).await;
+    (asked, notes.annotations())
+}
+
+#[tokio::test]
+async fn side_effects_fail_a_dry_run_whatever_the_failure_policy() {
+    for (side_effects, allowed) in
+        [("None", true), ("NoneOnDryRun", true), ("Some", false), ("Unknown", false)]
+    {
+        let server = server(side_effects).await;
+        let (asked, _) = ask(&server, Effects::DryRun).await;
+        let refusal = asked.err().map(|error| (error.code(), error.to_string()));
+        let text = "admission webhook \"w.example.com\" does not support dry run".to_owned();
+        let expected = if allowed { None } else { Some((400, text)) };
+        assert_eq!(refusal, expected, "{side_effects}");
+        assert!(ask(&server, Effects::Real).await.0.is_ok(), "{side_effects}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_that_is_ignored_is_noted() {
+    let server = server("None").await;
+    let (asked, annotations) = ask(&server, Effects::Real).await;
+    assert_eq!(asked, Ok(()));
+    let note = r#"{"configuration":"c","webhook":"w.example.com","mutated":false}"#;
+    let expected = [
+        ("failed-open.mutation.webhook.admission.k8s.io/round_0_index_0", "w.example.com"),
+        ("mutation.webhook.admission.k8s.io/round_0_index_0", note),
+    ];
+    let owned = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(annotations, BTreeMap::from(owned));
+}

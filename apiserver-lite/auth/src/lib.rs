@@ -40,4 +40,4 @@ pub use static_tokens::{StaticTokens, TokenFileError};
 pub use token_keys::{KeySet, SigningKeyFile, TokenKeys, TokenKeysError, VerifyingKeyFiles};
 pub use token_webhook::{TokenUser, TokenWebhook, TokenWebhookSettings, read_token_review};
 pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, User};
-pub use webhook::{ReviewError, ReviewVersion, WebhookError};
+pub use webhook::{ReviewError, ReviewVersion, WebhookError, server_and_path};

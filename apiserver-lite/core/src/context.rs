@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_audit::Trail;
 use apiserver_schema::{Kind, Object};
 
 use crate::key;
@@ -30,6 +31,8 @@ pub struct RequestContext<'a> {
     pub query: &'a Query,
     /// The representation that the client accepts.
     pub accepted: Accepted,
+    /// What the audit log records of the request.
+    pub audit: &'a Trail,
 }
 
 impl RequestContext<'_> {

@@ -11,6 +11,7 @@ mod admission;
 pub mod auth;
 pub mod config;
 pub mod context;
+pub mod deprecation;
 pub mod field_ownership;
 pub mod key;
 pub mod options;

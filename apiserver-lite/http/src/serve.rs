@@ -15,7 +15,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use super::handler::{Peer, handle};
+use super::handler::handle;
+use crate::peer::Peer;
 use crate::server::HttpServer;
 
 /// Limits of connections. A peer may have a thousand unauthenticated connections, which covers all pods of a node behind one

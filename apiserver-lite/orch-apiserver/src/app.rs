@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use apiserver_audit::{AuditSettings, Policy};
+use apiserver_audit_log::AuditLog;
 use apiserver_auth::{
     Abac, AlwaysAllow, AlwaysDeny, AnonymousLimit, AuthorizationWebhook, Chain, Masters, Module,
     NodeLimit, Oidc, RequestHeaders, SigningKeyFile, StaticTokens, TokenKeys, TokenWebhook,
@@ -35,6 +37,7 @@ use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
 
 use crate::admission_config;
+use crate::audit_policy;
 use crate::bootstrap::{self, ClientAuthorities};
 use crate::build_error::BuildError;
 use crate::kubeconfig;
@@ -74,6 +77,7 @@ impl BoundServer {
             (self.server.core.config.shutdown_delay, self.server.core.config.shutdown_deadline);
         let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
         let about_to_stop = self.server.about_to_stop.clone();
+        let audit = self.server.audit.clone();
         let drain = Drain::default();
         let serving = serve(self.server, self.listener, self.tls, drain.watch());
         let stopping = async {
@@ -91,6 +95,9 @@ impl BoundServer {
         }
         // The maintenance task ends because `server.stopping` is cancelled.
         let _ = maintenance.await;
+        if let Some(audit) = audit {
+            audit.flush().await;
+        }
         store.close().await;
     }
 }
@@ -106,6 +113,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
     let admission = admission(&config)?;
+    let audit_policy = audit_policy(&config)?;
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
@@ -136,6 +144,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let about_to_stop = tokio_util::sync::CancellationToken::new();
     let pages = pages(&config, &store, &about_to_stop)?;
     let ownership = FieldOwnership::new(&engine, names);
+    let audit = audit_log(&config, audit_policy, &pages.metrics)?;
     let core = Arc::new(Server {
         names,
         engine,
@@ -156,6 +165,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         nodes,
         watch_batches: WatchBatches::default(),
         overload: Overload::default(),
+        audit,
         metrics: Metrics::new(&pages.metrics)?,
         pages,
         about_to_stop,
@@ -261,6 +271,20 @@ fn admission(config: &Config) -> Result<AdmissionSettings, BuildError> {
         admission.pod_security = admission_config::read(path, config.names)?;
     }
     Ok(admission)
+}
+
+fn audit_policy(config: &Config) -> Result<Option<Policy>, BuildError> {
+    let read = |of: &AuditSettings| audit_policy::read(&of.policy_file, config.names);
+    config.audit.as_ref().map(read).transpose().map_err(BuildError::AuditPolicy)
+}
+
+fn audit_log(
+    config: &Config,
+    policy: Option<Policy>,
+    metrics: &proto_daemon::metrics::Metrics,
+) -> Result<Option<Arc<AuditLog>>, BuildError> {
+    let Some((policy, settings)) = policy.zip(config.audit.as_ref()) else { return Ok(None) };
+    Ok(Some(Arc::new(AuditLog::open(policy, settings, config.names, metrics)?)))
 }
 
 fn authorizer(

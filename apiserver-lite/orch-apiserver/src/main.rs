@@ -25,7 +25,11 @@ fn main() -> ExitCode {
         // Health pages are served on the secure port.
         warn_without_effect("healthz-bind-address");
     }
-    let config = flags.config();
+    let (config, warnings) = match flags.config() {
+        Ok(read) => read,
+        Err(error) => return exit::conclude(PROGRAM, Err(Failure::usage(error))),
+    };
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let threads = Threads::Workers(config.worker_threads);
     exit::conclude(PROGRAM, runtime::run(threads, serve(config)))
 }

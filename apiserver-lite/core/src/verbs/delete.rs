@@ -72,6 +72,7 @@ async fn delete_one(
         user_agent: call.user_agent,
         query: call.query,
         accepted: call.accepted,
+        audit: call.audit,
     };
     admission::admit_delete(&one)?;
     match delete_object(&one, options).await {

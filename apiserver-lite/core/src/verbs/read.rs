@@ -368,6 +368,7 @@ mod tests {
                 user_agent: "",
                 query: &query,
                 accepted,
+                audit: &apiserver_audit::OFF,
             };
             list(&call).await.map(drop).map_err(|error| error.code())
         };

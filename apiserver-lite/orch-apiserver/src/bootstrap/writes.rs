@@ -126,6 +126,7 @@ pub fn call<'a>(
         user_agent: "orch-apiserver",
         query,
         accepted,
+        audit: &apiserver_audit::OFF,
     })
 }
 

@@ -8,8 +8,10 @@
 
 mod admission;
 mod apply;
+mod audit;
 mod authorizers;
 mod deletion;
+mod deprecation;
 mod identity;
 mod key_rotation;
 mod limits;

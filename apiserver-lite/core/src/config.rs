@@ -1,15 +1,18 @@
 //! The configuration of a server. `flags.rs` makes it from the command line, tests make it with [`Config::for_tests`].
 
 mod admission;
+mod runtime_config;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apiserver_audit::AuditSettings;
 use proto_api::Cidr;
 use proto_api::names::Names;
 
 pub use self::admission::{AdmissionPlugin, AdmissionSettings, PodSecuritySettings, UnknownPlugin};
+pub use self::runtime_config::{RuntimeConfig, RuntimeConfigError};
 pub use crate::auth::{
     Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
 };
@@ -69,6 +72,10 @@ pub struct Config {
     pub policy_file: Option<PathBuf>,
     /// Admission.
     pub admission: AdmissionSettings,
+    /// The audit log, if one is kept.
+    pub audit: Option<AuditSettings>,
+    /// What is switched on or off (`--runtime-config`).
+    pub runtime_config: RuntimeConfig,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Address ranges of Services, the default IP family first.
@@ -209,6 +216,8 @@ impl Config {
             authorization_webhook: None,
             policy_file: None,
             admission: AdmissionSettings::default(),
+            audit: None,
+            runtime_config: RuntimeConfig::default(),
             node_client: NodeClient::default(),
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
             node_ports: PortRange::default(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_audit::Trail;
 use apiserver_schema::{Kind, Object};
 
 use crate::key;
@@ -34,6 +35,8 @@ pub struct RequestContext<'a> {
     /// What the steps of the request leave besides its result. Unset for the server's own writes, about which no webhook is asked: they must succeed before
     /// anything else does.
     pub notes: Option<&'a RequestNotes>,
+    /// What the audit log records of the request.
+    pub audit: &'a Trail,
 }
 
 impl RequestContext<'_> {

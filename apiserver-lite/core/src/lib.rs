@@ -12,6 +12,7 @@ pub mod auth;
 pub mod backup;
 pub mod config;
 pub mod context;
+pub mod deprecation;
 pub mod field_ownership;
 pub mod key;
 pub mod options;

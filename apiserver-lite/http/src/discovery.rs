@@ -5,6 +5,7 @@ mod token_issuer;
 
 use std::sync::Arc;
 
+use apiserver_core::config::RuntimeConfig;
 use apiserver_core::server::Server;
 use apiserver_core::status::ApiError;
 use apiserver_schema::openapi;
@@ -51,30 +52,33 @@ pub async fn serve(
     if let (["api" | "apis"], Some(version)) =
         (segments.as_slice(), aggregated::requested_version(request.headers(), names))
     {
-        let document = aggregated::document(names, version, segments == ["api"]);
+        let switches = &server.core.config.runtime_config;
+        let document = aggregated::document(names, switches, version, segments == ["api"]);
         let media_type = aggregated::media_type(names, version);
         return Ok(bytes_response(200, &media_type, Bytes::from(document.to_string())));
     }
     if let Some(answer) = token_issuer::answer(&server.core, &segments) {
         return Ok(answer);
     }
+    let switches = &server.core.config.runtime_config;
     let found = match segments.as_slice() {
-        [] => Some(paths(names)),
+        [] => Some(paths(names, switches)),
         ["version"] => Some(version()),
         ["api"] => Some(core_versions(&server.core)),
-        ["apis"] => {
-            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(names)}))
-        }
-        ["api", version] => resources(names, "", version),
+        ["apis"] => Some(
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(names, switches)}),
+        ),
+        ["api", version] => resources(names, switches, "", version),
         ["apis", group] => {
-            groups(names).into_iter().find(|found| found["name"] == *group).map(|mut found| {
+            let found = groups(names, switches).into_iter().find(|found| found["name"] == *group);
+            found.map(|mut found| {
                 found["kind"] = json!("APIGroup");
                 found["apiVersion"] = json!("v1");
                 found
             })
         }
         ["apis", group, version] => {
-            names.short_group(group).and_then(|short| resources(names, short, version))
+            names.short_group(group).and_then(|short| resources(names, switches, short, version))
         }
         _ => None,
     };
@@ -117,14 +121,14 @@ async fn openapi(
 }
 
 /// The list of served paths.
-fn paths(names: &Names) -> Value {
+fn paths(names: &Names, switches: &RuntimeConfig) -> Value {
     let mut paths = vec![
         "/.well-known/openid-configuration".to_owned(),
         "/api".to_owned(),
         "/api/v1".to_owned(),
         "/apis".to_owned(),
     ];
-    for group in groups(names) {
+    for group in groups(names, switches) {
         let name = group["name"].as_str().unwrap_or_default();
         paths.push(format!("/apis/{name}"));
         let versions = group["versions"].as_array().cloned().unwrap_or_default();
@@ -193,9 +197,9 @@ fn core_versions(server: &Server) -> Value {
 }
 
 /// The served groups except the core group, in the order of the schema, versions by priority.
-fn groups(names: &Names) -> Vec<Value> {
+fn groups(names: &Names, switches: &RuntimeConfig) -> Vec<Value> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
-    for resource in schema::resources().iter().filter(|resource| !resource.group.is_empty()) {
+    for resource in rows(switches).filter(|resource| !resource.group.is_empty()) {
         match found.iter_mut().find(|(group, _)| *group == resource.group) {
             Some((_, versions)) if versions.contains(&resource.version) => {}
             Some((_, versions)) => versions.push(resource.version),
@@ -225,9 +229,19 @@ pub(crate) fn version_priority(version: &str) -> (u8, u32, u32) {
     }
 }
 
-fn resources(names: &Names, short_group: &str, version: &str) -> Option<Value> {
-    let served =
-        schema::resources().iter().filter(|row| row.group == short_group && row.version == version);
+/// The resources that are switched on.
+fn rows(switches: &RuntimeConfig) -> impl Iterator<Item = &'static Resource> {
+    let all = schema::resources().iter();
+    all.filter(|row| switches.serves(row.group, row.version, row.plural))
+}
+
+fn resources(
+    names: &Names,
+    switches: &RuntimeConfig,
+    short_group: &str,
+    version: &str,
+) -> Option<Value> {
+    let served = rows(switches).filter(|row| row.group == short_group && row.version == version);
     let rows: Vec<Value> = served.flat_map(|row| resource_rows(names, row)).collect();
     if rows.is_empty() {
         return None;
@@ -280,7 +294,7 @@ mod tests {
     #[test]
     fn stable_versions_come_first() {
         let names = Names::new(Profile::Kubernetes);
-        let groups = groups(names);
+        let groups = groups(names, &RuntimeConfig::default());
         let autoscaling = groups.iter().find(|group| group["name"] == "autoscaling").unwrap();
         assert_eq!(autoscaling["preferredVersion"]["version"], "v2");
         assert!(version_priority("v1") > version_priority("v2beta3"));
@@ -290,13 +304,14 @@ mod tests {
     #[test]
     fn subresources_name_their_own_group() {
         let names = Names::new(Profile::Kubernetes);
-        let list = resources(names, "apps", "v1").unwrap();
+        let all = RuntimeConfig::default();
+        let list = resources(names, &all, "apps", "v1").unwrap();
         let rows = list["resources"].as_array().unwrap();
         let scale = rows.iter().find(|row| row["name"] == "deployments/scale").unwrap();
         assert_eq!(
             (scale["group"].as_str(), scale["version"].as_str()),
             (Some("autoscaling"), Some("v1"))
         );
-        assert!(resources(names, "apps", "v9").is_none());
+        assert!(resources(names, &all, "apps", "v9").is_none());
     }
 }

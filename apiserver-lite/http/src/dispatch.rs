@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_audit::Trail;
 use apiserver_auth::User;
 use apiserver_core::context::RequestContext;
 use apiserver_core::options::DeleteOptions;
@@ -47,6 +48,7 @@ pub async fn dispatch(
     resource: &RequestInfo,
     query: &Query,
     accepted: Accepted,
+    audit: &Trail,
 ) -> Result<VerbOutput, ApiError> {
     let requested_version = served(server, resource)?;
     let user_agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
@@ -63,8 +65,11 @@ pub async fn dispatch(
         query,
         accepted,
         notes: Some(&notes),
+        audit,
     };
-    let mut outcome = serve_verb(&call, request).await?;
+    let served = serve_verb(&call, request).await;
+    notes.annotations().into_iter().for_each(|(key, value)| audit.annotate(&key, value));
+    let mut outcome = served?;
     outcome.warnings.extend(notes.take_warnings());
     // Inserted first, because the number of warnings in a response is bounded.
     if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
@@ -82,6 +87,7 @@ pub async fn admit_proxied(
     user: &User,
     resource: &RequestInfo,
     query: &Query,
+    audit: &Trail,
 ) -> Result<(), ApiError> {
     let requested_version = served(server, resource)?;
     if resource.subresource == "log" {
@@ -98,8 +104,11 @@ pub async fn admit_proxied(
         query,
         accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
         notes: Some(&notes),
+        audit,
     };
-    connect::admit(&call).await
+    let admitted = connect::admit(&call).await;
+    notes.annotations().into_iter().for_each(|(key, value)| audit.annotate(&key, value));
+    admitted
 }
 
 /// The warning for writers of a kind that no program here acts on. Writers of a status act on the kind themselves.
@@ -129,14 +138,15 @@ async fn serve_verb(
         Verb::Patch => {
             let kind = patch_type(call, &request)?;
             let bytes = body::read(request.into_body()).await?;
+            record_patch(call, kind, &bytes);
             match kind {
                 Some(kind) => patch(call, kind, bytes).await,
                 None => apply(call, bytes).await,
             }
         }
         Verb::Delete | Verb::DeleteCollection => {
-            let options =
-                DeleteOptions::new(server.names, &delete_options(server, request).await?, query)?;
+            let options = delete_options(call, request).await?;
+            let options = DeleteOptions::new(server.names, &options, query)?;
             match resource.verb {
                 Verb::Delete => verbs::delete(call, &options).await,
                 _ => verbs::delete_collection(call, &options).await,
@@ -152,6 +162,11 @@ async fn serve_verb(
 pub fn served(server: &Server, request: &RequestInfo) -> Result<Arc<Kind>, ApiError> {
     let kind = server.engine.resource(&request.group, &request.version, &request.resource);
     let kind = kind.ok_or_else(ApiError::no_such_resource)?;
+    let switches = &server.config.runtime_config;
+    let short = server.names.short_group(&request.group).unwrap_or(&request.group);
+    if !switches.serves(short, &request.version, &request.resource) {
+        return Err(ApiError::no_such_resource());
+    }
     check_served(request, kind)?;
     Ok(kind.clone())
 }
@@ -276,8 +291,26 @@ fn patch_type(
     }
 }
 
+/// Records a patch as it was sent, and an applied object as JSON.
+fn record_patch(call: &RequestContext<'_>, kind: Option<PatchType>, body: &[u8]) {
+    if !call.audit.records_requests() {
+        return;
+    }
+    if kind.is_some() {
+        return call.audit.set_request_object(body);
+    }
+    let (engine, ignore) = (&call.server.engine, Strictness::Ignore);
+    if let Ok(applied) = engine.decode(&call.requested_version, Format::Yaml, body, ignore) {
+        call.audit.set_request_object(&engine.encode_json(&applied.object));
+    }
+}
+
 /// Reads `DeleteOptions` from the body, in any encoding; empty for an empty body.
-async fn delete_options(server: &Server, request: Request<Incoming>) -> Result<Map, ApiError> {
+async fn delete_options(
+    call: &RequestContext<'_>,
+    request: Request<Incoming>,
+) -> Result<Map, ApiError> {
+    let server = call.server;
     let encoding = negotiate::body_encoding(request.headers(), server.names);
     let bytes = body::read(request.into_body()).await?;
     if bytes.is_empty() {
@@ -287,7 +320,9 @@ async fn delete_options(server: &Server, request: Request<Incoming>) -> Result<M
     let kind = server.engine.kind("", "v1", "DeleteOptions");
     let kind = kind.ok_or_else(|| apiserver_core::server::missing_kind("DeleteOptions"))?;
     let decoded = server.engine.decode(kind, format, &bytes, Strictness::Ignore);
-    decoded
-        .map(|decoded| decoded.object.fields)
-        .map_err(|error| ApiError::bad_request(error.to_string()))
+    let decoded = decoded.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    if call.audit.records_requests() {
+        call.audit.set_request_object(&server.engine.encode_json(&decoded.object));
+    }
+    Ok(decoded.object.fields)
 }

@@ -3,38 +3,37 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use apiserver_auth::{Attributes, ClientCertificate, Decision, Subject, User, is_health};
-use apiserver_core::auth::{ClientConnection, effective_user};
+use apiserver_audit::Trail;
+use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
+use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
 use apiserver_core::times::now;
-use apiserver_core::verbs::{VerbOutput, VerbResponse, about_deleted};
+use apiserver_core::verbs::{VerbOutput, VerbResponse};
 use bytes::Bytes;
-use http::header::{HeaderName, RETRY_AFTER, WARNING};
+use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::Connection;
 use proto_daemon::panics::{Panicked, isolate};
 
+use super::audit::{
+    AuditedRequest, Record, RequestAudit, record_authorization, record_outcome, record_response,
+    success, trail, user_info,
+};
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
-use super::{backup, compress, dispatch, negotiate, render, watch, websocket};
+use super::{
+    backup, compress, deprecation, dispatch, negotiate, render, watch, websocket,
+};
 use crate::discovery;
 use crate::labels::RequestKind;
+use crate::overload::InFlightPermit;
+use crate::peer::Peer;
 use crate::server::HttpServer;
-
-/// The client of a connection.
-#[derive(Clone, Debug, Default)]
-pub struct Peer {
-    /// The client certificate, if the client presented one.
-    pub certificate: Option<Arc<ClientCertificate>>,
-    /// The certificate of an authenticating proxy, if the client is one.
-    pub proxy: Option<Arc<ClientCertificate>>,
-    /// The connection, for its admission state; unset in tests.
-    pub connection: Option<Connection>,
-}
+use crate::warnings::add_warning;
 
 /// Serves one request. Errors become a Status, a panic becomes a 500.
 pub async fn handle(
@@ -62,12 +61,14 @@ fn is_write(method: &Method, target: &Target) -> bool {
 
 /// Runs `work` to completion even if the returned future is dropped. A panic becomes a 500.
 async fn run_to_completion<T: Send + 'static>(
+    record: Option<&Arc<Record>>,
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     let ended = tokio::spawn(isolate(work)).await;
     let ended = ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }));
     ended.unwrap_or_else(|panicked| {
         tracing::error!(%panicked, "write panicked; the response is a 500");
+        record.iter().for_each(|record| record.set_panicked());
         Err(ApiError::internal(PANICKED))
     })
 }
@@ -101,23 +102,33 @@ async fn serve_with_metrics(
     let accepted = negotiate::accepted(request.headers(), server.core.names);
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
     let in_flight = server.metrics.started(labels.kind());
-    let outcome = match target {
+    let mut audit = RequestAudit::new(request.headers());
+    let outcome = match &target {
         Ok(target) => {
             let parsed = ParsedRequest {
-                target: &target,
+                target,
                 query: &query,
                 kind: labels.kind(),
                 accepted: accepted.ok(),
             };
-            authenticate_and_serve(&server, &peer, request, parsed).await
+            authenticate_and_serve(&server, &peer, request, parsed, &mut audit).await
         }
-        Err(error) => Err(error),
+        Err(error) => Err(begin_unserved(&server, &peer, &request, error, &mut audit).await),
     };
     drop(in_flight);
-    let mut response = outcome.unwrap_or_else(|error| failure(&server, encoding, &error));
+    let mut response = outcome.unwrap_or_else(|error| {
+        audit.fail(server.core.names, &error);
+        failure(&server, encoding, &error)
+    });
     if method == Method::HEAD {
         *response.body_mut() = body::full(Bytes::new());
     }
+    if let Ok(Target::Resource(resource)) = &target
+        && audit.is_allowed()
+    {
+        deprecation::report(&server, resource, &labels, &mut response, audit.trail());
+    }
+    let response = audit.finish(response, labels.kind()).await;
     let took = started.elapsed();
     server.metrics.finished(&labels, response.status(), took);
     tracing::debug!(%method, path, status = response.status().as_u16(), ?took, "answered");
@@ -137,34 +148,42 @@ async fn authenticate_and_serve(
     peer: &Peer,
     mut request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
+    audit: &mut RequestAudit,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, accepted } = parsed;
+    let method = request.method().as_str().to_ascii_lowercase();
+    let selected = match target {
+        Target::Resource(request) => selected_name(request, query),
+        Target::NonResource(_) => None,
+    };
+    let (log, selected) = (server.audit.as_ref(), selected.as_deref());
+    let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
     if let Target::NonResource(path) = target
         && is_health(path)
+        && server.core.config.anonymous != Anonymous::Refused
     {
         // Health checks need no credentials: a kubelet or init system that restarts the server has none.
+        let user = User::anonymous();
+        let audited = AuditedRequest { user: Some(&user), ..audited };
+        audit.begin(log, &request, peer, audited).await?;
         return discovery::serve(server, &request, path).await;
     }
-    let proxy = peer.proxy.as_deref();
-    let client = ClientConnection {
-        certificate: peer.certificate.as_deref(),
-        is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
-        address: peer.connection.as_ref().map(|connection| connection.address().ip()),
-    };
-    let authenticators = &server.core.authenticators;
-    let requester = authenticators.authenticate(&*server.core, client, request.headers()).await?;
-    if let Some(named) = &authenticators.request_headers {
+    let requester = authenticate(server, peer, &request)
+        .await
+        .inspect_err(|_| audit.refuse(log, &request, peer, audited))?;
+    let audited = AuditedRequest { user: Some(&requester), ..audited };
+    audit.begin(log, &request, peer, audited).await?;
+    if let Some(named) = &server.core.authenticators.request_headers {
         named.strip(request.headers_mut());
     }
     let authenticated = requester.is_in(apiserver_auth::AUTHENTICATED);
     if authenticated {
         peer.connection.iter().for_each(Connection::authenticated);
     }
-    let group = server.core.names.group("authentication");
-    let user =
-        effective_user(&server.core.authorizer, requester, request.headers(), &group).await?;
+    let user = acting_user(server, requester, &request, audit.trail()).await?;
     let permit = server.overload.admit(kind, &user)?;
-    authorize(server, &user, request.method(), target, query).await?;
+    authorize(server, &user, &method, target, selected, audit.trail()).await?;
+    audit.allow();
     if authenticated || matches!(target, Target::Resource(_)) {
         peer.connection.iter().for_each(Connection::authorized);
     }
@@ -174,17 +193,12 @@ async fn authenticate_and_serve(
         }
         Target::NonResource(path) => discovery::serve(server, &request, path).await?,
         Target::Resource(resource) if is_write(request.method(), target) => {
-            let (server, resource, query) = (server.clone(), resource.clone(), query.clone());
-            // A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too. What comes
-            // before it ends with the client: it may wait for other servers.
-            return run_to_completion(async move {
-                let _permit = permit;
-                serve_resource(&server, &user, request, &resource, &query, accepted).await
-            })
-            .await;
+            let write = (resource.clone(), query.clone());
+            return serve_write(server, user, request, write, accepted, permit, audit.record())
+                .await;
         }
         Target::Resource(resource) => {
-            serve_resource(server, &user, request, resource, query, accepted).await?
+            serve_resource(server, &user, request, resource, query, accepted, audit.trail()).await?
         }
     };
     // The permit of a stream is held until its body ends.
@@ -192,24 +206,91 @@ async fn authenticate_and_serve(
     Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
 }
 
+/// A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too. What comes before it ends with the
+/// client: it may wait for other servers.
+async fn serve_write(
+    server: &Arc<HttpServer>,
+    user: User,
+    request: Request<Incoming>,
+    (resource, query): (RequestInfo, Query),
+    accepted: Option<Accepted>,
+    permit: InFlightPermit,
+    record: Option<&Arc<Record>>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let (server, shared) = (server.clone(), record.cloned());
+    run_to_completion(record, async move {
+        let _permit = permit;
+        let trail = trail(shared.as_ref());
+        let served = serve_resource(&server, &user, request, &resource, &query, accepted, trail);
+        let served = served.await;
+        // The client may be gone, so that nobody else records what became of it.
+        record_outcome(trail, server.core.names, &served);
+        served
+    })
+    .await
+}
+
+/// The user whose credentials the request has.
+async fn authenticate(
+    server: &HttpServer,
+    peer: &Peer,
+    request: &Request<Incoming>,
+) -> Result<User, ApiError> {
+    let proxy = peer.proxy.as_deref();
+    let client = ClientConnection {
+        certificate: peer.certificate.as_deref(),
+        is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
+        address: peer.connection.as_ref().map(|connection| connection.address().ip()),
+    };
+    server.core.authenticators.authenticate(&*server.core, client, request.headers()).await
+}
+
+/// The user in whose name the request acts.
+async fn acting_user(
+    server: &HttpServer,
+    requester: User,
+    request: &Request<Incoming>,
+    trail: &Trail,
+) -> Result<User, ApiError> {
+    let group = server.core.names.group("authentication");
+    let is_impersonated = request.headers().contains_key("impersonate-user");
+    let user =
+        effective_user(&server.core.authorizer, requester, request.headers(), &group).await?;
+    if is_impersonated && trail.is_on() {
+        trail.impersonate(user_info(&user));
+    }
+    Ok(user)
+}
+
+/// Begins the record of a request that is not served, whoever sent it. Gives the error to answer with.
+async fn begin_unserved(
+    server: &HttpServer,
+    peer: &Peer,
+    request: &Request<Incoming>,
+    error: &ApiError,
+    audit: &mut RequestAudit,
+) -> ApiError {
+    let method = request.method().as_str().to_ascii_lowercase();
+    let of = AuditedRequest { user: None, method: &method, target: None, selected: None };
+    let begun = audit.begin(server.audit.as_ref(), request, peer, of).await;
+    begun.err().unwrap_or_else(|| error.clone())
+}
+
 async fn authorize(
     server: &HttpServer,
     user: &User,
-    method: &Method,
+    method: &str,
     target: &Target,
-    query: &Query,
+    selected: Option<&str>,
+    trail: &Trail,
 ) -> Result<(), ApiError> {
-    let method = method.as_str().to_ascii_lowercase();
-    let selected = match target {
-        Target::Resource(request) => selected_name(request, query),
-        Target::NonResource(_) => None,
-    };
     let (verb, subject) = match target {
-        Target::NonResource(path) => (method.as_str(), Subject::Path(path)),
-        Target::Resource(r) => (r.verb.as_str(), r.subject_named(selected.as_deref())),
+        Target::NonResource(path) => (method, Subject::Path(path)),
+        Target::Resource(r) => (r.verb.as_str(), r.subject_named(selected)),
     };
     let attributes = Attributes { user, verb, subject };
     let authorization = server.core.authorizer.authorize(&attributes).await;
+    record_authorization(server, &authorization, trail);
     if authorization.decision == Decision::Allow {
         return Ok(());
     }
@@ -220,7 +301,7 @@ async fn authorize(
     Err(match target {
         Target::NonResource(_) => ApiError::forbidden(About::default(), &text),
         Target::Resource(r) => {
-            let name = selected.as_deref().unwrap_or(&r.name);
+            let name = selected.unwrap_or(&r.name);
             ApiError::forbidden(About { name, ..r.about() }, &text)
         }
     })
@@ -245,12 +326,14 @@ async fn serve_resource(
     resource: &RequestInfo,
     query: &Query,
     accepted: Option<Accepted>,
+    trail: &Trail,
 ) -> Result<Response<ResponseBody>, ApiError> {
     if !websocket::is_stream_upgrade(request.headers(), resource) {
-        return serve_resource_plain(server, user, request, resource, query, accepted).await;
+        return serve_resource_plain(server, user, request, resource, query, accepted, trail).await;
     }
     let upgrade = websocket::take_upgrade(&mut request, resource);
-    let response = serve_resource_plain(server, user, request, resource, query, accepted).await?;
+    let response =
+        serve_resource_plain(server, user, request, resource, query, accepted, trail).await?;
     Ok(upgrade.accept(response))
 }
 
@@ -261,9 +344,10 @@ async fn serve_resource_plain(
     resource: &RequestInfo,
     query: &Query,
     accepted: Option<Accepted>,
+    trail: &Trail,
 ) -> Result<Response<ResponseBody>, ApiError> {
     if dispatch::is_proxied(resource) {
-        dispatch::admit_proxied(&server.core, user, resource, query).await?;
+        dispatch::admit_proxied(&server.core, user, resource, query, trail).await?;
         return server.nodes.proxy(&server.core, request, resource, query).await;
     }
     let accepted = accepted
@@ -271,25 +355,18 @@ async fn serve_resource_plain(
     let accepted = accepted.with_include(query)?;
     let packed = compress::is_accepted(request.headers());
     let outcome =
-        dispatch::dispatch(&server.core, user, request, resource, query, accepted).await?;
+        dispatch::dispatch(&server.core, user, request, resource, query, accepted, trail).await?;
     let VerbOutput { response, warnings } = outcome;
+    record_response(server, accepted, &response, trail);
     let mut response = encode_response(server, accepted, query, response, packed).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
-        if let Ok(value) = HeaderValue::from_str(&warning_text(warning)) {
-            response.headers_mut().append(WARNING, value);
-        }
+        add_warning(&mut response, warning);
     }
     Ok(response)
 }
 
 /// Most warnings in one response, because headers are bounded.
 const WARNINGS_MAX: usize = 16;
-
-/// A `Warning` header value (RFC 7234 section 5.5): code 299, agent `-`.
-fn warning_text(text: &str) -> String {
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""))
-}
 
 async fn encode_response(
     server: &Arc<HttpServer>,
@@ -336,14 +413,8 @@ async fn encode_response(
             body::set_type(&mut response, &streamed);
             Ok(response)
         }
-        VerbResponse::Deleted { record } => {
-            let about = about_deleted(record.object());
-            let status = apiserver_core::status::success(200, about, record.object().uid());
-            one(200, render::status(names, encoding, &status))
-        }
-        VerbResponse::Success { code } => {
-            let status =
-                apiserver_core::status::success(code, apiserver_core::status::About::default(), "");
+        VerbResponse::Deleted { .. } | VerbResponse::Success { .. } => {
+            let (code, status) = success(&response).unwrap_or_default();
             one(code, render::status(names, encoding, &status))
         }
     }

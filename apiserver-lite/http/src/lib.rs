@@ -1,9 +1,11 @@
 //! io: HTTP over `apiserver_core`: connections, routing, content negotiation, bodies and streams, discovery, proxies to nodes and
 //! workloads. The verbs themselves are in `apiserver_core::verbs`.
 
+mod audit;
 mod backup;
 mod body;
 mod compress;
+mod deprecation;
 mod discovery;
 mod dispatch;
 mod handler;
@@ -12,11 +14,13 @@ mod metrics;
 mod negotiate;
 mod node_proxy;
 mod overload;
+mod peer;
 mod render;
 mod routes;
 mod serve;
 mod server;
 mod upgrade;
+mod warnings;
 mod watch;
 mod watch_batching;
 mod websocket;

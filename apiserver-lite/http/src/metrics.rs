@@ -14,12 +14,15 @@ pub struct Metrics {
     requests: IntCounterVec,
     durations: HistogramVec,
     in_flight: IntGaugeVec,
+    deprecated: IntGaugeVec,
     /// Connections refused or closed by this side, by reason.
     pub connections_closed: IntCounterVec,
 }
 
 /// Labels of a request, in the order of [`Metrics::finished`].
 const REQUEST: [&str; 6] = ["verb", "group", "version", "resource", "subresource", "scope"];
+/// Labels of a deprecated version.
+const DEPRECATED: [&str; 5] = ["group", "version", "resource", "subresource", "removed_release"];
 /// Upper ends of the duration buckets, in seconds.
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
@@ -42,11 +45,17 @@ impl Metrics {
         let durations = HistogramVec::new(durations.buckets(BUCKETS.to_vec()), &REQUEST)?;
         let in_flight =
             Opts::new("apiserver_current_inflight_requests", "Requests being answered.");
+        let deprecated = Opts::new(
+            "apiserver_requested_deprecated_apis",
+            "Deprecated APIs that have been requested; always 1.",
+        );
+        let deprecated = IntGaugeVec::new(deprecated, &DEPRECATED)?;
         let closed = closed_counter("apiserver_connections_closed_total")?;
         Ok(Self {
             connections_closed: registry.register(closed)?,
             requests: registry.register(requests)?,
             durations: registry.register(durations)?,
+            deprecated: registry.register(deprecated)?,
             in_flight: registry.register(IntGaugeVec::new(in_flight, &["request_kind"])?)?,
         })
     }
@@ -57,6 +66,13 @@ impl Metrics {
         let gauge = self.in_flight.with_label_values(&[kind.as_str()]);
         gauge.inc();
         InFlight(gauge)
+    }
+
+    /// Notes a request to a deprecated version.
+    pub fn deprecated(&self, labels: &Labels, removed_release: &str) {
+        let Labels { group, version, resource, subresource, .. } = labels;
+        let values = [group, version, resource, subresource, removed_release];
+        self.deprecated.with_label_values(&values).set(1);
     }
 
     /// Counts a finished request and its duration.

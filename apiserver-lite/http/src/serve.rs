@@ -16,7 +16,8 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
-use super::handler::{Peer, handle};
+use super::handler::handle;
+use crate::peer::Peer;
 use crate::server::HttpServer;
 
 /// Limits of connections. A peer may have a thousand unauthenticated connections, which covers all pods of a node behind one

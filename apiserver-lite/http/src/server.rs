@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_audit_log::AuditLog;
 use apiserver_core::server::Server;
 use proto_daemon::admin::AdminPages;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,8 @@ pub struct HttpServer {
     pub overload: Overload,
     /// Health, metrics and task status pages.
     pub pages: AdminPages,
+    /// The audit log, if there is one.
+    pub audit: Option<Arc<AuditLog>>,
     /// Counters and durations.
     pub metrics: Metrics,
     /// Cancelled when shutdown begins; requests are still served, `/readyz` fails.

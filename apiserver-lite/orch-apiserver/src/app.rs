@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use apiserver_audit::{AuditSettings, Policy};
+use apiserver_audit_log::AuditLog;
 use apiserver_auth::{
     Abac, AlwaysAllow, AlwaysDeny, AnonymousLimit, AuthorizationWebhook, Chain, Masters, Module,
     NodeLimit, Oidc, RequestHeaders, SigningKeyFile, StaticTokens, TokenKeys, TokenWebhook,
@@ -37,6 +39,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::admission_config;
+use crate::audit_policy;
 use crate::bootstrap;
 use crate::build_error::BuildError;
 use crate::certificate_files::{self, CertificateFiles};
@@ -87,6 +90,7 @@ impl BoundServer {
         );
         let reloading = tokio::spawn(reloading);
         let about_to_stop = self.server.about_to_stop.clone();
+        let audit = self.server.audit.clone();
         let drain = Drain::default();
         let tls = self.tls.subscribe();
         let following = tokio::spawn(certificate_files::follow(
@@ -110,6 +114,9 @@ impl BoundServer {
         }
         // The tasks end because `server.stopping` is cancelled.
         let _ = tokio::join!(maintenance, following, reloading);
+        if let Some(audit) = audit {
+            audit.flush().await;
+        }
         store.close().await;
     }
 }
@@ -127,6 +134,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let admission = admission(&config)?;
     let engine = Engine::new(names);
     let encryption = encryption::load(&config, &engine)?;
+    let audit_policy = audit_policy(&config)?;
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
     let provider = tls::provider();
@@ -158,6 +166,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let pages = pages(&config, &store, &about_to_stop)?;
     let webhooks = Webhooks::follow(&store, names, WebhookMetrics::new(&pages.metrics)?)?;
     let ownership = FieldOwnership::new(&engine, names);
+    let audit = audit_log(&config, audit_policy, &pages.metrics)?;
     let core = Arc::new(Server {
         names,
         engine,
@@ -180,6 +189,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         nodes,
         watch_batches: WatchBatches::default(),
         overload: Overload::default(),
+        audit,
         metrics: Metrics::new(&pages.metrics)?,
         pages,
         about_to_stop,
@@ -311,6 +321,20 @@ fn admission(config: &Config) -> Result<AdmissionSettings, BuildError> {
         admission.pod_security = admission_config::read(path, config.names)?;
     }
     Ok(admission)
+}
+
+fn audit_policy(config: &Config) -> Result<Option<Policy>, BuildError> {
+    let read = |of: &AuditSettings| audit_policy::read(&of.policy_file, config.names);
+    config.audit.as_ref().map(read).transpose().map_err(BuildError::AuditPolicy)
+}
+
+fn audit_log(
+    config: &Config,
+    policy: Option<Policy>,
+    metrics: &proto_daemon::metrics::Metrics,
+) -> Result<Option<Arc<AuditLog>>, BuildError> {
+    let Some((policy, settings)) = policy.zip(config.audit.as_ref()) else { return Ok(None) };
+    Ok(Some(Arc::new(AuditLog::open(policy, settings, config.names, metrics)?)))
 }
 
 fn authorizer(

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use apiserver_audit_log::AuditLogError;
 use apiserver_auth::{AbacError, OidcError, TokenFileError, TokenKeysError, WebhookError};
 use apiserver_core::auth::{IndexError, NodeAuthorizerError};
 use apiserver_core::config::{AdmissionPlugin, AuthorizationMode};
@@ -56,6 +57,12 @@ pub enum BuildError {
     /// A plugin is named as enabled and as disabled.
     #[error("--enable-admission-plugins and --disable-admission-plugins both name {0:?}")]
     Contradiction(AdmissionPlugin),
+    /// The audit policy is unusable.
+    #[error("--audit-policy-file")]
+    AuditPolicy(#[source] ConfigError),
+    /// The audit log cannot be kept.
+    #[error(transparent)]
+    Audit(#[from] AuditLogError),
     /// The policy file of the module `ABAC` is unusable.
     #[error("policy file {path}")]
     PolicyFile {
@@ -140,6 +147,8 @@ impl BuildError {
                 | Self::PolicyFile { .. }
                 | Self::Oidc(_)
                 | Self::Webhook(_)
+                | Self::AuditPolicy(_)
+                | Self::Audit(_)
         )
     }
 }

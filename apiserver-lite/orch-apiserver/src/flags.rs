@@ -1,7 +1,9 @@
 //! The command line, with kube-apiserver's flag names, and its translation into a [`Config`].
 
 mod admission;
+mod audit;
 mod external_identity;
+mod features;
 mod service_accounts;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,16 +11,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use apiserver_core::config::{
-    Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config, Credentials,
-    EncryptionSettings, NodeClient, Privileged, Storage,
+    AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config,
+    Credentials, EncryptionSettings, NodeClient, Privileged, RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
 use proto_api::Cidr;
+use proto_api::names::Names;
 use proto_daemon::flags::CommonFlags;
 
 use admission::AdmissionFlags;
+use audit::AuditFlags;
 use external_identity::ExternalIdentityFlags;
+use features::FeatureFlags;
 use service_accounts::ServiceAccountFlags;
 
 /// The API server: REST over an embedded durable store.
@@ -37,6 +42,12 @@ pub struct Flags {
     /// Flags of the cluster.
     #[command(flatten)]
     pub cluster: ClusterFlags,
+    /// Flags of the audit log.
+    #[command(flatten)]
+    pub audit: AuditFlags,
+    /// Flags that switch versions and features.
+    #[command(flatten)]
+    pub features: FeatureFlags,
 }
 
 /// Flags of listener, certificates and storage.
@@ -105,7 +116,7 @@ pub struct IdentityFlags {
           default_missing_value = "true", action = ArgAction::Set)]
     enable_bootstrap_token_auth: bool,
     /// Whether requests without credentials are served as system:anonymous, within --anonymous-access, instead of getting 401.
-    /// Health checks need no credentials either way. [default: false with --authorization-mode=AlwaysAllow, else true]
+    /// Health checks need credentials only if this is given as false. [default: false with --authorization-mode=AlwaysAllow, else true]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           action = ArgAction::Set)]
     anonymous_auth: Option<bool>,
@@ -192,6 +203,11 @@ enum Mode {
     Webhook,
 }
 
+/// The flags cannot be together, or name what this server does not have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FlagError(String);
+
 impl Flags {
     /// The backup that is to be restored, instead of a start.
     #[must_use]
@@ -199,10 +215,24 @@ impl Flags {
         self.serving.restore.clone()
     }
 
-    /// The configuration that the flags describe.
-    #[must_use]
-    pub fn config(self) -> Config {
+    /// The configuration that the flags describe, and what the log says of them.
+    ///
+    /// # Errors
+    /// A value that this server does not have.
+    pub fn config(self) -> Result<(Config, Vec<String>), FlagError> {
         let names = self.common.names();
+        let mut admission = self.cluster.admission.clone().settings();
+        let features = self.features.clone().settle(names, &mut admission).map_err(FlagError)?;
+        let config = self.config_with(names, admission, features.runtime_config);
+        Ok((config, features.warnings))
+    }
+
+    fn config_with(
+        self,
+        names: &'static Names,
+        admission: AdmissionSettings,
+        runtime_config: RuntimeConfig,
+    ) -> Config {
         let issuer = format!(
             "https://{}.default.svc.{}",
             names.api_service_name(),
@@ -255,7 +285,9 @@ impl Flags {
             } else {
                 Privileged::Refused
             },
-            admission: cluster.admission.settings(),
+            admission,
+            audit: self.audit.settings(),
+            runtime_config,
             event_ttl: cluster.event_ttl,
             cluster_domain: cluster.cluster_domain,
         }
@@ -269,9 +301,10 @@ fn anonymous(identity: &IdentityFlags) -> Anonymous {
         Access::Public => AnonymousAccess::Public,
         Access::Authorized => AnonymousAccess::Authorized,
     };
-    match identity.anonymous_auth.unwrap_or(!allows_all) {
-        true => Anonymous::Served(access),
-        false => Anonymous::Refused,
+    match identity.anonymous_auth {
+        Some(false) => Anonymous::Refused,
+        None if allows_all => Anonymous::HealthOnly,
+        _ => Anonymous::Served(access),
     }
 }
 
@@ -293,7 +326,8 @@ mod tests {
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Config, clap::Error> {
-        Flags::try_parse_from([&["orch-apiserver"], args].concat()).map(Flags::config)
+        let flags = Flags::try_parse_from([&["orch-apiserver"], args].concat());
+        flags.map(|flags| flags.config().unwrap().0)
     }
 
     #[test]
@@ -307,6 +341,8 @@ mod tests {
             "--kubelet-client-key=/k",
             "--service-cluster-ip-range=10.0.0.0/16,fd00::/112",
             "--data-dir=/var/lib/x",
+            "--shutdown-delay-duration=1m10s",
+            "--livez-grace-period=30s",
         ])
         .unwrap();
         assert_eq!(
@@ -314,6 +350,7 @@ mod tests {
             ["https://kubernetes.default.svc.cluster.local"]
         );
         assert_eq!(config.anonymous, Anonymous::Refused);
+        assert_eq!(config.shutdown_delay, Duration::from_secs(70));
         assert_eq!(
             config.authorization,
             [AuthorizationMode::AlwaysAllow, AuthorizationMode::AlwaysDeny]
@@ -327,9 +364,11 @@ mod tests {
     fn anonymous_requests_are_served_only_where_a_flag_says_so() {
         let anonymous = |args: &[&str]| parse(args).unwrap().anonymous;
         let public = Anonymous::Served(AnonymousAccess::Public);
-        assert_eq!(anonymous(&[]), Anonymous::Refused);
-        assert_eq!(anonymous(&["--authorization-mode=AlwaysDeny,AlwaysAllow"]), Anonymous::Refused);
-        assert_eq!(anonymous(&["--anonymous-access=authorized"]), Anonymous::Refused);
+        let health = Anonymous::HealthOnly;
+        assert_eq!(anonymous(&[]), health);
+        assert_eq!(anonymous(&["--authorization-mode=AlwaysDeny,AlwaysAllow"]), health);
+        assert_eq!(anonymous(&["--anonymous-access=authorized"]), health);
+        assert_eq!(anonymous(&["--anonymous-auth=false"]), Anonymous::Refused);
         assert_eq!(anonymous(&["--authorization-mode=AlwaysDeny"]), public);
         assert_eq!(anonymous(&["--anonymous-auth=true"]), public);
         assert_eq!(anonymous(&["--anonymous-auth"]), public);

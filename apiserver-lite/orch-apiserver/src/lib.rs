@@ -12,6 +12,7 @@
 
 mod admission_config;
 pub mod app;
+mod audit_policy;
 mod bootstrap;
 mod build_error;
 mod certificate_files;

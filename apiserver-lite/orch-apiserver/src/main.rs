@@ -27,7 +27,11 @@ fn main() -> ExitCode {
         warn_without_effect("healthz-bind-address");
     }
     let backup = flags.restore();
-    let config = flags.config();
+    let (config, warnings) = match flags.config() {
+        Ok(read) => read,
+        Err(error) => return exit::conclude(PROGRAM, Err(Failure::usage(error))),
+    };
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Some(backup) = backup {
         return exit::conclude(PROGRAM, restore(&config, &backup));
     }

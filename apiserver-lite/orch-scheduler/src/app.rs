@@ -1,5 +1,6 @@
 //! Flags and wiring: client, caches, scheduler, events, health.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use proto_client::{Client, ClientConfig, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
 use proto_daemon::exit::Failure;
+use proto_daemon::feature_gates;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::health::Health;
 use proto_daemon::leader_flags::LeaderFlags;
@@ -49,6 +51,10 @@ pub struct SchedulerFlags {
     #[arg(long, value_name = "NAME")]
     pub scheduler_name: Option<String>,
 
+    /// Features that are on or off: NAME=true or NAME=false.
+    #[arg(long, value_name = "LIST", value_parser = feature_gates::parse)]
+    pub feature_gates: Option<BTreeMap<String, bool>>,
+
     /// How one of several instances is chosen.
     #[command(flatten)]
     pub leader: LeaderFlags,
@@ -82,7 +88,8 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     log::init(flags.common.log());
     let from_file = flags.common.config.as_deref().map(|path| crate::config::load(path, names));
     let from_file = from_file.transpose().map_err(Failure::usage)?.unwrap_or_default();
-    from_file.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let gates = gate_warnings(flags.feature_gates.as_ref()).map_err(Failure::usage)?;
+    from_file.warnings.iter().chain(&gates).for_each(|warning| tracing::warn!("{warning}"));
     let name = flags.scheduler_name.or(from_file.scheduler_name);
     let name = name.unwrap_or_else(|| "default-scheduler".to_owned());
     let environment = |name: &str| std::env::var(name).ok();
@@ -204,4 +211,42 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     scheduler.run(trigger, drain).await;
     tasks.extend([pods, nodes, namespaces, budgets, writer]);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// What the log says of feature gates: this program consults none of them.
+///
+/// # Errors
+/// Every setting that cannot be.
+fn gate_warnings(settings: Option<&BTreeMap<String, bool>>) -> Result<Vec<String>, String> {
+    let Some(settings) = settings else { return Ok(Vec::new()) };
+    let settled = feature_gates::settle(&[], &[], settings).map_err(|faults| {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        format!("--feature-gates: {}", faults.join("; "))
+    })?;
+    Ok(settled.warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_are_checked_and_named_once() {
+        let told = |gates: &str| {
+            let args = ["orch-scheduler".to_owned(), format!("--feature-gates={gates}")];
+            let flags = SchedulerFlags::try_parse_from(args).map_err(|error| error.to_string())?;
+            gate_warnings(flags.feature_gates.as_ref())
+        };
+        assert_eq!(told("PodSecurity=true").unwrap(), Vec::<String>::new(), "as it is");
+        let unused = "Feature gate ReadWriteOncePod=true has no effect in this program.";
+        assert_eq!(told("ReadWriteOncePod=true").unwrap(), [unused]);
+        for (gates, why) in [
+            ("Nonsense=true", "unrecognized feature gate: Nonsense"),
+            ("EndpointSlice=false", "feature is locked to true"),
+            ("PodSecurity=maybe", "must be Name=true or Name=false"),
+        ] {
+            let error = told(gates).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
 }

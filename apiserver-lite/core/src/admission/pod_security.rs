@@ -42,14 +42,20 @@ pub async fn admit(
     }
     let exempt = &call.server.config.admission.pod_security.exemptions;
     if exempt.cover_request(&call.user.name, object.namespace()) {
+        let of_namespace = exempt.cover_namespace(object.namespace());
+        annotate(call, "exempt", if of_namespace { "namespace" } else { "user" });
         return Ok(Vec::new());
     }
     let policy = policy_of(call, object.namespace());
     if policy == Policy::default() {
+        if is_pod {
+            annotate(call, "enforce-policy", &policy.enforce.to_string());
+        }
         return Ok(Vec::new());
     }
     let pod = pod_of(call, object)?;
     if exempt.cover_class(pod.spec.runtime_class_name.as_deref()) {
+        annotate(call, "exempt", "runtimeClass");
         return Ok(Vec::new());
     }
     if let Some(old) = old.filter(|_| is_pod)
@@ -59,6 +65,15 @@ pub async fn admit(
     }
     let names = call.server.names;
     let violations = |level| find_violations(level, &pod.metadata, &pod.spec, names);
+    if call.audit.is_on() {
+        if is_pod {
+            annotate(call, "enforce-policy", &policy.enforce.to_string());
+        }
+        let audited = violations(policy.audit);
+        if !audited.is_empty() {
+            annotate(call, "audit-violations", &describe_warning(policy.audit, &audited));
+        }
+    }
     let refused = violations(policy.enforce);
     if is_pod && !refused.is_empty() {
         let about = About { name: object.name(), ..call.about() };
@@ -67,6 +82,13 @@ pub async fn admit(
     let warned = violations(policy.warn);
     let warning = || describe_warning(policy.warn, &warned);
     Ok(if warned.is_empty() { Vec::new() } else { vec![warning()] })
+}
+
+/// Adds an annotation of the plugin to the audit log.
+fn annotate(call: &RequestContext<'_>, name: &str, value: &str) {
+    if call.audit.is_on() {
+        call.audit.annotate(&call.server.names.sub_label("pod-security", name), value);
+    }
 }
 
 async fn admit_namespace(

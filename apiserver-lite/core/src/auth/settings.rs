@@ -18,7 +18,9 @@ pub enum BootstrapTokens {
 pub enum Anonymous {
     /// They are authorized as `system:anonymous`, within this access.
     Served(AnonymousAccess),
-    /// They get 401, except for health checks.
+    /// They get 401, except for health checks. The default where everything is allowed.
+    HealthOnly,
+    /// They get 401 (`--anonymous-auth=false`).
     Refused,
 }
 

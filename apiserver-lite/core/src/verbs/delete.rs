@@ -74,6 +74,7 @@ async fn delete_one(
         query: call.query,
         accepted: call.accepted,
         notes: call.notes,
+        audit: call.audit,
     };
     admission::admit_delete(&one)?;
     match delete_asked(&one, options, Webhooks::Asked).await {

@@ -371,6 +371,7 @@ mod tests {
                 query: &query,
                 accepted,
                 notes: None,
+                audit: &apiserver_audit::OFF,
             };
             list(&call).await.map(drop).map_err(|error| error.code())
         };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_audit::ObjectIdentity;
 use apiserver_managed_fields::{keep_times, set_managed_fields};
 use apiserver_schema::update::{Subresource, merge_for_update};
 use apiserver_schema::{DecodeError, Decoded, FieldErrors, Format, Object, Strictness};
@@ -61,7 +62,27 @@ pub fn decode_as(
     format: Format,
 ) -> Result<Decoded, ApiError> {
     let decoded = call.server.engine.decode(kind, format, body, strictness(call)?);
-    decoded.map_err(|error| object_error(&error))
+    let decoded = decoded.map_err(|error| object_error(&error))?;
+    audit_request(call, &decoded.object);
+    Ok(decoded)
+}
+
+/// Records the object that the client sent, with defaults as in Kubernetes.
+fn audit_request(call: &RequestContext<'_>, object: &Object) {
+    if !call.audit.is_on() {
+        return;
+    }
+    call.audit.describe_object(ObjectIdentity {
+        namespace: object.namespace(),
+        name: object.name(),
+        uid: object.uid(),
+        resource_version: object.resource_version(),
+    });
+    if call.audit.records_requests() {
+        let (engine, mut object) = (&call.server.engine, object.clone());
+        engine.default(&mut object);
+        call.audit.set_request_object(&engine.encode_json(&object));
+    }
 }
 
 /// Parses the query parameter `fieldValidation`.

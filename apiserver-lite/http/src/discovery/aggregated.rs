@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use apiserver_core::config::RuntimeConfig;
 use http::HeaderMap;
 use http::header::ACCEPT;
 use proto_api::names::Names;
@@ -43,15 +44,16 @@ pub fn media_type(names: &Names, version: &str) -> String {
 
 /// The document of the core group (`core`) or of all other groups.
 #[must_use]
-pub fn document(names: &Names, version: &str, core: bool) -> Value {
+pub fn document(names: &Names, switches: &RuntimeConfig, version: &str, core: bool) -> Value {
     let mut groups: Vec<&str> = Vec::new();
-    for resource in schema::resources().iter().filter(|resource| resource.group.is_empty() == core)
-    {
+    let served = |row: &&Resource| switches.serves(row.group, row.version, row.plural);
+    let rows: Vec<&'static Resource> = schema::resources().iter().filter(served).collect();
+    for resource in rows.iter().filter(|resource| resource.group.is_empty() == core) {
         if !groups.contains(&resource.group) {
             groups.push(resource.group);
         }
     }
-    let items: Vec<Value> = groups.into_iter().map(|short| group(names, short)).collect();
+    let items: Vec<Value> = groups.into_iter().map(|short| group(names, &rows, short)).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("{}/{version}", names.group("apidiscovery")),
@@ -60,9 +62,8 @@ pub fn document(names: &Names, version: &str, core: bool) -> Value {
     })
 }
 
-fn group(names: &Names, short: &str) -> Value {
-    let rows: Vec<&Resource> =
-        schema::resources().iter().filter(|row| row.group == short).collect();
+fn group(names: &Names, rows: &[&'static Resource], short: &str) -> Value {
+    let rows: Vec<&Resource> = rows.iter().copied().filter(|row| row.group == short).collect();
     let mut versions: Vec<&str> = Vec::new();
     for row in &rows {
         if !versions.contains(&row.version) {
@@ -157,7 +158,9 @@ mod tests {
                 .flat_map(|group| group["versions"].as_array().unwrap());
             versions.map(|version| version["resources"].as_array().unwrap().len()).sum()
         };
-        let listed = count(&document(names, "v2", true)) + count(&document(names, "v2", false));
+        let all = RuntimeConfig::default();
+        let document = |core| document(names, &all, "v2", core);
+        let listed = count(&document(true)) + count(&document(false));
         assert_eq!(listed, schema::resources().len());
     }
 }

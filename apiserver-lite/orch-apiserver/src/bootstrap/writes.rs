@@ -127,6 +127,7 @@ pub fn call<'a>(
         query,
         accepted,
         notes: None,
+        audit: &apiserver_audit::OFF,
     })
 }
 

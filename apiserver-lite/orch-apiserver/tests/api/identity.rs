@@ -143,10 +143,14 @@ async fn anonymous_requests_get_health_and_version_only() {
     }
     assert_eq!(ask(&server, None, "wrong", "/version").await.code(), 401);
 
-    let server = world.server(Anonymous::Refused).await;
-    assert_eq!(ask(&server, None, "", "/readyz").await.code(), 200);
+    let health = world.server(Anonymous::HealthOnly).await;
+    assert_eq!(ask(&health, None, "", "/readyz").await.code(), 200);
+    let closed = world.server(Anonymous::Refused).await;
+    assert_eq!(ask(&closed, None, "", "/readyz").await.code(), 401);
+    assert_eq!(closed.get("/readyz/ping").await.code(), 200, "with credentials");
     for path in ["/version", "/api", "/api/v1/secrets"] {
-        assert_eq!(ask(&server, None, "", path).await.code(), 401, "{path}");
+        assert_eq!(ask(&health, None, "", path).await.code(), 401, "{path}");
+        assert_eq!(ask(&closed, None, "", path).await.code(), 401, "{path}");
     }
     let open = world.server(Anonymous::Served(AnonymousAccess::Authorized)).await;
     assert_eq!(ask(&open, None, "", "/api/v1/secrets").await.code(), 200);

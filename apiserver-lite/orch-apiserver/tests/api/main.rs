@@ -8,10 +8,12 @@
 
 mod admission;
 mod apply;
+mod audit;
 mod authorizers;
 mod backup;
 mod certificate_rotation;
 mod deletion;
+mod deprecation;
 mod encryption;
 mod identity;
 mod key_rotation;

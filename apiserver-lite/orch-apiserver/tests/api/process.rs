@@ -117,6 +117,9 @@ fn bad_usage_ends_with_64_before_anything_happens() {
         &["--token-auth-file=/nonexistent/tokens"],
         &["--service-account-signing-key-file=/nonexistent/key"],
         &["--config=/nonexistent/config.yaml"],
+        &["--audit-policy-file=/nonexistent/policy.yaml", "--audit-log-path=-"],
+        &["--runtime-config=nonsense/v1=true"],
+        &["--feature-gates=Nonsense=true"],
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
             .args(["--bind-address=127.0.0.1", "--secure-port=0"])
@@ -140,6 +143,7 @@ fn surprising_configuration_is_logged_at_start() {
     let child = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
         .args(["--bind-address=127.0.0.1", "--secure-port=0", "--healthz-bind-address=127.0.0.1"])
         .args(["--anonymous-auth", "--anonymous-access=authorized"])
+        .args(["--feature-gates=APIServerTracing=true"])
         .stderr(Stdio::piped())
         .spawn()
         .expect("started");
@@ -153,6 +157,7 @@ fn surprising_configuration_is_logged_at_start() {
         "objects are kept in memory only",
         "requests without credentials are allowed everything",
         "flag --healthz-bind-address is accepted for compatibility and has no effect",
+        "Feature gate APIServerTracing=true has no effect in this program.",
     ] {
         assert!(logged.iter().any(|line| line.contains(part)), "{part} in {logged:?}");
     }

@@ -170,7 +170,7 @@ async fn media_types() {
 
 #[tokio::test]
 async fn anonymous_and_denied() {
-    let config = Config { anonymous: Anonymous::Refused, ..Config::for_tests(kubernetes()) };
+    let config = Config { anonymous: Anonymous::HealthOnly, ..Config::for_tests(kubernetes()) };
     let server = TestServer::with(config).await;
     let ask =
         |path: &'static str| Request::get(path).header("host", "t").body(Full::default()).unwrap();

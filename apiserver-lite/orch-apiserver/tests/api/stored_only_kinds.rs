@@ -9,8 +9,11 @@ use crate::numbers::collection_and_object;
 use crate::support::{Reply, TestServer};
 
 /// The warnings of a response.
+/// The warnings, but for those of deprecated versions.
 fn warnings(reply: &Reply) -> Vec<&str> {
-    reply.headers.get_all("warning").iter().map(|value| value.to_str().expect("text")).collect()
+    let all = reply.headers.get_all("warning").iter();
+    let all = all.map(|value| value.to_str().expect("text"));
+    all.filter(|text| !text.contains(" is deprecated in ")).collect()
 }
 
 /// Whether no component acts on the resource.

@@ -1,0 +1,61 @@
+//! Metrics of the audit log, under kube-apiserver's names.
+
+use apiserver_audit::Level;
+use prometheus::{IntCounter, IntCounterVec, Opts};
+
+/// The metrics.
+#[derive(Clone)]
+pub struct Metrics {
+    events: IntCounter,
+    levels: IntCounterVec,
+    errors: IntCounterVec,
+    rejected: IntCounter,
+}
+
+impl Metrics {
+    /// Registers the metrics with `registry`.
+    ///
+    /// # Errors
+    /// A metric of that name is registered already.
+    pub fn new(registry: &proto_daemon::metrics::Metrics) -> Result<Self, prometheus::Error> {
+        let events = IntCounter::new("apiserver_audit_event_total", "Audit events recorded.")?;
+        let levels = Opts::new("apiserver_audit_level_total", "Requests by audit level.");
+        let errors = Opts::new(
+            "apiserver_audit_error_total",
+            "Audit events that were not stored, by what failed: log, webhook, or buffered for a full queue.",
+        );
+        let rejected = IntCounter::new(
+            "apiserver_audit_requests_rejected_total",
+            "Requests refused because their first audit event could not be stored.",
+        )?;
+        Ok(Self {
+            events: registry.register(events)?,
+            levels: registry.register(IntCounterVec::new(levels, &["level"])?)?,
+            errors: registry.register(IntCounterVec::new(errors, &["plugin"])?)?,
+            rejected: registry.register(rejected)?,
+        })
+    }
+
+    pub fn event(&self) {
+        self.events.inc();
+    }
+
+    pub fn level(&self, level: Level) {
+        self.levels.with_label_values(&[level.as_str()]).inc();
+    }
+
+    pub fn failed(&self, plugin: &str, events: usize) {
+        self.errors.with_label_values(&[plugin]).inc_by(events as u64);
+    }
+
+    pub fn rejected(&self) {
+        self.rejected.inc();
+    }
+}
+
+#[cfg(test)]
+pub fn for_tests() -> (Metrics, proto_daemon::metrics::Metrics) {
+    let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
+    let registry = proto_daemon::metrics::Metrics::new("test", build).unwrap();
+    (Metrics::new(&registry).unwrap(), registry)
+}

@@ -1,0 +1,17 @@
+//! The client of a connection.
+
+use std::sync::Arc;
+
+use apiserver_auth::ClientCertificate;
+use proto_daemon::connections::Connection;
+
+/// The client of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// The client certificate, if the client presented one.
+    pub certificate: Option<Arc<ClientCertificate>>,
+    /// The certificate of an authenticating proxy, if the client is one.
+    pub proxy: Option<Arc<ClientCertificate>>,
+    /// The connection, for its admission state; unset in tests.
+    pub connection: Option<Connection>,
+}

@@ -35,6 +35,7 @@ use proto_daemon::private_files;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::admission_config;
 use crate::audit_policy;
@@ -140,8 +141,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     adopt_services(&engine, &store, &mut allocations);
     let policy = Arc::new(ClusterPolicy::follow(&store, names)?);
     let authorizer = authorizer(&config, &engine, &store, &policy)?;
-    let stopping = tokio_util::sync::CancellationToken::new();
-    let about_to_stop = tokio_util::sync::CancellationToken::new();
+    let (stopping, about_to_stop) = (CancellationToken::new(), CancellationToken::new());
     let pages = pages(&config, &store, &about_to_stop)?;
     let ownership = FieldOwnership::new(&engine, names);
     let audit = audit_log(&config, audit_policy, &pages.metrics)?;
@@ -407,7 +407,7 @@ fn token_issuer(
 fn pages(
     config: &Config,
     store: &Store<StoredObject>,
-    about_to_stop: &tokio_util::sync::CancellationToken,
+    about_to_stop: &CancellationToken,
 ) -> Result<AdminPages, BuildError> {
     let build = BuildInfo {
         version: env!("CARGO_PKG_VERSION"),

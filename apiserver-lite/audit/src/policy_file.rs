@@ -137,7 +137,8 @@ impl Faults {
             self.of_resources(&format!("{path}.resources"), group);
         }
         self.of_stages(&format!("{path}.omitStages"), &rule.omit_stages);
-        if !urls.is_empty() && !(rule.resources.is_empty() && rule.namespaces.is_empty()) {
+        let is_of_resources = !rule.resources.is_empty() || !rule.namespaces.is_empty();
+        if !urls.is_empty() && is_of_resources {
             let message = format!(
                 "Invalid value: {urls:?}: rules cannot apply to both regular resources and non-resource URLs"
             );

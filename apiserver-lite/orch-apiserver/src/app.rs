@@ -37,6 +37,7 @@ use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::admission_config;
 use crate::audit_policy;
@@ -161,8 +162,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     adopt_services(&engine, &store, &mut allocations);
     let policy = Arc::new(ClusterPolicy::follow(&store, names)?);
     let authorizer = authorizer(&config, &engine, &store, &policy)?;
-    let stopping = tokio_util::sync::CancellationToken::new();
-    let about_to_stop = tokio_util::sync::CancellationToken::new();
+    let (stopping, about_to_stop) = (CancellationToken::new(), CancellationToken::new());
     let pages = pages(&config, &store, &about_to_stop)?;
     let webhooks = Webhooks::follow(&store, names, WebhookMetrics::new(&pages.metrics)?)?;
     let ownership = FieldOwnership::new(&engine, names);
@@ -426,7 +426,7 @@ fn token_issuer(
 fn pages(
     config: &Config,
     store: &Store<StoredObject>,
-    about_to_stop: &tokio_util::sync::CancellationToken,
+    about_to_stop: &CancellationToken,
 ) -> Result<AdminPages, BuildError> {
     let build = proto_daemon::build_info!();
     let store_health = store.health();

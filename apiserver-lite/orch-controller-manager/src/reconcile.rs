@@ -266,14 +266,7 @@ impl Reconciler {
                     None => Plan::default(),
                 }
             }
-            ReconcileKey::DaemonSet(key) => self.plan_daemon_set(key),
-            ReconcileKey::StatefulSet(key) => self.plan_stateful_set(key),
-            ReconcileKey::CronJob(key) => self.plan_cron_job(key),
-            ReconcileKey::Job(key) => self.plan_job(key),
-            ReconcileKey::JobOrphan(key) => self.plan_job_orphan(key),
-            ReconcileKey::JobExpiry(key) => self.plan_job_expiry(key),
-            // Handled by `dispatch`, because they need live reads.
-            _ => Plan::default(),
+            _ => self.plan_workload(reconcile_key),
         }
     }
 

@@ -6,9 +6,23 @@ use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
 use proto_client::ObjectKey;
 
 use super::{Reconciler, lock};
+use crate::keys::ReconcileKey;
 
 impl Reconciler {
-    pub(super) fn plan_daemon_set(&self, key: &ObjectKey) -> Plan {
+    /// Plans nothing for the keys that `dispatch` handles, because they need live reads.
+    pub(super) fn plan_workload(&self, reconcile_key: &ReconcileKey) -> Plan {
+        match reconcile_key {
+            ReconcileKey::DaemonSet(key) => self.plan_daemon_set(key),
+            ReconcileKey::StatefulSet(key) => self.plan_stateful_set(key),
+            ReconcileKey::CronJob(key) => self.plan_cron_job(key),
+            ReconcileKey::Job(key) => self.plan_job(key),
+            ReconcileKey::JobOrphan(key) => self.plan_job_orphan(key),
+            ReconcileKey::JobExpiry(key) => self.plan_job_expiry(key),
+            _ => Plan::default(),
+        }
+    }
+
+    fn plan_daemon_set(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(set) = informers.daemon_sets.get(key) else { return Plan::default() };
         let seen = daemon_set::Observed {
@@ -20,7 +34,7 @@ impl Reconciler {
         daemon_set::plan(informers.names, &seen, &mut lock(&self.state.failed_pods), now())
     }
 
-    pub(super) fn plan_stateful_set(&self, key: &ObjectKey) -> Plan {
+    fn plan_stateful_set(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(set) = informers.stateful_sets.get(key) else { return Plan::default() };
         let seen = stateful_set::Observed {
@@ -32,7 +46,7 @@ impl Reconciler {
         stateful_set::plan(informers.names, &seen, now())
     }
 
-    pub(super) fn plan_cron_job(&self, key: &ObjectKey) -> Plan {
+    fn plan_cron_job(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(cron_job) = informers.cron_jobs.get(key) else { return Plan::default() };
         let jobs = informers.jobs.within(&key.namespace);
@@ -40,14 +54,14 @@ impl Reconciler {
         cron_job::plan(informers.names, &seen, now())
     }
 
-    pub(super) fn plan_job(&self, key: &ObjectKey) -> Plan {
+    fn plan_job(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(job) = informers.jobs.get(key) else { return Plan::default() };
         let seen = job::Observed { job: &job, pods: &informers.pods.within(&key.namespace) };
         job::plan(informers.names, &seen, now())
     }
 
-    pub(super) fn plan_job_orphan(&self, key: &ObjectKey) -> Plan {
+    fn plan_job_orphan(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(pod) = informers.pods.get(key) else { return Plan::default() };
         let owners = &pod.metadata.owner_references;
@@ -57,7 +71,7 @@ impl Reconciler {
         job::plan_orphan(informers.names, &pod, job.as_deref())
     }
 
-    pub(super) fn plan_job_expiry(&self, key: &ObjectKey) -> Plan {
+    fn plan_job_expiry(&self, key: &ObjectKey) -> Plan {
         let job = self.informers.jobs.get(key);
         job.map(|job| job::plan_expiry(&job, now())).unwrap_or_default()
     }

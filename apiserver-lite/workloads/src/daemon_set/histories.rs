@@ -153,7 +153,8 @@ fn check(seen: &World, plan: &Plan) {
         usize::try_from(value.and_then(|v| v.as_int()).unwrap_or(0)).expect("a number")
     };
     let (surge, unavailable) = (limit(rolling.max_surge), limit(rolling.max_unavailable));
-    let (all, nodes) = (seen.pods(), seen.list::<Node>(ObjectKind::Node));
+    let (mut all, nodes) = (seen.pods(), seen.list::<Node>(ObjectKind::Node));
+    let strangers: Vec<_> = all.extract_if(.., |pod| pod.metadata.name == "stranger").collect();
     let before = by_node(&all);
     let deleted: BTreeSet<&str> = plan
         .writes
@@ -163,6 +164,7 @@ fn check(seen: &World, plan: &Plan) {
             _ => None,
         })
         .collect();
+    assert!(strangers.iter().all(|pod| !deleted.contains(pod.metadata.uid.as_str())));
     for pod in all.iter().filter(|pod| deleted.contains(pod.metadata.uid.as_str())) {
         let owner = pod.metadata.owner_references.first().map(|owner| &owner.uid);
         assert_eq!(owner, Some(&set.metadata.uid), "{} is not the set's", pod.metadata.name);
@@ -224,6 +226,7 @@ proptest! {
         let mut world = world(set, 3);
         let mut stranger = Pod::default();
         stranger.metadata.name = "stranger".into();
+        stranger.spec.node_name = "node-0".into();
         stranger.metadata.namespace = "ns".into();
         stranger.metadata.labels.insert("app".into(), "web".into());
         let owner = proto_api::meta::v1::ObjectMeta { uid: "other".into(), ..Default::default() };

@@ -12,6 +12,7 @@
 
 mod answer;
 mod configuration;
+mod matching;
 mod outcome;
 mod reinvocation;
 mod review;
@@ -22,7 +23,8 @@ pub use configuration::{
     FailurePolicy, MatchPolicy, Phase, ReinvocationPolicy, ReviewVersion, Selectors, Target,
     Webhook, read_webhooks,
 };
+pub use matching::{Mismatch, Objects};
 pub use outcome::{call_failure, changes_nothing_text, denial, dry_run_refusal};
 pub use reinvocation::Reinvocation;
 pub use review::{KindRef, Review, UserInfo};
-pub use rules::{Attributes, Mismatch, Objects, Operation, ResourceRef, Rule, Version};
+pub use rules::{Attributes, Operation, ResourceRef, Rule, Version};

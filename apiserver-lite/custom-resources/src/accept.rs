@@ -22,7 +22,8 @@ impl<'a> OtherDefinition<'a> {
     /// Reads a stored definition.
     pub fn read(tree: &'a Value) -> Self {
         let root = tree.as_map();
-        let names = root.and_then(|root| root.at(&["status", "acceptedNames"])).and_then(Value::as_map);
+        let names =
+            root.and_then(|root| root.at(&["status", "acceptedNames"])).and_then(Value::as_map);
         OtherDefinition {
             group: root.map_or("", |root| root.str_at(&["spec", "group"])),
             accepted: names.map(read_names).unwrap_or_default(),
@@ -68,11 +69,11 @@ pub fn accept_names<'a>(
     let wanted = &definition.names;
     let mut accepted = had.clone();
     let mut conflict: Option<(&str, String)> = None;
-    let mut take = |reason, wanted: &str, had: &mut String, used: &HashSet<String>| {
-        match in_use(wanted, had, used) {
-            Some(why) => conflict = Some((reason, why)),
-            None => *had = wanted.to_owned(),
-        }
+    let mut take = |reason, wanted: &str, had: &mut String, used: &HashSet<String>| match in_use(
+        wanted, had, used,
+    ) {
+        Some(why) => conflict = Some((reason, why)),
+        None => *had = wanted.to_owned(),
     };
     take("PluralConflict", &wanted.plural, &mut accepted.plural, &used.resources);
     take("SingularConflict", &wanted.singular, &mut accepted.singular, &used.resources);
@@ -87,11 +88,9 @@ pub fn accept_names<'a>(
             many => conflict = Some(("ShortNamesConflict", format!("[{}]", many.join(", ")))),
         }
     }
-    let mut take = |reason, wanted: &str, had: &mut String| {
-        match in_use(wanted, had, &used.kinds) {
-            Some(why) => conflict = Some((reason, why)),
-            None => *had = wanted.to_owned(),
-        }
+    let mut take = |reason, wanted: &str, had: &mut String| match in_use(wanted, had, &used.kinds) {
+        Some(why) => conflict = Some((reason, why)),
+        None => *had = wanted.to_owned(),
     };
     take("KindConflict", &wanted.kind, &mut accepted.kind);
     take("ListKindConflict", &wanted.list_kind, &mut accepted.list_kind);
@@ -169,7 +168,7 @@ mod tests {
     }
 
     fn decide(status: &str, others: Vec<OtherDefinition<'_>>) -> NamesDecision {
-        let definition = crate::read_definition(&definition("type: object")).expect("a definition");
+        let definition = crate::read_definition(&definition("{}")).expect("a definition");
         let status = value(status);
         accept_names(&definition, status.as_map(), others)
     }
@@ -188,7 +187,11 @@ mod tests {
     fn names_of_others_are_refused_with_the_reason() {
         let cases = [
             (other("widgets", "Gadget", &[]), "PluralConflict", "\"widgets\" is already in use"),
-            (other("gadgets", "Gadget", &["widget"]), "SingularConflict", "\"widget\" is already in use"),
+            (
+                other("gadgets", "Gadget", &["widget"]),
+                "SingularConflict",
+                "\"widget\" is already in use",
+            ),
             (other("gadgets", "Gadget", &["wd"]), "ShortNamesConflict", "\"wd\" is already in use"),
         ];
         for (other, reason, message) in cases {

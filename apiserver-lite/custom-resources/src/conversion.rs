@@ -111,7 +111,11 @@ fn restore(original: &Value, converted: &Value, api_version: &str) -> Result<Val
         return Err(format!("invalid groupVersion (expected {api_version}, received {got})"));
     }
     let same = |what: &str, want: &str, got: &str| {
-        if want == got { Ok(()) } else { Err(format!("must have the same {what}: {want} != {got}")) }
+        if want == got {
+            Ok(())
+        } else {
+            Err(format!("must have the same {what}: {want} != {got}"))
+        }
     };
     same("kind", original.str("kind"), converted.str("kind"))?;
     let metadata = original.map("metadata").unwrap_or(&empty);
@@ -178,10 +182,22 @@ mod tests {
     #[test]
     fn other_answers_are_refused() {
         let cases = [
-            (r#"{"apiVersion":"e.com/v1","kind":"W","metadata":{"name":"a","uid":"u"}}"#, "expected e.com/v2"),
-            (r#"{"apiVersion":"e.com/v2","kind":"V","metadata":{"name":"a","uid":"u"}}"#, "the same kind"),
-            (r#"{"apiVersion":"e.com/v2","kind":"W","metadata":{"name":"b","uid":"u"}}"#, "the same name"),
-            (r#"{"apiVersion":"e.com/v2","kind":"W","metadata":{"name":"a","uid":"v"}}"#, "the same UID"),
+            (
+                r#"{"apiVersion":"e.com/v1","kind":"W","metadata":{"name":"a","uid":"u"}}"#,
+                "expected e.com/v2",
+            ),
+            (
+                r#"{"apiVersion":"e.com/v2","kind":"V","metadata":{"name":"a","uid":"u"}}"#,
+                "the same kind",
+            ),
+            (
+                r#"{"apiVersion":"e.com/v2","kind":"W","metadata":{"name":"b","uid":"u"}}"#,
+                "the same name",
+            ),
+            (
+                r#"{"apiVersion":"e.com/v2","kind":"W","metadata":{"name":"a","uid":"v"}}"#,
+                "the same UID",
+            ),
             (r#"{"apiVersion":"e.com/v2","kind":"W"}"#, "missing metadata"),
             (
                 r#"{"apiVersion":"e.com/v2","kind":"W","metadata":{"name":"a","uid":"u","labels":{"x":1}}}"#,

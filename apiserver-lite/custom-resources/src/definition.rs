@@ -193,8 +193,9 @@ fn read_version(
     let empty = Map::new();
     let schema = version.map("schema").and_then(|schema| schema.map("openAPIV3Schema"));
     let has_schema = schema.is_some();
-    let schema = Structural::read(schema.unwrap_or(&empty), preserve_unknown || !has_schema, patterns)
-        .map_err(|error| ReadError::Schema { version: name.clone(), error: Box::new(error) })?;
+    let schema =
+        Structural::read(schema.unwrap_or(&empty), preserve_unknown || !has_schema, patterns)
+            .map_err(|error| ReadError::Schema { version: name.clone(), error: Box::new(error) })?;
     let subresources = version.map("subresources");
     let status = subresources.is_some_and(|map| map.contains("status"));
     let scale = subresources.and_then(|map| map.map("scale")).map(ScalePaths::read);

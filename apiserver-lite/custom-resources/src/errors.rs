@@ -173,8 +173,9 @@ fn show_nested(value: &Value) -> String {
         }
         Value::Map(map) => {
             let entries = map.iter_sorted();
-            let entries: Vec<String> =
-                entries.map(|(key, value)| format!("{}:{}", quote(key), show_nested(value))).collect();
+            let entries: Vec<String> = entries
+                .map(|(key, value)| format!("{}:{}", quote(key), show_nested(value)))
+                .collect();
             format!("map[string]interface {{}}{{{}}}", entries.join(", "))
         }
     }

@@ -78,7 +78,9 @@ impl Step {
             (Step::Field(name), Value::Map(map)) => out.extend(map.get(name)),
             (Step::Index(at), Value::List(items)) => {
                 let at = if *at < 0 {
-                    usize::try_from(at.unsigned_abs()).ok().and_then(|back| items.len().checked_sub(back))
+                    usize::try_from(at.unsigned_abs())
+                        .ok()
+                        .and_then(|back| items.len().checked_sub(back))
                 } else {
                     usize::try_from(*at).ok()
                 };

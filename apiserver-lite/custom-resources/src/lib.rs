@@ -9,11 +9,11 @@
 //!                                       └── accept_names ──> accepted names and conditions
 //! ```
 //!
-//! Objects are whole trees, with `apiVersion`, `kind` and `metadata` at the root. Rules (`x-kubernetes-validations`) are in CEL, see [`cel`]: they
-//! are parsed and type-checked with their cost estimated when a definition is written, and run within a budget.
+//! Objects are whole trees, with `apiVersion`, `kind` and `metadata` at the root. Rules (`x-kubernetes-validations`) are in CEL: they are
+//! parsed and type-checked with their cost estimated when a definition is written, and run within a budget.
 
 mod accept;
-pub mod cel;
+mod cel;
 mod check;
 mod columns;
 mod conversion;
@@ -37,7 +37,8 @@ pub use check::{default_definition, validate_definition};
 pub use columns::{Column, cells};
 pub use conversion::{ReviewError, check_review, conversion_review};
 pub use definition::{
-    Conversion, Definition, Names, Scope, Subresources, Version, Webhook, WebhookTarget, read_definition,
+    Conversion, Definition, Names, Scope, Subresources, Version, Webhook, WebhookTarget,
+    read_definition,
 };
 pub use json_path::JsonPath;
 pub use read::ReadError;

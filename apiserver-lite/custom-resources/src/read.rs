@@ -38,14 +38,6 @@ pub enum ReadError {
     /// A pattern is no regular expression, or too large.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// A rule is not in CEL.
-    #[error("rule {rule:?}: {why}")]
-    Rule {
-        /// The rule.
-        rule: String,
-        /// Why.
-        why: String,
-    },
     /// A path of a column or of the subresource `scale` cannot be read.
     #[error("the path {0:?} is no path of fields: write one such as .spec.replicas")]
     JsonPath(String),

@@ -36,7 +36,7 @@ impl Structural {
     ) -> Result<Self, ReadError> {
         let mut root = Reader::new(patterns).read(schema)?;
         root.embedded = true;
-        crate::cel::rules::compile(&mut root)?;
+        crate::cel::rules::compile(&mut root);
         Ok(Structural { root, preserve_unknown, source: schema.clone() })
     }
 

@@ -4,6 +4,8 @@
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Expr {
     pub(crate) at: usize,
+    /// Levels of expressions, itself included.
+    pub(crate) depth: usize,
     pub(crate) kind: Kind,
 }
 
@@ -55,6 +57,27 @@ pub(crate) enum Kind {
     },
     /// A macro over a list or the keys of a map.
     Fold(Box<Fold>),
+}
+
+impl Kind {
+    /// The expressions below it.
+    pub(crate) fn parts(&self) -> Vec<&Expr> {
+        match self {
+            Kind::Select { of, .. } | Kind::Has { of, .. } | Kind::Not(of) | Kind::Negate(of) => {
+                vec![of]
+            }
+            Kind::Index { of, at } => vec![of, at],
+            Kind::Call { target, args, .. } => target.as_deref().into_iter().chain(args).collect(),
+            Kind::List(parts) | Kind::Every(parts) | Kind::Some(parts) => parts.iter().collect(),
+            Kind::Map(entries) => entries.iter().flat_map(|(key, value)| [key, value]).collect(),
+            Kind::Binary { left, right, .. } => vec![left, right],
+            Kind::If { condition, then, otherwise } => vec![condition, then, otherwise],
+            Kind::Fold(fold) => {
+                [&fold.range, &fold.body].into_iter().chain(fold.mapped.as_ref()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

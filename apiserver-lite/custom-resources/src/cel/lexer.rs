@@ -117,9 +117,14 @@ impl<'a> Lexer<'a> {
 
     /// Length of the prefix of a string, whether it is raw, and whether it is bytes.
     fn string_prefix(&self) -> Option<(usize, bool, bool)> {
-        let rest = self.rest();
-        let letters = rest.find(['\'', '"']).filter(|length| *length <= 2)?;
-        let prefix = rest.get(..letters)?.to_ascii_lowercase();
+        let mut start = self.rest().chars().take(3);
+        let mut prefix = String::new();
+        loop {
+            match start.next()? {
+                '\'' | '"' => break,
+                c => prefix.push(c.to_ascii_lowercase()),
+            }
+        }
         match prefix.as_str() {
             "" => Some((0, false, false)),
             "r" => Some((1, true, false)),

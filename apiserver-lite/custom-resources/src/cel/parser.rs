@@ -41,10 +41,6 @@ pub(crate) fn parse(text: &str) -> Result<Expr, Fault> {
             return Err(Fault::new(parser.at(), why));
         }
     }
-    let depth = depth_of(&expr, 0);
-    if depth > DEPTH_MAX {
-        return Err(Fault::new(0, too_deep()));
-    }
     Ok(expr)
 }
 
@@ -59,37 +55,6 @@ fn describe(token: &Token) -> String {
         Token::End => "'<EOF>'".to_owned(),
         _ => "literal".to_owned(),
     }
-}
-
-/// Depth of an expression. Chains such as `a + b + c` nest to the left without nesting the parser, so that this walk is bounded on
-/// its own.
-fn depth_of(expr: &Expr, depth: usize) -> usize {
-    if depth > DEPTH_MAX {
-        return depth;
-    }
-    match &expr.kind {
-        Kind::Select { of, .. } | Kind::Has { of, .. } | Kind::Not(of) | Kind::Negate(of) => {
-            deepest(depth, [&**of].into_iter())
-        }
-        Kind::Index { of, at } => deepest(depth, [&**of, &**at].into_iter()),
-        Kind::Call { target, args, .. } => {
-            deepest(depth, target.as_deref().into_iter().chain(args))
-        }
-        Kind::List(parts) | Kind::Every(parts) | Kind::Some(parts) => deepest(depth, parts.iter()),
-        Kind::Map(entries) => deepest(depth, entries.iter().flat_map(|(key, value)| [key, value])),
-        Kind::Binary { left, right, .. } => deepest(depth, [&**left, &**right].into_iter()),
-        Kind::If { condition, then, otherwise } => {
-            deepest(depth, [&**condition, &**then, &**otherwise].into_iter())
-        }
-        Kind::Fold(fold) => {
-            deepest(depth, [&fold.range, &fold.body].into_iter().chain(fold.mapped.as_ref()))
-        }
-        _ => depth,
-    }
-}
-
-fn deepest<'e>(depth: usize, parts: impl Iterator<Item = &'e Expr>) -> usize {
-    parts.map(|part| depth_of(part, depth.saturating_add(1))).max().unwrap_or(depth)
 }
 
 struct Parser {
@@ -141,7 +106,12 @@ impl Parser {
                 format!("Syntax error: expression has more than {PARTS_MAX} parts"),
             ));
         }
-        Ok(Expr { at, kind })
+        // Chains such as `a + b + c` nest to the left without nesting the parser.
+        let below = kind.parts().iter().map(|part| part.depth).max().unwrap_or_default();
+        if below >= DEPTH_MAX {
+            return Err(Fault::new(at, too_deep()));
+        }
+        Ok(Expr { at, depth: below.saturating_add(1), kind })
     }
 
     fn ternary(&mut self) -> Result<Expr, Fault> {

@@ -80,28 +80,9 @@ fn describe(text: &str, fault: &Fault) -> String {
     )
 }
 
-/// The expressions below one.
-fn parts(expr: &Expr) -> Vec<&Expr> {
-    match &expr.kind {
-        Kind::Select { of, .. } | Kind::Has { of, .. } | Kind::Not(of) | Kind::Negate(of) => {
-            vec![of]
-        }
-        Kind::Index { of, at } => vec![of, at],
-        Kind::Call { target, args, .. } => target.as_deref().into_iter().chain(args).collect(),
-        Kind::List(parts) | Kind::Every(parts) | Kind::Some(parts) => parts.iter().collect(),
-        Kind::Map(entries) => entries.iter().flat_map(|(key, value)| [key, value]).collect(),
-        Kind::Binary { left, right, .. } => vec![left, right],
-        Kind::If { condition, then, otherwise } => vec![condition, then, otherwise],
-        Kind::Fold(fold) => {
-            [&fold.range, &fold.body].into_iter().chain(fold.mapped.as_ref()).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
 fn mentions(expr: &Expr, name: &str) -> bool {
     matches!(&expr.kind, Kind::Ident(have) if have == name)
-        || parts(expr).into_iter().any(|part| mentions(part, name))
+        || expr.kind.parts().into_iter().any(|part| mentions(part, name))
 }
 
 fn collect_patterns(expr: &Expr, found: &mut HashMap<String, Regex>) -> Result<(), Fault> {
@@ -109,7 +90,7 @@ fn collect_patterns(expr: &Expr, found: &mut HashMap<String, Regex>) -> Result<(
         && matches!(name.as_str(), "matches" | "find" | "findAll")
     {
         let pattern = if target.is_some() { args.first() } else { args.get(1) };
-        if let Some(Expr { at, kind: Kind::Text(text) }) = pattern
+        if let Some(Expr { at, kind: Kind::Text(text), .. }) = pattern
             && !found.contains_key(text)
         {
             let compiled =
@@ -117,5 +98,5 @@ fn collect_patterns(expr: &Expr, found: &mut HashMap<String, Regex>) -> Result<(
             found.insert(text.clone(), compiled);
         }
     }
-    parts(expr).into_iter().try_for_each(|part| collect_patterns(part, found))
+    expr.kind.parts().into_iter().try_for_each(|part| collect_patterns(part, found))
 }

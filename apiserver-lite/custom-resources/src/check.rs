@@ -199,7 +199,7 @@ fn check_schema(schema: &Map, has_status: bool, path: Path<'_>, errors: &mut Err
     let root = match Reader::new(&mut patterns).read(schema) {
         Ok(mut root) => {
             root.embedded = true;
-            crate::cel::rules::compile(&mut root); // what is wrong with the rules is reported below
+            crate::rules::compile(&mut root); // what is wrong with the rules is reported below
             Some(root)
         }
         Err(ReadError::Pattern(_)) => None, // reported with its path below
@@ -220,6 +220,6 @@ fn check_schema(schema: &Map, has_status: bool, path: Path<'_>, errors: &mut Err
         defaults::check(&root, path, errors);
     }
     if errors.len() == before {
-        crate::cel::schema_rules::check(&root, schema, path, errors);
+        crate::rules::schema::check(&root, schema, path, errors);
     }
 }

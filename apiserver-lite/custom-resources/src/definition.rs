@@ -7,7 +7,7 @@ use apiserver_schema::{Map, Value};
 use crate::columns::Column;
 use crate::json_path::JsonPath;
 use crate::pattern::Patterns;
-use crate::read::ReadError;
+use crate::read::{ReadError, texts};
 use crate::scale::ScalePaths;
 use crate::structural::Structural;
 
@@ -178,10 +178,6 @@ pub(crate) fn read_names(names: &Map) -> Names {
         list_kind: names.str("listKind").to_owned(),
         categories: texts(names.list("categories")),
     }
-}
-
-pub(crate) fn texts(items: &[Value]) -> Vec<String> {
-    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 fn read_version(

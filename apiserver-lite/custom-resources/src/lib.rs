@@ -20,16 +20,19 @@ mod conversion;
 mod default;
 mod definition;
 mod errors;
+mod eval;
 mod json_path;
 mod node;
 mod open_api;
 mod pattern;
 mod prune;
 mod read;
+mod rules;
 mod scale;
 mod structural;
 #[cfg(test)]
 mod testing;
+mod times;
 mod validate;
 
 pub use accept::{AcceptedNames, Condition, NamesDecision, OtherDefinition, accept_names};

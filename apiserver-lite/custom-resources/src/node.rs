@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use apiserver_schema::Value;
+use apiserver_schema::{Map, Value};
 use regex::Regex;
 
-use crate::cel::rules::Rule;
+use crate::cel::program::Program;
 
 /// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,37 @@ pub(crate) enum ListType {
     Atomic,
     Set,
     Map(Vec<String>),
+}
+
+/// A rule of a schema.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) text: String,
+    pub(crate) message: String,
+    pub(crate) message_expression: String,
+    /// `None` until it is compiled.
+    pub(crate) program: Option<Result<Program, String>>,
+    pub(crate) message_program: Option<Program>,
+}
+
+impl Rule {
+    pub(crate) fn read(rule: &Map) -> Self {
+        Rule {
+            text: rule.str("rule").to_owned(),
+            message: rule.str("message").to_owned(),
+            message_expression: rule.str("messageExpression").to_owned(),
+            program: None,
+            message_program: None,
+        }
+    }
+
+    /// What names the rule in errors.
+    pub(crate) fn name(&self) -> &str {
+        match self.message.trim() {
+            "" => self.text.trim(),
+            message => message,
+        }
+    }
 }
 
 /// A node of a schema. Below `allOf`, `anyOf`, `oneOf` and `not` nodes have no type, but may have properties, items and checks.

@@ -2,9 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-use crate::cel::rules::Rule;
-use crate::definition::texts;
-use crate::node::{Additional, Checks, ListType, Node, Type};
+use crate::node::{Additional, Checks, ListType, Node, Rule, Type};
 use crate::pattern::{PatternError, Patterns};
 
 /// Deepest nesting of a schema.
@@ -179,6 +177,11 @@ pub(crate) fn number(schema: &Map, field: &str) -> Option<f64> {
         Value::Float(number) => Some(*number),
         _ => None,
     }
+}
+
+/// The texts of a list.
+pub(crate) fn texts(items: &[Value]) -> Vec<String> {
+    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 fn read_list_type(schema: &Map) -> ListType {

@@ -6,7 +6,7 @@ use crate::errors::Errors;
 use crate::node::{ListType, Node};
 use crate::pattern::Patterns;
 use crate::read::{ReadError, Reader};
-use crate::{default, open_api, prune, validate};
+use crate::{default, open_api, prune, rules, validate};
 
 /// A structural schema, compiled: patterns and rules are ready to run.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Structural {
     ) -> Result<Self, ReadError> {
         let mut root = Reader::new(patterns).read(schema)?;
         root.embedded = true;
-        crate::cel::rules::compile(&mut root);
+        rules::compile(&mut root);
         Ok(Structural { root, preserve_unknown, source: schema.clone() })
     }
 

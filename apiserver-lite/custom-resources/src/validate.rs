@@ -3,9 +3,9 @@
 use apiserver_schema::Value;
 use apiserver_schema::validate::Cause;
 
-use crate::cel::rules;
 use crate::errors::{Errors, Path};
 use crate::node::Node;
+use crate::rules;
 
 mod embedded;
 mod formats;

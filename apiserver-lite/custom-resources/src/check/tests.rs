@@ -114,135 +114,137 @@ fn schema_errors(schema: &str) -> Vec<String> {
 
 #[test]
 fn rules_of_schemas() {
-    let cases = [
-        (r#"{"type":"string"}"#, "$.type: Invalid value: \"string\": must be object at the root"),
-        ("{}", "$.type: Required value: must not be empty at the root"),
-        (
-            r#"{"type":"object","nullable":true}"#,
-            "$.nullable: Forbidden: nullable cannot be true at the root",
-        ),
-        (
-            r#"{"type":"object","additionalProperties":{"type":"string"}}"#,
-            "$.additionalProperties: Forbidden: must not be used at the root",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{}}}"#,
-            "$.properties[a].type: Required value: must not be empty for specified object fields",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array"}}}"#,
-            "$.properties[a].items: Required value: must be specified",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array","items":{}}}}"#,
-            "must not be empty for specified array items",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"thing"}}}"#,
-            "$.properties[a].type: Unsupported value: \"thing\"",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"object","properties":{"b":{"type":"string"}},"additionalProperties":{"type":"string"}}}}"#,
-            "additionalProperties and properties are mutual exclusive",
-        ),
-        (
-            r##"{"type":"object","properties":{"a":{"type":"string","$ref":"#/a"}}}"##,
-            "$.properties[a].$ref: Forbidden: $ref is not supported",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array","items":{"type":"string"},"uniqueItems":true}}}"#,
-            "uniqueItems cannot be set to true",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string","pattern":"("}}}"#,
-            "must be a valid regular expression, but isn't",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string","anyOf":[{"type":"string"}]}}}"#,
-            "$.properties[a].anyOf[0].type: Forbidden: must be empty to be structural",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string","not":{"default":1}}}}"#,
-            "not.default: Forbidden: must be undefined to be structural",
-        ),
-        (
-            r#"{"type":"object","anyOf":[{"properties":{"b":{"minLength":1}}}]}"#,
-            "$.properties[b]: Required value: because it is defined in $.anyOf[0].properties[b]",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"object","x-kubernetes-preserve-unknown-fields":false}}}"#,
-            "must be true or undefined",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"x-kubernetes-int-or-string":true,"x-kubernetes-preserve-unknown-fields":true}}}"#,
-            "must be false if x-kubernetes-int-or-string is true",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"object","x-kubernetes-embedded-resource":true}}}"#,
-            "must not be empty if x-kubernetes-embedded-resource is true",
-        ),
-        (
-            r#"{"type":"object","properties":{"metadata":{"type":"object","properties":{"labels":{"type":"object"}}}}}"#,
-            "must not specify anything other than name and generateName",
-        ),
-        (
-            r#"{"type":"object","properties":{"kind":{"type":"integer"}}}"#,
-            "$.properties[kind].type: Invalid value: \"integer\": must be string",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"object","x-kubernetes-list-type":"set"}}}"#,
-            "must be array if x-kubernetes-list-type is specified",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"bag","items":{"type":"string"}}}}"#,
-            "Unsupported value: \"bag\"",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"map","items":{"type":"object"}}}}"#,
-            "must not be empty if x-kubernetes-list-type is map",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object"}}}}"#,
-            "entries must all be names of item properties",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object","properties":{"k":{"type":"string"}}}}}}"#,
-            "must have a default or be a required property",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"object"}}}}"#,
-            "must be atomic as item of a list",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string","default":1}}}"#,
-            "$.properties[a].default: Invalid value: \"integer\"",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"object","default":{"z":1}}}}"#,
-            "must not have unknown fields",
-        ),
-        (
-            r#"{"type":"object","properties":{"metadata":{"type":"object","default":{}}}}"#,
-            "must not be set in top-level metadata",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string","x-kubernetes-validations":[{"rule":""}]}}}"#,
-            "rule: Required value: rule is not specified",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string","x-kubernetes-validations":[{"rule":"self == 1"}]}}}"#,
-            "apiextensions.ValidationRule{Rule:\"self == 1\", Message:\"\"}: compilation failed",
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string","maxLength":9,"x-kubernetes-validations":[{"rule":"self ==\n'a'"}]}}}"#,
-            "message must be specified if rule contains line breaks",
-        ),
-    ];
-    for (schema, expect) in cases {
+    for (schema, expect) in SCHEMA_CASES {
         let found = schema_errors(schema);
         assert!(found.iter().any(|error| error.contains(expect)), "{schema}: {found:?}");
     }
 }
+
+/// Schemas, and the error that each has.
+const SCHEMA_CASES: &[(&str, &str)] = &[
+    (r#"{"type":"string"}"#, "$.type: Invalid value: \"string\": must be object at the root"),
+    ("{}", "$.type: Required value: must not be empty at the root"),
+    (
+        r#"{"type":"object","nullable":true}"#,
+        "$.nullable: Forbidden: nullable cannot be true at the root",
+    ),
+    (
+        r#"{"type":"object","additionalProperties":{"type":"string"}}"#,
+        "$.additionalProperties: Forbidden: must not be used at the root",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{}}}"#,
+        "$.properties[a].type: Required value: must not be empty for specified object fields",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array"}}}"#,
+        "$.properties[a].items: Required value: must be specified",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array","items":{}}}}"#,
+        "must not be empty for specified array items",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"thing"}}}"#,
+        "$.properties[a].type: Unsupported value: \"thing\"",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"object","properties":{"b":{"type":"string"}},"additionalProperties":{"type":"string"}}}}"#,
+        "additionalProperties and properties are mutual exclusive",
+    ),
+    (
+        r##"{"type":"object","properties":{"a":{"type":"string","$ref":"#/a"}}}"##,
+        "$.properties[a].$ref: Forbidden: $ref is not supported",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array","items":{"type":"string"},"uniqueItems":true}}}"#,
+        "uniqueItems cannot be set to true",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string","pattern":"("}}}"#,
+        "must be a valid regular expression, but isn't",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string","anyOf":[{"type":"string"}]}}}"#,
+        "$.properties[a].anyOf[0].type: Forbidden: must be empty to be structural",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string","not":{"default":1}}}}"#,
+        "not.default: Forbidden: must be undefined to be structural",
+    ),
+    (
+        r#"{"type":"object","anyOf":[{"properties":{"b":{"minLength":1}}}]}"#,
+        "$.properties[b]: Required value: because it is defined in $.anyOf[0].properties[b]",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"object","x-kubernetes-preserve-unknown-fields":false}}}"#,
+        "must be true or undefined",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"x-kubernetes-int-or-string":true,"x-kubernetes-preserve-unknown-fields":true}}}"#,
+        "must be false if x-kubernetes-int-or-string is true",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"object","x-kubernetes-embedded-resource":true}}}"#,
+        "must not be empty if x-kubernetes-embedded-resource is true",
+    ),
+    (
+        r#"{"type":"object","properties":{"metadata":{"type":"object","properties":{"labels":{"type":"object"}}}}}"#,
+        "must not specify anything other than name and generateName",
+    ),
+    (
+        r#"{"type":"object","properties":{"kind":{"type":"integer"}}}"#,
+        "$.properties[kind].type: Invalid value: \"integer\": must be string",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"object","x-kubernetes-list-type":"set"}}}"#,
+        "must be array if x-kubernetes-list-type is specified",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"bag","items":{"type":"string"}}}}"#,
+        "Unsupported value: \"bag\"",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"map","items":{"type":"object"}}}}"#,
+        "must not be empty if x-kubernetes-list-type is map",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object"}}}}"#,
+        "entries must all be names of item properties",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object","properties":{"k":{"type":"string"}}}}}}"#,
+        "must have a default or be a required property",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"object"}}}}"#,
+        "must be atomic as item of a list",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string","default":1}}}"#,
+        "$.properties[a].default: Invalid value: \"integer\"",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"object","default":{"z":1}}}}"#,
+        "must not have unknown fields",
+    ),
+    (
+        r#"{"type":"object","properties":{"metadata":{"type":"object","default":{}}}}"#,
+        "must not be set in top-level metadata",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string","x-kubernetes-validations":[{"rule":""}]}}}"#,
+        "rule: Required value: rule is not specified",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string","x-kubernetes-validations":[{"rule":"self == 1"}]}}}"#,
+        "apiextensions.ValidationRule{Rule:\"self == 1\", Message:\"\"}: compilation failed",
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string","maxLength":9,"x-kubernetes-validations":[{"rule":"self ==\n'a'"}]}}}"#,
+        "message must be specified if rule contains line breaks",
+    ),
+];
 
 #[test]
 fn schemas_that_are_fine() {

@@ -8,35 +8,7 @@ use regex::Regex;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::cel::times;
-
-/// Formats, without dashes, that are checked.
-pub(crate) const KNOWN: [&str; 24] = [
-    "bsonobjectid",
-    "uri",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "cidr",
-    "mac",
-    "uuid",
-    "uuid3",
-    "uuid4",
-    "uuid5",
-    "isbn",
-    "isbn10",
-    "isbn13",
-    "creditcard",
-    "ssn",
-    "hexcolor",
-    "rgbcolor",
-    "byte",
-    "password",
-    "date",
-    "duration",
-    "datetime",
-];
+use crate::times;
 
 /// Whether `text` has `format`, which is written without dashes; true for formats that are not known.
 pub(crate) fn fits(format: &str, text: &str) -> bool {
@@ -247,7 +219,6 @@ mod tests {
             ("bsonobjectid", "507f1f77bcf86cd799439011", "507f"),
         ];
         for (format, good, bad) in cases {
-            assert!(KNOWN.contains(&format), "{format}");
             assert!(fits(format, good), "{format} {good}");
             assert!(!fits(format, bad), "{format} {bad}");
         }

@@ -15,148 +15,138 @@ fn errors_of(schema_of_f: &str, f: &str) -> Vec<String> {
 
 #[test]
 fn values_are_checked_with_kubernetes_messages() {
-    let cases = [
-        (
-            r#"{"type":"string"}"#,
-            "1",
-            r#"f: Invalid value: "integer": f in body must be of type string: "integer""#,
-        ),
-        (
-            r#"{"type":"string"}"#,
-            "null",
-            r#"f: Invalid value: "null": f in body must be of type string: "null""#,
-        ),
-        (
-            r#"{"type":"integer"}"#,
-            "1.5",
-            r#"f: Invalid value: "number": f in body must be of type integer: "number""#,
-        ),
-        (
-            r#"{"x-kubernetes-int-or-string":true}"#,
-            "true",
-            r#"f in body must be of type integer,string: "boolean""#,
-        ),
-        (
-            r#"{"type":"integer","minimum":3}"#,
-            "2",
-            "f: Invalid value: 2: f in body should be greater than or equal to 3",
-        ),
-        (
-            r#"{"type":"integer","minimum":3,"exclusiveMinimum":true}"#,
-            "3",
-            "f in body should be greater than 3",
-        ),
-        (r#"{"type":"integer","maximum":3}"#, "4", "f in body should be less than or equal to 3"),
-        (
-            r#"{"type":"number","maximum":3,"exclusiveMaximum":true}"#,
-            "3.0",
-            "f in body should be less than 3",
-        ),
-        (r#"{"type":"number","multipleOf":0.5}"#, "0.7", "f in body should be a multiple of 0.5"),
-        (r#"{"type":"integer","multipleOf":3}"#, "10", "f in body should be a multiple of 3"),
-        (r#"{"type":"string","maxLength":2}"#, r#""abc""#, "f: Too long: may not be longer than 2"),
-        (
-            r#"{"type":"string","minLength":2}"#,
-            r#""é""#,
-            "f in body should be at least 2 chars long",
-        ),
-        (
-            r#"{"type":"string","pattern":"^a+$"}"#,
-            r#""b""#,
-            r#"f: Invalid value: "b": f in body should match '^a+$'"#,
-        ),
-        (
-            r#"{"type":"string","format":"ipv4"}"#,
-            r#""x""#,
-            r#"f in body must be of type ipv4: "x""#,
-        ),
-        (
-            r#"{"type":"string","enum":["a","b"]}"#,
-            r#""c""#,
-            r#"f: Unsupported value: "c": supported values: "a", "b""#,
-        ),
-        (
-            r#"{"type":"array","items":{"type":"integer"},"maxItems":1}"#,
-            "[1,2]",
-            "f: Too many: 2: must have at most 1 items",
-        ),
-        (
-            r#"{"type":"array","items":{"type":"integer"},"minItems":1}"#,
-            "[]",
-            "f in body should have at least 1 items",
-        ),
-        (
-            r#"{"type":"array","items":{"type":"integer"}}"#,
-            r#"[1,"a"]"#,
-            r#"f[1]: Invalid value: "string": f[1] in body"#,
-        ),
-        (
-            r#"{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}"#,
-            "{}",
-            "f.a: Required value",
-        ),
-        (
-            r#"{"type":"object","additionalProperties":{"type":"integer"},"maxProperties":1}"#,
-            r#"{"a":1,"b":2}"#,
-            "f: Too many: 2",
-        ),
-        (
-            r#"{"type":"object","additionalProperties":{"type":"integer"},"minProperties":1}"#,
-            "{}",
-            "f in body should have at least 1 properties",
-        ),
-        (
-            r#"{"type":"object","additionalProperties":{"type":"integer"}}"#,
-            r#"{"a":"b"}"#,
-            "f.a in body must be of type integer",
-        ),
-        (
-            r#"{"type":"integer","not":{"minimum":3}}"#,
-            "4",
-            r#""f" must not validate the schema (not)"#,
-        ),
-        (
-            r#"{"type":"integer","anyOf":[{"minimum":3},{"maximum":1}]}"#,
-            "2",
-            r#""f" must validate at least one schema (anyOf)"#,
-        ),
-        (
-            r#"{"type":"integer","oneOf":[{"minimum":3},{"minimum":2}]}"#,
-            "4",
-            "one and only one schema (oneOf). Found 2 valid",
-        ),
-        (
-            r#"{"type":"integer","oneOf":[{"minimum":3},{"minimum":2}]}"#,
-            "1",
-            "one and only one schema (oneOf). Found none valid",
-        ),
-        (
-            r#"{"type":"integer","allOf":[{"minimum":3},{"maximum":5}]}"#,
-            "2",
-            r#""f" must validate all the schemas (allOf)"#,
-        ),
-        (
-            r#"{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}}"#,
-            r#"["a","b","a"]"#,
-            r#"f[2]: Duplicate value: "a""#,
-        ),
-        (
-            r#"{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object",
-            "required":["k"],"properties":{"k":{"type":"string"}}}}"#,
-            r#"[{"k":"a"},{"k":"a"}]"#,
-            r#"f[1]: Duplicate value: map[string]interface {}{"k":"a"}"#,
-        ),
-        (
-            r#"{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true}"#,
-            r#"{"kind":"A","metadata":{"labels":{"a":"-"}}}"#,
-            "f.apiVersion: Required value: must not be empty",
-        ),
-    ];
-    for (schema, f, expect) in cases {
+    for (schema, f, expect) in VALUE_CASES {
         let found = errors_of(schema, f);
         assert!(found.iter().any(|error| error.contains(expect)), "{schema} {f}: {found:?}");
     }
 }
+
+/// The schema of a field, its value, and the error that it has.
+const VALUE_CASES: &[(&str, &str, &str)] = &[
+    (
+        r#"{"type":"string"}"#,
+        "1",
+        r#"f: Invalid value: "integer": f in body must be of type string: "integer""#,
+    ),
+    (
+        r#"{"type":"string"}"#,
+        "null",
+        r#"f: Invalid value: "null": f in body must be of type string: "null""#,
+    ),
+    (
+        r#"{"type":"integer"}"#,
+        "1.5",
+        r#"f: Invalid value: "number": f in body must be of type integer: "number""#,
+    ),
+    (
+        r#"{"x-kubernetes-int-or-string":true}"#,
+        "true",
+        r#"f in body must be of type integer,string: "boolean""#,
+    ),
+    (
+        r#"{"type":"integer","minimum":3}"#,
+        "2",
+        "f: Invalid value: 2: f in body should be greater than or equal to 3",
+    ),
+    (
+        r#"{"type":"integer","minimum":3,"exclusiveMinimum":true}"#,
+        "3",
+        "f in body should be greater than 3",
+    ),
+    (r#"{"type":"integer","maximum":3}"#, "4", "f in body should be less than or equal to 3"),
+    (
+        r#"{"type":"number","maximum":3,"exclusiveMaximum":true}"#,
+        "3.0",
+        "f in body should be less than 3",
+    ),
+    (r#"{"type":"number","multipleOf":0.5}"#, "0.7", "f in body should be a multiple of 0.5"),
+    (r#"{"type":"integer","multipleOf":3}"#, "10", "f in body should be a multiple of 3"),
+    (r#"{"type":"string","maxLength":2}"#, r#""abc""#, "f: Too long: may not be longer than 2"),
+    (r#"{"type":"string","minLength":2}"#, r#""é""#, "f in body should be at least 2 chars long"),
+    (
+        r#"{"type":"string","pattern":"^a+$"}"#,
+        r#""b""#,
+        r#"f: Invalid value: "b": f in body should match '^a+$'"#,
+    ),
+    (r#"{"type":"string","format":"ipv4"}"#, r#""x""#, r#"f in body must be of type ipv4: "x""#),
+    (
+        r#"{"type":"string","enum":["a","b"]}"#,
+        r#""c""#,
+        r#"f: Unsupported value: "c": supported values: "a", "b""#,
+    ),
+    (
+        r#"{"type":"array","items":{"type":"integer"},"maxItems":1}"#,
+        "[1,2]",
+        "f: Too many: 2: must have at most 1 items",
+    ),
+    (
+        r#"{"type":"array","items":{"type":"integer"},"minItems":1}"#,
+        "[]",
+        "f in body should have at least 1 items",
+    ),
+    (
+        r#"{"type":"array","items":{"type":"integer"}}"#,
+        r#"[1,"a"]"#,
+        r#"f[1]: Invalid value: "string": f[1] in body"#,
+    ),
+    (
+        r#"{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}"#,
+        "{}",
+        "f.a: Required value",
+    ),
+    (
+        r#"{"type":"object","additionalProperties":{"type":"integer"},"maxProperties":1}"#,
+        r#"{"a":1,"b":2}"#,
+        "f: Too many: 2",
+    ),
+    (
+        r#"{"type":"object","additionalProperties":{"type":"integer"},"minProperties":1}"#,
+        "{}",
+        "f in body should have at least 1 properties",
+    ),
+    (
+        r#"{"type":"object","additionalProperties":{"type":"integer"}}"#,
+        r#"{"a":"b"}"#,
+        "f.a in body must be of type integer",
+    ),
+    (r#"{"type":"integer","not":{"minimum":3}}"#, "4", r#""f" must not validate the schema (not)"#),
+    (
+        r#"{"type":"integer","anyOf":[{"minimum":3},{"maximum":1}]}"#,
+        "2",
+        r#""f" must validate at least one schema (anyOf)"#,
+    ),
+    (
+        r#"{"type":"integer","oneOf":[{"minimum":3},{"minimum":2}]}"#,
+        "4",
+        "one and only one schema (oneOf). Found 2 valid",
+    ),
+    (
+        r#"{"type":"integer","oneOf":[{"minimum":3},{"minimum":2}]}"#,
+        "1",
+        "one and only one schema (oneOf). Found none valid",
+    ),
+    (
+        r#"{"type":"integer","allOf":[{"minimum":3},{"maximum":5}]}"#,
+        "2",
+        r#""f" must validate all the schemas (allOf)"#,
+    ),
+    (
+        r#"{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}}"#,
+        r#"["a","b","a"]"#,
+        r#"f[2]: Duplicate value: "a""#,
+    ),
+    (
+        r#"{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"items":{"type":"object",
+            "required":["k"],"properties":{"k":{"type":"string"}}}}"#,
+        r#"[{"k":"a"},{"k":"a"}]"#,
+        r#"f[1]: Duplicate value: map[string]interface {}{"k":"a"}"#,
+    ),
+    (
+        r#"{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true}"#,
+        r#"{"kind":"A","metadata":{"labels":{"a":"-"}}}"#,
+        "f.apiVersion: Required value: must not be empty",
+    ),
+];
 
 #[test]
 fn values_that_fit_have_no_errors() {

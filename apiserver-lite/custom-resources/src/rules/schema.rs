@@ -2,9 +2,10 @@
 
 use apiserver_schema::{Map, Value};
 
-use super::cost::{ESTIMATE_MAX, SCHEMA_MAX};
-use super::program::Program;
-use super::types::{SizedType, declare};
+use super::declare::declare;
+use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
+use crate::cel::program::Program;
+use crate::cel::types::SizedType;
 use crate::errors::{Errors, Path, quote};
 use crate::node::{ListType, Node};
 
@@ -16,7 +17,7 @@ pub(crate) fn check(root: &Node, schema: &Map, path: Path<'_>, errors: &mut Erro
     if total <= SCHEMA_MAX {
         return;
     }
-    expensive.sort_by(|a, b| b.1.cmp(&a.1));
+    expensive.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
     for (path, _) in expensive.iter().take(4) {
         let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
         errors.forbidden(&Path::ROOT.field(path), detail);

@@ -2,10 +2,10 @@
 
 use regex::Regex;
 
-use super::cost;
-use super::eval::Run;
 use super::functions::index;
+use super::run::Run;
 use super::value::{Fail, Items, Val};
+use crate::cel::cost;
 use crate::pattern;
 
 /// Calls a method of a text.

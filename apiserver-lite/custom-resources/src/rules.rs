@@ -5,44 +5,18 @@ use std::collections::HashMap;
 use apiserver_schema::validate::Cause;
 use apiserver_schema::{Map, Value};
 
-use super::cost::{CALL_MAX, OBJECT_MAX};
-use super::eval::Run;
-use super::program::Program;
-use super::types::declare;
-use super::value::{Fail, Val};
+use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
+use crate::cel::program::Program;
 use crate::errors::{Errors, Path, quote, show};
-use crate::node::{ListType, Node};
+use crate::eval::{Fail, Run, Val};
+use crate::node::{Additional, ListType, Node, Rule};
 
-/// A rule of a schema.
-#[derive(Debug)]
-pub(crate) struct Rule {
-    pub(crate) text: String,
-    pub(crate) message: String,
-    message_expression: String,
-    /// Set by [`compile`].
-    program: Option<Result<Program, String>>,
-    message_program: Option<Program>,
-}
+mod declare;
+pub(crate) mod schema;
+#[cfg(test)]
+mod tests;
 
-impl Rule {
-    pub(crate) fn read(rule: &Map) -> Self {
-        Rule {
-            text: rule.str("rule").to_owned(),
-            message: rule.str("message").to_owned(),
-            message_expression: rule.str("messageExpression").to_owned(),
-            program: None,
-            message_program: None,
-        }
-    }
-
-    /// What names the rule in errors.
-    fn name(&self) -> &str {
-        match self.message.trim() {
-            "" => self.text.trim(),
-            message => message,
-        }
-    }
-}
+use declare::declare;
 
 /// Compiles the rules of a schema. One that cannot be compiled fails for every object.
 pub(crate) fn compile(node: &mut Node) {
@@ -66,7 +40,7 @@ pub(crate) fn compile(node: &mut Node) {
     if let Some(items) = &mut node.items {
         compile(items);
     }
-    if let crate::node::Additional::Schema(values) = &mut node.additional {
+    if let Additional::Schema(values) = &mut node.additional {
         compile(values);
     }
 }

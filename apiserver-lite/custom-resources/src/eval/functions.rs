@@ -2,12 +2,14 @@
 
 use std::rc::Rc;
 
-use super::ast::Operator;
-use super::eval::Run;
+use super::run::Run;
 use super::urls::Url;
 use super::value::{Fail, Items, Val};
-use super::{cost, lists, texts, times};
+use super::{lists, texts};
+use crate::cel::ast::Operator;
+use crate::cel::cost;
 use crate::errors::show_float;
+use crate::times;
 
 /// Calls a function, or a method of `target`.
 pub(crate) fn call<'a>(

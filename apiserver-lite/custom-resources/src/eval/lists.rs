@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use apiserver_schema::Value;
 
-use super::cost;
-use super::eval::Run;
 use super::functions::arithmetic;
+use super::run::Run;
 use super::value::{Entries, Fail, Items, Val, order};
 use crate::cel::ast::Operator;
+use crate::cel::cost;
 use crate::errors::show;
 use crate::node::{ListType, Node};
 

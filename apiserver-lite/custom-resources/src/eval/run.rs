@@ -6,13 +6,15 @@ use std::rc::Rc;
 use apiserver_schema::Value;
 use base64::Engine as _;
 
-use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
-use super::checker::TYPE_NAMES;
-use super::names::unescape;
-use super::program::Program;
 use super::value::{Entries, Fail, Items, Text, Val, order};
-use super::{cost, functions, lists, times};
+use super::{functions, lists};
+use crate::cel::TYPE_NAMES;
+use crate::cel::ast::{Expr, Fold, FoldKind, Kind, Operator};
+use crate::cel::cost;
+use crate::cel::names::unescape;
+use crate::cel::program::Program;
 use crate::node::{Node, Type};
+use crate::times;
 
 /// Entries that a look-up passes in one step.
 const LOOKUP: u64 = 64;

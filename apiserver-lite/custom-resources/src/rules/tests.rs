@@ -1,7 +1,7 @@
 //! Tests of rules: what they mean, what is refused when they are written, and that none runs long.
 
-use super::program::Program;
-use super::types::declare;
+use super::declare::declare;
+use crate::cel::program::Program;
 use crate::testing::{definition, definition_with, schema, value};
 
 /// The properties that rules of these tests see.

@@ -4,7 +4,7 @@ use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
 use super::lexer::{Fault, Token, tokens};
 
 /// Deepest nesting of an expression: each level takes stack when it is checked and run.
-pub(crate) const DEPTH_MAX: usize = 80;
+pub(crate) const DEPTH_MAX: usize = 50;
 /// Most parts of an expression.
 const PARTS_MAX: usize = 20_000;
 

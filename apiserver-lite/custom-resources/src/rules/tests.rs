@@ -344,3 +344,41 @@ fn messages_of_rules_may_be_expressions() {
         .collect();
     assert_eq!(found, ["Invalid value: \"object\": n is 5", "Invalid value: \"object\": plain"]);
 }
+
+/// The deepest expression that is parsed: `wrap` around `true` once more is refused.
+fn deepest(wrap: impl Fn(&str, usize) -> String) -> String {
+    let mut rule = "true".to_owned();
+    for at in 0..1_000 {
+        let next = wrap(&rule, at);
+        if !refusal(&next).is_empty() {
+            return rule;
+        }
+        rule = next;
+    }
+    panic!("nothing bounds the depth");
+}
+
+#[test]
+fn the_deepest_rules_run_on_a_small_stack() {
+    let rules = [
+        deepest(|rule, at| format!("[1].all(x{at}, {rule})")),
+        deepest(|rule, _| format!("({rule})")),
+        deepest(|rule, _| format!("!({rule})")),
+        deepest(|rule, _| format!("false ? false : {rule}")),
+        deepest(|rule, _| format!("[{rule}][0]")),
+        deepest(|rule, _| format!("{rule} == true")),
+    ];
+    for rule in rules {
+        let run = move || {
+            assert!(rule.len() > 90, "{rule}");
+            let escaped = rule.replace('"', "\\\"");
+            let schema = schema(&format!(
+                r#"{{"o":{{"type":"object","properties":{{"a":{{"type":"string"}}}},"x-kubernetes-validations":[{{"rule":"{escaped}"}}]}}}}"#
+            ));
+            let found = schema.validate(&value(r#"{"o":{"a":"b"}}"#), None);
+            assert!(found.iter().all(|error| error.message.contains("failed rule")), "{found:?}");
+        };
+        let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(run).expect("a thread");
+        thread.join().expect("no overflow");
+    }
+}

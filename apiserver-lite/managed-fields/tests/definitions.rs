@@ -1,5 +1,7 @@
 //! Schemas of definitions have a structure: what the rules of apiextensions accept, field ownership can use.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
 use apiserver_custom_resources::{default_definition, read_definition, validate_definition};
 use apiserver_managed_fields::Structure;
 use apiserver_schema::value::parse_json;

@@ -54,6 +54,10 @@ pub enum Cause {
     Forbidden,
     /// It is longer than its limit.
     TooLong,
+    /// It has more entries than its limit.
+    TooMany,
+    /// Its value has another type than its schema.
+    TypeInvalid,
     /// It names something that does not exist.
     NotFound,
 }
@@ -68,18 +72,22 @@ impl Cause {
             Cause::Duplicate => "FieldValueDuplicate",
             Cause::Forbidden => "FieldValueForbidden",
             Cause::TooLong => "FieldValueTooLong",
+            Cause::TooMany => "FieldValueTooMany",
+            Cause::TypeInvalid => "FieldValueTypeInvalid",
             Cause::NotFound => "FieldValueNotFound",
         }
     }
 
-    fn text(self) -> &'static str {
+    /// How messages begin.
+    pub fn text(self) -> &'static str {
         match self {
             Cause::Required => "Required value",
-            Cause::Invalid => "Invalid value",
+            Cause::Invalid | Cause::TypeInvalid => "Invalid value",
             Cause::NotSupported => "Unsupported value",
             Cause::Duplicate => "Duplicate value",
             Cause::Forbidden => "Forbidden",
             Cause::TooLong => "Too long",
+            Cause::TooMany => "Too many",
             Cause::NotFound => "Not found",
         }
     }

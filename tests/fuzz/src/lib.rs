@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod custom_resources;
 pub mod dns;
 pub mod identity;
 pub mod netfilter;
@@ -39,6 +40,7 @@ targets! {
     dns: dns_request, dns_answer, resolv_conf;
     api: api_scalars, selectors, api_json, api_protobuf, yaml;
     schema: schema_document, schema_protobuf, schema_patch;
+    custom_resources: custom_schema, custom_rule;
     agent: cri_log, journal, node_texts, dbus;
     programs: proxy_config, store_log;
     identity: bearer, id_token, client_certificate, identity_files, webhook_answer;

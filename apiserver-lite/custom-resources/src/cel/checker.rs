@@ -1,0 +1,379 @@
+//! Types and estimated costs of expressions.
+
+use std::sync::Arc;
+
+use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
+use super::cost;
+use super::lexer::Fault;
+use super::signatures;
+use super::types::{REQUEST_MAX, SizedType, Ty};
+
+/// What is known of an expression before it runs.
+pub(crate) struct Checked {
+    pub(crate) decl: SizedType,
+    pub(crate) cost: u64,
+}
+
+/// A variable and those around it.
+pub(crate) struct Scope<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) decl: &'a SizedType,
+    pub(crate) outer: Option<&'a Scope<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    fn find(&self, name: &str) -> Option<&'a SizedType> {
+        if self.name == name { Some(self.decl) } else { self.outer?.find(name) }
+    }
+}
+
+/// Names of types, which are values as well.
+pub(crate) const TYPE_NAMES: [&str; 13] = [
+    "bool",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "list",
+    "map",
+    "null_type",
+    "type",
+    "dyn",
+    "google",
+    "kubernetes",
+];
+
+/// Checks an expression in a scope.
+pub(crate) fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
+    let literal = |ty: Ty, size: usize| {
+        Ok(Checked { decl: SizedType::new(ty, size as u64, size as u64), cost: 0 })
+    };
+    match &expr.kind {
+        Kind::Null => literal(Ty::Null, 1),
+        Kind::Bool(_) => literal(Ty::Bool, 1),
+        Kind::Int(_) => literal(Ty::Int, 1),
+        Kind::Uint(_) => literal(Ty::Uint, 1),
+        Kind::Double(_) => literal(Ty::Double, 1),
+        Kind::Text(text) => literal(Ty::Text, text.len()),
+        Kind::Bytes(bytes) => literal(Ty::Bytes, bytes.len()),
+        Kind::Ident(name) => check_name(expr, name, scope),
+        Kind::Select { of, field } => check_field(expr, of, field, scope),
+        Kind::Has { of, field } => {
+            let field = check_field(expr, of, field, scope)?;
+            Ok(Checked { decl: SizedType::plain(Ty::Bool), cost: field.cost })
+        }
+        Kind::Index { of, at } => check_index(expr, of, at, scope),
+        Kind::Call { name, target, args } => check_call(expr, name, target.as_deref(), args, scope),
+        Kind::List(parts) => check_list(parts, scope),
+        Kind::Map(entries) => check_map(entries, scope),
+        Kind::Not(of) => {
+            let of = check(of, scope)?;
+            match of.decl.ty {
+                Ty::Bool | Ty::Dyn => {
+                    Ok(Checked { decl: SizedType::plain(Ty::Bool), cost: plus(of.cost, 1) })
+                }
+                other => Err(no_overload(expr, "!_", &[&other])),
+            }
+        }
+        Kind::Negate(of) => {
+            let of = check(of, scope)?;
+            match of.decl.ty {
+                Ty::Int | Ty::Double | Ty::Dyn => {
+                    Ok(Checked { cost: plus(of.cost, 1), decl: of.decl })
+                }
+                other => Err(no_overload(expr, "-_", &[&other])),
+            }
+        }
+        Kind::Binary { operator, left, right } => {
+            let (left, right) = (check(left, scope)?, check(right, scope)?);
+            check_binary(expr, *operator, left, right)
+        }
+        Kind::Every(parts) => check_logic(expr, "_&&_", parts, scope),
+        Kind::Some(parts) => check_logic(expr, "_||_", parts, scope),
+        Kind::If { condition, then, otherwise } => {
+            let condition = check(condition, scope)?;
+            if !condition.decl.ty.fits(&Ty::Bool) {
+                return Err(no_overload(expr, "_?_:_", &[&condition.decl.ty]));
+            }
+            let (then, otherwise) = (check(then, scope)?, check(otherwise, scope)?);
+            if !then.decl.ty.fits(&otherwise.decl.ty) {
+                let types = [&Ty::Bool, &then.decl.ty, &otherwise.decl.ty];
+                return Err(no_overload(expr, "_?_:_", &types));
+            }
+            let cost = plus(condition.cost, then.cost.max(otherwise.cost));
+            let max = then.decl.max.max(otherwise.decl.max);
+            let dynamic = matches!(otherwise.decl.ty, Ty::Dyn);
+            let ty = if dynamic { Ty::Dyn } else { then.decl.ty };
+            Ok(Checked { decl: SizedType::new(ty, max, 1), cost })
+        }
+        Kind::Fold(fold) => check_fold(expr, fold, scope),
+    }
+}
+
+fn plus(left: u64, right: u64) -> u64 {
+    left.saturating_add(right)
+}
+
+fn no_overload(expr: &Expr, function: &str, types: &[&Ty]) -> Fault {
+    let types: Vec<String> = types.iter().map(ToString::to_string).collect();
+    let why =
+        format!("found no matching overload for '{function}' applied to '({})'", types.join(", "));
+    Fault::new(expr.at, why)
+}
+
+fn check_name(expr: &Expr, name: &str, scope: &Scope<'_>) -> Result<Checked, Fault> {
+    if let Some(decl) = scope.find(name) {
+        return Ok(Checked { decl: decl.clone(), cost: 1 });
+    }
+    if TYPE_NAMES.contains(&name) && !matches!(name, "google" | "kubernetes") {
+        return Ok(Checked { decl: SizedType::plain(Ty::Type), cost: 1 });
+    }
+    Err(Fault::new(expr.at, format!("undeclared reference to '{name}' (in container '')")))
+}
+
+fn check_field(expr: &Expr, of: &Expr, field: &str, scope: &Scope<'_>) -> Result<Checked, Fault> {
+    let of = check(of, scope)?;
+    let cost = plus(of.cost, 1);
+    let decl = match &of.decl.ty {
+        Ty::Object(fields) => fields.get(field).cloned(),
+        Ty::Map(key, value) if key.ty.fits(&Ty::Text) => Some(SizedType::clone(value)),
+        Ty::Dyn => Some(SizedType::new(Ty::Dyn, of.decl.max, 1)),
+        other => {
+            let why = format!("type '{other}' does not support field selection");
+            return Err(Fault::new(expr.at, why));
+        }
+    };
+    let decl = decl.ok_or_else(|| Fault::new(expr.at, format!("undefined field '{field}'")))?;
+    Ok(Checked { decl, cost })
+}
+
+fn check_index(expr: &Expr, of: &Expr, at: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
+    let (of, at) = (check(of, scope)?, check(at, scope)?);
+    let cost = plus(plus(of.cost, at.cost), 1);
+    let decl = match &of.decl.ty {
+        Ty::List(item) if matches!(at.decl.ty, Ty::Int | Ty::Dyn) => SizedType::clone(item),
+        Ty::Map(key, value) if key.ty.fits(&at.decl.ty) => SizedType::clone(value),
+        Ty::Dyn => SizedType::new(Ty::Dyn, of.decl.max, 1),
+        other => return Err(no_overload(expr, "_[_]", &[other, &at.decl.ty])),
+    };
+    Ok(Checked { decl, cost })
+}
+
+fn check_call(
+    expr: &Expr,
+    name: &str,
+    target: Option<&Expr>,
+    args: &[Expr],
+    scope: &Scope<'_>,
+) -> Result<Checked, Fault> {
+    if !signatures::exists(name) {
+        let why = format!("undeclared reference to '{name}' (in container '')");
+        return Err(Fault::new(expr.at, why));
+    }
+    let target = target.map(|target| check(target, scope)).transpose()?;
+    let args: Vec<Checked> = args.iter().map(|arg| check(arg, scope)).collect::<Result<_, _>>()?;
+    let parts = || target.iter().chain(&args);
+    let sizes: Vec<u64> = parts().map(|part| part.decl.max).collect();
+    let cost = parts().fold(cost::function(name, &sizes), |sum, part| plus(sum, part.cost));
+    let max = parts().map(|part| part.decl.max).max().unwrap_or(REQUEST_MAX);
+    let decls: Vec<SizedType> = args.iter().map(|arg| arg.decl.clone()).collect();
+    let result = signatures::result(name, target.as_ref().map(|target| &target.decl), &decls, max);
+    if let Some(decl) = result {
+        return Ok(Checked { decl, cost });
+    }
+    let types: Vec<String> = decls.iter().map(|decl| decl.ty.to_string()).collect();
+    let types = types.join(", ");
+    let applied = match &target {
+        Some(target) => format!("{}.({types})", target.decl.ty),
+        None => format!("({types})"),
+    };
+    let why = format!("found no matching overload for '{name}' applied to '{applied}'");
+    Err(Fault::new(expr.at, why))
+}
+
+fn check_list(parts: &[Expr], scope: &Scope<'_>) -> Result<Checked, Fault> {
+    let parts: Vec<Checked> =
+        parts.iter().map(|part| check(part, scope)).collect::<Result<_, _>>()?;
+    let cost = parts.iter().fold(10, |sum, part| plus(sum, part.cost));
+    let item = common(parts.iter().map(|part| &part.decl));
+    Ok(Checked { decl: SizedType::list(item, parts.len() as u64), cost })
+}
+
+/// The type of all values, or `dyn`.
+fn common<'a>(decls: impl Iterator<Item = &'a SizedType>) -> SizedType {
+    let mut decls = decls.peekable();
+    let Some(first) = decls.peek().copied() else { return SizedType::plain(Ty::Dyn) };
+    let (mut same, mut max) = (true, 0);
+    for decl in decls {
+        same &= std::mem::discriminant(&decl.ty) == std::mem::discriminant(&first.ty)
+            && decl.ty.fits(&first.ty);
+        max = decl.max.max(max);
+    }
+    SizedType::new(if same { first.ty.clone() } else { Ty::Dyn }, max, 1)
+}
+
+fn check_map(entries: &[(Expr, Expr)], scope: &Scope<'_>) -> Result<Checked, Fault> {
+    let (mut keys, mut values, mut cost) = (Vec::new(), Vec::new(), 30);
+    for (key, value) in entries {
+        let (key, value) = (check(key, scope)?, check(value, scope)?);
+        cost = plus(cost, plus(key.cost, value.cost));
+        keys.push(key.decl);
+        values.push(value.decl);
+    }
+    let ty = Ty::Map(Arc::new(common(keys.iter())), Arc::new(common(values.iter())));
+    Ok(Checked { decl: SizedType::new(ty, entries.len() as u64, 2), cost })
+}
+
+fn check_logic(
+    expr: &Expr,
+    function: &str,
+    parts: &[Expr],
+    scope: &Scope<'_>,
+) -> Result<Checked, Fault> {
+    let mut cost = 0;
+    for part in parts {
+        let part_checked = check(part, scope)?;
+        if !part_checked.decl.ty.fits(&Ty::Bool) {
+            return Err(no_overload(expr, function, &[&Ty::Bool, &part_checked.decl.ty]));
+        }
+        cost = plus(cost, part_checked.cost);
+    }
+    Ok(Checked { decl: SizedType::plain(Ty::Bool), cost })
+}
+
+fn check_binary(
+    expr: &Expr,
+    operator: Operator,
+    left: Checked,
+    right: Checked,
+) -> Result<Checked, Fault> {
+    let (left_max, right_max) = (left.decl.max, right.decl.max);
+    let args = plus(left.cost, right.cost);
+    let wrong = || no_overload(expr, operator.function(), &[&left.decl.ty, &right.decl.ty]);
+    let smaller = left_max.min(right_max);
+    let (decl, own) = match operator {
+        Operator::Equal | Operator::NotEqual if left.decl.ty.fits(&right.decl.ty) => {
+            let own = match &left.decl.ty {
+                Ty::Text | Ty::Bytes => cost::walk(smaller),
+                Ty::List(_) | Ty::Map(..) | Ty::Object(_) => cost::walk(smaller),
+                _ => 1,
+            };
+            (SizedType::plain(Ty::Bool), own)
+        }
+        Operator::In => {
+            let fits = match &right.decl.ty {
+                Ty::List(item) => item.ty.fits(&left.decl.ty),
+                Ty::Map(key, _) => key.ty.fits(&left.decl.ty),
+                other => matches!(other, Ty::Dyn),
+            };
+            if !fits {
+                return Err(wrong());
+            }
+            let own = if matches!(right.decl.ty, Ty::Map(..)) { 1 } else { right_max };
+            (SizedType::plain(Ty::Bool), own)
+        }
+        Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {
+            let ordered = |ty: &Ty| {
+                !matches!(
+                    ty,
+                    Ty::List(_) | Ty::Map(..) | Ty::Object(_) | Ty::Url | Ty::Type | Ty::Null
+                )
+            };
+            if !left.decl.ty.fits(&right.decl.ty)
+                || !ordered(&left.decl.ty)
+                || !ordered(&right.decl.ty)
+            {
+                return Err(wrong());
+            }
+            let text = matches!(left.decl.ty, Ty::Text | Ty::Bytes);
+            (SizedType::plain(Ty::Bool), if text { cost::walk(smaller).max(1) } else { 1 })
+        }
+        Operator::Equal | Operator::NotEqual => return Err(wrong()),
+        _ => {
+            let ty = arithmetic(operator, &left.decl.ty, &right.decl.ty).ok_or_else(wrong)?;
+            let sum = plus(left_max, right_max);
+            let walked = matches!(ty, Ty::Text | Ty::Bytes | Ty::List(_));
+            let own = if walked { cost::walk(sum).max(1) } else { 1 };
+            (SizedType::new(ty, sum, 1), own)
+        }
+    };
+    Ok(Checked { decl, cost: plus(args, own.max(1)) })
+}
+
+/// The type of a sum, difference, product or quotient.
+fn arithmetic(operator: Operator, left: &Ty, right: &Ty) -> Option<Ty> {
+    let pair = (left.letter(), right.letter());
+    if pair.0 == '*' || pair.1 == '*' {
+        return Some(Ty::Dyn);
+    }
+    let known = match operator {
+        Operator::Add => matches!(
+            pair,
+            ('i', 'i')
+                | ('u', 'u')
+                | ('d', 'd')
+                | ('s', 's')
+                | ('b', 'b')
+                | ('l', 'l')
+                | ('D', 'D')
+                | ('T', 'D')
+                | ('D', 'T')
+        ),
+        Operator::Subtract => {
+            matches!(
+                pair,
+                ('i', 'i') | ('u', 'u') | ('d', 'd') | ('D', 'D') | ('T', 'D') | ('T', 'T')
+            )
+        }
+        Operator::Multiply | Operator::Divide => {
+            matches!(pair, ('i', 'i') | ('u', 'u') | ('d', 'd'))
+        }
+        Operator::Remainder => matches!(pair, ('i', 'i') | ('u', 'u')),
+        _ => false,
+    };
+    if !known || (pair == ('l', 'l') && !left.fits(right)) {
+        return None;
+    }
+    Some(match (operator, pair) {
+        (Operator::Subtract, ('T', 'T')) => Ty::Duration,
+        (_, ('D', 'T')) => Ty::Timestamp,
+        _ => left.clone(),
+    })
+}
+
+fn check_fold(expr: &Expr, fold: &Fold, scope: &Scope<'_>) -> Result<Checked, Fault> {
+    let range = check(&fold.range, scope)?;
+    let item = match &range.decl.ty {
+        Ty::List(item) => SizedType::clone(item),
+        Ty::Map(key, _) => SizedType::clone(key),
+        Ty::Dyn => SizedType::new(Ty::Dyn, range.decl.max, 1),
+        other => {
+            let why = format!(
+                "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+            );
+            return Err(Fault::new(expr.at, why));
+        }
+    };
+    let inner = Scope { name: &fold.var, decl: &item, outer: Some(scope) };
+    let body = check(&fold.body, &inner)?;
+    let mapped = fold.mapped.as_ref().map(|mapped| check(mapped, &inner)).transpose()?;
+    let maps_only = fold.kind == FoldKind::Map && mapped.is_none();
+    if !maps_only && !body.decl.ty.fits(&Ty::Bool) {
+        let why = format!("expected type 'bool' but found '{}'", body.decl.ty);
+        return Err(Fault::new(expr.at, why));
+    }
+    let each = plus(body.cost, mapped.as_ref().map_or(0, |mapped| mapped.cost));
+    let (once, each, decl) = match fold.kind {
+        FoldKind::All => (1, plus(each, 3), SizedType::plain(Ty::Bool)),
+        FoldKind::Exists => (1, plus(each, 4), SizedType::plain(Ty::Bool)),
+        FoldKind::ExistsOne => (2, plus(each, 2), SizedType::plain(Ty::Bool)),
+        FoldKind::Filter => (11, plus(each, 12), SizedType::list(item.clone(), range.decl.max)),
+        FoldKind::Map => {
+            let result = mapped.unwrap_or(body).decl;
+            (11, plus(each, 12), SizedType::list(result, range.decl.max))
+        }
+    };
+    let cost = plus(plus(range.cost, once), range.decl.max.saturating_mul(each));
+    Ok(Checked { decl, cost })
+}

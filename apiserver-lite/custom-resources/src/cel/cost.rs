@@ -1,0 +1,39 @@
+//! Costs of functions, in steps. The same numbers estimate a rule and bound its runs: sizes are the largest that a schema allows, or real ones.
+
+/// Most steps of one run of a rule.
+pub(crate) const CALL_MAX: u64 = 1_000_000;
+/// Most steps of all rules of an object.
+pub(crate) const OBJECT_MAX: u64 = 10_000_000;
+/// Highest estimate of one rule, times the values that it is run for.
+pub(crate) const ESTIMATE_MAX: u64 = 10_000_000;
+/// Highest estimate of all rules of a schema.
+pub(crate) const SCHEMA_MAX: u64 = 100_000_000;
+
+/// Steps to walk a text or list of `size`: a tenth.
+pub(crate) fn walk(size: u64) -> u64 {
+    size.div_ceil(10)
+}
+
+/// Steps to search a text for a regular expression.
+pub(crate) fn search(text: u64, pattern: u64) -> u64 {
+    walk(text.saturating_add(1)).saturating_mul(pattern.div_ceil(4).max(1))
+}
+
+/// Steps of a function, beside those of its arguments. `sizes` are those of the target, if there is one, and of the arguments.
+pub(crate) fn function(name: &str, sizes: &[u64]) -> u64 {
+    let size = |at: usize| sizes.get(at).copied().unwrap_or(1);
+    match name {
+        "matches" | "find" | "findAll" => search(size(0), size(1)),
+        "contains" => walk(size(0)).saturating_mul(walk(size(1)).max(1)),
+        "startsWith" | "endsWith" => walk(size(1)),
+        "string" | "bytes" | "lowerAscii" | "upperAscii" | "trim" | "charAt" | "substring"
+        | "url" | "isURL" | "duration" | "timestamp" | "int" | "uint" | "double" => {
+            walk(size(0)).max(1)
+        }
+        "split" | "replace" => walk(size(0)).saturating_mul(2).max(1),
+        "indexOf" | "lastIndexOf" => walk(size(0)).saturating_mul(walk(size(1)).max(1)).max(1),
+        "isSorted" | "sum" | "min" | "max" => size(0).max(1),
+        "join" => size(0).max(1),
+        _ => 1,
+    }
+}

@@ -1,0 +1,102 @@
+//! Compiled rules.
+
+use std::collections::HashMap;
+
+use regex::Regex;
+
+use super::ast::{Expr, Kind};
+use super::checker::{Scope, check};
+use super::lexer::Fault;
+use super::parser::parse;
+use super::types::{REQUEST_MAX, SizedType, Ty};
+use crate::pattern;
+
+/// A rule that is ready to run.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) expr: Expr,
+    /// Whether it compares with the stored value.
+    pub(crate) uses_old: bool,
+    /// The regular expressions that it names.
+    pub(crate) patterns: HashMap<String, Regex>,
+    /// Estimated cost of a run.
+    pub(crate) cost: u64,
+    /// Most values that it can be run for in one request.
+    pub(crate) values_max: u64,
+}
+
+impl Program {
+    /// Compiles a rule of values of a type. The error says where the fault is.
+    pub(crate) fn compile(text: &str, decl: &SizedType) -> Result<Self, String> {
+        Self::compile_to(text, decl, false)
+    }
+
+    /// Compiles an expression of a message.
+    pub(crate) fn compile_message(text: &str, decl: &SizedType) -> Result<Self, String> {
+        Self::compile_to(text, decl, true)
+    }
+
+    fn compile_to(text: &str, decl: &SizedType, message: bool) -> Result<Self, String> {
+        let compile = || {
+            let expr = parse(text)?;
+            let outer = Scope { name: "oldSelf", decl, outer: None };
+            let checked = check(&expr, &Scope { name: "self", decl, outer: Some(&outer) })?;
+            let mut patterns = HashMap::new();
+            collect_patterns(&expr, &mut patterns)?;
+            Ok((expr, checked, patterns))
+        };
+        let (expr, checked, patterns) = compile()
+            .map_err(|fault: Fault| format!("compilation failed: {}", describe(text, &fault)))?;
+        match (&checked.decl.ty, message) {
+            (Ty::Bool, false) | (Ty::Text, true) => {}
+            (_, false) => return Err("cel expression must evaluate to a bool".to_owned()),
+            (_, true) => return Err("messageExpression must evaluate to a string".to_owned()),
+        }
+        Ok(Program {
+            uses_old: mentions(&expr, "oldSelf"),
+            expr,
+            patterns,
+            cost: checked.cost,
+            values_max: REQUEST_MAX
+                .checked_div(decl.least.saturating_add(1))
+                .unwrap_or(REQUEST_MAX),
+        })
+    }
+}
+
+/// A fault with its line.
+fn describe(text: &str, fault: &Fault) -> String {
+    let before = text.get(..fault.at).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at.saturating_add(1));
+    let line = text.get(line_start..).and_then(|rest| rest.lines().next()).unwrap_or_default();
+    let number = before.matches('\n').count().saturating_add(1);
+    let column = before.get(line_start..).unwrap_or_default().chars().count();
+    let shown: String = line.chars().take(200).collect();
+    let dots = ".".repeat(column.min(200));
+    format!(
+        "ERROR: <input>:{number}:{}: {}\n | {shown}\n | {dots}^",
+        column.saturating_add(1),
+        fault.why
+    )
+}
+
+fn mentions(expr: &Expr, name: &str) -> bool {
+    matches!(&expr.kind, Kind::Ident(have) if have == name)
+        || expr.kind.parts().into_iter().any(|part| mentions(part, name))
+}
+
+fn collect_patterns(expr: &Expr, found: &mut HashMap<String, Regex>) -> Result<(), Fault> {
+    if let Kind::Call { name, target, args } = &expr.kind
+        && matches!(name.as_str(), "matches" | "find" | "findAll")
+    {
+        let pattern = if target.is_some() { args.first() } else { args.get(1) };
+        if let Some(Expr { at, kind: Kind::Text(text), .. }) = pattern
+            && !found.contains_key(text)
+        {
+            let compiled =
+                pattern::compile(text).map_err(|error| Fault::new(*at, error.to_string()))?;
+            found.insert(text.clone(), compiled);
+        }
+    }
+    expr.kind.parts().into_iter().try_for_each(|part| collect_patterns(part, found))
+}

@@ -1,0 +1,169 @@
+//! Functions and methods with their types, as letters of [`Ty::letter`]. In results `e` is the type of a list's items, `S` a list of
+//! texts, `U` an URL and `q` a map of lists of texts.
+
+use std::sync::Arc;
+
+use super::types::{SizedType, Ty};
+
+/// Name, target (empty for functions), arguments, result.
+type Signature = (&'static str, &'static str, &'static str, char);
+
+const SIGNATURES: &[Signature] = &[
+    ("size", "", "s", 'i'),
+    ("size", "", "b", 'i'),
+    ("size", "", "l", 'i'),
+    ("size", "", "m", 'i'),
+    ("size", "s", "", 'i'),
+    ("size", "b", "", 'i'),
+    ("size", "l", "", 'i'),
+    ("size", "m", "", 'i'),
+    ("int", "", "i", 'i'),
+    ("int", "", "u", 'i'),
+    ("int", "", "d", 'i'),
+    ("int", "", "s", 'i'),
+    ("int", "", "T", 'i'),
+    ("uint", "", "i", 'u'),
+    ("uint", "", "u", 'u'),
+    ("uint", "", "d", 'u'),
+    ("uint", "", "s", 'u'),
+    ("double", "", "i", 'd'),
+    ("double", "", "u", 'd'),
+    ("double", "", "d", 'd'),
+    ("double", "", "s", 'd'),
+    ("string", "", "s", 's'),
+    ("string", "", "B", 's'),
+    ("string", "", "i", 's'),
+    ("string", "", "u", 's'),
+    ("string", "", "d", 's'),
+    ("string", "", "b", 's'),
+    ("string", "", "D", 's'),
+    ("string", "", "T", 's'),
+    ("string", "", "U", 's'),
+    ("bytes", "", "s", 'b'),
+    ("bytes", "", "b", 'b'),
+    ("duration", "", "s", 'D'),
+    ("duration", "", "D", 'D'),
+    ("timestamp", "", "s", 'T'),
+    ("timestamp", "", "T", 'T'),
+    ("timestamp", "", "i", 'T'),
+    ("matches", "", "ss", 'B'),
+    ("matches", "s", "s", 'B'),
+    ("contains", "s", "s", 'B'),
+    ("startsWith", "s", "s", 'B'),
+    ("endsWith", "s", "s", 'B'),
+    ("charAt", "s", "i", 's'),
+    ("indexOf", "s", "s", 'i'),
+    ("indexOf", "s", "si", 'i'),
+    ("lastIndexOf", "s", "s", 'i'),
+    ("lastIndexOf", "s", "si", 'i'),
+    ("lowerAscii", "s", "", 's'),
+    ("upperAscii", "s", "", 's'),
+    ("replace", "s", "ss", 's'),
+    ("replace", "s", "ssi", 's'),
+    ("split", "s", "s", 'S'),
+    ("split", "s", "si", 'S'),
+    ("substring", "s", "i", 's'),
+    ("substring", "s", "ii", 's'),
+    ("trim", "s", "", 's'),
+    ("join", "l", "", 's'),
+    ("join", "l", "s", 's'),
+    ("find", "s", "s", 's'),
+    ("findAll", "s", "s", 'S'),
+    ("findAll", "s", "si", 'S'),
+    ("isSorted", "l", "", 'B'),
+    ("sum", "l", "", 'e'),
+    ("min", "l", "", 'e'),
+    ("max", "l", "", 'e'),
+    ("indexOf", "l", "*", 'i'),
+    ("lastIndexOf", "l", "*", 'i'),
+    ("url", "", "s", 'U'),
+    ("isURL", "", "s", 'B'),
+    ("getScheme", "U", "", 's'),
+    ("getHost", "U", "", 's'),
+    ("getHostname", "U", "", 's'),
+    ("getPort", "U", "", 's'),
+    ("getEscapedPath", "U", "", 's'),
+    ("getQuery", "U", "", 'q'),
+    ("getFullYear", "T", "", 'i'),
+    ("getMonth", "T", "", 'i'),
+    ("getDate", "T", "", 'i'),
+    ("getDayOfMonth", "T", "", 'i'),
+    ("getDayOfWeek", "T", "", 'i'),
+    ("getDayOfYear", "T", "", 'i'),
+    ("getHours", "T", "", 'i'),
+    ("getMinutes", "T", "", 'i'),
+    ("getSeconds", "T", "", 'i'),
+    ("getMilliseconds", "T", "", 'i'),
+    ("getFullYear", "T", "s", 'i'),
+    ("getMonth", "T", "s", 'i'),
+    ("getDate", "T", "s", 'i'),
+    ("getDayOfMonth", "T", "s", 'i'),
+    ("getDayOfWeek", "T", "s", 'i'),
+    ("getDayOfYear", "T", "s", 'i'),
+    ("getHours", "T", "s", 'i'),
+    ("getMinutes", "T", "s", 'i'),
+    ("getSeconds", "T", "s", 'i'),
+    ("getMilliseconds", "T", "s", 'i'),
+    ("getHours", "D", "", 'i'),
+    ("getMinutes", "D", "", 'i'),
+    ("getSeconds", "D", "", 'i'),
+    ("getMilliseconds", "D", "", 'i'),
+];
+
+/// Whether there is a function or method of this name.
+pub(crate) fn exists(name: &str) -> bool {
+    matches!(name, "type" | "dyn") || SIGNATURES.iter().any(|signature| signature.0 == name)
+}
+
+/// The type of a call's result; `None` if no function has these types. The size is `max` where nothing else is known.
+pub(crate) fn result(
+    name: &str,
+    target: Option<&SizedType>,
+    args: &[SizedType],
+    max: u64,
+) -> Option<SizedType> {
+    match (name, target, args) {
+        ("type", None, [_]) => return Some(SizedType::plain(Ty::Type)),
+        ("dyn", None, [arg]) => return Some(SizedType::new(Ty::Dyn, arg.max, arg.least)),
+        _ => {}
+    }
+    let fits = |want: char, have: &SizedType| match have.ty.letter() {
+        '*' => true,
+        letter => want == '*' || letter == want,
+    };
+    let mut found = SIGNATURES.iter().filter(|(have, on, with, _)| {
+        *have == name
+            && match (target, on.chars().next()) {
+                (Some(target), Some(want)) => fits(want, target),
+                (None, None) => true,
+                _ => false,
+            }
+            && with.len() == args.len()
+            && with.chars().zip(args).all(|(want, have)| fits(want, have))
+    });
+    let (_, _, _, letter) = found.next()?;
+    if found.any(|(_, _, _, other)| other != letter) {
+        return Some(SizedType::new(Ty::Dyn, max, 1)); // dynamic values decide
+    }
+    let text = || SizedType::new(Ty::Text, max, 2);
+    Some(match letter {
+        'i' => SizedType::plain(Ty::Int),
+        'u' => SizedType::plain(Ty::Uint),
+        'd' => SizedType::plain(Ty::Double),
+        'B' => SizedType::plain(Ty::Bool),
+        's' => text(),
+        'b' => SizedType::new(Ty::Bytes, max, 2),
+        'D' => SizedType::plain(Ty::Duration),
+        'T' => SizedType::plain(Ty::Timestamp),
+        'U' => SizedType::new(Ty::Url, max, 2),
+        'S' => SizedType::list(text(), max),
+        'q' => {
+            let values = SizedType::list(text(), max);
+            SizedType::new(Ty::Map(Arc::new(text()), Arc::new(values)), max, 2)
+        }
+        _ => match target.map(|target| &target.ty) {
+            Some(Ty::List(item)) => SizedType::clone(item),
+            _ => SizedType::new(Ty::Dyn, max, 1),
+        },
+    })
+}

@@ -1,0 +1,113 @@
+//! Types of expressions, those of schemas with the most elements that their values may have.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Largest request, in bytes: what no limit of a schema bounds has at most as many elements as fit in it.
+pub(crate) const REQUEST_MAX: u64 = 3 * 1024 * 1024;
+
+/// A type with sizes.
+#[derive(Clone, Debug)]
+pub(crate) struct SizedType {
+    pub(crate) ty: Ty,
+    /// Most elements of a list or map, or bytes of a text.
+    pub(crate) max: u64,
+    /// Fewest bytes of a value in JSON.
+    pub(crate) least: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Ty {
+    Dyn,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    Text,
+    Bytes,
+    Duration,
+    Timestamp,
+    List(Arc<SizedType>),
+    Map(Arc<SizedType>, Arc<SizedType>),
+    /// Fields by their escaped names.
+    Object(Arc<BTreeMap<String, SizedType>>),
+    Url,
+    Type,
+}
+
+impl SizedType {
+    pub(crate) fn new(ty: Ty, max: u64, least: u64) -> Self {
+        SizedType { ty, max, least }
+    }
+
+    /// A type of values without elements, or of unknown size.
+    pub(crate) fn plain(ty: Ty) -> Self {
+        SizedType::new(ty, REQUEST_MAX, 1)
+    }
+
+    pub(crate) fn list(item: SizedType, max: u64) -> Self {
+        SizedType::new(Ty::List(Arc::new(item)), max, 2)
+    }
+}
+
+impl Ty {
+    /// Whether a value of either type can be used as the other.
+    pub(crate) fn fits(&self, other: &Ty) -> bool {
+        match (self, other) {
+            (Ty::Dyn, _) | (_, Ty::Dyn) => true,
+            (Ty::List(left), Ty::List(right)) => left.ty.fits(&right.ty),
+            (Ty::Map(key, value), Ty::Map(other_key, other_value)) => {
+                key.ty.fits(&other_key.ty) && value.ty.fits(&other_value.ty)
+            }
+            (Ty::Object(_), Ty::Object(_)) => true,
+            (Ty::Null, Ty::Object(_) | Ty::Duration | Ty::Timestamp)
+            | (Ty::Object(_) | Ty::Duration | Ty::Timestamp, Ty::Null) => true,
+            (left, right) => std::mem::discriminant(left) == std::mem::discriminant(right),
+        }
+    }
+
+    /// A letter for the type, as in signatures.
+    pub(crate) fn letter(&self) -> char {
+        match self {
+            Ty::Dyn => '*',
+            Ty::Null => 'n',
+            Ty::Bool => 'B',
+            Ty::Int => 'i',
+            Ty::Uint => 'u',
+            Ty::Double => 'd',
+            Ty::Text => 's',
+            Ty::Bytes => 'b',
+            Ty::Duration => 'D',
+            Ty::Timestamp => 'T',
+            Ty::List(_) => 'l',
+            Ty::Map(..) => 'm',
+            Ty::Object(_) => 'o',
+            Ty::Url => 'U',
+            Ty::Type => 't',
+        }
+    }
+}
+
+impl fmt::Display for Ty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ty::Dyn => f.write_str("dyn"),
+            Ty::Null => f.write_str("null"),
+            Ty::Bool => f.write_str("bool"),
+            Ty::Int => f.write_str("int"),
+            Ty::Uint => f.write_str("uint"),
+            Ty::Double => f.write_str("double"),
+            Ty::Text => f.write_str("string"),
+            Ty::Bytes => f.write_str("bytes"),
+            Ty::Duration => f.write_str("google.protobuf.Duration"),
+            Ty::Timestamp => f.write_str("google.protobuf.Timestamp"),
+            Ty::List(item) => write!(f, "list({})", item.ty),
+            Ty::Map(key, value) => write!(f, "map({}, {})", key.ty, value.ty),
+            Ty::Object(_) => f.write_str("object"),
+            Ty::Url => f.write_str("kubernetes.URL"),
+            Ty::Type => f.write_str("type"),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Defaulting: unset fields get the values of their schema.
+
+use apiserver_schema::{Map, Value};
+
+use crate::node::Node;
+
+/// Most values that defaulting of one object adds: defaults of items multiply with the items.
+const ADDED_MAX: usize = 1_000_000;
+
+/// Drops null where it is neither allowed nor replaced, then sets defaults.
+pub(crate) fn default(value: &mut Value, root: &Node) {
+    drop_nulls(value, root);
+    set_defaults(value, root, &mut 0);
+}
+
+/// Removes fields that are null though the schema does not allow it and has no default: such a null means an unset field.
+fn drop_nulls(value: &mut Value, node: &Node) {
+    match value {
+        Value::Map(map) => {
+            map.retain(|key, value| match node.field(key) {
+                Some(field) if *value == Value::Null => field.nullable || field.default.is_some(),
+                _ => true,
+            });
+            for (key, value) in map.iter_mut() {
+                if let Some(field) = node.field(key) {
+                    drop_nulls(value, field);
+                }
+            }
+        }
+        Value::List(items) => {
+            if let Some(node) = &node.items {
+                items.iter_mut().for_each(|item| drop_nulls(item, node));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn set_defaults(value: &mut Value, node: &Node, added: &mut usize) {
+    match value {
+        Value::Map(map) => {
+            for (name, property) in &node.properties {
+                let Some(default) = &property.default else { continue };
+                let unset = map.get(name).is_none_or(|have| property.replaces(have));
+                if unset && *added < ADDED_MAX {
+                    *added = added.saturating_add(1);
+                    map.insert(name.clone(), default.clone());
+                }
+            }
+            default_fields(map, node, added);
+        }
+        Value::List(items) => {
+            let Some(node) = &node.items else { return };
+            for item in items {
+                replace_null(item, node);
+                set_defaults(item, node, added);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn default_fields(map: &mut Map, node: &Node, added: &mut usize) {
+    for (key, value) in map.iter_mut() {
+        if let Some(property) = node.property(key) {
+            set_defaults(value, property, added);
+        } else if let Some(node) = node.additional.schema() {
+            replace_null(value, node);
+            set_defaults(value, node, added);
+        }
+    }
+}
+
+fn replace_null(value: &mut Value, node: &Node) {
+    if let Some(default) = node.default.as_ref().filter(|_| node.replaces(value)) {
+        *value = default.clone();
+    }
+}

@@ -1,0 +1,425 @@
+//! Runs expressions, within a budget.
+
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+use apiserver_schema::Value;
+use base64::Engine as _;
+
+use super::value::{Entries, Fail, Items, Text, Val, order};
+use super::{functions, lists};
+use crate::cel::TYPE_NAMES;
+use crate::cel::ast::{Expr, Fold, FoldKind, Kind, Operator};
+use crate::cel::cost;
+use crate::cel::names::unescape;
+use crate::cel::program::Program;
+use crate::node::{Node, Type};
+use crate::times;
+
+/// Entries that a look-up passes in one step.
+const LOOKUP: u64 = 64;
+
+/// A variable and those around it.
+pub(crate) struct Scope<'s, 'a> {
+    pub(crate) name: &'s str,
+    pub(crate) value: Val<'a>,
+    pub(crate) outer: Option<&'s Scope<'s, 'a>>,
+}
+
+impl<'a> Scope<'_, 'a> {
+    fn find(&self, name: &str) -> Option<&Val<'a>> {
+        if self.name == name { Some(&self.value) } else { self.outer?.find(name) }
+    }
+}
+
+/// One run of a program.
+pub(crate) struct Run<'a> {
+    pub(crate) program: &'a Program,
+    spent: u64,
+    limit: u64,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(program: &'a Program, limit: u64) -> Self {
+        Run { program, spent: 0, limit }
+    }
+
+    /// Steps so far.
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// Takes steps from the budget.
+    pub(crate) fn charge(&mut self, steps: u64) -> Result<(), Fail> {
+        self.spent = self.spent.saturating_add(steps);
+        if self.spent > self.limit { Err(Fail::Limit) } else { Ok(()) }
+    }
+
+    /// Evaluates the program for a value of a schema, and the stored one.
+    pub(crate) fn run(
+        &mut self,
+        node: &'a Node,
+        value: &'a Value,
+        old: Option<&'a Value>,
+    ) -> Result<Val<'a>, Fail> {
+        let old = old.map_or(Ok(Val::Null), |old| self.load(old, Some(node)))?;
+        let outer = Scope { name: "oldSelf", value: old, outer: None };
+        let value = self.load(value, Some(node))?;
+        let program = self.program;
+        self.eval(&program.expr, &Scope { name: "self", value, outer: Some(&outer) })
+    }
+
+    /// A value of an object, typed by its schema.
+    pub(crate) fn load(
+        &mut self,
+        value: &'a Value,
+        node: Option<&'a Node>,
+    ) -> Result<Val<'a>, Fail> {
+        let ty = node.filter(|node| !node.int_or_string).and_then(|node| node.ty);
+        Ok(match value {
+            Value::Null => Val::Null,
+            Value::Bool(flag) => Val::Bool(*flag),
+            Value::Int(number) if ty == Some(Type::Number) => Val::Double(*number as f64),
+            Value::Int(number) => Val::Int(*number),
+            Value::Float(number) => match value.as_int().filter(|_| ty != Some(Type::Number)) {
+                Some(whole) => Val::Int(whole),
+                None => Val::Double(*number),
+            },
+            Value::String(text) => {
+                let format = node.filter(|_| ty == Some(Type::Text)).map_or("", Node::format);
+                self.load_text(text, format)?
+            }
+            Value::List(items) => Val::List(Items::Tree(items, node)),
+            Value::Map(map) => Val::Map(Entries::Tree(map, node)),
+        })
+    }
+
+    fn load_text(&mut self, text: &'a str, format: &str) -> Result<Val<'a>, Fail> {
+        let found = match format {
+            "byte" => {
+                self.charge(cost::walk(text.len() as u64))?;
+                let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok();
+                bytes.map(|bytes| Val::Bytes(bytes.into()))
+            }
+            "duration" => times::parse_long_duration(text).map(Val::Duration),
+            "date" => times::parse_date(text).map(Val::Time),
+            "datetime" => times::parse_time(text).map(Val::Time),
+            _ => return Ok(Val::Text(Text::Borrowed(text))),
+        };
+        found.ok_or_else(|| Fail::error(format!("Invalid {format} {text}")))
+    }
+
+    pub(crate) fn eval(&mut self, expr: &'a Expr, scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
+        if matches!(
+            expr.kind,
+            Kind::Ident(_)
+                | Kind::Select { .. }
+                | Kind::Has { .. }
+                | Kind::Index { .. }
+                | Kind::Not(_)
+                | Kind::Negate(_)
+        ) {
+            self.charge(1)?;
+        }
+        match &expr.kind {
+            Kind::Null => Ok(Val::Null),
+            Kind::Bool(flag) => Ok(Val::Bool(*flag)),
+            Kind::Int(number) => Ok(Val::Int(*number)),
+            Kind::Uint(number) => Ok(Val::Uint(*number)),
+            Kind::Double(number) => Ok(Val::Double(*number)),
+            Kind::Text(text) => Ok(Val::Text(Text::Borrowed(text))),
+            Kind::Bytes(bytes) => {
+                self.charge(cost::walk(bytes.len() as u64))?;
+                Ok(Val::Bytes(bytes.as_slice().into()))
+            }
+            Kind::Ident(name) => self.name(name, scope),
+            Kind::Select { of, field } => {
+                let of = self.eval(of, scope)?;
+                self.field(&of, field)?.ok_or_else(|| Fail::error(format!("no such key: {field}")))
+            }
+            Kind::Has { of, field } => {
+                let of = self.eval(of, scope)?;
+                Ok(Val::Bool(self.field(&of, field)?.is_some()))
+            }
+            Kind::Index { of, at } => {
+                let (of, at) = (self.eval(of, scope)?, self.eval(at, scope)?);
+                self.index(&of, &at)
+            }
+            Kind::Call { name, target, args } => self.call(name, target.as_deref(), args, scope),
+            Kind::List(parts) => {
+                self.charge(10)?;
+                let parts: Result<Vec<_>, Fail> =
+                    parts.iter().map(|part| self.eval(part, scope)).collect();
+                Ok(Val::list(parts?))
+            }
+            Kind::Map(entries) => self.map(entries, scope),
+            Kind::Not(of) => match self.eval(of, scope)? {
+                Val::Bool(flag) => Ok(Val::Bool(!flag)),
+                _ => Err(Fail::no_overload()),
+            },
+            Kind::Negate(of) => match self.eval(of, scope)? {
+                Val::Int(number) => number
+                    .checked_neg()
+                    .map(Val::Int)
+                    .ok_or_else(|| Fail::error("integer overflow")),
+                Val::Double(number) => Ok(Val::Double(-number)),
+                _ => Err(Fail::no_overload()),
+            },
+            Kind::Binary { operator, left, right } => {
+                let (left, right) = (self.eval(left, scope)?, self.eval(right, scope)?);
+                self.binary(*operator, &left, &right)
+            }
+            Kind::Every(parts) => self.logic(parts, false, scope),
+            Kind::Some(parts) => self.logic(parts, true, scope),
+            Kind::If { condition, then, otherwise } => match self.eval(condition, scope)? {
+                Val::Bool(true) => self.eval(then, scope),
+                Val::Bool(false) => self.eval(otherwise, scope),
+                _ => Err(Fail::no_overload()),
+            },
+            Kind::Fold(fold) => self.fold(fold, scope),
+        }
+    }
+
+    fn name(&mut self, name: &str, scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
+        if let Some(value) = scope.find(name) {
+            return Ok(value.clone());
+        }
+        let known = TYPE_NAMES.into_iter().find(|have| *have == name);
+        known.map(Val::Type).ok_or_else(|| Fail::error(format!("no such attribute: {name}")))
+    }
+
+    fn call(
+        &mut self,
+        name: &'a str,
+        target: Option<&'a Expr>,
+        args: &'a [Expr],
+        scope: &Scope<'_, 'a>,
+    ) -> Result<Val<'a>, Fail> {
+        let target = target.map(|target| self.eval(target, scope)).transpose()?;
+        let args: Result<Vec<_>, Fail> = args.iter().map(|arg| self.eval(arg, scope)).collect();
+        let args = args?;
+        let sizes: Vec<u64> = target.iter().chain(&args).map(Val::size).collect();
+        self.charge(cost::function(name, &sizes))?;
+        functions::call(self, name, target.as_ref(), &args)
+    }
+
+    /// The field of an object or map; `None` if it is not set.
+    fn field(&mut self, of: &Val<'a>, name: &'a str) -> Result<Option<Val<'a>>, Fail> {
+        match of {
+            Val::Map(Entries::Tree(map, node)) => {
+                let (map, node) = (*map, *node);
+                self.charge(map.len() as u64 / LOOKUP)?;
+                let is_map = node.is_none_or(|node| node.additional.schema().is_some());
+                let key = if is_map { name.to_owned() } else { unescape(name) };
+                let Some(value) = map.get(&key) else { return Ok(None) };
+                self.load(value, node.and_then(|node| node.field(&key))).map(Some)
+            }
+            Val::Map(entries) => self.entry(entries, &Val::Text(Text::Borrowed(name))),
+            _ => Err(Fail::no_overload()),
+        }
+    }
+
+    /// The value of a key; `None` if there is none.
+    pub(crate) fn entry(
+        &mut self,
+        entries: &Entries<'a>,
+        key: &Val<'a>,
+    ) -> Result<Option<Val<'a>>, Fail> {
+        self.charge(entries.len() as u64 / LOOKUP)?;
+        match (entries, key) {
+            (Entries::Tree(map, node), Val::Text(key)) => {
+                let Some(value) = map.get(key) else { return Ok(None) };
+                self.load(value, node.and_then(|node| node.field(key))).map(Some)
+            }
+            (Entries::Tree(..), _) => Ok(None),
+            (Entries::Made(entries), key) => {
+                for (have, value) in entries.iter() {
+                    if lists::equal(self, have, key)? {
+                        return Ok(Some(value.clone()));
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn index(&mut self, of: &Val<'a>, at: &Val<'a>) -> Result<Val<'a>, Fail> {
+        match (of, at) {
+            (Val::List(items), Val::Int(at)) => {
+                let found = usize::try_from(*at).ok().map(|at| self.item(items, at)).transpose()?;
+                found.flatten().ok_or_else(|| Fail::error(format!("index out of bounds: {at}")))
+            }
+            (Val::Map(entries), key) => {
+                let found = self.entry(entries, key)?;
+                found.ok_or_else(|| match key {
+                    Val::Text(key) => Fail::error(format!("no such key: {}", &**key)),
+                    _ => Fail::error("no such key"),
+                })
+            }
+            _ => Err(Fail::no_overload()),
+        }
+    }
+
+    /// The item at an index.
+    pub(crate) fn item(&mut self, items: &Items<'a>, at: usize) -> Result<Option<Val<'a>>, Fail> {
+        match items {
+            Items::Tree(items, node) => {
+                let node = node.and_then(|node| node.items.as_deref());
+                items.get(at).map(|item| self.load(item, node)).transpose()
+            }
+            Items::Made(items) => Ok(items.get(at).cloned()),
+        }
+    }
+
+    fn map(&mut self, entries: &'a [(Expr, Expr)], scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
+        self.charge(30)?;
+        let mut made: Vec<(Val<'a>, Val<'a>)> = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let (key, value) = (self.eval(key, scope)?, self.eval(value, scope)?);
+            for (have, _) in &made {
+                if lists::equal(self, have, &key)? {
+                    return Err(Fail::error("Failed with repeated key"));
+                }
+            }
+            made.push((key, value));
+        }
+        Ok(Val::Map(Entries::Made(Rc::new(made))))
+    }
+
+    /// `&&` and `||`: `decisive` decides alone, whatever fails beside it.
+    fn logic(
+        &mut self,
+        parts: &'a [Expr],
+        decisive: bool,
+        scope: &Scope<'_, 'a>,
+    ) -> Result<Val<'a>, Fail> {
+        let mut failed = None;
+        for part in parts {
+            match self.eval(part, scope) {
+                Ok(Val::Bool(flag)) if flag == decisive => return Ok(Val::Bool(decisive)),
+                Ok(Val::Bool(_)) => {}
+                Ok(_) => failed = failed.or(Some(Fail::no_overload())),
+                Err(Fail::Limit) => return Err(Fail::Limit),
+                Err(fail) => failed = failed.or(Some(fail)),
+            }
+        }
+        failed.map_or(Ok(Val::Bool(!decisive)), Err)
+    }
+
+    fn binary(
+        &mut self,
+        operator: Operator,
+        left: &Val<'a>,
+        right: &Val<'a>,
+    ) -> Result<Val<'a>, Fail> {
+        let ordering = |run: &mut Self| {
+            run.charge(cost::walk(left.size().min(right.size())))?;
+            match order(left, right) {
+                None if matches!((left, right), (Val::Double(_), Val::Double(_))) => Ok(None),
+                None => Err(Fail::no_overload()),
+                found => Ok(found),
+            }
+        };
+        Ok(Val::Bool(match operator {
+            Operator::Equal => lists::equal(self, left, right)?,
+            Operator::NotEqual => !lists::equal(self, left, right)?,
+            Operator::Less => ordering(self)?.is_some_and(Ordering::is_lt),
+            Operator::LessOrEqual => ordering(self)?.is_some_and(Ordering::is_le),
+            Operator::Greater => ordering(self)?.is_some_and(Ordering::is_gt),
+            Operator::GreaterOrEqual => ordering(self)?.is_some_and(Ordering::is_ge),
+            Operator::In => match right {
+                Val::Map(entries) => self.entry(entries, left)?.is_some(),
+                Val::List(items) => lists::position(self, items, left)?.is_some(),
+                _ => return Err(Fail::no_overload()),
+            },
+            operator => return functions::arithmetic(self, operator, left, right),
+        }))
+    }
+
+    fn fold(&mut self, fold: &'a Fold, scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
+        let range = self.eval(&fold.range, scope)?;
+        let items = match range {
+            Val::List(items) => items,
+            Val::Map(Entries::Tree(map, _)) => {
+                self.charge(map.len() as u64)?;
+                let keys = map.iter_sorted().map(|(key, _)| Val::Text(Text::Borrowed(key)));
+                Items::Made(Rc::new(keys.collect()))
+            }
+            Val::Map(Entries::Made(entries)) => {
+                Items::Made(Rc::new(entries.iter().map(|(key, _)| key.clone()).collect()))
+            }
+            _ => return Err(Fail::no_overload()),
+        };
+        let mut state = Folded::default();
+        for at in 0..items.len() {
+            self.charge(1)?;
+            let Some(value) = self.item(&items, at)? else { break };
+            let inner = Scope { name: &fold.var, value, outer: Some(scope) };
+            if let Some(result) = self.step(fold, &inner, &mut state)? {
+                return Ok(result);
+            }
+        }
+        state.result(fold.kind)
+    }
+
+    /// One item of a macro; a value if it decides.
+    fn step(
+        &mut self,
+        fold: &'a Fold,
+        scope: &Scope<'_, 'a>,
+        state: &mut Folded<'a>,
+    ) -> Result<Option<Val<'a>>, Fail> {
+        if fold.kind == FoldKind::Map && fold.mapped.is_none() {
+            let made = self.eval(&fold.body, scope)?;
+            state.made.push(made);
+            return Ok(None);
+        }
+        let holds = match self.eval(&fold.body, scope) {
+            Ok(Val::Bool(holds)) => Ok(holds),
+            Ok(_) => Err(Fail::no_overload()),
+            Err(Fail::Limit) => return Err(Fail::Limit),
+            Err(fail) => Err(fail),
+        };
+        match (fold.kind, holds) {
+            (FoldKind::All, Ok(false)) => return Ok(Some(Val::Bool(false))),
+            (FoldKind::Exists, Ok(true)) => return Ok(Some(Val::Bool(true))),
+            (FoldKind::All | FoldKind::Exists, Ok(_)) => {}
+            (FoldKind::All | FoldKind::Exists, Err(fail)) => {
+                state.failed = state.failed.take().or(Some(fail));
+            }
+            (_, Err(fail)) => return Err(fail),
+            (_, Ok(false)) => {}
+            (FoldKind::ExistsOne, Ok(true)) => state.count = state.count.saturating_add(1),
+            (_, Ok(true)) => {
+                let made = match &fold.mapped {
+                    Some(mapped) => self.eval(mapped, scope)?,
+                    None => scope.value.clone(),
+                };
+                state.made.push(made);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a macro has found so far.
+#[derive(Default)]
+struct Folded<'a> {
+    made: Vec<Val<'a>>,
+    count: u64,
+    failed: Option<Fail>,
+}
+
+impl<'a> Folded<'a> {
+    fn result(self, kind: FoldKind) -> Result<Val<'a>, Fail> {
+        if let Some(fail) = self.failed {
+            return Err(fail);
+        }
+        Ok(match kind {
+            FoldKind::All => Val::Bool(true),
+            FoldKind::Exists => Val::Bool(false),
+            FoldKind::ExistsOne => Val::Bool(self.count == 1),
+            FoldKind::Map | FoldKind::Filter => Val::list(self.made),
+        })
+    }
+}

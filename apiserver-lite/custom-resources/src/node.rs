@@ -1,0 +1,188 @@
+//! A node of a schema.
+
+use std::sync::Arc;
+
+use apiserver_schema::{Map, Value};
+use regex::Regex;
+
+use crate::cel::program::Program;
+
+/// Type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    Object,
+    Array,
+    Text,
+    Integer,
+    Number,
+    Boolean,
+}
+
+impl Type {
+    /// Names in the order in which Kubernetes lists them.
+    pub(crate) const NAMES: [&'static str; 6] =
+        ["array", "boolean", "integer", "number", "object", "string"];
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "object" => Type::Object,
+            "array" => Type::Array,
+            "string" => Type::Text,
+            "integer" => Type::Integer,
+            "number" => Type::Number,
+            "boolean" => Type::Boolean,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Type::Object => "object",
+            Type::Array => "array",
+            Type::Text => "string",
+            Type::Integer => "integer",
+            Type::Number => "number",
+            Type::Boolean => "boolean",
+        }
+    }
+}
+
+/// Values of keys that are no properties.
+#[derive(Debug, Default)]
+pub(crate) enum Additional {
+    /// Nothing is said about them.
+    #[default]
+    Unset,
+    /// Any value.
+    Any,
+    /// There must be none.
+    Denied,
+    /// Values of this schema.
+    Schema(Box<Node>),
+}
+
+impl Additional {
+    pub(crate) fn schema(&self) -> Option<&Node> {
+        match self {
+            Additional::Schema(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        !matches!(self, Additional::Unset)
+    }
+}
+
+/// `x-kubernetes-list-type` with its keys.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum ListType {
+    #[default]
+    Atomic,
+    Set,
+    Map(Vec<String>),
+}
+
+/// A rule of a schema.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) text: String,
+    pub(crate) message: String,
+    pub(crate) message_expression: String,
+    /// `None` until it is compiled.
+    pub(crate) program: Option<Result<Program, String>>,
+    pub(crate) message_program: Option<Program>,
+}
+
+impl Rule {
+    pub(crate) fn read(rule: &Map) -> Self {
+        Rule {
+            text: rule.str("rule").to_owned(),
+            message: rule.str("message").to_owned(),
+            message_expression: rule.str("messageExpression").to_owned(),
+            program: None,
+            message_program: None,
+        }
+    }
+
+    /// What names the rule in errors.
+    pub(crate) fn name(&self) -> &str {
+        match self.message.trim() {
+            "" => self.text.trim(),
+            message => message,
+        }
+    }
+}
+
+/// A node of a schema. Below `allOf`, `anyOf`, `oneOf` and `not` nodes have no type, but may have properties, items and checks.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) ty: Option<Type>,
+    pub(crate) nullable: bool,
+    pub(crate) default: Option<Value>,
+    /// Sorted by name.
+    pub(crate) properties: Vec<(String, Node)>,
+    pub(crate) additional: Additional,
+    pub(crate) items: Option<Box<Node>>,
+    pub(crate) embedded: bool,
+    pub(crate) preserve: bool,
+    pub(crate) int_or_string: bool,
+    pub(crate) list: ListType,
+    pub(crate) atomic_map: bool,
+    pub(crate) rules: Vec<Rule>,
+    /// Whether it or a node below has rules.
+    pub(crate) has_rules: bool,
+    /// Whether it or a node below is a set, a list with keys or an embedded resource.
+    pub(crate) has_lists: bool,
+    pub(crate) checks: Option<Box<Checks>>,
+}
+
+/// What is checked of values beside their type.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    pub(crate) format: String,
+    pub(crate) maximum: Option<f64>,
+    pub(crate) exclusive_maximum: bool,
+    pub(crate) minimum: Option<f64>,
+    pub(crate) exclusive_minimum: bool,
+    pub(crate) max_length: Option<u64>,
+    pub(crate) min_length: Option<u64>,
+    pub(crate) pattern: Option<(String, Arc<Regex>)>,
+    pub(crate) max_items: Option<u64>,
+    pub(crate) min_items: Option<u64>,
+    pub(crate) unique_items: bool,
+    pub(crate) multiple_of: Option<f64>,
+    pub(crate) one_value_of: Vec<Value>,
+    pub(crate) max_properties: Option<u64>,
+    pub(crate) min_properties: Option<u64>,
+    pub(crate) required: Vec<String>,
+    pub(crate) all_of: Vec<Node>,
+    pub(crate) any_of: Vec<Node>,
+    pub(crate) one_of: Vec<Node>,
+    pub(crate) not: Option<Box<Node>>,
+}
+
+impl Node {
+    pub(crate) fn property(&self, name: &str) -> Option<&Node> {
+        let at = self.properties.binary_search_by(|(have, _)| have.as_str().cmp(name)).ok()?;
+        self.properties.get(at).map(|(_, node)| node)
+    }
+
+    /// The node for a key of an object.
+    pub(crate) fn field(&self, name: &str) -> Option<&Node> {
+        self.property(name).or_else(|| self.additional.schema())
+    }
+
+    /// Whether null is replaced with the default.
+    pub(crate) fn replaces(&self, value: &Value) -> bool {
+        matches!(value, Value::Null) && !self.nullable
+    }
+
+    pub(crate) fn is_required(&self, name: &str) -> bool {
+        self.checks.as_ref().is_some_and(|checks| checks.required.iter().any(|have| have == name))
+    }
+
+    pub(crate) fn format(&self) -> &str {
+        self.checks.as_ref().map_or("", |checks| checks.format.as_str())
+    }
+}

@@ -1,0 +1,213 @@
+//! Rules of objects (`x-kubernetes-validations`): compiled with the schema, run for each value that has them.
+
+use std::collections::HashMap;
+
+use apiserver_schema::validate::Cause;
+use apiserver_schema::{Map, Value};
+
+use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
+use crate::cel::program::Program;
+use crate::errors::{Errors, Path, quote, show};
+use crate::eval::{Fail, Run, Val};
+use crate::node::{Additional, ListType, Node, Rule};
+
+mod declare;
+pub(crate) mod schema;
+#[cfg(test)]
+mod tests;
+
+use declare::declare;
+
+/// Compiles the rules of a schema. One that cannot be compiled fails for every object.
+pub(crate) fn compile(node: &mut Node) {
+    if !node.has_rules {
+        return;
+    }
+    if !node.rules.is_empty() {
+        let decl = declare(node);
+        for rule in &mut node.rules {
+            rule.program = Some(match &decl {
+                Some(decl) => Program::compile(&rule.text, decl),
+                None => Err("failed to retrieve type information".to_owned()),
+            });
+            if let (Some(decl), false) = (&decl, rule.message_expression.is_empty()) {
+                rule.message_program =
+                    Program::compile_message(&rule.message_expression, decl).ok();
+            }
+        }
+    }
+    node.properties.iter_mut().for_each(|(_, property)| compile(property));
+    if let Some(items) = &mut node.items {
+        compile(items);
+    }
+    if let Additional::Schema(values) = &mut node.additional {
+        compile(values);
+    }
+}
+
+/// Runs the rules of an object. `old` is the stored version of an update.
+pub(crate) fn check(root: &Node, new: &Value, old: Option<&Value>, errors: &mut Errors) {
+    Checker { budget: OBJECT_MAX, errors }.value(root, new, old, Path::ROOT);
+}
+
+struct Checker<'e> {
+    budget: u64,
+    errors: &'e mut Errors,
+}
+
+/// Whether further rules are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Continue,
+    Stop,
+}
+
+impl Checker<'_> {
+    fn value(&mut self, node: &Node, new: &Value, old: Option<&Value>, path: Path<'_>) -> Next {
+        if !node.has_rules || *new == Value::Null {
+            return Next::Continue;
+        }
+        for rule in &node.rules {
+            if self.rule(rule, node, new, old, &path) == Next::Stop {
+                return Next::Stop;
+            }
+        }
+        match new {
+            Value::Map(map) => self.fields(node, map, old, path),
+            Value::List(items) => self.items(node, items, old, path),
+            _ => Next::Continue,
+        }
+    }
+
+    fn fields(&mut self, node: &Node, map: &Map, old: Option<&Value>, path: Path<'_>) -> Next {
+        // Values of a map with one owner are not compared with stored ones.
+        let old = old.filter(|_| !node.atomic_map).and_then(Value::as_map);
+        for (name, value) in map.iter() {
+            let old = old.and_then(|old| old.get(name));
+            let next = match (node.property(name), node.additional.schema()) {
+                (Some(property), _) => self.value(property, value, old, path.field(name)),
+                (None, Some(values)) => self.value(values, value, old, path.key(name)),
+                (None, None) => Next::Continue,
+            };
+            if next == Next::Stop {
+                return Next::Stop;
+            }
+        }
+        Next::Continue
+    }
+
+    fn items(&mut self, node: &Node, items: &[Value], old: Option<&Value>, path: Path<'_>) -> Next {
+        let Some(item_node) = &node.items else { return Next::Continue };
+        if !item_node.has_rules {
+            return Next::Continue;
+        }
+        let stored = match (&node.list, old) {
+            (ListType::Map(keys), Some(Value::List(old))) => {
+                old.iter().map(|item| (key_of(item, keys), item)).collect()
+            }
+            _ => HashMap::new(),
+        };
+        for (at, item) in items.iter().enumerate() {
+            let old = match &node.list {
+                ListType::Map(keys) if !stored.is_empty() => {
+                    stored.get(&key_of(item, keys)).copied()
+                }
+                _ => None,
+            };
+            if self.value(item_node, item, old, path.index(at)) == Next::Stop {
+                return Next::Stop;
+            }
+        }
+        Next::Continue
+    }
+
+    fn invalid(&mut self, node: &Node, path: &Path<'_>, detail: &str) {
+        let shown = quote(node.ty.map_or("", |ty| ty.name()));
+        self.errors.push(path, Cause::Invalid, Some(shown), detail);
+    }
+
+    fn rule(
+        &mut self,
+        rule: &Rule,
+        node: &Node,
+        new: &Value,
+        old: Option<&Value>,
+        path: &Path<'_>,
+    ) -> Next {
+        let program = match &rule.program {
+            Some(Ok(program)) => program,
+            Some(Err(why)) => {
+                self.invalid(node, path, &format!("rule compile error: {why}"));
+                return Next::Continue;
+            }
+            None => return Next::Continue,
+        };
+        // A null is no stored value to compare with.
+        let old = old.filter(|old| **old != Value::Null);
+        if program.uses_old && old.is_none() {
+            return Next::Continue;
+        }
+        let mut run = Run::new(program, CALL_MAX);
+        let result = run.run(node, new, old);
+        let spent = run.spent();
+        if spent > self.budget {
+            let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
+            self.invalid(node, path, detail);
+            return Next::Stop;
+        }
+        self.budget = self.budget.saturating_sub(spent);
+        let name = rule.name();
+        match result {
+            Ok(Val::Bool(true)) => {}
+            Ok(_) => {
+                let message = self.message(rule, node, new, old);
+                self.invalid(node, path, &message);
+            }
+            Err(Fail::Limit) => {
+                let detail = format!(
+                    "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call \
+                     cost exceeds limit for rule: {name}"
+                );
+                self.invalid(node, path, &detail);
+                return Next::Stop;
+            }
+            Err(Fail::Error(why)) if why.starts_with("no such overload") => {
+                let detail = format!(
+                    "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+                );
+                self.invalid(node, path, &detail);
+            }
+            Err(Fail::Error(why)) => {
+                self.invalid(node, path, &format!("{why} evaluating rule: {name}"));
+            }
+        }
+        Next::Continue
+    }
+
+    /// What a failed rule says.
+    fn message(&mut self, rule: &Rule, node: &Node, new: &Value, old: Option<&Value>) -> String {
+        if let Some(program) = &rule.message_program {
+            let mut run = Run::new(program, CALL_MAX.min(self.budget));
+            let text = run.run(node, new, old);
+            let text = match text {
+                Ok(Val::Text(text)) => text.trim().to_owned(),
+                _ => String::new(),
+            };
+            self.budget = self.budget.saturating_sub(run.spent());
+            if !text.is_empty() && text.len() <= 5_000 && !text.contains(['\n', '\r']) {
+                return text;
+            }
+        }
+        match rule.message.as_str() {
+            "" => format!("failed rule: {}", rule.text.trim()),
+            message => message.to_owned(),
+        }
+    }
+}
+
+fn key_of(item: &Value, keys: &[String]) -> String {
+    let Value::Map(item) = item else { return String::new() };
+    let keys: Vec<String> =
+        keys.iter().map(|key| item.get(key).map_or_else(String::new, show)).collect();
+    keys.join(",")
+}

@@ -1,0 +1,187 @@
+//! Rules when a definition is written: they must compile, be boolean, and not cost too much for the values that the schema allows.
+
+use apiserver_schema::{Map, Value};
+
+use super::declare::declare;
+use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
+use crate::cel::program::Program;
+use crate::cel::types::SizedType;
+use crate::errors::{Errors, Path, quote};
+use crate::node::{ListType, Node};
+
+/// Checks the rules of a schema. `schema` is the tree of which `root` was read.
+pub(crate) fn check(root: &Node, schema: &Map, path: Path<'_>, errors: &mut Errors) {
+    let mut checker = Checker { errors, total: 0, expensive: Vec::new() };
+    checker.node(root, schema, Place { values: Some(1), atomic: None }, path);
+    let (total, mut expensive) = (checker.total, checker.expensive);
+    if total <= SCHEMA_MAX {
+        return;
+    }
+    expensive.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
+    for (path, _) in expensive.iter().take(4) {
+        let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+        errors.forbidden(&Path::ROOT.field(path), detail);
+    }
+    let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+    errors.forbidden(&path, &too_expensive(what, total, SCHEMA_MAX));
+}
+
+fn too_expensive(what: &str, cost: u64, limit: u64) -> String {
+    let factor = cost as f64 / limit as f64;
+    let factor = if factor > 100.0 {
+        "more than 100x".to_owned()
+    } else if factor < 1.5 {
+        format!("{factor:.6}x")
+    } else {
+        format!("{factor:.1}x")
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and \
+         maxLength where arrays, maps, and strings are declared)"
+    )
+}
+
+/// Where a node is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// Most values of the node in an object; `None` if the schema does not bound them.
+    values: Option<u64>,
+    /// Path of the list or map around it whose values are not compared with stored ones.
+    atomic: Option<&'a str>,
+}
+
+impl Place<'_> {
+    fn times(&self, limit: Option<u64>) -> Option<u64> {
+        self.values.zip(limit).map(|(values, limit)| values.saturating_mul(limit))
+    }
+}
+
+struct Checker<'e> {
+    errors: &'e mut Errors,
+    total: u64,
+    /// Paths of rules with their costs.
+    expensive: Vec<(String, u64)>,
+}
+
+impl Checker<'_> {
+    fn node(&mut self, node: &Node, schema: &Map, place: Place<'_>, path: Path<'_>) {
+        if !node.has_rules || self.errors.is_full() {
+            return;
+        }
+        let here = path.to_string();
+        let checks = node.checks.as_deref();
+        if let (Some(items), Some(schema)) = (&node.items, schema.map("items")) {
+            let values = place.times(checks.and_then(|checks| checks.max_items));
+            let keyed = matches!(node.list, ListType::Map(_));
+            let atomic = if keyed { place.atomic } else { place.atomic.or(Some(&here)) };
+            self.node(items, schema, Place { values, atomic }, path.field("items"));
+        }
+        let atomic = if node.atomic_map { place.atomic.or(Some(&here)) } else { place.atomic };
+        if let (Some(values), Some(schema)) =
+            (node.additional.schema(), schema.map("additionalProperties"))
+        {
+            let count = place.times(checks.and_then(|checks| checks.max_properties));
+            self.node(
+                values,
+                schema,
+                Place { values: count, atomic },
+                path.field("additionalProperties"),
+            );
+        }
+        for (name, property) in &node.properties {
+            let Some(schema) = schema.map("properties").and_then(|properties| properties.map(name))
+            else {
+                continue;
+            };
+            let path = path.field("properties");
+            self.node(property, schema, Place { atomic, ..place }, path.key(name));
+        }
+        if !node.rules.is_empty() {
+            let decl = declare(node);
+            for (at, rule) in schema.maps("x-kubernetes-validations").enumerate() {
+                let path = path.field("x-kubernetes-validations");
+                self.rule(rule, decl.as_ref(), place, path.index(at));
+            }
+        }
+    }
+
+    fn rule(&mut self, rule: &Map, decl: Option<&SizedType>, place: Place<'_>, path: Path<'_>) {
+        let (text, message) = (rule.str("rule"), rule.str("message"));
+        let has_newlines = |text: &str| text.trim().contains(['\n', '\r']);
+        if text.trim().is_empty() {
+            return self.errors.required(&path.field("rule"), "rule is not specified");
+        }
+        if !message.is_empty() && message.trim().is_empty() {
+            let detail = "message must be non-empty if specified";
+            self.errors.invalid_text(&path.field("message"), message, detail);
+        } else if has_newlines(message) {
+            let detail = "message must not contain line breaks";
+            self.errors.invalid_text(&path.field("message"), message, detail);
+        } else if has_newlines(text) && message.trim().is_empty() {
+            let detail = "message must be specified if rule contains line breaks";
+            self.errors.required(&path.field("message"), detail);
+        }
+        let program = match decl {
+            Some(decl) => Program::compile(text, decl),
+            None => Err("internal error: failed to retrieve type information".to_owned()),
+        };
+        match program {
+            Ok(program) => self.costs(text, &program, place, path),
+            Err(why) => {
+                let shown = format!(
+                    "apiextensions.ValidationRule{{Rule:{}, Message:{}}}",
+                    quote(text),
+                    quote(message)
+                );
+                let cause = apiserver_schema::validate::Cause::Invalid;
+                self.errors.push(&path.field("rule"), cause, Some(shown), &why);
+            }
+        }
+        self.message_expression(rule, decl, path);
+    }
+
+    fn message_expression(&mut self, rule: &Map, decl: Option<&SizedType>, path: Path<'_>) {
+        let text = rule.str("messageExpression");
+        let Some(decl) = decl.filter(|_| !text.is_empty()) else { return };
+        let field = path.field("messageExpression");
+        match Program::compile_message(text, decl) {
+            Err(why) => self.errors.invalid_text(&field, text, &why),
+            Ok(program) if program.cost > ESTIMATE_MAX => {
+                let detail =
+                    too_expensive("estimated messageExpression cost", program.cost, ESTIMATE_MAX);
+                self.errors.forbidden(&field, &detail);
+            }
+            Ok(_) => {}
+        }
+    }
+
+    fn costs(&mut self, text: &str, program: &Program, place: Place<'_>, path: Path<'_>) {
+        let cost = program.cost.saturating_mul(place.values.unwrap_or(program.values_max));
+        self.total = self.total.saturating_add(cost);
+        let field = path.field("rule");
+        self.expensive.push((field.to_string(), cost));
+        if cost > ESTIMATE_MAX {
+            let detail = too_expensive("estimated rule cost", cost, ESTIMATE_MAX);
+            self.errors.forbidden(&field, &detail);
+        }
+        if let Some(atomic) = place.atomic.filter(|_| program.uses_old) {
+            let detail = format!(
+                "oldSelf cannot be used on the uncorrelatable portion of the schema within {atomic}"
+            );
+            self.errors.invalid(&field, &Value::from(text), &detail);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_shown_as_kubernetes_shows_them() {
+        let factor = |cost| too_expensive("cost", cost, 100);
+        assert!(factor(120).contains("factor of 1.200000x"));
+        assert!(factor(250).contains("factor of 2.5x"));
+        assert!(factor(100_000).contains("factor of more than 100x"));
+    }
+}

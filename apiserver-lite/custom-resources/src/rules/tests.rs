@@ -1,0 +1,384 @@
+//! Tests of rules: what they mean, what is refused when they are written, and that none runs long.
+
+use super::declare::declare;
+use crate::cel::program::Program;
+use crate::testing::{definition, definition_with, schema, value};
+
+/// The properties that rules of these tests see.
+const PROPERTIES: &str = r#"{"spec":{"type":"object","properties":{
+    "n":{"type":"integer"},"m":{"type":"integer"},"x":{"type":"number"},"b":{"type":"boolean"},
+    "s":{"type":"string","maxLength":100},"t":{"type":"string","maxLength":100},
+    "date":{"type":"string","format":"date"},"at":{"type":"string","format":"date-time"},
+    "wait":{"type":"string","format":"duration"},"raw":{"type":"string","format":"byte"},
+    "port":{"x-kubernetes-int-or-string":true},
+    "list":{"type":"array","maxItems":10,"items":{"type":"integer"}},
+    "names":{"type":"array","maxItems":10,"items":{"type":"string","maxLength":20}},
+    "set":{"type":"array","maxItems":10,"x-kubernetes-list-type":"set","items":{"type":"string","maxLength":20}},
+    "keyed":{"type":"array","maxItems":10,"x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
+        "items":{"type":"object","required":["k"],"properties":{"k":{"type":"string"},"v":{"type":"integer"}}}},
+    "map":{"type":"object","maxProperties":10,"additionalProperties":{"type":"integer"}},
+    "a.b-c":{"type":"integer"},"namespace":{"type":"string"},"none":{"type":"integer"},
+    "inner":{"type":"object","properties":{"v":{"type":"integer"}}}}}}"#;
+
+const OBJECT: &str = r#"{"apiVersion":"e.com/v1","kind":"W","metadata":{"name":"w"},"spec":{
+    "n":3,"m":-2,"x":1.5,"b":true,"s":"hello","t":"aé","date":"2024-02-29","at":"2024-02-29T10:30:15Z","wait":"1h30m",
+    "raw":"aGk=","port":8080,"list":[1,2,3],"names":["a","b"],"set":["x","y"],"keyed":[{"k":"a","v":1},{"k":"b","v":2}],
+    "map":{"k":1,"l":2},"a.b-c":7,"namespace":"ns","inner":{"v":1}}}"#;
+
+/// What a rule of the root says about the object: nothing if it holds.
+fn verdict(rule: &str, old: Option<&str>) -> Vec<String> {
+    let properties = value(PROPERTIES);
+    let mut text = Vec::new();
+    apiserver_schema::value::write_json(&mut text, &properties);
+    let properties = String::from_utf8(text).expect("text");
+    let mut quoted = Vec::new();
+    apiserver_schema::value::write_json_string(&mut quoted, rule);
+    let rule = String::from_utf8(quoted).expect("text");
+    let schema = format!(
+        r#"{{"type":"object","properties":{properties},"x-kubernetes-validations":[{{"rule":{rule}}}]}}"#
+    );
+    let definition = crate::read_definition(&definition_with(&schema)).expect("a definition");
+    let old = old.map(value);
+    let version = definition.versions.first().expect("a version");
+    version.schema.validate(&value(OBJECT), old.as_ref()).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn rules_that_hold() {
+    for rule in HOLD.lines().map(str::trim).filter(|rule| !rule.is_empty()) {
+        assert_eq!(verdict(rule, None), Vec::<String>::new(), "{rule}");
+    }
+}
+
+const HOLD: &str = r#"
+    self.spec.n == 3 && self.spec.m == -2
+    self.spec.n + self.spec.m * 2 == -1
+    7 / 2 == 3 && 7 % 2 == 1 && -7 / 2 == -3
+    self.spec.x == 1.5 && self.spec.x * 2.0 == 3.0
+    self.spec.b && !(!self.spec.b) && !!self.spec.b
+    self.spec.n > 2 ? self.spec.b : false
+    self.spec.s == 'hello' && self.spec.s + " w" == "hello w"
+    size(self.spec.t) == 2 && self.spec.t.size() == 2
+    self.spec.s.startsWith('he') && self.spec.s.endsWith("lo") && self.spec.s.contains("ell")
+    self.spec.s.matches('^h.*o$') && matches(self.spec.s, "l+")
+    self.spec.s.charAt(1) == 'e' && self.spec.s.indexOf('l') == 2 && self.spec.s.lastIndexOf('l') == 3
+    self.spec.s.indexOf('l', 3) == 3 && self.spec.s.lastIndexOf('l', 2) == 2 && self.spec.s.indexOf('z') == -1
+    self.spec.s.substring(1, 3) == 'el' && self.spec.s.substring(3) == 'lo'
+    self.spec.s.upperAscii() == 'HELLO' && 'A B'.lowerAscii() == 'a b' && ' a '.trim() == 'a'
+    self.spec.s.replace('l', 'L') == 'heLLo' && self.spec.s.replace('l', 'L', 1) == 'heLlo'
+    'a,b,c'.split(',') == ['a', 'b', 'c'] && 'a,b,c'.split(',', 2) == ['a', 'b,c'] && 'ab'.split('') == ['a', 'b']
+    ['a', 'b'].join('-') == 'a-b' && ['a', 'b'].join() == 'ab'
+    'abc 123'.find('[0-9]+') == '123' && 'abc'.find('[0-9]+') == '' && '1 2 3'.findAll('[0-9]') == ['1', '2', '3']
+    '1 2 3'.findAll('[0-9]', 2) == ['1', '2']
+    self.spec.date == timestamp('2024-02-29T00:00:00Z') && self.spec.date.getMonth() == 1
+    self.spec.at.getHours() == 10 && self.spec.at.getHours('+02:00') == 12 && self.spec.at.getDayOfWeek() == 4
+    self.spec.at - self.spec.date == duration('10h30m15s') && self.spec.at > self.spec.date
+    self.spec.wait == duration('90m') && self.spec.wait.getMinutes() == 90 && string(self.spec.wait) == '5400s'
+    self.spec.at + duration('1h') > self.spec.at
+    self.spec.raw == b'hi' && size(self.spec.raw) == 2 && string(self.spec.raw) == 'hi'
+    self.spec.port == 8080 && type(self.spec.port) == int
+    type(self.spec.port) == int ? self.spec.port < 9000 : self.spec.port.endsWith('%')
+    self.spec.list.all(i, i > 0) && self.spec.list.exists(i, i == 2) && self.spec.list.exists_one(i, i == 2)
+    self.spec.list.map(i, i * 2) == [2, 4, 6] && self.spec.list.filter(i, i > 1) == [2, 3]
+    self.spec.list.map(i, i > 1, i * 2) == [4, 6]
+    self.spec.list.isSorted() && self.spec.list.sum() == 6 && self.spec.list.min() == 1 && self.spec.list.max() == 3
+    self.spec.list.indexOf(2) == 1 && self.spec.list.lastIndexOf(9) == -1 && 2 in self.spec.list
+    self.spec.list[0] == 1 && self.spec.list + [4] == [1, 2, 3, 4] && size(self.spec.list) == 3
+    self.spec.names.all(n, n.size() == 1) && self.spec.names.exists(n, self.spec.list.exists(i, n == 'a' && i == 1))
+    self.spec.set == ['x', 'y'] && self.spec.set + self.spec.set == self.spec.set
+    self.spec.keyed.exists(i, i.k == 'a' && i.v == 1) && self.spec.keyed.map(i, i.v).sum() == 3
+    self.spec.map.k == 1 && self.spec.map['l'] == 2 && 'k' in self.spec.map && !('z' in self.spec.map)
+    self.spec.map.all(k, self.spec.map[k] > 0) && {'a': 1}.a == 1 && {'a': 1, 'b': 2} == {'b': 2, 'a': 1}
+    self.spec.a__dot__b__dash__c == 7 && self.spec.__namespace__ == 'ns'
+    has(self.spec.n) && !has(self.spec.none) && has(self.spec.map.k) && !has(self.spec.map.z)
+    !has(self.spec.none) || self.spec.none > 0
+    self.spec.none > 0 || true
+    !(false && self.spec.none > 0) && (true || self.spec.none > 0)
+    self.spec.list.exists(i, self.spec.list[5] == 1 || i == 3)
+    self.spec.inner == self.spec.inner && self.metadata.name == 'w' && self.kind == 'W' && self.apiVersion == 'e.com/v1'
+    url('https://user@h.com:80/a/b?q=1&q=2').getHost() == 'h.com:80' && url('https://[::1]:80/').getHostname() == '::1'
+    url('https://h.com:80/a/b?q=1&q=2').getQuery()['q'] == ['1', '2'] && url('/p').getEscapedPath() == '/p'
+    isURL('https://h.com') && !isURL('h com') && url('https://h.com:80/').getPort() == '80' && url('https://h/').getScheme() == 'https'
+    int('12') == 12 && string(12) == '12' && double(3) == 3.0 && uint(3) == 3u && int(3.9) == 3 && string(1.5) == '1.5'
+    'a\n\x41\u00e9\101' == "a\nA\u00e9A" && r'\n' == '\\n' && '''a'b''' == "a'b" && b'\xff' != b'\x00'
+    0x10 == 16 && 1e3 == 1000.0 && -9223372036854775808 < 0 // a comment
+    dyn(1) == dyn(1.0) && type(1) == int && type('') == string && type([]) == list
+"#;
+
+#[test]
+fn rules_that_fail_say_so() {
+    let cases = [
+        ("self.spec.n > 3", "<nil>: Invalid value: \"object\": failed rule: self.spec.n > 3"),
+        (
+            "self.spec.none > 0",
+            "<nil>: Invalid value: \"object\": no such key: none evaluating rule: self.spec.none > 0",
+        ),
+        ("self.spec.list[5] == 1", "index out of bounds: 5 evaluating rule"),
+        ("self.spec.map['z'] == 1", "no such key: z evaluating rule"),
+        ("1 / (self.spec.n - 3) == 1", "division by zero evaluating rule"),
+        ("1 % (self.spec.n - 3) == 1", "modulus by zero evaluating rule"),
+        ("9223372036854775807 + self.spec.n > 0", "integer overflow evaluating rule"),
+        (
+            "self.spec.port.startsWith('8')",
+            "'no such overload': call arguments did not match a supported operator",
+        ),
+        ("self.spec.s.matches(self.spec.s + '(')", "Illegal regex: error parsing regexp"),
+        ("duration('x') == self.spec.wait", "time: invalid duration"),
+        ("self.spec.list.filter(i, i > 5).min() == 1", "min called on empty list"),
+        ("self.spec.s.charAt(9) == 'a'", "index out of range: 9"),
+    ];
+    for (rule, expect) in cases {
+        let found = verdict(rule, None);
+        assert_eq!(found.len(), 1, "{rule}: {found:?}");
+        assert!(found[0].contains(expect), "{rule}: {found:?}");
+    }
+}
+
+#[test]
+fn rules_compare_with_the_stored_object() {
+    let rule = "self.spec.n >= oldSelf.spec.n";
+    assert_eq!(verdict(rule, None), Vec::<String>::new());
+    assert_eq!(verdict(rule, Some(r#"{"spec":{"n":3}}"#)), Vec::<String>::new());
+    assert_eq!(verdict(rule, Some(r#"{"spec":{"n":4}}"#)).len(), 1);
+}
+
+#[test]
+fn items_with_keys_are_compared_with_their_stored_versions() {
+    let schema = schema(
+        r#"{"l":{"type":"array","maxItems":5,"x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
+        "items":{"type":"object","required":["k"],"properties":{"k":{"type":"string"},"v":{"type":"integer"}},
+        "x-kubernetes-validations":[{"rule":"self.v >= oldSelf.v","message":"must not shrink"}]}}}"#,
+    );
+    let old = value(r#"{"l":[{"k":"a","v":5},{"k":"b","v":1}]}"#);
+    let good = value(r#"{"l":[{"k":"c","v":0},{"k":"b","v":1},{"k":"a","v":5}]}"#);
+    assert_eq!(schema.validate(&good, Some(&old)), []);
+    let bad = value(r#"{"l":[{"k":"b","v":1},{"k":"a","v":4}]}"#);
+    let found: Vec<String> =
+        schema.validate(&bad, Some(&old)).iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["l[1]: Invalid value: \"object\": must not shrink"]);
+}
+
+/// The errors of a definition whose spec has this rule.
+fn refusal(rule: &str) -> String {
+    let schema = schema(PROPERTIES);
+    let node = schema.root.property("spec").expect("a property");
+    let decl = declare(node).expect("a type");
+    Program::compile(rule, &decl).map(|_| String::new()).unwrap_or_else(|why| why)
+}
+
+#[test]
+fn rules_that_are_wrong_are_refused_when_they_are_written() {
+    let cases = [
+        ("self.n", "cel expression must evaluate to a bool"),
+        ("self.zz == 1", "ERROR: <input>:1:5: undefined field 'zz'"),
+        ("zz == 1", "undeclared reference to 'zz' (in container '')"),
+        ("self.n == 'a'", "found no matching overload for '_==_' applied to '(int, string)'"),
+        ("self.n + self.x == 1", "found no matching overload for '_+_' applied to '(int, double)'"),
+        ("self.n && self.b", "found no matching overload for '_&&_'"),
+        ("!self.n", "found no matching overload for '!_' applied to '(int)'"),
+        ("self.s.size(1) == 1", "found no matching overload for 'size' applied to 'string.(int)'"),
+        ("self.s.foo()", "undeclared reference to 'foo'"),
+        ("self.list.all(i, i)", "expected type 'bool' but found 'int'"),
+        ("self.inner.all(i, true)", "cannot be range of a comprehension"),
+        ("self.n.all(i, true)", "cannot be range of a comprehension"),
+        ("self.list['a'] == 1", "found no matching overload for '_[_]'"),
+        ("self.b ? 1 : 'a'", "found no matching overload for '_?_:_'"),
+        ("self.n < 'a'", "found no matching overload for '_<_'"),
+        ("'a' in self.list", "found no matching overload for '@in'"),
+        ("self.inner < self.inner", "found no matching overload for '_<_'"),
+        ("has(self)", "invalid argument to has() macro"),
+        ("self.list.all(1, true)", "argument is not an identifier"),
+        ("self.s.matches('(')", "error parsing regexp"),
+        ("self.n ==", "Syntax error"),
+        ("self.n == 1 1", "Syntax error: extraneous input"),
+        ("'abc", "unterminated string literal"),
+        ("self.n = 1", "Syntax error"),
+        ("self.n == 99999999999999999999", "invalid number literal"),
+        ("if == 1", "reserved identifier: if"),
+        ("'\\q' == 'a'", "invalid escape sequence"),
+        ("", "Syntax error"),
+        ("#", "token recognition error"),
+    ];
+    for (rule, expect) in cases {
+        let found = refusal(rule);
+        assert!(found.contains(expect), "{rule}: {found}");
+    }
+}
+
+#[test]
+fn nested_and_long_rules_are_refused_without_overflow() {
+    let mut cases = vec![
+        format!("{}true{}", "(".repeat(5_000), ")".repeat(5_000)),
+        format!("{}true", "!(".repeat(5_000)),
+        format!("1{} == 1", "+1".repeat(5_000)),
+        format!("self{} == 1", ".a".repeat(5_000)),
+        format!("{}1{} == []", "[".repeat(5_000), "]".repeat(5_000)),
+        format!("{}true", "true ? ".repeat(5_000)),
+        format!("{}true", "true ? true : ".repeat(5_000)),
+        format!("self{}", "[0]".repeat(5_000)),
+        "a".repeat(200_000),
+        format!("[{}] == []", "1,".repeat(40_000)),
+    ];
+    let mut nested = String::from("true");
+    for at in 0..200 {
+        nested = format!("[1].all(x{at}, {nested})");
+    }
+    cases.push(nested);
+    for rule in cases {
+        assert!(refusal(&rule).starts_with("compilation failed"), "{:.40}", rule);
+    }
+    let wide: Vec<String> = (0..1_000).map(|at| format!("self.n != {at}")).collect();
+    assert_eq!(refusal(&wide.join(" && ")), "");
+}
+
+/// The errors of a definition with these properties.
+fn errors_of(properties: &str) -> Vec<String> {
+    let errors = crate::validate_definition(&definition(properties), None);
+    errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn rules_that_cost_too_much_are_refused() {
+    let nested = |limit: &str| {
+        format!(
+            r#"{{"l":{{"type":"array"{limit},"items":{{"type":"string"}},"x-kubernetes-validations":
+            [{{"rule":"self.all(a, self.all(b, a != b || a == b))"}}]}}}}"#
+        )
+    };
+    let found = errors_of(&nested(""));
+    let path = "spec.validation.openAPIV3Schema.properties[l].x-kubernetes-validations[0].rule";
+    assert!(
+        found.iter().any(|error| error.starts_with(path)
+            && error.contains(
+                "Forbidden: estimated rule cost exceeds budget by factor of more than 100x"
+            )),
+        "{found:?}"
+    );
+    assert!(
+        found
+            .iter()
+            .any(|error| error.contains("estimated rule cost total for entire OpenAPIv3 schema"))
+    );
+    let bounded = nested(r#","maxItems":10"#)
+        .replace(r#"{"type":"string"}"#, r#"{"type":"string","maxLength":10}"#);
+    assert_eq!(errors_of(&bounded), Vec::<String>::new());
+}
+
+#[test]
+fn rules_of_items_count_for_each_item() {
+    let items = |limit: &str| {
+        format!(
+            r#"{{"l":{{"type":"array"{limit},"items":{{"type":"string","maxLength":1000,"x-kubernetes-validations":
+            [{{"rule":"self.matches('^a+$') && self.matches('^[a-z]*$')"}}]}}}}}}"#
+        )
+    };
+    assert!(!errors_of(&items("")).is_empty());
+    assert_eq!(errors_of(&items(r#","maxItems":10"#)), Vec::<String>::new());
+}
+
+#[test]
+fn old_values_of_lists_without_keys_are_refused() {
+    let found = errors_of(
+        r#"{"l":{"type":"array","maxItems":5,"items":{"type":"integer","x-kubernetes-validations":[{"rule":"self == oldSelf"}]}}}"#,
+    );
+    assert!(found[0].contains(
+        "oldSelf cannot be used on the uncorrelatable portion of the schema within spec.validation.openAPIV3Schema.properties[l]"
+    ));
+}
+
+#[test]
+fn a_run_ends_when_its_budget_is_used_up() {
+    // A stored definition may be more expensive than one that may be written.
+    let schema = schema(
+        r#"{"l":{"type":"array","items":{"type":"integer"},"x-kubernetes-validations":[
+        {"rule":"self.all(a, self.all(b, self.all(c, a + b + c >= 0)))"},{"rule":"false"}]}}"#,
+    );
+    let numbers = (0..2_000).map(|at| at.to_string()).collect::<Vec<_>>().join(",");
+    let object = value(&format!(r#"{{"l":[{numbers}]}}"#));
+    let found: Vec<String> =
+        schema.validate(&object, None).iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("no further validation rules will be run due to call cost exceeds limit")
+    );
+}
+
+#[test]
+fn all_rules_of_an_object_share_a_budget() {
+    let rules = vec![r#"{"rule":"self.all(a, self.all(b, a + b >= 0))"}"#; 100].join(",");
+    let schema = schema(&format!(
+        r#"{{"l":{{"type":"array","items":{{"type":"integer"}},"x-kubernetes-validations":[{rules}]}}}}"#
+    ));
+    let numbers = (0..250).map(|at| at.to_string()).collect::<Vec<_>>().join(",");
+    let found = schema.validate(&value(&format!(r#"{{"l":[{numbers}]}}"#)), None);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].message.contains("running out of cost budget"));
+}
+
+#[test]
+fn texts_do_not_grow_beyond_the_budget() {
+    let doubling = "s.replace('', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa')";
+    let mut rule = "self.s".to_owned();
+    for _ in 0..20 {
+        rule = doubling.replacen('s', &rule, 1);
+    }
+    let schema = schema(&format!(
+        r#"{{"o":{{"type":"object","properties":{{"s":{{"type":"string"}}}},
+        "x-kubernetes-validations":[{{"rule":"{rule} == ''"}}]}}}}"#
+    ));
+    let found = schema.validate(&value(r#"{"o":{"s":"abcdefgh"}}"#), None);
+    assert!(found[0].message.contains("call cost exceeds limit"), "{found:?}");
+}
+
+#[test]
+fn messages_of_rules_may_be_expressions() {
+    let schema = schema(
+        r#"{"o":{"type":"object","properties":{"n":{"type":"integer"}},"x-kubernetes-validations":[
+        {"rule":"self.n < 3","message":"plain","messageExpression":"'n is ' + string(self.n)"},
+        {"rule":"self.n < 3","message":"plain","messageExpression":"string(1 / (self.n - 5))"}]}}"#,
+    );
+    let found: Vec<String> = schema
+        .validate(&value(r#"{"o":{"n":5}}"#), None)
+        .into_iter()
+        .map(|error| error.message)
+        .collect();
+    assert_eq!(found, ["Invalid value: \"object\": n is 5", "Invalid value: \"object\": plain"]);
+}
+
+/// The deepest expression that is parsed: `wrap` around `true` once more is refused.
+fn deepest(wrap: impl Fn(&str, usize) -> String) -> String {
+    let mut rule = "true".to_owned();
+    for at in 0..1_000 {
+        let next = wrap(&rule, at);
+        if !refusal(&next).is_empty() {
+            return rule;
+        }
+        rule = next;
+    }
+    panic!("nothing bounds the depth");
+}
+
+#[test]
+fn the_deepest_rules_run_on_a_small_stack() {
+    let rules = [
+        deepest(|rule, at| format!("[1].all(x{at}, {rule})")),
+        deepest(|rule, _| format!("({rule})")),
+        deepest(|rule, _| format!("!({rule})")),
+        deepest(|rule, _| format!("false ? false : {rule}")),
+        deepest(|rule, _| format!("[{rule}][0]")),
+        deepest(|rule, _| format!("{rule} == true")),
+    ];
+    for rule in rules {
+        let run = move || {
+            assert!(rule.len() > 90, "{rule}");
+            let escaped = rule.replace('"', "\\\"");
+            let schema = schema(&format!(
+                r#"{{"o":{{"type":"object","properties":{{"a":{{"type":"string"}}}},"x-kubernetes-validations":[{{"rule":"{escaped}"}}]}}}}"#
+            ));
+            let found = schema.validate(&value(r#"{"o":{"a":"b"}}"#), None);
+            assert!(found.iter().all(|error| error.message.contains("failed rule")), "{found:?}");
+        };
+        let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(run).expect("a thread");
+        thread.join().expect("no overflow");
+    }
+}

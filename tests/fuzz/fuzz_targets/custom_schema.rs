@@ -1,0 +1,6 @@
+//! The target `custom_schema` as a program.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| orch_fuzz::custom_resources::custom_schema::check(
+    bytes
+));

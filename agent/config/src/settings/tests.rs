@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use clap::Parser as _;
 
 use super::*;
-use crate::file::CgroupDriver;
+use crate::file::{CgroupDriver, Mode};
 
 fn settings(args: &[&str]) -> Result<Settings, ConfigError> {
     let flags = Flags::try_parse_from([&["orchlet"], args].concat()).expect("flags");

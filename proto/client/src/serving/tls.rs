@@ -370,9 +370,9 @@ mod tests {
         let user = shown(&agreed, &trusted, 4000).await.expect("shown").expect("valid");
         assert_eq!(user.username, "bob");
         let expired = shown(&agreed, &trusted, 2000).await.expect("shown").expect_err("expired");
-        assert!(expired.contains("expired"), "{expired}");
+        assert!(expired.to_string().contains("expired"), "{expired}");
         let unknown = shown(&agreed, &other, 4000).await.expect("shown").expect_err("unknown");
-        assert!(unknown.contains("UnknownIssuer"), "{unknown}");
+        assert!(unknown.to_string().contains("UnknownIssuer"), "{unknown}");
         assert_eq!(agreed.certified(None), None);
     }
 

@@ -18,23 +18,30 @@ const LARGE: &[(&str, &str)] = &[
         "agent/workers/src/pod_context.rs: PodContext",
         "the interfaces through which the tasks of pods act, one a field; what decides gets its parts",
     ),
+    (
+        "apiserver-lite/admission-webhooks/src/review.rs: Review",
+        "a value: one field a field of AdmissionReview",
+    ),
     ("apiserver-lite/bootstrap/src/layout.rs: Layout", "a value: one field a file"),
     ("apiserver-lite/core/src/config.rs: Config", "a value: one field a subject of the flags"),
+    (
+        "apiserver-lite/custom-resources/src/node.rs: Node",
+        "a value: one field a keyword of schemas",
+    ),
+    ("apiserver-lite/orch-apiserver/src/flags/audit.rs: AuditFlags", "one field a flag"),
     (
         "apiserver-lite/orch-apiserver/src/flags/external_identity.rs: ExternalIdentityFlags",
         "one field a flag",
     ),
-    ("apiserver-lite/orch-controller-manager/src/informers.rs: Informers", "one field a kind"),
+    ("apiserver-lite/controller-io/src/informers.rs: Informers", "one field a kind"),
     ("apiserver-lite/orch-controller-manager/src/reflectors.rs: Reflectors", "one field a kind"),
     (
         "apiserver-lite/orch-controller-manager/src/settings.rs: ControllerManagerFlags",
         "one field a flag",
     ),
-    (
-        "apiserver-lite/scheduling/src/pod_info.rs: PodInfo",
-        "a value: what placing needs of a pod",
-    ),
+    ("apiserver-lite/scheduling/src/pod_info.rs: PodInfo", "a value: what placing needs of a pod"),
     ("apiserver-lite/orchadm/src/init/settings.rs: InitFlags", "one field a flag"),
+    ("apiserver-lite/orchadm/src/join/settings.rs: JoinFlags", "one field a flag"),
     ("proto/api/src/schema.rs: Field", "a value: one field a column of the schema's tables"),
     ("proxy/orch-proxy/src/config/file.rs: ProxyConfiguration", "one field a field of the file"),
     (

@@ -25,9 +25,7 @@ use super::audit::{
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
-use super::{
-    backup, compress, deprecation, dispatch, negotiate, render, watch, websocket,
-};
+use super::{backup, compress, deprecation, dispatch, negotiate, render, watch, websocket};
 use crate::discovery;
 use crate::labels::RequestKind;
 use crate::overload::InFlightPermit;

@@ -144,19 +144,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let served = certificates.listener(started)?.ok_or(TlsError::NoCertificate)?;
     let nodes = tls::node_proxy(&provider, certificates.nodes(started)?.unwrap_or_default())?;
     let tokens = Arc::new(token_issuer(&config, token_keys, pki.as_ref())?);
-    let authenticators = Authenticators {
-        static_tokens,
-        bootstrap_tokens: config.bootstrap_tokens,
-        anonymous: config.anonymous,
-        tokens,
-        request_headers: config.request_headers.clone().map(|of| RequestHeaders(of.headers)),
-        oidc: config.oidc.clone().map(|settings| Oidc::new(settings, names)).transpose()?,
-        token_webhook: config
-            .token_webhook
-            .as_ref()
-            .map(|settings| TokenWebhook::new(settings, names))
-            .transpose()?,
-    };
+    let authenticators = authenticators(&config, static_tokens, tokens)?;
     let store = open_store(&engine, &config, encryption.as_ref())?;
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
     adopt_services(&engine, &store, &mut allocations);
@@ -199,7 +187,34 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let reloads = server.core.config.encryption.as_ref().is_some_and(|settings| settings.reload);
     let reloaded_encryption = encryption.filter(|_| reloads);
     let tls = watch::Sender::new(Arc::new(served.tls));
-    Ok(BoundServer { server, listener, address, tls, certificates, kubeconfig, reloaded_encryption })
+    Ok(BoundServer {
+        server,
+        listener,
+        address,
+        tls,
+        certificates,
+        kubeconfig,
+        reloaded_encryption,
+    })
+}
+
+/// What vouches for the users of requests.
+fn authenticators(
+    config: &Config,
+    static_tokens: StaticTokens,
+    tokens: Arc<TokenIssuer>,
+) -> Result<Authenticators, BuildError> {
+    let names = config.names;
+    let webhook = config.token_webhook.as_ref();
+    Ok(Authenticators {
+        static_tokens,
+        bootstrap_tokens: config.bootstrap_tokens,
+        anonymous: config.anonymous,
+        tokens,
+        request_headers: config.request_headers.clone().map(|of| RequestHeaders(of.headers)),
+        oidc: config.oidc.clone().map(|settings| Oidc::new(settings, names)).transpose()?,
+        token_webhook: webhook.map(|settings| TokenWebhook::new(settings, names)).transpose()?,
+    })
 }
 
 /// The administrator's kubeconfig, written to the file that the flags name; empty without a CA of the server's own.

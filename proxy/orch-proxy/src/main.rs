@@ -23,7 +23,7 @@ const USERSPACE_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
-    let flags: Flags = match exit::parse_flags(startup::BUILD) {
+    let flags: Flags = match exit::parse_flags(proto_daemon::build_info!()) {
         Ok(flags) => flags,
         Err(code) => return code,
     };

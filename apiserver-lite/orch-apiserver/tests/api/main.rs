@@ -35,5 +35,5 @@ mod storage;
 mod stored_only_kinds;
 mod support;
 mod tokens;
-mod workloads;
 mod webhooks;
+mod workloads;

@@ -61,6 +61,7 @@ async fn ask(
         query: &query,
         accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
         notes: Some(&notes),
+        audit: &apiserver_audit::OFF,
     };
     let mut object = Object::new(kind);
     let operation = WebhookOperation::Create;

@@ -30,6 +30,7 @@ pub use settings::{
     Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
 };
 pub use store_index::IndexError;
+pub(crate) use store_index::{Indexed, StoreIndex};
 
 use crate::record::StoredObject;
 use crate::status::ApiError;

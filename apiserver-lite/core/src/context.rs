@@ -56,9 +56,15 @@ impl RequestContext<'_> {
     /// # Errors
     /// 404 if it does not exist.
     pub fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
-        self.server
-            .find(&self.kind, &self.request.namespace, &self.request.name)
+        self.find(&self.request.namespace, &self.request.name)
             .ok_or_else(|| ApiError::not_found(self.about()))
+    }
+
+    /// The current version of an object of the requested kind, if it exists.
+    #[must_use]
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
+        let found = self.server.find(&self.kind, namespace, name)?;
+        Some(if self.kind.custom().is_some() { found.as_version(&self.kind) } else { found })
     }
 
     /// Whether the request is a dry run; also checks `fieldManager`.
@@ -74,5 +80,5 @@ impl RequestContext<'_> {
 /// Group, kind and name of an object, for Statuses that name the kind.
 #[must_use]
 pub(crate) fn about_kind(object: &Object) -> About<'_> {
-    About { group: &object.kind.group, kind: object.kind.kind, name: object.name() }
+    About { group: &object.kind.group, kind: object.kind.kind(), name: object.name() }
 }

@@ -11,6 +11,8 @@ mod admission;
 pub mod auth;
 pub mod config;
 pub mod context;
+pub mod definition_lifecycle;
+pub mod definitions;
 pub mod field_ownership;
 pub mod key;
 pub mod options;

@@ -6,11 +6,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use apiserver_schema::{DecodeError, Engine, Format, Kind, Object, Strictness};
+use apiserver_schema::{DecodeError, Engine, Kind, Object};
 use apiserver_store::{Record, RestoreError, Stamp};
 use bytes::Bytes;
 
 use crate::versions;
+
+mod views;
+
+use views::Views;
 
 /// An object at one revision.
 pub struct StoredObject {
@@ -23,6 +27,10 @@ pub struct StoredObject {
     protobuf: OnceLock<Bytes>,
     /// The record in another version, once a reader has asked for one; it has the next.
     converted: OnceLock<Arc<Self>>,
+    /// An object of a custom kind as its readers see it.
+    views: OnceLock<Views>,
+    /// Of a view: the kind of the record itself.
+    stored_as: Option<Arc<Kind>>,
 }
 
 /// An object to be written, without a revision.
@@ -36,7 +44,8 @@ impl Draft {
     #[must_use]
     pub fn new(engine: &Engine, mut object: Object) -> Self {
         object.set_meta_str("resourceVersion", "");
-        let raw = Bytes::from(engine.encode_protobuf(&object));
+        let object = engine.in_storage_version(object);
+        let raw = Bytes::from(engine.encode_stored(&object));
         Self { object, raw }
     }
 }
@@ -48,7 +57,7 @@ impl StoredObject {
     /// The bytes are not an object of a known kind.
     pub fn load(&self, engine: &Engine) -> Result<(), DecodeError> {
         if self.object.get().is_none() {
-            let object = engine.decode_any(Format::Protobuf, &self.raw, Strictness::Ignore)?.object;
+            let object = engine.decode_stored(&self.raw)?;
             let _ = self.object.set(stamped(object, self.stamp));
         }
         Ok(())
@@ -85,6 +94,9 @@ impl StoredObject {
     /// The record converted to `kind`, another version of its kind; the record itself when `kind` is the stored version.
     #[must_use]
     pub fn as_version(self: &Arc<Self>, kind: &Arc<Kind>) -> Arc<Self> {
+        if let Some(version) = kind.custom_version() {
+            return self.views.get_or_init(Views::default).of(self, kind, &version);
+        }
         let mut shown = self;
         // Ends: each step is a version that the kind has.
         while !Arc::ptr_eq(&shown.object().kind, kind) {
@@ -94,13 +106,34 @@ impl StoredObject {
         shown.clone()
     }
 
+    /// The record with another object at the same revision.
+    fn showing(&self, object: Object) -> Self {
+        let stored_as = Some(self.stored_as.clone().unwrap_or_else(|| self.object().kind.clone()));
+        Self { stored_as, ..Self::of(object, self.stamp) }
+    }
+
+    /// Whether an object of a custom kind was stored in another version than its definition says now: an update that changes nothing stores it anew.
+    pub(crate) fn is_outdated(&self) -> bool {
+        let kind = self.stored_as.as_ref().unwrap_or(&self.object().kind);
+        self.object().kind.custom_version().is_some_and(|now| now.storage_version != kind.version())
+    }
+
     fn of(object: Object, stamp: Stamp) -> Self {
         Self::new(OnceLock::from(object), Bytes::new(), stamp)
     }
 
     fn new(object: OnceLock<Object>, raw: Bytes, stamp: Stamp) -> Self {
         let (json, protobuf, converted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { object, raw, stamp, json, protobuf, converted }
+        Self {
+            object,
+            raw,
+            stamp,
+            json,
+            protobuf,
+            converted,
+            views: OnceLock::new(),
+            stored_as: None,
+        }
     }
 
     /// The same object with another revision: the `DELETED` event of an object that no longer matches a watch's selector.
@@ -140,6 +173,7 @@ fn stamped(mut object: Object, stamp: Stamp) -> Object {
 mod tests {
     use std::collections::BTreeSet;
 
+    use apiserver_schema::{Format, Strictness};
     use apiserver_store::Revision;
     use proto_api::names::{Names, Profile};
 

@@ -8,6 +8,7 @@ use proto_api::names::Names;
 
 use crate::auth::{Authenticators, ClusterPolicy, ObjectLookup};
 use crate::config::Config;
+use crate::definitions::Definitions;
 use crate::field_ownership::FieldOwnership;
 use crate::key;
 use crate::quota_turns::QuotaTurns;
@@ -23,7 +24,9 @@ pub struct Server {
     /// The configuration; `bind` holds the actual port.
     pub config: Config,
     /// Decodes, defaults, validates and encodes objects of every kind.
-    pub engine: Engine,
+    pub engine: Arc<Engine>,
+    /// The kinds that CustomResourceDefinitions add.
+    pub definitions: Definitions,
     /// The store of all objects.
     pub store: Store<StoredObject>,
     /// Authenticates requests.
@@ -68,6 +71,15 @@ impl Server {
         name: &str,
     ) -> Option<Arc<StoredObject>> {
         self.find(self.kind(short_group, resource)?.as_ref(), namespace, name)
+    }
+
+    /// The kind of a served resource, built-in or custom.
+    #[must_use]
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        match self.engine.resource(group, version, plural) {
+            Some(kind) => Some(kind.clone()),
+            None => self.definitions.resource(group, version, plural),
+        }
     }
 
     /// The kind of a resource, by short group and plural name, version `v1`.
@@ -118,10 +130,11 @@ impl Server {
         let keys = TokenKeys::new(key, VerifyingKeyFiles::default());
         let tokens = TokenIssuer::new(keys, &config.service_accounts, names);
         let allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
-        let engine = Engine::new(names);
+        let engine = Arc::new(Engine::new(names));
         Self {
             names,
             ownership: FieldOwnership::new(&engine, names),
+            definitions: Definitions::follow(&store, &engine).unwrap(),
             engine,
             policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
             store,

@@ -14,6 +14,8 @@ use apiserver_core::auth::{Authenticators, ClusterPolicy, NodeAuthorizer, Rbac, 
 use apiserver_core::config::{
     AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
 };
+use apiserver_core::definition_lifecycle;
+use apiserver_core::definitions::Definitions;
 use apiserver_core::field_ownership::FieldOwnership;
 use apiserver_core::quota_turns::QuotaTurns;
 use apiserver_core::record::StoredObject;
@@ -73,6 +75,9 @@ impl BoundServer {
         let (delay, deadline) =
             (self.server.core.config.shutdown_delay, self.server.core.config.shutdown_deadline);
         let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
+        let definitions =
+            definition_lifecycle::run(self.server.core.clone(), self.server.stopping.clone());
+        let definitions = tokio::spawn(definitions);
         let about_to_stop = self.server.about_to_stop.clone();
         let drain = Drain::default();
         let serving = serve(self.server, self.listener, self.tls, drain.watch());
@@ -89,8 +94,9 @@ impl BoundServer {
                 tracing::warn!("shutdown deadline passed; the connections still open are closed");
             }
         }
-        // The maintenance task ends because `server.stopping` is cancelled.
+        // The tasks end because `server.stopping` is cancelled.
         let _ = maintenance.await;
+        let _ = definitions.await;
         store.close().await;
     }
 }
@@ -126,7 +132,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
             .map(|settings| TokenWebhook::new(settings, names))
             .transpose()?,
     };
-    let engine = Engine::new(names);
+    let engine = Arc::new(Engine::new(names));
     let store = open_store(&engine, &config)?;
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
     adopt_services(&engine, &store, &mut allocations);
@@ -135,9 +141,10 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let stopping = tokio_util::sync::CancellationToken::new();
     let about_to_stop = tokio_util::sync::CancellationToken::new();
     let pages = pages(&config, &store, &about_to_stop)?;
-    let ownership = FieldOwnership::new(&engine, names);
     let core = Arc::new(Server {
         names,
+        ownership: FieldOwnership::new(&engine, names),
+        definitions: Definitions::follow(&store, &engine)?,
         engine,
         store,
         authenticators,
@@ -145,7 +152,6 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         policy,
         allocations: Arc::new(Mutex::new(allocations)),
         quota_turns: QuotaTurns::default(),
-        ownership,
         config: Config { bind: address, admission, ..config },
     });
     // Boxed: they await whole requests.

@@ -144,6 +144,7 @@ pub(super) async fn commit_owned(
     let before = old.object();
     // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
+    registry::default(&mut wanted);
     let managed_fields = match owners {
         Owners::Compared => ownership::of_updated(call, before, &wanted),
         Owners::Applied(managed_fields) => managed_fields,
@@ -161,7 +162,11 @@ pub(super) async fn commit_owned(
     object.set_meta_str("resourceVersion", before.resource_version());
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;
-    if object == *before {
+    if subresource == Subresource::Main {
+        let checked = registry::validate(&object, Some(before));
+        checked.map_err(|errors| invalid(&object, &errors))?;
+    }
+    if object == *before && !old.is_outdated() {
         let response = VerbResponse::Stored { code: 200, record: old.clone() };
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }

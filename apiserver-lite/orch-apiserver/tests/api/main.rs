@@ -9,6 +9,7 @@
 mod admission;
 mod apply;
 mod authorizers;
+mod custom_resources;
 mod deletion;
 mod identity;
 mod key_rotation;

@@ -47,6 +47,12 @@ pub fn served(list: &Value) -> Vec<CustomResource> {
     items.into_iter().flatten().filter_map(of_definition).collect()
 }
 
+/// The collections of a namespace's objects of established definitions; `list` is a list of definitions.
+pub fn within(list: &Value, namespace: &str) -> Vec<Collection> {
+    let namespaced = served(list).into_iter().filter(|resource| resource.namespaced);
+    namespaced.map(|resource| resource.collection(Some(namespace))).collect()
+}
+
 fn of_definition(definition: &Value) -> Option<CustomResource> {
     let list = |path: &str| {
         definition.pointer(path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
@@ -102,7 +108,9 @@ mod tests {
         assert!(versions(definition("True", [false, false])).is_empty());
         assert!(versions(definition("False", [true, true])).is_empty());
         let found = served(&json!({"items": [definition("True", [true, true])]}));
-        let path = found[0].collection(Some("team")).path();
-        assert_eq!(path, "/apis/example.com/v2/namespaces/team/backups");
+        assert_eq!(found.len(), 1);
+        let list = json!({"items": [definition("True", [true, true])]});
+        let paths: Vec<String> = within(&list, "team").iter().map(Collection::path).collect();
+        assert_eq!(paths, ["/apis/example.com/v2/namespaces/team/backups"]);
     }
 }

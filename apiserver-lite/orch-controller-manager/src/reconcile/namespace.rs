@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apiserver_clock::now;
 use apiserver_controllers::api_writes::ApiWrite;
-use apiserver_controllers::custom_resources::{self, CustomResource};
+use apiserver_controllers::custom_resources;
 use apiserver_controllers::namespace::{NamespaceStep, Remains, plan};
 use proto_api::core::v1::Namespace;
 use proto_api::object::to_json_value;
@@ -69,11 +69,11 @@ impl Reconciler {
             namespace: Some(name.to_owned()),
         });
         let mut collections: Vec<Collection> = built_in.collect();
-        match self.custom_resources(client).await {
-            Ok(custom) => {
-                let namespaced = custom.iter().filter(|resource| resource.namespaced);
-                collections.extend(namespaced.map(|resource| resource.collection(Some(name))));
-            }
+        let definitions = custom_resources::definitions(self.informers.names);
+        match Dynamic::new(client.clone(), definitions).list(&ListParams::default()).await {
+            Ok(list) => collections.extend(custom_resources::within(&list, name)),
+            // A server without definitions has no objects of theirs.
+            Err(error) if error.is_not_found() => {}
             Err(error) => remains.failures.push(format!("customresourcedefinitions: {error}")),
         }
         for collection in collections {
@@ -86,16 +86,6 @@ impl Reconciler {
             }
         }
         remains
-    }
-
-    /// The resources that definitions add; none if the server has no definitions.
-    async fn custom_resources(&self, client: &Client) -> Result<Vec<CustomResource>, ClientError> {
-        let definitions = custom_resources::definitions(self.informers.names);
-        match Dynamic::new(client.clone(), definitions).list(&ListParams::default()).await {
-            Ok(list) => Ok(custom_resources::served(&list)),
-            Err(error) if error.is_not_found() => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
     }
 
     async fn finalize(&self, client: &Client, namespace: &Namespace) -> Result<(), ReconcileError> {

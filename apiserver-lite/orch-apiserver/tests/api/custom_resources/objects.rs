@@ -102,8 +102,7 @@ async fn objects_have_no_protobuf_but_their_metadata_have() {
     assert_eq!((reply.code(), reply.body.starts_with(b"k8s\0")), (200, true));
     let sent = server.call(http::Method::POST, BACKUPS, protobuf, "k8s\0").await.expect(415);
     assert!(sent["message"].as_str().is_some_and(|text| !text.contains("protobuf")), "{sent}");
-    let yaml =
-        "apiVersion: example.com/v1\nkind: Backup\nmetadata: {name: written}\nspec: {source: disk}\n";
+    let yaml = "apiVersion: example.com/v1\nkind: Backup\nmetadata: {name: written}\nspec: {source: disk}\n";
     server.call(http::Method::POST, BACKUPS, "application/yaml", yaml).await.expect(201);
     let read = server.accept(&format!("{BACKUPS}/written"), "application/yaml").await;
     assert!(String::from_utf8_lossy(&read.body).contains("source: disk"));

@@ -25,6 +25,10 @@ const LARGE: &[(&str, &str)] = &[
     ("apiserver-lite/bootstrap/src/layout.rs: Layout", "a value: one field a file"),
     ("apiserver-lite/core/src/config.rs: Config", "a value: one field a subject of the flags"),
     (
+        "apiserver-lite/core/src/server.rs: Server",
+        "the parts that requests share, one a field; it only looks objects and kinds up",
+    ),
+    (
         "apiserver-lite/custom-resources/src/node.rs: Node",
         "a value: one field a keyword of schemas",
     ),

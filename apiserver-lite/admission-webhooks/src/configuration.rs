@@ -145,7 +145,7 @@ impl Target {
 /// The webhooks of a MutatingWebhookConfiguration or ValidatingWebhookConfiguration, which is defaulted and validated, in their order.
 #[must_use]
 pub fn read_webhooks(configuration: &Object) -> Vec<Webhook> {
-    let mutating = configuration.kind.kind.starts_with("Mutating");
+    let mutating = configuration.kind.kind().starts_with("Mutating");
     let webhooks = configuration.fields.maps("webhooks");
     webhooks.map(|fields| read_webhook(configuration.name(), mutating, fields)).collect()
 }

@@ -8,6 +8,7 @@ pub mod account_token;
 pub mod addresses;
 pub mod api_writes;
 pub mod cluster_role_aggregation;
+pub mod custom_resources;
 pub mod deployment;
 pub mod disruption;
 pub mod endpoint_slices;

@@ -63,10 +63,17 @@ impl RequestContext<'_> {
     /// # Errors
     /// 404 if it does not exist, 500 if it cannot be decrypted.
     pub fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
-        let found = self.server.find(&self.kind, &self.request.namespace, &self.request.name);
+        let found = self.find(&self.request.namespace, &self.request.name);
         let found = found.ok_or_else(|| ApiError::not_found(self.about()))?;
         found.check_readable()?;
         Ok(found)
+    }
+
+    /// The current version of an object of the requested kind, if it exists.
+    #[must_use]
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
+        let found = self.server.find(&self.kind, namespace, name)?;
+        Some(if self.kind.custom().is_some() { found.as_version(&self.kind) } else { found })
     }
 
     /// Whether the request is a dry run; also checks `fieldManager`.
@@ -82,5 +89,5 @@ impl RequestContext<'_> {
 /// Group, kind and name of an object, for Statuses that name the kind.
 #[must_use]
 pub(crate) fn about_kind(object: &Object) -> About<'_> {
-    About { group: &object.kind.group, kind: object.kind.kind, name: object.name() }
+    About { group: &object.kind.group, kind: object.kind.kind(), name: object.name() }
 }

@@ -13,7 +13,7 @@ use crate::versions::{convert, stored_kind};
 /// The structures of all kinds.
 pub struct FieldOwnership {
     /// By the `apiVersion` in which objects are stored, and kind.
-    kinds: BTreeMap<(String, &'static str), KindVersions>,
+    kinds: BTreeMap<(String, String), KindVersions>,
 }
 
 /// The versions of a kind.
@@ -32,7 +32,8 @@ impl FieldOwnership {
         for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
             let Some(structure) = built_in.of(kind) else { continue };
             let stored = stored_kind(engine, names, kind);
-            let of_kind = kinds.entry((stored.api_version.clone(), stored.kind)).or_default();
+            let of_kind =
+                kinds.entry((stored.api_version.clone(), stored.kind().to_owned())).or_default();
             of_kind.structures.insert(kind.api_version.clone(), structure);
             of_kind.kinds.push(kind.clone());
         }
@@ -45,7 +46,7 @@ impl FieldOwnership {
         engine: &'a Engine,
         stored: &Kind,
     ) -> Option<ServedVersions<'a>> {
-        let versions = self.kinds.get(&(stored.api_version.clone(), stored.kind))?;
+        let versions = self.kinds.get(&(stored.api_version.clone(), stored.kind().to_owned()))?;
         Some(ServedVersions { engine, versions })
     }
 }

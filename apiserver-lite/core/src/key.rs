@@ -1,12 +1,21 @@
 //! Keys of the store: `/<group>/<resource>/[<namespace>/]<name>`. The group has no domain (`core` for the core group), so that
-//! keys are the same in both naming profiles.
+//! keys are the same in both naming profiles. Those of custom resources are `/custom/<group>/<resource>/…`, with the whole group.
 
 use apiserver_schema::Kind;
+use apiserver_schema::custom::CUSTOM;
 
 /// Key prefix of all objects of `kind`, or of those in `namespace` if it is not empty.
 #[must_use]
 pub fn prefix(kind: &Kind, namespace: &str) -> String {
-    let group = if kind.short_group.is_empty() { "core" } else { kind.short_group };
+    let custom;
+    let group = match kind.short_group {
+        "" => "core",
+        CUSTOM => {
+            custom = format!("custom/{}", kind.group);
+            custom.as_str()
+        }
+        group => group,
+    };
     if namespace.is_empty() || !kind.namespaced() {
         format!("/{group}/{}/", kind.plural())
     } else {

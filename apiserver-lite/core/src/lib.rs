@@ -12,6 +12,8 @@ pub mod auth;
 pub mod backup;
 pub mod config;
 pub mod context;
+pub mod definition_lifecycle;
+pub mod definitions;
 pub mod deprecation;
 pub mod field_ownership;
 pub mod key;

@@ -7,13 +7,17 @@
 use std::sync::{Arc, OnceLock};
 
 use apiserver_encryption::is_encrypted;
-use apiserver_schema::{DecodeError, Engine, Format, Kind, Object, Strictness};
+use apiserver_schema::{DecodeError, Engine, Kind, Object};
 use apiserver_store::{BackupValue, Record, RestoreError, Stamp, TransformError};
 use bytes::Bytes;
 
 use crate::key;
 use crate::status::ApiError;
 use crate::versions;
+
+mod views;
+
+use views::Views;
 
 /// An object at one revision.
 pub struct StoredObject {
@@ -25,6 +29,10 @@ pub struct StoredObject {
     protobuf: OnceLock<Bytes>,
     /// The record in another version, once a reader has asked for one; it has the next.
     converted: OnceLock<Arc<Self>>,
+    /// An object of a custom kind as its readers see it.
+    views: OnceLock<Views>,
+    /// Of a view: the kind of the record itself.
+    stored_as: Option<Arc<Kind>>,
 }
 
 /// Where a record comes from.
@@ -46,7 +54,8 @@ struct UnreadableObject {
 
 /// Kinds that the server itself decides by. If one of their objects cannot be read the server does not start: what stands for it would allow what the
 /// object forbids, or give away an address that it has.
-const DECIDED_BY: [(&str, &str); 6] = [
+const DECIDED_BY: [(&str, &str); 7] = [
+    ("apiextensions", "customresourcedefinitions"),
     ("", "namespaces"),
     ("", "services"),
     ("", "resourcequotas"),
@@ -80,7 +89,8 @@ impl Draft {
     #[must_use]
     pub fn new(engine: &Engine, mut object: Object) -> Self {
         object.set_meta_str("resourceVersion", "");
-        let raw = Bytes::from(engine.encode_protobuf(&object));
+        let object = engine.in_storage_version(object);
+        let raw = Bytes::from(engine.encode_stored(&object));
         Self { object, raw }
     }
 }
@@ -93,9 +103,7 @@ impl StoredObject {
     pub fn load(&self, engine: &Engine) -> Result<(), LoadError> {
         let object = match &self.origin {
             Origin::Memory => return Ok(()),
-            Origin::Disk(raw) => {
-                engine.decode_any(Format::Protobuf, raw, Strictness::Ignore)?.object
-            }
+            Origin::Disk(raw) => engine.decode_stored(raw)?,
             Origin::Unreadable(unreadable) => unreadable.stand_in(engine)?,
         };
         let _ = self.object.set(stamped(object, self.stamp));
@@ -161,6 +169,9 @@ impl StoredObject {
         if !self.is_readable() {
             return self.clone();
         }
+        if let Some(version) = kind.custom_version() {
+            return self.views.get_or_init(Views::default).of(self, kind, &version);
+        }
         let mut shown = self;
         // Ends: each step is a version that the kind has.
         while !Arc::ptr_eq(&shown.object().kind, kind) {
@@ -170,13 +181,34 @@ impl StoredObject {
         shown.clone()
     }
 
+    /// The record with another object at the same revision.
+    fn showing(&self, object: Object) -> Self {
+        let stored_as = Some(self.stored_as.clone().unwrap_or_else(|| self.object().kind.clone()));
+        Self { stored_as, ..Self::of(object, self.stamp) }
+    }
+
+    /// Whether an object of a custom kind was stored in another version than its definition says now: an update that changes nothing stores it anew.
+    pub(crate) fn is_outdated(&self) -> bool {
+        let kind = self.stored_as.as_ref().unwrap_or(&self.object().kind);
+        self.object().kind.custom_version().is_some_and(|now| now.storage_version != kind.version())
+    }
+
     fn of(object: Object, stamp: Stamp) -> Self {
         Self::new(OnceLock::from(object), Origin::Memory, stamp)
     }
 
     fn new(object: OnceLock<Object>, origin: Origin, stamp: Stamp) -> Self {
         let (json, protobuf, converted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { object, origin, stamp, json, protobuf, converted }
+        Self {
+            object,
+            origin,
+            stamp,
+            json,
+            protobuf,
+            converted,
+            views: OnceLock::new(),
+            stored_as: None,
+        }
     }
 
     /// The same object with another revision: the `DELETED` event of an object that no longer matches a watch's selector.
@@ -253,6 +285,7 @@ fn stamped(mut object: Object, stamp: Stamp) -> Object {
 mod tests {
     use std::collections::BTreeSet;
 
+    use apiserver_schema::{Format, Strictness};
     use apiserver_store::Revision;
     use proto_api::names::{Names, Profile};
 

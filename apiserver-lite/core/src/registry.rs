@@ -4,9 +4,10 @@
 pub mod pods;
 
 use apiserver_schema::update::{Subresource, prepare_for_create};
-use apiserver_schema::{Kind, Map, Object, Value};
+use apiserver_schema::{FieldErrors, Kind, Map, Object, Value};
 
 use crate::context::{RequestContext, about_kind};
+use crate::definitions::{self, strategy};
 use crate::options::GRACE_SECS_MAX;
 use crate::server::Server;
 use crate::services::{self, Reservation};
@@ -20,7 +21,7 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
     let registered =
         object.kind.is("", "Node").then(|| object.fields.get("status").cloned()).flatten();
     prepare_for_create(object);
-    match (object.kind.short_group, object.kind.kind) {
+    match (object.kind.short_group, object.kind.kind()) {
         ("", "Pod") => {
             let class = pods::qos_class(object);
             let status = object.fields.map_or_insert("status");
@@ -41,6 +42,7 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
             let tracking = call.server.names.sub_label("batch", "job-tracking");
             object.metadata_mut().map_or_insert("annotations").insert(tracking, "");
         }
+        (definitions::GROUP, "CustomResourceDefinition") => strategy::note_stored_version(object),
         _ => {}
     }
 }
@@ -108,6 +110,24 @@ pub(crate) fn prepare_update(object: &mut Object, before: &Object, subresource: 
     if object.kind.is("certificates", "CertificateSigningRequest") && decides {
         date_conditions(object, before, &timestamp(now()));
     }
+    if strategy::is_definition(object) && subresource == Subresource::Main {
+        strategy::note_stored_version(object);
+    }
+}
+
+/// Sets the defaults that are decided outside of the engine: those of definitions. After the engine's.
+pub(crate) fn default(object: &mut Object) {
+    if strategy::is_definition(object) {
+        strategy::default(object);
+    }
+}
+
+/// Checks what is decided outside of the engine: definitions by their own rules.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn validate(new: &Object, old: Option<&Object>) -> Result<(), FieldErrors> {
+    if strategy::is_definition(new) { strategy::validate(new, old) } else { Ok(()) }
 }
 
 /// Allocates the addresses and node ports of a Service and writes them into `object`. Empty for every other kind. `old` is the
@@ -169,12 +189,22 @@ pub(crate) fn mark_deleted(object: &mut Object) {
     if object.kind.is("", "Namespace") {
         set_phase(object, "Terminating");
     }
+    if strategy::is_definition(object) {
+        strategy::mark_deleted(object);
+    }
+}
+
+/// Adds the finalizers that a deletion itself brings: a definition stays until its objects are deleted.
+pub(crate) fn add_deletion_finalizers(object: &mut Object) {
+    if strategy::is_definition(object) {
+        strategy::keep_until_empty(object);
+    }
 }
 
 /// Whether the response to a delete is the object and not a Status.
 #[must_use]
 pub(crate) fn returns_object_on_delete(kind: &Kind) -> bool {
-    match (kind.short_group, kind.kind) {
+    match (kind.short_group, kind.kind()) {
         ("", name) => matches!(
             name,
             "Pod"
@@ -194,10 +224,16 @@ pub(crate) fn returns_object_on_delete(kind: &Kind) -> bool {
 #[must_use]
 pub(crate) fn creates_on_update(kind: &Kind) -> bool {
     match kind.short_group {
-        "" => matches!(kind.kind, "Endpoints" | "Event" | "LimitRange" | "Service"),
+        "" => matches!(kind.kind(), "Endpoints" | "Event" | "LimitRange" | "Service"),
         "rbac.authorization" => true,
         _ => false,
     }
+}
+
+/// Whether an object is replaced without the version that the client has read (`AllowUnconditionalUpdate` of the strategy).
+#[must_use]
+pub(crate) fn updates_unconditionally(object: &Object) -> bool {
+    object.kind.custom().is_none() && !strategy::is_definition(object)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use proto_api::names::Names;
 
 use crate::auth::{Authenticators, ClusterPolicy, ObjectLookup};
 use crate::config::Config;
+use crate::definitions::Definitions;
 use crate::field_ownership::FieldOwnership;
 use crate::key;
 use crate::quota_turns::QuotaTurns;
@@ -24,7 +25,9 @@ pub struct Server {
     /// The configuration; `bind` holds the actual port.
     pub config: Config,
     /// Decodes, defaults, validates and encodes objects of every kind.
-    pub engine: Engine,
+    pub engine: Arc<Engine>,
+    /// The kinds that CustomResourceDefinitions add.
+    pub definitions: Definitions,
     /// The store of all objects.
     pub store: Store<StoredObject>,
     /// Authenticates requests.
@@ -73,6 +76,15 @@ impl Server {
         name: &str,
     ) -> Option<Arc<StoredObject>> {
         self.find(self.kind(short_group, resource)?.as_ref(), namespace, name)
+    }
+
+    /// The kind of a served resource, built-in or custom.
+    #[must_use]
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
+        match self.engine.resource(group, version, plural) {
+            Some(kind) => Some(kind.clone()),
+            None => self.definitions.resource(group, version, plural),
+        }
     }
 
     /// The kind of a resource, by short group and plural name, version `v1`.
@@ -127,10 +139,11 @@ impl Server {
         let build = proto_daemon::metrics::BuildInfo { version: "", commit: "" };
         let metrics = proto_daemon::metrics::Metrics::new("test", build).unwrap();
         let metrics = WebhookMetrics::new(&metrics).unwrap();
-        let engine = Engine::new(names);
+        let engine = Arc::new(Engine::new(names));
         Self {
             names,
             ownership: FieldOwnership::new(&engine, names),
+            definitions: Definitions::follow(&store, &engine).unwrap(),
             engine,
             policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
             webhooks: Webhooks::follow(&store, names, metrics).unwrap(),

@@ -125,10 +125,23 @@ impl ApiError {
         Status::failure(Reason::MethodNotAllowed, text).into()
     }
 
+    /// 405 for a create of a kind whose definition is being deleted.
+    #[must_use]
+    pub fn definition_ends() -> Self {
+        let text = "create not allowed while custom resource definition is terminating";
+        Status::failure(Reason::MethodNotAllowed, text).into()
+    }
+
     /// 406 `NotAcceptable`, listing the served media types.
     #[must_use]
     pub fn not_acceptable(protobuf: &str) -> Self {
         Status::not_acceptable(&["application/json", "application/yaml", protobuf]).into()
+    }
+
+    /// 406 `NotAcceptable` for a kind that is not served in Protobuf.
+    #[must_use]
+    pub fn no_protobuf() -> Self {
+        Status::not_acceptable(&["application/json", "application/yaml"]).into()
     }
 
     /// 408 `Timeout`: the client did not send its request in time.

@@ -86,7 +86,7 @@ impl VerbOutput {
     /// The output with its objects converted from `stored` to `shown`, the requested version of the kind.
     #[must_use]
     pub fn as_version(mut self, stored: &Arc<Kind>, shown: &Arc<Kind>) -> Self {
-        if Arc::ptr_eq(stored, shown) {
+        if Arc::ptr_eq(stored, shown) && shown.custom().is_none() {
             return self;
         }
         match &mut self.response {

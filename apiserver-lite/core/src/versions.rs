@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use apiserver_schema::custom::CustomVersion;
 use apiserver_schema::{Engine, Kind, Map, Object};
 use proto_api::names::Names;
 
@@ -23,14 +24,14 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
 /// The version in which objects of `kind` are stored; `kind` itself for most kinds.
 #[must_use]
 pub fn stored_kind(engine: &Engine, names: &Names, kind: &Arc<Kind>) -> Arc<Kind> {
-    let (group, version) = match (kind.short_group, kind.version, kind.kind) {
+    let (group, version) = match (kind.short_group, kind.version(), kind.kind()) {
         ("events", _, "Event") => ("", "v1"),
         ("autoscaling", "v1", "HorizontalPodAutoscaler") => ("autoscaling", "v2"),
         ("flowcontrol.apiserver", "v1beta1", _) => ("flowcontrol.apiserver", "v1beta2"),
         ("storage", "v1beta1", "CSIStorageCapacity") => ("storage", "v1"),
         _ => return kind.clone(),
     };
-    engine.kind(&names.group(group), version, kind.kind).unwrap_or(kind).clone()
+    engine.kind(&names.group(group), version, kind.kind()).unwrap_or(kind).clone()
 }
 
 /// The kinds of the same objects in their other versions and groups, as far as they have the subresource `subresource`, if that is not empty.
@@ -55,8 +56,11 @@ pub(crate) fn other_versions(
 /// Converts `object` to `kind`, another version of its kind.
 #[must_use]
 pub(crate) fn convert(object: &Object, kind: &Arc<Kind>) -> Object {
+    if let Some(version) = kind.custom_version() {
+        return read_custom(object, kind, &version);
+    }
     let mut fields = object.fields.clone();
-    match (object.kind.short_group, object.kind.version, kind.short_group, kind.version) {
+    match (object.kind.short_group, object.kind.version(), kind.short_group, kind.version()) {
         ("", _, "events", _) => {
             EVENT_FIELDS.iter().for_each(|(core, own)| rename(&mut fields, core, own))
         }
@@ -67,6 +71,15 @@ pub(crate) fn convert(object: &Object, kind: &Arc<Kind>) -> Object {
         ("autoscaling", "v2", _, "v1") => autoscalers::v2_to_v1(&mut fields),
         _ => {}
     }
+    Object { kind: kind.clone(), fields }
+}
+
+/// A stored object of a custom kind as an object of `kind`, one of its versions: they share all fields, but each may have fewer than were stored.
+#[must_use]
+pub(crate) fn read_custom(object: &Object, kind: &Arc<Kind>, version: &CustomVersion) -> Object {
+    let mut fields = object.fields.clone();
+    version.rules.prune(&mut fields, &mut Vec::new());
+    version.rules.default(&mut fields);
     Object { kind: kind.clone(), fields }
 }
 

@@ -86,7 +86,7 @@ impl Configured {
 }
 
 fn key_of(configuration: &Object) -> (String, String) {
-    (configuration.kind.kind.to_owned(), configuration.name().to_owned())
+    (configuration.kind.kind().to_owned(), configuration.name().to_owned())
 }
 
 impl Indexed for Configured {

@@ -90,7 +90,7 @@ impl Cluster {
     fn api_version(&self, kind: KindId) -> String {
         let kind = self.kinds.get(kind).unwrap();
         if kind.group.is_empty() {
-            kind.version.to_owned()
+            kind.version.clone().into_owned()
         } else {
             format!("{}/{}", kind.group, kind.version)
         }
@@ -214,7 +214,7 @@ impl Cluster {
         };
         Some(OwnerReference {
             api_version: self.api_version(kind),
-            kind: self.kinds.get(kind)?.kind.to_owned(),
+            kind: self.kinds.get(kind)?.kind.clone().into_owned(),
             name,
             uid,
             controller: None,
@@ -240,8 +240,9 @@ impl Cluster {
 
     fn change_owners(&mut self) {
         let Some(id) = self.some_object() else { return };
-        let kind = self.kinds.get(id.kind).map_or("", |kind| kind.kind);
-        let owners = CHAIN.iter().find(|(of, _)| *of == kind).map_or(&[][..], |(_, owners)| owners);
+        let Some(kind) = self.kinds.get(id.kind) else { return };
+        let owners =
+            CHAIN.iter().find(|(of, _)| *of == kind.kind).map_or(&[][..], |(_, owners)| owners);
         let Some(owner) = self.dice.roll(owners.len()).and_then(|nth| owners.get(nth)) else {
             return;
         };

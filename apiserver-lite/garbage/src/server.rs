@@ -25,6 +25,30 @@ impl ApiServer {
         Some(self.client.metadata(collection))
     }
 
+    fn is_custom(&self, kind: KindId) -> bool {
+        self.kinds.get(kind).is_some_and(|kind| kind.custom)
+    }
+
+    /// Changes the owners of an object whose kind has no strategic merge patch: all of them are written, if the object has not changed meanwhile.
+    async fn change_owners(
+        &self,
+        id: &Id,
+        uid: &str,
+        change: impl Fn(OwnerReference) -> Option<OwnerReference>,
+    ) -> Result<WriteOutcome, ClientError> {
+        let Some(found) = self.find(id).await? else { return Ok(WriteOutcome::Applied) };
+        let metadata = found.metadata;
+        if metadata.uid != uid {
+            return Ok(WriteOutcome::Conflict);
+        }
+        let owners = metadata.owner_references.into_iter().filter_map(change);
+        let owners: Vec<Value> = owners.map(|owner| owner_json(&owner)).collect();
+        let metadata = json!({
+            "uid": uid, "resourceVersion": metadata.resource_version, "ownerReferences": owners,
+        });
+        self.patch(id, Patch::Merge(json!({ "metadata": metadata }))).await
+    }
+
     async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteOutcome, ClientError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
             return Ok(WriteOutcome::Applied);
@@ -46,6 +70,20 @@ fn done<T>(written: Result<T, ClientError>) -> Result<WriteOutcome, ClientError>
 /// A strategic merge patch of the owners of the object with this uid; owners are merged by their uid.
 fn owners_patch(uid: &str, owners: Vec<Value>) -> Patch {
     Patch::Strategic(json!({ "metadata": { "uid": uid, "ownerReferences": owners } }))
+}
+
+fn owner_json(owner: &OwnerReference) -> Value {
+    let mut json = json!({
+        "apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid,
+    });
+    for (field, flag) in
+        [("controller", owner.controller), ("blockOwnerDeletion", owner.block_owner_deletion)]
+    {
+        if let Some(flag) = flag {
+            json[field] = json!(flag);
+        }
+    }
+    json
 }
 
 impl ObjectClient for ApiServer {
@@ -107,6 +145,10 @@ impl ObjectClient for ApiServer {
         uid: &str,
         owners: &[String],
     ) -> Result<WriteOutcome, ClientError> {
+        if self.is_custom(id.kind) {
+            let keep = |owner: OwnerReference| (!owners.contains(&owner.uid)).then_some(owner);
+            return self.change_owners(id, uid, keep).await;
+        }
         let gone = owners.iter().map(|owner| json!({ "$patch": "delete", "uid": owner }));
         self.patch(id, owners_patch(uid, gone.collect())).await
     }
@@ -117,6 +159,13 @@ impl ObjectClient for ApiServer {
         uid: &str,
         owners: &[OwnerReference],
     ) -> Result<WriteOutcome, ClientError> {
+        if self.is_custom(id.kind) {
+            let unblock = |owner: OwnerReference| {
+                let block = owner.block_owner_deletion.map(|_| false);
+                Some(OwnerReference { block_owner_deletion: block, ..owner })
+            };
+            return self.change_owners(id, uid, unblock).await;
+        }
         let blocking = owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
         let unblocked = blocking.map(|o| json!({ "uid": o.uid, "blockOwnerDeletion": false }));
         self.patch(id, owners_patch(uid, unblocked.collect())).await

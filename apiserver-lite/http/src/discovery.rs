@@ -1,22 +1,23 @@
 //! Non-resource paths: discovery, OpenAPI, version, health, and what verifies service account tokens.
 
 mod aggregated;
+mod rows;
 mod token_issuer;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use apiserver_core::config::RuntimeConfig;
 use apiserver_core::server::Server;
 use apiserver_core::status::ApiError;
-use apiserver_schema::openapi;
+use apiserver_schema::openapi::{self, Described};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use proto_api::names::Names;
-use proto_api::schema::{self, Resource};
 use proto_daemon::panics;
 use serde_json::{Value, json};
+
+use rows::Row;
 
 use crate::body::{BoxError, ResponseBody, bytes_response, set_type};
 use crate::compress::{is_accepted as accepts_gzip, response as large_response};
@@ -52,34 +53,31 @@ pub async fn serve(
     if let (["api" | "apis"], Some(version)) =
         (segments.as_slice(), aggregated::requested_version(request.headers(), names))
     {
-        let switches = &server.core.config.runtime_config;
-        let document = aggregated::document(names, switches, version, segments == ["api"]);
+        let rows = rows::served(&server.core);
+        let document = aggregated::document(names, &rows, version, segments == ["api"]);
         let media_type = aggregated::media_type(names, version);
         return Ok(bytes_response(200, &media_type, Bytes::from(document.to_string())));
     }
     if let Some(answer) = token_issuer::answer(&server.core, &segments) {
         return Ok(answer);
     }
-    let switches = &server.core.config.runtime_config;
+    let rows = rows::served(&server.core);
     let found = match segments.as_slice() {
-        [] => Some(paths(names, switches)),
+        [] => Some(paths(&rows)),
         ["version"] => Some(version()),
         ["api"] => Some(core_versions(&server.core)),
-        ["apis"] => Some(
-            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(names, switches)}),
-        ),
-        ["api", version] => resources(names, switches, "", version),
+        ["apis"] => {
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(&rows)}))
+        }
+        ["api", version] => resources(&rows, "", version),
         ["apis", group] => {
-            let found = groups(names, switches).into_iter().find(|found| found["name"] == *group);
-            found.map(|mut found| {
+            groups(&rows).into_iter().find(|found| found["name"] == *group).map(|mut found| {
                 found["kind"] = json!("APIGroup");
                 found["apiVersion"] = json!("v1");
                 found
             })
         }
-        ["apis", group, version] => {
-            names.short_group(group).and_then(|short| resources(names, switches, short, version))
-        }
+        ["apis", group, version] => resources(&rows, group, version),
         _ => None,
     };
     let found = found.ok_or_else(ApiError::no_such_resource)?;
@@ -101,14 +99,15 @@ async fn openapi(
     let protobuf = accept.is_some_and(|accept| accept.contains("proto-openapi.spec.v2"));
     let (shared, rest, is_v2) = (server.clone(), rest.to_owned(), version == "v2");
     let made = panics::spawn_blocking(move || {
-        let engine = &shared.core.engine;
+        let custom = shared.core.definitions.served();
+        let described = Described { engine: &shared.core.engine, custom: &custom };
         match (is_v2, rest.as_str()) {
-            (true, "") if protobuf => Some((OPENAPI_V2_PROTOBUF, openapi::v2_protobuf(engine))),
-            (true, "") => Some(("application/json", openapi::v2_json(engine))),
+            (true, "") if protobuf => Some((OPENAPI_V2_PROTOBUF, openapi::v2_protobuf(described))),
+            (true, "") => Some(("application/json", openapi::v2_json(described))),
             (true, _) => None,
-            (false, "") => Some(("application/json", openapi::v3_index(engine))),
+            (false, "") => Some(("application/json", openapi::v3_index(described))),
             (false, path) => {
-                openapi::v3_document(engine, path).map(|json| ("application/json", json))
+                openapi::v3_document(described, path).map(|json| ("application/json", json))
             }
         }
     });
@@ -121,14 +120,14 @@ async fn openapi(
 }
 
 /// The list of served paths.
-fn paths(names: &Names, switches: &RuntimeConfig) -> Value {
+fn paths(rows: &[Row]) -> Value {
     let mut paths = vec![
         "/.well-known/openid-configuration".to_owned(),
         "/api".to_owned(),
         "/api/v1".to_owned(),
         "/apis".to_owned(),
     ];
-    for group in groups(names, switches) {
+    for group in groups(rows) {
         let name = group["name"].as_str().unwrap_or_default();
         paths.push(format!("/apis/{name}"));
         let versions = group["versions"].as_array().cloned().unwrap_or_default();
@@ -196,65 +195,66 @@ fn core_versions(server: &Server) -> Value {
     })
 }
 
-/// The served groups except the core group, in the order of the schema, versions by priority.
-fn groups(names: &Names, switches: &RuntimeConfig) -> Vec<Value> {
+/// The served groups except the core group, in the order of the rows, versions by priority.
+fn groups(rows: &[Row]) -> Vec<Value> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
-    for resource in rows(switches).filter(|resource| !resource.group.is_empty()) {
-        match found.iter_mut().find(|(group, _)| *group == resource.group) {
-            Some((_, versions)) if versions.contains(&resource.version) => {}
-            Some((_, versions)) => versions.push(resource.version),
-            None => found.push((resource.group, vec![resource.version])),
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for row in rows.iter().filter(|row| !row.group.is_empty()) {
+        let at = *places.entry(row.group.as_str()).or_insert(found.len());
+        if at == found.len() {
+            found.push((row.group.as_str(), Vec::new()));
+        }
+        match found.get_mut(at) {
+            Some((_, versions)) if !versions.contains(&&*row.version) => {
+                versions.push(&row.version);
+            }
+            _ => {}
         }
     }
-    found.into_iter().map(|(group, versions)| group_json(names, group, versions)).collect()
+    found.into_iter().map(|(group, versions)| group_json(group, versions)).collect()
 }
 
-fn group_json(names: &Names, group: &str, mut versions: Vec<&str>) -> Value {
-    versions.sort_by_key(|version| std::cmp::Reverse(version_priority(version)));
+fn group_json(group: &str, mut versions: Vec<&str>) -> Value {
+    versions.sort_by(|a, b| version_priority(b).cmp(&version_priority(a)));
     let versions: Vec<Value> = versions
         .into_iter()
-        .map(|version| json!({"groupVersion": names.api_version(group, version), "version": version}))
+        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
         .collect();
-    json!({"name": names.group(group), "versions": versions, "preferredVersion": versions.first()})
+    json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
 }
 
-/// Sort key of API versions: stable before beta before alpha, then by number.
-pub(crate) fn version_priority(version: &str) -> (u8, u32, u32) {
-    let rest = version.trim_start_matches('v');
-    let number = |text: &str| text.parse().unwrap_or(0);
-    match (rest.split_once("beta"), rest.split_once("alpha")) {
-        (Some((major, minor)), _) => (1, number(major), number(minor)),
-        (None, Some((major, minor))) => (0, number(major), number(minor)),
-        (None, None) => (2, number(rest), 0),
-    }
+/// Sort key of API versions: stable before beta before alpha, then by number; other names come last, by name.
+pub(crate) fn version_priority(version: &str) -> (u8, u32, u32, std::cmp::Reverse<&str>) {
+    let by_number = || {
+        let rest = version.strip_prefix('v')?;
+        let number = |text: &str| text.parse::<u32>().ok();
+        Some(match (rest.split_once("beta"), rest.split_once("alpha")) {
+            (Some((major, minor)), _) => (2, number(major)?, number(minor)?),
+            (None, Some((major, minor))) => (1, number(major)?, number(minor)?),
+            (None, None) => (3, number(rest)?, 0),
+        })
+    };
+    let (class, major, minor) = by_number().unwrap_or((0, 0, 0));
+    (class, major, minor, std::cmp::Reverse(version))
 }
 
-/// The resources that are switched on.
-fn rows(switches: &RuntimeConfig) -> impl Iterator<Item = &'static Resource> {
-    let all = schema::resources().iter();
-    all.filter(|row| switches.serves(row.group, row.version, row.plural))
-}
-
-fn resources(
-    names: &Names,
-    switches: &RuntimeConfig,
-    short_group: &str,
-    version: &str,
-) -> Option<Value> {
-    let served = rows(switches).filter(|row| row.group == short_group && row.version == version);
-    let rows: Vec<Value> = served.flat_map(|row| resource_rows(names, row)).collect();
+fn resources(rows: &[Row], group: &str, version: &str) -> Option<Value> {
+    let served = rows.iter().filter(|row| row.group == group && row.version == version);
+    let rows: Vec<Value> = served.flat_map(resource_rows).collect();
     if rows.is_empty() {
         return None;
     }
+    let group_version =
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     Some(json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": names.api_version(short_group, version),
+        "groupVersion": group_version,
         "resources": rows,
     }))
 }
 
-fn resource_rows(names: &Names, row: &Resource) -> Vec<Value> {
+fn resource_rows(row: &Row) -> Vec<Value> {
     let mut main = json!({
         "name": row.plural,
         "singularName": row.singular,
@@ -277,8 +277,8 @@ fn resource_rows(names: &Names, row: &Resource) -> Vec<Value> {
             "kind": sub.kind,
             "verbs": sub.verbs,
         });
-        if (sub.group, sub.version) != (row.group, row.version) {
-            entry["group"] = json!(names.group(sub.group));
+        if (&sub.group, &sub.version) != (&row.group, &row.version) {
+            entry["group"] = json!(sub.group);
             entry["version"] = json!(sub.version);
         }
         entry
@@ -289,29 +289,45 @@ fn resource_rows(names: &Names, row: &Resource) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto_api::names::Profile;
+    use proto_api::names::{Names, Profile};
 
     #[test]
     fn stable_versions_come_first() {
-        let names = Names::new(Profile::Kubernetes);
-        let groups = groups(names, &RuntimeConfig::default());
+        let rows = rows::built_in(Names::new(Profile::Kubernetes));
+        let groups = groups(&rows);
         let autoscaling = groups.iter().find(|group| group["name"] == "autoscaling").unwrap();
         assert_eq!(autoscaling["preferredVersion"]["version"], "v2");
         assert!(version_priority("v1") > version_priority("v2beta3"));
         assert!(version_priority("v2beta3") > version_priority("v2beta1"));
+        // The example of Kubernetes' documentation.
+        let sorted = [
+            "v10",
+            "v2",
+            "v1",
+            "v11beta2",
+            "v10beta3",
+            "v3beta1",
+            "v12alpha1",
+            "v11alpha2",
+            "foo1",
+            "foo10",
+        ];
+        let mut versions = sorted;
+        versions.reverse();
+        versions.sort_by(|a, b| version_priority(b).cmp(&version_priority(a)));
+        assert_eq!(versions, sorted);
     }
 
     #[test]
     fn subresources_name_their_own_group() {
-        let names = Names::new(Profile::Kubernetes);
-        let all = RuntimeConfig::default();
-        let list = resources(names, &all, "apps", "v1").unwrap();
+        let served = rows::built_in(Names::new(Profile::Kubernetes));
+        let list = resources(&served, "apps", "v1").unwrap();
         let rows = list["resources"].as_array().unwrap();
         let scale = rows.iter().find(|row| row["name"] == "deployments/scale").unwrap();
         assert_eq!(
             (scale["group"].as_str(), scale["version"].as_str()),
             (Some("autoscaling"), Some("v1"))
         );
-        assert!(resources(names, &all, "apps", "v9").is_none());
+        assert!(resources(&served, "apps", "v9").is_none());
     }
 }

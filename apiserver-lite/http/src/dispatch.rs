@@ -67,10 +67,14 @@ pub async fn dispatch(
         notes: Some(&notes),
         audit,
     };
+    refuse_create_of_ending(&call)?;
     let served = serve_verb(&call, request).await;
     notes.annotations().into_iter().for_each(|(key, value)| audit.annotate(&key, value));
     let mut outcome = served?;
     outcome.warnings.extend(notes.take_warnings());
+    if let Some(text) = call.kind.custom_version().and_then(|version| version.deprecation.clone()) {
+        outcome.warnings.insert(0, text);
+    }
     // Inserted first, because the number of warnings in a response is bounded.
     if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
         outcome.warnings.insert(0, warning);
@@ -111,6 +115,15 @@ pub async fn admit_proxied(
     admitted
 }
 
+/// Refuses new objects of a definition that is being deleted.
+fn refuse_create_of_ending(call: &RequestContext<'_>) -> Result<(), ApiError> {
+    let ending = call.kind.custom_version().is_some_and(|version| version.terminating);
+    if ending && call.request.verb == Verb::Create {
+        return Err(ApiError::definition_ends());
+    }
+    Ok(())
+}
+
 /// The warning for writers of a kind that no program here acts on. Writers of a status act on the kind themselves.
 fn stored_only_warning(request: &RequestInfo, kind: &Kind) -> Option<String> {
     let writes = matches!(request.verb, Verb::Create | Verb::Update | Verb::Patch);
@@ -128,11 +141,11 @@ async fn serve_verb(
         Verb::List => verbs::list(call).await,
         Verb::Watch => verbs::watch(call).await,
         Verb::Create => {
-            let (bytes, format) = object_body(server, request).await?;
+            let (bytes, format) = object_body(call, request).await?;
             create(call, bytes, format).await
         }
         Verb::Update => {
-            let (bytes, format) = object_body(server, request).await?;
+            let (bytes, format) = object_body(call, request).await?;
             update(call, bytes, format).await
         }
         Verb::Patch => {
@@ -160,38 +173,58 @@ async fn serve_verb(
 /// # Errors
 /// 404 for an unknown resource, scope or subresource, 405 for a verb that it does not support.
 pub fn served(server: &Server, request: &RequestInfo) -> Result<Arc<Kind>, ApiError> {
-    let kind = server.engine.resource(&request.group, &request.version, &request.resource);
+    let kind = server.resource(&request.group, &request.version, &request.resource);
     let kind = kind.ok_or_else(ApiError::no_such_resource)?;
     let switches = &server.config.runtime_config;
     let short = server.names.short_group(&request.group).unwrap_or(&request.group);
     if !switches.serves(short, &request.version, &request.resource) {
         return Err(ApiError::no_such_resource());
     }
-    check_served(request, kind)?;
-    Ok(kind.clone())
+    check_served(request, &kind)?;
+    Ok(kind)
+}
+
+/// Refuses Protobuf of custom objects, which have no descriptor; their metadata have one.
+///
+/// # Errors
+/// 406.
+pub fn check_accepted(
+    server: &Server,
+    request: &RequestInfo,
+    accepted: Accepted,
+) -> Result<(), ApiError> {
+    let whole = accepted.encoding == Encoding::Protobuf
+        && accepted.representation == Representation::Object
+        && request.subresource != "scale";
+    if whole && is_custom(server, request) {
+        return Err(ApiError::no_protobuf());
+    }
+    Ok(())
+}
+
+fn is_custom(server: &Server, request: &RequestInfo) -> bool {
+    let kind = server.resource(&request.group, &request.version, &request.resource);
+    kind.is_some_and(|kind| kind.custom().is_some())
 }
 
 fn check_served(request: &RequestInfo, kind: &Kind) -> Result<(), ApiError> {
-    let row = kind.resource.ok_or_else(ApiError::no_such_resource)?;
-    let verbs = match request.subresource.as_str() {
-        "" => row.verbs,
-        name => row.subresource(name).ok_or_else(ApiError::no_such_resource)?.verbs,
-    };
+    let main = kind.verbs("").ok_or_else(ApiError::no_such_resource)?;
+    let verbs = kind.verbs(&request.subresource).ok_or_else(ApiError::no_such_resource)?;
     // A request for a namespace is one within it; no namespace lies below another one's path.
     let inside = match request.resource.as_str() {
         "namespaces" if request.group.is_empty() => request.namespace != request.name,
         _ => !request.namespace.is_empty(),
     };
-    if inside && !row.namespaced {
+    if inside && !kind.namespaced() {
         return Err(ApiError::no_such_resource());
     }
-    let across = row.namespaced && request.namespace.is_empty();
+    let across = kind.namespaced() && request.namespace.is_empty();
     if across && !request.name.is_empty() {
         return Err(ApiError::no_such_resource());
     }
     // Across all namespaces only list and watch are served, except for virtual resources, which have no list.
     let only_read =
-        across && row.verbs.contains(&"list") && !matches!(request.verb, Verb::List | Verb::Watch);
+        across && main.contains(&"list") && !matches!(request.verb, Verb::List | Verb::Watch);
     if only_read || !verbs.contains(&request.verb.as_str()) {
         return Err(ApiError::method_not_allowed());
     }
@@ -204,6 +237,10 @@ async fn create(
     format: Format,
 ) -> Result<VerbOutput, ApiError> {
     match (call.request.resource.as_str(), call.request.subresource.as_str()) {
+        // Whatever its name is.
+        (_, "") if call.kind.custom().is_some() && call.request.name.is_empty() => {
+            verbs::create(call, bytes, format).await
+        }
         ("bindings", "") | ("pods", "binding") => binding::create(call, &bytes, format).await,
         ("pods", "eviction") => eviction::create(call, &bytes, format).await,
         ("serviceaccounts", "token") => token::create(call, &bytes, format).await,
@@ -246,11 +283,16 @@ async fn apply(call: &RequestContext<'_>, bytes: Bytes) -> Result<VerbOutput, Ap
 
 /// Reads a request body with an object, and its format.
 async fn object_body(
-    server: &Server,
+    call: &RequestContext<'_>,
     request: Request<Incoming>,
 ) -> Result<(Bytes, Format), ApiError> {
+    let server = call.server;
     let encoding = negotiate::body_encoding(request.headers(), server.names);
     let encoding = encoding.ok_or_else(|| unsupported(server))?;
+    let whole = call.request.subresource != "scale" && call.kind.custom().is_some();
+    if whole && encoding == Encoding::Protobuf {
+        return Err(ApiError::unsupported_media_type(&["application/json", "application/yaml"]));
+    }
     let bytes = body::read(request.into_body()).await?;
     Ok((bytes, format(encoding)))
 }
@@ -281,6 +323,16 @@ fn patch_type(
     ];
     let (unapplied, _) = SERVED.split_at(3);
     let is_scale = call.request.subresource == "scale";
+    // Custom objects have no merge keys.
+    if call.kind.custom().is_some()
+        && !matches!(
+            negotiate::patch_kind(request.headers()),
+            Some(PatchKind::Json | PatchKind::Merge | PatchKind::Apply)
+        )
+    {
+        let [json, merge, _, apply] = SERVED;
+        return Err(ApiError::unsupported_media_type(&[json, merge, apply]));
+    }
     match negotiate::patch_kind(request.headers()) {
         Some(PatchKind::Json) => Ok(Some(PatchType::Json)),
         Some(PatchKind::Merge) => Ok(Some(PatchType::Merge)),

@@ -96,7 +96,7 @@ async fn serve_with_metrics(
     let started = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let labels = Labels::new(&server.core.engine, &method, target.as_ref().ok());
+    let labels = Labels::new(&server.core, &method, target.as_ref().ok());
     let accepted = negotiate::accepted(request.headers(), server.core.names);
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
     let in_flight = server.metrics.started(labels.kind());
@@ -351,6 +351,7 @@ async fn serve_resource_plain(
     let accepted = accepted
         .ok_or_else(|| ApiError::not_acceptable(server.core.names.protobuf_media_type()))?;
     let accepted = accepted.with_include(query)?;
+    dispatch::check_accepted(&server.core, resource, accepted)?;
     let packed = compress::is_accepted(request.headers());
     let outcome =
         dispatch::dispatch(&server.core, user, request, resource, query, accepted, trail).await?;

@@ -1,7 +1,7 @@
 //! Metric labels of a request. All values come from closed sets, so that clients cannot create new time series.
 
 use apiserver_core::request::Verb;
-use apiserver_schema::Engine;
+use apiserver_core::server::Server;
 use http::Method;
 
 use super::routes::Target;
@@ -48,13 +48,13 @@ pub struct Labels {
 impl Labels {
     /// Labels of a request to `target`; `None` for one that could not be parsed.
     #[must_use]
-    pub fn new(engine: &Engine, method: &Method, target: Option<&Target>) -> Self {
+    pub fn new(server: &Server, method: &Method, target: Option<&Target>) -> Self {
         let Some(Target::Resource(r)) = target else {
             return Self { verb: method_label(method), ..Self::default() };
         };
         let verb = verb_label(r.verb);
-        let row = engine.resource(&r.group, &r.version, &r.resource).and_then(|kind| kind.resource);
-        let Some(row) = row else { return Self { verb, ..Self::default() } };
+        let kind = server.resource(&r.group, &r.version, &r.resource);
+        let Some(kind) = kind else { return Self { verb, ..Self::default() } };
         let scope = match (r.name.is_empty(), r.namespace.is_empty()) {
             (false, _) => "resource",
             (true, false) => "namespace",
@@ -65,7 +65,10 @@ impl Labels {
             group: r.group.clone(),
             version: r.version.clone(),
             resource: r.resource.clone(),
-            subresource: row.subresource(&r.subresource).map_or("", |row| row.name).to_owned(),
+            subresource: kind
+                .verbs(&r.subresource)
+                .map_or("", |_| r.subresource.as_str())
+                .to_owned(),
             scope,
         }
     }

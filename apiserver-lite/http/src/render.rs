@@ -177,11 +177,12 @@ fn json_list(
     // `{…,"items":[` and `]}`.
     let head_len = empty.len() - 2;
     let empty = Bytes::from(empty);
-    let skipped = format!("{{\"kind\":{:?},\"apiVersion\":{:?},", kind.kind, kind.api_version);
+    let skipped = format!("{{\"kind\":{:?},\"apiVersion\":{:?},", kind.kind(), kind.api_version);
     let mut parts = Vec::with_capacity(2 + items.len() * 2);
     parts.push(empty.slice(..head_len));
     for (index, item) in items.iter().enumerate() {
         let json = item.json(engine);
+        // As in Kubernetes, custom objects keep both, in another order.
         let (opening, rest) = if json.starts_with(skipped.as_bytes()) {
             (if index == 0 { "{" } else { ",{" }, json.slice(skipped.len()..))
         } else {

@@ -14,6 +14,7 @@ use futures_util::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use crate::watch_batching::GroupMember;
 
@@ -37,6 +38,7 @@ pub fn body(server: Arc<HttpServer>, start: WatchStart, accepted: Accepted) -> R
         encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },
         selection: start.selection,
         bookmarks: start.bookmarks,
+        unserved: start.unserved,
         phase: Phase::Initial {
             left: start.initial.into_iter(),
             then: start.changes,
@@ -59,6 +61,7 @@ struct WatchStream {
     encoder: Encoder,
     selection: Selection,
     bookmarks: Bookmarks,
+    unserved: Option<CancellationToken>,
     phase: Phase,
     /// Events copied from the store and not encoded yet; the buffer is reused.
     events: Vec<Event<StoredObject>>,
@@ -153,6 +156,13 @@ impl WatchStream {
 
     async fn wait(&mut self, watch: &mut Watch<StoredObject>) -> WakeReason {
         let wants_bookmark = self.bookmarks != Bookmarks::Unwanted;
+        let unserved = self.unserved.clone();
+        let unserved = async move {
+            match unserved {
+                Some(token) => token.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
         // Cancel safe: `next_batch` keeps undelivered events, the others hold no state.
         tokio::select! {
             biased;
@@ -165,6 +175,8 @@ impl WatchStream {
                 ))),
                 Err(WatchEnd::Closed) => WakeReason::Ended,
             },
+            // After the events: the last ones are the deletions of all objects.
+            () = unserved => WakeReason::Ended,
             () = sleep_until(self.bookmark_at), if wants_bookmark => WakeReason::BookmarkDue,
         }
     }

@@ -1,4 +1,6 @@
-//! Fields that the endpoints of built-in kinds reset.
+//! Fields that the endpoints of kinds reset.
+
+use apiserver_schema::custom::CUSTOM;
 
 use crate::element::FieldPath;
 use crate::set::FieldSet;
@@ -39,6 +41,7 @@ pub fn reset_fields(
                 ("certificates", "CertificateSigningRequest") => {
                     paths.push(&["status", "conditions"]);
                 }
+                (CUSTOM, _) => paths.push(&["metadata"]),
                 of if STATUS_WITHOUT_METADATA.contains(&of) => paths.push(&["metadata"]),
                 _ => {}
             }

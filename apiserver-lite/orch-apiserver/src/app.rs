@@ -16,6 +16,8 @@ use apiserver_core::auth::{Authenticators, ClusterPolicy, NodeAuthorizer, Rbac, 
 use apiserver_core::config::{
     AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
 };
+use apiserver_core::definition_lifecycle;
+use apiserver_core::definitions::Definitions;
 use apiserver_core::field_ownership::FieldOwnership;
 use apiserver_core::quota_turns::QuotaTurns;
 use apiserver_core::record::StoredObject;
@@ -90,6 +92,9 @@ impl BoundServer {
             self.server.stopping.clone(),
         );
         let reloading = tokio::spawn(reloading);
+        let definitions =
+            definition_lifecycle::run(self.server.core.clone(), self.server.stopping.clone());
+        let definitions = tokio::spawn(definitions);
         let about_to_stop = self.server.about_to_stop.clone();
         let audit = self.server.audit.clone();
         let drain = Drain::default();
@@ -114,7 +119,7 @@ impl BoundServer {
             }
         }
         // The tasks end because `server.stopping` is cancelled.
-        let _ = tokio::join!(maintenance, following, reloading);
+        let _ = tokio::join!(maintenance, following, reloading, definitions);
         if let Some(audit) = audit {
             audit.flush().await;
         }
@@ -133,7 +138,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
     let admission = admission(&config)?;
-    let engine = Engine::new(names);
+    let engine = Arc::new(Engine::new(names));
     let encryption = encryption::load(&config, &engine)?;
     let audit_policy = audit_policy(&config)?;
     // Every file that the configuration names is read before the first one is written.
@@ -153,10 +158,11 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let (stopping, about_to_stop) = (CancellationToken::new(), CancellationToken::new());
     let pages = pages(&config, &store, &about_to_stop)?;
     let webhooks = Webhooks::follow(&store, names, WebhookMetrics::new(&pages.metrics)?)?;
-    let ownership = FieldOwnership::new(&engine, names);
     let audit = audit_log(&config, audit_policy, &pages.metrics)?;
     let core = Arc::new(Server {
         names,
+        ownership: FieldOwnership::new(&engine, names),
+        definitions: Definitions::follow(&store, &engine)?,
         engine,
         store,
         authenticators,
@@ -166,7 +172,6 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         quota_turns: QuotaTurns::default(),
         backup_turn: Arc::default(),
         webhooks,
-        ownership,
         config: Config { bind: address, admission, ..config },
     });
     // Boxed: they await whole requests.

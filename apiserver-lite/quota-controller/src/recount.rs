@@ -12,7 +12,7 @@ use proto_api::Resource;
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use proto_client::{Api, Client, ClientError, ListParams, ObjectKey, WriteParams};
 
-use crate::kinds::{ReadKind, counted_kinds};
+use crate::kinds::{ReadKind, counted_kinds, custom_kinds};
 
 /// Objects in one answer of the API server.
 const PAGE_LEN: u32 = 500;
@@ -35,7 +35,8 @@ impl Recount {
         let quotas = self.client.within::<ResourceQuota>(&key.namespace);
         let Some(mut quota) = find(&quotas, &key.name).await? else { return Ok(None) };
         let names = self.client.names();
-        let kinds = counted_kinds(names);
+        let mut kinds = counted_kinds(names);
+        kinds.extend(custom_kinds(&self.client, [&quota.spec], &kinds).await?);
         let spec = quota.spec.clone();
         let mut usage = Usage::new(&spec, names, now());
         for read in kinds.iter().filter(|read| usage.needs(&read.kind)).collect::<Vec<_>>() {

@@ -12,11 +12,12 @@ use proto_api::names::Names;
 use proto_api::{Resource, Time};
 use proto_client::{Api, Change, Client, ListParams, ObjectKey, Reflector, Store};
 use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
 use proto_daemon::work_queue::WorkQueue;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::kinds::{ReadKind, counted_kinds};
+use crate::kinds::{ReadKind, counted_kinds, custom_kinds};
 
 /// How long a quota waits for further changes before it is counted.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -49,13 +50,29 @@ impl Watches {
         loop {
             tokio::select! {
                 () = drain.asked() => return,
-                () = changed.notified() => self.follow_quotas(&drain),
+                () = changed.notified() => {}
+            }
+            tokio::select! {
+                () = drain.asked() => return,
+                () = self.follow_quotas(&drain) => {}
             }
         }
     }
 
-    fn follow_quotas(&mut self, drain: &DrainWatch) {
+    async fn follow_quotas(&mut self, drain: &DrainWatch) {
         let (quotas, names) = (self.quotas.objects(), self.client.names());
+        let specs = quotas.iter().map(|quota| &quota.spec);
+        let custom = match custom_kinds(&self.client, specs, &self.kinds).await {
+            Ok(custom) => custom,
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(
+                    error,
+                    "definitions cannot be listed; quotas of their kinds are counted anew after the sync period only"
+                );
+                Vec::new()
+            }
+        };
         let usages: Vec<Usage<'_>> =
             quotas.iter().map(|quota| Usage::new(&quota.spec, names, Time::default())).collect();
         let is_needed = |kind: &Kind| usages.iter().any(|usage| usage.needs(kind));
@@ -66,7 +83,7 @@ impl Watches {
             }
             stays
         });
-        for read in self.kinds.iter().filter(|read| is_needed(&read.kind)) {
+        for read in self.kinds.iter().chain(&custom).filter(|read| is_needed(&read.kind)) {
             if !self.running.contains_key(&read.kind) {
                 let task = tokio::spawn(self.watch(read, drain.clone()));
                 self.running.insert(read.kind.clone(), task);

@@ -44,7 +44,7 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("", "ServiceAccount", Server),
     ("admissionregistration", "MutatingWebhookConfiguration", Server),
     ("admissionregistration", "ValidatingWebhookConfiguration", Server),
-    ("apiextensions", "CustomResourceDefinition", NotImplemented),
+    ("apiextensions", "CustomResourceDefinition", Server),
     ("apiregistration", "APIService", NotImplemented),
     ("apps", "ControllerRevision", Controllers),
     ("apps", "DaemonSet", Controllers),
@@ -85,7 +85,7 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
 /// The component that acts on objects of `kind`; `None` for a kind without a resource.
 pub fn actor(kind: &Kind) -> Option<Actor> {
     kind.resource?;
-    let at = ACTORS.binary_search_by_key(&(kind.short_group, kind.kind), |row| (row.0, row.1));
+    let at = ACTORS.binary_search_by_key(&(kind.short_group, kind.kind()), |row| (row.0, row.1));
     at.ok().and_then(|at| ACTORS.get(at)).map(|row| row.2)
 }
 
@@ -95,7 +95,8 @@ pub fn stored_only_warning(kind: &Kind) -> Option<String> {
     inert.then(|| {
         format!(
             "{} {} is only stored: no program of this release acts on it",
-            kind.api_version, kind.kind
+            kind.api_version,
+            kind.kind()
         )
     })
 }

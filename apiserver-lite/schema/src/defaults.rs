@@ -19,7 +19,7 @@ mod workload;
 
 /// Sets the defaults of `object`.
 pub(crate) fn apply(names: &'static Names, object: &mut Object) {
-    let kind = object.kind.kind;
+    let kind = object.kind.kind();
     let fields = &mut object.fields;
     match (object.kind.short_group, kind) {
         ("", "Pod") => pod::default_pod(fields),
@@ -42,7 +42,7 @@ pub(crate) fn apply(names: &'static Names, object: &mut Object) {
         ("apps", "DaemonSet") => workload::default_daemon_set(fields.map_or_insert("spec")),
         ("apps", "StatefulSet") => workload::default_stateful_set(fields.map_or_insert("spec")),
         ("autoscaling", "HorizontalPodAutoscaler") => {
-            workload::default_autoscaler(fields.map_or_insert("spec"), object.kind.version);
+            workload::default_autoscaler(fields.map_or_insert("spec"), object.kind.version());
         }
         ("batch", "Job") => workload::default_job(fields),
         ("batch", "CronJob") => workload::default_cron_job(fields.map_or_insert("spec")),

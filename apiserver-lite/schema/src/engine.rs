@@ -10,6 +10,8 @@ use proto_api::schema;
 
 use crate::conform::{TypeError, conform};
 use crate::list::{envelope, open_envelope};
+use crate::object::custom::CustomKinds;
+use crate::object::custom::codec::{custom_fields, write_custom};
 use crate::object::{Kind, Object};
 use crate::patch::{PatchError, PatchType, apply_json_patch, apply_merge_patch, apply_strategic};
 use crate::shape::compile;
@@ -18,6 +20,8 @@ use crate::validate::{self, FieldErrors};
 use crate::value::{Path, TreeSeed, Value, parse_json, read_yaml, write_json_string};
 use crate::wire::{WireError, decode_message, encode_message};
 use crate::write::{write_object, write_tree};
+
+mod custom;
 
 /// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,13 +97,13 @@ pub enum DecodeError {
         /// `kind` in the document.
         kind: String,
         /// The kind of the resource.
-        expected: &'static str,
+        expected: String,
     },
     /// A field has another type than the descriptor's.
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Type {
         /// The kind.
-        kind: &'static str,
+        kind: String,
         /// Its version.
         version: String,
         /// The field, the expected type, and the value found.
@@ -109,7 +113,7 @@ pub enum DecodeError {
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Wire {
         /// The kind.
-        kind: &'static str,
+        kind: String,
         /// Its version.
         version: String,
         /// The error of the decoder.
@@ -126,6 +130,7 @@ pub struct Engine {
     kinds: Vec<Arc<Kind>>,
     by_kind: HashMap<(&'static str, &'static str, &'static str), usize>,
     by_resource: HashMap<(&'static str, &'static str, &'static str), usize>,
+    pub(crate) custom: CustomKinds,
 }
 
 impl Engine {
@@ -143,6 +148,7 @@ impl Engine {
             kinds: Vec::new(),
             by_kind: HashMap::new(),
             by_resource: HashMap::new(),
+            custom: CustomKinds::default(),
         };
         for (short_group, version, kind, message) in kinds {
             let Some(&root) = roots.get(&message) else { continue };
@@ -161,10 +167,11 @@ impl Engine {
             engine.kinds.push(Arc::new(Kind {
                 group: names.group(short_group),
                 short_group,
-                version,
-                kind,
+                version: version.into(),
+                kind: kind.into(),
                 api_version,
                 resource,
+                custom: None,
                 shapes: Arc::clone(&shapes),
                 root,
                 type_meta_json,
@@ -291,10 +298,16 @@ impl Engine {
             let (name, api_version) = (text(map.remove("kind")), text(map.remove("apiVersion")));
             require_kind(kind, &api_version, &name)?;
         }
-        let fields =
-            conform(&kind.shapes, kind.root, map, &mut problems.unknown).map_err(|error| {
-                DecodeError::Type { kind: kind.kind, version: kind.api_version.clone(), error }
-            })?;
+        let type_error = |error| DecodeError::Type {
+            kind: kind.kind().to_owned(),
+            version: kind.api_version.clone(),
+            error,
+        };
+        let fields = match kind.custom() {
+            Some(_) => custom_fields(kind, map, &mut problems.unknown),
+            None => conform(&kind.shapes, kind.root, map, &mut problems.unknown),
+        };
+        let fields = fields.map_err(type_error)?;
         let warnings = problems.into_warnings(strictness)?;
         Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings })
     }
@@ -321,7 +334,11 @@ impl Engine {
             })?,
         };
         let fields = decode_message(&kind.shapes, kind.root, envelope.raw).map_err(|error| {
-            DecodeError::Wire { kind: kind.kind, version: kind.api_version.clone(), error }
+            DecodeError::Wire {
+                kind: kind.kind().to_owned(),
+                version: kind.api_version.clone(),
+                error,
+            }
         })?;
         Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings: Vec::new() })
     }
@@ -330,6 +347,10 @@ impl Engine {
     pub fn encode_json(&self, object: &Object) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         let kind = &object.kind;
+        if kind.custom.is_some() {
+            write_custom(&mut out, kind, &object.fields);
+            return out;
+        }
         write_object(&mut out, &kind.shapes, kind.root, &object.fields, &kind.type_meta_json);
         out
     }
@@ -349,7 +370,7 @@ impl Engine {
         if kind.type_meta_json.is_empty() {
             return envelope("", "", &raw);
         }
-        envelope(&kind.api_version, kind.kind, &raw)
+        envelope(&kind.api_version, kind.kind(), &raw)
     }
 
     /// The PartialObjectMetadata of an object.
@@ -367,7 +388,7 @@ impl Engine {
     pub fn document(&self, object: &Object) -> Value {
         let mut map = object.fields.clone();
         if !object.kind.type_meta_json.is_empty() {
-            map.insert("kind", object.kind.kind);
+            map.insert("kind", object.kind.kind());
             map.insert("apiVersion", object.kind.api_version.as_str());
         }
         Value::Map(map)
@@ -377,9 +398,12 @@ impl Engine {
     /// computed over this form.
     pub fn written_document(&self, object: &Object) -> Value {
         let kind = &object.kind;
-        let mut map = write_tree(&kind.shapes, kind.root, &object.fields);
+        let mut map = match kind.custom {
+            Some(_) => object.fields.clone(),
+            None => write_tree(&kind.shapes, kind.root, &object.fields),
+        };
         if !kind.type_meta_json.is_empty() {
-            map.insert("kind", kind.kind);
+            map.insert("kind", kind.kind());
             map.insert("apiVersion", kind.api_version.as_str());
         }
         Value::Map(map)
@@ -387,6 +411,9 @@ impl Engine {
 
     /// Sets Kubernetes' defaults for unset fields. Idempotent.
     pub fn default(&self, object: &mut Object) {
+        if let Some(version) = object.kind.custom_version() {
+            return version.rules.default(&mut object.fields);
+        }
         crate::defaults::apply(self.names, object);
     }
 
@@ -469,14 +496,14 @@ fn type_meta_json(kind: &str, api_version: &str) -> String {
 fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), DecodeError> {
     let fits = |have: &str, want: &str| have.is_empty() || have == want;
     // Option kinds are the same message in every group, and clients use the group of their request.
-    let shared = kind.kind.ends_with("Options") && name == kind.kind;
-    if shared || fits(name, kind.kind) && fits(api_version, &kind.api_version) {
+    let shared = kind.kind().ends_with("Options") && name == kind.kind();
+    if shared || fits(name, kind.kind()) && fits(api_version, &kind.api_version) {
         return Ok(());
     }
     Err(DecodeError::WrongKind {
         api_version: api_version.to_owned(),
         kind: name.to_owned(),
-        expected: kind.kind,
+        expected: kind.kind().to_owned(),
     })
 }
 

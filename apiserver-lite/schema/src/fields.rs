@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::object::custom::CUSTOM;
 use crate::object::{Kind, Object};
 use crate::value::Value;
 
@@ -10,7 +11,7 @@ const COMMON: &[&str] = &["metadata.name", "metadata.namespace"];
 
 /// Selectable fields of the kinds for which Kubernetes 1.25 lists them.
 fn own_fields(kind: &Kind) -> Option<&'static [&'static str]> {
-    Some(match (kind.short_group, kind.kind) {
+    Some(match (kind.short_group, kind.kind()) {
         ("", "Pod") => &[
             "metadata.name",
             "metadata.namespace",
@@ -62,6 +63,8 @@ fn own_fields(kind: &Kind) -> Option<&'static [&'static str]> {
         }
         ("batch", "Job") => &["metadata.name", "metadata.namespace", "status.successful"],
         ("certificates", "CertificateSigningRequest") => &["metadata.name", "spec.signerName"],
+        (CUSTOM, _) if kind.namespaced() => COMMON,
+        (CUSTOM, _) => &["metadata.name"],
         _ => return None,
     })
 }
@@ -93,7 +96,7 @@ pub fn value_of<'a>(object: &'a Object, field: &str) -> Option<Cow<'a, str>> {
     if !is_supported(&object.kind, field) {
         return None;
     }
-    let special = match (object.kind.kind, field) {
+    let special = match (object.kind.kind(), field) {
         ("Event", "source") => {
             let source = object.str_at(&["source", "component"]);
             let reporter = object.fields.str("reportingComponent");
@@ -172,7 +175,7 @@ mod tests {
             ),
         ] {
             let kind = engine.kind_of(version, kind).expect(kind);
-            assert!(!is_supported(kind, field), "{} {field}", kind.kind);
+            assert!(!is_supported(kind, field), "{} {field}", kind.kind());
             assert_eq!(not_supported(kind, field), words);
         }
     }
@@ -181,12 +184,12 @@ mod tests {
     fn every_field_of_the_table_is_one_and_has_a_value() {
         let engine = Engine::new(Names::new(Profile::Kubernetes));
         for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
-            assert!(is_supported(kind, "metadata.name"), "{}", kind.kind);
+            assert!(is_supported(kind, "metadata.name"), "{}", kind.kind());
             let empty = Object::new(std::sync::Arc::clone(kind));
             for field in supported(kind) {
                 let top = field.split('.').next().unwrap_or_default();
-                assert!(kind.has_field(top), "{} has no {field}", kind.kind);
-                assert!(value_of(&empty, field).is_some(), "{} {field}", kind.kind);
+                assert!(kind.has_field(top), "{} has no {field}", kind.kind());
+                assert!(value_of(&empty, field).is_some(), "{} {field}", kind.kind());
             }
         }
     }

@@ -29,6 +29,7 @@ pub mod actors;
 pub mod conform;
 pub mod defaults;
 mod engine;
+mod field_errors;
 pub mod fields;
 pub mod list;
 mod object;
@@ -46,7 +47,7 @@ pub mod wire;
 mod write;
 
 pub use engine::{DecodeError, Decoded, Engine, Format, Strictness};
-pub use object::{Kind, Object};
+pub use object::{Kind, Object, custom};
 pub use patch::{PatchError, PatchType};
 pub use validate::certificates as certificate_requests;
 pub use validate::{FieldError, FieldErrors};

@@ -27,7 +27,7 @@ pub fn list_json<'a>(
 ) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(b"{\"kind\":");
-    write_json_string(&mut out, &format!("{}List", kind.kind));
+    write_json_string(&mut out, &kind.list_kind());
     out.extend_from_slice(b",\"apiVersion\":");
     write_json_string(&mut out, &kind.api_version);
     out.extend_from_slice(b",\"metadata\":");
@@ -48,6 +48,8 @@ pub fn list_json<'a>(
 fn without_type_meta<'a>(kind: &Kind, object: &'a [u8]) -> &'a [u8] {
     let body = object.strip_prefix(b"{").unwrap_or(object);
     match body.strip_prefix(kind.type_meta_json.as_bytes()) {
+        // As in kube-apiserver's lists of custom objects.
+        Some(_) if kind.custom.is_some() => body,
         Some(rest) => rest.strip_prefix(b",").unwrap_or(rest),
         None => body,
     }
@@ -93,7 +95,7 @@ pub fn list_protobuf<'a>(
     for item in items {
         put_bytes(&mut body, 2, open_envelope(item).map_or(item, |envelope| envelope.raw));
     }
-    envelope(&kind.api_version, &format!("{}List", kind.kind), &body)
+    envelope(&kind.api_version, &kind.list_kind(), &body)
 }
 
 /// One line of a JSON watch stream, newline included.

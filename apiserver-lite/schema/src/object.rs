@@ -1,5 +1,6 @@
 //! An object: its kind and its tree, with accessors for metadata, spec and status.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -9,20 +10,24 @@ use proto_api::schema;
 use crate::shape::{ShapeId, Shapes};
 use crate::value::{Map, Value};
 
+pub mod custom;
+
+use custom::{CustomKind, CustomVersion, SUBRESOURCE_VERBS, VERBS};
+
 /// A kind in one version of its group.
 pub struct Kind {
     /// API group, domain included; empty for the core group.
     pub group: String,
-    /// API group without its domain, the same in every naming profile.
+    /// API group without its domain, the same in every naming profile; [`CUSTOM`](custom::CUSTOM) for custom kinds.
     pub short_group: &'static str,
-    /// Version, for example `v1`.
-    pub version: &'static str,
-    /// Kind, for example `Pod`.
-    pub kind: &'static str,
+    pub(crate) version: Cow<'static, str>,
+    pub(crate) kind: Cow<'static, str>,
     /// `apiVersion` of objects of this kind.
     pub api_version: String,
-    /// The resource of the kind, if it is served.
+    /// The resource of a built-in kind, if it is served.
     pub resource: Option<&'static schema::Resource>,
+    /// Set if a definition has added the kind.
+    pub(crate) custom: Option<CustomKind>,
     pub(crate) shapes: Arc<Shapes>,
     pub(crate) root: ShapeId,
     /// `"kind":"…","apiVersion":"…"`, with which JSON objects of the kind start; empty for messages without these fields.
@@ -37,20 +42,77 @@ impl fmt::Debug for Kind {
 }
 
 impl Kind {
+    /// Version, for example `v1`.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Kind, for example `Pod`.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// What is special to a kind that a definition has added.
+    pub fn custom(&self) -> Option<&CustomKind> {
+        self.custom.as_ref()
+    }
+
+    /// The present version of a custom kind's definition.
+    pub fn custom_version(&self) -> Option<Arc<CustomVersion>> {
+        self.custom.as_ref()?.current()
+    }
+
+    /// Kind of its lists, for example `PodList`.
+    pub fn list_kind(&self) -> String {
+        match self.custom_version() {
+            Some(version) => version.list_kind.clone(),
+            None => format!("{}List", self.kind),
+        }
+    }
+
     /// Plural resource name, for example `pods`; empty for a kind without a resource.
-    pub fn plural(&self) -> &'static str {
-        self.resource.map_or("", |resource| resource.plural)
+    pub fn plural(&self) -> &str {
+        match &self.custom {
+            Some(custom) => &custom.plural,
+            None => self.resource.map_or("", |resource| resource.plural),
+        }
     }
 
     /// Whether objects of the kind live in a namespace.
     pub fn namespaced(&self) -> bool {
-        self.resource.is_some_and(|resource| resource.namespaced)
+        match &self.custom {
+            Some(custom) => custom.namespaced,
+            None => self.resource.is_some_and(|resource| resource.namespaced),
+        }
+    }
+
+    /// The verbs of the resource, or of a subresource; `None` if there is none of this name.
+    pub fn verbs(&self, subresource: &str) -> Option<&'static [&'static str]> {
+        if let Some(custom) = &self.custom {
+            let version = custom.current()?;
+            return match subresource {
+                "" => Some(VERBS),
+                "status" if version.has_status => Some(SUBRESOURCE_VERBS),
+                "scale" if version.scale.is_some() => Some(SUBRESOURCE_VERBS),
+                _ => None,
+            };
+        }
+        let resource = self.resource?;
+        match subresource {
+            "" => Some(resource.verbs),
+            name => resource.subresource(name).map(|subresource| subresource.verbs),
+        }
+    }
+
+    /// Whether the status is written only through the subresource `status`.
+    pub fn has_status(&self) -> bool {
+        self.verbs("status").is_some()
     }
 
     /// Kind and group for messages: `Deployment.apps`, or `Pod` in the core group.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
-            self.kind.to_owned()
+            self.kind.to_string()
         } else {
             format!("{}.{}", self.kind, self.group)
         }
@@ -88,7 +150,7 @@ pub struct Object {
 /// Equal when kind and tree are equal: an update without changes is detected with it.
 impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
-        (&self.kind.api_version, self.kind.kind) == (&other.kind.api_version, other.kind.kind)
+        (&self.kind.api_version, self.kind.kind()) == (&other.kind.api_version, other.kind.kind())
             && self.fields == other.fields
     }
 }

@@ -5,10 +5,13 @@
 //! `descriptions.tsv`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::engine::Engine;
+use crate::object::Kind;
 use crate::value::{Map, Value, write_json};
 
+mod custom;
 mod descriptions;
 mod gnostic;
 mod operations;
@@ -25,13 +28,37 @@ enum OpenApiVersion {
     V3,
 }
 
+/// What the documents describe: the built-in kinds, and those that definitions add.
+#[derive(Clone, Copy)]
+pub struct Described<'a> {
+    /// The built-in kinds.
+    pub engine: &'a Engine,
+    /// The served custom kinds.
+    pub custom: &'a [Arc<Kind>],
+}
+
+/// The built-in kinds alone.
+impl<'a> From<&'a Engine> for Described<'a> {
+    fn from(engine: &'a Engine) -> Self {
+        Self { engine, custom: &[] }
+    }
+}
+
+impl<'a> Described<'a> {
+    /// Kinds with a resource.
+    fn resources(self) -> impl Iterator<Item = &'a Arc<Kind>> {
+        self.engine.kinds().iter().filter(|kind| kind.resource.is_some()).chain(self.custom)
+    }
+}
+
 /// The index of the v3 documents: for each path (`api/v1`, `apis/apps/v1`) the URL of its document with a hash of its content, so
 /// that clients can cache it.
-pub fn v3_index(engine: &Engine) -> Vec<u8> {
-    let paths: Map = group_versions(engine)
+pub fn v3_index<'a>(described: impl Into<Described<'a>>) -> Vec<u8> {
+    let described = described.into();
+    let paths: Map = group_versions(described)
         .into_iter()
         .filter_map(|path| {
-            let document = v3_document(engine, &path)?;
+            let document = v3_document(described, &path)?;
             let address = format!("/openapi/v3/{path}?hash={:016X}", fingerprint(&document));
             Some((path, Value::Map(Map::from_iter([("serverRelativeURL", address)]))))
         })
@@ -40,14 +67,22 @@ pub fn v3_index(engine: &Engine) -> Vec<u8> {
 }
 
 /// The v3 document of a path in the index; `None` if there is no such group version.
-pub fn v3_document(engine: &Engine, path: &str) -> Option<Vec<u8>> {
+pub fn v3_document<'a>(described: impl Into<Described<'a>>, path: &str) -> Option<Vec<u8>> {
+    let described = described.into();
+    let version = OpenApiVersion::V3;
+    let wanted = |kind: &&Arc<Kind>| api_path(&kind.api_version) == path;
     let operations =
-        operations::paths(engine, OpenApiVersion::V3, |api_version| api_path(api_version) == path);
+        operations::paths(described, version, |api_version| api_path(api_version) == path);
     if operations.is_empty() {
         return None;
     }
-    let kinds = engine.kinds().iter().filter(|kind| api_path(&kind.api_version) == path);
-    let schemas = schemas::definitions(engine, OpenApiVersion::V3, kinds);
+    let Described { engine, custom } = described;
+    let mut schemas = schemas::definitions(engine, version, engine.kinds().iter().filter(wanted));
+    let custom: Vec<&Arc<Kind>> = custom.iter().filter(wanted).collect();
+    if !custom.is_empty() {
+        custom::add_metadata(engine, version, &mut schemas);
+        custom::add(engine, version, custom, &mut schemas);
+    }
     let document = Map::from_iter([
         ("openapi", Value::from("3.0.0")),
         ("info", info()),
@@ -58,25 +93,25 @@ pub fn v3_document(engine: &Engine, path: &str) -> Option<Vec<u8>> {
 }
 
 /// The v2 document as JSON.
-pub fn v2_json(engine: &Engine) -> Vec<u8> {
-    to_json(&Value::Map(v2(engine)))
+pub fn v2_json<'a>(described: impl Into<Described<'a>>) -> Vec<u8> {
+    to_json(&Value::Map(v2(described.into())))
 }
 
 /// The v2 document in Protobuf, which kubectl requests
 /// (`application/com.github.proto-openapi.spec.v2@v1.0+protobuf`).
-pub fn v2_protobuf(engine: &Engine) -> Vec<u8> {
-    gnostic::encode_document(&v2(engine))
+pub fn v2_protobuf<'a>(described: impl Into<Described<'a>>) -> Vec<u8> {
+    gnostic::encode_document(&v2(described.into()))
 }
 
-fn v2(engine: &Engine) -> Map {
+fn v2(described: Described<'_>) -> Map {
+    let Described { engine, custom } = described;
+    let mut schemas = schemas::definitions(engine, OpenApiVersion::V2, engine.kinds());
+    custom::add(engine, OpenApiVersion::V2, custom, &mut schemas);
     Map::from_iter([
         ("swagger", Value::from("2.0")),
         ("info", info()),
-        ("paths", Value::Map(operations::paths(engine, OpenApiVersion::V2, |_| true))),
-        (
-            "definitions",
-            Value::Map(schemas::definitions(engine, OpenApiVersion::V2, engine.kinds())),
-        ),
+        ("paths", Value::Map(operations::paths(described, OpenApiVersion::V2, |_| true))),
+        ("definitions", Value::Map(schemas)),
     ])
 }
 
@@ -85,9 +120,8 @@ fn info() -> Value {
 }
 
 /// Paths of all group versions that serve resources.
-fn group_versions(engine: &Engine) -> BTreeSet<String> {
-    let served = engine.kinds().iter().filter(|kind| kind.resource.is_some());
-    served.map(|kind| api_path(&kind.api_version)).collect()
+fn group_versions(described: Described<'_>) -> BTreeSet<String> {
+    described.resources().map(|kind| api_path(&kind.api_version)).collect()
 }
 
 /// `api/v1` for `v1`, `apis/apps/v1` for `apps/v1`.

@@ -3,11 +3,14 @@
 //! The columns of a kind are data (`proto_api::schema`); rows name their cells by column. A kind without columns has name and creation
 //! time.
 
+use std::sync::Arc;
+
 use proto_api::names::Names;
 use proto_api::schema::Column;
 
 use crate::engine::Engine;
 use crate::list::{ListMeta, write_list_meta};
+use crate::object::custom::{CustomColumn, CustomVersion};
 use crate::object::{Kind, Object};
 use crate::scalar::seconds_of;
 use crate::value::{Map, Value, write_json, write_json_string};
@@ -83,8 +86,7 @@ pub fn encode<'a>(
     meta: &ListMeta,
     objects: impl IntoIterator<Item = &'a Object>,
 ) -> Vec<u8> {
-    let own = kind.resource.map_or(&[][..], |resource| resource.columns);
-    let columns = if own.is_empty() { DEFAULT_COLUMNS } else { own };
+    let columns = Columns::of(kind);
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(b"{\"kind\":\"Table\",\"apiVersion\":");
     write_json_string(&mut out, options.api_version);
@@ -92,7 +94,7 @@ pub fn encode<'a>(
     write_list_meta(&mut out, meta);
     out.extend_from_slice(b",\"columnDefinitions\":");
     match options.columns {
-        ColumnDefinitions::Included => write_columns(&mut out, columns),
+        ColumnDefinitions::Included => columns.write(&mut out),
         ColumnDefinitions::Omitted => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b",\"rows\":[");
@@ -100,48 +102,84 @@ pub fn encode<'a>(
         if at > 0 {
             out.push(b',');
         }
-        write_row(&mut out, engine, options, columns, object);
+        write_row(&mut out, engine, options, &columns, object);
     }
     out.extend_from_slice(b"]}");
     out
 }
 
-fn write_columns(out: &mut Vec<u8>, columns: &[Column]) {
-    out.push(b'[');
-    for (at, column) in columns.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
+/// The columns of a kind.
+enum Columns {
+    BuiltIn(&'static [Column]),
+    Custom(Arc<CustomVersion>),
+}
+
+impl Columns {
+    fn of(kind: &Kind) -> Self {
+        if let Some(version) = kind.custom_version() {
+            return Self::Custom(version);
         }
-        let texts = [
-            ("{\"name\":", column.name),
-            (",\"type\":", column.value),
-            (",\"format\":", column.format),
-            (",\"description\":", ""),
-        ];
-        for (key, text) in texts {
-            out.extend_from_slice(key.as_bytes());
-            write_json_string(out, text);
-        }
-        out.extend_from_slice(format!(",\"priority\":{}}}", column.priority).as_bytes());
+        let own = kind.resource.map_or(&[][..], |resource| resource.columns);
+        Self::BuiltIn(if own.is_empty() { DEFAULT_COLUMNS } else { own })
     }
-    out.push(b']');
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'[');
+        match self {
+            Self::BuiltIn(columns) => columns.iter().enumerate().for_each(|(at, column)| {
+                let texts = [column.name, column.value, column.format, ""];
+                write_column(out, at, texts, column.priority.into());
+            }),
+            Self::Custom(version) => version.columns.iter().enumerate().for_each(|(at, column)| {
+                let CustomColumn { name, value, format, description, priority } = column;
+                write_column(out, at, [name, value, format, description], *priority);
+            }),
+        }
+        out.push(b']');
+    }
+
+    fn write_cells(&self, out: &mut Vec<u8>, names: &'static Names, object: &Object, now: i64) {
+        let mut write = |at: usize, cell: &Value| {
+            if at > 0 {
+                out.push(b',');
+            }
+            write_json(out, cell);
+        };
+        match self {
+            Self::BuiltIn(columns) => {
+                let cells = row(names, object, now);
+                let shown = columns.iter().map(|column| cells.get(column.name));
+                shown.enumerate().for_each(|(at, cell)| write(at, cell));
+            }
+            Self::Custom(version) => {
+                let cells = version.rules.cells(object, now);
+                cells.iter().enumerate().for_each(|(at, cell)| write(at, cell));
+            }
+        }
+    }
+}
+
+fn write_column(out: &mut Vec<u8>, at: usize, texts: [&str; 4], priority: i64) {
+    if at > 0 {
+        out.push(b',');
+    }
+    let keys = ["{\"name\":", ",\"type\":", ",\"format\":", ",\"description\":"];
+    for (key, text) in keys.into_iter().zip(texts) {
+        out.extend_from_slice(key.as_bytes());
+        write_json_string(out, text);
+    }
+    out.extend_from_slice(format!(",\"priority\":{priority}}}").as_bytes());
 }
 
 fn write_row(
     out: &mut Vec<u8>,
     engine: &Engine,
     options: TableOptions<'_>,
-    columns: &[Column],
+    columns: &Columns,
     object: &Object,
 ) {
-    let cells = row(engine.names(), object, options.now);
     out.extend_from_slice(b"{\"cells\":[");
-    for (at, column) in columns.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        write_json(out, cells.get(column.name));
-    }
+    columns.write_cells(out, engine.names(), object, options.now);
     out.push(b']');
     write_conditions(out, object);
     match options.include {
@@ -195,7 +233,7 @@ fn row(names: &'static Names, object: &Object, now: i64) -> Cells {
     let created = object.metadata().and_then(|metadata| metadata.get("creationTimestamp"));
     cells.set("Age", age(created, now));
     cells.set("Created At", created.cloned().unwrap_or_default());
-    match (object.kind.short_group, object.kind.kind) {
+    match (object.kind.short_group, object.kind.kind()) {
         ("", "Pod") => pod::cells(object, now, &mut cells),
         ("", "Node") => node::cells(names, object, &mut cells),
         ("", "Service") => service::service_cells(object, &mut cells),

@@ -46,7 +46,10 @@ const SERVER_METADATA: &[&str] = &[
 
 /// Whether the kind has `metadata.generation`.
 pub fn counts_generations(object: &Object) -> bool {
-    match (object.kind.short_group, object.kind.kind) {
+    if object.kind.custom().is_some() {
+        return true;
+    }
+    match (object.kind.short_group, object.kind.kind()) {
         ("", kind) => kind == "ReplicationController",
         ("apps", kind) => kind != "ControllerRevision",
         ("batch" | "policy" | "networking" | "admissionregistration" | "apiextensions", _)
@@ -58,7 +61,7 @@ pub fn counts_generations(object: &Object) -> bool {
 
 /// Whether the status is written only through the subresource `status`.
 fn has_status_subresource(object: &Object) -> bool {
-    object.kind.resource.is_some_and(|resource| resource.subresource("status").is_some())
+    object.kind.has_status()
 }
 
 /// The object to store when `request` updates `old` through `subresource`. Both are defaulted; neither is modified.
@@ -157,6 +160,9 @@ fn main_update(old: &Object, request: &Object) -> Object {
 fn status_update(old: &Object, request: &Object) -> Object {
     let mut new = old.clone();
     copy(&request.fields, &mut new.fields, "status");
+    if old.kind.custom().is_some() {
+        return new;
+    }
     copy_writable_metadata(request, &mut new);
     if old.kind.is("apps", "Deployment") {
         // A status update of a Deployment does not change its labels.
@@ -222,8 +228,10 @@ fn annotations(object: &Object) -> Option<&Value> {
 }
 
 fn spec_changed(old: &Object, new: &Object) -> bool {
+    // A custom kind without the subresource has no status of its own: it is a field like others.
+    let status = if old.kind.custom().is_some() && !old.kind.has_status() { "" } else { "status" };
     let desired = |object: &Object| -> Vec<(String, Value)> {
-        let fields = object.fields.iter().filter(|(key, _)| !matches!(*key, "metadata" | "status"));
+        let fields = object.fields.iter().filter(|(key, _)| *key != "metadata" && *key != status);
         fields.map(|(key, value)| (key.to_owned(), value.clone())).collect()
     };
     desired(old) != desired(new)

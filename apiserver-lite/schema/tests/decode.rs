@@ -220,7 +220,7 @@ fn both_profiles_name_their_groups() {
         let engine = Engine::new(Names::new(profile));
         let lease = engine.resource(group, "v1", "leases").expect(group);
         assert_eq!(
-            (lease.kind, lease.api_version.as_str()),
+            (lease.kind(), lease.api_version.as_str()),
             ("Lease", format!("{group}/v1").as_str())
         );
         let json = engine.encode_json(&Object::new(std::sync::Arc::clone(lease)));
@@ -268,7 +268,7 @@ fn sparse_objects_to_the_byte() {
         let object = read(&engine, body);
         assert_eq!(String::from_utf8_lossy(&engine.encode_json(&object)), json);
         let payload = [&metadata[..], rest].concat();
-        let expect = list::envelope(&object.kind.api_version, object.kind.kind, &payload);
+        let expect = list::envelope(&object.kind.api_version, object.kind.kind(), &payload);
         assert_eq!(engine.encode_protobuf(&object), expect, "{body}");
         let again = engine.decode_any(Format::Protobuf, &expect, Strictness::Strict).expect(body);
         assert_eq!(again.object, object);

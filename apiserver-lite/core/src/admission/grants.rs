@@ -20,7 +20,7 @@ pub async fn admit(
     if old.is_some_and(|old| is_only_of_garbage_collection(old, object)) {
         return Ok(());
     }
-    match object.kind.kind {
+    match object.kind.kind() {
         "Role" | "ClusterRole" => admit_role(call, object, old).await,
         "RoleBinding" | "ClusterRoleBinding" => admit_binding(call, object).await,
         _ => Ok(()),

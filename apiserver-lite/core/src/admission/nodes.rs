@@ -33,7 +33,7 @@ pub fn admit(
     if !is_own {
         return Err(refusal(call, object, node));
     }
-    match (object.kind.kind, old) {
+    match (object.kind.kind(), old) {
         ("Pod", None) => check_references(call, object, node),
         ("Pod", Some(old)) => check_labels(call, object, old, node),
         ("Node", old) => check_own_node(call, object, old, node),

@@ -153,7 +153,7 @@ async fn pods_in(call: &RequestContext<'_>, namespace: &str) -> Result<Vec<Pod>,
 
 /// Where the template of a kind lies.
 fn template_path(object: &Object) -> Option<&'static str> {
-    match (object.kind.short_group, object.kind.kind) {
+    match (object.kind.short_group, object.kind.kind()) {
         ("", "PodTemplate") => Some("/template"),
         ("", "ReplicationController")
         | ("apps", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet")
@@ -171,7 +171,7 @@ fn pod_of(call: &RequestContext<'_>, object: &Object) -> Result<Pod, ApiError> {
     let unreadable = |why: &dyn std::fmt::Display| {
         ApiError::internal(format!(
             "cannot read the pod of {} {:?}: {why}",
-            object.kind.kind,
+            object.kind.kind(),
             object.name()
         ))
     };

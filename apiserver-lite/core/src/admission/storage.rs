@@ -13,7 +13,7 @@ use crate::status::{About, ApiError};
 pub fn admit_create(call: &RequestContext<'_>, object: &mut Object) {
     let names = call.server.names;
     let runs = |plugin| call.server.config.admission.runs(plugin);
-    let (finalizer, is_claim) = match (object.kind.short_group, object.kind.kind) {
+    let (finalizer, is_claim) = match (object.kind.short_group, object.kind.kind()) {
         ("", "PersistentVolumeClaim") => ("pvc-protection", true),
         ("", "PersistentVolume") => ("pv-protection", false),
         _ => return,

@@ -3,6 +3,22 @@
 
 mod ask;
 mod options;
+/// The same kind in its other versions, which webhooks with `matchPolicy: Equivalent` may name.
+fn equivalents(call: &RequestContext<'_>) -> Vec<Arc<Kind>> {
+    let (server, kind) = (call.server, &call.requested_version);
+    let subresource = call.request.subresource.as_str();
+    if kind.custom().is_none() {
+        return versions::other_versions(&server.engine, server.names, kind, subresource);
+    }
+    let is_other = |other: &Arc<Kind>| {
+        other.group == kind.group
+            && other.plural() == kind.plural()
+            && other.version() != kind.version()
+            && (subresource.is_empty() || other.verbs(subresource).is_some())
+    };
+    server.definitions.served().into_iter().filter(is_other).collect()
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +39,7 @@ use self::ask::AskError;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
 use crate::options::{DeleteOptions, Effects};
+use crate::registry;
 use crate::request::Verb;
 use crate::request_notes::RequestNotes;
 use crate::status::{About, ApiError};
@@ -96,12 +113,7 @@ impl<'a> WebhookReview<'a> {
             ordered,
             operation,
             kind: kind.clone(),
-            equivalents: versions::other_versions(
-                &server.engine,
-                server.names,
-                &call.requested_version,
-                &call.request.subresource,
-            ),
+            equivalents: equivalents(call),
             old,
             effects,
             options: options::document(call, operation, effects, deletion),
@@ -263,6 +275,7 @@ impl<'a> WebhookReview<'a> {
             return Ok(None);
         }
         engine.default(&mut patched);
+        registry::default(&mut patched);
         Ok(Some(as_kind(&patched, &object.kind)))
     }
 
@@ -325,7 +338,7 @@ impl<'a> WebhookReview<'a> {
 }
 
 fn resource_of(kind: &Kind) -> ResourceRef<'_> {
-    ResourceRef { group: &kind.group, version: kind.version, resource: kind.plural() }
+    ResourceRef { group: &kind.group, version: kind.version(), resource: kind.plural() }
 }
 
 /// The object in another version of its kind.

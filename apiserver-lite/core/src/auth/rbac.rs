@@ -51,7 +51,7 @@ impl Indexed for Policy {
     }
 
     fn set(&mut self, object: &Object) {
-        match object.kind.kind {
+        match object.kind.kind() {
             "Role" | "ClusterRole" => {
                 self.set_role(role_key(object), apiserver_rbac::read_rules(object));
             }
@@ -60,7 +60,7 @@ impl Indexed for Policy {
     }
 
     fn remove(&mut self, object: &Object) {
-        match object.kind.kind {
+        match object.kind.kind() {
             "Role" | "ClusterRole" => self.remove_role(&role_key(object)),
             _ => self.remove_binding(object.namespace(), object.name()),
         }

@@ -13,7 +13,8 @@ use apiserver_auth::{Attributes, Decision, Subject, User, UserRules};
 /// Whether the kind is a review.
 #[must_use]
 pub fn is_review(kind: &Kind) -> bool {
-    matches!(kind.short_group, "authentication" | "authorization") && kind.kind.ends_with("Review")
+    matches!(kind.short_group, "authentication" | "authorization")
+        && kind.kind().ends_with("Review")
 }
 
 /// Evaluates a review and returns it with its status.
@@ -32,7 +33,7 @@ pub async fn create(
     let mut review = decoded.object;
     let operation = admission::WebhookOperation::Create;
     admission::admit_unstored(call, operation, &mut review, None, Effects::Real).await?;
-    let status = match call.kind.kind {
+    let status = match call.kind.kind() {
         "TokenReview" => token_review(call, &review).await?,
         "SelfSubjectAccessReview" => access(call, &review, call.user).await?,
         "SubjectAccessReview" => access(call, &review, &named_user(&review)?).await?,

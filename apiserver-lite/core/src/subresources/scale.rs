@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_schema::custom::ScalePaths;
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Map, Object, PatchType, Value};
 
@@ -81,7 +82,10 @@ async fn update_replicas(
             ));
         }
         let mut next = old.object().clone();
-        next.fields.map_or_insert("spec").insert("replicas", replicas);
+        match paths(call) {
+            Some(paths) => insert_at(&mut next.fields, &paths.spec_replicas, replicas),
+            None => drop(next.fields.map_or_insert("spec").insert("replicas", replicas)),
+        }
         match commit_update(call, &old, next, Subresource::Main, effects).await? {
             UpdateAttempt::Done(VerbOutput {
                 response: VerbResponse::Stored { record, .. },
@@ -120,6 +124,10 @@ fn scale_of(call: &RequestContext<'_>, object: &Object) -> Result<Object, ApiErr
     {
         scale.metadata_mut().insert("creationTimestamp", created.clone());
     }
+    if let Some(paths) = paths(call) {
+        fill_custom(&mut scale, object, &paths)?;
+        return Ok(scale);
+    }
     let wanted = object.spec().and_then(|spec| spec.int("replicas")).unwrap_or(0);
     scale.fields.map_or_insert("spec").insert("replicas", wanted);
     let status = scale.fields.map_or_insert("status");
@@ -127,6 +135,53 @@ fn scale_of(call: &RequestContext<'_>, object: &Object) -> Result<Object, ApiErr
         .insert("replicas", object.status().and_then(|status| status.int("replicas")).unwrap_or(0));
     status.insert("selector", selector_text(object.spec().and_then(|spec| spec.map("selector"))));
     Ok(scale)
+}
+
+/// Where a custom kind has its replicas.
+fn paths(call: &RequestContext<'_>) -> Option<ScalePaths> {
+    call.kind.custom_version()?.scale.clone()
+}
+
+/// Fills the scale of a custom object from the fields that its definition names.
+///
+/// # Errors
+/// 500 for an object whose fields hold no numbers, or that has no wanted replicas.
+fn fill_custom(scale: &mut Object, object: &Object, paths: &ScalePaths) -> Result<(), ApiError> {
+    let at = |path: &[String]| {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        object.fields.at(&path)
+    };
+    let number = |path: &[String]| match at(path) {
+        None => Ok(None),
+        Some(Value::Int(number)) => Ok(Some(*number)),
+        Some(other) => Err(ApiError::internal(format!(
+            ".{} accessor error: {} is of the type {}, expected int64",
+            path.join("."),
+            other.as_str().unwrap_or_default(),
+            other.shape()
+        ))),
+    };
+    let Some(wanted) = number(&paths.spec_replicas)? else {
+        let path = paths.spec_replicas.join(".");
+        return Err(ApiError::internal(format!(
+            "the spec replicas field \".{path}\" does not exist"
+        )));
+    };
+    scale.fields.map_or_insert("spec").insert("replicas", wanted);
+    let present = number(&paths.status_replicas)?.unwrap_or(0);
+    let status = scale.fields.map_or_insert("status");
+    status.insert("replicas", present);
+    let selector = at(&paths.label_selector).filter(|_| !paths.label_selector.is_empty());
+    status.insert("selector", selector.and_then(Value::as_str).unwrap_or_default());
+    Ok(())
+}
+
+fn insert_at(fields: &mut Map, path: &[String], value: i64) {
+    match path {
+        [] => {}
+        [name] => drop(fields.insert(name.clone(), value)),
+        [name, below @ ..] => insert_at(fields.map_or_insert(name.clone()), below, value),
+    }
 }
 
 /// A selector as text: `a=b,c in (d,e)`. Replication controllers have a plain map of labels.

@@ -46,7 +46,7 @@ pub async fn apply(
     check_identity(call, &config)?;
     let applied = Applied { call, config, force, effects, strictness, warnings };
     for _ in 0..CONFLICT_TRIES {
-        let found = call.server.find(&call.kind, &call.request.namespace, &call.request.name);
+        let found = call.find(&call.request.namespace, &call.request.name);
         let tried = match found {
             Some(old) => applied.update(&old, subresource).await?,
             None if subresource == Subresource::Main => applied.create().await?,
@@ -146,8 +146,8 @@ fn check_identity(call: &RequestContext<'_>, config: &Value) -> Result<(), ApiEr
         )));
     };
     let kind = fields.str("kind");
-    if kind != call.requested_version.kind {
-        let wanted = call.requested_version.kind;
+    if kind != call.requested_version.kind() {
+        let wanted = call.requested_version.kind();
         return Err(ApiError::bad_request(format!(
             "the kind of the applied configuration ({kind:?}) is not that of the path ({wanted:?})"
         )));

@@ -89,6 +89,7 @@ async fn create_once(
     let has_generated_name = object.name().is_empty();
     prepare_metadata(call, &mut object)?;
     call.server.engine.default(&mut object);
+    registry::default(&mut object);
     // What the server adds below has no owner.
     let managed_fields = match owners {
         Owners::Compared => ownership::of_created(call, &object),
@@ -105,6 +106,7 @@ async fn create_once(
     registry::prepare_create(call, &mut object);
     set_managed_fields(&mut object, managed_fields);
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
+    registry::validate(&object, None).map_err(|errors| invalid(&object, &errors))?;
     if let Some(review) = &review {
         Box::pin(review.validate(Some(&object))).await?;
     }
@@ -155,7 +157,19 @@ async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<StoredO
         }
         Err(error) => return Err(write_failed(&error)),
     };
+    if is_ending(call) {
+        remove_again(call.server, &key, &record).await?;
+        return Err(ApiError::definition_ends());
+    }
     confirm_namespace(call.server, call.about(), &key, record, &before).await
+}
+
+/// Whether the definition of a custom kind is being deleted or is gone: it does not wait for objects that are written now.
+fn is_ending(call: &RequestContext<'_>) -> bool {
+    // Brings the kind up to date.
+    let ended = call.server.definitions.end_of(&call.kind);
+    let gone = || call.kind.custom_version().is_none_or(|version| version.terminating);
+    ended.is_some() && gone()
 }
 
 /// Returns the written object if its namespace still has the uid `before` and is not being deleted; otherwise deletes the
@@ -173,6 +187,16 @@ async fn confirm_namespace(
         Ok(_) => ApiError::modified(about),
         Err(error) => error,
     };
+    remove_again(server, key, &record).await?;
+    Err(why)
+}
+
+/// Deletes an object that was written a moment ago, in whatever version it is now.
+async fn remove_again(
+    server: &Server,
+    key: &str,
+    record: &Arc<StoredObject>,
+) -> Result<(), ApiError> {
     let mut revision = record.revision();
     for _ in 0..CONFLICT_TRIES {
         match server.store.write(Write::delete(key, revision)).await {
@@ -185,7 +209,7 @@ async fn confirm_namespace(
             Err(error) => return Err(write_failed(&error)),
         }
     }
-    Err(why)
+    Ok(())
 }
 
 /// Fills the metadata that the server decides: namespace, generated name, uid, creation time.

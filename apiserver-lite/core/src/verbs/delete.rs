@@ -211,6 +211,9 @@ fn next_step(object: &Object, options: &DeleteOptions, now: OffsetDateTime) -> D
     if !(pending && registry::has_grace(object)) {
         set_finalizers(&mut next, propagate::finalizers(object, options.propagation));
     }
+    if marked.is_none() {
+        registry::add_deletion_finalizers(&mut next);
+    }
     if grace == 0 && !registry::has_finalizers(&next) {
         return DeletionStep::Remove;
     }

@@ -1,7 +1,10 @@
 //! Field ownership of a write: `metadata.managedFields` of what is created, updated or applied.
 
+use std::collections::BTreeMap;
+
 use apiserver_managed_fields::{
-    ApplyError, CAUSE, Request, ResetFields, manager_of_user_agent, reset_fields,
+    ApplyError, CAUSE, Request, ResetFields, SeveralVersions, Structure, Versions,
+    manager_of_user_agent, reset_fields,
 };
 use apiserver_schema::{Object, Value};
 use proto_api::Time;
@@ -100,11 +103,43 @@ fn document(call: &RequestContext<'_>, object: &Object) -> Value {
 /// Calls `track` with the request, unless its kind is not stored.
 fn with_request<T>(call: &RequestContext<'_>, track: impl FnOnce(&Request<'_>) -> T) -> Option<T> {
     let server = call.server;
+    if call.kind.custom().is_some() {
+        let structures = custom_structures(call);
+        let served: Vec<String> = structures.keys().cloned().collect();
+        // Versions differ in their name only.
+        let renamed = |tree: &Value, _: &str, to: &str| {
+            let mut tree = tree.clone();
+            if let Some(fields) = tree.as_map_mut() {
+                fields.insert("apiVersion", to);
+            }
+            Ok::<Value, String>(tree)
+        };
+        let versions = SeveralVersions { structures, convert: Some(&renamed) };
+        return Some(track_versions(call, &versions, served.iter().map(String::as_str), track));
+    }
     let versions = server.ownership.versions(&server.engine, &call.kind)?;
+    Some(track_versions(call, &versions, versions.api_versions(), track))
+}
+
+/// The structures of the served versions of a custom kind.
+fn custom_structures(call: &RequestContext<'_>) -> BTreeMap<String, Structure> {
+    let kind = &call.kind;
+    let found = call.server.definitions.find(&kind.group, kind.plural());
+    let versions = found.iter().flat_map(|definition| &definition.versions);
+    let served = versions.filter(|version| version.served);
+    served.map(|version| (version.kind.api_version.clone(), version.structure())).collect()
+}
+
+/// Calls `track` with the request for a kind with these versions.
+fn track_versions<'v, T>(
+    call: &RequestContext<'_>,
+    versions: &dyn Versions,
+    served: impl Iterator<Item = &'v str>,
+    track: impl FnOnce(&Request<'_>) -> T,
+) -> T {
+    let server = call.server;
     let (kind, subresource) = (&call.requested_version, call.request.subresource.as_str());
-    let has_status = kind.resource.is_some_and(|resource| resource.subresource("status").is_some());
-    let fields = reset_fields(kind.short_group, kind.kind, has_status, subresource);
-    let served = versions.api_versions();
+    let fields = reset_fields(kind.short_group, kind.kind(), kind.has_status(), subresource);
     let reset: ResetFields = served.map(|version| (version.to_owned(), fields.clone())).collect();
     let empty = server.engine.written_document(&Object::new(kind.clone()));
     let manager = match call.query.text("fieldManager") {
@@ -112,7 +147,7 @@ fn with_request<T>(call: &RequestContext<'_>, track: impl FnOnce(&Request<'_>) -
         _ => manager_of_user_agent(call.user_agent),
     };
     let request = Request {
-        versions: &versions,
+        versions,
         reset: &reset,
         api_version: &kind.api_version,
         subresource,
@@ -121,5 +156,5 @@ fn with_request<T>(call: &RequestContext<'_>, track: impl FnOnce(&Request<'_>) -
         now: Time::from_unix(now().unix_timestamp()),
         last_applied: &server.names.sub_label("kubectl", "last-applied-configuration"),
     };
-    Some(track(&request))
+    track(&request)
 }

@@ -88,6 +88,6 @@ fn patched_error(call: &RequestContext<'_>, error: &DecodeError) -> ApiError {
 }
 
 fn unprocessable(call: &RequestContext<'_>, text: &str) -> ApiError {
-    let about = About { group: &call.kind.group, kind: call.kind.kind, name: &call.request.name };
+    let about = About { group: &call.kind.group, kind: call.kind.kind(), name: &call.request.name };
     ApiError::invalid(about, &[FieldProblem::invalid("patch", "the patch", text)])
 }

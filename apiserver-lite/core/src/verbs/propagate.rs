@@ -23,7 +23,7 @@ enum DefaultPropagation {
 
 /// The defaults of Kubernetes 1.25. ReplicationControllers and Jobs orphan their pods for compatibility.
 fn default_of(kind: &Kind) -> DefaultPropagation {
-    match (kind.short_group, kind.kind) {
+    match (kind.short_group, kind.kind()) {
         ("" | "events", "Event") => DefaultPropagation::Unsupported,
         ("", "ReplicationController") | ("batch", "Job") => DefaultPropagation::Orphan,
         _ => DefaultPropagation::Delete,

@@ -185,12 +185,12 @@ async fn read_quotas(server: &Server, namespace: &str) -> Result<Vec<StoredQuota
 /// 500: what cannot be read cannot be counted.
 fn typed(server: &Server, object: &Object) -> Result<Typed, ApiError> {
     let unreadable = |error: proto_api::object::DecodeObjectError| {
-        let (kind, name) = (object.kind.kind, object.name());
+        let (kind, name) = (object.kind.kind(), object.name());
         ApiError::internal(format!("cannot count {kind} {name:?}: {error}"))
     };
     let json = || server.engine.encode_json(object);
     let names = server.names;
-    Ok(match (object.kind.short_group, object.kind.kind) {
+    Ok(match (object.kind.short_group, object.kind.kind()) {
         ("", "Pod") => Typed::Pod(Box::new(from_json(&json(), names).map_err(unreadable)?)),
         ("", "Service") => Typed::Service(Box::new(from_json(&json(), names).map_err(unreadable)?)),
         ("", "PersistentVolumeClaim") => {

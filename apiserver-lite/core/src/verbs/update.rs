@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use super::VerbOutput;
 use super::update_common::{CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, decode};
-use crate::context::RequestContext;
+use crate::context::{RequestContext, about_kind};
 use crate::options::Effects;
 use crate::registry;
-use crate::status::ApiError;
+use crate::status::{ApiError, FieldProblem};
 use apiserver_auth::{Attributes, Decision};
 
 /// Replaces the requested object.
@@ -38,7 +38,7 @@ async fn replace(
     effects: Effects,
 ) -> Result<VerbOutput, ApiError> {
     for _ in 0..CONFLICT_TRIES {
-        let Some(old) = call.server.find(&call.kind, object.namespace(), object.name()) else {
+        let Some(old) = call.find(object.namespace(), object.name()) else {
             if subresource == Subresource::Main && registry::creates_on_update(&call.kind) {
                 check_create(call).await?;
                 let mut fresh = object.clone();
@@ -47,6 +47,11 @@ async fn replace(
             }
             return Err(ApiError::not_found(call.about()));
         };
+        if !registry::updates_unconditionally(object) && object.resource_version().is_empty() {
+            let detail = "must be specified for an update";
+            let problem = FieldProblem::invalid("metadata.resourceVersion", "0x0", detail);
+            return Err(ApiError::invalid(about_kind(object), &[problem]));
+        }
         let precondition = check_precondition(call, object, old.object())?;
         match commit_update(call, &old, object.clone(), subresource, effects).await? {
             UpdateAttempt::Done(output) => return Ok(output),

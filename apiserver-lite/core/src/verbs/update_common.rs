@@ -166,6 +166,7 @@ pub(super) async fn commit_owned(
     let before = old.object();
     // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
+    registry::default(&mut wanted);
     let managed_fields = match owners {
         Owners::Compared => ownership::of_updated(call, before, &wanted),
         Owners::Applied(managed_fields) => managed_fields,
@@ -194,6 +195,10 @@ pub(super) async fn commit_owned(
     object.set_meta_str("resourceVersion", before.resource_version());
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;
+    if subresource == Subresource::Main {
+        let checked = registry::validate(&object, Some(before));
+        checked.map_err(|errors| invalid(&object, &errors))?;
+    }
     if let Some(review) = &review {
         Box::pin(review.validate(Some(&object))).await?;
     }
@@ -201,7 +206,7 @@ pub(super) async fn commit_owned(
     let is_stale = || {
         call.server.store.is_stale(&key::object(&object.kind, object.namespace(), object.name()))
     };
-    if object == *before && !is_stale() {
+    if object == *before && !old.is_outdated() && !is_stale() {
         let response = VerbResponse::Stored { code: 200, record: old.clone() };
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use apiserver_schema::Kind;
 use apiserver_store::{Event, EventKind, Record as _, Revision, SnapshotError, Watch};
 use rand::Rng as _;
+use tokio_util::sync::CancellationToken;
 
 use super::read::{forbidden, revision, wait_for};
 use super::selection::Selection;
@@ -33,6 +34,8 @@ pub struct WatchStart {
     pub bookmarks: Bookmarks,
     /// Time after which the stream ends; the client then watches again.
     pub length: Duration,
+    /// Cancelled when the definition of a custom kind goes, or does not serve its version any more: the stream ends.
+    pub unserved: Option<CancellationToken>,
 }
 
 /// Bookmarks of a stream.
@@ -122,6 +125,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
         selection,
         bookmarks,
         length,
+        unserved: call.server.definitions.end_of(&call.kind),
     }))
     .into())
 }

@@ -1,14 +1,13 @@
 //! Aggregated discovery: all served resources in one document, for clients that request it by media type.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 
-use apiserver_core::config::RuntimeConfig;
 use http::HeaderMap;
 use http::header::ACCEPT;
 use proto_api::names::Names;
-use proto_api::schema::{self, Resource};
 use serde_json::{Value, json};
 
+use super::rows::Row;
 use super::version_priority;
 
 /// The version of aggregated discovery that the client prefers over plain JSON, if any.
@@ -44,16 +43,18 @@ pub fn media_type(names: &Names, version: &str) -> String {
 
 /// The document of the core group (`core`) or of all other groups.
 #[must_use]
-pub fn document(names: &Names, switches: &RuntimeConfig, version: &str, core: bool) -> Value {
-    let mut groups: Vec<&str> = Vec::new();
-    let served = |row: &&Resource| switches.serves(row.group, row.version, row.plural);
-    let rows: Vec<&'static Resource> = schema::resources().iter().filter(served).collect();
-    for resource in rows.iter().filter(|resource| resource.group.is_empty() == core) {
-        if !groups.contains(&resource.group) {
-            groups.push(resource.group);
+pub fn document(names: &Names, rows: &[Row], version: &str, core: bool) -> Value {
+    let mut order: Vec<&str> = Vec::new();
+    let mut by_group: HashMap<&str, Vec<&Row>> = HashMap::new();
+    for row in rows.iter().filter(|row| row.group.is_empty() == core) {
+        let of_group = by_group.entry(row.group.as_str()).or_default();
+        if of_group.is_empty() {
+            order.push(row.group.as_str());
         }
+        of_group.push(row);
     }
-    let items: Vec<Value> = groups.into_iter().map(|short| group(names, &rows, short)).collect();
+    let rows = |name: &str| by_group.get(name).map(Vec::as_slice).unwrap_or_default();
+    let items: Vec<Value> = order.into_iter().map(|name| group(name, rows(name))).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("{}/{version}", names.group("apidiscovery")),
@@ -62,17 +63,16 @@ pub fn document(names: &Names, switches: &RuntimeConfig, version: &str, core: bo
     })
 }
 
-fn group(names: &Names, rows: &[&'static Resource], short: &str) -> Value {
-    let rows: Vec<&Resource> = rows.iter().copied().filter(|row| row.group == short).collect();
+fn group(name: &str, rows: &[&Row]) -> Value {
     let mut versions: Vec<&str> = Vec::new();
-    for row in &rows {
-        if !versions.contains(&row.version) {
-            versions.push(row.version);
+    for row in rows {
+        if !versions.contains(&&*row.version) {
+            versions.push(&row.version);
         }
     }
-    versions.sort_by_key(|version| Reverse(version_priority(version)));
+    versions.sort_by(|a, b| version_priority(b).cmp(&version_priority(a)));
     let of = |version: &str| -> Vec<Value> {
-        rows.iter().filter(|row| row.version == version).map(|row| resource(names, row)).collect()
+        rows.iter().filter(|row| row.version == version).map(|row| resource(row)).collect()
     };
     let versions: Vec<Value> = versions
         .into_iter()
@@ -80,14 +80,14 @@ fn group(names: &Names, rows: &[&'static Resource], short: &str) -> Value {
             |version| json!({"version": version, "resources": of(version), "freshness": "Current"}),
         )
         .collect();
-    json!({"metadata": {"name": names.group(short), "creationTimestamp": null}, "versions": versions})
+    json!({"metadata": {"name": name, "creationTimestamp": null}, "versions": versions})
 }
 
-fn resource(names: &Names, row: &Resource) -> Value {
-    let kind = |group: &str, version: &str, kind: &str| json!({"group": names.group(group), "version": version, "kind": kind});
+fn resource(row: &Row) -> Value {
+    let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let mut entry = json!({
         "resource": row.plural,
-        "responseKind": kind(row.group, row.version, row.kind),
+        "responseKind": kind(&row.group, &row.version, &row.kind),
         "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": row.singular,
         "verbs": row.verbs,
@@ -104,7 +104,7 @@ fn resource(names: &Names, row: &Resource) -> Value {
         .map(|sub| {
             json!({
                 "subresource": sub.name,
-                "responseKind": kind(sub.group, sub.version, sub.kind),
+                "responseKind": kind(&sub.group, &sub.version, &sub.kind),
                 "verbs": sub.verbs,
             })
         })
@@ -158,9 +158,9 @@ mod tests {
                 .flat_map(|group| group["versions"].as_array().unwrap());
             versions.map(|version| version["resources"].as_array().unwrap().len()).sum()
         };
-        let all = RuntimeConfig::default();
-        let document = |core| document(names, &all, "v2", core);
-        let listed = count(&document(true)) + count(&document(false));
-        assert_eq!(listed, schema::resources().len());
+        let rows = super::super::rows::built_in(names);
+        let listed = count(&document(names, &rows, "v2", true))
+            + count(&document(names, &rows, "v2", false));
+        assert_eq!(listed, proto_api::schema::resources().len());
     }
 }

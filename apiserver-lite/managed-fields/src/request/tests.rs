@@ -107,7 +107,7 @@ impl Stored {
         let mut config = json(config);
         let map = config.as_map_mut().expect("a map");
         map.insert("apiVersion", self.server.versions.api_version.as_str());
-        map.insert("kind", self.server.kind.kind);
+        map.insert("kind", self.server.kind.kind());
         map.map_or_insert("metadata").insert("name", "x");
         let live = self.live();
         let now = Time::from_unix(self.seconds);

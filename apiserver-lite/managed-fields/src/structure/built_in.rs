@@ -48,7 +48,7 @@ impl BuiltIn {
 
     /// The structure of a kind of the engine.
     pub fn of(&self, kind: &Kind) -> Option<Structure> {
-        self.find(kind.short_group, kind.version, kind.kind)
+        self.find(kind.short_group, kind.version(), kind.kind())
     }
 }
 

@@ -12,6 +12,7 @@ mod audit;
 mod authorizers;
 mod backup;
 mod certificate_rotation;
+mod custom_resources;
 mod deletion;
 mod deprecation;
 mod encryption;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controllers::api_writes::ApiWrite;
+use apiserver_controllers::custom_resources;
 use apiserver_controllers::namespace::{NamespaceStep, Remains, plan};
 use proto_api::core::v1::Namespace;
 use proto_api::object::to_json_value;
@@ -61,50 +62,30 @@ impl Reconciler {
         let deletable = |r: &&schema::Resource| {
             ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v))
         };
-        for resource in namespaced.filter(deletable) {
-            if let Err(error) = self.delete_all_of(client, name, resource, &mut remains).await {
+        let built_in = namespaced.filter(deletable).map(|resource| Collection {
+            group: self.informers.names.group(resource.group),
+            version: resource.version.to_owned(),
+            plural: resource.plural.to_owned(),
+            namespace: Some(name.to_owned()),
+        });
+        let mut collections: Vec<Collection> = built_in.collect();
+        let definitions = custom_resources::definitions(self.informers.names);
+        match Dynamic::new(client.clone(), definitions).list(&ListParams::default()).await {
+            Ok(list) => collections.extend(custom_resources::within(&list, name)),
+            // A server without definitions has no objects of theirs.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => remains.failures.push(format!("customresourcedefinitions: {error}")),
+        }
+        for collection in collections {
+            let plural = collection.plural.clone();
+            if let Err(error) = delete_all_of(client, collection, &mut remains).await {
                 // A resource that the server does not serve has no objects.
                 if !error.is_not_found() {
-                    remains.failures.push(format!("{}: {error}", resource.plural));
+                    remains.failures.push(format!("{plural}: {error}"));
                 }
             }
         }
         remains
-    }
-
-    async fn delete_all_of(
-        &self,
-        client: &Client,
-        namespace: &str,
-        resource: &schema::Resource,
-        remains: &mut Remains,
-    ) -> Result<(), ClientError> {
-        let group = self.informers.names.group(resource.group);
-        let collection = Collection {
-            group: group.clone(),
-            version: resource.version.to_owned(),
-            plural: resource.plural.to_owned(),
-            namespace: Some(namespace.to_owned()),
-        };
-        let objects = Dynamic::new(client.clone(), collection);
-        // Most resources have no objects in a namespace: list before deleting.
-        let first = ListParams { limit: Some(1), ..ListParams::default() };
-        if items(&objects.list(&first).await?).is_empty() {
-            return Ok(());
-        }
-        // Background also for kinds with another default: dependents are in the namespace too, or are collected later.
-        let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
-        objects.delete_collection(&ListParams::default(), &delete).await?;
-        let left = objects.list(&ListParams::default()).await?;
-        let left = items(&left);
-        if left.is_empty() {
-            return Ok(());
-        }
-        // Resource and group; of the core group, which is empty, the dot remains.
-        let full = format!("{}.{group}", resource.plural);
-        remains.objects.insert(full, left.len());
-        count_finalizers(left, &mut remains.finalizers);
-        Ok(())
     }
 
     async fn finalize(&self, client: &Client, namespace: &Namespace) -> Result<(), ReconcileError> {
@@ -118,6 +99,33 @@ impl Reconciler {
             other => Ok(other.map(drop)?),
         }
     }
+}
+
+/// Deletes the objects of a collection, and counts what is left.
+async fn delete_all_of(
+    client: &Client,
+    collection: Collection,
+    remains: &mut Remains,
+) -> Result<(), ClientError> {
+    // Resource and group; of the core group, which is empty, the dot remains.
+    let full = format!("{}.{}", collection.plural, collection.group);
+    let objects = Dynamic::new(client.clone(), collection);
+    // Most resources have no objects in a namespace: list before deleting.
+    let first = ListParams { limit: Some(1), ..ListParams::default() };
+    if items(&objects.list(&first).await?).is_empty() {
+        return Ok(());
+    }
+    // Background also for kinds with another default: dependents are in the namespace too, or are collected later.
+    let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
+    objects.delete_collection(&ListParams::default(), &delete).await?;
+    let left = objects.list(&ListParams::default()).await?;
+    let left = items(&left);
+    if left.is_empty() {
+        return Ok(());
+    }
+    remains.objects.insert(full, left.len());
+    count_finalizers(left, &mut remains.finalizers);
+    Ok(())
 }
 
 fn items(list: &Value) -> &[Value] {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::schemas::{gvk, reference};
-use super::{OpenApiVersion, api_path};
+use super::schemas::{gvk, list_reference, reference};
+use super::{Described, OpenApiVersion, api_path};
 use crate::engine::Engine;
 use crate::object::Kind;
+use crate::object::custom::CUSTOM;
 use crate::value::{Key, Map, Value};
 
 /// An operation, independent of its resource.
@@ -99,13 +100,13 @@ const OPERATIONS: &[OperationTemplate] = &[
 
 /// The paths of all resources with a wanted `apiVersion`.
 pub(super) fn paths(
-    engine: &Engine,
+    described: Described<'_>,
     version: OpenApiVersion,
     wanted: impl Fn(&str) -> bool,
 ) -> Map {
+    let engine = described.engine;
     let mut entries = Vec::new();
-    let kinds = engine.kinds().iter().filter(|kind| kind.resource.is_some());
-    for kind in kinds.filter(|kind| wanted(&kind.api_version)) {
+    for kind in described.resources().filter(|kind| wanted(&kind.api_version)) {
         for scope in [PathScope::AllNamespaces, PathScope::Collection, PathScope::Item] {
             if let Some(item) = path_item(engine, version, kind, scope) {
                 entries.push((Key::Owned(path(kind, scope)), Value::Map(item)));
@@ -150,7 +151,7 @@ fn path_item(
     kind: &Arc<Kind>,
     scope: PathScope,
 ) -> Option<Map> {
-    let offered = kind.resource.map_or(&[][..], |resource| resource.verbs);
+    let offered = kind.verbs("").unwrap_or_default();
     let verbs =
         OPERATIONS.iter().filter(|verb| scope.offers(kind, verb) && offered.contains(&verb.name));
     let mut item: Map = verbs
@@ -183,12 +184,10 @@ fn operation(
     verb: &OperationTemplate,
     scope: PathScope,
 ) -> Map {
-    let list = format!("{}List", kind.kind);
     let answer = match verb.name {
-        "list" => engine.kind(&kind.group, kind.version, &list).unwrap_or(kind),
-        _ => kind,
+        "list" => list_reference(engine, version, kind),
+        _ => reference(engine, version, kind),
     };
-    let answer = reference(engine, version, answer);
     // The body of a patch is a Patch; other bodies are the kind.
     let body = match verb.name {
         "patch" => Value::Map(Map::from_iter([("type", "object")])),
@@ -213,25 +212,31 @@ fn operation(
         ("x-kubernetes-action", Value::from(verb.action)),
         ("x-kubernetes-group-version-kind", gvk(kind)),
     ]);
+    // Custom objects have no merge keys.
+    let types = verb.consumes.iter().copied();
+    let strategic = |ty: &&str| ty.contains("strategic");
+    let types: Vec<&str> = match kind.custom() {
+        Some(_) => types.filter(|ty| !strategic(ty)).collect(),
+        None => types.collect(),
+    };
     match version {
-        OpenApiVersion::V2 => describe_v2(&mut operation, verb, query, body, answer),
-        OpenApiVersion::V3 => describe_v3(&mut operation, verb, query, body, answer),
+        OpenApiVersion::V2 => describe_v2(&mut operation, &types, query, body, answer),
+        OpenApiVersion::V3 => describe_v3(&mut operation, &types, query, body, answer),
     }
     operation
 }
 
 fn describe_v2(
     operation: &mut Map,
-    verb: &OperationTemplate,
+    consumes: &[&str],
     mut query: Vec<Value>,
     body: Value,
     answer: Value,
 ) {
     let produces = ["application/json", "application/yaml"];
     operation.insert("produces", texts(&produces));
-    operation
-        .insert("consumes", texts(if verb.consumes.is_empty() { &["*/*"] } else { verb.consumes }));
-    if !verb.consumes.is_empty() {
+    operation.insert("consumes", texts(if consumes.is_empty() { &["*/*"] } else { consumes }));
+    if !consumes.is_empty() {
         query.push(Value::Map(Map::from_iter([
             ("name", Value::from("body")),
             ("in", Value::from("body")),
@@ -246,7 +251,7 @@ fn describe_v2(
 
 fn describe_v3(
     operation: &mut Map,
-    verb: &OperationTemplate,
+    consumes: &[&str],
     query: Vec<Value>,
     body: Value,
     answer: Value,
@@ -256,8 +261,8 @@ fn describe_v3(
         let schema = Map::from_iter([("schema", schema.clone())]);
         Map::from_iter(types.iter().map(|ty| ((*ty).to_owned(), schema.clone())))
     };
-    if !verb.consumes.is_empty() {
-        let body = content(verb.consumes, &body);
+    if !consumes.is_empty() {
+        let body = content(consumes, &body);
         let body = [("content", Value::Map(body)), ("required", Value::from(true))];
         operation.insert("requestBody", Map::from_iter(body));
     }
@@ -285,11 +290,12 @@ fn identifier(kind: &Kind) -> String {
     };
     let group: String = match kind.short_group {
         "" => "Core".to_owned(),
+        CUSTOM => kind.group.split('.').map(capital).collect(),
         group => group.split('.').map(capital).collect(),
     };
     let scope = if kind.namespaced() { "Namespaced" } else { "" };
-    let version: String = capital(kind.version);
-    format!("{group}{version}{scope}{}", kind.kind)
+    let version: String = capital(kind.version());
+    format!("{group}{version}{scope}{}", kind.kind())
 }
 
 fn texts(items: &[&str]) -> Vec<Value> {

@@ -48,22 +48,45 @@ pub(super) fn definitions<'a>(
 /// A reference to the schema of `kind`.
 pub(super) fn reference(engine: &Engine, version: OpenApiVersion, kind: &Kind) -> Value {
     let writer = Writer::new(engine, version);
-    writer.reference(kind.shapes.get(kind.root))
+    match kind.custom() {
+        Some(_) => writer.reference_to(&custom_name(kind)),
+        None => writer.reference(kind.shapes.get(kind.root)),
+    }
+}
+
+/// A reference to the schema of a kind's lists.
+pub(super) fn list_reference(engine: &Engine, version: OpenApiVersion, kind: &Arc<Kind>) -> Value {
+    if kind.custom().is_some() {
+        return Writer::new(engine, version).reference_to(&custom_list_name(kind));
+    }
+    let list = engine.kind(&kind.group, kind.version(), &kind.list_kind());
+    reference(engine, version, list.unwrap_or(kind))
+}
+
+/// The name of a custom kind's schema: `com.example.v1.Backup` for one of the group `example.com`.
+pub(super) fn custom_name(kind: &Kind) -> String {
+    format!("{}.{}.{}", reversed(&kind.group), kind.version(), kind.kind())
+}
+
+/// The name of the schema of a custom kind's lists.
+pub(super) fn custom_list_name(kind: &Kind) -> String {
+    format!("{}.{}.{}", reversed(&kind.group), kind.version(), kind.list_kind())
 }
 
 /// The value of `x-kubernetes-group-version-kind`.
 pub(super) fn gvk(kind: &Kind) -> Value {
-    let entries = [("group", kind.group.as_str()), ("kind", kind.kind), ("version", kind.version)];
+    let entries =
+        [("group", kind.group.as_str()), ("kind", kind.kind()), ("version", kind.version())];
     Value::Map(Map::from_iter(entries))
 }
 
-struct Writer {
+pub(super) struct Writer {
     version: OpenApiVersion,
     prefix: String,
 }
 
 impl Writer {
-    fn new(engine: &Engine, version: OpenApiVersion) -> Self {
+    pub(super) fn new(engine: &Engine, version: OpenApiVersion) -> Self {
         Self { version, prefix: reversed(engine.names().group_domain()) }
     }
 
@@ -79,11 +102,21 @@ impl Writer {
     }
 
     fn reference(&self, shape: &Shape) -> Value {
+        self.reference_to(&self.name(shape))
+    }
+
+    /// A reference to a message that all groups share.
+    pub(super) fn shared_reference(&self, message: &str) -> Value {
+        self.reference_to(&format!("{}.apimachinery.pkg.apis.meta.v1.{message}", self.prefix))
+    }
+
+    /// A reference to the schema of this name.
+    pub(super) fn reference_to(&self, name: &str) -> Value {
         let place = match self.version {
             OpenApiVersion::V2 => "#/definitions/",
             OpenApiVersion::V3 => "#/components/schemas/",
         };
-        Value::Map(Map::from_iter([("$ref", format!("{place}{}", self.name(shape)))]))
+        Value::Map(Map::from_iter([("$ref", format!("{place}{name}"))]))
     }
 
     /// The schema of a message; referenced messages are added to `queue`.

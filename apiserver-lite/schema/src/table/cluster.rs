@@ -9,7 +9,7 @@ pub(super) fn cells(object: &Object, cells: &mut Cells) {
     let (spec, status) = (object.spec().unwrap_or(&empty), object.status().unwrap_or(&empty));
     let fields = &object.fields;
     let entries = |field: &str| fields.map(field).map_or(0, Map::len) as i64;
-    match object.kind.kind {
+    match object.kind.kind() {
         "ConfigMap" => cells.set("Data", entries("data") + entries("binaryData")),
         "Secret" => {
             cells.set("Type", fields.str("type"));

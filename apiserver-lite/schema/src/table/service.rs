@@ -92,7 +92,7 @@ pub(super) fn slice_cells(slice: &Object, cells: &mut Cells) {
 pub(super) fn networking_cells(names: &'static Names, object: &Object, cells: &mut Cells) {
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
-    match object.kind.kind {
+    match object.kind.kind() {
         "NetworkPolicy" => cells.set("Pod-Selector", selector(spec.map("podSelector"))),
         "IngressClass" => {
             cells.set("Controller", spec.str("controller"));

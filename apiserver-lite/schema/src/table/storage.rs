@@ -11,7 +11,7 @@ pub(super) fn cells(names: &'static Names, object: &Object, cells: &mut Cells) {
     let empty = Map::new();
     let (spec, status) = (object.spec().unwrap_or(&empty), object.status().unwrap_or(&empty));
     let fields = &object.fields;
-    match object.kind.kind {
+    match object.kind.kind() {
         "PersistentVolume" => {
             cells.set("Capacity", spec.str_at(&["capacity", "storage"]));
             cells.set("Access Modes", access_modes(spec.list("accessModes")));

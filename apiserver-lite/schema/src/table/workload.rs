@@ -10,7 +10,7 @@ use crate::value::{Map, Value};
 pub(super) fn cells(object: &Object, now: i64, cells: &mut Cells) {
     let empty = Map::new();
     let (spec, status) = (object.spec().unwrap_or(&empty), object.status().unwrap_or(&empty));
-    let template = match object.kind.kind {
+    let template = match object.kind.kind() {
         "PodTemplate" => object.fields.at(&["template", "spec"]),
         "CronJob" => spec.at(&["jobTemplate", "spec", "template", "spec"]),
         _ => spec.at(&["template", "spec"]),
@@ -21,7 +21,7 @@ pub(super) fn cells(object: &Object, now: i64, cells: &mut Cells) {
     cells.set("Selector", selector(spec.map("selector")));
     let of = |field: &str| count(Some(status), field);
     let desired = count(Some(spec), "replicas");
-    match object.kind.kind {
+    match object.kind.kind() {
         "Deployment" => {
             cells.set("Ready", format!("{}/{desired}", of("readyReplicas")));
             cells.set("Up-to-date", of("updatedReplicas"));
@@ -32,7 +32,7 @@ pub(super) fn cells(object: &Object, now: i64, cells: &mut Cells) {
             cells.set("Desired", desired);
             cells.set("Current", of("replicas"));
             cells.set("Ready", of("readyReplicas"));
-            if object.kind.kind == "ReplicationController" {
+            if object.kind.kind() == "ReplicationController" {
                 cells.0.retain(|(column, _)| *column != "Selector");
                 cells.set("Selector", labels(spec.map("selector")));
             }

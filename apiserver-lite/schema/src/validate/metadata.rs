@@ -65,7 +65,7 @@ fn check_name(object: &Object, metadata: &Map, path: &Path<'_>, errors: &mut Fie
 
 /// The grammar of the kind's names.
 fn name_rule(object: &Object) -> fn(&str) -> Vec<String> {
-    match (object.kind.short_group, object.kind.kind) {
+    match (object.kind.short_group, object.kind.kind()) {
         ("", "Namespace") => names::dns_label,
         ("", "Service") => names::dns_1035_label,
         ("rbac.authorization", _) | ("certificates", "CertificateSigningRequest") => {

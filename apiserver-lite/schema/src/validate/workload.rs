@@ -22,19 +22,19 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     let template = path.field("template");
     check_template(spec.map("template"), &template, errors);
     check_restart_policy(spec, &["Always"], &template, errors);
-    let (field, supported): (_, &[&str]) = match object.kind.kind {
+    let (field, supported): (_, &[&str]) = match object.kind.kind() {
         "Deployment" => ("strategy", &["Recreate", "RollingUpdate"]),
         "DaemonSet" | "StatefulSet" => ("updateStrategy", &["OnDelete", "RollingUpdate"]),
         _ => return,
     };
     let strategy = path.field(field);
     errors.one_of(&strategy.field("type"), spec.str_at(&[field, "type"]), supported);
-    check_rolling(spec, field, object.kind.kind, &strategy, errors);
-    if object.kind.kind == "Deployment" {
+    check_rolling(spec, field, object.kind.kind(), &strategy, errors);
+    if object.kind.kind() == "Deployment" {
         check_deadlines(spec, &path, errors);
     }
     let management = spec.str("podManagementPolicy");
-    if object.kind.kind == "StatefulSet" && !matches!(management, "OrderedReady" | "Parallel") {
+    if object.kind.kind() == "StatefulSet" && !matches!(management, "OrderedReady" | "Parallel") {
         let detail = "must be 'OrderedReady' or 'Parallel'";
         errors.invalid(&path.field("podManagementPolicy"), management, detail);
     }

@@ -220,5 +220,5 @@ impl WebhookReview<'_> {
 }
 
 fn reference(kind: &Kind) -> KindRef<'_> {
-    KindRef { group: &kind.group, version: kind.version, kind: kind.kind }
+    KindRef { group: &kind.group, version: kind.version(), kind: kind.kind() }
 }

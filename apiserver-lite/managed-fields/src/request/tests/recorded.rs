@@ -139,7 +139,7 @@ fn remove(fields: &mut Map, path: &[&str]) {
 fn defaulted(server: &Server, mut object: Object) -> Object {
     server.engine.default(&mut object);
     for (kind, path) in NEWER_DEFAULTS {
-        if *kind == server.kind.kind {
+        if *kind == server.kind.kind() {
             remove(&mut object.fields, path);
         }
     }

@@ -1,0 +1,277 @@
+//! What a server does with CustomResourceDefinitions by itself: it accepts their names and establishes them, and deletes the objects of a definition
+//! that is deleted before the definition goes.
+//!
+//! One task looks at all definitions after every change of one, so that two of them never get the same name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_auth::User;
+use apiserver_custom_resources::OtherDefinition;
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{Kind, Object, Value};
+use apiserver_store::{Range, WatchEnd};
+use tokio_util::sync::CancellationToken;
+
+use crate::context::RequestContext;
+use crate::definitions::strategy::{Condition, cleanup_finalizer, set_condition};
+use crate::definitions::{GROUP, RESOURCE, is_true, names};
+use crate::key;
+use crate::options::{DeleteOptions, Effects};
+use crate::record::StoredObject;
+use crate::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::times::{now, timestamp};
+use crate::verbs::{UpdateAttempt, commit_update, delete_object};
+
+/// When to look again at a definition whose objects wait for their finalizers, or after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+/// Objects that are deleted before other definitions have their turn.
+const CHUNK: usize = 200;
+
+/// Follows the definitions until `stopping` is cancelled.
+pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
+    let Some(kind) = server.kind(GROUP, RESOURCE).cloned() else { return };
+    let mut events = Vec::new();
+    loop {
+        // Watched from before the look, so that no change is missed.
+        let watched = server.store.watch(key::prefix(&kind, ""), server.store.revision());
+        let again = match Box::pin(look(&server, &kind)).await {
+            Ok(again) => again,
+            Err(error) => {
+                let error = error.to_string();
+                tracing::warn!(error, "definitions were not brought up to date; tried again soon");
+                Some(RETRY)
+            }
+        };
+        let timer = async {
+            match again {
+                Some(after) => tokio::time::sleep(after).await,
+                None => std::future::pending().await,
+            }
+        };
+        let changed = async {
+            match watched {
+                Ok(mut changes) => changes.next_batch(&mut events).await,
+                // The revision was current just before: the next one will do.
+                Err(_) => {
+                    tokio::time::sleep(RETRY).await;
+                    Ok(())
+                }
+            }
+        };
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            () = timer => {}
+            changed = changed => if let Err(WatchEnd::Closed) = changed { return },
+        }
+        events.clear();
+    }
+}
+
+/// Brings the status of all definitions up to date. Returns when to look again although nothing has changed.
+async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
+    let mut again: Option<Duration> = None;
+    let mut soon = |after: Duration| again = Some(again.map_or(after, |other| other.min(after)));
+    // Watches of what is not served any more end also when nobody asks for it.
+    server.definitions.catch_up();
+    let stored = all(server, kind)?;
+    let mut others: Vec<_> =
+        stored.iter().map(|record| names::of_stored(record.object())).collect();
+    for record in &stored {
+        let step = if let Some(next) = accepted(record.object(), &others) {
+            let accepted = names::of_stored(&next).accepted;
+            others.push(OtherDefinition { group: names::resource(record.object()).0, accepted });
+            // The write wakes this task again: what this definition gives up, another may get.
+            write_status(server, kind, record, next).await.map(|()| None)
+        } else if is_ending(record.object()) {
+            Box::pin(end(server, kind, record)).await
+        } else {
+            continue;
+        };
+        match step {
+            Ok(after) => after.into_iter().for_each(&mut soon),
+            // Other definitions have their turn all the same.
+            Err(error) => {
+                let (error, definition) = (error.to_string(), record.object().name());
+                tracing::warn!(
+                    error,
+                    definition,
+                    "a CustomResourceDefinition was not brought up to date; tried again soon"
+                );
+                soon(RETRY);
+            }
+        }
+    }
+    Ok(again)
+}
+
+/// The definition with the names that it gets now; `None` if nothing changes.
+fn accepted(definition: &Object, others: &[OtherDefinition<'_>]) -> Option<Object> {
+    if names::is_settled(definition) {
+        return None;
+    }
+    let mut next = definition.clone();
+    if let Err(error) = names::accept(&mut next, others, &timestamp(now())) {
+        let definition = definition.name();
+        tracing::error!(%error, definition, "a CustomResourceDefinition gets no names; correct it");
+        return None;
+    }
+    (next != *definition).then_some(next)
+}
+
+fn all(server: &Server, kind: &Kind) -> Result<Vec<Arc<StoredObject>>, ApiError> {
+    let prefix = key::prefix(kind, "");
+    let range = Range { prefix: &prefix, after: None, limit: None };
+    let page = server.snapshot().range(range).map_err(ApiError::internal)?;
+    Ok(page.entries.into_iter().map(|entry| entry.record).collect())
+}
+
+fn is_ending(definition: &Object) -> bool {
+    let finalizer = cleanup_finalizer(definition);
+    definition.deletion_timestamp().is_some()
+        && definition.finalizers().any(|have| have == finalizer)
+}
+
+/// The next step of the deletion of a definition: deletes its objects, or lets it go when there are none. Returns when to look again.
+async fn end(
+    server: &Server,
+    kind: &Arc<Kind>,
+    record: &Arc<StoredObject>,
+) -> Result<Option<Duration>, ApiError> {
+    let definition = record.object();
+    let time = timestamp(now());
+    let condition = |status, reason: &str, message: &str| Condition {
+        kind: "Terminating",
+        status,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    let mut next = definition.clone();
+    let done = if is_true(definition, "Established") {
+        let reason = "InstanceDeletionInProgress";
+        let message = "CustomResource deletion is in progress";
+        set_condition(&mut next, condition("True", reason, message), &time);
+        if next != *definition {
+            // The write wakes this task again.
+            write_status(server, kind, record, next).await?;
+            return Ok(None);
+        }
+        match delete_objects(server, definition).await? {
+            Left::None => {}
+            Left::More => return Ok(Some(Duration::ZERO)),
+            Left::Waiting => return Ok(Some(RETRY)),
+        }
+        condition("False", "InstanceDeletionCompleted", "removed all instances")
+    } else {
+        condition("False", "NeverEstablished", "resource was never established")
+    };
+    set_condition(&mut next, done, &time);
+    let finalizer = cleanup_finalizer(definition);
+    let left = next.finalizers().filter(|have| *have != finalizer);
+    let left: Vec<Value> = left.map(Value::from).collect();
+    match left.is_empty() {
+        true => drop(next.metadata_mut().remove("finalizers")),
+        false => drop(next.metadata_mut().insert("finalizers", left)),
+    }
+    write_status(server, kind, record, next).await?;
+    Ok(None)
+}
+
+/// What is left of a definition's objects.
+enum Left {
+    None,
+    /// Objects that were not looked at yet.
+    More,
+    /// Objects that wait for their finalizers.
+    Waiting,
+}
+
+async fn delete_objects(server: &Server, definition: &Object) -> Result<Left, ApiError> {
+    let (group, plural) = names::resource(definition);
+    let found = server.definitions.find(group, plural);
+    let Some(kind) = found.as_ref().and_then(|found| found.versions.first()) else {
+        return Ok(Left::None);
+    };
+    let prefix = key::prefix(&kind.kind, "");
+    let range = Range { prefix: &prefix, after: None, limit: None };
+    let page = server.snapshot().range(range).map_err(ApiError::internal)?;
+    let ending = |record: &StoredObject| record.object().deletion_timestamp().is_some();
+    let fresh = page.entries.iter().filter(|entry| !ending(&entry.record)).take(CHUNK);
+    let mut deleted = false;
+    for entry in fresh {
+        let object = entry.record.object();
+        let request = request(Verb::Delete, &kind.kind, "", object.namespace(), object.name());
+        let query = Query::default();
+        let agent = agent(server);
+        let call = call(server, &kind.kind, &request, &query, &agent);
+        match delete_object(&call, &DeleteOptions::default()).await {
+            Err(error) if error.code() != 404 => return Err(error),
+            _ => deleted = true,
+        }
+    }
+    Ok(match (page.entries.is_empty(), deleted) {
+        (true, _) => Left::None,
+        (false, false) => Left::Waiting,
+        (false, true) => Left::More,
+    })
+}
+
+/// Writes the status and the finalizers of a definition, unless another write was first: then this task looks at it again.
+async fn write_status(
+    server: &Server,
+    kind: &Arc<Kind>,
+    record: &Arc<StoredObject>,
+    next: Object,
+) -> Result<(), ApiError> {
+    let request = request(Verb::Update, kind, "status", "", record.object().name());
+    let (query, agent) = (Query::default(), agent(server));
+    let call = call(server, kind, &request, &query, &agent);
+    let written = commit_update(&call, record, next, Subresource::Status, Effects::Real).await;
+    match written {
+        Ok(UpdateAttempt::Done(_) | UpdateAttempt::Conflict) => Ok(()),
+        Err(error) if error.code() == 404 => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn request(verb: Verb, kind: &Kind, subresource: &str, namespace: &str, name: &str) -> RequestInfo {
+    RequestInfo {
+        verb,
+        group: kind.group.clone(),
+        version: kind.version().to_owned(),
+        namespace: namespace.to_owned(),
+        resource: kind.plural().to_owned(),
+        subresource: subresource.to_owned(),
+        name: name.to_owned(),
+        rest: String::new(),
+    }
+}
+
+/// The manager of the fields that the server writes by itself.
+fn agent(server: &Server) -> String {
+    server.names.component("apiserver")
+}
+
+fn call<'a>(
+    server: &'a Server,
+    kind: &Arc<Kind>,
+    request: &'a RequestInfo,
+    query: &'a Query,
+    user_agent: &'a str,
+) -> RequestContext<'a> {
+    static USER: std::sync::OnceLock<User> = std::sync::OnceLock::new();
+    RequestContext {
+        server,
+        request,
+        kind: kind.clone(),
+        requested_version: kind.clone(),
+        user: USER.get_or_init(User::server),
+        user_agent,
+        query,
+        accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
+        notes: None,
+        audit: &apiserver_audit::OFF,
+    }
+}

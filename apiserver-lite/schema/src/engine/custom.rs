@@ -1,0 +1,92 @@
+//! Kinds of definitions, and the form in which objects are stored.
+
+use std::sync::Arc;
+
+use super::{DecodeError, Engine, Format, Problems, Strictness};
+use crate::list::PROTOBUF_MAGIC;
+use crate::object::custom::codec::{checked_metadata, custom_type_meta_json, write_stored};
+use crate::object::custom::{CUSTOM, CustomKind, CustomNames};
+use crate::object::{Kind, Object};
+use crate::value::Value;
+
+impl Engine {
+    /// The custom kind with these names: the same one as long as anything has it. Its rules are those of its definition, if there is one.
+    pub fn custom_kind(&self, names: &CustomNames<'_>) -> Option<Arc<Kind>> {
+        // The descriptor of an object with nothing but metadata.
+        let metadata = self.by_kind.get(&("meta", "v1", "PartialObjectMetadata"))?;
+        let metadata = self.kinds.get(*metadata)?;
+        Some(self.custom.get(names, || {
+            let api_version = format!("{}/{}", names.group, names.version);
+            Kind {
+                group: names.group.to_owned(),
+                short_group: CUSTOM,
+                version: names.version.to_owned().into(),
+                kind: names.kind.to_owned().into(),
+                resource: None,
+                custom: Some(CustomKind::new(names.plural, names.namespaced)),
+                shapes: Arc::clone(&metadata.shapes),
+                root: metadata.root,
+                type_meta_json: custom_type_meta_json(names.kind, &api_version),
+                api_version,
+            }
+        }))
+    }
+
+    /// The object in the version in which it is stored; of built-in kinds the caller has chosen it.
+    pub fn in_storage_version(&self, object: Object) -> Object {
+        let kind = &object.kind;
+        let Some(version) = kind.custom_version() else { return object };
+        let names = CustomNames {
+            group: &kind.group,
+            version: &version.storage_version,
+            kind: kind.kind(),
+            plural: kind.plural(),
+            namespaced: kind.namespaced(),
+        };
+        match self.custom_kind(&names) {
+            Some(kind) => Object { kind, ..object },
+            None => object,
+        }
+    }
+
+    /// The bytes that a store keeps of an object: Protobuf in its envelope; of a custom kind JSON with the names of its resource.
+    pub fn encode_stored(&self, object: &Object) -> Vec<u8> {
+        match object.kind.custom() {
+            Some(_) => write_stored(&object.kind, &self.encode_json(object)),
+            None => self.encode_protobuf(object),
+        }
+    }
+
+    /// The object of [`Engine::encode_stored`], as it was written: it is neither pruned nor defaulted.
+    pub fn decode_stored(&self, raw: &[u8]) -> Result<Object, DecodeError> {
+        if raw.starts_with(&PROTOBUF_MAGIC) {
+            return Ok(self.decode_any(Format::Protobuf, raw, Strictness::Ignore)?.object);
+        }
+        let damaged = || DecodeError::Malformed {
+            format: Format::Json,
+            detail: "it is not a stored object of a custom kind".to_owned(),
+        };
+        let end = raw.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
+        let (head, object) = raw.split_at(end);
+        let head = Problems::default().parse(Format::Json, head)?;
+        let head = head.as_map().ok_or_else(damaged)?;
+        let (plural, namespaced) = (head.str("plural"), head.is_true("namespaced"));
+        let object = Problems::default().parse(Format::Json, object)?;
+        let Value::Map(mut fields) = object else { return Err(damaged()) };
+        let api_version = fields.remove("apiVersion").unwrap_or_default();
+        let kind = fields.remove("kind").unwrap_or_default();
+        let (group, version) =
+            api_version.as_str().and_then(|text| text.split_once('/')).ok_or_else(damaged)?;
+        let kind = kind.as_str().ok_or_else(damaged)?;
+        let names = CustomNames { group, version, kind, plural, namespaced };
+        let kind = self.custom_kind(&names).ok_or_else(damaged)?;
+        let fields = checked_metadata(&kind, fields, &mut Vec::new()).map_err(|error| {
+            DecodeError::Type {
+                kind: kind.kind().to_owned(),
+                version: kind.api_version.clone(),
+                error,
+            }
+        })?;
+        Ok(Object { kind, fields })
+    }
+}

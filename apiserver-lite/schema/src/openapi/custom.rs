@@ -1,0 +1,74 @@
+//! Schemas of custom kinds: what their definitions say, with the fields that all objects have.
+
+use std::sync::Arc;
+
+use super::OpenApiVersion;
+use super::schemas::{self, Writer, custom_list_name, custom_name, gvk};
+use crate::engine::Engine;
+use crate::object::Kind;
+use crate::value::{Map, Value};
+
+/// Kinds whose descriptors have the metadata of objects and lists.
+const WITH_METADATA: [&str; 2] = ["PartialObjectMetadata", "PartialObjectMetadataList"];
+
+/// Adds the schemas of `kinds` and of their lists.
+pub(super) fn add<'a>(
+    engine: &Engine,
+    version: OpenApiVersion,
+    kinds: impl IntoIterator<Item = &'a Arc<Kind>>,
+    schemas: &mut Map,
+) {
+    let writer = Writer::new(engine, version);
+    for kind in kinds {
+        let Some(current) = kind.custom_version() else { continue };
+        let schema = current.rules.open_api(version == OpenApiVersion::V2);
+        let schema = schema.unwrap_or_else(|| Map::from_iter([("type", "object")]));
+        let object = with_metadata(&writer, kind, schema, "ObjectMeta", gvk(kind));
+        let name = custom_name(kind);
+        let items =
+            Map::from_iter([("type", Value::from("array")), ("items", writer.reference_to(&name))]);
+        let properties = Map::from_iter([("items", items)]);
+        let list = Map::from_iter([
+            ("type", Value::from("object")),
+            ("required", Value::List(vec![Value::from("items")])),
+            ("properties", Value::Map(properties)),
+        ]);
+        let of_list = Map::from_iter([
+            ("group", kind.group.as_str()),
+            ("kind", current.list_kind.as_str()),
+            ("version", kind.version()),
+        ]);
+        let list = with_metadata(&writer, kind, list, "ListMeta", Value::Map(of_list));
+        schemas.insert(name, object);
+        schemas.insert(custom_list_name(kind), list);
+    }
+}
+
+/// Adds the schemas of the metadata of objects and lists, which a document of custom kinds alone has not.
+pub(super) fn add_metadata(engine: &Engine, version: OpenApiVersion, schemas: &mut Map) {
+    let group = engine.names().group("meta");
+    let kinds: Vec<&Arc<Kind>> =
+        WITH_METADATA.iter().filter_map(|name| engine.kind(&group, "v1", name)).collect();
+    for (name, schema) in schemas::definitions(engine, version, kinds) {
+        if !WITH_METADATA.iter().any(|kind| name.ends_with(&format!(".{kind}"))) {
+            schemas.insert(name, schema);
+        }
+    }
+}
+
+fn with_metadata(
+    writer: &Writer,
+    kind: &Kind,
+    mut schema: Map,
+    metadata: &str,
+    of_kind: Value,
+) -> Map {
+    let text =
+        |description: &str| Map::from_iter([("type", "string"), ("description", description)]);
+    let properties = schema.map_or_insert("properties");
+    properties.insert("apiVersion", text(&format!("{} of this object", kind.api_version)));
+    properties.insert("kind", text("Kind of this object"));
+    properties.insert("metadata", writer.shared_reference(metadata));
+    schema.insert("x-kubernetes-group-version-kind", Value::List(vec![of_kind]));
+    schema
+}

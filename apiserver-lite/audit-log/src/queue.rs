@@ -82,7 +82,13 @@ impl Queue {
         if matches!(self.mode, Mode::Batch(_)) {
             return self.enqueue(event);
         }
-        self.queued_len.fetch_add(event.len(), Ordering::Relaxed);
+        // Each event of a full queue waits in a task of its own: a backend that hangs must not gather them for ever.
+        let len = event.len();
+        let before = self.queued_len.fetch_add(len, Ordering::Relaxed);
+        if before.saturating_add(len) > QUEUED_LEN_MAX {
+            self.queued_len.fetch_sub(len, Ordering::Relaxed);
+            return self.drop_event();
+        }
         let Err(refused) = self.jobs.try_send(Job::Event(event, None)) else { return };
         match (refused, tokio::runtime::Handle::try_current()) {
             (mpsc::error::TrySendError::Full(job), Ok(runtime)) => {

@@ -85,7 +85,11 @@ impl RotatingFile {
             at += Duration::milliseconds(1);
             backup = self.backup(at);
         }
-        fs::rename(&self.path, &backup)?;
+        // Without the file, which somebody has moved, a new one is begun.
+        match fs::rename(&self.path, &backup) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         self.file = open_shared(&self.path, FILE_MODE)?;
         self.rotate_above = self.rotation.max_len;
         self.remove_old(now);

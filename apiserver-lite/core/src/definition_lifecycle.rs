@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use apiserver_auth::User;
 use apiserver_custom_resources::OtherDefinition;
+use apiserver_schema::custom::CustomNames;
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Kind, Object, Value};
 use apiserver_store::{Range, WatchEnd};
@@ -188,13 +189,26 @@ enum Left {
     Waiting,
 }
 
-async fn delete_objects(server: &Server, definition: &Object) -> Result<Left, ApiError> {
+/// A kind of the definition's objects, also of a definition that is not served because it cannot be read: its objects are there all the same.
+fn kind_of(server: &Server, definition: &Object) -> Option<Arc<Kind>> {
     let (group, plural) = names::resource(definition);
     let found = server.definitions.find(group, plural);
-    let Some(kind) = found.as_ref().and_then(|found| found.versions.first()) else {
-        return Ok(Left::None);
-    };
-    let prefix = key::prefix(&kind.kind, "");
+    if let Some(version) = found.as_ref().and_then(|found| found.versions.first()) {
+        return Some(version.kind.clone());
+    }
+    let version = definition.spec()?.maps("versions").next()?.str("name");
+    server.engine.custom_kind(&CustomNames {
+        group,
+        version,
+        kind: definition.str_at(&["spec", "names", "kind"]),
+        plural,
+        namespaced: definition.str_at(&["spec", "scope"]) == "Namespaced",
+    })
+}
+
+async fn delete_objects(server: &Server, definition: &Object) -> Result<Left, ApiError> {
+    let Some(kind) = kind_of(server, definition) else { return Ok(Left::None) };
+    let prefix = key::prefix(&kind, "");
     let range = Range { prefix: &prefix, after: None, limit: None };
     let page = server.snapshot().range(range).map_err(ApiError::internal)?;
     let ending = |record: &StoredObject| record.object().deletion_timestamp().is_some();
@@ -202,10 +216,10 @@ async fn delete_objects(server: &Server, definition: &Object) -> Result<Left, Ap
     let mut deleted = false;
     for entry in fresh {
         let object = entry.record.object();
-        let request = request(Verb::Delete, &kind.kind, "", object.namespace(), object.name());
+        let request = request(Verb::Delete, &kind, "", object.namespace(), object.name());
         let query = Query::default();
         let agent = agent(server);
-        let call = call(server, &kind.kind, &request, &query, &agent);
+        let call = call(server, &kind, &request, &query, &agent);
         match delete_object(&call, &DeleteOptions::default()).await {
             Err(error) if error.code() != 404 => return Err(error),
             _ => deleted = true,

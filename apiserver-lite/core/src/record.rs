@@ -54,12 +54,14 @@ struct UnreadableObject {
 
 /// Kinds that the server itself decides by. If one of their objects cannot be read the server does not start: what stands for it would allow what the
 /// object forbids, or give away an address that it has.
-const DECIDED_BY: [(&str, &str); 7] = [
+const DECIDED_BY: [(&str, &str); 9] = [
     ("apiextensions", "customresourcedefinitions"),
     ("", "namespaces"),
     ("", "services"),
     ("", "resourcequotas"),
     ("", "limitranges"),
+    ("policy", "poddisruptionbudgets"),
+    ("scheduling", "priorityclasses"),
     ("admissionregistration", "mutatingwebhookconfigurations"),
     ("admissionregistration", "validatingwebhookconfigurations"),
 ];

@@ -4,8 +4,29 @@ use apiserver_schema::{Map, Value};
 
 use crate::node::Node;
 
-/// Most values that defaulting of one object adds: defaults of items multiply with the items.
-const ADDED_MAX: usize = 1_000_000;
+/// Most bytes that defaulting of one object adds, counted generously: defaults of items multiply with the items. What is beyond stays unset.
+const ADDED_MAX: usize = 8 << 20;
+
+/// What a value takes, in bytes.
+fn weight(value: &Value) -> usize {
+    let below: usize = match value {
+        Value::String(text) => text.len(),
+        Value::List(items) => items.iter().map(weight).sum(),
+        Value::Map(map) => map.iter().map(|(key, value)| key.len() + weight(value)).sum(),
+        _ => 0,
+    };
+    below.saturating_add(size_of::<Value>())
+}
+
+/// Whether a default fits what is left; it is then counted.
+fn take(default: &Value, added: &mut usize) -> bool {
+    let with = added.saturating_add(weight(default));
+    let fits = with <= ADDED_MAX;
+    if fits {
+        *added = with;
+    }
+    fits
+}
 
 /// Drops null where it is neither allowed nor replaced, then sets defaults.
 pub(crate) fn default(value: &mut Value, root: &Node) {
@@ -42,8 +63,7 @@ fn set_defaults(value: &mut Value, node: &Node, added: &mut usize) {
             for (name, property) in &node.properties {
                 let Some(default) = &property.default else { continue };
                 let unset = map.get(name).is_none_or(|have| property.replaces(have));
-                if unset && *added < ADDED_MAX {
-                    *added = added.saturating_add(1);
+                if unset && take(default, added) {
                     map.insert(name.clone(), default.clone());
                 }
             }
@@ -52,7 +72,7 @@ fn set_defaults(value: &mut Value, node: &Node, added: &mut usize) {
         Value::List(items) => {
             let Some(node) = &node.items else { return };
             for item in items {
-                replace_null(item, node);
+                replace_null(item, node, added);
                 set_defaults(item, node, added);
             }
         }
@@ -65,14 +85,16 @@ fn default_fields(map: &mut Map, node: &Node, added: &mut usize) {
         if let Some(property) = node.property(key) {
             set_defaults(value, property, added);
         } else if let Some(node) = node.additional.schema() {
-            replace_null(value, node);
+            replace_null(value, node, added);
             set_defaults(value, node, added);
         }
     }
 }
 
-fn replace_null(value: &mut Value, node: &Node) {
-    if let Some(default) = node.default.as_ref().filter(|_| node.replaces(value)) {
+fn replace_null(value: &mut Value, node: &Node, added: &mut usize) {
+    if let Some(default) = node.default.as_ref().filter(|_| node.replaces(value))
+        && take(default, added)
+    {
         *value = default.clone();
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use apiserver_schema::validate::Cause;
+use apiserver_schema::value::cut;
 use apiserver_schema::{FieldError, Value};
 
 /// Most errors that are kept of one object.
@@ -56,10 +57,10 @@ impl fmt::Display for Path<'_> {
         }
         match self.segment {
             Segment::Root => Ok(()),
-            Segment::Key(key) => write!(f, "[{key}]"),
+            Segment::Key(key) => write!(f, "[{}]", cut(key)),
             Segment::Index(index) => write!(f, "[{index}]"),
-            Segment::Field(name) if self.parent.is_none_or(Path::is_root) => f.write_str(name),
-            Segment::Field(name) => write!(f, ".{name}"),
+            Segment::Field(name) if self.parent.is_none_or(Path::is_root) => f.write_str(cut(name)),
+            Segment::Field(name) => write!(f, ".{}", cut(name)),
         }
     }
 }
@@ -115,6 +116,7 @@ impl Errors {
             return;
         }
         let mut message = cause.text().to_owned();
+        let value = value.map(shortened);
         for part in value.as_deref().into_iter().chain((!detail.is_empty()).then_some(detail)) {
             message.push_str(": ");
             message.push_str(part);
@@ -128,6 +130,18 @@ impl Errors {
             self.invalid_text(path, value, &complaints.join(","));
         }
     }
+}
+
+/// Longest value that an error shows, in bytes.
+const VALUE_LEN_MAX: usize = 4096;
+
+/// A shown value, cut where it is too long.
+fn shortened(mut shown: String) -> String {
+    if shown.len() > VALUE_LEN_MAX {
+        shown.truncate(shown.floor_char_boundary(VALUE_LEN_MAX));
+        shown.push_str("...");
+    }
+    shown
 }
 
 /// A quoted text, as Kubernetes writes it.

@@ -18,7 +18,9 @@ pub(crate) use values::Values;
 
 /// Validates `new`; `old` is the stored version of an update.
 pub(crate) fn validate(root: &Node, new: &Value, old: Option<&Value>, errors: &mut Errors) {
-    Values::new(errors).check(root, new, Path::ROOT);
+    let mut values = Values::new(errors);
+    values.check(root, new, Path::ROOT);
+    values.check_steps();
     if root.has_lists {
         lists::check(root, new, Path::ROOT, errors);
         embedded::check_below(root, new, Path::ROOT, errors);

@@ -43,7 +43,7 @@ use crate::settings::Settings;
 use expiring_map::ExpiringMap;
 
 /// How long the next plan of a key waits for the caches to show the last one's writes. After that they must have been undone.
-const OBSERVE_TIMEOUT: Duration = Duration::from_secs(5);
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// When to reconcile again if no change of the caches queues the key.
 const REQUEUE: Duration = Duration::from_millis(50);
 

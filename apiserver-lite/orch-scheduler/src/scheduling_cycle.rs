@@ -235,8 +235,9 @@ impl Scheduler {
         let by_uid = pending.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
         self.nominations.forget_shown(&by_uid);
         let on_node = |pod: &Arc<PodInfo>| {
+            // One whose volumes are being bound is counted with its reservation.
             let node = self.nominations.node_of(pod);
-            (!node.is_empty()).then(|| on_node(pod, node))
+            (!node.is_empty() && !self.reserved.contains_key(&pod.uid)).then(|| on_node(pod, node))
         };
         pending.iter().filter_map(on_node).collect()
     }
@@ -299,6 +300,7 @@ impl Scheduler {
         if !volumes.is_empty() {
             if let Some(reserved) = self.bind_volumes(pod, &node, &volumes, storage).await {
                 load.add(reserved);
+                view.nominated.retain(|other| other.uid != pod.uid);
             }
             return Err(Failure::Volumes);
         }

@@ -86,13 +86,19 @@ impl<'a> PodFilters<'a> {
         loads.iter().map(|load| self.check(load, &inter_pod)).collect()
     }
 
-    /// Whether the pod fits on the nth node, the other nodes being as they are in `loads`.
-    pub fn fits_on(&self, nth: usize, loads: &[NodeLoad]) -> bool {
+    /// Whether the pod fits on the nth node, the other nodes being as they are in `loads`. `depends_on_pods` says whether affinity, anti-affinity or
+    /// spread constraints, of it or of others, can matter.
+    pub fn fits_on(&self, nth: usize, loads: &[NodeLoad], depends_on_pods: bool) -> bool {
         let Some(load) = loads.get(nth) else { return false };
         // Most loads fail here, without a look at all pods.
-        check(self.pod, load).is_ok()
-            && !self.claims.is_used_by_another(self.pod, loads)
-            && self.check(load, &InterPodState::of(self.pod, loads, self.namespaces)).is_ok()
+        if check(self.pod, load).is_err() || self.claims.is_used_by_another(self.pod, loads) {
+            return false;
+        }
+        let inter_pod = match depends_on_pods {
+            true => InterPodState::of(self.pod, loads, self.namespaces),
+            false => InterPodState::default(),
+        };
+        self.check(load, &inter_pod).is_ok()
     }
 
     fn check(&self, load: &NodeLoad, inter_pod: &InterPodState) -> Checked {

@@ -496,7 +496,8 @@ fn type_meta_json(kind: &str, api_version: &str) -> String {
 fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), DecodeError> {
     let fits = |have: &str, want: &str| have.is_empty() || have == want;
     // Option kinds are the same message in every group, and clients use the group of their request.
-    let shared = kind.kind().ends_with("Options") && name == kind.kind();
+    let is_options = kind.custom().is_none() && kind.kind().ends_with("Options");
+    let shared = is_options && name == kind.kind();
     if shared || fits(name, kind.kind()) && fits(api_version, &kind.api_version) {
         return Ok(());
     }

@@ -16,6 +16,7 @@ pub(crate) use json::TreeSeed;
 pub use json::{ParseError, parse_json, write_json, write_json_string};
 pub use map::{Key, Map};
 pub(crate) use path::Path;
+pub use path::cut;
 pub(crate) use yaml::read_yaml;
 
 /// One node of a tree.

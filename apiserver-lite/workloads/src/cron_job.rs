@@ -22,6 +22,9 @@ use proto_client::events::correlate::EventReport;
 
 use crate::job::delete_tree;
 
+/// Seconds by which clocks of controllers may differ.
+const CLOCK_SKEW: i64 = 60;
+
 /// Times that may be missed without a warning.
 const MISSED_MAX: i64 = 100;
 
@@ -52,12 +55,13 @@ pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
     if starts && cron_job.spec.suspend != Some(true) {
         turn.start(&mut status, &mut plan);
     }
-    if starts {
-        turn.clean(&mut plan);
-    }
+    // Before jobs are removed: their names are what says that a time was taken.
     if status != cron_job.status {
         let next = CronJob { status, ..cron_job.clone() };
         plan.writes.push(ApiWrite::UpdateStatus(next.into()));
+    }
+    if starts {
+        turn.clean(&mut plan);
     }
     plan
 }
@@ -78,6 +82,8 @@ impl Turn<'_> {
     /// The status by the jobs that exist.
     fn status(&self, plan: &mut Plan) -> CronJobStatus {
         let mut status = self.cron_job.status.clone();
+        // A time to come would end the schedule; somebody has written it.
+        status.last_schedule_time.take_if(|last| !self.has_come(last.unix()));
         for job in self.own {
             let uid = &job.metadata.uid;
             let is_active = status.active.iter().any(|active| active.uid == *uid);
@@ -225,12 +231,18 @@ impl Turn<'_> {
         format!("{}-{}", self.cron_job.metadata.name, time.div_euclid(60))
     }
 
-    /// The time of a job that this controller has created.
+    /// Whether a time is past, give or take the difference of two clocks.
+    fn has_come(&self, time: Option<i64>) -> bool {
+        time.is_some_and(|time| time <= self.now().saturating_add(CLOCK_SKEW))
+    }
+
+    /// The time of a job that this controller has created. Names that only look so, with a time to come, have none.
     fn time_of(&self, job: &Job) -> Option<i64> {
         let rest = job.metadata.name.strip_prefix(&self.cron_job.metadata.name)?;
         let minute: i64 = rest.strip_prefix('-')?.parse().ok()?;
         let time = minute.checked_mul(60)?;
-        (self.job_name(time) == job.metadata.name).then_some(time)
+        let is_own = self.job_name(time) == job.metadata.name && self.has_come(Some(time));
+        is_own.then_some(time)
     }
 
     fn new_job(&self, name: String) -> Job {

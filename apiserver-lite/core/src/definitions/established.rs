@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use apiserver_custom_resources::{Column, Scope, Version, read_definition};
+use apiserver_custom_resources::{Column, Conversion, Scope, Version, read_definition};
 use apiserver_schema::custom::{CustomColumn, CustomNames, CustomVersion, ScalePaths};
 use apiserver_schema::{Engine, Kind, Map, Object, Value};
 use tokio_util::sync::CancellationToken;
@@ -100,8 +100,19 @@ impl Established {
             }
         };
         let storage = read.storage_version().map_or("", |version| version.name.as_str()).to_owned();
+        // Objects of other versions would lose what this server does not convert.
+        let only_storage = read.conversion != Conversion::None && read.versions.len() > 1;
+        if only_storage {
+            let definition = object.name();
+            tracing::warn!(
+                definition,
+                storage,
+                "conversion webhooks are not called; only the storage version of the definition is served"
+            );
+        }
         let mut versions = Vec::new();
         for version in &read.versions {
+            let is_served = version.served && (!only_storage || version.name == storage);
             let names = CustomNames {
                 group: &read.group,
                 version: &version.name,
@@ -120,12 +131,12 @@ impl Established {
             if let Some(custom) = kind.custom() {
                 custom.set(Some(Arc::new(current)));
             }
-            let kept = before.filter(|_| version.served);
+            let kept = before.filter(|_| is_served);
             let kept = kept.and_then(|before| served_before(before, &kind));
             let ended = kept.map(|version| version.ended.clone());
             versions.push(DefinedVersion {
                 kind,
-                served: version.served,
+                served: is_served,
                 ended: ended.unwrap_or_else(|| Arc::new(CancellationToken::new().drop_guard())),
                 schema: version.schema.clone(),
                 preserve: read.preserve_unknown_fields,

@@ -164,6 +164,10 @@ pub(super) async fn commit_owned(
 ) -> Result<UpdateAttempt, ApiError> {
     old.check_readable()?;
     let before = old.object();
+    // Its version may have gone since the request began, and with it the rules by which it is checked.
+    if call.kind.custom().is_some() && call.requested_version.custom_version().is_none() {
+        return Err(ApiError::no_such_resource());
+    }
     // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
     registry::default(&mut wanted);

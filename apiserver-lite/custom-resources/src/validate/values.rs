@@ -24,15 +24,19 @@ impl<'a> Values<'a> {
         Values { errors, steps: 0 }
     }
 
+    /// Refuses an object of which not all could be checked. Called at the end, on the object: an alternative that is not checked to its end seems to fit.
+    pub(crate) fn check_steps(&mut self) {
+        if self.steps > STEPS_MAX {
+            let detail = format!("must not take more than {STEPS_MAX} steps to validate");
+            self.errors.forbidden(&Path::ROOT, &detail);
+        }
+    }
+
     pub(crate) fn check(&mut self, node: &Node, value: &Value, path: Path<'_>) {
         if self.errors.is_full() || self.steps > STEPS_MAX {
             return;
         }
         self.steps = self.steps.saturating_add(1);
-        if self.steps > STEPS_MAX {
-            let detail = format!("must not take more than {STEPS_MAX} steps to validate");
-            return self.errors.forbidden(&Path::ROOT, &detail);
-        }
         self.check_type(node, value, &path);
         if let Some(checks) = &node.checks {
             self.check_enum(checks, value, &path);

@@ -1,5 +1,6 @@
 //! Tests of the process: killed by SIGKILL, started with invalid flags.
 
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -83,6 +84,27 @@ async fn killed_at_any_time_it_keeps_what_it_acknowledged() {
 }
 
 /// Creates objects until the server is killed; returns the acknowledged ones.
+#[test]
+fn a_service_manager_is_told_of_the_start_and_of_signs_of_life() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("bound");
+    socket.set_read_timeout(Some(START_MAX)).expect("set");
+    let child = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
+        .args(["--bind-address=127.0.0.1", "--secure-port=0"])
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "400000")
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    let _process = Process(child);
+    let mut message = [0; 64];
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        let len = socket.recv(&mut message).expect("a message");
+        assert_eq!(String::from_utf8_lossy(&message[..len]).trim_end(), expected);
+    }
+}
+
 async fn write(
     api: Arc<Api>,
     written: Arc<AtomicUsize>,

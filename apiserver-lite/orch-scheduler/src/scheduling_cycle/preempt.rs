@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
-use apiserver_scheduling::pod_info::PodInfo;
+use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::{Candidate, Preemption, select_preemption};
 use apiserver_scheduling::select_node::{FitError, PodFilters, StorageView};
 use apiserver_scheduling::volumes::StorageSnapshot;
@@ -43,8 +43,9 @@ impl Scheduler {
         let found = {
             let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
             let storage_view = StorageView { storage, annotations: &self.annotations };
+            // No node suits its claims: a place that is kept for it helps nobody.
             let Ok(filters) = PodFilters::of(pod, namespaces, storage_view) else {
-                return (None, Nomination::Unchanged);
+                return (None, self.drop_nomination(pod, &nominated));
             };
             isolate_sync(|| select_preemption(pod, loads, error, &nominated, &budgets, &filters))
         };
@@ -52,7 +53,9 @@ impl Scheduler {
             Ok(Preemption::Candidate(candidate)) => {
                 let node = loads.get(candidate.nth).map(|load| load.node.name.clone());
                 let node = node.unwrap_or_default();
-                if self.end_victims(pod, &node, &candidate).await {
+                if self.is_current(pod, &node, &candidate)
+                    && self.end_victims(pod, &node, &candidate).await
+                {
                     self.drop_lower_nominations(pod, &node).await;
                     self.nominations.set(pod, &node);
                     return (None, Nomination::Node(node));
@@ -60,17 +63,39 @@ impl Scheduler {
                 (None, Nomination::Unchanged)
             }
             Ok(Preemption::Impossible { why, clears }) => {
-                if clears && !nominated.is_empty() {
-                    self.nominations.set(pod, "");
-                    return (Some(why), Nomination::Node(String::new()));
-                }
-                (Some(why), Nomination::Unchanged)
+                let dropped = if clears { nominated.as_str() } else { "" };
+                (Some(why), self.drop_nomination(pod, dropped))
             }
             Err(panicked) => {
                 tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "preemption for the pod panicked; it waits for a change");
                 (None, Nomination::Unchanged)
             }
         }
+    }
+
+    /// Takes back a nomination, if there is one.
+    fn drop_nomination(&mut self, pod: &PodInfo, nominated: &str) -> Nomination {
+        if nominated.is_empty() {
+            return Nomination::Unchanged;
+        }
+        self.nominations.set(pod, "");
+        Nomination::Node(String::new())
+    }
+
+    /// Whether the pod still waits for a node, and its victims are where the cycle saw them: it may have taken a while.
+    fn is_current(&self, pod: &PodInfo, node: &str, candidate: &Candidate) -> bool {
+        let waits = |found: &PodInfo| {
+            found.uid == pod.uid && found.node.is_empty() && found.phase == PodPhase::Active
+        };
+        let runs = |victim: &Arc<PodInfo>| {
+            let found = self.caches.pods.get(&victim.key);
+            // A pod that this scheduler has just bound is shown later.
+            found.is_some_and(|found| {
+                found.uid == victim.uid && (found.node == node || found.node.is_empty())
+            })
+        };
+        self.caches.pods.get(&pod.key).is_some_and(|found| waits(&found))
+            && candidate.victims.iter().all(runs)
     }
 
     /// Deletes the victims. False if one of them could not be deleted; the pod is tried again after its back-off.

@@ -9,7 +9,7 @@ use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 use crate::select_node::{FitError, PodFilters};
 
-/// Nodes that are looked at for one pod: a tenth of all, but at least so many.
+/// Nodes that are candidates for one pod: a tenth of all, but at least so many. Four times as many are looked at.
 const CANDIDATES_MIN: usize = 100;
 /// The same for pods whose place depends on the pods of other nodes: each step looks at all of them.
 const CANDIDATES_INTER_POD: usize = 16;
@@ -62,13 +62,13 @@ pub fn select_preemption(
             if let Some(slot) = changed.get_mut(nth) {
                 slot.clone_from(with);
             }
-            filters.fits_on(nth, &changed)
+            filters.fits_on(nth, &changed, depends_on_pods)
         };
         candidates.extend(select_victims(pod, nth, load, budgets, fits));
         if let Some(slot) = changed.get_mut(nth) {
             slot.clone_from(load);
         }
-        if candidates.len() == most {
+        if candidates.len() == most || looked_at >= most.saturating_mul(4) {
             break;
         }
     }

@@ -206,7 +206,7 @@ fn unescape(token: &str) -> String {
 }
 
 /// Deepest document. Parsers refuse deeper ones; copies of a document into itself must not exceed it either.
-const DEPTH_MAX: usize = 128;
+const DEPTH_MAX: usize = 127; // the parser reads no more
 
 fn add(
     document: &mut Value,

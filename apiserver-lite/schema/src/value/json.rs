@@ -146,6 +146,9 @@ impl<'de> Visitor<'de> for KeySeed {
     }
 }
 
+/// Most duplicate fields of a document that are named.
+const DUPLICATES_MAX: usize = 100;
+
 impl TreeSeed<'_> {
     /// The map of `entries`; of duplicate keys the last value stays in the first position, and the key is recorded.
     fn unique(&self, entries: Vec<(Key, Value)>) -> Map {
@@ -160,8 +163,10 @@ impl TreeSeed<'_> {
         let mut replaced_by = vec![None; entries.len()];
         for run in order.chunk_by(|&a, &b| entries[a].0 == entries[b].0) {
             if let [first, .., last] = *run {
-                let path = self.path.field(&entries[first].0).to_string();
-                self.duplicates.borrow_mut().push(path);
+                let mut duplicates = self.duplicates.borrow_mut();
+                if duplicates.len() < DUPLICATES_MAX {
+                    duplicates.push(self.path.field(&entries[first].0).to_string());
+                }
                 run.iter().for_each(|&at| replaced_by[at] = Some((first, last)));
             }
         }

@@ -37,6 +37,14 @@ impl<'a> Path<'a> {
     }
 }
 
+/// Longest name that is written of one segment, in bytes: an error must not grow with the keys of an object.
+const SEGMENT_LEN_MAX: usize = 256;
+
+/// The beginning of a name.
+pub fn cut(name: &str) -> &str {
+    &name[..name.floor_char_boundary(SEGMENT_LEN_MAX)]
+}
+
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(parent) = self.parent {
@@ -44,14 +52,14 @@ impl fmt::Display for Path<'_> {
         }
         match self.segment {
             PathSegment::Root => Ok(()),
-            PathSegment::Key(key) => write!(f, "[{key}]"),
+            PathSegment::Key(key) => write!(f, "[{}]", cut(key)),
             PathSegment::Index(index) => write!(f, "[{index}]"),
             PathSegment::Field(name)
                 if self.parent.is_none_or(|p| matches!(p.segment, PathSegment::Root)) =>
             {
-                f.write_str(name)
+                f.write_str(cut(name))
             }
-            PathSegment::Field(name) => write!(f, ".{name}"),
+            PathSegment::Field(name) => write!(f, ".{}", cut(name)),
         }
     }
 }

@@ -75,3 +75,14 @@ fn of_equal_entries_the_last_wins() {
     let map = Map::from_iter([("b", 1), ("a", 1), ("b", 2)]);
     assert_eq!((map.len(), map.int("b")), (2, Some(2)));
 }
+
+#[test]
+fn duplicates_of_a_document_do_not_grow_with_its_keys() {
+    let key = "k".repeat(100_000);
+    let fields: Vec<String> = (0..5_000).map(|n| format!("\"f{n}\":1,\"f{n}\":1")).collect();
+    let text = format!("{{\"{key}\":{{{}}}}}", fields.join(","));
+    let mut duplicates = Vec::new();
+    parse_json(text.as_bytes(), &mut duplicates).expect("JSON");
+    assert_eq!(duplicates.len(), 100);
+    assert!(duplicates.iter().all(|path| path.len() < 600), "{}", duplicates[0].len());
+}

@@ -81,6 +81,26 @@ fn reasons(plan: &Plan) -> Vec<&str> {
     plan.reports.iter().map(|report| &*report.reason).collect()
 }
 
+/// `kubectl create job tick-$(date +%s) --from=cronjob/tick` makes a name that looks like a time thousands of years from now.
+#[test]
+fn a_job_named_by_somebody_else_does_not_end_the_schedule() {
+    let mut world = world(cron_job("*/5 * * * *", "Allow"));
+    settle(&mut world);
+    world.now += 300;
+    settle(&mut world);
+    let mut foreign = (*world.list::<Job>(ObjectKind::Job)[0]).clone();
+    foreign.metadata.name = format!("tick-{START}");
+    foreign.metadata.uid = "foreign".into();
+    world.put(foreign);
+    // Whoever believed such a name before has written it into the status.
+    world.edit::<CronJob>(ObjectKind::CronJob, "tick", |cron_job| {
+        cron_job.status.last_schedule_time = Some(Time::from_unix(START * 60));
+    });
+    world.now += 300;
+    settle(&mut world);
+    assert!(minutes(&world).contains(&10), "{:?}", minutes(&world));
+}
+
 #[test]
 fn each_time_has_one_job_that_the_status_names() {
     let mut world = world(cron_job("*/5 * * * *", "Allow"));

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use crate::sys::run;
 
 /// How long no response counts as silence.
 const PATIENCE: Duration = Duration::from_millis(400);
+
+/// The next client's UDP port. No port is used twice: conntrack keeps the endpoint of an earlier flow with the same ports for a while.
+static CLIENT_PORT: AtomicU16 = AtomicU16::new(10_000);
 
 /// The network. Its namespaces end with the test's mount namespace.
 pub struct Net {
@@ -102,8 +106,9 @@ impl Net {
     /// A UDP socket in a place, connected to `to`.
     pub fn udp_socket(&self, from: &str, to: IpAddr, port: u16) -> UdpSocket {
         inside(from, move || {
-            let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = UdpSocket::bind(any).unwrap();
+            let any = if to.is_ipv4() { "0.0.0.0" } else { "[::]" };
+            let own = CLIENT_PORT.fetch_add(1, Ordering::Relaxed);
+            let socket = UdpSocket::bind(format!("{any}:{own}")).unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket.connect((to, port)).unwrap();
             socket

@@ -1,5 +1,6 @@
 //! Several versions of a definition, and what outlasts a restart.
 
+use http::Method;
 use orch_apiserver::Config;
 use orch_apiserver::config::Storage;
 use serde_json::{Value, json};
@@ -105,4 +106,53 @@ async fn a_restart_keeps_definitions_and_objects() {
     let freed = r#"{"metadata":{"finalizers":null}}"#;
     server.merge_patch(&format!("{BACKUPS}/held"), freed).await.expect(200);
     until(&server, &path, |it| it["code"] == 404).await;
+}
+
+/// Without its webhook an object of another version would be the stored one without the fields that only that has.
+#[tokio::test]
+async fn of_a_definition_with_a_conversion_webhook_only_the_storage_version_is_served() {
+    let server = TestServer::start().await;
+    let mut definition = two_versions();
+    definition["spec"]["conversion"] = json!({
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": {"url": "https://127.0.0.1:1/"}, "conversionReviewVersions": ["v1"]},
+    });
+    define(&server, &definition).await;
+    server.post(BACKUPS, backup("a").to_string()).await.expect(201);
+    server.get(&format!("{BACKUPS}/a")).await.expect(200);
+    server.get(&format!("{V2}/a")).await.expect(404);
+    server.get("/apis/example.com/v2").await.expect(404);
+}
+
+/// What was accepted can be read again: a document is parsed at most 127 levels deep.
+#[tokio::test]
+async fn no_patch_makes_an_object_that_cannot_be_read_again() {
+    let dir = tempfile::tempdir().expect("directory");
+    let config = || Config {
+        storage: Storage::Directory(dir.path().join("data")),
+        cert_dir: Some(dir.path().join("pki")),
+        ..Config::for_tests(kubernetes())
+    };
+    let server = TestServer::with(config()).await;
+    let mut definition = backups();
+    let schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    let spec = definition.pointer_mut(schema).expect("the schema");
+    spec["x-kubernetes-preserve-unknown-fields"] = json!(true);
+    define(&server, &definition).await;
+    server.post(BACKUPS, backup("a").to_string()).await.expect(201);
+    let mut accepted = 0;
+    let mut path = "/spec".to_owned();
+    for depth in 1..130 {
+        path.push_str("/d");
+        let patch = json!([{"op": "add", "path": path, "value": {}}]).to_string();
+        let path = format!("{BACKUPS}/a");
+        let answer = server.call(Method::PATCH, &path, "application/json-patch+json", patch).await;
+        if answer.code() == 200 {
+            accepted = depth;
+        }
+    }
+    assert!(accepted > 100, "{accepted}");
+    server.stop().await;
+    let server = TestServer::with(config()).await;
+    server.get(&format!("{BACKUPS}/a")).await.expect(200);
 }

@@ -32,7 +32,7 @@ const SOCKETS_MAX: usize = 256;
 /// Longest interval between reads of the directory, in case a change notification was missed.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
 
-/// Why a plugin is not registered. The plugin is told, and asked again while its socket exists.
+/// Why a plugin is not registered. The plugin gets the error with NotifyRegistrationStatus; registration is retried while its socket exists.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
     /// It did not answer.

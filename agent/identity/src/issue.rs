@@ -100,13 +100,13 @@ pub enum IssueError {
 /// How a request ended without a usable certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestEnd {
-    /// It was signed for somebody else.
+    /// The certificate has another key or subject than the request.
     #[error("the certificate is for another key or subject")]
     Foreign,
     /// It was denied or it failed, with the condition's reason and message.
     #[error("{0}")]
     Refused(String),
-    /// Nobody signed it.
+    /// No certificate was issued within the time limit.
     #[error("it was not signed in time")]
     Unsigned,
 }

@@ -79,7 +79,7 @@ enum PluginError {
     Deadline,
     #[error("{status}: {line}")]
     Exited { status: ExitStatus, line: String },
-    /// The response may hold a password: only the place of the fault is told.
+    /// The response may contain a password: the error has only the position of the fault.
     #[error("the response is not JSON, at column {0}")]
     NotJson(usize),
     #[error("answered {kind} of {api_version}")]

@@ -76,7 +76,7 @@ async fn issue(issuing: &Issuing<'_>) {
     }
 }
 
-/// Why a kubeconfig is written anew.
+/// Why a kubeconfig cannot be used and is written again.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error(transparent)]

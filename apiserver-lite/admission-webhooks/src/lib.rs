@@ -7,7 +7,7 @@
 //!                               ▼
 //!                        AdmissionReview ──▶ (the call, which is not here) ──▶ answer: allowed, patch, warnings, annotations
 //!                               ▼
-//!                        which mutating webhooks are called again, and what a client is told of a denial or a failure
+//!                        which mutating webhooks are called again, and the Status that a client gets for a denial or a failure
 //! ```
 
 mod answer;

@@ -1,4 +1,4 @@
-//! What clients are told of webhooks, in Kubernetes' words.
+//! The Status for a denial or failure of a webhook, with Kubernetes' messages.
 
 use proto_api::meta::v1::Status;
 

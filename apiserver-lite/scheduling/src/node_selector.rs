@@ -1,4 +1,6 @@
-//! Node selectors and node affinity.
+//! Node selectors and node affinity; the controller of DaemonSets asks them, too.
+
+use std::collections::BTreeMap;
 
 use proto_api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
@@ -11,15 +13,25 @@ pub fn matches_selector(pod: &PodInfo, node: &NodeInfo) -> bool {
     let required = pod.required.as_ref();
     pod.node_selector.iter().all(has)
         && required.is_none_or(|required| {
-            required.node_selector_terms.iter().any(|term| matches_term(term, node))
+            required
+                .node_selector_terms
+                .iter()
+                .any(|term| matches_term(term, &node.name, &node.labels))
         })
 }
 
-/// Whether the node meets all requirements of a term; an empty term matches nothing.
-pub fn matches_term(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
+/// The field that selects a node by its name.
+pub const NAME_FIELD: &str = "metadata.name";
+
+/// Whether the node of this name and these labels meets all requirements of a term; an empty term matches nothing.
+pub fn matches_term(
+    term: &NodeSelectorTerm,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+) -> bool {
     let empty = term.match_expressions.is_empty() && term.match_fields.is_empty();
-    let label = |key: &str| node.labels.get(key).map(String::as_str);
-    let field = |key: &str| (key == "metadata.name").then_some(node.name.as_str());
+    let label = |key: &str| labels.get(key).map(String::as_str);
+    let field = |key: &str| (key == NAME_FIELD).then_some(name);
     !empty
         && term
             .match_expressions

@@ -88,7 +88,10 @@ fn balanced_allocation(pod: &PodInfo, load: &NodeLoad) -> i64 {
 
 /// NodeAffinity: the weights of the preferred terms that the node matches.
 fn preferred_weight(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let met = pod.preferred.iter().filter(|term| matches_term(&term.preference, &load.node));
+    let met = pod
+        .preferred
+        .iter()
+        .filter(|term| matches_term(&term.preference, &load.node.name, &load.node.labels));
     met.map(|term| i64::from(term.weight)).fold(0, i64::saturating_add)
 }
 

@@ -259,7 +259,7 @@ fn check_claim<'a>(
 fn is_reachable(volume: &PersistentVolume, node: &NodeInfo) -> bool {
     let affinity = volume.spec.node_affinity.as_ref().and_then(|a| a.required.as_ref());
     affinity.is_none_or(|required| {
-        required.node_selector_terms.iter().any(|term| matches_term(term, node))
+        required.node_selector_terms.iter().any(|term| matches_term(term, &node.name, &node.labels))
     })
 }
 

@@ -1,5 +1,6 @@
 //! The template of a pod for one node: tolerations, revision, and the affinity to the node.
 
+use apiserver_scheduling::node_selector::NAME_FIELD;
 use proto_api::apps::v1::DaemonSet;
 use proto_api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
@@ -7,7 +8,7 @@ use proto_api::core::v1::{
 };
 use proto_api::names::Names;
 
-use crate::node_fit::{NAME_FIELD, required};
+use crate::node_fit::required;
 use crate::pods::REVISION_LABEL;
 
 /// Annotation of sets that were created by old versions of the API, and the label of their pods.

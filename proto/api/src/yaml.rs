@@ -33,7 +33,8 @@ pub fn parse(text: &str) -> Result<Value, ParseYamlError> {
 /// # Errors
 /// As [`parse`], and when the document is not a `T`.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, ParseYamlError> {
-    serde_saphyr::from_str_with_options(text, options()).map_err(ParseYamlError::from)
+    with_stack(|| serde_saphyr::from_str_with_options(text, options()))
+        .map_err(ParseYamlError::from)
 }
 
 /// Reads each document of a stream as a JSON value; empty documents are ignored.
@@ -41,7 +42,7 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, ParseYamlError> {
 /// # Errors
 /// When the text is not YAML, or has a duplicate key.
 pub fn parse_all(text: &str) -> Result<Vec<Value>, ParseYamlError> {
-    let all: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options())?;
+    let all: Vec<Value> = with_stack(|| serde_saphyr::from_multiple_with_options(text, options()))?;
     Ok(all.into_iter().filter(|value| !value.is_null()).collect())
 }
 
@@ -65,9 +66,16 @@ impl From<serde_saphyr::Error> for ParseYamlError {
     }
 }
 
-/// Deepest nesting of values. The largest schemas of custom resources have some forty levels; a level needs 25 KB of the parser's stack without
-/// optimization, and threads have 2 MiB.
-const MAX_DEPTH: usize = 64;
+/// Deepest nesting of values, as of JSON. The largest schemas of custom resources have some forty levels.
+pub const MAX_DEPTH: usize = 128;
+
+/// Stack that parsing takes at most, in bytes: a level needs 30 KB without optimization.
+const STACK_LEN: usize = MAX_DEPTH * (48 << 10);
+
+/// Runs `parse` on a stack that holds [`MAX_DEPTH`] levels; threads of the programs have 1 MiB.
+pub fn with_stack<R>(parse: impl FnOnce() -> R) -> R {
+    stacker::grow(STACK_LEN, parse)
+}
 
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
@@ -399,6 +407,11 @@ mod tests {
         assert!(parse(&nested(MAX_DEPTH)).is_ok());
         assert!(parse(&nested(MAX_DEPTH + 1)).is_err());
         assert!(parse(&nested(100_000)).is_err());
+        let maps = |depth: usize| format!("{}1{}", "{a: ".repeat(depth), "}".repeat(depth));
+        let small = std::thread::Builder::new().stack_size(256 << 10);
+        let parsed = small
+            .spawn(move || (parse(&maps(MAX_DEPTH)).is_ok(), parse(&maps(MAX_DEPTH + 1)).is_ok()));
+        assert_eq!(parsed.unwrap().join().unwrap(), (true, false), "whatever stack the caller has");
         let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for n in 1..10 {
             let aliases = format!("*a{},", n - 1).repeat(10);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use http::Method;
 use serde_json::json;
 
 use crate::support::Api;
@@ -26,10 +27,15 @@ impl Drop for Process {
 }
 
 async fn start(dir: &Path) -> (Process, Api) {
+    start_with(dir, &[]).await
+}
+
+async fn start_with(dir: &Path, flags: &[&str]) -> (Process, Api) {
     let kubeconfig = dir.join("client-config");
     let _ = std::fs::remove_file(&kubeconfig);
     let child = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
         .args(["--bind-address=127.0.0.1", "--secure-port=0"])
+        .args(flags)
         .arg(format!("--data-dir={}", dir.join("data").display()))
         .arg(format!("--write-kubeconfig={}", kubeconfig.display()))
         .stderr(Stdio::null())
@@ -157,6 +163,57 @@ fn bad_usage_ends_with_64_before_anything_happens() {
         );
         assert!(!data.join("store").exists(), "{flags:?}");
     }
+}
+
+/// Workers have a stack of 1 MiB. Bodies as deep as they are read are acted on, deeper ones refused, in each format and by each kind of write.
+#[tokio::test]
+async fn deep_bodies_end_no_process() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (mut process, api) = start_with(dir.path(), &["--naming=kubernetes"]).await;
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let definition = |name: &str, levels: usize| {
+        let (open, close) = (r#"{"type":"object","properties":{"a":"#, "}}");
+        let schema =
+            format!("{}{{\"type\":\"string\"}}{}", open.repeat(levels), close.repeat(levels));
+        format!(
+            r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{{"name":"{name}s.deep.example"}},
+            "spec":{{"group":"deep.example","scope":"Cluster","names":{{"plural":"{name}s","kind":"{name}"}},
+            "versions":[{{"name":"v1","served":true,"storage":true,"schema":{{"openAPIV3Schema":{schema}}}}}]}}}}"#
+        )
+    };
+    let apply = "application/apply-patch+yaml";
+    for (name, levels) in [("one", 8), ("two", 40), ("three", 45)] {
+        let path = format!("{definitions}/{name}s.deep.example");
+        let body = definition(name, levels);
+        api.call(Method::PATCH, &format!("{path}?fieldManager=test"), apply, body.clone())
+            .await
+            .expect(201);
+        api.delete(&path).await.expect(200);
+        for media_type in ["application/yaml", "application/json"] {
+            let made = api
+                .call(Method::POST, &format!("{definitions}?dryRun=All"), media_type, body.clone())
+                .await;
+            assert!(
+                [201, 409].contains(&made.code()),
+                "{media_type}, {levels} levels: {}",
+                made.code()
+            );
+        }
+    }
+    for levels in [128, 2_000, 50_000] {
+        let body = definition("four", levels);
+        let path = format!("{definitions}/fours.deep.example?fieldManager=test");
+        api.call(Method::PATCH, &path, apply, body.clone()).await.expect(400);
+        for media_type in ["application/yaml", "application/json"] {
+            api.call(Method::POST, definitions, media_type, body.clone()).await.expect(400);
+        }
+        let deep = format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+        let patched = api
+            .merge_patch("/api/v1/namespaces/default", &format!(r#"{{"metadata":{deep}}}"#))
+            .await;
+        assert!([400, 422].contains(&patched.code()), "{levels} levels: {}", patched.code());
+    }
+    assert!(process.0.try_wait().expect("asked").is_none(), "the API server has ended");
 }
 
 #[test]

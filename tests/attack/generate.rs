@@ -167,6 +167,34 @@ pub fn junk(random: &mut StdRng, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// A document nested up to 30,000 levels, as JSON, which is YAML too; one in four is not closed.
+pub fn deep(random: &mut StdRng, api_version: &str, kind: &str, name: &str) -> Vec<u8> {
+    let levels = [20, 60, 120, 130, 500, 3_000, 30_000];
+    let levels = levels.choose(random).copied().unwrap_or(60);
+    let (open, close) = [
+        (r#"{"a":"#, "}"),
+        ("[", "]"),
+        (r#"{"type":"object","properties":{"a":"#, "}}"),
+        (r#"{"type":"array","items":"#, "}"),
+    ]
+    .choose(random)
+    .copied()
+    .unwrap_or(("[", "]"));
+    let closed = if random.random_bool(0.75) { levels } else { 0 };
+    let tree = format!("{}{{\"type\":\"string\"}}{}", open.repeat(levels), close.repeat(closed));
+    let version = format!(
+        r#"{{"name":"v1","served":true,"storage":true,"schema":{{"openAPIV3Schema":{tree}}}}}"#
+    );
+    let spec = format!(
+        r#"{{"group":"attack.example","scope":"Cluster","versions":[{version}],"x":{tree}}}"#
+    );
+    let head = format!(r#""apiVersion":"{api_version}","kind":"{kind}""#);
+    format!(
+        r#"{{{head},"metadata":{{"name":"{name}","labels":{tree}}},"spec":{spec},"data":{tree}}}"#
+    )
+    .into_bytes()
+}
+
 /// One query of parameters that the server acts on, percent-encoded.
 pub fn query(random: &mut StdRng) -> String {
     const PARAMETERS: [&str; 22] = [

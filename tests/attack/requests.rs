@@ -73,6 +73,9 @@ pub async fn every_number(target: Target) {
 
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+/// Query of an apply that takes fields from their owners.
+const MANAGER: &str = "?fieldManager=attack&force=true";
 
 /// Deletes an attacker's object at once.
 async fn force(target: &Target, path: &str) {
@@ -101,7 +104,7 @@ fn random_name(random: &mut StdRng) -> String {
 async fn random_body(target: &Target, random: &mut StdRng, resource: &Resource) {
     let (path, name) = (collection(target, resource), random_name(random));
     let api_version = api_version(target, resource);
-    match random.random_range(0..4) {
+    match random.random_range(0..5) {
         0 => {
             let valid = base(resource, &api_version, &name, target.client.names());
             let bytes = generate::mutate(random, valid.to_string().as_bytes());
@@ -114,6 +117,23 @@ async fn random_body(target: &Target, random: &mut StdRng, resource: &Resource) 
             bytes.extend(generate::junk(random, len));
             let kind = target.client.names().protobuf_media_type();
             send(target, "junk Protobuf", Method::POST, &path, kind, bytes.into()).await;
+        }
+        2 => {
+            let body = generate::deep(random, &api_version, resource.kind, &name).into();
+            match [JSON, "application/yaml", APPLY].choose(random).copied().unwrap_or(APPLY) {
+                APPLY => {
+                    send(
+                        target,
+                        "deep apply",
+                        Method::PATCH,
+                        &format!("{path}/{name}{MANAGER}"),
+                        APPLY,
+                        body,
+                    )
+                    .await
+                }
+                kind => send(target, "deep body", Method::POST, &path, kind, body).await,
+            }
         }
         _ => {
             let made = generate::object(random, resource, &api_version, &name);
@@ -173,11 +193,15 @@ async fn random_path(target: &Target, random: &mut StdRng, resource: &Resource) 
 
 async fn write(target: &Target, random: &mut StdRng, path: &str, object: &str, made: &Json) {
     let body = Bytes::from(made.to_string());
-    match random.random_range(0..3) {
+    match random.random_range(0..4) {
         0 => send(target, "random object: update", Method::PUT, object, JSON, body).await,
         1 => {
             let at = format!("{path}?dryRun=All");
             send(target, "random object: dry run", Method::POST, &at, JSON, body).await;
+        }
+        2 => {
+            let at = format!("{object}{MANAGER}");
+            send(target, "random object: apply", Method::PATCH, &at, APPLY, body).await;
         }
         _ => send(target, "random object: create", Method::POST, path, JSON, body).await,
     }

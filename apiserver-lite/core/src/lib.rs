@@ -15,6 +15,7 @@ pub mod context;
 pub mod definition_lifecycle;
 pub mod definitions;
 pub mod deprecation;
+pub mod dial_policy;
 pub mod field_ownership;
 pub mod key;
 pub mod options;

@@ -146,7 +146,7 @@ impl Server {
             definitions: Definitions::follow(&store, &engine).unwrap(),
             engine,
             policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
-            webhooks: Webhooks::follow(&store, names, metrics).unwrap(),
+            webhooks: Webhooks::follow(&store, names, metrics, &config).unwrap(),
             store,
             authenticators: Authenticators {
                 static_tokens: StaticTokens::default(),

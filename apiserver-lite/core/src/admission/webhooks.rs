@@ -46,7 +46,7 @@ use crate::status::{About, ApiError};
 use crate::versions;
 use crate::webhooks::{Ordered, Remote};
 
-/// Time for all webhooks of a request, as for a request in Kubernetes.
+/// Time for all webhooks of a request, as for a request in Kubernetes: of all its attempts to write, and of all objects of a deleted collection.
 const REQUEST_TIME: Duration = Duration::from_secs(60);
 
 /// The webhooks that may be asked about one request.
@@ -118,7 +118,7 @@ impl<'a> WebhookReview<'a> {
             effects,
             options: options::document(call, operation, effects, deletion),
             reinvocation: Reinvocation::default(),
-            deadline: Instant::now() + REQUEST_TIME,
+            deadline: notes.webhooks_deadline(Instant::now() + REQUEST_TIME),
             has_generated_name: false,
         }))
     }
@@ -212,8 +212,10 @@ impl<'a> WebhookReview<'a> {
         };
         let objects = Objects { new: object, old: self.old };
         remote.webhook.applies(&attributes, objects, labels).map_err(|why| match why {
+            // No object of the request is meant.
             Mismatch::NoNamespace => {
-                ApiError::not_found(About { kind: "namespaces", name: namespace, group: "" })
+                let about = About { kind: "namespaces", name: namespace, group: "" };
+                ApiError::denied(ApiError::not_found(about).status().clone())
             }
             Mismatch::Selector(error) => ApiError::internal(error),
         })
@@ -289,7 +291,7 @@ impl<'a> WebhookReview<'a> {
         let webhook = &remote.webhook;
         let reason = match error {
             AskError::Call { reason, .. } => reason,
-            AskError::Denied(status) => return Err((*status).into()),
+            AskError::Denied(status) => return Err(ApiError::denied(*status)),
             AskError::Refused(error) => return Err(error),
         };
         let (configuration, name) = (&webhook.configuration, &webhook.name);

@@ -61,7 +61,7 @@ pub async fn create(
             delete_options.resource_version = Some(pod.object().resource_version().to_owned());
         }
         match delete_object(call, &delete_options).await {
-            Err(error) if pinned && error.code() == 409 => {}
+            Err(error) if pinned && error.is_conflict() => {}
             Err(error) => return Err(error),
             Ok(_) => {
                 let response = VerbResponse::Success { code: 201 };

@@ -60,7 +60,7 @@ pub async fn create_object(
     let mut taken = None;
     for _ in 0..GENERATE_TRIES {
         match create_once(call, object.clone(), Owners::Compared, effects).await {
-            Err(error) if error.code() == 409 => taken = Some(error),
+            Err(error) if error.is_already_exists() => taken = Some(error),
             outcome => return outcome,
         }
     }

@@ -78,7 +78,7 @@ async fn delete_one(
     };
     admission::admit_delete(&one)?;
     match delete_asked(&one, options, Webhooks::Asked).await {
-        Err(error) if error.code() != 404 => Err(error),
+        Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
 }

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
 use proto_api::names::Names;
 use proto_client::config::{Pem, TlsSettings};
-use proto_client::transport::{ClientTlsError, TransportError};
+use proto_client::transport::{AddressRule, ClientTlsError, TransportError};
 use proto_client::{Client, ClientConfig, ClientError};
 use proto_daemon::exit::chain;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::dial_policy::{DialPolicy, DialScope};
 
 /// Most calls of one webhook at one time.
 const CALLS_MAX: usize = 64;
@@ -28,6 +30,7 @@ pub(crate) type Address = (String, u16);
 pub(crate) struct Remote {
     pub(crate) webhook: Webhook,
     names: &'static Names,
+    dial: Arc<DialPolicy>,
     turns: Semaphore,
     connection: Mutex<Option<Arc<Connection>>>,
     /// Connections that broke or could not be made.
@@ -79,9 +82,10 @@ impl CallError {
 }
 
 impl Remote {
-    pub(crate) fn new(webhook: Webhook, names: &'static Names) -> Self {
+    /// Connections to it go where `dial` allows.
+    pub(crate) fn new(webhook: Webhook, names: &'static Names, dial: Arc<DialPolicy>) -> Self {
         let (connection, failures) = Default::default();
-        Self { webhook, names, turns: Semaphore::new(CALLS_MAX), connection, failures }
+        Self { webhook, names, dial, turns: Semaphore::new(CALLS_MAX), connection, failures }
     }
 
     /// One of the addresses: always the same, until a connection to it fails.
@@ -139,18 +143,24 @@ impl Remote {
         let authority = (!authority.is_empty()).then(|| Pem::Data(authority.clone()));
         let tls = TlsSettings { authority, ..TlsSettings::default() };
         let config = ClientConfig { tls, ..ClientConfig::direct(server) };
-        let client = match &address {
-            Some((host, port)) => {
-                Client::at((host.as_str(), *port), &config, self.names, USER_AGENT)?
-            }
-            None => Client::new(&config, self.names, USER_AGENT)?,
-        };
+        let dialed = address.as_ref().map(|(host, port)| (host.as_str(), *port));
+        let client = Client::guarded(dialed, self.rule(), &config, self.names, USER_AGENT)?;
         let client = client.with_body_len_max(ANSWER_LEN_MAX);
         // A query is not valid in a configuration.
         let path = path.split('?').next().unwrap_or("/").to_owned();
         let connection = Arc::new(Connection { address, client, path });
         *last = Some(connection.clone());
         Ok(connection)
+    }
+
+    /// Who may write Services and their endpoints configures no webhooks: those lead to fewer addresses than a URL.
+    fn rule(&self) -> AddressRule {
+        let scope = match self.webhook.target {
+            Target::Url(_) => DialScope::WebhookUrl,
+            Target::Service { .. } => DialScope::Routable,
+        };
+        let dial = self.dial.clone();
+        AddressRule::new(move |address| dial.allows(address, scope))
     }
 
     /// The URL of a call, for errors.
@@ -198,6 +208,7 @@ mod tests {
     use proto_api::selectors::Selector;
 
     use super::*;
+    use crate::config::Config;
 
     fn remote(url: &str) -> Remote {
         let everything = Selector::everything;
@@ -215,7 +226,9 @@ mod tests {
             timeout: Duration::from_secs(10),
             version: None,
         };
-        Remote::new(webhook, Names::new(Profile::Kubernetes))
+        let names = Names::new(Profile::Kubernetes);
+        let dial = DialPolicy::new(&Config::for_tests(names));
+        Remote::new(webhook, names, Arc::new(dial))
     }
 
     #[tokio::test(start_paused = true)]

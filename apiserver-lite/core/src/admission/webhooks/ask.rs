@@ -150,7 +150,7 @@ impl WebhookReview<'_> {
                 let found = endpoints_of(self.call.server, namespace, name, &port.to_string());
                 let addresses = found.map_err(|error| {
                     let missing = || format!("service {name:?} not found");
-                    let why = if error.code() == 404 { missing() } else { error.to_string() };
+                    let why = if error.is_not_found() { missing() } else { error.to_string() };
                     AskError::Call { reason: post(&why), code: 503 }
                 })?;
                 remote.choose(addresses)

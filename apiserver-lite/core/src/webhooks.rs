@@ -18,7 +18,7 @@ use crate::record::StoredObject;
 
 pub use metrics::WebhookMetrics;
 pub(crate) use metrics::{AskedWebhook, RejectionCause};
-pub(crate) use remote::{CallError, Remote};
+pub(crate) use remote::{CallError, Called, Remote};
 
 /// The webhooks of the configurations in the store.
 pub struct Webhooks {

@@ -164,7 +164,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let core = Arc::new(Server {
         names,
         ownership: FieldOwnership::new(&engine, names),
-        definitions: Definitions::follow(&store, &engine)?,
+        definitions: Definitions::follow(&store, &engine, &config)?,
         engine,
         store,
         authenticators,

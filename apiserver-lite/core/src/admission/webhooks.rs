@@ -38,6 +38,7 @@ use tokio::time::Instant;
 use self::ask::AskError;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
+use crate::conversion;
 use crate::options::{DeleteOptions, Effects};
 use crate::registry;
 use crate::request::Verb;
@@ -262,14 +263,14 @@ impl<'a> WebhookReview<'a> {
     }
 
     /// `object` after a patch, with defaults; `None` if the patch changes nothing.
-    fn patched(
+    async fn patched(
         &self,
         object: &Object,
         kind: &Arc<Kind>,
         patch: &[u8],
     ) -> Result<Option<Object>, ApiError> {
-        let engine = &self.call.server.engine;
-        let shown = as_kind(object, kind);
+        let (server, engine) = (self.call.server, &self.call.server.engine);
+        let shown = conversion::convert(server, object, kind).await?;
         let patched = engine.patch_written(&shown, patch);
         let patched = patched.map_err(ApiError::internal)?.map_err(ApiError::internal)?;
         let mut patched = patched.object;
@@ -278,7 +279,7 @@ impl<'a> WebhookReview<'a> {
         }
         engine.default(&mut patched);
         registry::default(&mut patched);
-        Ok(Some(as_kind(&patched, &object.kind)))
+        Ok(Some(conversion::convert(server, &patched, &object.kind).await?))
     }
 
     /// What becomes of the request after an error: `Ok` if it goes on without the webhook.
@@ -341,14 +342,6 @@ impl<'a> WebhookReview<'a> {
 
 fn resource_of(kind: &Kind) -> ResourceRef<'_> {
     ResourceRef { group: &kind.group, version: kind.version(), resource: kind.plural() }
-}
-
-/// The object in another version of its kind.
-fn as_kind(object: &Object, kind: &Arc<Kind>) -> Object {
-    match Arc::ptr_eq(&object.kind, kind) {
-        true => object.clone(),
-        false => versions::convert(object, kind),
-    }
 }
 
 /// 504 of a request whose webhooks have taken all its time.

@@ -50,7 +50,7 @@ pub async fn create(
     let delete_options = DeleteOptions::new(server.names, &options, call.query)?;
     admission::admit_delete(call)?;
     for _ in 0..CONFLICT_TRIES {
-        let pod = call.current()?;
+        let pod = call.stored()?;
         let grant = take_disruption(call, pod.object(), delete_options.effects).await?;
         let mut delete_options = delete_options.clone();
         delete_options.uid.get_or_insert_with(|| pod.object().uid().to_owned());

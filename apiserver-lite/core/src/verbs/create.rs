@@ -92,7 +92,7 @@ async fn create_once(
     registry::default(&mut object);
     // What the server adds below has no owner.
     let managed_fields = match owners {
-        Owners::Compared => ownership::of_created(call, &object),
+        Owners::Compared => ownership::of_created(call, &object).await,
         Owners::Applied(managed_fields) => managed_fields,
     };
     let mut review = webhooks_of_created(call, effects)?;

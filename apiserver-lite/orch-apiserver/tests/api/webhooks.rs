@@ -1,6 +1,6 @@
 //! Admission webhooks: what they are asked, what they change and refuse, and what becomes of requests when they fail.
 
-mod hook;
+pub mod hook;
 mod requests;
 
 use std::net::IpAddr;

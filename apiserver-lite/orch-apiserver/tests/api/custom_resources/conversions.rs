@@ -198,6 +198,25 @@ async fn lists_and_watches_are_converted_in_one_call() {
     assert_eq!(server.get(V1).await.expect(200)["items"], json!([]));
 }
 
+#[tokio::test]
+async fn a_long_list_takes_several_calls() {
+    let server = TestServer::start().await;
+    let hook = converting().await;
+    define(&server, &hosts(&client(&hook))).await;
+    for nth in 0..501 {
+        server.post(V1, first(&format!("h{nth}"), &format!("here:{nth}"))).await.expect(201);
+    }
+    let list = server.get(V2).await.expect(200);
+    let items = list["items"].as_array().expect("items");
+    let is_right = |item: &Value| {
+        let name = item["metadata"]["name"].as_str().expect("a name");
+        fields(item) == ("example.com/v2", "-", "here", name.trim_start_matches('h'))
+    };
+    assert_eq!((items.len(), items.iter().all(is_right)), (501, true));
+    let call = |count: usize| (count, "example.com/v2".to_owned());
+    assert_eq!(calls(&hook), [call(500), call(1)]);
+}
+
 /// The storage version changes while objects of the earlier one are stored, and the server restarts.
 #[tokio::test]
 async fn a_list_of_mixed_versions_is_converted() {
@@ -290,70 +309,75 @@ fn changed(review: &Value, change: impl FnOnce(&mut Value)) -> Does {
     Does::Answer(answer.to_string().into_bytes())
 }
 
+/// Answers that are not accepted, and why.
+const REFUSED: [(Change, &str); 9] = [
+    (|_| Does::Fail(500), "failed: "),
+    (|_| Does::Answer(b"{".to_vec()), "failed: "),
+    (
+        |review| changed(review, |answer| answer["kind"] = json!("Other")),
+        "failed: expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got ",
+    ),
+    (
+        |review| changed(review, |answer| answer["response"]["uid"] = json!("x")),
+        "failed: expected response.uid=",
+    ),
+    (
+        |review| {
+            changed(review, |answer| {
+                answer["response"]["result"] = json!({"status": "Failure", "message": "not today"});
+            })
+        },
+        "failed: not today",
+    ),
+    (
+        |review| changed(review, |answer| answer["response"]["convertedObjects"] = json!([])),
+        "returned 0 objects, expected 1",
+    ),
+    (
+        |review| {
+            changed(review, |answer| {
+                answer["response"]["convertedObjects"][0]["metadata"]["name"] = json!("b");
+            })
+        },
+        "returned invalid converted object at index 0: must have the same name: a != b",
+    ),
+    (
+        |review| {
+            changed(review, |answer| {
+                answer["response"]["convertedObjects"][0]["apiVersion"] = json!("example.com/v3");
+            })
+        },
+        "returned invalid converted object at index 0: invalid groupVersion",
+    ),
+    (
+        |review| {
+            changed(review, |answer| {
+                answer["response"]["convertedObjects"][0]["metadata"]["labels"] = json!([1]);
+            })
+        },
+        "returned invalid converted object at index 0: invalid metadata.labels of type",
+    ),
+];
+
+/// A webhook whose answers a test chooses.
+async fn changing(answers: &Arc<Mutex<Change>>) -> Hook {
+    let answers = answers.clone();
+    Hook::serve(move |_, review| {
+        let change = *answers.lock().expect("a lock");
+        change(review)
+    })
+    .await
+}
+
 #[tokio::test]
 async fn what_is_not_converted_is_refused() {
     let server = TestServer::start().await;
-    let does: Arc<Mutex<Change>> = Arc::new(Mutex::new(|review| changed(review, |_| {})));
-    let doing = does.clone();
-    let hook = Hook::serve(move |_, review| {
-        let does = *doing.lock().expect("a lock");
-        does(review)
-    })
-    .await;
+    let answers: Arc<Mutex<Change>> = Arc::new(Mutex::new(|_| Does::Fail(500)));
+    let hook = changing(&answers).await;
     define(&server, &hosts(&client(&hook))).await;
     server.post(V1, first("a", "here:80")).await.expect(201);
-    let cases: [(Change, &str); 9] = [
-        (|_| Does::Fail(500), "failed: "),
-        (|_| Does::Answer(b"{".to_vec()), "failed: "),
-        (
-            |review| changed(review, |answer| answer["kind"] = json!("Other")),
-            "failed: expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got ",
-        ),
-        (
-            |review| changed(review, |answer| answer["response"]["uid"] = json!("x")),
-            "failed: expected response.uid=",
-        ),
-        (
-            |review| {
-                changed(review, |answer| {
-                    answer["response"]["result"] =
-                        json!({"status": "Failure", "message": "not today"});
-                })
-            },
-            "failed: not today",
-        ),
-        (
-            |review| changed(review, |answer| answer["response"]["convertedObjects"] = json!([])),
-            "returned 0 objects, expected 1",
-        ),
-        (
-            |review| {
-                changed(review, |answer| {
-                    answer["response"]["convertedObjects"][0]["metadata"]["name"] = json!("b");
-                })
-            },
-            "returned invalid converted object at index 0: must have the same name: a != b",
-        ),
-        (
-            |review| {
-                changed(review, |answer| {
-                    answer["response"]["convertedObjects"][0]["apiVersion"] =
-                        json!("example.com/v3");
-                })
-            },
-            "returned invalid converted object at index 0: invalid groupVersion",
-        ),
-        (
-            |review| {
-                changed(review, |answer| {
-                    answer["response"]["convertedObjects"][0]["metadata"]["labels"] = json!([1]);
-                })
-            },
-            "returned invalid converted object at index 0: invalid metadata.labels of type",
-        ),
-    ];
-    for (change, why) in cases {
-        *does.lock().expect("a lock") = change;
+    for (change, why) in REFUSED {
+        *answers.lock().expect("a lock") = change;
         let expect = format!("conversion webhook for example.com/v1, Kind=Host {why}");
         for path in [format!("{V2}/a"), V2.to_owned()] {
             let status = server.get(&path).await.expect(500);
@@ -373,23 +397,37 @@ async fn what_is_not_converted_is_refused() {
     // The storage version needs no webhook.
     server.get(&format!("{V1}/a")).await.expect(200);
     server.merge_patch(&format!("{V1}/a"), r#"{"hostPort":"here:81"}"#).await.expect(200);
-    // Labels and annotations are the webhook's, other metadata are not.
-    *does.lock().expect("a lock") = |review| {
+}
+
+/// Labels and annotations are the webhook's, other metadata are not.
+#[tokio::test]
+async fn a_webhook_changes_labels_and_no_other_metadata() {
+    let server = TestServer::start().await;
+    let answers: Arc<Mutex<Change>> = Arc::new(Mutex::new(|review| {
         changed(review, |answer| {
             let metadata = &mut answer["response"]["convertedObjects"][0]["metadata"];
             metadata["labels"] = json!({"its": "own"});
             metadata["finalizers"] = json!(["example.com/hold"]);
         })
-    };
+    }));
+    let hook = changing(&answers).await;
+    define(&server, &hosts(&client(&hook))).await;
+    server.post(V1, first("a", "here:80")).await.expect(201);
     let read = server.get(&format!("{V2}/a")).await.expect(200);
     assert_eq!(read["metadata"]["labels"], json!({"its": "own"}));
     assert!(read["metadata"].get("finalizers").is_none());
+    server.post(V2, second("b", "far", "82").to_string()).await.expect(201);
+    let written = server.get(&format!("{V1}/b")).await.expect(200);
+    assert_eq!(written["metadata"]["labels"], json!({"its": "own"}));
+    assert!(written["metadata"].get("finalizers").is_none());
 }
 
 #[tokio::test]
 async fn a_definition_goes_also_without_its_webhook() {
     let server = TestServer::start().await;
-    define(&server, &hosts(&json!({"url": "https://127.0.0.1:1/convert"}))).await;
+    let mut definition = hosts(&json!({"url": "https://127.0.0.1:1/convert"}));
+    definition["spec"]["versions"].as_array_mut().expect("versions").reverse();
+    define(&server, &definition).await;
     server.post(V1, first("a", "here:80")).await.expect(201);
     let status = server.get(&format!("{V2}/a")).await.expect(500);
     let call = "failed: Post \"https://127.0.0.1:1/convert?timeout=30s\": ";

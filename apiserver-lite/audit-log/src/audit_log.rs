@@ -94,9 +94,15 @@ impl AuditLog {
     pub async fn record(&self, trail: &Trail, stage: Stage, micros: i64) -> bool {
         let Some(event) = trail.event(stage, micros).map(Bytes::from) else { return true };
         self.metrics.event();
+        let mut unsent = Unsent { queues: &self.queues, event };
+        let mut waiting = Vec::new();
+        while let Some((queue, rest)) = unsent.queues.split_first() {
+            waiting.push((queue, queue.send(unsent.event.clone()).await));
+            unsent.queues = rest;
+        }
         let mut stored = true;
-        for queue in &self.queues {
-            stored &= queue.store(event.clone()).await;
+        for (queue, outcome) in waiting {
+            stored &= queue.is_stored(outcome).await;
         }
         stored
     }
@@ -119,6 +125,18 @@ impl AuditLog {
         for queue in &self.queues {
             queue.flush().await;
         }
+    }
+}
+
+/// An event, and the queues that do not have it yet. If the request is given up meanwhile, because its client has gone, they get it all the same.
+struct Unsent<'a> {
+    queues: &'a [Queue],
+    event: Bytes,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        self.queues.iter().for_each(|queue| queue.submit(self.event.clone()));
     }
 }
 
@@ -160,6 +178,41 @@ mod tests {
 
     fn request(user: &str) -> Attributes<'_> {
         Attributes { user: Some(user), groups: &[], verb: "get", resource: None, path: "/version" }
+    }
+
+    /// A log whose events arrive at these receivers.
+    fn with_queues(modes: &[Mode]) -> (AuditLog, Vec<crate::queue::Jobs>) {
+        let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
+        let registry = proto_daemon::metrics::Metrics::new("test", build).unwrap();
+        let metrics = Metrics::new(&registry).unwrap();
+        let rules = serde_json::from_value(json!({"rules": [{"level": "Metadata"}]}));
+        let policy = Policy::new(rules.unwrap());
+        let (queues, jobs) = modes.iter().map(|mode| queue(*mode, metrics.clone())).unzip();
+        (AuditLog { policy, api_version: String::new(), queues, metrics }, jobs)
+    }
+
+    #[tokio::test]
+    async fn every_queue_gets_the_last_event_of_a_client_that_leaves() {
+        // While the first one stores the event, and while it has no room for it.
+        for (full, before) in [(false, 0), (true, 1024)] {
+            let (log, mut all) = with_queues(&[Mode::Blocking, Mode::BlockingStrict]);
+            let trail = log.begin(&request("alice"), RequestHead::default).unwrap();
+            (0..before).for_each(|_| log.queues[0].submit(Bytes::new()));
+            {
+                let recording = std::pin::pin!(log.record(&trail, Stage::ResponseComplete, 1));
+                tokio::select! {
+                    biased;
+                    _ = recording => panic!("nobody has stored it"),
+                    () = std::future::ready(()) => {}
+                }
+            }
+            let second = all.pop().map(|mut jobs| jobs.jobs.try_recv().is_ok());
+            assert_eq!(second, Some(true), "full: {full}");
+            let mut first = all.pop().unwrap();
+            for nth in 0..=before {
+                assert!(first.jobs.recv().await.is_some(), "full: {full}, {nth}");
+            }
+        }
     }
 
     #[tokio::test]

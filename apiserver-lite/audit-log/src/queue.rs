@@ -64,17 +64,31 @@ pub fn queue(mode: Mode, metrics: Metrics) -> (Queue, Jobs) {
 }
 
 impl Queue {
-    /// Stores an event as the mode says; false if the request must not go on without it.
-    pub async fn store(&self, event: Bytes) -> bool {
+    /// Hands over an event as the mode says, and what tells that it is stored if somebody waits for that. Dropped before its end, it has handed over nothing.
+    pub async fn send(&self, event: Bytes) -> Option<oneshot::Receiver<bool>> {
+        let (stored, outcome) = oneshot::channel();
         if matches!(self.mode, Mode::Batch(_)) {
             self.enqueue(event);
-            return true;
+            return None;
         }
-        let (stored, outcome) = oneshot::channel();
-        self.queued_len.fetch_add(event.len(), Ordering::Relaxed);
-        let sent = self.jobs.send(Job::Event(event, Some(stored))).await;
-        let stored = sent.is_ok() && outcome.await.unwrap_or(false);
-        stored || self.mode != Mode::BlockingStrict
+        if let Ok(place) = self.jobs.reserve().await {
+            self.queued_len.fetch_add(event.len(), Ordering::Relaxed);
+            place.send(Job::Event(event, Some(stored)));
+        }
+        Some(outcome)
+    }
+
+    /// Waits until an event is stored as the mode says; false if the request must not go on without it.
+    pub async fn is_stored(&self, outcome: Option<oneshot::Receiver<bool>>) -> bool {
+        let Some(outcome) = outcome else { return true };
+        outcome.await.unwrap_or(false) || self.mode != Mode::BlockingStrict
+    }
+
+    /// Stores an event as the mode says.
+    #[cfg(test)]
+    pub async fn store(&self, event: Bytes) -> bool {
+        let outcome = self.send(event).await;
+        self.is_stored(outcome).await
     }
 
     /// Stores an event without a wait, for requests that have ended.

@@ -1,6 +1,6 @@
 //! What a command would write and run, for `--dry-run`: a line of each, in its order. Values only.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proto_api::names::Names;
 use proto_api::yaml;
@@ -10,6 +10,7 @@ use crate::arguments::Program;
 use crate::certificates::{AUTHORITY, PROXY_AUTHORITY, node_client_stem, of_control_plane};
 use crate::error::BootstrapError;
 use crate::layout::Layout;
+use crate::renewal::{Renewable, renewable};
 use crate::units;
 
 /// Files of a directory of certificates, each with the part of the phase `certs` that makes it.
@@ -66,6 +67,57 @@ pub fn program(layout: &Layout, has_systemd: bool, program: &Program) -> String 
             layout.log(&program.name).display()
         ),
     }
+}
+
+/// The renewal of the certificates of a control plane.
+pub fn renewal(names: &Names, layout: &Layout, pki: &Path) -> Vec<String> {
+    let action = |one: Renewable| match one.kept_by_another(pki) {
+        Some(_) => format!("keep {}, whose authority has its key elsewhere", one.name),
+        None => format!("renew {}", one.name),
+    };
+    renewable(names, layout).into_iter().map(action).collect()
+}
+
+/// A program that goes from one version to another.
+pub fn upgrade(program: &Program, from: &str, to: &str) -> String {
+    let path = program.argv.first().map_or("", String::as_str);
+    format!(
+        "restart {} as {path}, {to} instead of {from}, and go back if it is not well",
+        program.name
+    )
+}
+
+/// What a reset ends and removes; `runtime` is the socket of the container runtime, unset if it is not asked.
+pub fn reset(
+    layout: &Layout,
+    running: &[&str],
+    runtime: Option<&str>,
+    removes_backups: bool,
+) -> Vec<String> {
+    let mut actions: Vec<String> =
+        running.iter().map(|program| format!("stop {program}")).collect();
+    if !running.is_empty() {
+        actions.push(match runtime {
+            Some(socket) => format!("remove the pods of the container runtime at {socket}"),
+            None => "kill the processes of pods".to_owned(),
+        });
+        actions.push(format!("undo the mounts below {}", layout.node_root.display()));
+        actions
+            .push("remove the tables, routes, network and cgroups of pods and Services".to_owned());
+    }
+    let backups = if removes_backups { "" } else { ", but for its backups" };
+    actions.push(format!("remove {}{backups}", layout.store.display()));
+    actions.extend(removed_by_reset(layout).map(|dir| format!("remove {}", dir.display())));
+    actions
+}
+
+/// The directories that a reset removes, beside that of the store.
+pub fn removed_by_reset(layout: &Layout) -> impl Iterator<Item = PathBuf> {
+    let logs = ["var/log/pods", "var/log/containers"].map(|dir| layout.root.join(dir));
+    [&layout.config, &layout.node_root, &layout.logs, &layout.run]
+        .map(Clone::clone)
+        .into_iter()
+        .chain(logs)
 }
 
 /// An object of the API, by its kind and name: its content may be secret.

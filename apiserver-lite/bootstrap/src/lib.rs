@@ -44,4 +44,5 @@ pub mod supervisor;
 mod sys;
 pub mod systemd;
 pub mod units;
+pub mod versions;
 pub mod waiting;

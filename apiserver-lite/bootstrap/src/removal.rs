@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use proto_daemon::mountinfo::Mount;
+use nix::mount::{MntFlags, umount2};
+use proto_daemon::mountinfo::{self, Mount};
+use proto_daemon::private_files;
 use rustix::fs::{
     AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags, openat, unlinkat,
 };
@@ -50,9 +52,23 @@ pub fn resolved(path: &Path) -> Result<PathBuf> {
 /// # Errors
 /// It is a mount point with content or has one below, is a directory of the system, or the file system refuses.
 pub fn remove_dir(path: &Path) -> Result<()> {
+    remove(path, None).map(drop)
+}
+
+/// Removes a directory but for the directory `kept` in it, if that has content: its path then.
+///
+/// # Errors
+/// As [`remove_dir`].
+pub fn remove_dir_but(path: &Path, kept: &CStr) -> Result<Option<PathBuf>> {
+    remove(path, Some(kept))
+}
+
+fn remove(path: &Path, kept: Option<&CStr>) -> Result<Option<PathBuf>> {
     let real = match fs::canonicalize(path) {
         Ok(real) => real,
-        Err(error) if error.kind() == ErrorKind::NotFound => return remove_link(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return remove_link(path).map(|()| None);
+        }
         Err(error) => {
             return Err(error)
                 .map_err(BootstrapError::system(format!("resolving {}", path.display())));
@@ -73,20 +89,22 @@ pub fn remove_dir(path: &Path) -> Result<()> {
     let parent = openat(CWD, parent, DIRECTORY, Mode::empty())
         .map_err(BootstrapError::system(format!("opening {}", parent.display())))?;
     let top = match openat(&parent, &name, DIRECTORY, Mode::empty()) {
-        Err(Errno::NOENT) => return remove_link(path),
+        Err(Errno::NOENT) => return remove_link(path).map(|()| None),
         opened => opened.map_err(BootstrapError::system(format!("opening {}", real.display())))?,
     };
     if is_mount_point(&top, &real)? {
         // Whether its content is ours cannot be told; an empty one is as good as removed.
         return match entries(&top, &real)?.is_empty() {
-            true => Ok(()),
+            true => Ok(None),
             false => Err(BootstrapError::unusable(
                 &real,
                 "is a mount point, and what is mounted there may be somebody else's: empty it, or unmount it",
             )),
         };
     }
-    let mut walk = Walk { top: top.try_clone().map_err(BootstrapError::file(&real))?, moved: 0 };
+    let kept = kept.filter(|name| has_content(&top, name));
+    let own = top.try_clone().map_err(BootstrapError::file(&real))?;
+    let mut walk = Walk { top: own, moved: 0, kept: kept.map(CStr::to_owned) };
     loop {
         let before = walk.moved;
         walk.empty(top.as_fd(), &real, 0)?;
@@ -94,9 +112,18 @@ pub fn remove_dir(path: &Path) -> Result<()> {
             break;
         }
     }
+    if let Some(name) = kept {
+        return Ok(Some(real.join(std::ffi::OsStr::from_bytes(name.to_bytes()))));
+    }
     remove_empty(parent.as_fd(), &name)
         .map_err(BootstrapError::system(format!("removing {}", real.display())))?;
-    remove_link(path)
+    remove_link(path).map(|()| None)
+}
+
+/// Whether a directory has a directory of this name that is not empty.
+fn has_content(dir: impl AsFd, name: &CStr) -> bool {
+    let opened = openat(dir, name, DIRECTORY, Mode::empty());
+    opened.is_ok_and(|opened| entries(&opened, Path::new("")).is_ok_and(|all| !all.is_empty()))
 }
 
 fn remove_link(path: &Path) -> Result<()> {
@@ -117,6 +144,34 @@ pub fn mounts_to_undo<'a>(mounts: &'a [Mount], dir: &Path) -> Vec<&'a Path> {
     mounts.iter().rev().filter(is_ours).map(|mount| mount.point.as_path()).collect()
 }
 
+/// Unmounts what was mounted for pods and by orchlet below a directory, last mounted first.
+///
+/// # Errors
+/// A mount stays; the others are tried all the same.
+pub fn undo_mounts(dir: &Path) -> Result<()> {
+    let dir = resolved(dir)?;
+    let mounts =
+        mountinfo::read().map_err(BootstrapError::system("reading the mounts".to_owned()))?;
+    let mut outcome = Ok(());
+    for point in mounts_to_undo(&mounts, &dir) {
+        let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
+        let what = format!("unmounting {}", point.display());
+        outcome = outcome.and(umount2(point, flags).map_err(BootstrapError::system(what)));
+    }
+    outcome
+}
+
+/// Removes the files of these names in a directory that is somebody's: the rest there stays, and the directory as well.
+///
+/// # Errors
+/// A file stays.
+pub fn remove_files(dir: &Path, names: impl IntoIterator<Item = String>) -> Result<()> {
+    names.into_iter().try_for_each(|name| {
+        let path = dir.join(name);
+        private_files::remove_private(&path).map_err(BootstrapError::file(&path))
+    })
+}
+
 /// Whether a mount shows what was at its point before.
 fn is_onto_itself(mounts: &[Mount], mount: &Mount) -> bool {
     let Some(parent) = mounts.iter().find(|other| other.id == mount.parent) else { return false };
@@ -129,6 +184,8 @@ struct Walk {
     top: OwnedFd,
     /// Names tried for directories that were moved to the top.
     moved: usize,
+    /// What stays, in the top.
+    kept: Option<CString>,
 }
 
 impl Walk {
@@ -136,6 +193,9 @@ impl Walk {
     fn empty(&mut self, dir: BorrowedFd<'_>, shown: &Path, depth: usize) -> Result<()> {
         let mut outcome = Ok(());
         for name in entries(dir, shown)? {
+            if depth == 0 && self.kept.as_ref() == Some(&name) {
+                continue;
+            }
             let path = shown.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
             let removed = match unlinkat(dir, &name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => Ok(()),

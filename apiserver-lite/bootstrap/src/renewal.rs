@@ -103,6 +103,18 @@ impl Renewable {
         }
     }
 
+    /// Why this host does not renew it: the key of its authority is elsewhere. None if it is here.
+    pub fn kept_by_another(&self, pki: &Path) -> Option<String> {
+        let key = pki.join(format!("{}.key", self.authority()));
+        (!key.exists()).then(|| {
+            format!(
+                "{} cannot be renewed here and stays as it is: the key of its authority is not in {}; renew it where the key is kept",
+                self.name,
+                key.display()
+            )
+        })
+    }
+
     /// The file, and the certificate in it.
     fn read(&self, pki: &Path) -> Result<(PathBuf, String), BootstrapError> {
         match &self.place {

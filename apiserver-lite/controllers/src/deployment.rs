@@ -2,6 +2,7 @@
 
 mod revision;
 mod rollout;
+mod size_annotations;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use crate::write_events::{ReplicaOperation, WriteEvent};
 use crate::{Adopter, Plan};
 use revision::DeploymentRevision;
 use rollout::{OldPods, SetScale, Sizes};
+use size_annotations::SizeAnnotations;
 
 pub use rollout::recreates;
 
@@ -86,9 +88,17 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         }
         Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
     }
-    for SetScale { set, replicas } in rollout::steps(deployment, newest, &old, old_pods) {
-        let operation = ReplicaOperation::Scale { from: Some(rollout::size(set)), to: replicas };
-        plan.push_with_event(scale(set, replicas), WriteEvent { about: about.clone(), operation });
+    let annotations = SizeAnnotations::of(names, deployment);
+    for SetScale { set, replicas } in
+        rollout::steps(deployment, &annotations, newest, &old, old_pods)
+    {
+        let (before, write) = (rollout::size(set), scale(set, replicas, &annotations));
+        if replicas == before {
+            plan.writes.push(write);
+            continue;
+        }
+        let operation = ReplicaOperation::Scale { from: Some(before), to: replicas };
+        plan.push_with_event(write, WriteEvent { about: about.clone(), operation });
     }
     plan.writes.extend(delete_old_sets(deployment, &old));
     plan.writes.extend(revision.mark_deployment(deployment));
@@ -173,7 +183,8 @@ fn new_set(
     template.metadata.labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
     let mut selector = deployment.spec.selector.clone().unwrap_or_default();
     selector.match_labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
-    let annotations = revision.annotations(deployment, &BTreeMap::new());
+    let mut annotations = revision.annotations(deployment, &BTreeMap::new());
+    annotations.extend(SizeAnnotations::of(names, deployment).entries().into_iter().cloned());
     ReplicaSet {
         metadata: ObjectMeta {
             name: format!("{}-{hash}", deployment.metadata.name),
@@ -195,14 +206,16 @@ fn new_set(
 
 // === Writes ===
 
-fn scale(set: &ReplicaSet, replicas: i64) -> ApiWrite {
+fn scale(set: &ReplicaSet, replicas: i64, annotations: &SizeAnnotations) -> ApiWrite {
     let version = &set.metadata.resource_version;
+    let annotations: BTreeMap<_, _> =
+        annotations.entries().into_iter().map(|(name, value)| (name, value)).collect();
     ApiWrite::Patch {
         kind: ObjectKind::ReplicaSet,
         key: ObjectKey::of(&set.metadata),
         part: Part::Main,
         patch: json!({
-            "metadata": { "resourceVersion": version },
+            "metadata": { "resourceVersion": version, "annotations": annotations },
             "spec": { "replicas": replicas },
         }),
     }

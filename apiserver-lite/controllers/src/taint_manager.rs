@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use apiserver_scheduling::taints::tolerates;
 use proto_api::Time;
 use proto_api::core::v1::{Node, ObjectReference, Pod, Taint, Toleration};
 use proto_client::ObjectKey;
@@ -142,14 +143,6 @@ fn toleration_left<'a>(
         }
     }
     shortest
-}
-
-/// Whether the toleration matches the taint.
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
-    let key =
-        toleration.key.is_empty() && toleration.operator == "Exists" || toleration.key == taint.key;
-    effect && key && (toleration.operator == "Exists" || toleration.value == taint.value)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use apiserver_audit::Trail;
 use apiserver_schema::{Kind, Object};
 
+use crate::conversion;
 use crate::key;
 use crate::options::{self, Effects};
 use crate::record::StoredObject;
@@ -58,22 +59,45 @@ impl RequestContext<'_> {
         key::prefix(&self.kind, &self.request.namespace)
     }
 
-    /// The current version of the requested object.
+    /// The requested object as it is stored.
     ///
     /// # Errors
     /// 404 if it does not exist, 500 if it cannot be decrypted.
-    pub fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
-        let found = self.find(&self.request.namespace, &self.request.name);
+    pub fn stored(&self) -> Result<Arc<StoredObject>, ApiError> {
+        let found = self.server.find(&self.kind, &self.request.namespace, &self.request.name);
         let found = found.ok_or_else(|| ApiError::not_found(self.about()))?;
         found.check_readable()?;
         Ok(found)
     }
 
-    /// The current version of an object of the requested kind, if it exists.
-    #[must_use]
-    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
-        let found = self.server.find(&self.kind, namespace, name)?;
-        Some(if self.kind.custom().is_some() { found.as_version(&self.kind) } else { found })
+    /// The requested object; one of a custom kind in the version of the request.
+    ///
+    /// # Errors
+    /// 404 if it does not exist, 500 if it cannot be decrypted or converted.
+    pub async fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
+        self.shown(self.stored()?).await
+    }
+
+    /// An object of the requested kind, if it exists; one of a custom kind in the version of the request.
+    ///
+    /// # Errors
+    /// 500 if it cannot be converted.
+    pub async fn find(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<StoredObject>>, ApiError> {
+        match self.server.find(&self.kind, namespace, name) {
+            Some(found) => self.shown(found).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn shown(&self, record: Arc<StoredObject>) -> Result<Arc<StoredObject>, ApiError> {
+        match self.kind.custom() {
+            Some(_) => conversion::shown(self.server, &self.kind, record).await,
+            None => Ok(record),
+        }
     }
 
     /// Whether the request is a dry run; also checks `fieldManager`.

@@ -216,12 +216,14 @@ async fn delete_objects(server: &Server, definition: &Object) -> Result<Left, Ap
     let mut deleted = false;
     for entry in fresh {
         let object = entry.record.object();
-        let request = request(Verb::Delete, &kind, "", object.namespace(), object.name());
+        // In the version in which it is stored, so that no webhook need be there to delete it.
+        let kind = &object.kind;
+        let request = request(Verb::Delete, kind, "", object.namespace(), object.name());
         let query = Query::default();
         let agent = agent(server);
-        let call = call(server, &kind, &request, &query, &agent);
+        let call = call(server, kind, &request, &query, &agent);
         match delete_object(&call, &DeleteOptions::default()).await {
-            Err(error) if error.code() != 404 => return Err(error),
+            Err(error) if !error.is_not_found() => return Err(error),
             _ => deleted = true,
         }
     }
@@ -245,7 +247,7 @@ async fn write_status(
     let written = commit_update(&call, record, next, Subresource::Status, Effects::Real).await;
     match written {
         Ok(UpdateAttempt::Done(_) | UpdateAttempt::Conflict) => Ok(()),
-        Err(error) if error.code() == 404 => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }
 }

@@ -9,13 +9,17 @@ use apiserver_store::Store;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::auth::{IndexError, StoreIndex};
+use crate::config::Config;
+use crate::dial_policy::DialPolicy;
 use crate::record::StoredObject;
 
+mod converter;
 mod established;
 pub mod names;
 mod rules;
 pub mod strategy;
 
+pub(crate) use converter::Converter;
 use established::Established;
 
 /// Group of definitions, without its domain.
@@ -32,6 +36,8 @@ pub struct Definition {
     pub group: String,
     /// Its versions.
     pub versions: Vec<DefinedVersion>,
+    /// The webhook that converts objects between them, if there is one.
+    pub(crate) converter: Option<Arc<Converter>>,
     source: Source,
 }
 
@@ -76,12 +82,17 @@ struct Source {
 }
 
 impl Definitions {
-    /// Reads the definitions of `store` and follows their changes.
+    /// Reads the definitions of `store` and follows their changes. `config` is that of the server, with the port that it listens on.
     ///
     /// # Errors
     /// The store cannot be watched.
-    pub fn follow(store: &Store<StoredObject>, engine: &Arc<Engine>) -> Result<Self, IndexError> {
-        Ok(Self(StoreIndex::follow(store, Established::new(engine.clone()))?))
+    pub fn follow(
+        store: &Store<StoredObject>,
+        engine: &Arc<Engine>,
+        config: &Config,
+    ) -> Result<Self, IndexError> {
+        let dial = Arc::new(DialPolicy::new(config));
+        Ok(Self(StoreIndex::follow(store, Established::new(engine.clone(), dial))?))
     }
 
     /// The definition of a resource, if it is established.

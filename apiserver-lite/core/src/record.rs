@@ -164,15 +164,15 @@ impl StoredObject {
         self.stamp.modified
     }
 
-    /// The record converted to `kind`, another version of its kind; the record itself when `kind` is the stored version, and when it cannot be
-    /// decrypted.
+    /// The record converted to `kind`, another version of its kind; the record itself when `kind` is the stored version, when it cannot be
+    /// decrypted, and when only a webhook can convert it, which the requests ask before.
     #[must_use]
     pub fn as_version(self: &Arc<Self>, kind: &Arc<Kind>) -> Arc<Self> {
-        if !self.is_readable() {
+        if !self.is_readable() || self.is_view_of(kind) {
             return self.clone();
         }
-        if let Some(version) = kind.custom_version() {
-            return self.views.get_or_init(Views::default).of(self, kind, &version);
+        if kind.custom_version().is_some() {
+            return self.view_of(kind).unwrap_or_else(|| self.clone());
         }
         let mut shown = self;
         // Ends: each step is a version that the kind has.
@@ -181,6 +181,29 @@ impl StoredObject {
             shown = shown.converted.get_or_init(|| Arc::new(convert()));
         }
         shown.clone()
+    }
+
+    /// The record of a custom kind as an object of `kind`; `None` if only a webhook can make it one.
+    pub(crate) fn view_of(self: &Arc<Self>, kind: &Arc<Kind>) -> Option<Arc<Self>> {
+        if !self.is_readable() || self.is_view_of(kind) {
+            return Some(self.clone());
+        }
+        let version = kind.custom_version()?;
+        self.views.get_or_init(Views::default).of(self, kind, &version)
+    }
+
+    /// Keeps what a webhook has made of the record: an object of `kind` by the rules of this number.
+    pub(crate) fn put_view(
+        self: &Arc<Self>,
+        kind: &Arc<Kind>,
+        rules: u64,
+        object: Object,
+    ) -> Arc<Self> {
+        self.views.get_or_init(Views::default).put(self, kind, rules, Some(object))
+    }
+
+    fn is_view_of(&self, kind: &Arc<Kind>) -> bool {
+        self.stored_as.is_some() && Arc::ptr_eq(&self.object().kind, kind)
     }
 
     /// The record with another object at the same revision.

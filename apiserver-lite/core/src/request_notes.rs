@@ -1,7 +1,9 @@
-//! What the steps of a request leave besides its result: warnings for the client, and annotations for an audit log.
+//! What the steps of a request leave besides its result: warnings for the client, annotations for an audit log, and until when webhooks may be asked.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
 
 /// Most annotations of one request.
 const ANNOTATIONS_MAX: usize = 1024;
@@ -16,11 +18,17 @@ pub struct RequestNotes(Mutex<Notes>);
 struct Notes {
     warnings: Vec<String>,
     annotations: BTreeMap<String, String>,
+    webhooks_deadline: Option<Instant>,
 }
 
 impl RequestNotes {
     fn lock(&self) -> MutexGuard<'_, Notes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when webhooks may be asked: what the first step says that asks. A write that is tried again has what is left.
+    pub(crate) fn webhooks_deadline(&self, first: Instant) -> Instant {
+        *self.lock().webhooks_deadline.get_or_insert(first)
     }
 
     /// Adds a warning, unless it is there already: a write that is tried again gives each of its warnings again.

@@ -143,10 +143,10 @@ impl Server {
         Self {
             names,
             ownership: FieldOwnership::new(&engine, names),
-            definitions: Definitions::follow(&store, &engine).unwrap(),
+            definitions: Definitions::follow(&store, &engine, &config).unwrap(),
             engine,
             policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
-            webhooks: Webhooks::follow(&store, names, metrics).unwrap(),
+            webhooks: Webhooks::follow(&store, names, metrics, &config).unwrap(),
             store,
             authenticators: Authenticators {
                 static_tokens: StaticTokens::default(),

@@ -6,7 +6,18 @@ use proto_api::status::{GroupResource, Reason};
 
 /// The `Status` of a failed request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ApiError(Box<Status>);
+pub struct ApiError {
+    status: Box<Status>,
+    source: ErrorSource,
+}
+
+/// Who has made an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ErrorSource {
+    Server,
+    /// An admission webhook chose code and reason: they say nothing about the store.
+    Webhook,
+}
 
 /// The object or resource of a Status: `pods "web-1"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,45 +243,67 @@ impl ApiError {
             message: "Too large resource version".to_owned(),
             ..StatusCause::default()
         });
-        error.0.details.get_or_insert_default().retry_after_seconds = 1;
+        error.status.details.get_or_insert_default().retry_after_seconds = 1;
         error
     }
 
     /// With another cause.
     #[must_use]
     pub(crate) fn because(mut self, cause: StatusCause) -> Self {
-        self.0.details.get_or_insert_default().causes.push(cause);
+        self.status.details.get_or_insert_default().causes.push(cause);
         self
     }
 
-    /// Whether an object of the name exists.
+    /// The denial of an admission webhook, which goes to the client as it is.
     #[must_use]
-    pub(crate) fn is_already_exists(&self) -> bool {
-        self.0.reason == "AlreadyExists"
+    pub(crate) fn denied(status: Status) -> Self {
+        Self { status: Box::new(status), source: ErrorSource::Webhook }
+    }
+
+    /// Whether this server says that an object of the name exists.
+    #[must_use]
+    pub fn is_already_exists(&self) -> bool {
+        self.is_of_server(409) && self.status.reason == "AlreadyExists"
+    }
+
+    /// Whether this server says that the object has changed, or is not the one that was meant.
+    #[must_use]
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.is_of_server(409) && self.status.reason == "Conflict"
+    }
+
+    /// Whether this server says that the object does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.is_of_server(404)
+    }
+
+    fn is_of_server(&self, code: u16) -> bool {
+        self.source == ErrorSource::Server && self.code() == code
     }
 
     /// HTTP status code.
     #[must_use]
     pub fn code(&self) -> u16 {
-        u16::try_from(self.0.code).unwrap_or(500)
+        u16::try_from(self.status.code).unwrap_or(500)
     }
 
     /// The Status that the client receives.
     #[must_use]
     pub fn status(&self) -> &Status {
-        &self.0
+        &self.status
     }
 
     /// Value of `Retry-After`, if the Status has one.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<i32> {
-        self.0.retry_after_secs()
+        self.status.retry_after_secs()
     }
 }
 
 impl std::fmt::Display for ApiError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(&self.0.message)
+        out.write_str(&self.status.message)
     }
 }
 
@@ -278,7 +311,7 @@ impl std::error::Error for ApiError {}
 
 impl From<Status> for ApiError {
     fn from(status: Status) -> Self {
-        Self(Box::new(status))
+        Self { status: Box::new(status), source: ErrorSource::Server }
     }
 }
 
@@ -321,6 +354,21 @@ mod tests {
         );
         let late = ApiError::revision_too_large(9, 3);
         assert_eq!((late.code(), late.retry_after_seconds()), (504, Some(1)));
+    }
+
+    #[test]
+    fn what_a_webhook_says_is_not_said_of_the_store() {
+        let pod = About { group: "", kind: "pods", name: "x" };
+        let questions =
+            [ApiError::is_not_found, ApiError::is_already_exists, ApiError::is_conflict];
+        let made =
+            [ApiError::not_found(pod), ApiError::already_exists(pod), ApiError::modified(pod)];
+        for (at, error) in made.into_iter().enumerate() {
+            let denial = ApiError::denied(error.status().clone());
+            for (asked, question) in questions.iter().enumerate() {
+                assert_eq!((question(&error), question(&denial)), (asked == at, false), "{error}");
+            }
+        }
     }
 
     #[test]

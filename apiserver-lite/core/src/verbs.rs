@@ -20,7 +20,10 @@ use std::sync::Arc;
 use apiserver_schema::list::ListMeta;
 use apiserver_schema::{Kind, Object};
 
+use crate::conversion;
 use crate::record::StoredObject;
+use crate::server::Server;
+use crate::status::ApiError;
 use crate::versions;
 
 pub use apply::apply;
@@ -84,26 +87,35 @@ pub struct VerbOutput {
 
 impl VerbOutput {
     /// The output with its objects converted from `stored` to `shown`, the requested version of the kind.
-    #[must_use]
-    pub fn as_version(mut self, stored: &Arc<Kind>, shown: &Arc<Kind>) -> Self {
+    ///
+    /// # Errors
+    /// 500 if an object cannot be converted.
+    pub async fn as_version(
+        mut self,
+        server: &Server,
+        stored: &Arc<Kind>,
+        shown: &Arc<Kind>,
+    ) -> Result<Self, ApiError> {
         if Arc::ptr_eq(stored, shown) && shown.custom().is_none() {
-            return self;
+            return Ok(self);
         }
         match &mut self.response {
-            VerbResponse::Stored { record, .. } => *record = record.as_version(shown),
+            VerbResponse::Stored { record, .. } => {
+                conversion::show(server, shown, std::slice::from_mut(record)).await?;
+            }
             VerbResponse::Object { object, .. } if Arc::ptr_eq(&object.kind, stored) => {
                 **object = versions::convert(object, shown);
             }
             VerbResponse::List { kind, items, .. } => {
                 kind.clone_from(shown);
-                items.iter_mut().for_each(|record| *record = record.as_version(shown));
+                conversion::show(server, shown, items).await?;
             }
             VerbResponse::Watch(start) => start.kind.clone_from(shown),
             VerbResponse::Object { .. }
             | VerbResponse::Deleted { .. }
             | VerbResponse::Success { .. } => {}
         }
-        self
+        Ok(self)
     }
 }
 

@@ -12,11 +12,13 @@ use apiserver_store::Store;
 use proto_api::names::Names;
 
 use crate::auth::{IndexError, Indexed, StoreIndex};
+use crate::config::Config;
+use crate::dial_policy::DialPolicy;
 use crate::record::StoredObject;
 
 pub use metrics::WebhookMetrics;
 pub(crate) use metrics::{AskedWebhook, RejectionCause};
-pub(crate) use remote::{CallError, Remote};
+pub(crate) use remote::{CallError, Called, Remote};
 
 /// The webhooks of the configurations in the store.
 pub struct Webhooks {
@@ -35,13 +37,14 @@ pub(crate) struct Ordered {
 /// What is kept of the configurations.
 struct Configured {
     names: &'static Names,
+    dial: Arc<DialPolicy>,
     /// By kind and name.
     configurations: BTreeMap<(String, String), Vec<Arc<Remote>>>,
     ordered: OnceLock<Arc<Ordered>>,
 }
 
 impl Webhooks {
-    /// Reads the configurations and follows their changes.
+    /// Reads the configurations and follows their changes. `config` is that of the server, with the port that it listens on.
     ///
     /// # Errors
     /// The store cannot be watched.
@@ -49,8 +52,10 @@ impl Webhooks {
         store: &Store<StoredObject>,
         names: &'static Names,
         metrics: WebhookMetrics,
+        config: &Config,
     ) -> Result<Self, IndexError> {
-        let index = StoreIndex::follow(store, Configured::new(names))?;
+        let index =
+            StoreIndex::follow(store, Configured::new(names, Arc::new(DialPolicy::new(config))))?;
         Ok(Self { index, metrics })
     }
 
@@ -69,8 +74,8 @@ impl Webhooks {
 pub(crate) struct UnreadableConfigurations;
 
 impl Configured {
-    fn new(names: &'static Names) -> Self {
-        Self { names, configurations: BTreeMap::new(), ordered: OnceLock::new() }
+    fn new(names: &'static Names, dial: Arc<DialPolicy>) -> Self {
+        Self { names, dial, configurations: BTreeMap::new(), ordered: OnceLock::new() }
     }
 
     fn ordered(&self) -> Arc<Ordered> {
@@ -93,7 +98,7 @@ impl Indexed for Configured {
     const PREFIX: &'static str = "/admissionregistration/";
 
     fn emptied(&self) -> Self {
-        Self::new(self.names)
+        Self::new(self.names, self.dial.clone())
     }
 
     fn set(&mut self, object: &Object) {
@@ -102,7 +107,7 @@ impl Indexed for Configured {
         // A webhook that is the same keeps its connections.
         let remotes = read_webhooks(object).into_iter().map(|webhook| {
             let same = before.iter().find(|remote| remote.webhook == webhook).cloned();
-            same.unwrap_or_else(|| Arc::new(Remote::new(webhook, self.names)))
+            same.unwrap_or_else(|| Arc::new(Remote::new(webhook, self.names, self.dial.clone())))
         });
         let remotes = remotes.collect();
         self.configurations.insert(key, remotes);
@@ -140,7 +145,9 @@ mod tests {
     #[test]
     fn webhooks_are_ordered_by_configuration_and_then_as_listed() {
         const MUTATING: &str = "MutatingWebhookConfiguration";
-        let mut configured = Configured::new(Names::new(Profile::Kubernetes));
+        let profile = Names::new(Profile::Kubernetes);
+        let dial = Arc::new(DialPolicy::new(&Config::for_tests(profile)));
+        let mut configured = Configured::new(profile, dial);
         configured.set(&configuration(MUTATING, "b", &[("z", 1), ("a", 1)]));
         configured.set(&configuration(MUTATING, "a", &[("m", 1)]));
         configured.set(&configuration("ValidatingWebhookConfiguration", "b", &[("v", 1)]));

@@ -95,31 +95,40 @@ impl Schedule {
         read(text).map_err(ScheduleError)
     }
 
+    /// Whether its times are those of a period (`@every`), which no clock of a zone shows.
+    pub fn is_period(&self) -> bool {
+        matches!(self.times, Times::Every(_))
+    }
+
     /// The zone that the text names itself with `TZ=`, which Kubernetes still accepts.
     pub fn zone(&self) -> Option<&str> {
         self.zone.as_deref()
     }
 
-    /// The first time after `after`, in seconds since 1970. None if there is none within years.
-    pub fn next(&self, zone: &Zone, after: i64) -> Option<i64> {
+    /// The first time after `after`, in seconds since 1970. None if there is none within years. The times of a period (`@every`) are counted from `anchor`.
+    pub fn next(&self, zone: &Zone, anchor: i64, after: i64) -> Option<i64> {
         match &self.times {
-            Times::Every(seconds) => after.checked_add(*seconds),
+            Times::Every(seconds) => {
+                let passed = after.saturating_sub(anchor).checked_div_euclid(*seconds)?;
+                let steps = passed.checked_add(1)?.max(1);
+                anchor.checked_add(steps.checked_mul(*seconds)?)
+            }
             Times::Fields { bits, any_day } => next_of_fields(bits, *any_day, zone, after),
         }
     }
 
-    /// The last time after `after` that is not after `until`.
-    pub fn latest(&self, zone: &Zone, after: i64, until: i64) -> Option<Latest> {
-        let first = self.next(zone, after).filter(|first| *first <= until)?;
+    /// The last time after `after` that is not after `until`. The times of a period are counted from `anchor`.
+    pub fn latest(&self, zone: &Zone, anchor: i64, after: i64, until: i64) -> Option<Latest> {
+        let first = self.next(zone, anchor, after).filter(|first| *first <= until)?;
         let latest = |time, count| Some(Latest { time, count });
         let (mut time, mut count) = (first, 1_i64);
         while count <= COUNT_MAX {
-            match self.next(zone, time).filter(|next| *next <= until) {
+            match self.next(zone, anchor, time).filter(|next| *next <= until) {
                 Some(next) => (time, count) = (next, count.saturating_add(1)),
                 None => return latest(time, count),
             }
         }
-        let second = self.next(zone, first)?;
+        let second = self.next(zone, anchor, first)?;
         let distance = second.saturating_sub(first).max(1);
         let steps = until.saturating_sub(first).checked_div(distance)?;
         let count = steps.saturating_add(1);
@@ -131,7 +140,7 @@ impl Schedule {
             let from = until.saturating_sub(back).max(time);
             let mut found = None;
             let mut at = from.saturating_sub(1);
-            while let Some(next) = self.next(zone, at).filter(|next| *next <= until) {
+            while let Some(next) = self.next(zone, anchor, at).filter(|next| *next <= until) {
                 (found, at) = (Some(next), next);
             }
             if let Some(time) = found {

@@ -34,7 +34,7 @@ impl<'a> OtherDefinition<'a> {
 /// A condition of a definition. The time of its last transition is set by who stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// `NamesAccepted` or `Established`.
+    /// Its type: `NamesAccepted`, `Established`, or that of an approval.
     pub kind: &'static str,
     /// `True` or `False`.
     pub status: String,

@@ -4,7 +4,7 @@ use apiserver_schema::validate::names;
 use apiserver_schema::{FieldError, Map, Value};
 
 use crate::errors::{Errors, Path};
-use crate::pattern::Patterns;
+use crate::pattern::{PatternError, Patterns};
 use crate::read::{ReadError, Reader};
 
 mod columns;
@@ -193,33 +193,33 @@ fn check_stored_versions(status: &Map, spec: &Map, errors: &mut Errors) {
 }
 
 /// Checks one schema in full.
-fn check_schema(schema: &Map, has_status: bool, path: Path<'_>, errors: &mut Errors) {
+fn check_schema(
+    schema: &Map,
+    has_status: bool,
+    path: Path<'_>,
+    patterns: &mut Patterns,
+    errors: &mut Errors,
+) {
     let before = errors.len();
-    let mut patterns = Patterns::default();
-    let root = match Reader::new(&mut patterns).read(schema) {
+    let root = match Reader::new(patterns).read(schema) {
         Ok(mut root) => {
             root.embedded = true;
-            crate::rules::compile(&mut root); // what is wrong with the rules is reported below
+            crate::rules::compile(&mut root, patterns); // what is wrong with the rules is reported below
             Some(root)
         }
-        Err(ReadError::Pattern(_)) => None, // reported with its path below
+        // Reported with its path below.
+        Err(ReadError::Pattern(PatternError::Syntax { .. } | PatternError::TooLong)) => None,
         Err(error) => return errors.forbidden(&path, &error.to_string()),
     };
     schema::check_root(schema, has_status, path, errors);
     schema::check(schema, path, errors);
     let found = errors.len();
-    structure::check(schema, path, errors);
-    let Some(root) = root else {
-        if errors.len() == before {
-            let detail = "its regular expressions take too much memory: use fewer or shorter ones";
-            errors.forbidden(&path, detail);
-        }
-        return;
-    };
+    structure::check(schema, path, patterns, errors);
+    let Some(root) = root else { return };
     if errors.len() == found {
         defaults::check(&root, path, errors);
     }
     if errors.len() == before {
-        crate::rules::schema::check(&root, schema, path, errors);
+        crate::rules::schema::check(&root, schema, path, patterns, errors);
     }
 }

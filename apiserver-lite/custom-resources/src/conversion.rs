@@ -25,7 +25,7 @@ pub enum ReviewError {
     #[error("{0}")]
     Failed(String),
     /// Some objects are missing, or there are more.
-    #[error("webhook returned {got} objects, expected {want}")]
+    #[error("{got} objects, expected {want}")]
     Count {
         /// What was sent.
         want: usize,
@@ -47,12 +47,12 @@ pub fn conversion_review(
     review_api_version: &str,
     uid: &str,
     api_version: &str,
-    objects: &[Value],
+    objects: Vec<Value>,
 ) -> Value {
     let request = Map::from_iter([
         ("uid", Value::from(uid)),
         ("desiredAPIVersion", Value::from(api_version)),
-        ("objects", Value::List(objects.to_vec())),
+        ("objects", Value::List(objects)),
     ]);
     Value::Map(Map::from_iter([
         ("kind", Value::from("ConversionReview")),
@@ -62,15 +62,17 @@ pub fn conversion_review(
 }
 
 /// The converted objects of an answer. Of their metadata only labels and annotations come from the webhook.
-pub fn check_review(sent: &Value, answer: &Value) -> Result<Vec<Value>, ReviewError> {
+pub fn check_review(sent: &Value, mut answer: Value) -> Result<Vec<Value>, ReviewError> {
     let empty = Map::new();
-    let (sent, answer) = (sent.as_map().unwrap_or(&empty), answer.as_map().unwrap_or(&empty));
+    let mut taken = Map::new();
+    let sent = sent.as_map().unwrap_or(&empty);
+    let answer = answer.as_map_mut().unwrap_or(&mut taken);
     let kind_of = |map: &Map| format!("{}, Kind={}", map.str("apiVersion"), map.str("kind"));
     if kind_of(sent) != kind_of(answer) {
         return Err(ReviewError::Kind { want: kind_of(sent), got: kind_of(answer) });
     }
     let request = sent.map("request").unwrap_or(&empty);
-    let response = answer.map("response").unwrap_or(&empty);
+    let response = answer.map_or_insert("response");
     if request.str("uid") != response.str("uid") {
         let (want, got) = (request.str("uid").to_owned(), response.str("uid").to_owned());
         return Err(ReviewError::Uid { want, got });
@@ -79,7 +81,8 @@ pub fn check_review(sent: &Value, answer: &Value) -> Result<Vec<Value>, ReviewEr
     if result.str("status") != "Success" {
         return Err(ReviewError::Failed(failure(result)));
     }
-    let (objects, converted) = (request.list("objects"), response.list("convertedObjects"));
+    let objects = request.list("objects");
+    let converted = response.list_mut("convertedObjects").map(std::mem::take).unwrap_or_default();
     if objects.len() != converted.len() {
         return Err(ReviewError::Count { want: objects.len(), got: converted.len() });
     }
@@ -100,11 +103,12 @@ fn failure(result: &Map) -> String {
 }
 
 /// The converted object with the metadata of the original.
-fn restore(original: &Value, converted: &Value, api_version: &str) -> Result<Value, String> {
+fn restore(original: &Value, converted: Value, api_version: &str) -> Result<Value, String> {
     let empty = Map::new();
     let original = original.as_map().unwrap_or(&empty);
-    let Value::Map(converted) = converted else {
-        return Err(format!("expected an object, received {}", converted.shape()));
+    let shape = converted.shape();
+    let Value::Map(mut converted) = converted else {
+        return Err(format!("expected an object, received {shape}"));
     };
     let got = converted.str("apiVersion");
     if got != api_version {
@@ -142,7 +146,6 @@ fn restore(original: &Value, converted: &Value, api_version: &str) -> Result<Val
             }
         }
     }
-    let mut converted = converted.clone();
     converted.insert("metadata", restored);
     Ok(Value::Map(converted))
 }
@@ -158,7 +161,7 @@ mod tests {
         let object = value(
             r#"{"apiVersion":"e.com/v1","kind":"W","metadata":{"name":"a","uid":"u","labels":{"x":"1"}},"old":1}"#,
         );
-        conversion_review(VERSION, "id", "e.com/v2", &[object])
+        conversion_review(VERSION, "id", "e.com/v2", vec![object])
     }
 
     fn answer(object: &str) -> Value {
@@ -172,7 +175,7 @@ mod tests {
     fn labels_come_from_the_webhook_and_other_metadata_stays() {
         let object = r#"{"apiVersion":"e.com/v2","kind":"W","new":1,
             "metadata":{"name":"a","uid":"u","generation":7,"labels":{"y":"2"}}}"#;
-        let converted = check_review(&sent(), &answer(object)).expect("accepted");
+        let converted = check_review(&sent(), answer(object)).expect("accepted");
         let expect = value(
             r#"{"apiVersion":"e.com/v2","kind":"W","metadata":{"name":"a","uid":"u","labels":{"y":"2"}},"new":1}"#,
         );
@@ -204,10 +207,10 @@ mod tests {
                 "metadata.labels[x] must be a string",
             ),
             ("1", "expected an object"),
-            (r#"{}, {}"#, "returned 2 objects, expected 1"),
+            (r#"{}, {}"#, "2 objects, expected 1"),
         ];
         for (object, expect) in cases {
-            let error = check_review(&sent(), &answer(object)).expect_err(object).to_string();
+            let error = check_review(&sent(), answer(object)).expect_err(object).to_string();
             assert!(error.contains(expect), "{error}");
         }
     }
@@ -229,7 +232,7 @@ mod tests {
             ),
         ];
         for (text, expect) in answers {
-            let error = check_review(&sent(), &value(&text)).expect_err(expect).to_string();
+            let error = check_review(&sent(), value(&text)).expect_err(expect).to_string();
             assert!(error.contains(expect), "{error}");
         }
     }

@@ -13,6 +13,7 @@
 //! parsed and type-checked with their cost estimated when a definition is written, and run within a budget.
 
 mod accept;
+mod approval;
 mod cel;
 mod check;
 mod columns;
@@ -36,6 +37,7 @@ mod times;
 mod validate;
 
 pub use accept::{AcceptedNames, Condition, NamesDecision, OtherDefinition, accept_names};
+pub use approval::{approval_condition, validate_approval};
 pub use check::{default_definition, validate_definition};
 pub use columns::{Column, cells};
 pub use conversion::{ReviewError, check_review, conversion_review};

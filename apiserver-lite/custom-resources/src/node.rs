@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use apiserver_schema::{Map, Value};
-use regex::Regex;
-
 use crate::cel::program::Program;
+use crate::pattern::Pattern;
+use apiserver_schema::{Map, Value};
 
 /// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +146,7 @@ pub(crate) struct Checks {
     pub(crate) exclusive_minimum: bool,
     pub(crate) max_length: Option<u64>,
     pub(crate) min_length: Option<u64>,
-    pub(crate) pattern: Option<(String, Arc<Regex>)>,
+    pub(crate) pattern: Option<(String, Arc<Pattern>)>,
     pub(crate) max_items: Option<u64>,
     pub(crate) min_items: Option<u64>,
     pub(crate) unique_items: bool,

@@ -1,5 +1,5 @@
 //! Schemas as they are published. The root's `apiVersion`, `kind` and `metadata` are added by who publishes, since their definitions are
-//! named there.
+//! named there, to every schema with `properties`: one without accepts any field, which kubectl would refuse beside others.
 
 use apiserver_schema::{Map, Value};
 use serde_json::json;
@@ -7,25 +7,31 @@ use serde_json::json;
 /// In OpenAPI v3 everything that a structural schema has.
 pub(crate) fn v3(schema: &Map) -> serde_json::Value {
     if schema.is_empty() {
-        return anything();
+        return any_object();
     }
-    publish(schema, &|_| {})
+    with_properties(publish(schema, &|_| {}))
 }
 
-/// In OpenAPI v2 without what clients cannot read.
+/// In OpenAPI v2 without what clients cannot read. Where unknown fields are kept the schema says nothing of the known ones either.
 pub(crate) fn v2(schema: &Map, preserve_unknown: bool) -> serde_json::Value {
-    if schema.is_empty() || preserve_unknown {
-        return anything();
+    let keeps_unknown = preserve_unknown || schema.is_true("x-kubernetes-preserve-unknown-fields");
+    if schema.is_empty() || keeps_unknown {
+        return any_object();
     }
-    let mut published = publish(schema, &simplify);
-    if let Some(root) = published.as_object_mut() {
-        root.entry("type").or_insert_with(|| json!("object"));
-    }
-    published
+    with_properties(publish(schema, &simplify))
 }
 
-fn anything() -> serde_json::Value {
-    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+fn any_object() -> serde_json::Value {
+    json!({"type": "object"})
+}
+
+/// The schema of an object that has the fields of every object.
+fn with_properties(mut schema: serde_json::Value) -> serde_json::Value {
+    if let Some(root) = schema.as_object_mut() {
+        root.entry("type").or_insert_with(|| json!("object"));
+        root.entry("properties").or_insert_with(|| json!({}));
+    }
+    schema
 }
 
 type Object = serde_json::Map<String, serde_json::Value>;
@@ -145,7 +151,13 @@ mod tests {
             "u": {"x-kubernetes-preserve-unknown-fields": true},
             "l": {"type": "array", "items": {"type": "integer"}}}});
         assert_eq!(v2(&schema(), false), expect);
-        assert_eq!(v2(&schema(), true), anything());
-        assert_eq!(v2(&Map::new(), false), anything());
+        assert_eq!(v2(&schema(), true), any_object());
+        assert_eq!(v2(&Map::new(), false), any_object());
+        let mut keeps = schema();
+        keeps.insert("x-kubernetes-preserve-unknown-fields", true);
+        assert_eq!(v2(&keeps, false), any_object());
+        assert_eq!(v3(&keeps)["properties"]["s"]["type"], "string");
+        let no_fields = Map::from_iter([("type", "object")]);
+        assert_eq!(v2(&no_fields, false), json!({"type": "object", "properties": {}}));
     }
 }

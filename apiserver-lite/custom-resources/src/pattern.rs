@@ -3,16 +3,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use regex::{Regex, RegexBuilder};
+use regex_automata::meta::{BuildError, Config, Regex};
+use regex_automata::util::syntax;
 
 /// Longest expression, in bytes.
 const LENGTH_MAX: usize = 16 * 1024;
 /// Most memory of a compiled expression, in bytes.
 const SIZE_MAX: usize = 1 << 20;
 /// Most memory of what it remembers while it runs, in bytes.
-const CACHE_MAX: usize = 1 << 18;
-/// Most different expressions of a definition.
-const PATTERNS_MAX: usize = 2_000;
+const CACHE_MAX: usize = 1 << 16;
+/// Most different expressions of a definition, in its schemas and its rules.
+const PATTERNS_MAX: usize = 1_000;
+/// Most memory of them all, in bytes.
+const TOTAL_MAX: usize = 16 << 20;
 
 /// Why an expression cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,44 +30,97 @@ pub enum PatternError {
     #[error("the regular expression has more than {LENGTH_MAX} bytes: shorten it")]
     TooLong,
     /// The definition has too many.
-    #[error("the definition has more than {PATTERNS_MAX} different regular expressions")]
+    #[error("the definition has more than {PATTERNS_MAX} different regular expressions: use fewer")]
     TooMany,
+    /// The compiled expressions of the definition take too much memory.
+    #[error(
+        "the regular expressions of the definition take more than {TOTAL_MAX} bytes when they are compiled: use fewer or shorter ones"
+    )]
+    TooLarge,
+}
+
+/// A compiled expression.
+#[derive(Debug)]
+pub(crate) struct Pattern(Regex);
+
+impl Pattern {
+    /// Whether a text has a match.
+    pub(crate) fn is_match(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+
+    /// The first match in a text.
+    pub(crate) fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
+        text.get(self.0.find(text)?.range())
+    }
+
+    /// The matches in a text that do not overlap.
+    pub(crate) fn find_all<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
+        self.0.find_iter(text).filter_map(|found| text.get(found.range()))
+    }
+
+    /// Its memory, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.0.memory_usage()
+    }
 }
 
 /// The expressions of one definition, each compiled once.
 #[derive(Debug, Default)]
-pub(crate) struct Patterns(HashMap<String, Arc<Regex>>);
+pub(crate) struct Patterns {
+    made: HashMap<String, Arc<Pattern>>,
+    /// Memory of them all, and what was spent on those that could not be compiled.
+    size: usize,
+}
 
 impl Patterns {
-    pub(crate) fn compile(&mut self, text: &str) -> Result<Arc<Regex>, PatternError> {
-        if let Some(found) = self.0.get(text) {
+    pub(crate) fn compile(&mut self, text: &str) -> Result<Arc<Pattern>, PatternError> {
+        if let Some(found) = self.made.get(text) {
             return Ok(Arc::clone(found));
         }
-        if self.0.len() >= PATTERNS_MAX {
+        if self.made.len() >= PATTERNS_MAX {
             return Err(PatternError::TooMany);
         }
-        let made = Arc::new(compile(text)?);
-        self.0.insert(text.to_owned(), Arc::clone(&made));
+        if self.size > TOTAL_MAX {
+            return Err(PatternError::TooLarge);
+        }
+        let compiled = compile(text);
+        let size = compiled.as_ref().map_or(COMPILE_FAILED, Pattern::size);
+        self.size = self.size.saturating_add(size).saturating_add(text.len());
+        let made = Arc::new(compiled?);
+        if self.size > TOTAL_MAX {
+            return Err(PatternError::TooLarge);
+        }
+        self.made.insert(text.to_owned(), Arc::clone(&made));
         Ok(made)
     }
 }
 
+/// What an expression that cannot be compiled counts as: it may have been given up late.
+pub(crate) const COMPILE_FAILED: usize = SIZE_MAX / 4;
+
 /// Compiles an expression.
-pub(crate) fn compile(text: &str) -> Result<Regex, PatternError> {
+pub(crate) fn compile(text: &str) -> Result<Pattern, PatternError> {
     if text.len() > LENGTH_MAX {
         return Err(PatternError::TooLong);
     }
-    RegexBuilder::new(&translate(text))
-        .size_limit(SIZE_MAX)
-        .dfa_size_limit(CACHE_MAX)
-        .nest_limit(100)
-        .build()
-        .map_err(|error| PatternError::Syntax { why: reason(&error) })
+    let config = Config::new()
+        .nfa_size_limit(Some(SIZE_MAX))
+        .onepass_size_limit(Some(CACHE_MAX))
+        .hybrid_cache_capacity(CACHE_MAX);
+    let built = Regex::builder()
+        .configure(config)
+        .syntax(syntax::Config::new().nest_limit(100))
+        .build(&translate(text));
+    built.map(Pattern).map_err(|error| PatternError::Syntax { why: reason(&error) })
 }
 
 /// The last line of the parser's error; the others draw the expression.
-fn reason(error: &regex::Error) -> String {
-    let text = error.to_string();
+fn reason(error: &BuildError) -> String {
+    if let Some(limit) = error.size_limit() {
+        return format!("it takes more than {limit} bytes when it is compiled");
+    }
+    let text = error.syntax_error().map_or_else(|| error.to_string(), ToString::to_string);
     let line = text.lines().last().unwrap_or_default();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
@@ -194,6 +250,22 @@ mod tests {
             }
             assert!(compile(pattern).is_err(), "{}", pattern.get(..20).unwrap_or(pattern));
         }
+    }
+
+    #[test]
+    fn the_expressions_of_a_definition_are_bounded_together() {
+        let mut patterns = Patterns::default();
+        let large = |n: usize| format!("^[a-z]{{1,500}}x{n}$");
+        let mut fails = (0..PATTERNS_MAX).filter_map(|n| patterns.compile(&large(n)).err());
+        assert_eq!(fails.next(), Some(PatternError::TooLarge));
+        assert!(patterns.made.values().map(|made| made.size()).sum::<usize>() <= TOTAL_MAX);
+        assert!(patterns.compile(&large(0)).is_ok(), "those that were compiled stay");
+        let mut patterns = Patterns::default();
+        let mut fails = (0..=PATTERNS_MAX).filter_map(|n| patterns.compile(&n.to_string()).err());
+        assert_eq!(fails.next(), Some(PatternError::TooMany));
+        let mut patterns = Patterns::default();
+        let mut broken = (0..PATTERNS_MAX).filter_map(|n| patterns.compile(&format!("({n}")).err());
+        assert!(broken.any(|error| error == PatternError::TooLarge));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::cel::program::Program;
 use crate::errors::{Errors, Path, quote, show};
 use crate::eval::{Fail, Run, Val};
 use crate::node::{Additional, ListType, Node, Rule};
+use crate::pattern::Patterns;
 
 mod declare;
 pub(crate) mod schema;
@@ -19,7 +20,7 @@ mod tests;
 use declare::declare;
 
 /// Compiles the rules of a schema. One that cannot be compiled fails for every object.
-pub(crate) fn compile(node: &mut Node) {
+pub(crate) fn compile(node: &mut Node, patterns: &mut Patterns) {
     if !node.has_rules {
         return;
     }
@@ -27,21 +28,21 @@ pub(crate) fn compile(node: &mut Node) {
         let decl = declare(node);
         for rule in &mut node.rules {
             rule.program = Some(match &decl {
-                Some(decl) => Program::compile(&rule.text, decl),
+                Some(decl) => Program::compile(&rule.text, decl, patterns),
                 None => Err("failed to retrieve type information".to_owned()),
             });
             if let (Some(decl), false) = (&decl, rule.message_expression.is_empty()) {
                 rule.message_program =
-                    Program::compile_message(&rule.message_expression, decl).ok();
+                    Program::compile_message(&rule.message_expression, decl, patterns).ok();
             }
         }
     }
-    node.properties.iter_mut().for_each(|(_, property)| compile(property));
+    node.properties.iter_mut().for_each(|(_, property)| compile(property, patterns));
     if let Some(items) = &mut node.items {
-        compile(items);
+        compile(items, patterns);
     }
     if let Additional::Schema(values) = &mut node.additional {
-        compile(values);
+        compile(values, patterns);
     }
 }
 

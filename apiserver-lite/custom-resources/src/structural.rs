@@ -36,7 +36,7 @@ impl Structural {
     ) -> Result<Self, ReadError> {
         let mut root = Reader::new(patterns).read(schema)?;
         root.embedded = true;
-        rules::compile(&mut root);
+        rules::compile(&mut root, patterns);
         Ok(Structural { root, preserve_unknown, source: schema.clone() })
     }
 

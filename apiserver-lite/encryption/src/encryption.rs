@@ -1,6 +1,5 @@
 //! Encryption of a store's values by the rules of a file, which may be replaced while the server runs.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -25,6 +24,17 @@ pub struct Encryption {
     random: SystemRandom,
 }
 
+/// Most objects that are named in the log.
+const NAMED_MAX: usize = 16;
+
+/// Values that a configuration cannot read.
+#[derive(Default)]
+struct Lost {
+    count: usize,
+    /// The keys of the first ones.
+    first: Vec<String>,
+}
+
 /// What looking at the file gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
@@ -32,7 +42,7 @@ pub enum Reload {
     Unchanged,
     /// Its new content counts from now on.
     Done,
-    /// Its new content is invalid, which was logged; the old one counts.
+    /// Its new content is invalid, or lacks what reads a stored value; the log says so. The old one counts.
     Refused,
 }
 
@@ -54,14 +64,25 @@ impl Encryption {
         Ok(Self { path: path.to_owned(), accepted, resources, file, rules, random })
     }
 
-    /// Takes over the file if it has changed. Looks at it at most once a second.
-    pub fn reload(&self, now: Instant) -> Reload {
+    /// Takes over the file if it has changed. Looks at it at most once a second. `each_stored` calls its argument with the key and the form of every
+    /// value on disk: all that can be read now must be readable with the new content, as the next start reads them.
+    pub fn reload(
+        &self,
+        now: Instant,
+        each_stored: impl FnOnce(&mut dyn FnMut(&str, Form)),
+    ) -> Reload {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // The error of a file that was read once is logged where it occurs.
         let Ok((content, Changed::Yes)) = file.current(now) else { return Reload::Unchanged };
         let path = self.path.display();
         match read_rules(&self.path, &self.accepted, &self.resources, &content) {
             Ok(rules) => {
+                let lost = self.lost(&rules, each_stored);
+                if lost.count > 0 {
+                    let (objects, first) = (lost.count, lost.first.join(" "));
+                    tracing::error!(%path, objects, first, "the new encryption configuration cannot read stored objects, the old one stays in use; a start with the new one would not have them: add their keys again (identity for clear text), or write the objects again before the provider is removed");
+                    return Reload::Refused;
+                }
                 *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
                 tracing::info!(%path, "the encryption configuration has changed; writes use its first key from now on");
                 Reload::Done
@@ -74,11 +95,18 @@ impl Encryption {
         }
     }
 
-    /// Of stored values, counted by form, the number that could not be read if the server started now.
-    #[must_use]
-    pub fn count_unreadable(&self, forms: &HashMap<Form, usize>) -> usize {
-        let rules = self.rules();
-        forms.iter().filter(|(form, _)| !rules.reads(**form)).map(|(_, count)| count).sum()
+    /// The values that the rules of now read and `next` does not.
+    fn lost(&self, next: &Rules, each_stored: impl FnOnce(&mut dyn FnMut(&str, Form))) -> Lost {
+        let (rules, mut lost) = (self.rules(), Lost::default());
+        each_stored(&mut |key, form| {
+            if rules.reads(key, form) && !next.reads(key, form) {
+                lost.count = lost.count.saturating_add(1);
+                if lost.first.len() < NAMED_MAX {
+                    lost.first.push(key.to_owned());
+                }
+            }
+        });
+        lost
     }
 
     fn rules(&self) -> Arc<Rules> {

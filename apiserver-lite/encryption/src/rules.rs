@@ -111,12 +111,12 @@ impl Rules {
         }
     }
 
-    /// Whether values of this form can be read.
-    pub fn reads(&self, form: Form) -> bool {
-        let mut all = self.0.iter().flat_map(|rule| &rule.providers);
-        all.any(|provider| match provider {
+    /// Whether a value of this form can be read as that of the object `key`.
+    pub fn reads(&self, key: &str, form: Form) -> bool {
+        let Some(rule) = self.of(key) else { return form == Form::AS_IS };
+        rule.providers.iter().any(|provider| match provider {
             Provider::AesGcm(key) => key.form() == form,
-            Provider::Identity => false,
+            Provider::Identity => form == Form::AS_IS,
         })
     }
 

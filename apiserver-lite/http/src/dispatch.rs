@@ -79,7 +79,7 @@ pub async fn dispatch(
     if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
         outcome.warnings.insert(0, warning);
     }
-    Ok(outcome.as_version(&call.kind, &call.requested_version))
+    outcome.as_version(server, &call.kind, &call.requested_version).await
 }
 
 /// Asks the webhooks about a proxied request. Logs are read, and nobody is asked about reads.
@@ -136,7 +136,7 @@ async fn serve_verb(
 ) -> Result<VerbOutput, ApiError> {
     let (server, resource, query) = (call.server, call.request, call.query);
     match resource.verb {
-        Verb::Get if resource.subresource == "scale" => scale::get(call),
+        Verb::Get if resource.subresource == "scale" => scale::get(call).await,
         Verb::Get => verbs::get(call).await,
         Verb::List => verbs::list(call).await,
         Verb::Watch => verbs::watch(call).await,

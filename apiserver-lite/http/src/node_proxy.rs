@@ -2,13 +2,13 @@
 //! stored objects, the connection is passed through; upgraded connections are copied byte for byte. Redirects are not followed.
 
 mod connect;
-mod dial_policy;
 mod html_rewrite;
 mod target;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_core::dial_policy::DialPolicy;
 use apiserver_core::request::{Query, RequestInfo};
 use apiserver_core::server::Server;
 use apiserver_core::status::ApiError;
@@ -25,7 +25,6 @@ use proto_daemon::panics;
 
 use connect::ConnectError;
 pub use connect::{NodeProxy, NodeProxyError};
-use dial_policy::DialPolicy;
 use target::ProxyTarget;
 
 use super::body::{self, BoxError, ResponseBody};

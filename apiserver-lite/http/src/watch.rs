@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_core::conversion;
 use apiserver_core::record::StoredObject;
 use apiserver_core::request::{Accepted, Encoding};
 use apiserver_core::status::ApiError;
@@ -39,8 +40,8 @@ pub fn body(server: Arc<HttpServer>, start: WatchStart, accepted: Accepted) -> R
         selection: start.selection,
         bookmarks: start.bookmarks,
         unserved: start.unserved,
-        phase: Phase::Initial {
-            left: start.initial.into_iter(),
+        phase: Phase::Start {
+            initial: start.initial,
             then: start.changes,
             revision: start.revision.0,
         },
@@ -68,6 +69,12 @@ struct WatchStream {
 }
 
 enum Phase {
+    /// Converts the initial objects.
+    Start {
+        initial: Vec<Arc<StoredObject>>,
+        then: Result<Watch<StoredObject>, ApiError>,
+        revision: u64,
+    },
     /// Sends the initial objects as `ADDED` events.
     Initial {
         left: std::vec::IntoIter<Arc<StoredObject>>,
@@ -94,6 +101,12 @@ impl WatchStream {
         let mut chunk = BytesMut::new();
         while chunk.is_empty() {
             match std::mem::replace(&mut self.phase, Phase::Ended) {
+                Phase::Start { mut initial, then, revision } => {
+                    if self.show(&mut initial, &mut chunk).await {
+                        let left = initial.into_iter();
+                        self.phase = Phase::Initial { left, then, revision };
+                    }
+                }
                 Phase::Initial { left, then, revision } => {
                     self.initial(left, then, revision, &mut chunk)
                 }
@@ -102,6 +115,16 @@ impl WatchStream {
             }
         }
         Some(chunk.freeze())
+    }
+
+    /// Converts objects to the version of the watch. Where that fails the stream ends with the error.
+    async fn show(&self, records: &mut [Arc<StoredObject>], chunk: &mut BytesMut) -> bool {
+        if self.encoder.kind.custom().is_none() {
+            return true;
+        }
+        let (server, kind) = (&self.encoder.server.core, &self.encoder.kind);
+        let shown = conversion::show(server, kind, records).await;
+        shown.inspect_err(|error| self.encoder.error(chunk, error)).is_ok()
     }
 
     fn initial(
@@ -137,12 +160,9 @@ impl WatchStream {
                     // Events beyond one batch, and errors, are returned by the next wait.
                     let _ = watch.try_batch(&mut self.events);
                 }
-                for event in self.events.drain(..) {
-                    if let Some(change) = watch_event(&event, &self.selection) {
-                        self.encoder.event(chunk, change.kind, &change.record);
-                    }
+                if self.events_shown(chunk).await {
+                    self.phase = Phase::Following(watch);
                 }
-                self.phase = Phase::Following(watch);
             }
             WakeReason::BookmarkDue => {
                 self.encoder.bookmark(chunk, watch.seen().0, BookmarkKind::Progress);
@@ -152,6 +172,27 @@ impl WatchStream {
             WakeReason::Lagged(error) => self.encoder.error(chunk, &error),
             WakeReason::Ended => {}
         }
+    }
+
+    /// Sends the events. Returns whether the stream goes on.
+    async fn events_shown(&mut self, chunk: &mut BytesMut) -> bool {
+        let events = self.events.drain(..);
+        let changes = events.filter_map(|event| watch_event(&event, &self.selection));
+        if self.encoder.kind.custom().is_none() {
+            for change in changes {
+                self.encoder.event(chunk, change.kind, &change.record);
+            }
+            return true;
+        }
+        let (kinds, mut records): (Vec<_>, Vec<_>) =
+            changes.map(|change| (change.kind, change.record)).unzip();
+        if !self.show(&mut records, chunk).await {
+            return false;
+        }
+        for (kind, record) in kinds.into_iter().zip(&records) {
+            self.encoder.event(chunk, kind, record);
+        }
+        true
     }
 
     async fn wait(&mut self, watch: &mut Watch<StoredObject>) -> WakeReason {

@@ -135,6 +135,7 @@ impl BoundServer {
 pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let names = config.names;
     let (listener, address) = listen(config.bind).await?;
+    let config = Config { bind: address, ..config };
     let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
     let admission = admission(&config)?;
@@ -157,12 +158,13 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let authorizer = authorizer(&config, &engine, &store, &policy)?;
     let (stopping, about_to_stop) = (CancellationToken::new(), CancellationToken::new());
     let pages = pages(&config, &store, &about_to_stop)?;
-    let webhooks = Webhooks::follow(&store, names, WebhookMetrics::new(&pages.metrics)?)?;
+    let metrics = WebhookMetrics::new(&pages.metrics)?;
+    let webhooks = Webhooks::follow(&store, names, metrics, &config)?;
     let audit = audit_log(&config, audit_policy, &pages.metrics)?;
     let core = Arc::new(Server {
         names,
         ownership: FieldOwnership::new(&engine, names),
-        definitions: Definitions::follow(&store, &engine)?,
+        definitions: Definitions::follow(&store, &engine, &config)?,
         engine,
         store,
         authenticators,
@@ -172,7 +174,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         quota_turns: QuotaTurns::default(),
         backup_turn: Arc::default(),
         webhooks,
-        config: Config { bind: address, admission, ..config },
+        config: Config { admission, ..config },
     });
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(&core)).await?;

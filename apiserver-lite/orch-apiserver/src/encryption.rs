@@ -7,7 +7,7 @@ use std::time::Duration;
 use apiserver_core::config::Config;
 use apiserver_core::record::StoredObject;
 use apiserver_core::{key, versions};
-use apiserver_encryption::{Encryption, Reload, StoredResource};
+use apiserver_encryption::{Encryption, StoredResource};
 use apiserver_schema::Engine;
 use apiserver_store::Store;
 use proto_daemon::config::FileType;
@@ -87,16 +87,8 @@ pub async fn follow(
             () = stopping.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        if encryption.reload(Instant::now()) != Reload::Done {
-            continue;
-        }
-        let lost = encryption.count_unreadable(&store.forms());
-        if lost > 0 {
-            tracing::error!(
-                objects = lost,
-                "stored objects are encrypted with keys that the new configuration does not have; they are served from memory until the next start, and not after it: add the keys again, or write the objects again"
-            );
-        }
+        // What becomes of the change is logged where it is decided.
+        encryption.reload(Instant::now(), |each| store.each_form(each));
     }
 }
 

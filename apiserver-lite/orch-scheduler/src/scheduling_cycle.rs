@@ -22,7 +22,7 @@ use crate::storage_informers::StorageInformers;
 use apiserver_scheduling::amounts::add;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::nodes::{NodeLoad, load};
-use apiserver_scheduling::nominations::{Nominations, with_nominated};
+use apiserver_scheduling::nominations::{NominatedLoads, Nominations};
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::DisruptionBudget;
@@ -282,17 +282,22 @@ impl Scheduler {
         storage: &mut StorageSnapshot,
     ) -> Result<(), Failure> {
         let storage_view = StorageView { storage, annotations: &self.annotations };
-        let with_nominated = with_nominated(pod, loads, view.nominated);
-        let nodes = NodeView { loads: &*loads, with_nominated: with_nominated.as_deref() };
+        let mut nominated = NominatedLoads::of(pod, loads, view.nominated);
         let namespaces = view.namespaces;
-        let selected = isolate_pod(pod, || select_node(pod, nodes, namespaces, storage_view));
+        let selected = isolate_pod(pod, || {
+            let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated };
+            select_node(pod, nodes, namespaces, storage_view)
+        });
+        nominated.take_back(loads);
         let NodeChoice { nth, volumes } = match selected {
             Ok(choice) => choice,
             Err(why) => {
                 self.reserved.remove(&pod.uid);
                 let SelectError::NoFeasibleNode(why) = why else { return Err(Failure::Error) };
-                let loads = with_nominated.as_deref().unwrap_or(&*loads);
-                return Err(self.fail(pod, loads, view, storage, &why).await);
+                nominated.put(loads);
+                let failure = self.fail(pod, loads, view, storage, &why).await;
+                nominated.take_back(loads);
+                return Err(failure);
             }
         };
         let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };

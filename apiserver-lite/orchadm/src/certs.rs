@@ -85,6 +85,11 @@ pub fn renew(host: &Host, name: &str) -> Result<()> {
     }
     let (pki, now) = (host.pki(), OffsetDateTime::now_utc());
     for one in &chosen {
+        // As kubeadm: what can be renewed is.
+        if let Some(why) = one.kept_by_another(&pki).filter(|_| name == "all") {
+            host.output.warn("certs", "ExternalAuthority", &why);
+            continue;
+        }
         let renewed = one.renew(host.names, &pki, now);
         renewed.with_context(|| format!("renewing {}", one.name))?;
         host.output.say("certs", &format!("renewed {}", one.name));

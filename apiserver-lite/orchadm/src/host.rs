@@ -115,6 +115,12 @@ impl Host {
         self.layout.root == Path::new("/")
     }
 
+    /// Says what a dry run would do.
+    pub fn would(&self, phase: &str, actions: impl IntoIterator<Item = String>) {
+        let say = |action| self.output.say(phase, &format!("[dryrun] would {action}"));
+        actions.into_iter().for_each(say);
+    }
+
     /// The directory of certificates.
     pub fn pki(&self) -> PathBuf {
         self.own_certificates_dir().unwrap_or_else(|| self.layout.pki.clone())

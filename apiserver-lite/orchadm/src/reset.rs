@@ -8,17 +8,15 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::certificates;
 use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
-use apiserver_bootstrap::removal::resolved;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
-use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::Signal;
-use proto_daemon::{mountinfo, private_files};
+use proto_daemon::private_files;
 
 use crate::host::{self, Host};
 use crate::runtime::{DEFAULT_SOCKET, Runtime};
 use crate::{links, supervisor};
-use apiserver_bootstrap::{external, pod_cgroups, removal, systemd};
+use apiserver_bootstrap::{dry_run, external, pod_cgroups, removal, systemd};
 
 /// Flags of `reset`.
 #[derive(Args, Clone, Debug)]
@@ -38,6 +36,12 @@ pub struct ResetFlags {
     /// Go on where no record of init or join can be read; needs --naming.
     #[arg(long)]
     pub without_record: bool,
+    /// Remove the backups of the store as well.
+    #[arg(long)]
+    remove_backups: bool,
+    /// Only say what would be ended and removed.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// All programs that init or join start, in the order of their end.
@@ -45,6 +49,8 @@ const PROGRAMS: [&str; 5] =
     ["orch-proxy", "orchlet", "orch-scheduler", "orch-controller-manager", "orch-apiserver"];
 /// The network configuration that orchlet writes, and the bridge in it.
 const NETWORK: (&str, &str) = ("10-orch.conflist", "cni0");
+/// The directory of backups, in that of the store.
+const BACKUPS: &std::ffi::CStr = c"backups";
 /// The first argument of orchlet's connection keeper.
 const KEEPER: &str = "hold-connection";
 /// Longest wait for the proxy's cleaning.
@@ -76,6 +82,13 @@ impl Steps<'_> {
 /// # Errors
 /// It is not confirmed, or something is left.
 pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
+    if flags.dry_run {
+        let runtime = runtime_of(host, flags);
+        let running = if host.is_running() { &PROGRAMS[..] } else { &[] };
+        let runtime = (!flags.without_runtime).then_some(runtime.as_str());
+        host.would("reset", dry_run::reset(&host.layout, running, runtime, flags.remove_backups));
+        return Ok(());
+    }
     if !nix::unistd::geteuid().is_root() {
         bail!("user is not running as root");
     }
@@ -88,7 +101,7 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
         false => steps.take(LIVE[0], nothing_runs(host)),
     }
     if may_remove_files(&steps.left) {
-        remove_files(&mut steps);
+        remove_files(&mut steps, flags.remove_backups);
     } else {
         steps.take("remove the files", Err(anyhow!("they stay until the rest is gone")));
     }
@@ -111,8 +124,7 @@ fn may_remove_files(left: &[String]) -> bool {
 /// Ends what runs on this host.
 async fn end_all(steps: &mut Steps<'_>, flags: &ResetFlags) -> Result<()> {
     let host = steps.host;
-    let known = host.record.as_ref().map(|record| record.runtime.clone());
-    let runtime = flags.cri_socket.clone().or(known).unwrap_or_else(|| DEFAULT_SOCKET.to_owned());
+    let runtime = runtime_of(host, flags);
     let bin_dir = host::bin_dir(flags.bin_dir.as_deref())?;
     steps.take(LIVE[0], stop_programs(host).await);
     let pods = match flags.without_runtime {
@@ -121,12 +133,18 @@ async fn end_all(steps: &mut Steps<'_>, flags: &ResetFlags) -> Result<()> {
     };
     steps.take(LIVE[1], pods);
     steps.take("end the helpers of orchlet", end_keepers(&program(host, &bin_dir, "orchlet")));
-    steps.take(LIVE[2], remove_mounts(&host.layout.node_root));
+    steps.take(LIVE[2], removal::undo_mounts(&host.layout.node_root).map_err(Into::into));
     let proxy = clean_proxy(host, &program(host, &bin_dir, "orch-proxy")).await;
     steps.take("remove the tables and routes of the proxy", proxy);
     steps.take("remove the pods' network", remove_network(host).await);
     steps.take("remove the cgroups", remove_cgroups(host).await);
     Ok(())
+}
+
+/// Socket of the container runtime.
+fn runtime_of(host: &Host, flags: &ResetFlags) -> String {
+    let known = host.record.as_ref().map(|record| record.runtime.clone());
+    flags.cri_socket.clone().or(known).unwrap_or_else(|| DEFAULT_SOCKET.to_owned())
 }
 
 /// The file of a program: the recorded one, else that of a directory.
@@ -216,20 +234,6 @@ fn end_keepers(agent: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts what was mounted for pods and by orchlet below a directory, last mounted first.
-fn remove_mounts(dir: &Path) -> Result<()> {
-    let dir = resolved(dir)?;
-    let mounts = mountinfo::read()?;
-    let mut outcome = Ok(());
-    for point in removal::mounts_to_undo(&mounts, &dir) {
-        let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
-        let unmounted = umount2(point, flags);
-        let unmounted = unmounted.with_context(|| format!("unmounting {}", point.display()));
-        outcome = outcome.and(unmounted);
-    }
-    outcome
-}
-
 async fn clean_proxy(host: &Host, program: &Path) -> Result<()> {
     if !program.exists() {
         bail!("{} is missing: give --bin-dir", program.display());
@@ -275,35 +279,30 @@ fn cgroup_root(host: &Host) -> PathBuf {
 }
 
 /// Removes all files but the record. One directory that stays does not keep the others.
-fn remove_files(steps: &mut Steps<'_>) {
+fn remove_files(steps: &mut Steps<'_>, removes_backups: bool) {
     let layout = &steps.host.layout;
     if let Some(dir) = steps.host.own_certificates_dir() {
         let what = format!("remove the certificates in {}", dir.display());
-        steps.take(&what, remove_certificates(steps.host, &dir));
+        let names = certificates::file_names(steps.host.names);
+        steps.take(&what, removal::remove_files(&dir, names).map_err(Into::into));
     }
-    for dir in [
-        &layout.config,
-        &layout.node_root,
-        &layout.store,
-        &layout.logs,
-        &layout.run,
-        &layout.root.join("var/log/pods"),
-        &layout.root.join("var/log/containers"),
-    ] {
-        steps.take(
-            &format!("remove {}", dir.display()),
-            removal::remove_dir(dir).map_err(Into::into),
+    let store = format!("remove {}", layout.store.display());
+    let removed = match removes_backups {
+        true => removal::remove_dir(&layout.store).map(|()| None),
+        false => removal::remove_dir_but(&layout.store, BACKUPS),
+    };
+    if let Ok(Some(kept)) = &removed {
+        let text = format!(
+            "backups stay in {}: move them to a safe place, with the file of --encryption-provider-config if there is one, or give --remove-backups",
+            kept.display()
         );
+        steps.host.output.warn("reset", "Backups", &text);
     }
-}
-
-/// Removes what orchadm writes into a directory that somebody chose; the rest there is theirs, and the directory as well.
-fn remove_certificates(host: &Host, dir: &Path) -> Result<()> {
-    for name in certificates::file_names(host.names) {
-        let path = dir.join(name);
-        private_files::remove_private(&path).with_context(|| path.display().to_string())?;
+    steps.take(&store, removed.map(drop).map_err(Into::into));
+    for dir in dry_run::removed_by_reset(layout) {
+        let what = format!("remove {}", dir.display());
+        steps.take(&what, removal::remove_dir(&dir).map_err(Into::into));
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -333,7 +332,7 @@ mod tests {
 
     fn remove(host: &Host) -> Vec<String> {
         let mut steps = Steps { host, left: Vec::new() };
-        remove_files(&mut steps);
+        remove_files(&mut steps, false);
         steps.left
     }
 
@@ -352,6 +351,39 @@ mod tests {
         }
         assert!(layout.state.exists());
         assert_eq!(remove(&host), [] as [String; 0]);
+    }
+
+    #[test]
+    fn backups_stay_unless_their_removal_is_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let backup = host.layout.store.join("backups/b");
+        fs::create_dir_all(backup.parent().unwrap()).unwrap();
+        fs::create_dir_all(host.layout.store.join("store")).unwrap();
+        fs::write(&backup, "x").unwrap();
+        assert_eq!(remove(&host), [] as [String; 0]);
+        assert!(backup.exists() && !host.layout.store.join("store").exists());
+        let mut steps = Steps { host: &host, left: Vec::new() };
+        remove_files(&mut steps, true);
+        assert!(steps.left.is_empty() && !host.layout.store.exists());
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_removes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        fs::create_dir_all(&host.layout.store).unwrap();
+        let flags = ResetFlags {
+            force: true,
+            cri_socket: None,
+            bin_dir: None,
+            without_runtime: false,
+            without_record: false,
+            remove_backups: true,
+            dry_run: true,
+        };
+        run(&host, &flags).await.unwrap();
+        assert!(host.layout.store.exists());
     }
 
     #[test]

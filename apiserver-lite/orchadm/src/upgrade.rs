@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::Program;
+use apiserver_bootstrap::dry_run;
 use apiserver_bootstrap::node_health;
 use apiserver_bootstrap::preflight::Role;
 use apiserver_bootstrap::processes::FileId;
+use apiserver_bootstrap::versions::is_older;
 use clap::{ArgAction, Args, Subcommand};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::Node;
@@ -53,6 +55,9 @@ pub struct ApplyFlags {
     /// Go to older programs as well.
     #[arg(short = 'f', long)]
     force: bool,
+    /// Only say what would be done.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// How long a restarted program is waited for.
@@ -141,7 +146,19 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
         check_way_back(host, change).await?;
     }
     let mut record = host.known()?.clone();
-    if flags.certificate_renewal && record.role == Role::ControlPlane {
+    let renews = flags.certificate_renewal && record.role == Role::ControlPlane;
+    if flags.dry_run {
+        let renewal = if renews {
+            dry_run::renewal(host.names, &host.layout, &host.pki())
+        } else {
+            Vec::new()
+        };
+        let restarts =
+            changes.iter().map(|change| dry_run::upgrade(&change.new, &change.from, &change.to));
+        host.would("upgrade", renewal.into_iter().chain(restarts));
+        return Ok(());
+    }
+    if renews {
         crate::certs::renew(host, "all")?;
     }
     let mut done = Vec::new();
@@ -273,26 +290,9 @@ async fn settle(host: &Host, program: &str) -> Result<()> {
     bail!("it ends again and again")
 }
 
-/// Whether a version is older than another; what is not a version is not.
-fn is_older(one: &str, other: &str) -> bool {
-    matches!((numbers(one), numbers(other)), (Some(one), Some(other)) if one < other)
-}
-
-fn numbers(version: &str) -> Option<Vec<u64>> {
-    let plain = version.trim_start_matches('v').split(['-', '+']).next()?;
-    plain.split('.').map(|number| number.parse().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_compared_by_their_numbers() {
-        assert!(is_older("0.9.0", "0.10.0") && is_older("v1.2.3", "1.2.4-rc.1"));
-        assert!(!is_older("0.1.0", "0.1.0") && !is_older("unknown", "0.1.0"));
-        assert!(!is_older("2.0.0", "1.9.9"));
-    }
 
     #[test]
     fn a_program_that_was_replaced_where_it_lies_is_seen() {

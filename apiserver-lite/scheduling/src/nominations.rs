@@ -28,22 +28,55 @@ impl Nominations {
     }
 }
 
-/// The loads with the pods in `nominated` that are at least as important as `pod`; none if there are none.
-pub fn with_nominated(
-    pod: &PodInfo,
-    loads: &[NodeLoad],
-    nominated: &[Arc<PodInfo>],
-) -> Option<Vec<NodeLoad>> {
-    let counts = |other: &&Arc<PodInfo>| other.priority >= pod.priority && other.uid != pod.uid;
-    let mut counted = nominated.iter().filter(counts).peekable();
-    counted.peek()?;
-    let mut with = loads.to_vec();
-    for other in counted {
-        if let Some(load) = with.iter_mut().find(|load| load.node.name == other.node) {
-            load.add(other.clone());
+/// The nodes for which pods are nominated, with those pods. They take the place of the nodes without them, and give it back.
+#[derive(Debug, Default)]
+pub struct NominatedLoads {
+    /// By the index of the node: its load with the pods, or, while that is in place, without.
+    others: Vec<(usize, NodeLoad)>,
+    are_in_place: bool,
+}
+
+impl NominatedLoads {
+    /// With the pods in `nominated` that are at least as important as `pod`.
+    pub fn of(pod: &PodInfo, loads: &[NodeLoad], nominated: &[Arc<PodInfo>]) -> Self {
+        let mut others = BTreeMap::new();
+        let counts = |other: &&Arc<PodInfo>| other.priority >= pod.priority && other.uid != pod.uid;
+        for other in nominated.iter().filter(counts) {
+            let mut all = loads.iter().enumerate();
+            if let Some((nth, load)) = all.find(|(_, load)| load.node.name == other.node) {
+                others.entry(nth).or_insert_with(|| load.clone()).add(other.clone());
+            }
+        }
+        Self { others: others.into_iter().collect(), are_in_place: false }
+    }
+
+    /// Whether no node has such pods.
+    pub fn is_empty(&self) -> bool {
+        self.others.is_empty()
+    }
+
+    /// Puts the loads with the nominated pods into their places in `loads`.
+    pub fn put(&mut self, loads: &mut [NodeLoad]) {
+        if !self.are_in_place {
+            self.swap(loads);
         }
     }
-    Some(with)
+
+    /// Puts the loads without those pods back.
+    pub fn take_back(&mut self, loads: &mut [NodeLoad]) {
+        if self.are_in_place {
+            self.swap(loads);
+        }
+    }
+
+    fn swap(&mut self, loads: &mut [NodeLoad]) {
+        self.are_in_place = !self.are_in_place;
+        for (nth, other) in &mut self.others {
+            if let Some(load) = loads.get_mut(*nth) {
+                std::mem::swap(load, other);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -55,14 +88,23 @@ mod tests {
     fn nominated_pods_count_for_pods_that_are_no_more_important() {
         let mut load = NodeLoad::empty(Arc::new(node("n0")));
         load.add(pod("p0", 3000, 0));
-        let loads = [load];
+        let before = vec![NodeLoad::empty(Arc::new(node("m"))), load];
+        let mut loads = before.clone();
         let nominated =
             vec![Arc::new(PodInfo { node: "n0".into(), priority: 5, ..pod("n", 1000, 0) })];
-        let cpu = |priority| {
+        for (priority, cpu) in [(4, 4000), (5, 4000), (6, 3000)] {
             let pod = PodInfo { priority, ..pod("p", 1, 0) };
-            with_nominated(&pod, &loads, &nominated).map(|with| with[0].requested["cpu"])
-        };
-        assert_eq!((cpu(4), cpu(5), cpu(6)), (Some(4000), Some(4000), None));
-        assert!(with_nominated(&nominated[0], &loads, &nominated).is_none(), "not beside itself");
+            let mut with = NominatedLoads::of(&pod, &loads, &nominated);
+            assert_eq!(with.is_empty(), cpu == 3000);
+            assert!(with.others.len() <= 1, "no other node is copied");
+            with.put(&mut loads);
+            with.put(&mut loads);
+            assert_eq!(loads[1].requested["cpu"], cpu, "{priority}");
+            with.take_back(&mut loads);
+            with.take_back(&mut loads);
+            assert_eq!(format!("{loads:?}"), format!("{before:?}"));
+        }
+        let itself = NominatedLoads::of(&nominated[0], &loads, &nominated);
+        assert!(itself.is_empty(), "not beside itself");
     }
 }

@@ -4,6 +4,7 @@ use proto_daemon::panics::isolate_sync;
 
 use crate::filter::check;
 use crate::nodes::NodeLoad;
+use crate::nominations::NominatedLoads;
 use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
 use crate::refusal::{Refusal, summary};
@@ -111,12 +112,11 @@ impl<'a> PodFilters<'a> {
 }
 
 /// The nodes with their pods, and those nodes that differ once nominated pods are on them.
-#[derive(Clone, Copy)]
 pub struct NodeView<'a> {
-    /// Without nominated pods.
-    pub loads: &'a [NodeLoad],
-    /// With the nominated pods of at least the pod's priority; none if there are none.
-    pub with_nominated: Option<&'a [NodeLoad]>,
+    /// Without nominated pods. After a panic they may be with them, until `nominated` takes those back.
+    pub loads: &'a mut [NodeLoad],
+    /// With the nominated pods of at least the pod's priority.
+    pub nominated: &'a mut NominatedLoads,
 }
 
 /// Selects the best node for the pod. It has to fit beside the pods that are nominated, and without those: they may end up elsewhere.
@@ -129,19 +129,32 @@ pub fn select_node(
     namespaces: &NamespaceLabels,
     storage_view: StorageView<'_>,
 ) -> Result<NodeChoice, SelectError> {
-    let loads = nodes.with_nominated.unwrap_or(nodes.loads);
+    let NodeView { loads, nominated } = nodes;
     let filters = PodFilters::of(pod, namespaces, storage_view).map_err(|refusal| {
         let refusals = loads.iter().map(|_| vec![refusal.clone()]).collect();
         SelectError::NoFeasibleNode(FitError { refusals })
     })?;
+    let may_be_helped = !nominated.is_empty() && pod.constraints.can_be_helped_by_pods();
+    let without = may_be_helped.then(|| filters.check_all(loads)).unwrap_or_default();
+    nominated.put(loads);
     let mut checked = filters.check_all(loads);
-    if nodes.with_nominated.is_some() && pod.constraints.can_be_helped_by_pods() {
-        for (with, without) in checked.iter_mut().zip(filters.check_all(nodes.loads)) {
-            if with.is_ok() && without.is_err() {
-                *with = without;
-            }
+    for (with, without) in checked.iter_mut().zip(without) {
+        if with.is_ok() && without.is_err() {
+            *with = without;
         }
     }
+    let selected = select_checked(pod, loads, checked, namespaces);
+    nominated.take_back(loads);
+    selected
+}
+
+/// Selects the best of the nodes that the pod fits on.
+fn select_checked(
+    pod: &PodInfo,
+    loads: &[NodeLoad],
+    mut checked: Vec<Checked>,
+    namespaces: &NamespaceLabels,
+) -> Result<NodeChoice, SelectError> {
     let fitting = |(nth, checked): (usize, &Checked)| checked.is_ok().then_some(nth);
     let feasible: Vec<usize> = checked.iter().enumerate().filter_map(fitting).collect();
     let candidates: Vec<&NodeLoad> = feasible.iter().filter_map(|nth| loads.get(*nth)).collect();
@@ -187,7 +200,8 @@ mod tests {
         let storage = StorageSnapshot::default();
         let storage_view = StorageView { storage: &storage, annotations: &annotations };
         let namespaces = NamespaceLabels::new();
-        let nodes = NodeView { loads, with_nominated: None };
+        let (mut loads, mut nominated) = (loads.to_vec(), NominatedLoads::default());
+        let nodes = NodeView { loads: &mut loads, nominated: &mut nominated };
         select_node(pod, nodes, &namespaces, storage_view).map(|choice| choice.nth)
     }
 
@@ -221,16 +235,19 @@ mod tests {
     #[test]
     fn nominated_pods_keep_their_place_and_help_nobody() {
         let loads = loads(1);
-        let mut with = loads.clone();
-        let mut nominated = pod("n", 3500, 0);
-        nominated.labels.insert("app".into(), "db".into());
-        with[0].add(nominated);
+        let mut waiting = PodInfo { node: "n0".into(), ..pod("n", 3500, 0) };
+        waiting.labels.insert("app".into(), "db".into());
+        let waiting = [Arc::new(waiting)];
         let annotations = BindingAnnotations::new(names());
         let storage = StorageSnapshot::default();
         let storage_view = StorageView { storage: &storage, annotations: &annotations };
         let select = |pod: &PodInfo| {
-            let nodes = NodeView { loads: &loads, with_nominated: Some(&with) };
-            select_node(pod, nodes, &NamespaceLabels::new(), storage_view).is_ok()
+            let mut nominated = NominatedLoads::of(pod, &loads, &waiting);
+            let mut seen = loads.clone();
+            let nodes = NodeView { loads: &mut seen, nominated: &mut nominated };
+            let found = select_node(pod, nodes, &NamespaceLabels::new(), storage_view);
+            assert_eq!(format!("{seen:?}"), format!("{loads:?}"), "they are as before");
+            found.is_ok()
         };
         assert!(select(&pod("p", 500, 0)) && !select(&pod("p", 501, 0)));
         let mut friend = pod("p", 100, 0);

@@ -22,7 +22,7 @@ use proto_daemon::private_files;
 use ring::digest::{Context, SHA256};
 
 use crate::{
-    Entry, Form, Identity, Revision, TransformError, format::Format, transform::StoredForms,
+    Entry, Form, Identity, Record, Revision, TransformError, format::Format, transform::StoredForms,
 };
 
 pub const MAGIC: &[u8; 8] = b"orchback";
@@ -119,7 +119,7 @@ pub enum BackupError {
 }
 
 /// Writes a backup of `entries`, which are in ascending order of key.
-pub fn write<T>(
+pub fn write<T: Record>(
     path: &Path,
     identity: &Identity,
     forms: &StoredForms,
@@ -165,7 +165,7 @@ impl From<io::Error> for WriteFileError {
 }
 
 /// Writes the whole content; returns the number of transformed values and the checksum.
-fn write_file<T>(
+fn write_file<T: Record>(
     file: File,
     identity: &Identity,
     forms: &StoredForms,
@@ -174,7 +174,9 @@ fn write_file<T>(
     value: impl Fn(&T) -> BackupValue,
 ) -> Result<(u64, String), WriteFileError> {
     let mut out = Summed { out: BufWriter::new(file), sum: Context::new(&SHA256) };
-    let format = Format::needed(forms.transform().is_some() || !forms.count().is_empty());
+    // Without a transform the store may have values that were transformed when there was one.
+    let has_unreadable = entries.iter().any(|entry| !entry.record.is_readable());
+    let format = Format::needed(forms.transform().is_some() || has_unreadable);
     out.write_all(MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     write_text(&mut out, identity.profile.as_bytes())?;

@@ -219,6 +219,12 @@ impl<T: Record> Store<T> {
         self.forms.count()
     }
 
+    /// Calls `each` with the key and the form of every value on disk, those in clear text included.
+    pub fn each_form(&self, mut each: impl FnMut(&str, Form)) {
+        let (_, entries) = self.shared.read().all();
+        entries.iter().for_each(|entry| each(&entry.key, self.forms.of(&entry.key)));
+    }
+
     /// Writes all records at the current revision to a new file, which [`restore`](crate::restore) reads, with the transform of now. `value` gives the
     /// stored form of a record. Blocks; writes go on meanwhile.
     ///

@@ -82,6 +82,7 @@ impl Turn<'_> {
     /// The status by the jobs that exist.
     fn status(&self, plan: &mut Plan) -> CronJobStatus {
         let mut status = self.cron_job.status.clone();
+        let schedule = Schedule::parse(&self.cron_job.spec.schedule).ok();
         // A time to come would end the schedule; somebody has written it.
         status.last_schedule_time.take_if(|last| !self.has_come(last.unix()));
         for job in self.own {
@@ -106,7 +107,8 @@ impl Turn<'_> {
                 _ => {}
             }
             if let Some(time) = self.time_of(job) {
-                raise(&mut status.last_schedule_time, Time::from_unix(time));
+                let exact = self.exact_time(time, schedule.as_ref());
+                raise(&mut status.last_schedule_time, Time::from_unix(exact));
             }
             if let (Some("Complete"), Some(end)) = (ending(job), job.status.completion_time) {
                 raise(&mut status.last_successful_time, end);
@@ -129,18 +131,18 @@ impl Turn<'_> {
     /// Starts the job of the latest time of the schedule, unless that is done.
     fn start(&self, status: &mut CronJobStatus, plan: &mut Plan) {
         let Some((schedule, zone)) = self.schedule(plan) else { return };
-        if let Some(next) = schedule.next(&zone, self.now()) {
+        let anchor = anchor(self.cron_job, status);
+        if let Some(next) = schedule.next(&zone, anchor, self.now()) {
             let left = next.saturating_sub(self.now());
             let left = Duration::from_secs(u64::try_from(left).unwrap_or(0));
             plan.requeue_in(left.saturating_add(AFTER));
         }
         let spec = &self.cron_job.spec;
-        let created = self.cron_job.metadata.creation_timestamp;
-        let mut earliest = status.last_schedule_time.unwrap_or(created).unix().unwrap_or(0);
+        let mut earliest = anchor;
         if let Some(deadline) = spec.starting_deadline_seconds {
             earliest = earliest.max(self.now().saturating_sub(deadline));
         }
-        let Some(latest) = schedule.latest(&zone, earliest, self.now()) else { return };
+        let Some(latest) = schedule.latest(&zone, anchor, earliest, self.now()) else { return };
         if latest.count > MISSED_MAX {
             let message = format!(
                 "too many missed start times: {}. Set or decrease .spec.startingDeadlineSeconds or check clock skew",
@@ -245,6 +247,15 @@ impl Turn<'_> {
         is_own.then_some(time)
     }
 
+    /// The time of the schedule that lies in the minute of `time`. Only those of a period are no whole minutes.
+    fn exact_time(&self, time: i64, schedule: Option<&Schedule>) -> i64 {
+        let anchor = anchor(self.cron_job, &self.cron_job.status);
+        let (after, until) = (time.saturating_sub(1), time.saturating_add(59));
+        let period = schedule.filter(|schedule| schedule.is_period());
+        let found = period.and_then(|it| it.latest(&Zone::utc(), anchor, after, until));
+        found.map_or(time, |found| found.time)
+    }
+
     fn new_job(&self, name: String) -> Job {
         let CronJob { metadata, spec, .. } = self.cron_job;
         let template = &spec.job_template;
@@ -286,6 +297,12 @@ fn ending(job: &Job) -> Option<&str> {
         matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True"
     };
     job.status.conditions.iter().find(is_end).map(|condition| condition.type_.as_str())
+}
+
+/// The time from which those of a period are counted: the last one, or the creation.
+fn anchor(cron_job: &CronJob, status: &CronJobStatus) -> i64 {
+    let created = cron_job.metadata.creation_timestamp;
+    status.last_schedule_time.unwrap_or(created).unix().unwrap_or(0)
 }
 
 fn raise(time: &mut Option<Time>, to: Time) {

@@ -24,7 +24,7 @@ use serde_json::json;
 
 use crate::claim::Claimant;
 use crate::pods::{REVISION_LABEL, delete, delete_object, from_template, revision};
-use crate::revisions::{self, History, LiveCount};
+use crate::revisions::{self, Current, History, LiveCount};
 use placement::Placement;
 
 pub use failed_pods::FailedPods;
@@ -153,29 +153,20 @@ fn current_revision<'a>(
     history: &History<'a>,
     data: proto_api::RawJson,
 ) -> Result<&'a ControllerRevision, Box<ApiWrite>> {
-    let (set, number) = (seen.set, history.next_number());
-    // Duplicates come from adoption; the newest stays.
-    if let Some(current) = history.equal.last().copied() {
-        return match current.revision < number {
-            true => Err(Box::new(revisions::renumber(current, number))),
-            false => Ok(current),
-        };
-    }
-    let counted = (number, set.status.collision_count);
-    let template = &set.spec.template;
-    let (mut new, hash) =
-        revisions::new_revision(&set.metadata, template, data, counted, claimant.reference());
-    new.metadata.labels.insert(REVISION_LABEL.to_owned(), hash);
-    let key = ObjectKey::of(&new.metadata);
-    match seen.revisions.iter().find(|other| ObjectKey::of(&other.metadata) == key) {
-        None => Err(Box::new(ApiWrite::Create(new.into()))),
-        // That of an earlier set of this name, which the garbage collector deletes.
-        Some(equal) if equal.data == new.data => Ok(equal),
-        Some(_) => {
-            // The next plan derives another name for the same template.
+    let set = seen.set;
+    let found = revisions::current(history, seen.revisions, |number| {
+        let (counted, template) = ((number, set.status.collision_count), &set.spec.template);
+        let (mut new, hash) =
+            revisions::new_revision(&set.metadata, template, data, counted, claimant.reference());
+        new.metadata.labels.insert(REVISION_LABEL.to_owned(), hash);
+        new
+    });
+    match found {
+        Current::Found(current) => Ok(current),
+        Current::After(write) => Err(write),
+        Current::NameTaken => {
             let mut next = set.clone();
-            let collisions = set.status.collision_count.unwrap_or(0);
-            next.status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+            next.status.collision_count = revisions::one_more(set.status.collision_count);
             Err(Box::new(ApiWrite::UpdateStatus(next.into())))
         }
     }

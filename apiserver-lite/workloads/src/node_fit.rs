@@ -1,7 +1,7 @@
 //! Whether a pod may run on a node by its node selector, its required node affinity and the taints that it tolerates.
 
-use apiserver_controllers::taint_manager::tolerates;
 use apiserver_scheduling::node_selector::matches_term;
+use apiserver_scheduling::taints::tolerates;
 use proto_api::core::v1::{Affinity, Node, NodeSelector, PodSpec, Toleration};
 
 /// Whether the node matches the pod's node selector and required node affinity.

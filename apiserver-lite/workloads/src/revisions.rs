@@ -45,13 +45,31 @@ fn order(revision: &ControllerRevision) -> impl Ord + '_ {
     (revision.revision, metadata.creation_timestamp.unix(), &metadata.name)
 }
 
-/// The data of a revision.
+/// Characters that Go escapes in JSON, so that its text is safe in HTML.
+const ESCAPED: [(char, &str); 5] = [
+    ('<', "\\u003c"),
+    ('>', "\\u003e"),
+    ('&', "\\u0026"),
+    ('\u{2028}', "\\u2028"),
+    ('\u{2029}', "\\u2029"),
+];
+
+/// The data of a revision, byte for byte as Kubernetes writes it: clients compare it with what they make of the template themselves.
 pub(crate) fn data_of(template: &PodTemplateSpec) -> RawJson {
     let mut template = serde_json::to_value(template).unwrap_or_default();
     if let Some(fields) = template.as_object_mut() {
         fields.insert("$patch".into(), json!("replace"));
     }
-    RawJson::from_value(&json!({ "spec": { "template": template } })).unwrap_or_default()
+    let mut data = json!({ "spec": { "template": template } });
+    data.sort_all_objects();
+    let mut text = data.to_string();
+    for (character, escaped) in ESCAPED {
+        // They stand in strings only.
+        if text.contains(character) {
+            text = text.replace(character, escaped);
+        }
+    }
+    RawJson { raw: text.into_bytes() }
 }
 
 /// The template of a revision; none if its data is something else.
@@ -60,6 +78,46 @@ pub(crate) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSp
     let template = data.pointer_mut("/spec/template")?;
     template.as_object_mut()?.remove("$patch");
     serde_json::from_value(template.take()).ok()
+}
+
+/// The revision of a template.
+pub(crate) enum Current<'a> {
+    /// It is there.
+    Found(&'a ControllerRevision),
+    /// It is there once this is written.
+    After(Box<ApiWrite>),
+    /// Another revision has its name: its owner counts the collision, which gives another name.
+    NameTaken,
+}
+
+/// The revision of the history's template, `make` from its number if there is none. `all` are the revisions of the namespace.
+pub(crate) fn current<'a, R: AsRef<ControllerRevision>>(
+    history: &History<'a>,
+    all: &'a [R],
+    make: impl FnOnce(i64) -> ControllerRevision,
+) -> Current<'a> {
+    let number = history.next_number();
+    // Duplicates come from adoption; the newest stays.
+    if let Some(current) = history.equal.last().copied() {
+        return match current.revision < number {
+            true => Current::After(Box::new(renumber(current, number))),
+            false => Current::Found(current),
+        };
+    }
+    let new = make(number);
+    let key = ObjectKey::of(&new.metadata);
+    let mut others = all.iter().map(AsRef::as_ref);
+    match others.find(|other| ObjectKey::of(&other.metadata) == key) {
+        None => Current::After(Box::new(ApiWrite::Create(new.into()))),
+        // That of an earlier set of this name, which the garbage collector deletes.
+        Some(equal) if equal.data == new.data => Current::Found(equal),
+        Some(_) => Current::NameTaken,
+    }
+}
+
+/// The count of collisions after one more.
+pub(crate) fn one_more(collisions: Option<i32>) -> Option<i32> {
+    Some(collisions.unwrap_or(0).checked_add(1).unwrap_or(0))
 }
 
 /// A new revision without labels of its owner's kind, and its hash.
@@ -84,7 +142,7 @@ pub(crate) fn new_revision(
 }
 
 /// Gives a revision a new number; conditional on its version.
-pub(crate) fn renumber(revision: &ControllerRevision, number: i64) -> ApiWrite {
+fn renumber(revision: &ControllerRevision, number: i64) -> ApiWrite {
     let metadata = &revision.metadata;
     let metadata_patch =
         json!({ "uid": metadata.uid, "resourceVersion": metadata.resource_version });
@@ -120,4 +178,40 @@ pub(crate) enum LiveCount {
     Counted,
     /// It does not, as for StatefulSets.
     Exempt,
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::{Container, ContainerPort, PodSpec};
+
+    use super::*;
+
+    #[test]
+    fn data_is_what_kubernetes_writes() {
+        let mut template = PodTemplateSpec::default();
+        template.metadata.labels.insert("b".into(), "2".into());
+        template.metadata.labels.insert("a".into(), "1".into());
+        let port = ContainerPort {
+            container_port: 9376,
+            protocol: "TCP".into(),
+            ..ContainerPort::default()
+        };
+        let container = Container {
+            name: "app".into(),
+            image: "web:1".into(),
+            args: vec!["a<b && c>d\u{2028}".into()],
+            ports: vec![port],
+            ..Container::default()
+        };
+        template.spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+        let expect = concat!(
+            r#"{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"a":"1","b":"2"}},"#,
+            r#""spec":{"containers":[{"args":["a\u003cb \u0026\u0026 c\u003ed\u2028"],"image":"web:1","name":"app","#,
+            r#""ports":[{"containerPort":9376,"protocol":"TCP"}],"resources":{}}]}}}}"#,
+        );
+        let data = data_of(&template);
+        assert_eq!(String::from_utf8(data.raw.clone()).unwrap(), expect);
+        let revision = ControllerRevision { data, ..ControllerRevision::default() };
+        assert_eq!(template_of(&revision).unwrap(), template);
+    }
 }

@@ -19,7 +19,7 @@ use proto_client::ObjectKey;
 
 use crate::claim::Claimant;
 use crate::pods::{delete_object, revision};
-use crate::revisions::{self, History, LiveCount};
+use crate::revisions::{self, Current, History, LiveCount};
 use identity::parent_and_ordinal;
 use steps::Steps;
 
@@ -98,28 +98,21 @@ fn newest_revision<'a>(
     history: &History<'a>,
     data: proto_api::RawJson,
 ) -> Result<&'a ControllerRevision, Box<ApiWrite>> {
-    let (set, number) = (seen.set, history.next_number());
-    if let Some(newest) = history.equal.last().copied() {
-        return match newest.revision < number {
-            true => Err(Box::new(revisions::renumber(newest, number))),
-            false => Ok(newest),
-        };
-    }
-    let counted = (number, Some(set.status.collision_count.unwrap_or(0)));
-    let template = &set.spec.template;
-    let (mut new, hash) =
-        revisions::new_revision(&set.metadata, template, data, counted, claimant.reference());
-    new.metadata.labels.insert(names.sub_label("controller", "hash"), hash);
-    let key = ObjectKey::of(&new.metadata);
-    match seen.revisions.iter().find(|other| ObjectKey::of(&other.metadata) == key) {
-        None => Err(Box::new(ApiWrite::Create(new.into()))),
-        // That of an earlier set of this name, which the garbage collector deletes.
-        Some(equal) if equal.data == new.data => Ok(equal),
-        Some(_) => {
-            // The next plan derives another name for the same template.
+    let set = seen.set;
+    let found = revisions::current(history, seen.revisions, |number| {
+        let counted = (number, Some(set.status.collision_count.unwrap_or(0)));
+        let template = &set.spec.template;
+        let (mut new, hash) =
+            revisions::new_revision(&set.metadata, template, data, counted, claimant.reference());
+        new.metadata.labels.insert(names.sub_label("controller", "hash"), hash);
+        new
+    });
+    match found {
+        Current::Found(newest) => Ok(newest),
+        Current::After(write) => Err(write),
+        Current::NameTaken => {
             let mut next = set.clone();
-            let collisions = set.status.collision_count.unwrap_or(0);
-            next.status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+            next.status.collision_count = revisions::one_more(set.status.collision_count);
             Err(Box::new(ApiWrite::UpdateStatus(next.into())))
         }
     }

@@ -24,7 +24,7 @@ use crate::params::{DeleteParams, ListParams};
 use crate::reloading_file::ReloadingFile;
 use crate::request;
 use crate::shared_token::{SharedToken, sensitive_header};
-use crate::transport::{self, ClientTlsError, Pings, Transport};
+use crate::transport::{self, AddressRule, ClientTlsError, Pings, Transport};
 
 /// Default deadline of a complete response.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -87,14 +87,16 @@ impl Client {
         Self::with_pings(config, names, user_agent, Pings::default())
     }
 
-    /// As [`Client::new`], for a server that is not looked up by its name: connections go to this host and port.
-    pub fn at(
-        address: (&str, u16),
+    /// As [`Client::new`], for a server that a request names: connections go to `address` instead of the host and port of its URL, if there is one, and
+    /// only to addresses that `rule` allows.
+    pub fn guarded(
+        address: Option<(&str, u16)>,
+        rule: AddressRule,
         config: &ClientConfig,
         names: &'static Names,
         user_agent: &str,
     ) -> Result<Self, ClientTlsError> {
-        let transport = Transport::new(config, Pings::default())?.dialing(address);
+        let transport = Transport::new(config, Pings::default())?.dialing(address, rule);
         Ok(Self::over(transport, config, names, user_agent))
     }
 

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::config::ClientConfig;
-pub use dial::DialError;
+pub use dial::{AddressRule, DialError};
 use dial::{Dialed, Endpoint};
 use proto_daemon::write_coalescing::CoalescingStream;
 pub use tls::ClientTlsError;
@@ -77,6 +77,8 @@ pub(crate) struct Transport {
     endpoint: Endpoint,
     /// Where connections go.
     dialed: Endpoint,
+    /// To which addresses; unset for a server that the program's own settings name.
+    rule: Option<AddressRule>,
     tls: Option<TlsSource>,
     pings: Pings,
     /// Locked while a connection is made, so that all waiting requests get the same one.
@@ -119,12 +121,15 @@ impl Transport {
         };
         let (state, failures, idle) = Default::default();
         let dialed = endpoint.clone();
-        Ok(Self { endpoint, dialed, tls, pings, state, failures, idle })
+        Ok(Self { endpoint, dialed, rule: None, tls, pings, state, failures, idle })
     }
 
-    /// With connections to this host and port instead of those in the URL.
-    pub(crate) fn dialing(mut self, (host, port): (&str, u16)) -> Self {
-        self.dialed = Endpoint { host: host.to_owned(), port };
+    /// With connections to this host and port instead of those in the URL, and only to addresses that the rule allows.
+    pub(crate) fn dialing(mut self, address: Option<(&str, u16)>, rule: AddressRule) -> Self {
+        if let Some((host, port)) = address {
+            self.dialed = Endpoint { host: host.to_owned(), port };
+        }
+        self.rule = Some(rule);
         self
     }
 
@@ -254,7 +259,7 @@ impl Transport {
 
     async fn dial(&self, offer: dial::Offer) -> Result<Dialed, DialError> {
         let tls = self.tls.as_ref().map(|tls| tls.connector(offer)).transpose()?;
-        dial::dial(&self.dialed, tls).await
+        dial::dial(&self.dialed, self.rule.as_ref(), tls).await
     }
 
     fn generation(&self) -> Result<Generation, TransportError> {

@@ -146,3 +146,26 @@ fn links_above_a_path_are_followed_whether_it_exists_or_not() {
     assert_eq!(resolved(Path::new("/")).unwrap(), Path::new("/"));
     assert!(resolved(&root.join("link/a/../b")).is_err());
 }
+
+#[test]
+fn what_is_kept_stays_where_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("dir");
+    let kept = c"backups";
+    for (with, expect) in [("backups/a/f", true), ("backups", false), ("store/backups/f", false)] {
+        fs::create_dir_all(dir.join("store")).unwrap();
+        fs::write(dir.join("store/f"), "x").unwrap();
+        let path = dir.join(with);
+        fs::create_dir_all(if with == "backups" { &path } else { path.parent().unwrap() }).unwrap();
+        if with != "backups" {
+            fs::write(&path, "x").unwrap();
+        }
+        let found = remove_dir_but(&dir, kept).unwrap();
+        assert_eq!(found, expect.then(|| dir.canonicalize().unwrap().join("backups")), "{with}");
+        assert_eq!((path.exists(), dir.exists()), (expect, expect), "{with}");
+        assert!(!dir.join("store").exists());
+        remove_dir(&dir).unwrap();
+        assert!(!dir.exists());
+    }
+    assert_eq!(remove_dir_but(&dir, kept).unwrap(), None, "a missing one is fine");
+}

@@ -4,7 +4,9 @@
 use proto_api::IntOrString;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 
-/// A replica set and its next size.
+use super::size_annotations::SizeAnnotations;
+
+/// A replica set and its next size; the same one where only its annotations change.
 pub struct SetScale<'a> {
     pub set: &'a ReplicaSet,
     pub replicas: i64,
@@ -140,9 +142,10 @@ fn scaled_up(deployment: &Deployment, sizes: &Sizes) -> i64 {
     wanted.min(sizes.new.saturating_add(room))
 }
 
-/// The next sizes: the newest set is scaled up first, then the old ones down.
+/// The next sizes: the newest set is scaled up first, then the old ones down. A deployment whose replicas have changed in a rollout is scaled first.
 pub fn steps<'a>(
     deployment: &Deployment,
+    annotations: &SizeAnnotations,
     newest: Option<&'a ReplicaSet>,
     old: &[&'a ReplicaSet],
     old_pods: OldPods,
@@ -151,7 +154,11 @@ pub fn steps<'a>(
     let wanted = replicas(deployment);
     if deployment.spec.paused {
         let waits = recreates(deployment) && old_pods == OldPods::Left;
-        return if waits { Vec::new() } else { paused(deployment, newest, old) };
+        return if waits { Vec::new() } else { resize(deployment, annotations, newest, old) };
+    }
+    let mut sets = old.iter().copied().chain(newest);
+    if !recreates(deployment) && sets.any(|set| annotations.replicas_changed(set)) {
+        return resize(deployment, annotations, newest, old);
     }
     let Some(newest) = newest else {
         let all_to_zero = recreates(deployment);
@@ -207,9 +214,10 @@ fn scale_down<'a>(
     steps
 }
 
-/// A paused deployment is scaled but not rolled out: the only set with pods, or the newest without, gets the size; several share it.
-fn paused<'a>(
+/// Scales a deployment without rolling it out: the only set with pods, or the newest without, gets the size; several share it.
+fn resize<'a>(
     deployment: &Deployment,
+    annotations: &SizeAnnotations,
     newest: Option<&'a ReplicaSet>,
     old: &[&'a ReplicaSet],
 ) -> Vec<SetScale<'a>> {
@@ -228,16 +236,23 @@ fn paused<'a>(
             return running.map(|set| SetScale { set, replicas: 0 }).collect();
         }
         (Some(_), Some(_)) => {
-            return scale_proportionally(deployment, sets().filter(|set| size(set) > 0).collect());
+            let sets = sets().filter(|set| size(set) > 0).collect();
+            return scale_proportionally(deployment, annotations, sets);
         }
     };
-    let only = only.filter(|set| size(set) != wanted);
-    only.map(|set| SetScale { set, replicas: wanted }).into_iter().collect()
+    let scale = only.map(|set| SetScale { set, replicas: wanted });
+    scale.filter(|scale| is_change(scale, annotations)).into_iter().collect()
+}
+
+/// Whether the set gets another size, or is marked as scaled for other replicas of the deployment.
+fn is_change(scale: &SetScale<'_>, annotations: &SizeAnnotations) -> bool {
+    scale.replicas != size(scale.set) || annotations.replicas_changed(scale.set)
 }
 
 /// Proportional scaling: each set keeps its share of the maximum; the largest gets the remainder.
 fn scale_proportionally<'a>(
     deployment: &Deployment,
+    annotations: &SizeAnnotations,
     mut sets: Vec<&'a ReplicaSet>,
 ) -> Vec<SetScale<'a>> {
     let wanted = replicas(deployment);
@@ -258,5 +273,5 @@ fn scale_proportionally<'a>(
         *largest = largest.saturating_add(rest).max(0);
     }
     let scales = sets.into_iter().zip(sizes).map(|(set, replicas)| SetScale { set, replicas });
-    scales.filter(|scale| scale.replicas != size(scale.set)).collect()
+    scales.filter(|scale| is_change(scale, annotations)).collect()
 }

@@ -336,6 +336,61 @@ fn recreate_waits_until_the_old_pods_are_gone() {
     assert_eq!(cluster.available(), 2);
 }
 
+fn sizes(cluster: &Cluster) -> Vec<i32> {
+    let mut sets: Vec<&ReplicaSet> = cluster.sets.values().collect();
+    sets.sort_by_key(|set| set.metadata.creation_timestamp.unix());
+    sets.iter().map(|set| set.spec.replicas.unwrap()).collect()
+}
+
+/// `scale` while the pods of the new template do not start: both templates grow, the old one not at the cost of the new one.
+#[test]
+fn a_rollout_that_is_stuck_is_scaled_in_proportion() {
+    let mut cluster = Cluster::new(deployment(10));
+    roll(&mut cluster.deployment, "3", "2");
+    cluster.settle();
+    cluster.change_template("missing");
+    for _ in 0..6 {
+        cluster.step();
+        cluster.pods_follow();
+    }
+    assert_eq!(sizes(&cluster), [8, 5]);
+    let wanted = [
+        (30, [20, 13]),
+        // All of the old template's pods are available: the rollout goes on as far as it can.
+        (30, [20, 13]),
+        (10, [8, 5]),
+        (0, [0, 0]),
+    ];
+    for (replicas, expect) in wanted {
+        cluster.deployment.spec.replicas = Some(replicas);
+        cluster.step();
+        assert_eq!(sizes(&cluster), expect, "{replicas}");
+        cluster.pods_follow();
+        cluster.step();
+        assert_eq!((sizes(&cluster), cluster.step()), (expect.to_vec(), 0), "{replicas}: at rest");
+    }
+    for set in cluster.sets.values() {
+        let annotation = |name: &str| set.metadata.annotations[name].as_str();
+        assert_eq!(annotation("deployment.kubernetes.io/desired-replicas"), "0");
+        assert_eq!(annotation("deployment.kubernetes.io/max-replicas"), "3");
+    }
+}
+
+/// A set that was scaled by hand to the new size of its deployment is only marked, and the rollout that follows is not held up.
+#[test]
+fn a_set_that_has_its_size_already_is_marked() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.settle();
+    cluster.deployment.spec.replicas = Some(3);
+    cluster.sets.values_mut().for_each(|set| set.spec.replicas = Some(3));
+    let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
+    let plan = plan(names(), &cluster.deployment, &sets, &|_| false, Time::from_unix(1));
+    assert!(plan.events.is_empty(), "{:?}", plan.events);
+    cluster.change_template("two");
+    cluster.settle();
+    assert_eq!(sizes(&cluster), [0, 3]);
+}
+
 /// `rollout pause` in the middle, then `scale`: both templates are scaled proportionally.
 #[test]
 fn a_paused_rollout_is_scaled_in_proportion() {
@@ -347,11 +402,6 @@ fn a_paused_rollout_is_scaled_in_proportion() {
         cluster.step();
         cluster.pods_follow();
     }
-    let sizes = |cluster: &Cluster| {
-        let mut sets: Vec<&ReplicaSet> = cluster.sets.values().collect();
-        sets.sort_by_key(|set| set.metadata.creation_timestamp.unix());
-        sets.iter().map(|set| set.spec.replicas.unwrap()).collect::<Vec<_>>()
-    };
     assert_eq!(sizes(&cluster), [8, 4]);
     cluster.deployment.spec.paused = true;
     for (wanted, expect) in [(10, [8, 4]), (22, [16, 8]), (21, [15, 8]), (4, [4, 2]), (0, [0, 0])] {

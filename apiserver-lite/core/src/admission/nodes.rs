@@ -45,7 +45,7 @@ pub fn admit(
 /// Refuses a kubelet's deletion of another node's object.
 pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let Some(node) = kubelet(call) else { return Ok(()) };
-    let stored = call.current()?;
+    let stored = call.stored()?;
     let object = stored.object();
     let is_own = match object.kind.is("certificates", "CertificateSigningRequest") {
         true => object.str_at(&["spec", "username"]) == call.user.name,

@@ -38,6 +38,7 @@ use tokio::time::Instant;
 use self::ask::AskError;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
+use crate::conversion;
 use crate::options::{DeleteOptions, Effects};
 use crate::registry;
 use crate::request::Verb;
@@ -46,7 +47,7 @@ use crate::status::{About, ApiError};
 use crate::versions;
 use crate::webhooks::{Ordered, Remote};
 
-/// Time for all webhooks of a request, as for a request in Kubernetes.
+/// Time for all webhooks of a request, as for a request in Kubernetes: of all its attempts to write, and of all objects of a deleted collection.
 const REQUEST_TIME: Duration = Duration::from_secs(60);
 
 /// The webhooks that may be asked about one request.
@@ -118,7 +119,7 @@ impl<'a> WebhookReview<'a> {
             effects,
             options: options::document(call, operation, effects, deletion),
             reinvocation: Reinvocation::default(),
-            deadline: Instant::now() + REQUEST_TIME,
+            deadline: notes.webhooks_deadline(Instant::now() + REQUEST_TIME),
             has_generated_name: false,
         }))
     }
@@ -212,8 +213,10 @@ impl<'a> WebhookReview<'a> {
         };
         let objects = Objects { new: object, old: self.old };
         remote.webhook.applies(&attributes, objects, labels).map_err(|why| match why {
+            // No object of the request is meant.
             Mismatch::NoNamespace => {
-                ApiError::not_found(About { kind: "namespaces", name: namespace, group: "" })
+                let about = About { kind: "namespaces", name: namespace, group: "" };
+                ApiError::denied(ApiError::not_found(about).status().clone())
             }
             Mismatch::Selector(error) => ApiError::internal(error),
         })
@@ -260,14 +263,14 @@ impl<'a> WebhookReview<'a> {
     }
 
     /// `object` after a patch, with defaults; `None` if the patch changes nothing.
-    fn patched(
+    async fn patched(
         &self,
         object: &Object,
         kind: &Arc<Kind>,
         patch: &[u8],
     ) -> Result<Option<Object>, ApiError> {
-        let engine = &self.call.server.engine;
-        let shown = as_kind(object, kind);
+        let (server, engine) = (self.call.server, &self.call.server.engine);
+        let shown = conversion::convert(server, object, kind).await?;
         let patched = engine.patch_written(&shown, patch);
         let patched = patched.map_err(ApiError::internal)?.map_err(ApiError::internal)?;
         let mut patched = patched.object;
@@ -276,7 +279,7 @@ impl<'a> WebhookReview<'a> {
         }
         engine.default(&mut patched);
         registry::default(&mut patched);
-        Ok(Some(as_kind(&patched, &object.kind)))
+        Ok(Some(conversion::convert(server, &patched, &object.kind).await?))
     }
 
     /// What becomes of the request after an error: `Ok` if it goes on without the webhook.
@@ -289,7 +292,7 @@ impl<'a> WebhookReview<'a> {
         let webhook = &remote.webhook;
         let reason = match error {
             AskError::Call { reason, .. } => reason,
-            AskError::Denied(status) => return Err((*status).into()),
+            AskError::Denied(status) => return Err(ApiError::denied(*status)),
             AskError::Refused(error) => return Err(error),
         };
         let (configuration, name) = (&webhook.configuration, &webhook.name);
@@ -339,14 +342,6 @@ impl<'a> WebhookReview<'a> {
 
 fn resource_of(kind: &Kind) -> ResourceRef<'_> {
     ResourceRef { group: &kind.group, version: kind.version(), resource: kind.plural() }
-}
-
-/// The object in another version of its kind.
-fn as_kind(object: &Object, kind: &Arc<Kind>) -> Object {
-    match Arc::ptr_eq(&object.kind, kind) {
-        true => object.clone(),
-        false => versions::convert(object, kind),
-    }
 }
 
 /// 504 of a request whose webhooks have taken all its time.

@@ -9,12 +9,15 @@ use apiserver_schema::{Engine, Kind, Map, Object, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::rules::SchemaRules;
-use super::{DefinedVersion, Definition, Source, is_true};
+use super::{Converter, DefinedVersion, Definition, Source, is_true};
 use crate::auth::Indexed;
+use crate::dial_policy::DialPolicy;
 
 /// The established definitions, by name.
 pub struct Established {
     engine: Arc<Engine>,
+    /// Where conversion webhooks may be.
+    dial: Arc<DialPolicy>,
     by_name: BTreeMap<String, Arc<Definition>>,
     /// How many versions were read so far.
     count: u64,
@@ -22,8 +25,8 @@ pub struct Established {
 
 impl Established {
     /// None.
-    pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, by_name: BTreeMap::new(), count: 0 }
+    pub fn new(engine: Arc<Engine>, dial: Arc<DialPolicy>) -> Self {
+        Self { engine, dial, by_name: BTreeMap::new(), count: 0 }
     }
 
     /// The definition of this name.
@@ -41,7 +44,7 @@ impl Indexed for Established {
     const PREFIX: &'static str = "/apiextensions/customresourcedefinitions/";
 
     fn emptied(&self) -> Self {
-        Self { count: self.count, ..Self::new(self.engine.clone()) }
+        Self { count: self.count, ..Self::new(self.engine.clone(), self.dial.clone()) }
     }
 
     fn set(&mut self, object: &Object) {
@@ -57,11 +60,7 @@ impl Indexed for Established {
         let before = self.by_name.remove(object.name());
         let after = match &before {
             Some(before) if before.source == source => before.clone(),
-            _ => {
-                let versions = self.versions(object, &source, before.as_deref());
-                let group = object.str_at(&["spec", "group"]).to_owned();
-                Arc::new(Definition { group, versions, source })
-            }
+            _ => Arc::new(self.definition(object, source, before.as_deref())),
         };
         before.iter().for_each(|before| clear(before, &after.versions));
         self.by_name.insert(object.name().to_owned(), after);
@@ -85,34 +84,39 @@ fn clear(before: &Definition, kept: &[DefinedVersion]) {
 }
 
 impl Established {
-    fn versions(
+    /// Reads a definition. One that cannot be read is not served.
+    fn definition(
         &mut self,
         object: &Object,
-        source: &Source,
+        source: Source,
         before: Option<&Definition>,
-    ) -> Vec<DefinedVersion> {
-        let read = match read_definition(&Value::Map(object.fields.clone())) {
-            Ok(read) => read,
+    ) -> Definition {
+        let group = object.str_at(&["spec", "group"]).to_owned();
+        match read_definition(&Value::Map(object.fields.clone())) {
+            Ok(read) => {
+                let (converter, names) =
+                    (before.and_then(|b| b.converter.as_ref()), self.engine.names());
+                let converter = Converter::of(&read.conversion, converter, names, &self.dial);
+                let versions = self.versions(&read, &source, before);
+                Definition { group, versions, converter, source }
+            }
             Err(error) => {
                 let definition = object.name();
                 tracing::error!(%error, definition, "a CustomResourceDefinition is not served; correct its schema");
-                return Vec::new();
+                Definition { group, versions: Vec::new(), converter: None, source }
             }
-        };
-        let storage = read.storage_version().map_or("", |version| version.name.as_str()).to_owned();
-        // Objects of other versions would lose what this server does not convert.
-        let only_storage = read.conversion != Conversion::None && read.versions.len() > 1;
-        if only_storage {
-            let definition = object.name();
-            tracing::warn!(
-                definition,
-                storage,
-                "conversion webhooks are not called; only the storage version of the definition is served"
-            );
         }
+    }
+
+    fn versions(
+        &mut self,
+        read: &apiserver_custom_resources::Definition,
+        source: &Source,
+        before: Option<&Definition>,
+    ) -> Vec<DefinedVersion> {
+        let storage = read.storage_version().map_or("", |version| version.name.as_str()).to_owned();
         let mut versions = Vec::new();
         for version in &read.versions {
-            let is_served = version.served && (!only_storage || version.name == storage);
             let names = CustomNames {
                 group: &read.group,
                 version: &version.name,
@@ -125,18 +129,19 @@ impl Established {
             let current = CustomVersion {
                 number: self.count,
                 storage_version: storage.clone(),
+                has_webhook: read.conversion != Conversion::None,
                 deprecation: version.warning(&read.group, &read.names.kind),
                 ..current(source, version)
             };
             if let Some(custom) = kind.custom() {
                 custom.set(Some(Arc::new(current)));
             }
-            let kept = before.filter(|_| is_served);
+            let kept = before.filter(|_| version.served);
             let kept = kept.and_then(|before| served_before(before, &kind));
             let ended = kept.map(|version| version.ended.clone());
             versions.push(DefinedVersion {
                 kind,
-                served: is_served,
+                served: version.served,
                 ended: ended.unwrap_or_else(|| Arc::new(CancellationToken::new().drop_guard())),
                 schema: version.schema.clone(),
                 preserve: read.preserve_unknown_fields,
@@ -158,6 +163,7 @@ fn current(source: &Source, version: &Version) -> CustomVersion {
     CustomVersion {
         number: 0,
         storage_version: String::new(),
+        has_webhook: false,
         terminating: source.terminating,
         singular: accepted.str("singular").to_owned(),
         list_kind: accepted.str("listKind").to_owned(),

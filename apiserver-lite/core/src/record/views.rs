@@ -1,14 +1,14 @@
 //! An object of a custom kind as its readers see it: in the version that they ask for, pruned and defaulted by the rules that its definition has now.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use apiserver_schema::Kind;
 use apiserver_schema::custom::CustomVersion;
+use apiserver_schema::{Kind, Object};
 
 use super::StoredObject;
 use crate::versions;
 
-/// The views of a record, one for each version that readers have asked for.
+/// The views of a record, one for each version that readers have asked for. Those that only a webhook can make are put here by who has asked it.
 #[derive(Default)]
 pub struct Views(Mutex<Vec<View>>);
 
@@ -21,43 +21,82 @@ struct View {
 }
 
 impl Views {
-    /// `record` as an object of `kind`, whose rules are `version`.
+    /// `record` as an object of `kind`, whose rules are `version`; `None` if only a webhook can make it one.
     pub fn of(
         &self,
         record: &Arc<StoredObject>,
         kind: &Arc<Kind>,
         version: &CustomVersion,
-    ) -> Arc<StoredObject> {
-        let shown = |view: &View| view.record.as_ref().unwrap_or(record).clone();
-        let find = |views: &[View]| {
-            let view = views.iter().find(|view| Arc::ptr_eq(&view.kind, kind))?;
-            (view.rules == version.number).then(|| shown(view))
-        };
-        let views = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = find(views().as_slice()) {
-            return found;
+    ) -> Option<Arc<StoredObject>> {
+        if let Some(found) = self.find(record, kind, version.number) {
+            return Some(found);
         }
         let stored = record.object();
+        let is_own = Arc::ptr_eq(&stored.kind, kind);
+        if version.has_webhook && !is_own {
+            return None;
+        }
         let object = versions::read_custom(stored, kind, version);
-        let same = Arc::ptr_eq(&stored.kind, kind) && object == *stored;
-        let made = (!same).then(|| Arc::new(record.showing(object)));
-        let view = View { kind: kind.clone(), rules: version.number, record: made };
-        let mut views = views();
+        let made = (!is_own || object != *stored).then_some(object);
+        Some(self.put(record, kind, version.number, made))
+    }
+
+    /// The view as an object of `kind` by these rules, if it was made.
+    fn find(
+        &self,
+        record: &Arc<StoredObject>,
+        kind: &Arc<Kind>,
+        rules: u64,
+    ) -> Option<Arc<StoredObject>> {
+        find(&self.lock(), record, kind, rules)
+    }
+
+    /// Keeps the view as an object of `kind`: `object`, or the record as it is stored.
+    pub fn put(
+        &self,
+        record: &Arc<StoredObject>,
+        kind: &Arc<Kind>,
+        rules: u64,
+        object: Option<Object>,
+    ) -> Arc<StoredObject> {
+        let made = object.map(|object| Arc::new(record.showing(object)));
+        let mut views = self.lock();
         // Another reader may have made it meanwhile: all readers share one.
-        if let Some(found) = find(views.as_slice()) {
+        if let Some(found) = find(&views, record, kind, rules) {
             return found;
         }
-        let shown = shown(&view);
+        let view = View { kind: kind.clone(), rules, record: made };
+        let shown = view.shown(record);
         views.retain(|other| !Arc::ptr_eq(&other.kind, kind));
         views.push(view);
         shown
     }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<View>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl View {
+    fn shown(&self, record: &Arc<StoredObject>) -> Arc<StoredObject> {
+        self.record.as_ref().unwrap_or(record).clone()
+    }
+}
+
+fn find(
+    views: &[View],
+    record: &Arc<StoredObject>,
+    kind: &Arc<Kind>,
+    rules: u64,
+) -> Option<Arc<StoredObject>> {
+    let view = views.iter().find(|view| Arc::ptr_eq(&view.kind, kind))?;
+    (view.rules == rules).then(|| view.shown(record))
 }
 
 #[cfg(test)]
 mod tests {
     use apiserver_schema::custom::{CustomNames, CustomRules};
-    use apiserver_schema::{Engine, FieldErrors, Map, Object, Value};
+    use apiserver_schema::{Engine, FieldErrors, Map, Value};
     use apiserver_store::{Record as _, Revision, Stamp};
     use proto_api::names::{Names, Profile};
 
@@ -98,9 +137,14 @@ mod tests {
     }
 
     fn set(kind: &Kind, number: u64, level: i64) {
+        set_rules(kind, number, level, false);
+    }
+
+    fn set_rules(kind: &Kind, number: u64, level: i64, has_webhook: bool) {
         let current = CustomVersion {
             number,
             storage_version: "v1".to_owned(),
+            has_webhook,
             terminating: false,
             singular: String::new(),
             list_kind: String::new(),
@@ -139,5 +183,30 @@ mod tests {
         assert!(!record.object().fields.contains("level"), "nothing is written");
         let kept = record.views.get().expect("views").0.lock().unwrap().len();
         assert_eq!(kept, 2, "old views are dropped");
+    }
+
+    #[test]
+    fn what_a_webhook_converts_is_never_only_renamed() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let (first, second) = (kind(&engine, "v1"), kind(&engine, "v2"));
+        set_rules(&first, 1, 0, true);
+        set_rules(&second, 2, 0, true);
+        let mut object = Object::new(second.clone());
+        object.set_meta_str("name", "a");
+        let stamp = Stamp { created: Revision(1), modified: Revision(7) };
+        let record = Arc::new(StoredObject::stamp(Draft::new(&engine, object), stamp));
+        assert!(Arc::ptr_eq(&record.object().kind, &second), "it was not converted to v1");
+        assert!(record.is_outdated());
+        assert!(record.view_of(&first).is_none());
+        assert!(Arc::ptr_eq(&record.as_version(&first), &record));
+        let mut converted = Object::new(first.clone());
+        converted.set_meta_str("name", "converted");
+        let view = record.put_view(&first, 1, converted);
+        assert!(Arc::ptr_eq(&record.as_version(&first), &view), "as the webhook has made it");
+        assert!(Arc::ptr_eq(&view.as_version(&first), &view));
+        assert!(view.is_outdated());
+        // Another webhook may convert otherwise.
+        set_rules(&first, 3, 0, true);
+        assert!(record.view_of(&first).is_none());
     }
 }

@@ -50,7 +50,7 @@ pub async fn create(
     let delete_options = DeleteOptions::new(server.names, &options, call.query)?;
     admission::admit_delete(call)?;
     for _ in 0..CONFLICT_TRIES {
-        let pod = call.current()?;
+        let pod = call.stored()?;
         let grant = take_disruption(call, pod.object(), delete_options.effects).await?;
         let mut delete_options = delete_options.clone();
         delete_options.uid.get_or_insert_with(|| pod.object().uid().to_owned());
@@ -61,7 +61,7 @@ pub async fn create(
             delete_options.resource_version = Some(pod.object().resource_version().to_owned());
         }
         match delete_object(call, &delete_options).await {
-            Err(error) if pinned && error.code() == 409 => {}
+            Err(error) if pinned && error.is_conflict() => {}
             Err(error) => return Err(error),
             Ok(_) => {
                 let response = VerbResponse::Success { code: 201 };

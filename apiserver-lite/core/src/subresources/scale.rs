@@ -8,6 +8,7 @@ use apiserver_schema::{Format, Map, Object, PatchType, Value};
 
 use crate::admission;
 use crate::context::RequestContext;
+use crate::conversion;
 use crate::record::StoredObject;
 use crate::status::{About, ApiError, FieldProblem};
 use crate::verbs::{
@@ -18,8 +19,8 @@ use crate::verbs::{
 ///
 /// # Errors
 /// 404.
-pub fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
-    let scale = scale_of(call, call.current()?.object())?;
+pub async fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
+    let scale = scale_of(call, call.current().await?.object())?;
     Ok(VerbResponse::Object { code: 200, object: Box::new(scale) }.into())
 }
 
@@ -63,7 +64,7 @@ async fn update_replicas(
 ) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
     for _ in 0..CONFLICT_TRIES {
-        let old = call.current()?;
+        let old = call.current().await?;
         let mut scale = wanted(&old)?;
         let insists = !scale.resource_version().is_empty();
         if insists && scale.resource_version() != old.object().resource_version() {
@@ -91,7 +92,8 @@ async fn update_replicas(
                 response: VerbResponse::Stored { record, .. },
                 ..
             }) => {
-                let object = Box::new(scale_of(call, record.object())?);
+                let written = conversion::shown(call.server, &call.kind, record).await?;
+                let object = Box::new(scale_of(call, written.object())?);
                 return Ok(VerbOutput {
                     response: VerbResponse::Object { code: 200, object },
                     warnings,

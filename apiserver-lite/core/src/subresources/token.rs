@@ -37,7 +37,7 @@ pub async fn create(
         .ok_or_else(|| crate::server::missing_kind("TokenRequest"))?;
     let mut decoded = decode_as(call, kind, body, format)?;
     let mut request = decoded.object;
-    let account = call.current()?;
+    let account = call.stored()?;
     let operation = admission::WebhookOperation::Create;
     admission::admit_unstored(call, operation, &mut request, None, effects).await?;
     let lifetime_secs = request

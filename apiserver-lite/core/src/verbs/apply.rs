@@ -46,7 +46,7 @@ pub async fn apply(
     check_identity(call, &config)?;
     let applied = Applied { call, config, force, effects, strictness, warnings };
     for _ in 0..CONFLICT_TRIES {
-        let found = call.find(&call.request.namespace, &call.request.name);
+        let found = call.find(&call.request.namespace, &call.request.name).await?;
         let tried = match found {
             Some(old) => applied.update(&old, subresource).await?,
             None if subresource == Subresource::Main => applied.create().await?,
@@ -79,7 +79,7 @@ impl Applied<'_> {
             return Err(ApiError::conflict(call.about(), &why));
         }
         let AppliedTree { tree, managed_fields, .. } =
-            ownership::apply(call, None, self.config.clone(), self.force)?;
+            ownership::apply(call, None, &self.config, self.force).await?;
         let (mut object, warnings) = object_of(call, tree, self.strictness)?;
         object.set_meta_str("name", &call.request.name);
         match create_applied(call, object, managed_fields, self.effects).await {
@@ -96,7 +96,7 @@ impl Applied<'_> {
         let call = self.call;
         let before = old.object();
         let AppliedTree { tree, changed, managed_fields } =
-            ownership::apply(call, Some(before), self.config.clone(), self.force)?;
+            ownership::apply(call, Some(before), &self.config, self.force).await?;
         let stored = before.metadata().and_then(|metadata| metadata.get("managedFields"));
         if !changed && stored == managed_fields.as_ref() {
             let unchanged = VerbResponse::Stored { code: 200, record: old.clone() };

@@ -60,7 +60,7 @@ pub async fn create_object(
     let mut taken = None;
     for _ in 0..GENERATE_TRIES {
         match create_once(call, object.clone(), Owners::Compared, effects).await {
-            Err(error) if error.code() == 409 => taken = Some(error),
+            Err(error) if error.is_already_exists() => taken = Some(error),
             outcome => return outcome,
         }
     }
@@ -92,7 +92,7 @@ async fn create_once(
     registry::default(&mut object);
     // What the server adds below has no owner.
     let managed_fields = match owners {
-        Owners::Compared => ownership::of_created(call, &object),
+        Owners::Compared => ownership::of_created(call, &object).await,
         Owners::Applied(managed_fields) => managed_fields,
     };
     let mut review = webhooks_of_created(call, effects)?;

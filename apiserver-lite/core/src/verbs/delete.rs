@@ -12,6 +12,7 @@ use super::update_common::{CONFLICT_TRIES, write_failed};
 use super::{VerbOutput, VerbResponse, propagate, read};
 use crate::admission;
 use crate::context::RequestContext;
+use crate::conversion;
 use crate::options::{DeleteOptions, Effects, GRACE_SECS_MAX};
 use crate::record::{Draft, StoredObject};
 use crate::registry;
@@ -42,8 +43,11 @@ pub async fn delete_collection(
     call: &RequestContext<'_>,
     options: &DeleteOptions,
 ) -> Result<VerbOutput, ApiError> {
-    let chosen = read::select(call).await?.into_iter();
-    let deletions = chosen.map(|record| async move { delete_one(call, &record, options).await });
+    let mut chosen = read::select(call).await?;
+    // All at once, instead of each by its deletion.
+    conversion::show(call.server, &call.kind, &mut chosen).await?;
+    let deletions =
+        chosen.into_iter().map(|record| async move { delete_one(call, &record, options).await });
     // All deletions run to completion, even if one fails.
     let first_failure = stream::iter(deletions)
         .buffer_unordered(PARALLEL_MAX)
@@ -78,7 +82,7 @@ async fn delete_one(
     };
     admission::admit_delete(&one)?;
     match delete_asked(&one, options, Webhooks::Asked).await {
-        Err(error) if error.code() != 404 => Err(error),
+        Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
 }
@@ -112,7 +116,7 @@ async fn delete_asked(
         return Ok(response);
     }
     for _ in 0..CONFLICT_TRIES {
-        let old = call.current()?;
+        let old = call.current().await?;
         check_preconditions(call, options, old.object())?;
         if webhooks == Webhooks::Asked {
             admission::ask_about_deletion(call, old.object(), options).await?;
@@ -280,7 +284,8 @@ async fn apply_step(
         }
         DeletionStep::Remove => (store.write(Write::delete(key, old.revision())).await, true),
         DeletionStep::Mark(object) => {
-            let draft = Draft::new(&call.server.engine, *object);
+            let stored = conversion::into_storage(call.server, *object).await?;
+            let draft = Draft::new(&call.server.engine, stored);
             (store.write(Write::update(key, old.revision(), draft)).await, false)
         }
     };

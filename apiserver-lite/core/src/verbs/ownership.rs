@@ -1,16 +1,18 @@
 //! Field ownership of a write: `metadata.managedFields` of what is created, updated or applied.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use apiserver_managed_fields::{
     ApplyError, CAUSE, Request, ResetFields, SeveralVersions, Structure, Versions,
     manager_of_user_agent, reset_fields,
 };
-use apiserver_schema::{Object, Value};
+use apiserver_schema::{Object, Strictness, Value};
 use proto_api::Time;
 use proto_api::meta::v1::StatusCause;
 
 use crate::context::RequestContext;
+use crate::conversion;
 use crate::status::ApiError;
 use crate::times::now;
 use crate::versions::convert;
@@ -34,16 +36,17 @@ pub struct AppliedTree {
 }
 
 /// `metadata.managedFields` of a new object, which is defaulted and of the stored version. Entries that the client sent are kept if they can be read.
-pub fn of_created(call: &RequestContext<'_>, object: &Object) -> Option<Value> {
+pub async fn of_created(call: &RequestContext<'_>, object: &Object) -> Option<Value> {
     let new = document(call, object);
-    with_request(call, |request| request.create(new).unwrap_or_default())?
+    with_request(call, |request| request.create(new.clone()).unwrap_or_default()).await?
 }
 
 /// `metadata.managedFields` of an object that is written over `old`, both of the stored version. As in Kubernetes an object whose fields cannot be
 /// compared has no entries.
-pub fn of_updated(call: &RequestContext<'_>, old: &Object, wanted: &Object) -> Option<Value> {
+pub async fn of_updated(call: &RequestContext<'_>, old: &Object, wanted: &Object) -> Option<Value> {
     let (live, new) = (document(call, old), document(call, wanted));
-    with_request(call, |request| request.update(live, new).unwrap_or_default())?
+    let update = |request: &Request<'_>| request.update(live.clone(), new.clone());
+    with_request(call, |request| update(request).unwrap_or_default()).await?
 }
 
 /// Applies `config` to the stored object, or to nothing.
@@ -51,17 +54,18 @@ pub fn of_updated(call: &RequestContext<'_>, old: &Object, wanted: &Object) -> O
 /// # Errors
 /// 409 for fields of others, 400 for a configuration that is no object of the kind, 413 if the object would have too many entries or owned
 /// fields, 500 if the stored entries cannot be read.
-pub fn apply(
+pub async fn apply(
     call: &RequestContext<'_>,
     live: Option<&Object>,
-    config: Value,
+    config: &Value,
     force: bool,
 ) -> Result<AppliedTree, ApiError> {
     let live = live.map(|live| document(call, live));
     let applied = with_request(call, |request| {
-        let live = live.unwrap_or_else(|| request.empty.clone());
-        request.apply(live, config, force)
-    });
+        let live = live.as_ref().unwrap_or(request.empty).clone();
+        request.apply(live, config.clone(), force)
+    })
+    .await;
     let applied = applied.ok_or_else(ApiError::method_not_allowed)?;
     let applied = applied.map_err(|error| refusal(&error))?;
     Ok(AppliedTree {
@@ -100,25 +104,101 @@ fn document(call: &RequestContext<'_>, object: &Object) -> Value {
     engine.written_document(&convert(object, &call.requested_version))
 }
 
-/// Calls `track` with the request, unless its kind is not stored.
-fn with_request<T>(call: &RequestContext<'_>, track: impl FnOnce(&Request<'_>) -> T) -> Option<T> {
+/// Calls `track` with the request, unless its kind is not stored; again where it needs trees in other versions that a webhook has to convert first.
+async fn with_request<T>(
+    call: &RequestContext<'_>,
+    track: impl Fn(&Request<'_>) -> T,
+) -> Option<T> {
     let server = call.server;
-    if call.kind.custom().is_some() {
-        let structures = custom_structures(call);
-        let served: Vec<String> = structures.keys().cloned().collect();
-        // Versions differ in their name only.
-        let renamed = |tree: &Value, _: &str, to: &str| {
-            let mut tree = tree.clone();
-            if let Some(fields) = tree.as_map_mut() {
-                fields.insert("apiVersion", to);
-            }
-            Ok::<Value, String>(tree)
-        };
-        let versions = SeveralVersions { structures, convert: Some(&renamed) };
-        return Some(track_versions(call, &versions, served.iter().map(String::as_str), track));
+    if call.kind.custom().is_none() {
+        let versions = server.ownership.versions(&server.engine, &call.kind)?;
+        return Some(track_versions(call, &versions, versions.api_versions(), track));
     }
-    let versions = server.ownership.versions(&server.engine, &call.kind)?;
-    Some(track_versions(call, &versions, versions.api_versions(), track))
+    let structures = custom_structures(call);
+    if conversion::webhook_version(&call.kind).is_none() {
+        return Some(track_custom(call, &structures, &|tree, _, to| Ok(renamed(tree, to)), track));
+    }
+    let mut known = ConvertedTrees::default();
+    for _ in 0..CONVERSIONS_MAX {
+        // The closure does not live while the webhook is asked.
+        let (tracked, missing) = {
+            let missing = RefCell::new(None);
+            let look_up = |tree: &Value, from: &str, to: &str| {
+                let found = known.find(tree, to).cloned();
+                found.unwrap_or_else(|| {
+                    missing
+                        .borrow_mut()
+                        .get_or_insert_with(|| (tree.clone(), from.to_owned(), to.to_owned()));
+                    Err("it is not converted yet".to_owned())
+                })
+            };
+            let tracked = track_custom(call, &structures, &look_up, &track);
+            (tracked, missing.into_inner())
+        };
+        let Some((tree, from, to)) = missing else { return Some(tracked) };
+        let converted = Box::pin(converted(call, tree.clone(), &from, &to)).await;
+        known.0.push((tree, to, converted));
+    }
+    let too_many = |_: &Value, _: &str, _: &str| Err("there are too many versions".to_owned());
+    Some(track_custom(call, &structures, &too_many, track))
+}
+
+/// Most trees that a webhook converts for one write: a few for each version that has entries.
+const CONVERSIONS_MAX: usize = 64;
+
+/// Trees with the versions that they were converted to, and what became of them.
+#[derive(Default)]
+struct ConvertedTrees(Vec<(Value, String, Result<Value, String>)>);
+
+impl ConvertedTrees {
+    fn find(&self, tree: &Value, to: &str) -> Option<&Result<Value, String>> {
+        let mut all = self.0.iter();
+        all.find(|(from, version, _)| version == to && from == tree)
+            .map(|(.., converted)| converted)
+    }
+}
+
+/// The tree in a version that differs in its name only.
+fn renamed(tree: &Value, to: &str) -> Value {
+    let mut tree = tree.clone();
+    if let Some(fields) = tree.as_map_mut() {
+        fields.insert("apiVersion", to);
+    }
+    tree
+}
+
+/// The tree of an object as the webhook of its definition converts it.
+async fn converted(
+    call: &RequestContext<'_>,
+    tree: Value,
+    from: &str,
+    to: &str,
+) -> Result<Value, String> {
+    let (server, kind) = (call.server, &call.kind);
+    let version = |api_version: &str| {
+        let found = server.definitions.find(&kind.group, kind.plural());
+        let mut versions = found.iter().flat_map(|definition| &definition.versions);
+        let version = versions.find(|version| version.kind.api_version == api_version);
+        let kind = version.map(|version| version.kind.clone());
+        kind.ok_or_else(|| format!("version {api_version} is not served"))
+    };
+    let (from, to) = (version(from)?, version(to)?);
+    let object = server.engine.object_of(&from, tree, Strictness::Ignore);
+    let object = object.map_err(|error| error.to_string())?.object;
+    let converted = conversion::convert(server, &object, &to).await;
+    let converted = converted.map_err(|error| error.to_string())?;
+    Ok(server.engine.written_document(&converted))
+}
+
+/// Calls `track` with the request for a custom kind.
+fn track_custom<T>(
+    call: &RequestContext<'_>,
+    structures: &BTreeMap<String, Structure>,
+    convert: &dyn Fn(&Value, &str, &str) -> Result<Value, String>,
+    track: impl FnOnce(&Request<'_>) -> T,
+) -> T {
+    let versions = SeveralVersions { structures: structures.clone(), convert: Some(convert) };
+    track_versions(call, &versions, structures.keys().map(String::as_str), track)
 }
 
 /// The structures of the served versions of a custom kind.

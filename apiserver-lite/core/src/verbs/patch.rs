@@ -31,7 +31,7 @@ pub async fn patch(
     options::refuse_force(call.query)?;
     let strictness = strictness(call)?;
     for _ in 0..CONFLICT_TRIES {
-        let old = call.current()?;
+        let old = call.current().await?;
         let shown = old.as_version(&call.requested_version);
         let patched = call.server.engine.patch(shown.object(), kind, &body, strictness);
         let patched = patched.map_err(|error| patch_error(call, &error))?;

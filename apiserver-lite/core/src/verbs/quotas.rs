@@ -13,6 +13,7 @@ use proto_api::object::from_json;
 use super::update_common::CONFLICT_TRIES;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
+use crate::conversion;
 use crate::key;
 use crate::record::{Draft, StoredObject};
 use crate::server::{Server, missing_kind};
@@ -67,7 +68,8 @@ pub async fn commit(
     write: impl Fn(Draft) -> Write<StoredObject>,
 ) -> Result<WriteResult, ApiError> {
     let server = call.server;
-    let write = || write(Draft::new(&server.engine, change.new.clone()));
+    let stored = conversion::to_storage(server, change.new).await?;
+    let write = || write(Draft::new(&server.engine, Object::clone(&stored)));
     let namespace = change.new.namespace();
     if !is_counted(call, change) || !has_quotas(server, namespace)? {
         return Ok(server.store.write(write()).await);

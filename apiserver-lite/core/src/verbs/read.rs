@@ -30,7 +30,7 @@ pub async fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     if let Some(revision) = revision(call.query)? {
         wait_for(call, revision).await?;
     }
-    Ok(VerbResponse::Stored { code: 200, record: call.current()? }.into())
+    Ok(VerbResponse::Stored { code: 200, record: call.current().await? }.into())
 }
 
 /// Returns a collection, or one page of it.

@@ -38,7 +38,7 @@ async fn replace(
     effects: Effects,
 ) -> Result<VerbOutput, ApiError> {
     for _ in 0..CONFLICT_TRIES {
-        let Some(old) = call.find(object.namespace(), object.name()) else {
+        let Some(old) = call.find(object.namespace(), object.name()).await? else {
             if subresource == Subresource::Main && registry::creates_on_update(&call.kind) {
                 check_create(call).await?;
                 let mut fresh = object.clone();

@@ -13,6 +13,7 @@ use super::quotas::{self, Change};
 use super::{VerbOutput, VerbResponse};
 use crate::admission::{self, Operation, Reviewed, Settle, WebhookOperation, WebhookReview};
 use crate::context::{RequestContext, about_kind};
+use crate::conversion;
 use crate::key;
 use crate::options::Effects;
 use crate::record::{Draft, StoredObject};
@@ -172,7 +173,7 @@ pub(super) async fn commit_owned(
     call.server.engine.default(&mut wanted);
     registry::default(&mut wanted);
     let managed_fields = match owners {
-        Owners::Compared => ownership::of_updated(call, before, &wanted),
+        Owners::Compared => ownership::of_updated(call, before, &wanted).await,
         Owners::Applied(managed_fields) => managed_fields,
     };
     let mut object = merge_for_update(before, &wanted, subresource);
@@ -267,7 +268,10 @@ async fn write_update(
             let change = Change { new: &object, old: Some(old.object()) };
             quotas::commit(call, change, update).await?
         }
-        _ => call.server.store.write(update(Draft::new(&call.server.engine, object))).await,
+        _ => {
+            let stored = conversion::into_storage(call.server, object).await?;
+            call.server.store.write(update(Draft::new(&call.server.engine, stored))).await
+        }
     };
     match written {
         Ok(committed) => {

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
 use proto_api::names::Names;
 use proto_client::config::{Pem, TlsSettings};
-use proto_client::transport::{ClientTlsError, TransportError};
+use proto_client::transport::{AddressRule, ClientTlsError, TransportError};
 use proto_client::{Client, ClientConfig, ClientError};
 use proto_daemon::exit::chain;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::dial_policy::{DialPolicy, DialScope};
 
 /// Most calls of one webhook at one time.
 const CALLS_MAX: usize = 64;
@@ -24,10 +26,37 @@ const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Host and port that a connection goes to, in the place of those of the URL.
 pub(crate) type Address = (String, u16);
 
+/// A webhook that is called: where it listens.
+pub(crate) trait Called {
+    /// The URL, or the Service.
+    fn target(&self) -> &Target;
+
+    /// Certificates that its own is checked against, as PEM; empty for those of the host.
+    fn authority(&self) -> &[u8];
+
+    /// The most bytes of an answer.
+    fn answer_len_max(&self) -> usize;
+}
+
+impl Called for Webhook {
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn authority(&self) -> &[u8] {
+        &self.authority
+    }
+
+    fn answer_len_max(&self) -> usize {
+        ANSWER_LEN_MAX
+    }
+}
+
 /// A webhook and the connections to it.
-pub(crate) struct Remote {
-    pub(crate) webhook: Webhook,
+pub(crate) struct Remote<W = Webhook> {
+    pub(crate) webhook: W,
     names: &'static Names,
+    dial: Arc<DialPolicy>,
     turns: Semaphore,
     connection: Mutex<Option<Arc<Connection>>>,
     /// Connections that broke or could not be made.
@@ -78,10 +107,11 @@ impl CallError {
     }
 }
 
-impl Remote {
-    pub(crate) fn new(webhook: Webhook, names: &'static Names) -> Self {
+impl<W: Called> Remote<W> {
+    /// Connections to it go where `dial` allows.
+    pub(crate) fn new(webhook: W, names: &'static Names, dial: Arc<DialPolicy>) -> Self {
         let (connection, failures) = Default::default();
-        Self { webhook, names, turns: Semaphore::new(CALLS_MAX), connection, failures }
+        Self { webhook, names, dial, turns: Semaphore::new(CALLS_MAX), connection, failures }
     }
 
     /// One of the addresses: always the same, until a connection to it fails.
@@ -129,23 +159,19 @@ impl Remote {
         if let Some(connection) = last.as_ref().filter(|last| last.address == address) {
             return Ok(connection.clone());
         }
-        let url = self.webhook.target.url();
+        let url = self.webhook.target().url();
         let uri: Uri = url.parse().map_err(|_| CallError::Url(url.clone()))?;
         let (server, path) = server_and_path(&uri);
         if server.host().is_none_or(str::is_empty) || server.scheme_str() != Some("https") {
             return Err(CallError::Url(url));
         }
-        let authority = &self.webhook.authority;
-        let authority = (!authority.is_empty()).then(|| Pem::Data(authority.clone()));
+        let authority = self.webhook.authority();
+        let authority = (!authority.is_empty()).then(|| Pem::Data(authority.to_vec()));
         let tls = TlsSettings { authority, ..TlsSettings::default() };
         let config = ClientConfig { tls, ..ClientConfig::direct(server) };
-        let client = match &address {
-            Some((host, port)) => {
-                Client::at((host.as_str(), *port), &config, self.names, USER_AGENT)?
-            }
-            None => Client::new(&config, self.names, USER_AGENT)?,
-        };
-        let client = client.with_body_len_max(ANSWER_LEN_MAX);
+        let dialed = address.as_ref().map(|(host, port)| (host.as_str(), *port));
+        let client = Client::guarded(dialed, self.rule(), &config, self.names, USER_AGENT)?;
+        let client = client.with_body_len_max(self.webhook.answer_len_max());
         // A query is not valid in a configuration.
         let path = path.split('?').next().unwrap_or("/").to_owned();
         let connection = Arc::new(Connection { address, client, path });
@@ -153,14 +179,24 @@ impl Remote {
         Ok(connection)
     }
 
+    /// Who may write Services and their endpoints configures no webhooks: those lead to fewer addresses than a URL.
+    fn rule(&self) -> AddressRule {
+        let scope = match self.webhook.target() {
+            Target::Url(_) => DialScope::WebhookUrl,
+            Target::Service { .. } => DialScope::Routable,
+        };
+        let dial = self.dial.clone();
+        AddressRule::new(move |address| dial.allows(address, scope))
+    }
+
     /// The URL of a call, for errors.
     pub(crate) fn url(&self, time: Duration) -> String {
-        format!("{}?timeout={}s", self.webhook.target.url(), seconds(time))
+        format!("{}?timeout={}s", self.webhook.target().url(), seconds(time))
     }
 
     /// Namespace, name and port of the service that is called; `None` for a URL.
     pub(crate) fn service(&self) -> Option<(&str, &str, u16)> {
-        match &self.webhook.target {
+        match self.webhook.target() {
             Target::Url(_) => None,
             Target::Service { namespace, name, port, .. } => Some((namespace, name, *port)),
         }
@@ -198,6 +234,7 @@ mod tests {
     use proto_api::selectors::Selector;
 
     use super::*;
+    use crate::config::Config;
 
     fn remote(url: &str) -> Remote {
         let everything = Selector::everything;
@@ -215,7 +252,9 @@ mod tests {
             timeout: Duration::from_secs(10),
             version: None,
         };
-        Remote::new(webhook, Names::new(Profile::Kubernetes))
+        let names = Names::new(Profile::Kubernetes);
+        let dial = DialPolicy::new(&Config::for_tests(names));
+        Remote::new(webhook, names, Arc::new(dial))
     }
 
     #[tokio::test(start_paused = true)]

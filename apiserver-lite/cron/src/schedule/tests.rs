@@ -16,7 +16,7 @@ fn shown(time: i64) -> String {
 fn next(schedule: &str, zone: &str, after: &str) -> String {
     let zone = Zone::named(zone).expect("a zone");
     let schedule = Schedule::parse(schedule).expect("a schedule");
-    schedule.next(&zone, at(after)).map_or("never".into(), shown)
+    schedule.next(&zone, at(after), at(after)).map_or("never".into(), shown)
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn clocks_of_zones_decide() {
 fn the_latest_time_is_found_and_missed_ones_are_counted() {
     let latest = |schedule: &str, after: &str, until: &str| {
         let schedule = Schedule::parse(schedule).expect("a schedule");
-        let latest = schedule.latest(&Zone::utc(), at(after), at(until));
+        let latest = schedule.latest(&Zone::utc(), at(after), at(after), at(until));
         latest.map(|latest| (shown(latest.time), latest.count))
     };
     let some = |time: &str, count| Some((time.to_owned(), count));
@@ -101,7 +101,7 @@ proptest! {
         minute in 0..60_i64, hour in 0..24_i64, after in 0..4_000_000_000_i64,
     ) {
         let schedule = Schedule::parse(&format!("{minute} {hour} * * *")).expect("a schedule");
-        let next = schedule.next(&Zone::utc(), after).expect("a time");
+        let next = schedule.next(&Zone::utc(), after, after).expect("a time");
         prop_assert!(next > after && next - after <= 86_400);
         prop_assert_eq!((next % 86_400, next % 60), (hour * 3600 + minute * 60, 0));
     }
@@ -109,8 +109,28 @@ proptest! {
     #[test]
     fn no_text_panics(text in "[-0-9*/,?@ a-z=]{0,20}", after in any::<i64>()) {
         if let Ok(schedule) = Schedule::parse(&text) {
-            schedule.next(&Zone::utc(), after);
-            schedule.latest(&Zone::utc(), after, after.saturating_add(1_000_000));
+            schedule.next(&Zone::utc(), after, after);
+            schedule.latest(&Zone::utc(), after, after, after.saturating_add(1_000_000));
         }
+    }
+}
+
+#[test]
+fn the_times_of_a_period_are_counted_from_an_anchor() {
+    let schedule = Schedule::parse("@every 90s").expect("a schedule");
+    let next = |after: i64| schedule.next(&Zone::utc(), 1_000, after);
+    assert_eq!(
+        [0, 1_000, 1_001, 1_089, 1_090, 1_900].map(next),
+        [Some(1_090), Some(1_090), Some(1_090), Some(1_090), Some(1_180), Some(1_990)]
+    );
+    let latest = |after: i64, until: i64| {
+        schedule.latest(&Zone::utc(), 1_000, after, until).map(|found| (found.time, found.count))
+    };
+    assert_eq!(latest(1_000, 1_089), None);
+    assert_eq!(latest(1_000, 1_300), Some((1_270, 3)));
+    assert_eq!(latest(1_200, 1_300), Some((1_270, 1)));
+    for (anchor, after) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (i64::MAX, i64::MAX)] {
+        schedule.next(&Zone::utc(), anchor, after);
+        schedule.latest(&Zone::utc(), anchor, after, i64::MAX);
     }
 }

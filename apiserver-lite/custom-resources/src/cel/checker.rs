@@ -101,7 +101,7 @@ pub(crate) fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
                 let types = [&Ty::Bool, &then.decl.ty, &otherwise.decl.ty];
                 return Err(no_overload(expr, "_?_:_", &types));
             }
-            let cost = plus(condition.cost, then.cost.max(otherwise.cost));
+            let cost = plus(condition.cost, plus(then.cost.max(otherwise.cost), cost::BRANCH));
             let max = then.decl.max.max(otherwise.decl.max);
             let dynamic = matches!(otherwise.decl.ty, Ty::Dyn);
             let ty = if dynamic { Ty::Dyn } else { then.decl.ty };
@@ -195,7 +195,8 @@ fn check_call(
 fn check_list(parts: &[Expr], scope: &Scope<'_>) -> Result<Checked, Fault> {
     let parts: Vec<Checked> =
         parts.iter().map(|part| check(part, scope)).collect::<Result<_, _>>()?;
-    let cost = parts.iter().fold(10, |sum, part| plus(sum, part.cost));
+    let made = plus(cost::LIST, cost::walk(parts.len() as u64));
+    let cost = parts.iter().fold(made, |sum, part| plus(sum, part.cost));
     let item = common(parts.iter().map(|part| &part.decl));
     Ok(Checked { decl: SizedType::list(item, parts.len() as u64), cost })
 }
@@ -214,7 +215,8 @@ fn common<'a>(decls: impl Iterator<Item = &'a SizedType>) -> SizedType {
 }
 
 fn check_map(entries: &[(Expr, Expr)], scope: &Scope<'_>) -> Result<Checked, Fault> {
-    let (mut keys, mut values, mut cost) = (Vec::new(), Vec::new(), 30);
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    let mut cost = plus(cost::MAP, entries.len() as u64);
     for (key, value) in entries {
         let (key, value) = (check(key, scope)?, check(value, scope)?);
         cost = plus(cost, plus(key.cost, value.cost));
@@ -237,7 +239,7 @@ fn check_logic(
         if !part_checked.decl.ty.fits(&Ty::Bool) {
             return Err(no_overload(expr, function, &[&Ty::Bool, &part_checked.decl.ty]));
         }
-        cost = plus(cost, part_checked.cost);
+        cost = plus(cost, plus(part_checked.cost, cost::BRANCH));
     }
     Ok(Checked { decl: SizedType::plain(Ty::Bool), cost })
 }
@@ -255,8 +257,9 @@ fn check_binary(
     let (decl, own) = match operator {
         Operator::Equal | Operator::NotEqual if left.decl.ty.fits(&right.decl.ty) => {
             let own = match &left.decl.ty {
-                Ty::Text | Ty::Bytes => cost::walk(smaller),
-                Ty::List(_) | Ty::Map(..) | Ty::Object(_) => cost::walk(smaller),
+                Ty::Text | Ty::Bytes | Ty::List(_) | Ty::Map(..) | Ty::Object(_) => {
+                    cost::walk(smaller).max(1)
+                }
                 _ => 1,
             };
             (SizedType::plain(Ty::Bool), own)
@@ -270,7 +273,7 @@ fn check_binary(
             if !fits {
                 return Err(wrong());
             }
-            let own = if matches!(right.decl.ty, Ty::Map(..)) { 1 } else { right_max };
+            let own = if matches!(right.decl.ty, Ty::Map(..)) { 1 } else { right_max.max(1) };
             (SizedType::plain(Ty::Bool), own)
         }
         Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {

@@ -9,6 +9,13 @@ pub(crate) const ESTIMATE_MAX: u64 = 10_000_000;
 /// Highest estimate of all rules of a schema.
 pub(crate) const SCHEMA_MAX: u64 = 100_000_000;
 
+/// Steps of each part of `&&` and `||`, and of a choice with `?`. Kubernetes counts none; but a rule of nothing else must not run for long.
+pub(crate) const BRANCH: u64 = 1;
+/// Steps to make a list, beside those of its items.
+pub(crate) const LIST: u64 = 10;
+/// Steps to make a map.
+pub(crate) const MAP: u64 = 30;
+
 /// Steps to walk a text or list of `size`: a tenth.
 pub(crate) fn walk(size: u64) -> u64 {
     size.div_ceil(10)
@@ -24,8 +31,8 @@ pub(crate) fn function(name: &str, sizes: &[u64]) -> u64 {
     let size = |at: usize| sizes.get(at).copied().unwrap_or(1);
     match name {
         "matches" | "find" | "findAll" => search(size(0), size(1)),
-        "contains" => walk(size(0)).saturating_mul(walk(size(1)).max(1)),
-        "startsWith" | "endsWith" => walk(size(1)),
+        "contains" => walk(size(0)).saturating_mul(walk(size(1)).max(1)).max(1),
+        "startsWith" | "endsWith" => walk(size(1)).max(1),
         "string" | "bytes" | "lowerAscii" | "upperAscii" | "trim" | "charAt" | "substring"
         | "url" | "isURL" | "duration" | "timestamp" | "int" | "uint" | "double" => {
             walk(size(0)).max(1)

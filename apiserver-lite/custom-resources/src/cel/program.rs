@@ -1,15 +1,14 @@
 //! Compiled rules.
 
 use std::collections::HashMap;
-
-use regex::Regex;
+use std::sync::Arc;
 
 use super::ast::{Expr, Kind};
 use super::checker::{Scope, check};
 use super::lexer::Fault;
 use super::parser::parse;
 use super::types::{REQUEST_MAX, SizedType, Ty};
-use crate::pattern;
+use crate::pattern::{Pattern, Patterns};
 
 /// A rule that is ready to run.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub(crate) struct Program {
     /// Whether it compares with the stored value.
     pub(crate) uses_old: bool,
     /// The regular expressions that it names.
-    pub(crate) patterns: HashMap<String, Regex>,
+    pub(crate) patterns: HashMap<String, Arc<Pattern>>,
     /// Estimated cost of a run.
     pub(crate) cost: u64,
     /// Most values that it can be run for in one request.
@@ -27,30 +26,43 @@ pub(crate) struct Program {
 
 impl Program {
     /// Compiles a rule of values of a type. The error says where the fault is.
-    pub(crate) fn compile(text: &str, decl: &SizedType) -> Result<Self, String> {
-        Self::compile_to(text, decl, false)
+    pub(crate) fn compile(
+        text: &str,
+        decl: &SizedType,
+        patterns: &mut Patterns,
+    ) -> Result<Self, String> {
+        Self::compile_to(text, decl, patterns, Ty::Bool)
     }
 
     /// Compiles an expression of a message.
-    pub(crate) fn compile_message(text: &str, decl: &SizedType) -> Result<Self, String> {
-        Self::compile_to(text, decl, true)
+    pub(crate) fn compile_message(
+        text: &str,
+        decl: &SizedType,
+        patterns: &mut Patterns,
+    ) -> Result<Self, String> {
+        Self::compile_to(text, decl, patterns, Ty::Text)
     }
 
-    fn compile_to(text: &str, decl: &SizedType, message: bool) -> Result<Self, String> {
-        let compile = || {
+    fn compile_to(
+        text: &str,
+        decl: &SizedType,
+        all: &mut Patterns,
+        wanted: Ty,
+    ) -> Result<Self, String> {
+        let mut compile = || {
             let expr = parse(text)?;
             let outer = Scope { name: "oldSelf", decl, outer: None };
             let checked = check(&expr, &Scope { name: "self", decl, outer: Some(&outer) })?;
             let mut patterns = HashMap::new();
-            collect_patterns(&expr, &mut patterns)?;
+            collect_patterns(&expr, all, &mut patterns)?;
             Ok((expr, checked, patterns))
         };
         let (expr, checked, patterns) = compile()
             .map_err(|fault: Fault| format!("compilation failed: {}", describe(text, &fault)))?;
-        match (&checked.decl.ty, message) {
-            (Ty::Bool, false) | (Ty::Text, true) => {}
-            (_, false) => return Err("cel expression must evaluate to a bool".to_owned()),
-            (_, true) => return Err("messageExpression must evaluate to a string".to_owned()),
+        match (&checked.decl.ty, wanted) {
+            (Ty::Bool, Ty::Bool) | (Ty::Text, Ty::Text) => {}
+            (_, Ty::Bool) => return Err("cel expression must evaluate to a bool".to_owned()),
+            _ => return Err("messageExpression must evaluate to a string".to_owned()),
         }
         Ok(Program {
             uses_old: mentions(&expr, "oldSelf"),
@@ -85,7 +97,11 @@ fn mentions(expr: &Expr, name: &str) -> bool {
         || expr.kind.parts().into_iter().any(|part| mentions(part, name))
 }
 
-fn collect_patterns(expr: &Expr, found: &mut HashMap<String, Regex>) -> Result<(), Fault> {
+fn collect_patterns(
+    expr: &Expr,
+    all: &mut Patterns,
+    found: &mut HashMap<String, Arc<Pattern>>,
+) -> Result<(), Fault> {
     if let Kind::Call { name, target, args } = &expr.kind
         && matches!(name.as_str(), "matches" | "find" | "findAll")
     {
@@ -93,10 +109,9 @@ fn collect_patterns(expr: &Expr, found: &mut HashMap<String, Regex>) -> Result<(
         if let Some(Expr { at, kind: Kind::Text(text), .. }) = pattern
             && !found.contains_key(text)
         {
-            let compiled =
-                pattern::compile(text).map_err(|error| Fault::new(*at, error.to_string()))?;
+            let compiled = all.compile(text).map_err(|error| Fault::new(*at, error.to_string()))?;
             found.insert(text.clone(), compiled);
         }
     }
-    expr.kind.parts().into_iter().try_for_each(|part| collect_patterns(part, found))
+    expr.kind.parts().into_iter().try_for_each(|part| collect_patterns(part, all, found))
 }

@@ -3,7 +3,7 @@
 use apiserver_schema::{Map, Value};
 
 use crate::errors::{Errors, Path};
-use crate::pattern;
+use crate::pattern::Patterns;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -18,20 +18,26 @@ const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 
 /// Checks that a schema is structural.
-pub(super) fn check(schema: &Map, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check(schema: &Map, path: Path<'_>, patterns: &mut Patterns, errors: &mut Errors) {
     let mut found = Errors::default();
-    check_node(schema, Level::Root, path, &mut found);
+    check_node(schema, Level::Root, path, patterns, &mut found);
     check_complete(schema, Some(schema), path, path, &mut found);
     found.0.sort_by_key(ToString::to_string);
     errors.0.extend(found.0);
 }
 
-fn check_node(schema: &Map, level: Level, path: Path<'_>, errors: &mut Errors) {
+fn check_node(
+    schema: &Map,
+    level: Level,
+    path: Path<'_>,
+    patterns: &mut Patterns,
+    errors: &mut Errors,
+) {
     if errors.is_full() {
         return;
     }
     match schema.map("items") {
-        Some(items) => check_node(items, Level::Item, path.field("items"), errors),
+        Some(items) => check_node(items, Level::Item, path.field("items"), patterns, errors),
         None if schema.str("type") == "array" && !schema.contains("items") => {
             errors.required(&path.field("items"), "must be specified");
         }
@@ -39,7 +45,13 @@ fn check_node(schema: &Map, level: Level, path: Path<'_>, errors: &mut Errors) {
     }
     for (name, property) in schema.map("properties").into_iter().flat_map(Map::iter_sorted) {
         if let Value::Map(property) = property {
-            check_node(property, Level::Field, path.field("properties").key(name), errors);
+            check_node(
+                property,
+                Level::Field,
+                path.field("properties").key(name),
+                patterns,
+                errors,
+            );
         }
     }
     if let Some(additional) = schema.get("additionalProperties") {
@@ -47,11 +59,11 @@ fn check_node(schema: &Map, level: Level, path: Path<'_>, errors: &mut Errors) {
             errors.forbidden(&path.field("additionalProperties"), "must not be used at the root");
         }
         if let Value::Map(values) = additional {
-            check_node(values, Level::Field, path.field("additionalProperties"), errors);
+            check_node(values, Level::Field, path.field("additionalProperties"), patterns, errors);
         }
     }
     check_markers(schema, &path, errors);
-    check_values(schema, path, errors);
+    check_values(schema, path, patterns, errors);
     check_type(schema, level, &path, errors);
     if level == Level::Root || schema.is_true(EMBEDDED) {
         check_metadata(schema, level, path, errors);
@@ -138,11 +150,11 @@ fn is_int_or_string(alternatives: &[Value]) -> bool {
         && only(alternatives.get(1), "string")
 }
 
-fn check_values(schema: &Map, path: Path<'_>, errors: &mut Errors) {
+fn check_values(schema: &Map, path: Path<'_>, patterns: &mut Patterns, errors: &mut Errors) {
     let skip = is_int_or_string(schema.list("anyOf"));
     let first = schema.maps("allOf").next();
     let skip_first = first.is_some_and(|first| is_int_or_string(first.list("anyOf")));
-    check_junctors(schema, skip, skip_first, path, errors);
+    check_junctors(schema, skip, skip_first, path, patterns, errors);
 }
 
 /// Checks what is below `allOf`, `anyOf`, `oneOf` and `not`; the two forms of `x-kubernetes-int-or-string` are left out.
@@ -151,6 +163,7 @@ fn check_junctors(
     skip_any_of: bool,
     skip_first: bool,
     path: Path<'_>,
+    patterns: &mut Patterns,
     errors: &mut Errors,
 ) {
     for junctor in JUNCTORS {
@@ -159,33 +172,39 @@ fn check_junctors(
         }
         for (at, nested) in schema.maps(junctor).enumerate() {
             let skip = junctor == "allOf" && at == 0 && skip_first;
-            check_nested(nested, skip, path.field(junctor).index(at), errors);
+            check_nested(nested, skip, path.field(junctor).index(at), patterns, errors);
         }
     }
     if let Some(not) = schema.map("not") {
-        check_nested(not, false, path.field("not"), errors);
+        check_nested(not, false, path.field("not"), patterns, errors);
     }
     let text = schema.str("pattern");
     if text.is_empty() {
         return;
     }
-    if let Err(error) = pattern::compile(text) {
+    if let Err(error) = patterns.compile(text) {
         let detail = format!("must be a valid regular expression, but isn't: {error}");
         errors.invalid_text(&path.field("pattern"), text, &detail);
     }
 }
 
-fn check_nested(schema: &Map, skip_any_of: bool, path: Path<'_>, errors: &mut Errors) {
+fn check_nested(
+    schema: &Map,
+    skip_any_of: bool,
+    path: Path<'_>,
+    patterns: &mut Patterns,
+    errors: &mut Errors,
+) {
     if errors.is_full() {
         return;
     }
-    check_junctors(schema, skip_any_of, false, path, errors);
+    check_junctors(schema, skip_any_of, false, path, patterns, errors);
     if let Some(items) = schema.map("items") {
-        check_nested(items, false, path.field("items"), errors);
+        check_nested(items, false, path.field("items"), patterns, errors);
     }
     for (name, property) in schema.map("properties").into_iter().flat_map(Map::iter_sorted) {
         if let Value::Map(property) = property {
-            check_nested(property, false, path.field("properties").key(name), errors);
+            check_nested(property, false, path.field("properties").key(name), patterns, errors);
         }
         if name == "metadata" {
             let detail = "must not be specified in a nested context";

@@ -8,6 +8,7 @@ use apiserver_schema::{Map, Value};
 
 use super::{check_schema, columns};
 use crate::errors::{Errors, Path};
+use crate::pattern::Patterns;
 
 /// Most versions of a definition.
 const VERSIONS_MAX: usize = 100;
@@ -29,6 +30,8 @@ pub(super) fn check(spec: &Map, errors: &mut Errors) {
         errors.complain(&path.field("name"), name, &names::dns_1035_label(name));
         check_warning(version, path, errors);
     }
+    // Of all versions together.
+    let mut patterns = Patterns::default();
     check_once(&versions, "schema", "spec.validation", errors, |version, path, errors| {
         let schema = version.map("schema").and_then(|schema| schema.map("openAPIV3Schema"));
         if let Some(schema) = schema {
@@ -36,6 +39,7 @@ pub(super) fn check(spec: &Map, errors: &mut Errors) {
                 schema,
                 has_status(&versions, version),
                 path.field("openAPIV3Schema"),
+                &mut patterns,
                 errors,
             );
         }
@@ -83,7 +87,7 @@ fn check_once(
     field: &str,
     common: &str,
     errors: &mut Errors,
-    check: impl Fn(&Map, Path<'_>, &mut Errors),
+    mut check: impl FnMut(&Map, Path<'_>, &mut Errors),
 ) {
     if is_same(versions, field) {
         if let Some(version) = versions.first() {

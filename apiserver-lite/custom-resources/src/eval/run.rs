@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
             }
             Kind::Call { name, target, args } => self.call(name, target.as_deref(), args, scope),
             Kind::List(parts) => {
-                self.charge(10)?;
+                self.charge(cost::LIST.saturating_add(cost::walk(parts.len() as u64)))?;
                 let parts: Result<Vec<_>, Fail> =
                     parts.iter().map(|part| self.eval(part, scope)).collect();
                 Ok(Val::list(parts?))
@@ -171,11 +171,14 @@ impl<'a> Run<'a> {
             }
             Kind::Every(parts) => self.logic(parts, false, scope),
             Kind::Some(parts) => self.logic(parts, true, scope),
-            Kind::If { condition, then, otherwise } => match self.eval(condition, scope)? {
-                Val::Bool(true) => self.eval(then, scope),
-                Val::Bool(false) => self.eval(otherwise, scope),
-                _ => Err(Fail::no_overload()),
-            },
+            Kind::If { condition, then, otherwise } => {
+                self.charge(cost::BRANCH)?;
+                match self.eval(condition, scope)? {
+                    Val::Bool(true) => self.eval(then, scope),
+                    Val::Bool(false) => self.eval(otherwise, scope),
+                    _ => Err(Fail::no_overload()),
+                }
+            }
             Kind::Fold(fold) => self.fold(fold, scope),
         }
     }
@@ -272,7 +275,7 @@ impl<'a> Run<'a> {
     }
 
     fn map(&mut self, entries: &'a [(Expr, Expr)], scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
-        self.charge(30)?;
+        self.charge(cost::MAP.saturating_add(entries.len() as u64))?;
         let mut made: Vec<(Val<'a>, Val<'a>)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let (key, value) = (self.eval(key, scope)?, self.eval(value, scope)?);
@@ -295,6 +298,7 @@ impl<'a> Run<'a> {
     ) -> Result<Val<'a>, Fail> {
         let mut failed = None;
         for part in parts {
+            self.charge(cost::BRANCH)?;
             match self.eval(part, scope) {
                 Ok(Val::Bool(flag)) if flag == decisive => return Ok(Val::Bool(decisive)),
                 Ok(Val::Bool(_)) => {}
@@ -313,7 +317,7 @@ impl<'a> Run<'a> {
         right: &Val<'a>,
     ) -> Result<Val<'a>, Fail> {
         let ordering = |run: &mut Self| {
-            run.charge(cost::walk(left.size().min(right.size())))?;
+            run.charge(cost::walk(left.size().min(right.size())).max(1))?;
             match order(left, right) {
                 None if matches!((left, right), (Val::Double(_), Val::Double(_))) => Ok(None),
                 None => Err(Fail::no_overload()),

@@ -1,12 +1,13 @@
 //! Functions of texts. Places are counted in characters.
 
-use regex::Regex;
-
 use super::functions::index;
 use super::run::Run;
 use super::value::{Fail, Items, Val};
 use crate::cel::cost;
-use crate::pattern;
+use crate::pattern::{self, Pattern};
+
+/// Bytes of a regular expression that a run compiles in one step.
+const COMPILED_PER_STEP: u64 = 16;
 
 /// Calls a method of a text.
 pub(crate) fn call<'a>(
@@ -18,8 +19,7 @@ pub(crate) fn call<'a>(
     let made = match (name, args) {
         ("matches", [Val::Text(pattern)]) => Val::Bool(matches(run, text, pattern)?),
         ("find", [Val::Text(pattern)]) => {
-            let found =
-                with_pattern(run, pattern, |regex| regex.find(text).map(|found| found.as_str()))?;
+            let found = with_pattern(run, pattern, |regex| regex.find(text))?;
             Val::text(found.unwrap_or_default())
         }
         ("findAll", [Val::Text(pattern)]) => find_all(run, text, pattern, -1)?,
@@ -62,13 +62,15 @@ pub(crate) fn matches(run: &mut Run<'_>, text: &str, pattern: &str) -> Result<bo
 fn with_pattern<T>(
     run: &mut Run<'_>,
     pattern: &str,
-    use_it: impl FnOnce(&Regex) -> T,
+    use_it: impl FnOnce(&Pattern) -> T,
 ) -> Result<T, Fail> {
     if let Some(known) = run.program.patterns.get(pattern) {
         return Ok(use_it(known));
     }
     run.charge((pattern.len() as u64).saturating_mul(10).saturating_add(1_000))?;
     let compiled = pattern::compile(pattern);
+    let size = compiled.as_ref().map_or(pattern::COMPILE_FAILED, Pattern::size);
+    run.charge(size as u64 / COMPILED_PER_STEP)?;
     let compiled = compiled.map_err(|error| Fail::error(format!("Illegal regex: {error}")))?;
     Ok(use_it(&compiled))
 }
@@ -76,7 +78,7 @@ fn with_pattern<T>(
 fn find_all<'a>(run: &mut Run<'a>, text: &str, pattern: &str, limit: i64) -> Result<Val<'a>, Fail> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let found: Vec<Val<'a>> = with_pattern(run, pattern, |regex| {
-        regex.find_iter(text).take(limit).map(|found| Val::text(found.as_str())).collect()
+        regex.find_all(text).take(limit).map(Val::text).collect()
     })?;
     run.charge(found.len() as u64)?;
     Ok(Val::list(found))

@@ -8,10 +8,17 @@ use crate::cel::program::Program;
 use crate::cel::types::SizedType;
 use crate::errors::{Errors, Path, quote};
 use crate::node::{ListType, Node};
+use crate::pattern::Patterns;
 
 /// Checks the rules of a schema. `schema` is the tree of which `root` was read.
-pub(crate) fn check(root: &Node, schema: &Map, path: Path<'_>, errors: &mut Errors) {
-    let mut checker = Checker { errors, total: 0, expensive: Vec::new() };
+pub(crate) fn check(
+    root: &Node,
+    schema: &Map,
+    path: Path<'_>,
+    patterns: &mut Patterns,
+    errors: &mut Errors,
+) {
+    let mut checker = Checker { errors, patterns, total: 0, expensive: Vec::new() };
     checker.node(root, schema, Place { values: Some(1), atomic: None }, path);
     let (total, mut expensive) = (checker.total, checker.expensive);
     if total <= SCHEMA_MAX {
@@ -58,6 +65,7 @@ impl Place<'_> {
 
 struct Checker<'e> {
     errors: &'e mut Errors,
+    patterns: &'e mut Patterns,
     total: u64,
     /// Paths of rules with their costs.
     expensive: Vec<(String, u64)>,
@@ -122,7 +130,7 @@ impl Checker<'_> {
             self.errors.required(&path.field("message"), detail);
         }
         let program = match decl {
-            Some(decl) => Program::compile(text, decl),
+            Some(decl) => Program::compile(text, decl, self.patterns),
             None => Err("internal error: failed to retrieve type information".to_owned()),
         };
         match program {
@@ -144,7 +152,7 @@ impl Checker<'_> {
         let text = rule.str("messageExpression");
         let Some(decl) = decl.filter(|_| !text.is_empty()) else { return };
         let field = path.field("messageExpression");
-        match Program::compile_message(text, decl) {
+        match Program::compile_message(text, decl, self.patterns) {
             Err(why) => self.errors.invalid_text(&field, text, &why),
             Ok(program) if program.cost > ESTIMATE_MAX => {
                 let detail =

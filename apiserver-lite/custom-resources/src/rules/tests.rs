@@ -2,6 +2,7 @@
 
 use super::declare::declare;
 use crate::cel::program::Program;
+use crate::pattern::Patterns;
 use crate::testing::{definition, definition_with, schema, value};
 
 /// The properties that rules of these tests see.
@@ -163,7 +164,9 @@ fn refusal(rule: &str) -> String {
     let schema = schema(PROPERTIES);
     let node = schema.root.property("spec").expect("a property");
     let decl = declare(node).expect("a type");
-    Program::compile(rule, &decl).map(|_| String::new()).unwrap_or_else(|why| why)
+    Program::compile(rule, &decl, &mut Patterns::default())
+        .map(|_| String::new())
+        .unwrap_or_else(|why| why)
 }
 
 #[test]
@@ -381,4 +384,48 @@ fn the_deepest_rules_run_on_a_small_stack() {
         let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(run).expect("a thread");
         thread.join().expect("no overflow");
     }
+}
+
+/// The estimated and the real steps of a rule.
+fn steps(rule: &str) -> (u64, u64) {
+    let schema = schema(PROPERTIES);
+    let node = schema.root.property("spec").expect("a property");
+    let decl = declare(node).expect("a type");
+    let program = Program::compile(rule, &decl, &mut Patterns::default()).expect(rule);
+    let object = value(OBJECT);
+    let spec = object.as_map().and_then(|root| root.get("spec")).expect("a spec");
+    let mut run = crate::eval::Run::new(&program, u64::MAX);
+    assert!(run.run(node, spec, None).is_ok(), "{rule}");
+    (program.cost, run.spent())
+}
+
+#[test]
+fn no_part_of_a_rule_is_free() {
+    const COUNT: u64 = 500;
+    let times = |part: &str| part.repeat(usize::try_from(COUNT).unwrap_or(0));
+    let items = times("1,");
+    let keys: String = (0..COUNT).map(|at| format!("{at}: 1,")).collect();
+    for rule in [
+        format!("{} true", times("false || ")),
+        format!("{} true", times("true && ")),
+        format!("{} true", times("(false || false) || ")),
+        format!("{} true", times("(true ? false : true) || ")),
+        format!("{} true", times("'' != '' || ")),
+        format!("{} true", times("'' < '' || ")),
+        format!("{} true", times("'a'.startsWith('b') || ")),
+        format!("{} true", times("''.contains('b') || ")),
+        format!("[{items}1].size() > 0"),
+        format!("{{{keys}'a': 1}}.size() > 0"),
+    ] {
+        let (estimate, spent) = steps(&rule);
+        let start: String = rule.chars().take(40).collect();
+        assert!(estimate >= COUNT / 10 && spent >= COUNT / 10, "{start}: {estimate} {spent}");
+    }
+}
+
+#[test]
+fn regular_expressions_that_objects_bring_cost_what_they_take() {
+    let (_, short) = steps("self.s.matches('a' + 'b')");
+    let (_, long) = steps("self.s.matches('[a-z]{1,500}' + 'b')");
+    assert!(long > short + 1_000, "{long} {short}");
 }

@@ -47,9 +47,12 @@ fn a_changed_file_counts_and_a_broken_one_does_not() {
     let start = Instant::now();
     let mut secs = 0;
     // The file is looked at once a second.
+    let stored_forms = std::cell::RefCell::new(Vec::<(&str, Form)>::new());
     let mut reload = || {
         secs += 2;
-        encryption.reload(start + Duration::from_secs(secs))
+        encryption.reload(start + Duration::from_secs(secs), |each| {
+            stored_forms.borrow().iter().for_each(|(key, form)| each(key, *form));
+        })
     };
     assert_eq!(reload(), Reload::Unchanged);
     assert_eq!(key_of(&encryption), "one");
@@ -62,8 +65,9 @@ fn a_changed_file_counts_and_a_broken_one_does_not() {
     assert_ne!(encryption.current_form("/core/secrets/a/b"), form);
     let read = encryption.decode_stored("/core/secrets/a/b", stored.clone()).expect("read");
     assert_eq!(read, (Bytes::from_static(b"text"), form));
-    let forms = HashMap::from([(form, 3), (Form::UNREADABLE, 1)]);
-    assert_eq!(encryption.count_unreadable(&forms), 1);
+    let other = "/core/configmaps/a/b";
+    *stored_forms.borrow_mut() =
+        vec![(other, Form::AS_IS), ("/core/secrets/a/gone", Form::UNREADABLE)];
 
     for broken in ["kind: Pod\n", "\u{1}", &file(&[("a:b", LONG)]), ""] {
         replace(broken);
@@ -76,9 +80,24 @@ fn a_changed_file_counts_and_a_broken_one_does_not() {
     assert_eq!(reload(), Reload::Unchanged);
     assert_eq!(key_of(&encryption), "two");
 
-    replace(&file(&[("two", OTHER)]));
+    // A key of a stored value, or clear text, that the new file does not read.
+    let only = file(&[("two", OTHER)]);
+    let (identity, no_identity) = (", {identity: {}}", "");
+    assert!(only.contains(identity), "{only}");
+    for (forms, text) in [
+        (form, only.clone()),
+        (Form::AS_IS, file(&[("two", OTHER), ("one", LONG)]).replace(identity, no_identity)),
+    ] {
+        stored_forms.borrow_mut().push(("/core/secrets/a/b", forms));
+        replace(&text);
+        assert_eq!(reload(), Reload::Refused, "{text}");
+        assert!(encryption.decode_stored("/core/secrets/a/b", stored.clone()).is_ok());
+        let clear = Bytes::from_static(b"text");
+        assert!(encryption.decode_stored("/core/secrets/a/b", clear).is_ok());
+        stored_forms.borrow_mut().pop();
+    }
+    replace(&only);
     assert_eq!(reload(), Reload::Done);
-    assert_eq!(encryption.count_unreadable(&forms), 4);
     let error = encryption.decode_stored("/core/secrets/a/b", stored).expect_err("the key is gone");
     assert!(error.to_string().contains("key \"one\" of aesgcm"), "{error}");
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use apiserver_core::dial_policy::{DialPolicy, NOT_ALLOWED};
 use proto_daemon::tls::AnyServer;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -12,7 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::dial_policy::{DialPolicy, NOT_ALLOWED};
 use super::target::{ProxyTarget, Scheme, Trust};
 
 /// Longest wait for a connection, TLS handshake included.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use apiserver_core::dial_policy::DialScope;
 use apiserver_core::registry::pods;
 use apiserver_core::request::{Query, RequestInfo};
 use apiserver_core::server::Server;
@@ -10,8 +11,6 @@ use apiserver_core::status::{About, ApiError};
 use apiserver_core::subresources::logs;
 use apiserver_schema::Object;
 use proto_api::uri;
-
-use super::dial_policy::DialScope;
 
 /// The target of a proxied request.
 #[derive(Clone, Debug, PartialEq, Eq)]

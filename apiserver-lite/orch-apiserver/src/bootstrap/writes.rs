@@ -33,7 +33,7 @@ pub async fn create_if_missing(
     }
     let what = format!("{resource} {}", text("name"));
     match create(server, group, resource, &object).await {
-        Err(error) if error.code() != 409 => Err(BootstrapError { what, source: error }),
+        Err(error) if !error.is_already_exists() => Err(BootstrapError { what, source: error }),
         _ => Ok(()),
     }
 }

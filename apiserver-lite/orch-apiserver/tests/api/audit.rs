@@ -337,6 +337,11 @@ async fn webhook(dir: &Path) -> (PathBuf, mpsc::UnboundedReceiver<Value>) {
             code = 200;
         }
     });
+    (webhook_file(dir, &server), receiver)
+}
+
+/// The client configuration of a webhook at this URL.
+fn webhook_file(dir: &Path, server: &str) -> PathBuf {
     let config = json!({
         "clusters": [{"name": "c", "cluster": {"server": server}}],
         "contexts": [{"name": "c", "context": {"cluster": "c"}}],
@@ -344,7 +349,32 @@ async fn webhook(dir: &Path) -> (PathBuf, mpsc::UnboundedReceiver<Value>) {
     });
     let path = dir.join("webhook.conf");
     std::fs::write(&path, config.to_string()).unwrap();
-    (path, receiver)
+    path
+}
+
+/// Nothing is done that the log does not know of.
+#[tokio::test]
+async fn a_request_whose_first_event_is_not_stored_is_refused_if_the_mode_says_so() {
+    for (mode, code) in [(Mode::BlockingStrict, 500), (Mode::Blocking, 201)] {
+        let dir = tempfile::tempdir().unwrap();
+        // Nobody listens there.
+        let config_file = webhook_file(dir.path(), "http://127.0.0.1:1/");
+        let initial_backoff = Duration::from_millis(1);
+        let webhook = Some(WebhookSettings { config_file, initial_backoff, mode });
+        let policy = json!({"rules": [{"level": "Metadata", "verbs": ["create"]}]});
+        let audit = AuditSettings { log: None, webhook, ..settings(dir.path(), &policy) };
+        let config = Config { audit: Some(audit), ..Config::for_tests(kubernetes()) };
+        let server = TestServer::with(config).await;
+        let made = server.post(MAPS, r#"{"metadata": {"name": "m"}}"#).await.expect(code);
+        let refused = made["message"].as_str().unwrap_or_default();
+        assert_eq!(refused.contains("failed to store audit event"), code == 500, "{made}");
+        let found = server.get(&format!("{MAPS}/m")).await.code();
+        assert_eq!(found, if code == 500 { 404 } else { 200 });
+        let metrics = String::from_utf8(server.get("/metrics").await.body.to_vec()).unwrap();
+        let rejected = format!("apiserver_audit_requests_rejected_total {}", u8::from(code == 500));
+        assert!(metrics.contains(&rejected), "{rejected}");
+        server.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Custom resources, as clients see them: definitions, their objects, discovery.
 
+mod conversions;
 mod definitions;
 mod objects;
 mod versions;

@@ -193,6 +193,15 @@ async fn check_lost(server: &TestServer, why: &str) {
     assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(500)));
 }
 
+/// The format that a backup says it has: older programs refuse what they would take for clear text.
+fn format_of(path: &str) -> u32 {
+    let bytes = std::fs::read(path).unwrap();
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let after_text = |at: usize| at + 4 + usize::try_from(number(at)).unwrap();
+    let profile = "orchback".len() + 4;
+    number(after_text(after_text(profile)))
+}
+
 #[tokio::test]
 async fn objects_whose_key_is_gone_answer_500_and_the_others_are_served() {
     let world = World::new();
@@ -219,6 +228,8 @@ async fn objects_whose_key_is_gone_answer_500_and_the_others_are_served() {
 
     let server = world.start_plain().await;
     check_lost(&server, "there is no --encryption-provider-config").await;
+    let backup = server.post("/store/backup", "").await.expect(201);
+    assert_eq!(format_of(backup["path"].as_str().expect("a path")), 2, "it has encrypted values");
     server.stop().await;
 
     let server = world.start("two,one").await;

@@ -1,6 +1,6 @@
 //! Admission webhooks: what they are asked, what they change and refuse, and what becomes of requests when they fail.
 
-mod hook;
+pub mod hook;
 mod requests;
 
 use std::net::IpAddr;
@@ -119,6 +119,50 @@ async fn a_denied_request_has_no_effect() {
     assert_eq!(message(&server.delete(MAPS).await, 403), denied);
     server.get(&one).await.expect(200);
     server.get(&format!("{MAPS}/free")).await.expect(404);
+}
+
+/// Its code and reason say nothing about the store: the server neither tries again nor takes the object for gone.
+#[tokio::test]
+async fn a_denial_reaches_the_client_whatever_its_code() {
+    let server = TestServer::start().await;
+    let hook = Hook::serve(|_, review| {
+        let create = review["request"]["operation"] == "CREATE";
+        let status = match create {
+            true => json!({"code": 409, "reason": "AlreadyExists", "message": "it says so"}),
+            false => json!({"code": 404, "reason": "NotFound", "message": "it says so"}),
+        };
+        Does::respond(review, json!({"allowed": false, "status": status}))
+    })
+    .await;
+    server.post(MAPS, map("m")).await.expect(201);
+    let webhook = hook.webhook("/v", &json!({"rules": [rule("configmaps", "*")]}));
+    configure(&server, VALIDATING, "v", &[webhook]).await;
+    let denied = "admission webhook \"v.example.com\" denied the request: it says so";
+    assert_eq!(message(&server.delete(MAPS).await, 404), denied);
+    server.get(&format!("{MAPS}/m")).await.expect(200);
+    assert_eq!(hook.take_paths().len(), 1);
+    let generated = json!({"metadata": {"generateName": "m-"}}).to_string();
+    assert_eq!(message(&server.post(MAPS, generated).await, 409), denied);
+    assert_eq!(hook.take_paths().len(), 1, "it is asked once");
+    let apply = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}});
+    let path = format!("{MAPS}/new?fieldManager=f");
+    let media_type = "application/apply-patch+yaml";
+    let applied = server.call(Method::PATCH, &path, media_type, apply.to_string()).await;
+    assert_eq!(message(&applied, 409), denied);
+    assert_eq!(hook.take_paths().len(), 1, "it is asked once");
+}
+
+#[tokio::test]
+async fn no_call_goes_to_the_server_itself_or_to_addresses_of_its_link() {
+    let server = TestServer::start().await;
+    let hook = Hook::serve(|_, review| Does::allow(review)).await;
+    for url in [format!("https://{}/x", server.address()), "https://169.254.169.254/x".to_owned()] {
+        let fields = json!({"clientConfig": {"url": url}});
+        configure(&server, VALIDATING, "c", &[hook.webhook("/x", &fields)]).await;
+        let refused = message(&server.post(MAPS, map("m")).await, 500);
+        assert!(refused.contains("address not allowed"), "{refused}");
+        server.delete(&format!("{VALIDATING}/c")).await.expect(200);
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::host;
 pub fn tell(context: &InitContext, phase: &str, asked: &str) -> Result<()> {
     for (part, action) in actions(context, phase)? {
         if part.is_empty() || context.wants(phase, &part, asked) {
-            context.host.output.say(phase, &format!("[dryrun] would {action}"));
+            context.host.would(phase, [action]);
         }
     }
     Ok(())

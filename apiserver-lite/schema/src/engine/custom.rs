@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{DecodeError, Engine, Format, Problems, Strictness};
 use crate::list::PROTOBUF_MAGIC;
 use crate::object::custom::codec::{checked_metadata, custom_type_meta_json, write_stored};
-use crate::object::custom::{CUSTOM, CustomKind, CustomNames};
+use crate::object::custom::{CUSTOM, CustomKind, CustomNames, CustomVersion};
 use crate::object::{Kind, Object};
 use crate::value::Value;
 
@@ -32,10 +32,17 @@ impl Engine {
         }))
     }
 
-    /// The object in the version in which it is stored; of built-in kinds the caller has chosen it.
+    /// The object in the version in which it is stored; of built-in kinds, and where a webhook converts, the caller has chosen it.
     pub fn in_storage_version(&self, object: Object) -> Object {
-        let kind = &object.kind;
-        let Some(version) = kind.custom_version() else { return object };
+        let version = object.kind.custom_version().filter(|version| !version.has_webhook);
+        match version.and_then(|version| self.storage_kind(&object.kind, &version)) {
+            Some(kind) => Object { kind, ..object },
+            None => object,
+        }
+    }
+
+    /// The kind in the version in which objects of `kind`, a custom one with these rules, are stored.
+    pub fn storage_kind(&self, kind: &Kind, version: &CustomVersion) -> Option<Arc<Kind>> {
         let names = CustomNames {
             group: &kind.group,
             version: &version.storage_version,
@@ -43,10 +50,7 @@ impl Engine {
             plural: kind.plural(),
             namespaced: kind.namespaced(),
         };
-        match self.custom_kind(&names) {
-            Some(kind) => Object { kind, ..object },
-            None => object,
-        }
+        self.custom_kind(&names)
     }
 
     /// The bytes that a store keeps of an object: Protobuf in its envelope; of a custom kind JSON with the names of its resource.

@@ -67,6 +67,8 @@ pub struct CustomVersion {
     pub number: u64,
     /// Name of the version in which objects are stored.
     pub storage_version: String,
+    /// Whether a webhook converts objects between versions. Else versions differ in their name only.
+    pub has_webhook: bool,
     /// Whether its objects are not created any more, because the definition is being deleted.
     pub terminating: bool,
     /// Name for one.
@@ -207,6 +209,7 @@ mod tests {
         CustomVersion {
             number,
             storage_version: "v2".to_owned(),
+            has_webhook: false,
             terminating: false,
             singular: "backup".to_owned(),
             list_kind: "BackupList".to_owned(),

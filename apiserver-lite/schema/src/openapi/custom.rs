@@ -23,7 +23,7 @@ pub(super) fn add<'a>(
         let Some(current) = kind.custom_version() else { continue };
         let schema = current.rules.open_api(version == OpenApiVersion::V2);
         let schema = schema.unwrap_or_else(|| Map::from_iter([("type", "object")]));
-        let object = with_metadata(&writer, kind, schema, "ObjectMeta", gvk(kind));
+        let object = with_metadata(&writer, schema, "ObjectMeta", gvk(kind));
         let name = custom_name(kind);
         let items =
             Map::from_iter([("type", Value::from("array")), ("items", writer.reference_to(&name))]);
@@ -38,7 +38,7 @@ pub(super) fn add<'a>(
             ("kind", current.list_kind.as_str()),
             ("version", kind.version()),
         ]);
-        let list = with_metadata(&writer, kind, list, "ListMeta", Value::Map(of_list));
+        let list = with_metadata(&writer, list, "ListMeta", Value::Map(of_list));
         schemas.insert(name, object);
         schemas.insert(custom_list_name(kind), list);
     }
@@ -56,19 +56,28 @@ pub(super) fn add_metadata(engine: &Engine, version: OpenApiVersion, schemas: &m
     }
 }
 
-fn with_metadata(
-    writer: &Writer,
-    kind: &Kind,
-    mut schema: Map,
-    metadata: &str,
-    of_kind: Value,
-) -> Map {
-    let text =
-        |description: &str| Map::from_iter([("type", "string"), ("description", description)]);
-    let properties = schema.map_or_insert("properties");
-    properties.insert("apiVersion", text(&format!("{} of this object", kind.api_version)));
-    properties.insert("kind", text("Kind of this object"));
-    properties.insert("metadata", writer.shared_reference(metadata));
+/// What kubectl shows of the fields that every object has.
+const FIELDS: [(&str, &str); 2] = [
+    (
+        "apiVersion",
+        "APIVersion defines the group and the version of the schema that this object follows.",
+    ),
+    ("kind", "Kind is the name of the resource that this object is one of."),
+];
+
+/// Adds the fields that all objects have. A schema without `properties` says of no field what it is: it gets none.
+fn with_metadata(writer: &Writer, mut schema: Map, metadata: &str, of_kind: Value) -> Map {
+    if let Some(properties) = schema.map_mut("properties") {
+        for (name, description) in FIELDS {
+            let text = Map::from_iter([("type", "string"), ("description", description)]);
+            properties.insert(name, text);
+        }
+        let description = match metadata {
+            "ObjectMeta" => "Standard object's metadata.",
+            _ => "Standard list metadata.",
+        };
+        properties.insert("metadata", writer.shared_reference(metadata, description));
+    }
     schema.insert("x-kubernetes-group-version-kind", Value::List(vec![of_kind]));
     schema
 }

@@ -105,9 +105,15 @@ impl Writer {
         self.reference_to(&self.name(shape))
     }
 
-    /// A reference to a message that all groups share.
-    pub(super) fn shared_reference(&self, message: &str) -> Value {
-        self.reference_to(&format!("{}.apimachinery.pkg.apis.meta.v1.{message}", self.prefix))
+    /// A reference to a message that all groups share, with a description.
+    pub(super) fn shared_reference(&self, message: &str, description: &str) -> Value {
+        let name = format!("{}.apimachinery.pkg.apis.meta.v1.{message}", self.prefix);
+        match self.reference_to(&name) {
+            Value::Map(reference) => {
+                Value::Map(self.described(reference, Some(description.to_owned())))
+            }
+            other => other,
+        }
     }
 
     /// A reference to the schema of this name.

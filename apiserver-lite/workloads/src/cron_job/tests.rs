@@ -101,6 +101,40 @@ fn a_job_named_by_somebody_else_does_not_end_the_schedule() {
     assert!(minutes(&world).contains(&10), "{:?}", minutes(&world));
 }
 
+/// A period that is no whole number of minutes keeps its rate: the name of a job has only the minute of its time.
+#[test]
+fn a_period_keeps_its_rate() {
+    for (schedule, deadline, step, expect) in [
+        ("@every 90s", None, 10, vec![1, 3, 4, 6, 7, 9]),
+        ("@every 90s", Some(30), 1, vec![1, 3, 4, 6, 7, 9]),
+        ("@every 2m", None, 7, vec![2, 4, 6, 8]),
+        ("@every 150s", None, 30, vec![2, 5, 7]),
+    ] {
+        let mut tick = cron_job(schedule, "Allow");
+        tick.spec.starting_deadline_seconds = deadline;
+        tick.metadata.creation_timestamp = Time::from_unix(START);
+        let mut world = world(tick);
+        for _ in 0..590 / step {
+            world.now += step;
+            settle(&mut world);
+        }
+        let mut found = minutes(&world);
+        found.sort_unstable();
+        assert_eq!(found, expect, "{schedule} {deadline:?}");
+        let waits = planned(&world).requeue_after.expect("a time");
+        assert!(waits <= Duration::from_secs(151), "{waits:?}");
+    }
+}
+
+#[test]
+fn the_next_plan_comes_at_the_next_time_of_a_period() {
+    let mut tick = cron_job("@every 90s", "Allow");
+    tick.metadata.creation_timestamp = Time::from_unix(START);
+    let mut world = world(tick);
+    world.now += 60;
+    assert_eq!(planned(&world).requeue_after, Some(Duration::from_millis(30_100)));
+}
+
 #[test]
 fn each_time_has_one_job_that_the_status_names() {
     let mut world = world(cron_job("*/5 * * * *", "Allow"));

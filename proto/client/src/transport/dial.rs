@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
@@ -46,6 +48,23 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// Decides to which addresses connections may go.
+#[derive(Clone)]
+pub struct AddressRule(Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>);
+
+impl AddressRule {
+    /// The rule that `allows` is.
+    pub fn new(allows: impl Fn(SocketAddr) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(allows))
+    }
+}
+
+impl fmt::Debug for AddressRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AddressRule")
+    }
+}
+
 /// Which protocols are offered to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
@@ -61,6 +80,9 @@ pub enum DialError {
     /// The name does not resolve, or no server listens.
     #[error("TCP connection failed")]
     Tcp(#[source] io::Error),
+    /// An address of the server is one that connections may not go to. The words are Kubernetes'.
+    #[error("address not allowed")]
+    NotAllowed,
     /// The handshake failed, or the certificate is not trusted.
     #[error("TLS handshake failed")]
     Tls(#[source] io::Error),
@@ -85,10 +107,10 @@ pub(crate) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 pub(crate) async fn dial(
     endpoint: &Endpoint,
+    rule: Option<&AddressRule>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 ) -> Result<Dialed, DialError> {
-    let connecting = TcpStream::connect((endpoint.host.as_str(), endpoint.port));
-    let tcp = within("connecting", connecting).await?.map_err(DialError::Tcp)?;
+    let tcp = within("connecting", connect(endpoint, rule)).await??;
     set_options(&tcp);
     let Some((connector, name)) = tls else {
         return Ok(Dialed { stream: Stream::Left(tcp), speaks_http2: false });
@@ -97,6 +119,23 @@ pub(crate) async fn dial(
     let stream = stream.map_err(DialError::Tls)?;
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok(Dialed { stream: Stream::Right(Box::new(stream)), speaks_http2 })
+}
+
+/// Connects. With a rule the name is resolved once, and every address of it must be allowed.
+async fn connect(endpoint: &Endpoint, rule: Option<&AddressRule>) -> Result<TcpStream, DialError> {
+    let named = (endpoint.host.as_str(), endpoint.port);
+    let connected = match rule {
+        None => TcpStream::connect(named).await,
+        Some(AddressRule(allows)) => {
+            let found = tokio::net::lookup_host(named).await.map_err(DialError::Tcp)?;
+            let addresses: Vec<SocketAddr> = found.collect();
+            if !addresses.iter().all(|address| allows(*address)) {
+                return Err(DialError::NotAllowed);
+            }
+            TcpStream::connect(addresses.as_slice()).await
+        }
+    };
+    connected.map_err(DialError::Tcp)
 }
 
 async fn within<F: Future>(step: &'static str, future: F) -> Result<F::Output, DialError> {

@@ -1,7 +1,6 @@
 //! One question to one webhook, and its answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_admission_webhooks::{
     Answer, Asked, FailurePolicy, KindRef, Phase, Review, ReviewVersion, UserInfo, Version,
@@ -10,16 +9,16 @@ use apiserver_admission_webhooks::{
 use apiserver_schema::{Kind, Object};
 use bytes::Bytes;
 use proto_api::meta::v1::Status;
-use proto_client::ClientError;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{WebhookReview, as_kind, resource_of, too_late};
+use super::{WebhookReview, resource_of, too_late};
+use crate::conversion;
 use crate::options::Effects;
-use crate::service_endpoints::endpoints_of;
 use crate::status::ApiError;
-use crate::webhooks::{AskedWebhook, CallError, RejectionCause, Remote};
+use crate::webhook_call::{self, NoAnswer};
+use crate::webhooks::{AskedWebhook, RejectionCause, Remote};
 
 /// A webhook does not let a request pass.
 pub enum AskError {
@@ -51,15 +50,16 @@ impl WebhookReview<'_> {
         object: Option<&Object>,
     ) -> Result<Option<Object>, AskError> {
         let began = Instant::now();
-        let asked = self.ask(remote, version, object).await;
-        let patched = asked.and_then(|answer| {
+        let patched = async {
+            let answer = self.ask(remote, version, object).await?;
             let Some(patch) = answer.patch else { return Ok(None) };
             let Some(object) = object else {
                 let text = changes_nothing_text(&remote.webhook.name);
                 return Err(ApiError::internal(text).into());
             };
-            Ok(self.patched(object, self.kind_of(version), &patch)?)
-        });
+            Ok(self.patched(object, self.kind_of(version), &patch).await?)
+        }
+        .await;
         self.count(remote, began, patched.as_ref().err());
         patched
     }
@@ -121,8 +121,11 @@ impl WebhookReview<'_> {
             return Err(too_late().into());
         }
         let uid = Uuid::new_v4().to_string();
-        let review = self.review(&uid, (version, review_version), object)?;
-        let body = self.send(remote, review, time).await?;
+        let review = self.review(&uid, (version, review_version), object).await?;
+        let answer = webhook_call::ask(self.call.server, remote, review, time).await;
+        let body = answer.map_err(|NoAnswer { reason, code }| {
+            AskError::Call { reason: format!("failed to call webhook: {reason}"), code }
+        })?;
         let asked = Asked { uid: &uid, version: review_version, phase: webhook.phase };
         let answer = read_answer(&body, asked, self.call.server.names)
             .map_err(|error| AskError::Call { reason: error.reason(), code: 503 })?;
@@ -136,49 +139,15 @@ impl WebhookReview<'_> {
         }
     }
 
-    async fn send(
-        &self,
-        remote: &Remote,
-        review: Bytes,
-        time: Duration,
-    ) -> Result<Bytes, AskError> {
-        let post =
-            |why: &str| format!("failed to call webhook: Post {:?}: {why}", remote.url(time));
-        let address = match remote.service() {
-            None => None,
-            Some((namespace, name, port)) => {
-                let found = endpoints_of(self.call.server, namespace, name, &port.to_string());
-                let addresses = found.map_err(|error| {
-                    let missing = || format!("service {name:?} not found");
-                    let why = if error.code() == 404 { missing() } else { error.to_string() };
-                    AskError::Call { reason: post(&why), code: 503 }
-                })?;
-                remote.choose(addresses)
-            }
-        };
-        remote.call(address, review, time).await.map_err(|error| {
-            let reason = match &error {
-                CallError::Client(ClientError::Api { status, .. })
-                    if !status.message.is_empty() =>
-                {
-                    format!("failed to call webhook: {}", status.message)
-                }
-                error => post(&error.text()),
-            };
-            AskError::Call { reason, code: error.code() }
-        })
-    }
-
     /// The AdmissionReview in JSON.
-    fn review(
+    async fn review(
         &self,
         uid: &str,
         (version, review_version): (Version, ReviewVersion),
         object: Option<&Object>,
     ) -> Result<Bytes, ApiError> {
         let kind = self.kind_of(version);
-        let document = |object: Option<&Object>| object.map(|o| self.document(o, kind)).transpose();
-        let (new, old) = (document(object)?, document(self.old)?);
+        let (new, old) = (self.document(object, kind).await?, self.document(self.old, kind).await?);
         let resource = match version {
             Version::Requested => self.requested_resource(),
             Version::Equivalent(at) => {
@@ -212,10 +181,16 @@ impl WebhookReview<'_> {
         written.map(Bytes::from).map_err(ApiError::internal)
     }
 
-    fn document(&self, object: &Object, kind: &Arc<Kind>) -> Result<Box<RawValue>, ApiError> {
-        let json = self.call.server.engine.encode_json(&as_kind(object, kind));
+    async fn document(
+        &self,
+        object: Option<&Object>,
+        kind: &Arc<Kind>,
+    ) -> Result<Option<Box<RawValue>>, ApiError> {
+        let Some(object) = object else { return Ok(None) };
+        let shown = conversion::convert(self.call.server, object, kind).await?;
+        let json = self.call.server.engine.encode_json(&shown);
         let text = String::from_utf8(json).map_err(ApiError::internal)?;
-        RawValue::from_string(text).map_err(ApiError::internal)
+        RawValue::from_string(text).map(Some).map_err(ApiError::internal)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What becomes of a request whose webhook is not called, or cannot be.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use apiserver_auth::User;
 use apiserver_schema::{Format, Object, Strictness};
@@ -39,6 +40,16 @@ async fn ask(
     server: &Server,
     effects: Effects,
 ) -> (Result<(), ApiError>, BTreeMap<String, String>) {
+    let notes = RequestNotes::default();
+    (ask_again(server, effects, &notes).await, notes.annotations())
+}
+
+/// Asks about a new ConfigMap in a request that has these notes.
+async fn ask_again(
+    server: &Server,
+    effects: Effects,
+    notes: &RequestNotes,
+) -> Result<(), ApiError> {
     let request = RequestInfo {
         verb: Verb::Create,
         group: String::new(),
@@ -50,7 +61,7 @@ async fn ask(
         rest: String::new(),
     };
     let kind = server.kind("", "configmaps").unwrap().clone();
-    let (user, query, notes) = (User::default(), Query::default(), RequestNotes::default());
+    let (user, query) = (User::default(), Query::default());
     let call = RequestContext {
         server,
         request: &request,
@@ -60,13 +71,12 @@ async fn ask(
         user_agent: "",
         query: &query,
         accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
-        notes: Some(&notes),
+        notes: Some(notes),
         audit: &apiserver_audit::OFF,
     };
     let mut object = Object::new(kind);
     let operation = WebhookOperation::Create;
-    let asked = admit_unstored(&call, operation, &mut object, None, effects).await;
-    (asked, notes.annotations())
+    admit_unstored(&call, operation, &mut object, None, effects).await
 }
 
 #[tokio::test]
@@ -96,4 +106,18 @@ async fn a_failure_that_is_ignored_is_noted() {
     ];
     let owned = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!(annotations, BTreeMap::from(owned));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_attempts_of_a_request_have_its_time() {
+    let server = server("None").await;
+    let notes = RequestNotes::default();
+    let mut codes = Vec::new();
+    for secs in [0, 59, 1] {
+        tokio::time::advance(Duration::from_secs(secs)).await;
+        let asked = ask_again(&server, Effects::Real, &notes).await;
+        codes.push(asked.err().map(|error| error.code()));
+    }
+    assert_eq!(codes, [None, None, Some(504)]);
+    assert_eq!(ask(&server, Effects::Real).await.0, Ok(()), "another request has its own");
 }

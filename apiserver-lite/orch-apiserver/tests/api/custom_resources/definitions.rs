@@ -46,6 +46,28 @@ async fn a_definition_is_established_and_discovered_at_once() {
     assert_eq!(found.filter(|item| item["metadata"]["name"] == "example.com").count(), 1);
 }
 
+/// kubectl refuses fields that are not among `properties`: where any field is allowed there are none.
+#[tokio::test]
+async fn openapi_of_objects_with_any_fields_names_none() {
+    let server = TestServer::start().await;
+    let mut definition = backups();
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["x-kubernetes-preserve-unknown-fields"] = json!(true);
+    define(&server, &definition).await;
+    let kind = json!([{"group": "example.com", "version": "v1", "kind": "Backup"}]);
+    let older = server.get("/openapi/v2").await.expect(200);
+    assert_eq!(
+        older["definitions"]["com.example.v1.Backup"],
+        json!({"type": "object", "x-kubernetes-group-version-kind": kind})
+    );
+    let index = server.get("/openapi/v3").await.expect(200);
+    let address = index["paths"]["apis/example.com/v1"]["serverRelativeURL"].as_str();
+    let document = server.get(address.expect("an address")).await.expect(200);
+    let schema = &document["components"]["schemas"]["com.example.v1.Backup"];
+    assert_eq!(schema["properties"]["apiVersion"]["type"], "string");
+    assert_eq!(schema["properties"]["spec"]["properties"]["source"]["type"], "string");
+}
+
 #[tokio::test]
 async fn openapi_has_the_schema() {
     let server = TestServer::start().await;
@@ -58,7 +80,10 @@ async fn openapi_has_the_schema() {
     assert_eq!(schema["properties"]["spec"]["properties"]["source"]["type"], "string");
     assert_eq!(
         schema["properties"]["metadata"],
-        json!({"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"})
+        json!({
+            "allOf": [{"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}],
+            "description": "Standard object's metadata.",
+        })
     );
     assert!(schemas.get("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").is_some());
     let path = "/apis/example.com/v1/namespaces/{namespace}/backups/{name}";
@@ -70,6 +95,19 @@ async fn openapi_has_the_schema() {
     let schema = &older["definitions"]["com.example.v1.Backup"];
     assert_eq!(schema["x-kubernetes-group-version-kind"][0]["group"], "example.com");
     assert!(older["paths"].get(path).is_some());
+    let described = [
+        ("apiVersion", "APIVersion defines "),
+        ("kind", "Kind is "),
+        ("metadata", "Standard object's metadata"),
+    ];
+    for (field, text) in described {
+        let description = schema["properties"][field]["description"].as_str().expect("text");
+        assert!(description.starts_with(text), "{field}: {description}");
+    }
+    assert_eq!(
+        schema["properties"]["spec"]["properties"]["free"],
+        json!({"x-kubernetes-preserve-unknown-fields": true})
+    );
     server.delete(&format!("{DEFINITIONS}/backups.example.com")).await.expect(200);
     until(&server, "/openapi/v3", |index| index["paths"].get("apis/example.com/v1").is_none())
         .await;

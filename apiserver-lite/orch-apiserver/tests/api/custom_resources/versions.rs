@@ -108,22 +108,6 @@ async fn a_restart_keeps_definitions_and_objects() {
     until(&server, &path, |it| it["code"] == 404).await;
 }
 
-/// Without its webhook an object of another version would be the stored one without the fields that only that has.
-#[tokio::test]
-async fn of_a_definition_with_a_conversion_webhook_only_the_storage_version_is_served() {
-    let server = TestServer::start().await;
-    let mut definition = two_versions();
-    definition["spec"]["conversion"] = json!({
-        "strategy": "Webhook",
-        "webhook": {"clientConfig": {"url": "https://127.0.0.1:1/"}, "conversionReviewVersions": ["v1"]},
-    });
-    define(&server, &definition).await;
-    server.post(BACKUPS, backup("a").to_string()).await.expect(201);
-    server.get(&format!("{BACKUPS}/a")).await.expect(200);
-    server.get(&format!("{V2}/a")).await.expect(404);
-    server.get("/apis/example.com/v2").await.expect(404);
-}
-
 /// What was accepted can be read again: a document is parsed at most 127 levels deep.
 #[tokio::test]
 async fn no_patch_makes_an_object_that_cannot_be_read_again() {

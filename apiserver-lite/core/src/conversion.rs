@@ -1,0 +1,233 @@
+//! Objects of custom kinds between their versions. Where the definition has a conversion webhook it is asked, about many objects at once; else versions
+//! differ in their name only. What a webhook has made of a stored object is kept beside it until the object or its definition changes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_custom_resources::{ReviewError, check_review, conversion_review};
+use apiserver_schema::custom::CustomVersion;
+use apiserver_schema::value::{parse_json, write_json};
+use apiserver_schema::{Kind, Object, Strictness, Value};
+use bytes::Bytes;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::definitions::Converter;
+use crate::record::StoredObject;
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::versions;
+use crate::webhook_call::ask;
+
+/// Time of one call, as in Kubernetes.
+const CALL_TIME: Duration = Duration::from_secs(30);
+/// Time for all calls of a list.
+const LIST_TIME: Duration = Duration::from_secs(60);
+/// Most objects of one call.
+const OBJECTS_MAX: usize = 500;
+/// The size of the objects of one call in bytes, unless one alone is larger. Answers are bounded by the connection.
+const CALL_LEN: usize = 2 << 20;
+
+/// Shows the records as objects of `kind`, each of which is one in some version of `kind`.
+///
+/// # Errors
+/// 500 if the webhook does not convert one of them.
+pub async fn show(
+    server: &Server,
+    kind: &Arc<Kind>,
+    records: &mut [Arc<StoredObject>],
+) -> Result<(), ApiError> {
+    let Some(version) = webhook_version(kind) else {
+        records.iter_mut().for_each(|record| *record = record.as_version(kind));
+        return Ok(());
+    };
+    let mut missing = Vec::new();
+    for (at, record) in records.iter_mut().enumerate() {
+        match record.view_of(kind) {
+            Some(view) => *record = view,
+            None => missing.push(at),
+        }
+    }
+    let own_versions = missing.iter().filter_map(|at| {
+        let record = records.get(*at)?;
+        // Pruned and defaulted by the rules of the version in which it is stored.
+        Some(record.as_version(&record.object().kind))
+    });
+    let own_versions: Vec<Arc<StoredObject>> = own_versions.collect();
+    let objects: Vec<&Object> = own_versions.iter().map(|record| record.object()).collect();
+    // Boxed, so that the futures of all other requests stay small.
+    let converted = Box::pin(convert_all(server, kind, &objects)).await?;
+    for (at, object) in missing.into_iter().zip(converted) {
+        if let Some(record) = records.get_mut(at) {
+            *record = record.put_view(kind, version.number, object);
+        }
+    }
+    Ok(())
+}
+
+/// [`show`] for one record.
+///
+/// # Errors
+/// As [`show`].
+pub async fn shown(
+    server: &Server,
+    kind: &Arc<Kind>,
+    record: Arc<StoredObject>,
+) -> Result<Arc<StoredObject>, ApiError> {
+    let mut records = [record];
+    show(server, kind, &mut records).await?;
+    let [record] = records;
+    Ok(record)
+}
+
+/// The object in the version in which it is to be stored.
+///
+/// # Errors
+/// 500 if the webhook does not convert it.
+pub(crate) async fn to_storage<'a>(
+    server: &Server,
+    object: &'a Object,
+) -> Result<Cow<'a, Object>, ApiError> {
+    let Some(version) = webhook_version(&object.kind) else { return Ok(Cow::Borrowed(object)) };
+    match server.engine.storage_kind(&object.kind, &version) {
+        Some(kind) if !Arc::ptr_eq(&kind, &object.kind) => {
+            Ok(Cow::Owned(convert(server, object, &kind).await?))
+        }
+        _ => Ok(Cow::Borrowed(object)),
+    }
+}
+
+/// [`to_storage`] of an object that is not needed any more.
+///
+/// # Errors
+/// As [`to_storage`].
+pub(crate) async fn into_storage(server: &Server, object: Object) -> Result<Object, ApiError> {
+    let converted = match to_storage(server, &object).await? {
+        Cow::Owned(converted) => Some(converted),
+        Cow::Borrowed(_) => None,
+    };
+    Ok(converted.unwrap_or(object))
+}
+
+/// The object as one of `kind`, another version of its kind, built in or custom.
+///
+/// # Errors
+/// 500 if the webhook does not convert it.
+pub(crate) async fn convert(
+    server: &Server,
+    object: &Object,
+    kind: &Arc<Kind>,
+) -> Result<Object, ApiError> {
+    if Arc::ptr_eq(&object.kind, kind) {
+        return Ok(object.clone());
+    }
+    if webhook_version(kind).is_none() {
+        return Ok(versions::convert(object, kind));
+    }
+    let mut converted = Box::pin(convert_all(server, kind, &[object])).await?;
+    converted.pop().ok_or_else(|| changed_meanwhile(kind))
+}
+
+/// The rules of `kind`, if a webhook converts its objects.
+pub(crate) fn webhook_version(kind: &Kind) -> Option<Arc<CustomVersion>> {
+    kind.custom_version().filter(|version| version.has_webhook)
+}
+
+/// Asks the webhook about the objects, in as few calls as its bounds allow, one after the other.
+async fn convert_all(
+    server: &Server,
+    kind: &Arc<Kind>,
+    objects: &[&Object],
+) -> Result<Vec<Object>, ApiError> {
+    if objects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let definition = server.definitions.find(&kind.group, kind.plural());
+    let converter = definition.as_ref().and_then(|definition| definition.converter.as_ref());
+    let converter = converter.ok_or_else(|| changed_meanwhile(kind))?;
+    let deadline = Instant::now() + LIST_TIME;
+    let mut converted = Vec::with_capacity(objects.len());
+    while let Some(rest) = objects.get(converted.len()..).filter(|rest| !rest.is_empty()) {
+        let time = CALL_TIME.min(deadline.saturating_duration_since(Instant::now()));
+        let call = Call { server, converter, kind, time };
+        converted.extend(call.convert_some(rest).await?);
+    }
+    Ok(converted)
+}
+
+/// One call of the webhook.
+struct Call<'a> {
+    server: &'a Server,
+    converter: &'a Converter,
+    kind: &'a Arc<Kind>,
+    time: Duration,
+}
+
+impl Call<'_> {
+    /// Converts as many of the objects as one call may have, at least one.
+    async fn convert_some(&self, objects: &[&Object]) -> Result<Vec<Object>, ApiError> {
+        let engine = &self.server.engine;
+        let (mut documents, mut scratch) = (Vec::new(), Vec::new());
+        for object in objects.iter().take(OBJECTS_MAX) {
+            let document = engine.written_document(object);
+            write_json(&mut scratch, &document);
+            if scratch.len() > CALL_LEN && !documents.is_empty() {
+                break;
+            }
+            documents.push(document);
+        }
+        drop(scratch);
+        let of = objects.first().map_or(self.kind, |object| &object.kind);
+        let refused = |what: String| refusal(of, &what);
+        let Some(review_version) = &self.converter.review_version else {
+            return Err(refused(
+                "failed: it accepts no known version of ConversionReview (v1, v1beta1)".to_owned(),
+            ));
+        };
+        let group = self.server.names.group("apiextensions");
+        let review = conversion_review(
+            &format!("{group}/{review_version}"),
+            &Uuid::new_v4().to_string(),
+            &self.kind.api_version,
+            documents,
+        );
+        let mut body = Vec::new();
+        write_json(&mut body, &review);
+        let answer = ask(self.server, &self.converter.remote, Bytes::from(body), self.time).await;
+        let answer = answer.map_err(|error| refused(format!("failed: {}", error.reason)))?;
+        let answer = parse_json(&answer, &mut Vec::new());
+        let answer = answer.map_err(|error| refused(format!("failed: {error}")))?;
+        let converted = check_review(&review, answer).map_err(|error| {
+            refused(match error {
+                ReviewError::Count { .. } | ReviewError::Object { .. } => {
+                    format!("returned {error}")
+                }
+                error => format!("failed: {error}"),
+            })
+        })?;
+        converted.into_iter().map(|document| self.object_of(document, of)).collect()
+    }
+
+    /// A converted object, checked and pruned as one of the kind.
+    fn object_of(&self, document: Value, of: &Kind) -> Result<Object, ApiError> {
+        let object = self.server.engine.object_of(self.kind, document, Strictness::Ignore);
+        let object = object
+            .map_err(|error| refusal(of, &format!("returned invalid converted object: {error}")))?;
+        Ok(object.object)
+    }
+}
+
+/// The 500 for objects that a webhook does not convert.
+fn refusal(kind: &Kind, what: &str) -> ApiError {
+    let text = format!("conversion webhook for {}, Kind={} {what}", kind.api_version, kind.kind());
+    ApiError::new(500, "InternalError", text)
+}
+
+fn changed_meanwhile(kind: &Kind) -> ApiError {
+    ApiError::unavailable(format!(
+        "the definition of {}.{} has changed since the request began; try again",
+        kind.plural(),
+        kind.group
+    ))
+}

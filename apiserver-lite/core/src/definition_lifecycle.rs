@@ -15,9 +15,7 @@ use apiserver_store::{Range, WatchEnd, Write, WriteError};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::RequestContext;
-use crate::definitions::strategy::{
-    Condition, cleanup_finalizer, note_approval, set_condition,
-};
+use crate::definitions::strategy::{Condition, cleanup_finalizer, note_approval, set_condition};
 use crate::definitions::{GROUP, RESOURCE, is_true, names};
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
@@ -112,11 +110,7 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
 }
 
 /// The definition with the names that it gets now, and the condition of its approval; `None` if nothing changes.
-fn settled(
-    server: &Server,
-    definition: &Object,
-    others: &[OtherDefinition<'_>],
-) -> Option<Object> {
+fn settled(server: &Server, definition: &Object, others: &[OtherDefinition<'_>]) -> Option<Object> {
     let time = timestamp(now());
     let mut next = definition.clone();
     if !names::is_settled(definition)
@@ -189,11 +183,7 @@ async fn end(
 }
 
 /// Writes a definition without the finalizer of its objects, unless another write was first. Not through `status`, which changes no finalizers.
-async fn let_go(
-    server: &Server,
-    record: &Arc<StoredObject>,
-    next: Object,
-) -> Result<(), ApiError> {
+async fn let_go(server: &Server, record: &Arc<StoredObject>, next: Object) -> Result<(), ApiError> {
     let key = key::object(&next.kind, "", next.name());
     let write = match registry::is_finished(&next) {
         true => Write::delete(key, record.revision()),

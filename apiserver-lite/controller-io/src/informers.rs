@@ -154,8 +154,8 @@ impl Informers {
     }
 }
 
-/// Whether the cached object is in the state after a write, or newer.
-fn shows(state: &EffectState, shown: Option<&ObjectMeta>) -> bool {
+/// Whether an object, in a cache or on the server, is in the state after a write, or newer.
+pub(crate) fn shows(state: &EffectState, shown: Option<&ObjectMeta>) -> bool {
     match (state, shown) {
         (EffectState::Version(_), None) => false,
         (EffectState::Patched(_), None) => true,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto_api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
-use proto_api::core::v1::PodTemplateSpec;
+use proto_api::core::v1::{ObjectReference, PodTemplateSpec};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
@@ -89,16 +89,8 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
     }
     let annotations = SizeAnnotations::of(names, deployment);
-    for SetScale { set, replicas } in
-        rollout::steps(deployment, &annotations, newest, &old, old_pods)
-    {
-        let (before, write) = (rollout::size(set), scale(set, replicas, &annotations));
-        if replicas == before {
-            plan.writes.push(write);
-            continue;
-        }
-        let operation = ReplicaOperation::Scale { from: Some(before), to: replicas };
-        plan.push_with_event(write, WriteEvent { about: about.clone(), operation });
+    for step in rollout::steps(deployment, &annotations, newest, &old, old_pods) {
+        push_scale(&mut plan, &about, &step, &annotations);
     }
     plan.writes.extend(delete_old_sets(deployment, &old));
     plan.writes.extend(revision.mark_deployment(deployment));
@@ -205,6 +197,21 @@ fn new_set(
 }
 
 // === Writes ===
+
+/// Adds the write of a size, with an event if it is another one than before.
+fn push_scale(
+    plan: &mut Plan,
+    about: &ObjectReference,
+    SetScale { set, replicas }: &SetScale<'_>,
+    annotations: &SizeAnnotations,
+) {
+    let (before, write) = (rollout::size(set), scale(set, *replicas, annotations));
+    if *replicas == before {
+        return plan.writes.push(write);
+    }
+    let operation = ReplicaOperation::Scale { from: Some(before), to: *replicas };
+    plan.push_with_event(write, WriteEvent { about: about.clone(), operation });
+}
 
 fn scale(set: &ReplicaSet, replicas: i64, annotations: &SizeAnnotations) -> ApiWrite {
     let version = &set.metadata.resource_version;

@@ -11,20 +11,21 @@ use apiserver_custom_resources::OtherDefinition;
 use apiserver_schema::custom::CustomNames;
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Kind, Object, Value};
-use apiserver_store::{Range, WatchEnd};
+use apiserver_store::{Range, WatchEnd, Write, WriteError};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::RequestContext;
-use crate::definitions::strategy::{Condition, cleanup_finalizer, set_condition};
+use crate::definitions::strategy::{Condition, cleanup_finalizer, note_approval, set_condition};
 use crate::definitions::{GROUP, RESOURCE, is_true, names};
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
-use crate::record::StoredObject;
+use crate::record::{Draft, StoredObject};
+use crate::registry;
 use crate::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
 use crate::server::Server;
 use crate::status::ApiError;
 use crate::times::{now, timestamp};
-use crate::verbs::{UpdateAttempt, commit_update, delete_object};
+use crate::verbs::{UpdateAttempt, commit_update, delete_object, write_failed};
 
 /// When to look again at a definition whose objects wait for their finalizers, or after a failure.
 const RETRY: Duration = Duration::from_secs(1);
@@ -81,7 +82,7 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
     let mut others: Vec<_> =
         stored.iter().map(|record| names::of_stored(record.object())).collect();
     for record in &stored {
-        let step = if let Some(next) = accepted(record.object(), &others) {
+        let step = if let Some(next) = settled(server, record.object(), &others) {
             let accepted = names::of_stored(&next).accepted;
             others.push(OtherDefinition { group: names::resource(record.object()).0, accepted });
             // The write wakes this task again: what this definition gives up, another may get.
@@ -108,17 +109,18 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
     Ok(again)
 }
 
-/// The definition with the names that it gets now; `None` if nothing changes.
-fn accepted(definition: &Object, others: &[OtherDefinition<'_>]) -> Option<Object> {
-    if names::is_settled(definition) {
-        return None;
-    }
+/// The definition with the names that it gets now, and the condition of its approval; `None` if nothing changes.
+fn settled(server: &Server, definition: &Object, others: &[OtherDefinition<'_>]) -> Option<Object> {
+    let time = timestamp(now());
     let mut next = definition.clone();
-    if let Err(error) = names::accept(&mut next, others, &timestamp(now())) {
+    if !names::is_settled(definition)
+        && let Err(error) = names::accept(&mut next, others, &time)
+    {
         let definition = definition.name();
         tracing::error!(%error, definition, "a CustomResourceDefinition gets no names; correct it");
         return None;
     }
+    note_approval(&mut next, server.names, &time);
     (next != *definition).then_some(next)
 }
 
@@ -176,8 +178,21 @@ async fn end(
         true => drop(next.metadata_mut().remove("finalizers")),
         false => drop(next.metadata_mut().insert("finalizers", left)),
     }
-    write_status(server, kind, record, next).await?;
+    let_go(server, record, next).await?;
     Ok(None)
+}
+
+/// Writes a definition without the finalizer of its objects, unless another write was first. Not through `status`, which changes no finalizers.
+async fn let_go(server: &Server, record: &Arc<StoredObject>, next: Object) -> Result<(), ApiError> {
+    let key = key::object(&next.kind, "", next.name());
+    let write = match registry::is_finished(&next) {
+        true => Write::delete(key, record.revision()),
+        false => Write::update(key, record.revision(), Draft::new(&server.engine, next)),
+    };
+    match server.store.write(write).await {
+        Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(write_failed(&error)),
+    }
 }
 
 /// What is left of a definition's objects.

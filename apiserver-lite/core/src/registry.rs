@@ -14,6 +14,7 @@ use crate::services::{self, Reservation};
 use crate::status::ApiError;
 use crate::times::{now, timestamp};
 use apiserver_auth::User;
+use proto_api::names::Names;
 
 /// Sets the fields of a new object that the server decides. Runs after admission and before validation.
 pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
@@ -126,8 +127,12 @@ pub(crate) fn default(object: &mut Object) {
 ///
 /// # Errors
 /// What is wrong.
-pub(crate) fn validate(new: &Object, old: Option<&Object>) -> Result<(), FieldErrors> {
-    if strategy::is_definition(new) { strategy::validate(new, old) } else { Ok(()) }
+pub(crate) fn validate(
+    new: &Object,
+    old: Option<&Object>,
+    names: &Names,
+) -> Result<(), FieldErrors> {
+    if strategy::is_definition(new) { strategy::validate(new, old, names) } else { Ok(()) }
 }
 
 /// Allocates the addresses and node ports of a Service and writes them into `object`. Empty for every other kind. `old` is the

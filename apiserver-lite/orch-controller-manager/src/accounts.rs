@@ -55,6 +55,11 @@ impl Accounts {
         Ok((Self { own, by_account }, renewals))
     }
 
+    /// The program's own identity, which may list all that the caches have.
+    pub fn own(&self) -> &Client {
+        &self.own
+    }
+
     /// The identity of a controller, by its name in `--controllers`.
     pub fn of_controller(&self, controller: &str) -> &Client {
         account_of(controller).and_then(|account| self.by_account.get(account)).unwrap_or(&self.own)

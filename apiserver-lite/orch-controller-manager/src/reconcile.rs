@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controller_io::informers::Informers;
+use apiserver_controller_io::observe_write::standing;
 use apiserver_controllers::account_token::TokenSigner;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
@@ -42,8 +43,10 @@ use crate::metrics::ControllerMetrics;
 use crate::settings::Settings;
 use expiring_map::ExpiringMap;
 
-/// How long the next plan of a key waits for the caches to show the last one's writes. After that they must have been undone.
+/// How long the next plan of a key waits for the caches to show the last one's writes. After that the server is asked whether it still has them.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long writes are remembered whose key is not reconciled again.
+const UNOBSERVED_KEPT: Duration = Duration::from_secs(3600);
 /// When to reconcile again if no change of the caches queues the key.
 const REQUEUE: Duration = Duration::from_millis(50);
 
@@ -95,7 +98,7 @@ struct ReconcilerState {
 impl Default for ReconcilerState {
     fn default() -> Self {
         Self {
-            unobserved: Mutex::new(ExpiringMap::new(OBSERVE_TIMEOUT)),
+            unobserved: Mutex::new(ExpiringMap::new(UNOBSERVED_KEPT)),
             node_health: Mutex::default(),
             cluster: Mutex::default(),
             vanished: Mutex::new(ExpiringMap::new(pods::VANISHED)),
@@ -145,7 +148,7 @@ impl Reconciler {
         &self,
         reconcile_key: ReconcileKey,
     ) -> Result<Option<Duration>, ReconcileError> {
-        if !self.has_observed_writes(&reconcile_key) {
+        if !self.has_observed_writes(&reconcile_key).await? {
             return Ok(Some(REQUEUE));
         }
         let controller = reconcile_key.controller();
@@ -455,16 +458,26 @@ impl Reconciler {
         error.is_forbidden() && reconcile_key.namespace().is_some_and(ends)
     }
 
-    /// Whether the caches show the writes of the key's last plan.
-    fn has_observed_writes(&self, reconcile_key: &ReconcileKey) -> bool {
+    /// Whether the caches show the writes of the key's last plan, or those that they do not show were undone.
+    async fn has_observed_writes(&self, key: &ReconcileKey) -> Result<bool, ClientError> {
+        let late = {
+            let mut unobserved = lock(&self.state.unobserved);
+            let Some((since, effects)) = unobserved.get_mut(key) else { return Ok(true) };
+            effects.retain(|effect| !self.informers.shows(effect));
+            if !effects.is_empty() && since.elapsed() <= OBSERVE_TIMEOUT {
+                return Ok(false);
+            }
+            effects.clone()
+        };
+        let standing = standing(&late, self.accounts.own()).await?;
         let mut unobserved = lock(&self.state.unobserved);
-        let Some((since, effects)) = unobserved.get_mut(reconcile_key) else { return true };
-        effects.retain(|effect| !self.informers.shows(effect));
-        if effects.is_empty() || since.elapsed() > OBSERVE_TIMEOUT {
-            unobserved.remove(reconcile_key);
-            return true;
+        if standing.is_empty() {
+            unobserved.remove(key);
+            return Ok(true);
         }
-        false
+        tracing::warn!(%key, writes = standing.len(), "a watch lags: its cache does not show writes that the server has; waiting for it");
+        unobserved.insert(key.clone(), standing, Instant::now());
+        Ok(false)
     }
 
     async fn assign_cidrs(

@@ -11,7 +11,7 @@ mod tests;
 pub enum Subresource {
     /// The object itself: everything but its status.
     Main,
-    /// `status`: only the status, and the labels, annotations and finalizers that writers of status use.
+    /// `status`: only the status, and the labels, annotations and finalizers that writers of status use; of custom kinds and their definitions no metadata.
     Status,
     /// `ephemeralcontainers` of a pod: only that list, and only additions.
     EphemeralContainers,
@@ -160,7 +160,8 @@ fn main_update(old: &Object, request: &Object) -> Object {
 fn status_update(old: &Object, request: &Object) -> Object {
     let mut new = old.clone();
     copy(&request.fields, &mut new.fields, "status");
-    if old.kind.custom().is_some() {
+    let is_definition = old.kind.is("apiextensions", "CustomResourceDefinition");
+    if is_definition || old.kind.custom().is_some() {
         return new;
     }
     copy_writable_metadata(request, &mut new);

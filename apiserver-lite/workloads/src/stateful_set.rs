@@ -15,7 +15,6 @@ use proto_api::Time;
 use proto_api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
 use proto_api::names::Names;
-use proto_client::ObjectKey;
 
 use crate::claim::Claimant;
 use crate::pods::{delete_object, revision};

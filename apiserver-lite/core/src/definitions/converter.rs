@@ -65,7 +65,8 @@ impl Converter {
         };
         let authority = STANDARD.decode(&webhook.ca_bundle).unwrap_or_default();
         let endpoint = Endpoint { target, authority };
-        let known = |version: &String| REVIEW_VERSIONS.into_iter().find(|known| *known == version.as_str());
+        let known =
+            |version: &String| REVIEW_VERSIONS.into_iter().find(|known| *known == version.as_str());
         let review_version = webhook.review_versions.iter().find_map(known);
         let same = before.filter(|before| {
             before.remote.webhook == endpoint && before.review_version == review_version

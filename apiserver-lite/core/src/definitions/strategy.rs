@@ -1,8 +1,11 @@
 //! What only CustomResourceDefinitions have when they are written: the versions in which objects are stored, and the finalizer that keeps a deleted
 //! definition until its objects are gone.
 
-use apiserver_custom_resources::{default_definition, validate_definition};
+use apiserver_custom_resources::{
+    approval_condition, default_definition, validate_approval, validate_definition,
+};
 use apiserver_schema::{FieldErrors, Map, Object, Value};
+use proto_api::names::Names;
 
 /// Whether the object is a definition.
 #[must_use]
@@ -29,10 +32,19 @@ pub fn default(definition: &mut Object) {
 ///
 /// # Errors
 /// What is wrong.
-pub fn validate(new: &Object, old: Option<&Object>) -> Result<(), FieldErrors> {
+pub fn validate(new: &Object, old: Option<&Object>, names: &Names) -> Result<(), FieldErrors> {
     let tree = |object: &Object| Value::Map(object.fields.clone());
-    let errors = validate_definition(&tree(new), old.map(tree).as_ref());
+    let mut errors = validate_definition(&tree(new), old.map(tree).as_ref());
+    errors.extend(validate_approval(&new.fields, old.map(|old| &old.fields), names));
     if errors.is_empty() { Ok(()) } else { Err(FieldErrors(errors)) }
+}
+
+/// Sets the condition that says whether a definition of a protected group is approved.
+pub fn note_approval(definition: &mut Object, names: &Names, now: &str) {
+    let Some(found) = approval_condition(&definition.fields, names) else { return };
+    let status = if found.status == "True" { "True" } else { "False" };
+    let (kind, reason, message) = (found.kind, found.reason, found.message);
+    set_condition(definition, Condition { kind, status, reason, message }, now);
 }
 
 /// Adds the storage version to `status.storedVersions`: from now on objects are stored in it.

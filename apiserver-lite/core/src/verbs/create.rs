@@ -106,7 +106,8 @@ async fn create_once(
     registry::prepare_create(call, &mut object);
     set_managed_fields(&mut object, managed_fields);
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
-    registry::validate(&object, None).map_err(|errors| invalid(&object, &errors))?;
+    registry::validate(&object, None, call.server.names)
+        .map_err(|errors| invalid(&object, &errors))?;
     if let Some(review) = &review {
         Box::pin(review.validate(Some(&object))).await?;
     }

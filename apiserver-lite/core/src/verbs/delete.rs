@@ -284,7 +284,11 @@ async fn apply_step(
         }
         DeletionStep::Remove => (store.write(Write::delete(key, old.revision())).await, true),
         DeletionStep::Mark(object) => {
-            let stored = conversion::into_storage(call.server, *object).await?;
+            // The server's own deletions need no webhook: the object stays in its version.
+            let stored = match call.notes {
+                Some(_) => conversion::into_storage(call.server, *object).await?,
+                None => *object,
+            };
             let draft = Draft::new(&call.server.engine, stored);
             (store.write(Write::update(key, old.revision(), draft)).await, false)
         }

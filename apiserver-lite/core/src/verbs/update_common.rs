@@ -201,7 +201,7 @@ pub(super) async fn commit_owned(
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;
     if subresource == Subresource::Main {
-        let checked = registry::validate(&object, Some(before));
+        let checked = registry::validate(&object, Some(before), call.server.names);
         checked.map_err(|errors| invalid(&object, &errors))?;
     }
     if let Some(review) = &review {

@@ -22,7 +22,8 @@ pub(super) fn add<'a>(
     for kind in kinds {
         let Some(current) = kind.custom_version() else { continue };
         let schema = current.rules.open_api(version == OpenApiVersion::V2);
-        let schema = schema.unwrap_or_else(|| Map::from_iter([("type", "object")]));
+        let mut schema = schema.unwrap_or_else(|| Map::from_iter([("type", "object")]));
+        complete_embedded(&writer, version, &mut schema);
         let object = with_metadata(&writer, schema, "ObjectMeta", gvk(kind));
         let name = custom_name(kind);
         let items =
@@ -68,16 +69,48 @@ const FIELDS: [(&str, &str); 2] = [
 /// Adds the fields that all objects have. A schema without `properties` says of no field what it is: it gets none.
 fn with_metadata(writer: &Writer, mut schema: Map, metadata: &str, of_kind: Value) -> Map {
     if let Some(properties) = schema.map_mut("properties") {
-        for (name, description) in FIELDS {
-            let text = Map::from_iter([("type", "string"), ("description", description)]);
-            properties.insert(name, text);
-        }
         let description = match metadata {
             "ObjectMeta" => "Standard object's metadata.",
             _ => "Standard list metadata.",
         };
-        properties.insert("metadata", writer.shared_reference(metadata, description));
+        add_fields(properties, writer.shared_reference(metadata, description));
     }
     schema.insert("x-kubernetes-group-version-kind", Value::List(vec![of_kind]));
     schema
+}
+
+fn add_fields(properties: &mut Map, metadata: Value) {
+    for (name, description) in FIELDS {
+        let text = Map::from_iter([("type", "string"), ("description", description)]);
+        properties.insert(name, text);
+    }
+    properties.insert("metadata", metadata);
+}
+
+/// Adds the fields that all objects have to the objects within one. In OpenAPI v2 those that keep unknown fields have no `properties`.
+fn complete_embedded(writer: &Writer, version: OpenApiVersion, schema: &mut Map) {
+    for place in ["items", "additionalProperties"] {
+        if let Some(nested) = schema.map_mut(place) {
+            complete_embedded(writer, version, nested);
+        }
+    }
+    if let Some(properties) = schema.map_mut("properties") {
+        let nested = properties.iter_mut().filter_map(|(_, value)| value.as_map_mut());
+        nested.for_each(|nested| complete_embedded(writer, version, nested));
+    }
+    let keeps_unknown = schema.is_true("x-kubernetes-preserve-unknown-fields");
+    if !schema.is_true("x-kubernetes-embedded-resource")
+        || (keeps_unknown && version == OpenApiVersion::V2)
+    {
+        return;
+    }
+    let metadata = writer.shared_reference("ObjectMeta", "Standard object's metadata.");
+    add_fields(schema.map_or_insert("properties"), metadata);
+    let mut required = schema.list("required").to_vec();
+    for field in ["kind", "apiVersion"] {
+        if !required.iter().any(|have| have.as_str() == Some(field)) {
+            required.push(Value::from(field));
+        }
+    }
+    schema.insert("required", required);
 }

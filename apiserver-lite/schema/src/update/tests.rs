@@ -133,3 +133,17 @@ fn writers_of_a_status_or_an_approval_use_metadata_too_but_a_deployments_labels_
     let new = merge_for_update(&deployment(1, 1, "a"), &deployment(1, 2, "b"), Subresource::Status);
     assert_eq!((new.labels()["l"].as_ref(), replicas(&new).1), ("a", Some(2)));
 }
+
+#[test]
+fn a_status_update_of_a_definition_leaves_its_metadata() {
+    let definition = |label: &str, plural: &str| {
+        object(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "x", "labels": {"l": label}, "finalizers": [label]},
+            "spec": {"group": "e.com", "names": {"plural": plural, "kind": "A"}, "scope": "Cluster", "versions": []},
+            "status": {"storedVersions": [label]}}))
+    };
+    let new = merge_for_update(&definition("a", "as"), &definition("b", "bs"), Subresource::Status);
+    assert_eq!((new.labels()["l"].as_ref(), new.finalizers().next()), ("a", Some("a")));
+    assert_eq!(new.str_at(&["spec", "names", "plural"]), "as");
+    assert_eq!(new.status().unwrap().list("storedVersions"), [crate::Value::from("b")]);
+}

@@ -123,8 +123,9 @@ impl WebhookReview<'_> {
         let uid = Uuid::new_v4().to_string();
         let review = self.review(&uid, (version, review_version), object).await?;
         let answer = webhook_call::ask(self.call.server, remote, review, time).await;
-        let body = answer.map_err(|NoAnswer { reason, code }| {
-            AskError::Call { reason: format!("failed to call webhook: {reason}"), code }
+        let body = answer.map_err(|NoAnswer { reason, code }| AskError::Call {
+            reason: format!("failed to call webhook: {reason}"),
+            code,
         })?;
         let asked = Asked { uid: &uid, version: review_version, phase: webhook.phase };
         let answer = read_answer(&body, asked, self.call.server.names)

@@ -433,7 +433,19 @@ async fn a_definition_goes_also_without_its_webhook() {
     let call = "failed: Post \"https://127.0.0.1:1/convert?timeout=30s\": ";
     let message = status["message"].as_str().expect("text");
     assert!(message.contains(call), "{message}");
+    // Also of objects that are in an earlier storage version and wait for a finalizer.
+    let mut held: Value = serde_json::from_str(&first("held", "here:81")).expect("JSON");
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    server.post(V1, held.to_string()).await.expect(201);
     let path = format!("{DEFINITIONS}/{DEFINITION}");
+    let mut definition = server.get(&path).await.expect(200);
+    for (at, storage) in [(0, true), (1, false)] {
+        definition["spec"]["versions"][at]["storage"] = json!(storage);
+    }
+    server.put(&path, &definition).await.expect(200);
     server.delete(&path).await.expect(200);
+    let held = format!("{V1}/held");
+    until(&server, &held, |it| it["metadata"]["deletionTimestamp"].is_string()).await;
+    server.merge_patch(&held, r#"{"metadata":{"finalizers":null}}"#).await.expect(200);
     until(&server, &path, |it| it["code"] == 404).await;
 }

@@ -69,6 +69,32 @@ async fn openapi_of_objects_with_any_fields_names_none() {
 }
 
 #[tokio::test]
+async fn openapi_has_the_fields_of_embedded_objects() {
+    let server = TestServer::start().await;
+    let mut definition = backups();
+    let schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    let spec = definition.pointer_mut(schema).expect("the schema");
+    let template = json!({
+        "type": "object",
+        "x-kubernetes-embedded-resource": true,
+        "properties": {"size": {"type": "integer"}},
+    });
+    spec["template"] = template.clone();
+    spec["any"] = template.clone();
+    spec["any"]["x-kubernetes-preserve-unknown-fields"] = json!(true);
+    define(&server, &definition).await;
+    let older = server.get("/openapi/v2").await.expect(200);
+    let spec = &older["definitions"]["com.example.v1.Backup"]["properties"]["spec"]["properties"];
+    let template = &spec["template"];
+    assert_eq!(template["properties"]["apiVersion"]["type"], "string");
+    assert_eq!(template["properties"]["size"]["type"], "integer");
+    let metadata = "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    assert_eq!(template["properties"]["metadata"]["$ref"], metadata);
+    assert_eq!(template["required"], json!(["kind", "apiVersion"]));
+    assert!(spec["any"].get("properties").is_none(), "{}", spec["any"]);
+}
+
+#[tokio::test]
 async fn openapi_has_the_schema() {
     let server = TestServer::start().await;
     define(&server, &backups()).await;
@@ -145,6 +171,53 @@ async fn invalid_definitions_are_refused() {
     let path = format!("{DEFINITIONS}/backups.example.com");
     let moved = server.merge_patch(&path, r#"{"spec":{"scope":"Cluster"}}"#).await.expect(422);
     assert!(moved["message"].as_str().is_some_and(|text| text.contains("field is immutable")));
+}
+
+#[tokio::test]
+async fn a_status_update_changes_nothing_but_the_status() {
+    let server = TestServer::start().await;
+    let made = define(&server, &backups()).await;
+    let path = format!("{DEFINITIONS}/backups.example.com/status");
+    let mut next = made.clone();
+    next["metadata"]["labels"] = json!({"a": "b"});
+    next["metadata"]["annotations"] = json!({"a": "b"});
+    next["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+    next["metadata"]["ownerReferences"] = json!([owner]);
+    next["spec"]["scope"] = json!("Cluster");
+    next["status"]["conditions"][0]["message"] = json!("changed");
+    let written = server.put(&path, &next).await.expect(200);
+    for field in ["labels", "annotations", "finalizers", "ownerReferences", "generation"] {
+        assert_eq!(written["metadata"][field], made["metadata"][field], "{field}");
+    }
+    assert_eq!(written["spec"], made["spec"]);
+    assert_eq!(written["status"]["conditions"][0]["message"], "changed");
+}
+
+#[tokio::test]
+async fn kinds_of_protected_groups_need_an_approval() {
+    let server = TestServer::start().await;
+    let mut definition = backups();
+    definition["metadata"]["name"] = json!("backups.things.k8s.io");
+    definition["spec"]["group"] = json!("things.k8s.io");
+    let refused = server.post(DEFINITIONS, definition.to_string()).await.expect(422);
+    let message = refused["message"].as_str().expect("text");
+    assert!(message.contains("protected groups must have approval annotation"), "{message}");
+    let annotation = "api-approved.kubernetes.io";
+    definition["metadata"]["annotations"] = json!({annotation: "unapproved, for a test"});
+    server.post(DEFINITIONS, definition.to_string()).await.expect(201);
+    let path = format!("{DEFINITIONS}/backups.things.k8s.io");
+    const CONDITION: &str = "KubernetesAPIApprovalPolicyConformant";
+    until(&server, &path, |it| {
+        condition(it, CONDITION)["reason"] == "UnapprovedAnnotation"
+            && condition(it, "Established")["status"] == "True"
+    })
+    .await;
+    let approved =
+        json!({"metadata": {"annotations": {annotation: "https://example.com/1"}}}).to_string();
+    server.merge_patch(&path, &approved).await.expect(200);
+    let found = until(&server, &path, |it| condition(it, CONDITION)["status"] == "True").await;
+    assert_eq!(condition(&found, CONDITION)["message"], "approved in https://example.com/1");
 }
 
 #[tokio::test]

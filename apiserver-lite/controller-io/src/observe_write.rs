@@ -1,0 +1,118 @@
+//! Whether the server still has what a write has left, for caches that do not show it: a watch may lag for any time, and a plan from such a cache would
+//! repeat the write.
+
+use apiserver_controllers::api_writes::{Effect, ObjectKind};
+use apiserver_controllers::for_every_written_kind;
+use proto_api::Resource;
+use proto_client::{Client, ClientError, ListParams, ObjectKey};
+
+use crate::informers::shows;
+
+/// Those of the effects that the server still has; the others were undone.
+///
+/// # Errors
+/// A request fails.
+pub async fn standing(effects: &[Effect], client: &Client) -> Result<Vec<Effect>, ClientError> {
+    let mut standing = Vec::new();
+    for effect in effects {
+        if stands(effect, client).await? {
+            standing.push(effect.clone());
+        }
+    }
+    Ok(standing)
+}
+
+/// Defines [`stands`].
+macro_rules! define_stands {
+    ($($kind:ident: $type:ty),+) => {
+        /// Whether the object on the server is in the state after the write, or newer.
+        async fn stands(effect: &Effect, client: &Client) -> Result<bool, ClientError> {
+            match effect.kind {
+                $(ObjectKind::$kind => {
+                    let found = find::<$type>(client, &effect.key).await?;
+                    Ok(shows(&effect.state, found.as_ref().map(Resource::metadata)))
+                })+
+            }
+        }
+    };
+}
+
+for_every_written_kind!(define_stands);
+
+/// Found in a list: who may watch objects may list them, but not all may get them.
+async fn find<T: Resource>(client: &Client, key: &ObjectKey) -> Result<Option<T>, ClientError> {
+    let listed = client.within::<T>(&key.namespace).list(&ListParams::name(&key.name)).await?;
+    Ok(listed.items.into_iter().find(|found| found.metadata().name == key.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_controllers::api_writes::EffectState;
+    use proto_api::names::{Names, Profile};
+    use proto_client::ClientConfig;
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that has one pod, `a` at version 10 with the uid `u`, and answers 500 for namespace `broken`.
+    async fn client() -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+                    let mut part = [0; 1024];
+                    let read = socket.read(&mut part).await.unwrap_or(0);
+                    request.extend_from_slice(&part[..read]);
+                }
+                let request = String::from_utf8_lossy(&request).into_owned();
+                let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "10"}});
+                let is_asked = request.contains("/namespaces/n/") && request.contains("name%3Da");
+                let items = if is_asked { vec![pod] } else { Vec::new() };
+                let list =
+                    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+                let (code, body) =
+                    (if request.contains("broken") { 500 } else { 200 }, list.to_string());
+                let answer = format!(
+                    "HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = socket.write_all(answer.as_bytes()).await;
+            }
+        });
+        let server = format!("http://{address}").parse().expect("a URL");
+        let names = Names::new(Profile::Kubernetes);
+        Client::new(&ClientConfig::direct(server), names, "test").expect("a client")
+    }
+
+    fn effect(namespace: &str, name: &str, state: EffectState) -> Effect {
+        Effect { kind: ObjectKind::Pod, key: ObjectKey::new(namespace, name), state }
+    }
+
+    #[tokio::test]
+    async fn what_the_server_has_stands_and_what_was_undone_does_not() {
+        let client = client().await;
+        let deleted = |uid: &str| EffectState::Deleted(uid.to_owned());
+        let stand = [
+            effect("n", "a", EffectState::Version(9)),
+            effect("n", "a", EffectState::Version(10)),
+            effect("n", "a", deleted("another")),
+            effect("n", "b", deleted("u")),
+        ];
+        let undone = [
+            effect("n", "b", EffectState::Version(9)),
+            effect("n", "a", EffectState::Version(11)),
+            effect("n", "a", deleted("u")),
+        ];
+        let all: Vec<Effect> = stand.iter().chain(&undone).cloned().collect();
+        assert_eq!(standing(&all, &client).await.expect("answered"), stand);
+        let unknown = [effect("broken", "a", EffectState::Version(1))];
+        assert!(
+            standing(&unknown, &client).await.is_err(),
+            "nothing is made twice without an answer"
+        );
+    }
+}

@@ -166,6 +166,19 @@ mod tests {
     }
 
     #[test]
+    fn a_reset_names_what_it_ends_and_removes() {
+        let layout = Layout::new(Names::new(Profile::Kubernetes), Path::new("/"));
+        let elsewhere = reset(&layout, &[], Some("unix:///s"), true);
+        assert!(elsewhere.iter().all(|line| line.starts_with("remove /")), "{elsewhere:?}");
+        assert_eq!(elsewhere[0], "remove /var/lib/orch-apiserver");
+        let here = reset(&layout, &["orchlet"], Some("unix:///s"), false);
+        let has = |text: &str| here.iter().any(|line| line == text);
+        assert!(has("stop orchlet") && has("remove /var/lib/orch-apiserver, but for its backups"));
+        assert!(has("remove the pods of the container runtime at unix:///s"), "{here:?}");
+        assert!(reset(&layout, &["orchlet"], None, false).iter().any(|line| line.contains("kill")));
+    }
+
+    #[test]
     fn programs_and_objects_are_named_without_secrets() {
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, Path::new("/"));

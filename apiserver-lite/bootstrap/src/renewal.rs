@@ -227,5 +227,13 @@ mod tests {
         let (external, _) = expiries(names, &layout, pki).unwrap();
         assert!(external[0].is_external && !external[4].is_external);
         assert!(renewable(names, &layout)[0].renew(names, pki, later).is_err());
+        let all = renewable(names, &layout);
+        let kept = all.iter().filter_map(|one| one.kept_by_another(pki));
+        let kept: Vec<String> = kept.collect();
+        assert!(kept.len() == 5 && kept[0].contains("admin.conf"), "{kept:?}");
+        assert!(all[4].kept_by_another(pki).is_none(), "the other authority is here");
+        let told = crate::dry_run::renewal(names, &layout, pki);
+        assert_eq!(told[4], "renew front-proxy-client");
+        assert!(told[0].starts_with("keep admin.conf"), "{told:?}");
     }
 }

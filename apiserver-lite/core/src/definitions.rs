@@ -61,7 +61,7 @@ impl DefinedVersion {
     #[must_use]
     pub fn structure(&self) -> Structure {
         // A schema that has no structure was refused when the definition was written.
-        let made = || Structure::from_openapi(self.schema.source(), self.preserve);
+        let made = || Structure::from_openapi(&self.schema.source(), self.preserve);
         self.structure.get_or_init(|| made().unwrap_or_else(|_| Structure::deduced())).clone()
     }
 

@@ -25,6 +25,7 @@ mod eval;
 mod json_path;
 mod node;
 mod open_api;
+mod packed;
 mod pattern;
 mod prune;
 mod read;

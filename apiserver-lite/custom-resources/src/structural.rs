@@ -4,6 +4,7 @@ use apiserver_schema::{FieldError, Map, Value};
 
 use crate::errors::Errors;
 use crate::node::{ListType, Node};
+use crate::packed::Packed;
 use crate::pattern::Patterns;
 use crate::read::{ReadError, Reader};
 use crate::{default, open_api, prune, rules, validate};
@@ -13,7 +14,8 @@ use crate::{default, open_api, prune, rules, validate};
 pub struct Structural {
     pub(crate) root: Node,
     preserve_unknown: bool,
-    source: Map,
+    /// `openAPIV3Schema` as it is stored, in JSON, compressed: the nodes are what is used all the time.
+    source: Packed,
 }
 
 /// Who owns the items of a list, and how they are told apart.
@@ -37,12 +39,12 @@ impl Structural {
         let mut root = Reader::new(patterns).read(schema)?;
         root.embedded = true;
         rules::compile(&mut root, patterns);
-        Ok(Structural { root, preserve_unknown, source: schema.clone() })
+        Ok(Structural { root, preserve_unknown, source: Packed::of(schema) })
     }
 
     /// `openAPIV3Schema` as it is stored, from which field ownership makes its structure.
-    pub fn source(&self) -> &Map {
-        &self.source
+    pub fn source(&self) -> Map {
+        self.source.unpack()
     }
 
     /// Removes fields that the schema does not have, and returns their paths. `apiVersion`, `kind` and `metadata` stay, at the root
@@ -65,12 +67,12 @@ impl Structural {
 
     /// The schema as kube-apiserver publishes it in OpenAPI v2: without what its clients cannot read.
     pub fn open_api_v2(&self) -> serde_json::Value {
-        open_api::v2(&self.source, self.preserve_unknown)
+        open_api::v2(&self.source(), self.preserve_unknown)
     }
 
     /// The schema as kube-apiserver publishes it in OpenAPI v3.
     pub fn open_api_v3(&self) -> serde_json::Value {
-        open_api::v3(&self.source)
+        open_api::v3(&self.source())
     }
 
     /// How the list at a path of field names is owned; `None` if the schema has no list there. Items of lists and values of maps are

@@ -18,7 +18,7 @@ fn accepted(spec: &str) -> (bool, bool) {
     let definition = read_definition(&tree).expect(spec);
     let version = definition.storage_version().expect(spec);
     let structure =
-        Structure::from_openapi(version.schema.source(), definition.preserve_unknown_fields);
+        Structure::from_openapi(&version.schema.source(), definition.preserve_unknown_fields);
     (validate_definition(&tree, None).is_empty(), structure.is_ok())
 }
 

@@ -135,7 +135,7 @@ pub fn select_node(
         SelectError::NoFeasibleNode(FitError { refusals })
     })?;
     let may_be_helped = !nominated.is_empty() && pod.constraints.can_be_helped_by_pods();
-    let without = may_be_helped.then(|| filters.check_all(loads)).unwrap_or_default();
+    let without = if may_be_helped { filters.check_all(loads) } else { Vec::new() };
     nominated.put(loads);
     let mut checked = filters.check_all(loads);
     for (with, without) in checked.iter_mut().zip(without) {

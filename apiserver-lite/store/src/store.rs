@@ -71,8 +71,14 @@ impl<T: Record> Store<T> {
         let (disk, found) = Disk::open(DiskConfig::of(&config))?;
         let forms = Arc::new(StoredForms::new(config.transform.clone()));
         let restoring = Restoring { prepare: &prepare, forms: &forms };
-        let state = replay::<T>(found, config.retention, &restoring)?;
-        Self::start(disk, state, forms, config)
+        match replay::<T>(found, config.retention, &restoring) {
+            Ok(state) => Self::start(disk, state, forms, config),
+            Err(error) => {
+                // A thread has the directory open: whoever tries again would find it in use.
+                disk.close();
+                Err(error)
+            }
+        }
     }
 
     /// Starts the writer thread of a store with this content.

@@ -28,12 +28,17 @@ const KEYWORDS: [&str; 21] = [
 const ESCAPES: [(&str, &str); 4] =
     [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
 
+/// Whether a word is one of CEL's own.
+pub(crate) fn is_keyword(word: &str) -> bool {
+    KEYWORDS.contains(&word)
+}
+
 /// The name of a property in rules; `None` if it has none.
 pub(crate) fn escape(name: &str) -> Option<String> {
     if name.is_empty() {
         return None;
     }
-    if KEYWORDS.contains(&name) {
+    if is_keyword(name) {
         return Some(format!("__{name}__"));
     }
     let mut out = String::with_capacity(name.len());
@@ -58,7 +63,7 @@ pub(crate) fn escape(name: &str) -> Option<String> {
 /// The property that an escaped name means.
 pub(crate) fn unescape(name: &str) -> String {
     let word = name.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"));
-    if let Some(word) = word.filter(|word| KEYWORDS.contains(word)) {
+    if let Some(word) = word.filter(|word| is_keyword(word)) {
         return word.to_owned();
     }
     let mut out = String::with_capacity(name.len());

@@ -2,33 +2,12 @@
 
 use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
 use super::lexer::{Fault, Token, tokens};
+use super::names::is_keyword;
 
 /// Deepest nesting of an expression: each level takes stack when it is checked and run.
 pub(crate) const DEPTH_MAX: usize = 50;
 /// Most parts of an expression.
 const PARTS_MAX: usize = 20_000;
-
-/// Words that are no names.
-const RESERVED: [&str; 18] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-    "in",
-];
 
 /// Parses an expression.
 pub(crate) fn parse(text: &str) -> Result<Expr, Fault> {
@@ -389,7 +368,7 @@ impl Parser {
         match name.as_str() {
             "true" | "false" => return self.make(at, Kind::Bool(name == "true")),
             "null" => return self.make(at, Kind::Null),
-            reserved if RESERVED.contains(&reserved) => {
+            word if is_keyword(word) => {
                 return Err(Fault::new(at, format!("reserved identifier: {name}")));
             }
             _ => {}

@@ -146,12 +146,7 @@ impl<'a> Run<'a> {
                 self.index(&of, &at)
             }
             Kind::Call { name, target, args } => self.call(name, target.as_deref(), args, scope),
-            Kind::List(parts) => {
-                self.charge(cost::LIST.saturating_add(cost::walk(parts.len() as u64)))?;
-                let parts: Result<Vec<_>, Fail> =
-                    parts.iter().map(|part| self.eval(part, scope)).collect();
-                Ok(Val::list(parts?))
-            }
+            Kind::List(parts) => self.list(parts, scope),
             Kind::Map(entries) => self.map(entries, scope),
             Kind::Not(of) => match self.eval(of, scope)? {
                 Val::Bool(flag) => Ok(Val::Bool(!flag)),
@@ -272,6 +267,12 @@ impl<'a> Run<'a> {
             }
             Items::Made(items) => Ok(items.get(at).cloned()),
         }
+    }
+
+    fn list(&mut self, parts: &'a [Expr], scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
+        self.charge(cost::LIST.saturating_add(cost::walk(parts.len() as u64)))?;
+        let parts: Result<Vec<_>, Fail> = parts.iter().map(|part| self.eval(part, scope)).collect();
+        Ok(Val::list(parts?))
     }
 
     fn map(&mut self, entries: &'a [(Expr, Expr)], scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {

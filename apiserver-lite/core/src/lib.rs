@@ -8,6 +8,8 @@
 //! ```
 
 mod admission;
+pub mod aggregation;
+pub mod api_service_lifecycle;
 pub mod auth;
 pub mod backup;
 pub mod config;
@@ -18,6 +20,7 @@ pub mod deprecation;
 pub mod field_ownership;
 pub mod key;
 pub mod options;
+mod own_writes;
 pub mod quota_turns;
 mod random_suffix;
 pub mod record;

@@ -173,6 +173,9 @@ impl ApiServices {
     /// Those of other servers, by name.
     #[must_use]
     pub fn all_remote(&self, names: &Names) -> Vec<Arc<ApiService>> {
+        if self.0.read(|registered| registered.remote == 0) {
+            return Vec::new();
+        }
         let mut all = self.all();
         all.retain(|service| service.backend.is_some() && !is_built_in(names, &service.group));
         all

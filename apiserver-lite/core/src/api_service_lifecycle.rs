@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Kind, Map, Object, Value};
+use apiserver_store::Watch;
+use futures_util::{StreamExt as _, stream};
 use proto_api::schema;
 use tokio_util::sync::CancellationToken;
 
 use crate::aggregation::priorities::{CUSTOM, Priority, of_built_in};
 use crate::aggregation::{GROUP, RESOURCE, availability};
+use crate::definitions;
 use crate::definitions::strategy::Condition;
+use crate::key;
 use crate::options::{DeleteOptions, Effects};
 use crate::own_writes::{agent, call, request};
 use crate::record::StoredObject;
@@ -23,8 +27,10 @@ use crate::status::ApiError;
 use crate::times::{now, timestamp};
 use crate::verbs::{UpdateAttempt, commit_update, create_object, delete_object};
 
-/// Time between two looks.
+/// Time between two looks for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Writes at one time.
+const WRITES_MAX: usize = 32;
 
 /// Whose an APIService is, in the value of its label.
 const ON_START: &str = "onstart";
@@ -43,22 +49,38 @@ struct Wanted {
 pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
     let mut told = String::new();
     loop {
-        if let Err(error) = Box::pin(reconcile(&server)).await {
-            let error = error.to_string();
-            if error != told {
-                tracing::warn!(
-                    error,
-                    "local APIServices were not brought up to date; tried again every second"
-                );
-                told = error;
+        // Watched from before the look, so that no change is missed.
+        let changes = changes(&server);
+        let outcome = Box::pin(reconcile(&server)).await;
+        let text = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        if !text.is_empty() && text != told {
+            let error = &text;
+            tracing::warn!(
+                error,
+                "local APIServices were not brought up to date; tried again every second"
+            );
+        }
+        told = text;
+        loop {
+            // Cancel safe: sleeping holds no state.
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if outcome.is_err() || changes.is_empty() || changes.iter().any(Watch::is_pending) {
+                break;
             }
         }
-        // Cancel safe: sleeping holds no state.
-        tokio::select! {
-            () = stopping.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
     }
+}
+
+/// Changes of APIServices and definitions from now on; empty if they cannot be watched.
+fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
+    let of = [(GROUP, RESOURCE), (definitions::GROUP, definitions::RESOURCE)];
+    let kinds = of.into_iter().filter_map(|(group, resource)| server.kind(group, resource));
+    let revision = server.store.revision();
+    let watches = kinds.map(|kind| server.store.watch(key::prefix(kind, ""), revision));
+    watches.collect::<Result<_, _>>().unwrap_or_default()
 }
 
 /// Makes, corrects and deletes local APIServices. Where all is as it should be, nothing is written.
@@ -67,32 +89,32 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
 /// The first write that failed; the others are done.
 pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
     let Some(kind) = server.kind(GROUP, RESOURCE) else { return Ok(()) };
-    let label = managed_label(server);
-    let wanted = wanted(server);
-    let mut outcome = Ok(());
-    let mut note = |step: Result<(), ApiError>| {
-        if outcome.is_ok() {
-            outcome = step;
-        }
-    };
+    let (label, wanted) = (managed_label(server), wanted(server));
+    let label = label.as_str();
+    let mut writes = Vec::with_capacity(wanted.len());
     for (name, of) in &wanted {
-        note(match server.find(kind, "", name) {
-            None => create(server, kind, name, of, &label).await,
-            Some(record) => correct(server, kind, &record, of, &label).await,
+        writes.push(async move {
+            match server.find(kind, "", name) {
+                None => create(server, kind, name, of, label).await,
+                Some(record) => correct(server, kind, &record, of, label).await,
+            }
         });
     }
+    // Concurrent writes share one sync of the log.
+    let mut steps: Vec<Result<(), ApiError>> =
+        stream::iter(writes).buffer_unordered(WRITES_MAX).collect().await;
     for service in server.api_services.all() {
         if wanted.contains_key(&service.name) {
             continue;
         }
         let Some(record) = server.find(kind, "", &service.name) else { continue };
-        if record.object().labels().contains_key(&label) {
-            note(delete(server, kind, &service.name).await);
+        if record.object().labels().contains_key(label) {
+            steps.push(delete(server, kind, &service.name).await);
         } else if service.backend.is_none() {
-            note(write_condition(server, kind, &record, availability::local()).await);
+            steps.push(write_condition(server, kind, &record, availability::local()).await);
         }
     }
-    outcome
+    steps.into_iter().collect()
 }
 
 /// The label of APIServices that a server makes by itself.

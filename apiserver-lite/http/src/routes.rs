@@ -94,7 +94,9 @@ impl ResourcePath {
                 parsed.rest = further.iter().map(|text| format!("/{text}")).collect()
             }
             (_, [] | [""]) => {}
-            (subresource, further) if deeper && !subresource.is_empty() => {
+            (subresource, further)
+                if deeper && !parsed.name.is_empty() && !subresource.is_empty() =>
+            {
                 let further = further.iter().map(|text| Ok(format!("/{}", component(text)?)));
                 parsed.rest = further.collect::<Result<String, ApiError>>()?;
             }

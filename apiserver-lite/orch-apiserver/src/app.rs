@@ -186,6 +186,9 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     });
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(&core)).await?;
+    if let Err(error) = Box::pin(api_service_lifecycle::reconcile(&core)).await {
+        tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
+    }
     Box::pin(bootstrap::publish_authentication(&core, &served.authorities)).await?;
     let server = Arc::new(HttpServer {
         core,

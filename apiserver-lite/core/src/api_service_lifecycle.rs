@@ -119,7 +119,7 @@ pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
 
 /// The label of APIServices that a server makes by itself.
 fn managed_label(server: &Server) -> String {
-    server.names.sub_label("kube-aggregator", "automanaged")
+    server.names.sub_label(&server.names.component("aggregator"), "automanaged")
 }
 
 /// The local APIServices of what is served, by name. The group of APIServices itself has none, as in Kubernetes.

@@ -15,6 +15,7 @@ use apiserver_core::server::Server;
 use futures_util::{StreamExt as _, stream};
 use http::HeaderValue;
 use http::header::ACCEPT;
+use proto_api::names::Names;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -138,7 +139,7 @@ async fn ask(server: &HttpServer, service: &ApiService) -> Result<(Value, usize)
         let target = server.aggregation.target(&server.core, service, &path);
         let target = target.map_err(|error| error.status().message.clone())?;
         let url = format!("https://{}{path}", target.authority());
-        let mut headers = user_headers::of(&checker()).unwrap_or_default();
+        let mut headers = user_headers::of(&checker(server.core.names)).unwrap_or_default();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let got = server.nodes.get(&server.core, &target, headers, RESOURCES_LEN_MAX).await;
         let problem = match got {
@@ -156,12 +157,8 @@ async fn ask(server: &HttpServer, service: &ApiService) -> Result<(Value, usize)
 }
 
 /// In whose name servers are asked: one who may see everything.
-fn checker() -> User {
-    User {
-        name: "system:kube-aggregator".to_owned(),
-        groups: vec![MASTERS.to_owned()],
-        ..User::default()
-    }
+fn checker(names: &Names) -> User {
+    User { name: names.user("aggregator"), groups: vec![MASTERS.to_owned()], ..User::default() }
 }
 
 async fn write(server: &HttpServer, service: &ApiService, condition: Condition) {

@@ -147,7 +147,7 @@ impl ApiServer<'_> {
     }
 }
 
-/// The flags of the API server that let authenticating proxies name users.
+/// The flags of the API server that let authenticating proxies name users, and make it one of them towards other API servers.
 pub fn request_headers(pki: &PkiFiles) -> Flags {
     vec![
         ("requestheader-client-ca-file", pki.file("front-proxy-ca.crt")),
@@ -155,6 +155,8 @@ pub fn request_headers(pki: &PkiFiles) -> Flags {
         ("requestheader-username-headers", "X-Remote-User".to_owned()),
         ("requestheader-group-headers", "X-Remote-Group".to_owned()),
         ("requestheader-extra-headers-prefix", "X-Remote-Extra-".to_owned()),
+        ("proxy-client-cert-file", pki.file("front-proxy-client.crt")),
+        ("proxy-client-key-file", pki.file("front-proxy-client.key")),
     ]
 }
 

@@ -14,6 +14,8 @@ pub const NODE_CLIENT: &str = "apiserver-node-client";
 pub const AUTHORITY: &str = "ca";
 /// The file of the authority of authenticating proxies.
 pub const PROXY_AUTHORITY: &str = "front-proxy-ca";
+/// The file of the API server's certificate as an authenticating proxy, without ending, and its common name.
+pub const PROXY_CLIENT: &str = "front-proxy-client";
 
 /// A certificate in a file of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub fn of_control_plane(names: &Names, served: &[String]) -> Vec<CertificateFile
     vec![
         file("apiserver", AUTHORITY, Leaf::server(&names.component("apiserver"), served)),
         file(&node_client_stem(names), AUTHORITY, Leaf::client(&names.user(NODE_CLIENT), &[])),
-        file("front-proxy-client", PROXY_AUTHORITY, Leaf::client("front-proxy-client", &[])),
+        file(PROXY_CLIENT, PROXY_AUTHORITY, Leaf::client(PROXY_CLIENT, &[])),
     ]
 }
 

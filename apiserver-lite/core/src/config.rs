@@ -78,6 +78,8 @@ pub struct Config {
     pub runtime_config: RuntimeConfig,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
+    /// Client certificate for connections to other API servers, which know this one as an authenticating proxy by it.
+    pub proxy_client: Option<Credentials>,
     /// Address ranges of Services, the default IP family first.
     pub service_ranges: Vec<Cidr>,
     /// Port range of node ports.
@@ -219,6 +221,7 @@ impl Config {
             audit: None,
             runtime_config: RuntimeConfig::default(),
             node_client: NodeClient::default(),
+            proxy_client: None,
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
             node_ports: PortRange::default(),
             privileged: Privileged::Admitted,

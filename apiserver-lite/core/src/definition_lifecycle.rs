@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_auth::User;
 use apiserver_custom_resources::OtherDefinition;
 use apiserver_schema::custom::CustomNames;
 use apiserver_schema::update::Subresource;
@@ -14,14 +13,14 @@ use apiserver_schema::{Kind, Object, Value};
 use apiserver_store::{Range, WatchEnd, Write, WriteError};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::RequestContext;
 use crate::definitions::strategy::{Condition, cleanup_finalizer, note_approval, set_condition};
 use crate::definitions::{GROUP, RESOURCE, is_true, names};
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
+use crate::own_writes::{agent, call, request};
 use crate::record::{Draft, StoredObject};
 use crate::registry;
-use crate::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
+use crate::request::{Query, Verb};
 use crate::server::Server;
 use crate::status::ApiError;
 use crate::times::{now, timestamp};
@@ -264,45 +263,5 @@ async fn write_status(
         Ok(UpdateAttempt::Done(_) | UpdateAttempt::Conflict) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
-    }
-}
-
-fn request(verb: Verb, kind: &Kind, subresource: &str, namespace: &str, name: &str) -> RequestInfo {
-    RequestInfo {
-        verb,
-        group: kind.group.clone(),
-        version: kind.version().to_owned(),
-        namespace: namespace.to_owned(),
-        resource: kind.plural().to_owned(),
-        subresource: subresource.to_owned(),
-        name: name.to_owned(),
-        rest: String::new(),
-    }
-}
-
-/// The manager of the fields that the server writes by itself.
-fn agent(server: &Server) -> String {
-    server.names.component("apiserver")
-}
-
-fn call<'a>(
-    server: &'a Server,
-    kind: &Arc<Kind>,
-    request: &'a RequestInfo,
-    query: &'a Query,
-    user_agent: &'a str,
-) -> RequestContext<'a> {
-    static USER: std::sync::OnceLock<User> = std::sync::OnceLock::new();
-    RequestContext {
-        server,
-        request,
-        kind: kind.clone(),
-        requested_version: kind.clone(),
-        user: USER.get_or_init(User::server),
-        user_agent,
-        query,
-        accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
-        notes: None,
-        audit: &apiserver_audit::OFF,
     }
 }

@@ -8,6 +8,8 @@
 //! ```
 
 mod admission;
+pub mod aggregation;
+pub mod api_service_lifecycle;
 pub mod auth;
 pub mod backup;
 pub mod config;
@@ -20,6 +22,7 @@ pub mod dial_policy;
 pub mod field_ownership;
 pub mod key;
 pub mod options;
+mod own_writes;
 pub mod quota_turns;
 mod random_suffix;
 pub mod record;

@@ -30,7 +30,7 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Object name; empty for collections.
     pub name: String,
-    /// The path behind the subresource `proxy`, with its leading slash if there is one.
+    /// The path behind the subresource `proxy`, or behind any of another API server, with its leading slash if there is one.
     pub rest: String,
 }
 

@@ -6,6 +6,7 @@ use apiserver_schema::{Engine, Kind};
 use apiserver_store::{Snapshot, Store};
 use proto_api::names::Names;
 
+use crate::aggregation::ApiServices;
 use crate::auth::{Authenticators, ClusterPolicy, ObjectLookup};
 use crate::config::Config;
 use crate::definitions::Definitions;
@@ -28,6 +29,8 @@ pub struct Server {
     pub engine: Arc<Engine>,
     /// The kinds that CustomResourceDefinitions add.
     pub definitions: Definitions,
+    /// The group versions that other servers serve.
+    pub api_services: ApiServices,
     /// The store of all objects.
     pub store: Store<StoredObject>,
     /// Authenticates requests.
@@ -144,6 +147,7 @@ impl Server {
             names,
             ownership: FieldOwnership::new(&engine, names),
             definitions: Definitions::follow(&store, &engine, &config).unwrap(),
+            api_services: ApiServices::follow(&store).unwrap(),
             engine,
             policy: Arc::new(ClusterPolicy::follow(&store, names).unwrap()),
             webhooks: Webhooks::follow(&store, names, metrics, &config).unwrap(),

@@ -125,6 +125,11 @@ impl RequestAudit {
         self.is_allowed
     }
 
+    /// The identifier of the request.
+    pub fn id(&self) -> &HeaderValue {
+        &self.id
+    }
+
     /// The record, if there is one.
     pub fn record(&self) -> Option<&Arc<Record>> {
         self.record.as_ref()

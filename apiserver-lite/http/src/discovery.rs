@@ -1,10 +1,10 @@
 //! Non-resource paths: discovery, OpenAPI, version, health, and what verifies service account tokens.
 
 mod aggregated;
+mod groups;
 mod rows;
 mod token_issuer;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use apiserver_core::server::Server;
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use proto_daemon::panics;
 use serde_json::{Value, json};
 
+use apiserver_core::aggregation::priorities::ListedGroup;
 use rows::Row;
 
 use crate::body::{BoxError, ResponseBody, bytes_response, set_type};
@@ -53,8 +54,7 @@ pub async fn serve(
     if let (["api" | "apis"], Some(version)) =
         (segments.as_slice(), aggregated::requested_version(request.headers(), names))
     {
-        let rows = rows::served(&server.core);
-        let document = aggregated::document(names, &rows, version, segments == ["api"]);
+        let document = groups::document(server, version, segments == ["api"]);
         let media_type = aggregated::media_type(names, version);
         return Ok(bytes_response(200, &media_type, Bytes::from(document.to_string())));
     }
@@ -62,21 +62,22 @@ pub async fn serve(
         return Ok(answer);
     }
     let rows = rows::served(&server.core);
+    let groups = || groups::listed(&server.core, &rows);
     let found = match segments.as_slice() {
-        [] => Some(paths(&rows)),
+        [] => Some(paths(&groups())),
         ["version"] => Some(version()),
         ["api"] => Some(core_versions(&server.core)),
         ["apis"] => {
-            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups(&rows)}))
+            let groups: Vec<Value> = groups().iter().map(group_json).collect();
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
         ["api", version] => resources(&rows, "", version),
-        ["apis", group] => {
-            groups(&rows).into_iter().find(|found| found["name"] == *group).map(|mut found| {
-                found["kind"] = json!("APIGroup");
-                found["apiVersion"] = json!("v1");
-                found
-            })
-        }
+        ["apis", group] => groups().iter().find(|found| found.name == *group).map(|found| {
+            let mut found = group_json(found);
+            found["kind"] = json!("APIGroup");
+            found["apiVersion"] = json!("v1");
+            found
+        }),
         ["apis", group, version] => resources(&rows, group, version),
         _ => None,
     };
@@ -120,20 +121,16 @@ async fn openapi(
 }
 
 /// The list of served paths.
-fn paths(rows: &[Row]) -> Value {
+fn paths(groups: &[ListedGroup]) -> Value {
     let mut paths = vec![
         "/.well-known/openid-configuration".to_owned(),
         "/api".to_owned(),
         "/api/v1".to_owned(),
         "/apis".to_owned(),
     ];
-    for group in groups(rows) {
-        let name = group["name"].as_str().unwrap_or_default();
+    for ListedGroup { name, versions } in groups {
         paths.push(format!("/apis/{name}"));
-        let versions = group["versions"].as_array().cloned().unwrap_or_default();
-        paths.extend(versions.iter().map(|version| {
-            format!("/apis/{}", version["groupVersion"].as_str().unwrap_or_default())
-        }));
+        paths.extend(versions.iter().map(|version| format!("/apis/{name}/{version}")));
     }
     paths.extend(
         [
@@ -195,47 +192,12 @@ fn core_versions(server: &Server) -> Value {
     })
 }
 
-/// The served groups except the core group, in the order of the rows, versions by priority.
-fn groups(rows: &[Row]) -> Vec<Value> {
-    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    for row in rows.iter().filter(|row| !row.group.is_empty()) {
-        let at = *places.entry(row.group.as_str()).or_insert(found.len());
-        if at == found.len() {
-            found.push((row.group.as_str(), Vec::new()));
-        }
-        match found.get_mut(at) {
-            Some((_, versions)) if !versions.contains(&&*row.version) => {
-                versions.push(&row.version);
-            }
-            _ => {}
-        }
-    }
-    found.into_iter().map(|(group, versions)| group_json(group, versions)).collect()
-}
-
-fn group_json(group: &str, mut versions: Vec<&str>) -> Value {
-    versions.sort_by(|a, b| version_priority(b).cmp(&version_priority(a)));
-    let versions: Vec<Value> = versions
-        .into_iter()
-        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
-        .collect();
-    json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
-}
-
-/// Sort key of API versions: stable before beta before alpha, then by number; other names come last, by name.
-pub(crate) fn version_priority(version: &str) -> (u8, u32, u32, std::cmp::Reverse<&str>) {
-    let by_number = || {
-        let rest = version.strip_prefix('v')?;
-        let number = |text: &str| text.parse::<u32>().ok();
-        Some(match (rest.split_once("beta"), rest.split_once("alpha")) {
-            (Some((major, minor)), _) => (2, number(major)?, number(minor)?),
-            (None, Some((major, minor))) => (1, number(major)?, number(minor)?),
-            (None, None) => (3, number(rest)?, 0),
-        })
-    };
-    let (class, major, minor) = by_number().unwrap_or((0, 0, 0));
-    (class, major, minor, std::cmp::Reverse(version))
+fn group_json(group: &ListedGroup) -> Value {
+    let name = &group.name;
+    let version_json =
+        |version: &String| json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    let versions: Vec<Value> = group.versions.iter().map(version_json).collect();
+    json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
 }
 
 fn resources(rows: &[Row], group: &str, version: &str) -> Option<Value> {
@@ -290,33 +252,6 @@ fn resource_rows(row: &Row) -> Vec<Value> {
 mod tests {
     use super::*;
     use proto_api::names::{Names, Profile};
-
-    #[test]
-    fn stable_versions_come_first() {
-        let rows = rows::built_in(Names::new(Profile::Kubernetes));
-        let groups = groups(&rows);
-        let autoscaling = groups.iter().find(|group| group["name"] == "autoscaling").unwrap();
-        assert_eq!(autoscaling["preferredVersion"]["version"], "v2");
-        assert!(version_priority("v1") > version_priority("v2beta3"));
-        assert!(version_priority("v2beta3") > version_priority("v2beta1"));
-        // The example of Kubernetes' documentation.
-        let sorted = [
-            "v10",
-            "v2",
-            "v1",
-            "v11beta2",
-            "v10beta3",
-            "v3beta1",
-            "v12alpha1",
-            "v11alpha2",
-            "foo1",
-            "foo10",
-        ];
-        let mut versions = sorted;
-        versions.reverse();
-        versions.sort_by(|a, b| version_priority(b).cmp(&version_priority(a)));
-        assert_eq!(versions, sorted);
-    }
 
     #[test]
     fn subresources_name_their_own_group() {

@@ -208,6 +208,9 @@ fn is_custom(server: &Server, request: &RequestInfo) -> bool {
 }
 
 fn check_served(request: &RequestInfo, kind: &Kind) -> Result<(), ApiError> {
+    if !request.rest.is_empty() && request.subresource != "proxy" {
+        return Err(ApiError::no_such_resource());
+    }
     let main = kind.verbs("").ok_or_else(ApiError::no_such_resource)?;
     let verbs = kind.verbs(&request.subresource).ok_or_else(ApiError::no_such_resource)?;
     // A request for a namespace is one within it; no namespace lies below another one's path.

@@ -25,7 +25,9 @@ use super::audit::{
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
-use super::{backup, compress, deprecation, dispatch, negotiate, render, watch, websocket};
+use super::{
+    aggregation, backup, compress, deprecation, dispatch, negotiate, render, watch, websocket,
+};
 use crate::discovery;
 use crate::labels::RequestKind;
 use crate::overload::InFlightPermit;
@@ -148,7 +150,7 @@ async fn authenticate_and_serve(
     parsed: ParsedRequest<'_>,
     audit: &mut RequestAudit,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let ParsedRequest { target, query, kind, accepted } = parsed;
+    let ParsedRequest { target, query, kind, .. } = parsed;
     let method = request.method().as_str().to_ascii_lowercase();
     let selected = match target {
         Target::Resource(request) => selected_name(request, query),
@@ -185,17 +187,33 @@ async fn authenticate_and_serve(
     if authenticated || matches!(target, Target::Resource(_)) {
         peer.connection.iter().for_each(Connection::authorized);
     }
-    let response = match target {
-        Target::NonResource(path) if path == backup::PATH => {
+    serve_authorized(server, user, request, parsed, permit, audit).await
+}
+
+async fn serve_authorized(
+    server: &Arc<HttpServer>,
+    user: User,
+    request: Request<Incoming>,
+    parsed: ParsedRequest<'_>,
+    permit: InFlightPermit,
+    audit: &RequestAudit,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let ParsedRequest { target, query, kind, accepted } = parsed;
+    let elsewhere = aggregation::served_elsewhere(&server.core, target, request.uri().path());
+    let response = match (elsewhere, target) {
+        (Some(service), _) => {
+            aggregation::proxy(server, &service, &user, request, audit.id()).await
+        }
+        (None, Target::NonResource(path)) if path == backup::PATH => {
             backup::serve(&server.core, request.method()).await?
         }
-        Target::NonResource(path) => discovery::serve(server, &request, path).await?,
-        Target::Resource(resource) if is_write(request.method(), target) => {
+        (None, Target::NonResource(path)) => discovery::serve(server, &request, path).await?,
+        (None, Target::Resource(resource)) if is_write(request.method(), target) => {
             let write = (resource.clone(), query.clone());
             return serve_write(server, user, request, write, accepted, permit, audit.record())
                 .await;
         }
-        Target::Resource(resource) => {
+        (None, Target::Resource(resource)) => {
             serve_resource(server, &user, request, resource, query, accepted, audit.trail()).await?
         }
     };

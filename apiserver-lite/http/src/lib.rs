@@ -1,6 +1,7 @@
-//! io: HTTP over `apiserver_core`: connections, routing, content negotiation, bodies and streams, discovery, proxies to nodes and
-//! workloads. The verbs themselves are in `apiserver_core::verbs`.
+//! io: HTTP over `apiserver_core`: connections, routing, content negotiation, bodies and streams, discovery, proxies to nodes,
+//! workloads and other API servers. The verbs themselves are in `apiserver_core::verbs`.
 
+mod aggregation;
 mod audit;
 mod backup;
 mod body;
@@ -25,6 +26,8 @@ mod watch;
 mod watch_batching;
 mod websocket;
 
+pub use aggregation::Aggregation;
+pub use aggregation::checks::run as check_api_services;
 pub use metrics::Metrics;
 pub use node_proxy::{NodeProxy, NodeProxyError};
 pub use overload::Overload;

@@ -1,7 +1,8 @@
-//! Requests that are proxied to a kubelet or a workload: logs, exec, attach, port forwarding, proxy. The target is looked up in
-//! stored objects, the connection is passed through; upgraded connections are copied byte for byte. Redirects are not followed.
+//! Requests that are proxied to a kubelet, a workload or another API server: logs, exec, attach, port forwarding, proxy, group versions of others. The target is
+//! looked up in stored objects, the connection is passed through; upgraded connections are copied byte for byte. Redirects are not followed.
 
 mod connect;
+mod front_proxy;
 mod html_rewrite;
 mod target;
 
@@ -25,7 +26,8 @@ use proto_daemon::panics;
 
 use connect::ConnectError;
 pub use connect::{NodeProxy, NodeProxyError};
-use target::ProxyTarget;
+pub use apiserver_core::dial_policy::DialScope;
+pub use target::{ProxyTarget, Scheme, Trust};
 
 use super::body::{self, BoxError, ResponseBody};
 use super::upgrade;
@@ -56,7 +58,8 @@ impl NodeProxy {
         let policy = DialPolicy::new(&server.config);
         let proxied = resource.subresource == "proxy";
         if upgrade::is_requested(request.headers()) {
-            return self.proxy_upgrade(&target, &policy, request, proxied).await;
+            let headers = forwarded_headers(request.headers());
+            return self.proxy_upgrade(&target, &policy, request, headers, proxied).await;
         }
         if matches!(resource.subresource.as_str(), "exec" | "attach" | "portforward") {
             return Err(ApiError::bad_request("Upgrade request required"));
@@ -83,6 +86,54 @@ impl NodeProxy {
         }
     }
 
+    /// Forwards a request to another API server, whatever it is. `change` makes the headers that the other server gets of those that a proxy forwards.
+    ///
+    /// # Errors
+    /// 502 and 400 when the server cannot be reached or its response is invalid.
+    pub async fn forward(
+        &self,
+        server: &Server,
+        target: &ProxyTarget,
+        request: Request<Incoming>,
+        change: impl FnOnce(&mut HeaderMap),
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let policy = DialPolicy::new(&server.config);
+        let mut headers = forwarded_headers(request.headers());
+        change(&mut headers);
+        if upgrade::is_requested(request.headers()) {
+            return self.proxy_upgrade(target, &policy, request, headers, true).await;
+        }
+        let (parts, incoming) = request.into_parts();
+        let mut forwarded = Request::new(incoming.map_err(BoxError::from).boxed_unsync());
+        *forwarded.method_mut() = parts.method;
+        *forwarded.headers_mut() = headers;
+        let response = self.send_to(target, &policy, forwarded).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(bad_gateway(target, &"it switched protocols without an upgrade request"));
+        }
+        Ok(client_response(response))
+    }
+
+    /// Gets a document of at most `len_max` bytes from a target.
+    ///
+    /// # Errors
+    /// The target cannot be reached, or the document is larger, or cut off.
+    pub async fn get(
+        &self,
+        server: &Server,
+        target: &ProxyTarget,
+        headers: HeaderMap,
+        len_max: usize,
+    ) -> Result<(StatusCode, Bytes), ApiError> {
+        let mut request = Request::new(body::full(""));
+        *request.headers_mut() = headers;
+        let response = self.send_to(target, &DialPolicy::new(&server.config), request).await?;
+        let status = response.status();
+        let limited = http_body_util::Limited::new(response.into_body(), len_max);
+        let collected = limited.collect().await.map_err(|error| bad_gateway(target, &error))?;
+        Ok((status, collected.to_bytes()))
+    }
+
     /// Forwards an upgrade; when the target switches protocols, the two connections are joined. A workload behind a proxy path
     /// may answer without upgrading (RFC 9110 section 7.8).
     async fn proxy_upgrade(
@@ -90,13 +141,14 @@ impl NodeProxy {
         target: &ProxyTarget,
         policy: &DialPolicy,
         mut request: Request<Incoming>,
+        headers: HeaderMap,
         proxied: bool,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let protocol = request.headers().get(UPGRADE).cloned();
         let client = hyper::upgrade::on(&mut request);
         let mut forwarded = Request::new(body::full(""));
         *forwarded.method_mut() = request.method().clone();
-        *forwarded.headers_mut() = forwarded_headers(request.headers());
+        *forwarded.headers_mut() = headers;
         forwarded.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         protocol
             .into_iter()

@@ -42,7 +42,7 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, ApiEr
     else {
         return Ok(Target::NonResource(path.to_owned()));
     };
-    let parsed = ResourcePath::parse(&rest)?;
+    let parsed = ResourcePath::parse(&rest, !group.is_empty())?;
     let verb = verb(method, &parsed, query)?;
     Ok(Target::Resource(RequestInfo {
         verb,
@@ -66,7 +66,8 @@ struct ResourcePath {
 }
 
 impl ResourcePath {
-    fn parse(segments: &[&str]) -> Result<Self, ApiError> {
+    /// `deeper` paths than a subresource's are those of other API servers: here nothing lies there.
+    fn parse(segments: &[&str], deeper: bool) -> Result<Self, ApiError> {
         let (namespace, tail) = match segments {
             ["namespaces", namespace, resource, ..]
                 if !resource.is_empty() && !NAMESPACE_SUBRESOURCES.contains(resource) =>
@@ -93,6 +94,12 @@ impl ResourcePath {
                 parsed.rest = further.iter().map(|text| format!("/{text}")).collect()
             }
             (_, [] | [""]) => {}
+            (subresource, further)
+                if deeper && !parsed.name.is_empty() && !subresource.is_empty() =>
+            {
+                let further = further.iter().map(|text| Ok(format!("/{}", component(text)?)));
+                parsed.rest = further.collect::<Result<String, ApiError>>()?;
+            }
             _ => return Err(ApiError::no_such_resource()),
         }
         Ok(parsed)
@@ -196,6 +203,14 @@ mod tests {
             "/api/v1/namespaces/a/services/https:web:443/proxy/",
             "get /v1 ns=a services/proxy name=https:web:443 rest=/",
         );
+    }
+
+    #[test]
+    fn paths_of_other_servers_may_be_deeper() {
+        let deep = "/apis/a.com/v1/namespaces/n/things/t/portforward/80";
+        check(Method::GET, deep, "get a.com/v1 ns=n things/portforward name=t rest=/80");
+        check(Method::GET, &format!("{deep}/%2e%2e"), "error 400");
+        check(Method::GET, "/apis/a.com/v1/namespaces/n/things//x/y", "error 404");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use apiserver_core::server::Server;
 use proto_daemon::admin::AdminPages;
 use tokio_util::sync::CancellationToken;
 
+use crate::aggregation::Aggregation;
 use crate::metrics::Metrics;
 use crate::node_proxy::NodeProxy;
 use crate::overload::Overload;
@@ -16,8 +17,10 @@ use crate::watch_batching::WatchBatches;
 pub struct HttpServer {
     /// Objects, rules and users.
     pub core: Arc<Server>,
-    /// Connects to kubelets and workloads.
+    /// Connects to kubelets, workloads and other API servers.
     pub nodes: NodeProxy,
+    /// What is known of other API servers.
+    pub aggregation: Aggregation,
     /// Groups of watches of the same collection.
     pub watch_batches: WatchBatches,
     /// Limits of requests in flight.

@@ -12,6 +12,8 @@ use apiserver_auth::{
     NodeLimit, Oidc, RequestHeaders, SigningKeyFile, StaticTokens, TokenKeys, TokenWebhook,
     VerifyingKeyFiles,
 };
+use apiserver_core::aggregation::ApiServices;
+use apiserver_core::api_service_lifecycle;
 use apiserver_core::auth::{Authenticators, ClusterPolicy, NodeAuthorizer, Rbac, TokenIssuer};
 use apiserver_core::config::{
     AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
@@ -27,7 +29,9 @@ use apiserver_core::times::now;
 use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
-use apiserver_http::{HttpServer, Overload, ServingTls, WatchBatches, serve};
+use apiserver_http::{
+    Aggregation, HttpServer, Overload, ServingTls, WatchBatches, check_api_services, serve,
+};
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
 use proto_api::names::{Names, Profile};
@@ -95,6 +99,10 @@ impl BoundServer {
         let definitions =
             definition_lifecycle::run(self.server.core.clone(), self.server.stopping.clone());
         let definitions = tokio::spawn(definitions);
+        let api_services =
+            api_service_lifecycle::run(self.server.core.clone(), self.server.stopping.clone());
+        let api_services = tokio::spawn(api_services);
+        let checks = tokio::spawn(check_api_services(self.server.clone()));
         let about_to_stop = self.server.about_to_stop.clone();
         let audit = self.server.audit.clone();
         let drain = Drain::default();
@@ -119,7 +127,7 @@ impl BoundServer {
             }
         }
         // The tasks end because `server.stopping` is cancelled.
-        let _ = tokio::join!(maintenance, following, reloading, definitions);
+        let _ = tokio::join!(maintenance, following, reloading, definitions, api_services, checks);
         if let Some(audit) = audit {
             audit.flush().await;
         }
@@ -149,6 +157,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let started = tokio::time::Instant::now();
     let served = certificates.listener(started)?.ok_or(TlsError::NoCertificate)?;
     let nodes = tls::node_proxy(&provider, certificates.nodes(started)?.unwrap_or_default())?;
+    certificates.take_proxy_client(started, &nodes)?;
     let tokens = Arc::new(token_issuer(&config, token_keys, pki.as_ref())?);
     let authenticators = authenticators(&config, static_tokens, tokens)?;
     let store = open_store(&engine, &config, encryption.as_ref())?;
@@ -165,6 +174,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         names,
         ownership: FieldOwnership::new(&engine, names),
         definitions: Definitions::follow(&store, &engine, &config)?,
+        api_services: ApiServices::follow(&store)?,
         engine,
         store,
         authenticators,
@@ -178,10 +188,14 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     });
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(&core)).await?;
+    if let Err(error) = Box::pin(api_service_lifecycle::reconcile(&core)).await {
+        tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
+    }
     Box::pin(bootstrap::publish_authentication(&core, &served.authorities)).await?;
     let server = Arc::new(HttpServer {
         core,
         nodes,
+        aggregation: Aggregation::default(),
         watch_batches: WatchBatches::default(),
         overload: Overload::default(),
         audit,

@@ -96,6 +96,7 @@ pub struct CertificateFiles {
     any_proxy: bool,
     node_authority: Option<PemFile>,
     node_identity: Option<IdentityFiles>,
+    proxy_client: Option<IdentityFiles>,
 }
 
 impl CertificateFiles {
@@ -120,6 +121,7 @@ impl CertificateFiles {
             any_proxy: proxies.is_some_and(|proxies| proxies.headers.allowed_names.is_empty()),
             node_authority: node.authority.as_deref().map(PemFile::named),
             node_identity: IdentityFiles::new(node.credentials.as_ref(), pki.map(|pki| &pki.admin)),
+            proxy_client: IdentityFiles::new(config.proxy_client.as_ref(), None),
         })
     }
 
@@ -161,6 +163,20 @@ impl CertificateFiles {
         }
         tls::nodes(authority.as_ref(), identity.as_ref()).map(Some)
     }
+
+    /// Has connections to other API servers show the client certificate when a file of it has changed since the last call, the first included.
+    ///
+    /// # Errors
+    /// [`TlsError`] naming the file or certificate; the old one stays.
+    pub fn take_proxy_client(&mut self, now: Instant, nodes: &NodeProxy) -> Result<(), TlsError> {
+        let mut any = false;
+        let Some(files) = &mut self.proxy_client else { return Ok(()) };
+        let identity = files.read(now, &mut any)?;
+        if any {
+            nodes.replace_front_proxy(Some(tls::identity(&identity)?))?;
+        }
+        Ok(())
+    }
 }
 
 /// Takes over replaced files until the server stops.
@@ -189,6 +205,9 @@ pub async fn follow(
             Err(error) => tell_unusable(&error),
         }
         take_nodes(&mut files, now, &server.nodes);
+        if let Err(error) = files.take_proxy_client(now, &server.nodes) {
+            tell_unusable(&error);
+        }
         if let Some((authorities, due)) = &mut unpublished
             && *due <= now
         {

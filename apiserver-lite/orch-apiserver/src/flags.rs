@@ -274,6 +274,10 @@ impl Flags {
             token_webhook: identity.external.token_webhook(),
             authorization_webhook: identity.external.authorization_webhook(),
             policy_file: identity.authorization_policy_file,
+            proxy_client: pair(
+                identity.external.proxy_client_cert_file.clone(),
+                identity.external.proxy_client_key_file.clone(),
+            ),
             node_client: NodeClient {
                 credentials: pair(identity.kubelet_client_certificate, identity.kubelet_client_key),
                 authority: identity.kubelet_certificate_authority,

@@ -127,7 +127,7 @@ pub fn serving(provider: &Arc<CryptoProvider>, pem: &ListenerPem) -> Result<Serv
 
 /// What connections to kubelets present, and the authorities of kubelets; without them their certificates are not verified.
 pub type NodeTls = (Option<RootCertStore>, Option<ChainAndKey>);
-type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+pub type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// The client side of connections to kubelets, from the contents of its files.
 ///
@@ -160,7 +160,11 @@ pub fn node_proxy(
     Ok(NodeProxy::new(provider, authority, identity)?)
 }
 
-fn identity(pem: &IdentityPem) -> Result<ChainAndKey, TlsError> {
+/// A chain and its key, from the contents of their files.
+///
+/// # Errors
+/// [`TlsError`] naming the file.
+pub fn identity(pem: &IdentityPem) -> Result<ChainAndKey, TlsError> {
     let key = tls::key(&pem.key.content);
     Ok((certificates(&pem.certificate)?, key.map_err(|source| unreadable(&pem.key, source))?))
 }

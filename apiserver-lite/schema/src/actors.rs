@@ -45,7 +45,7 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("admissionregistration", "MutatingWebhookConfiguration", Server),
     ("admissionregistration", "ValidatingWebhookConfiguration", Server),
     ("apiextensions", "CustomResourceDefinition", Server),
-    ("apiregistration", "APIService", NotImplemented),
+    ("apiregistration", "APIService", Server),
     ("apps", "ControllerRevision", Controllers),
     ("apps", "DaemonSet", Controllers),
     ("apps", "Deployment", Controllers),

@@ -37,6 +37,11 @@ pub(crate) fn apply(names: &'static Names, object: &mut Object) {
             let mutating = kind == "MutatingWebhookConfiguration";
             webhooks::default_configuration(fields, mutating);
         }
+        ("apiregistration", "APIService") => {
+            if let Some(service) = fields.map_mut("spec").and_then(|spec| spec.map_mut("service")) {
+                set_default(service, "port", 443);
+            }
+        }
         ("apps", "Deployment") => workload::default_deployment(fields.map_or_insert("spec")),
         ("apps", "ReplicaSet") => workload::default_replica_set(fields.map_or_insert("spec")),
         ("apps", "DaemonSet") => workload::default_daemon_set(fields.map_or_insert("spec")),

@@ -8,6 +8,7 @@ use crate::object::Object;
 
 mod addresses;
 mod affinity;
+mod api_services;
 mod autoscaling;
 pub mod certificates;
 mod classes;
@@ -170,6 +171,7 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("storage", "CSIStorageCapacity") => csi::check_capacity(object, errors),
         ("storage", "VolumeAttachment") => csi::check_attachment(object, errors),
         ("node", "RuntimeClass") => classes::check_runtime(object, errors),
+        ("apiregistration", "APIService") => api_services::check(names, object, errors),
         (
             "admissionregistration",
             "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration",
@@ -217,6 +219,7 @@ fn check_status(object: &Object, errors: &mut FieldErrors) {
         ("", "Pod") => addresses::check_pod_status(object, errors),
         ("", "Node") => addresses::check_node_status(object, errors),
         ("", "Service") => service::check_status(object, errors),
+        ("apiregistration", "APIService") => api_services::check_status(object, errors),
         ("networking", "Ingress") => service::check_status(object, errors),
         ("", "ResourceQuota") => quotas::check_status(object, errors),
         ("policy", "PodDisruptionBudget") => policy::check_budget_status(object, errors),

@@ -21,11 +21,15 @@ pub fn ensure(spec: &Spec, names: &Names) -> Result<()> {
     let authority = Authority::ensure(&pki, certificates::AUTHORITY, "orch-ca", now)?;
     service_account_keys::ensure(&pki)?;
     encryption::ensure(&pki, names)?;
-    let made = |name: &str, leaf: &Leaf| {
-        let issuance = Issuance { leaf, authority: &authority, days: VALID_DAYS, now };
+    let proxies =
+        Authority::ensure(&pki, certificates::PROXY_AUTHORITY, certificates::PROXY_AUTHORITY, now)?;
+    let made_by = |authority: &Authority, name: &str, leaf: &Leaf| {
+        let issuance = Issuance { leaf, authority, days: VALID_DAYS, now };
         certificates::ensure(&pki, name, &issuance)
             .with_context(|| format!("the certificate of {name}"))
     };
+    let made = |name: &str, leaf: &Leaf| made_by(&authority, name, leaf);
+    made_by(&proxies, certificates::PROXY_CLIENT, &Leaf::client(certificates::PROXY_CLIENT, &[]))?;
     made("apiserver", &Leaf::server("apiserver", &api_server_names(spec, names)))?;
     for node in spec.node_list() {
         let sans = [node.name.clone(), node.address.to_string(), "127.0.0.1".into()];

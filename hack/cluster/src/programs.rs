@@ -76,6 +76,7 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
         domain: Spec::DOMAIN,
     };
     let mut flags = server.flags();
+    flags.extend(arguments::request_headers(&pki));
     flags.push(("encryption-provider-config", path(encryption::file(&spec.pki()))));
     // Nodes have certificates of the same authority.
     flags.push(("kubelet-certificate-authority", path(spec.pki().join("ca.crt"))));
@@ -255,6 +256,8 @@ mod tests {
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
         let has = |program: usize, flag: &str| all[program].argv.contains(&flag.to_owned());
         assert!(has(0, "--authorization-mode=Node,RBAC"));
+        assert!(has(0, "--requestheader-client-ca-file=/var/tmp/c/pki/front-proxy-ca.crt"));
+        assert!(has(0, "--proxy-client-cert-file=/var/tmp/c/pki/front-proxy-client.crt"));
         assert!(has(0, "--encryption-provider-config=/var/tmp/c/pki/encryption.yaml"));
         assert!(has(1, "--use-service-account-credentials=true"));
         for program in [1, 2] {

@@ -1,6 +1,6 @@
 //! Aggregated discovery: all served resources in one document, for clients that request it by media type.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -8,7 +8,6 @@ use proto_api::names::Names;
 use serde_json::{Value, json};
 
 use super::rows::Row;
-use super::version_priority;
 
 /// The version of aggregated discovery that the client prefers over plain JSON, if any.
 #[must_use]
@@ -41,20 +40,33 @@ pub fn media_type(names: &Names, version: &str) -> String {
     )
 }
 
-/// The document of the core group (`core`) or of all other groups.
+/// A group of the document.
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its versions, the preferred one first.
+    pub versions: Vec<Version>,
+}
+
+/// A version of a group.
+pub struct Version {
+    /// Its name.
+    pub name: String,
+    /// Its resources.
+    pub resources: Vec<Value>,
+    /// Whether they are those of now.
+    pub freshness: &'static str,
+}
+
+/// What this server knows by itself is of now.
+pub const CURRENT: &str = "Current";
+/// What another server has told may have changed since it was last reached.
+pub const STALE: &str = "Stale";
+
+/// The document of some groups.
 #[must_use]
-pub fn document(names: &Names, rows: &[Row], version: &str, core: bool) -> Value {
-    let mut order: Vec<&str> = Vec::new();
-    let mut by_group: HashMap<&str, Vec<&Row>> = HashMap::new();
-    for row in rows.iter().filter(|row| row.group.is_empty() == core) {
-        let of_group = by_group.entry(row.group.as_str()).or_default();
-        if of_group.is_empty() {
-            order.push(row.group.as_str());
-        }
-        of_group.push(row);
-    }
-    let rows = |name: &str| by_group.get(name).map(Vec::as_slice).unwrap_or_default();
-    let items: Vec<Value> = order.into_iter().map(|name| group(name, rows(name))).collect();
+pub fn document(names: &Names, groups: &[Group], version: &str) -> Value {
+    let items: Vec<Value> = groups.iter().map(group).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("{}/{version}", names.group("apidiscovery")),
@@ -63,27 +75,56 @@ pub fn document(names: &Names, rows: &[Row], version: &str, core: bool) -> Value
     })
 }
 
-fn group(name: &str, rows: &[&Row]) -> Value {
-    let mut versions: Vec<&str> = Vec::new();
-    for row in rows {
-        if !versions.contains(&&*row.version) {
-            versions.push(&row.version);
-        }
-    }
-    versions.sort_by(|a, b| version_priority(b).cmp(&version_priority(a)));
-    let of = |version: &str| -> Vec<Value> {
-        rows.iter().filter(|row| row.version == version).map(|row| resource(row)).collect()
-    };
-    let versions: Vec<Value> = versions
-        .into_iter()
-        .map(
-            |version| json!({"version": version, "resources": of(version), "freshness": "Current"}),
-        )
-        .collect();
-    json!({"metadata": {"name": name, "creationTimestamp": null}, "versions": versions})
+fn group(group: &Group) -> Value {
+    let version = |of: &Version| json!({"version": of.name, "resources": of.resources, "freshness": of.freshness});
+    let versions: Vec<Value> = group.versions.iter().map(version).collect();
+    json!({"metadata": {"name": group.name, "creationTimestamp": null}, "versions": versions})
 }
 
-fn resource(row: &Row) -> Value {
+/// The resources of an `APIResourceList`, each with its subresources. What has not the form is left out.
+#[must_use]
+pub fn resources_of_list(list: &Value, group: &str, version: &str) -> Vec<Value> {
+    let all = list["resources"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |row: &Value, field: &str| row[field].as_str().unwrap_or_default().to_owned();
+    let kind = |row: &Value| {
+        let or = |own: String, outer: &str| if own.is_empty() { outer.to_owned() } else { own };
+        let (group, version) = (or(text(row, "group"), group), or(text(row, "version"), version));
+        json!({"group": group, "version": version, "kind": text(row, "kind")})
+    };
+    let mut below: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for row in all {
+        if let Some((name, subresource)) =
+            row["name"].as_str().and_then(|name| name.split_once('/'))
+        {
+            let shown = json!({"subresource": subresource, "responseKind": kind(row), "verbs": row["verbs"]});
+            below.entry(name).or_default().push(shown);
+        }
+    }
+    let main = all.iter().filter_map(|row| row["name"].as_str().map(|name| (name, row)));
+    let shown = main.filter(|(name, _)| !name.contains('/')).map(|(name, row)| {
+        let mut shown = json!({
+            "resource": name,
+            "responseKind": kind(row),
+            "scope": if row["namespaced"] == true { "Namespaced" } else { "Cluster" },
+            "singularResource": text(row, "singularName"),
+            "verbs": row["verbs"],
+        });
+        for field in ["shortNames", "categories"] {
+            if row[field].is_array() {
+                shown[field] = row[field].clone();
+            }
+        }
+        if let Some(subresources) = below.remove(name) {
+            shown["subresources"] = subresources.into();
+        }
+        shown
+    });
+    shown.collect()
+}
+
+/// A resource of this server.
+#[must_use]
+pub fn resource(row: &Row) -> Value {
     let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let mut entry = json!({
         "resource": row.plural,
@@ -148,19 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn every_resource_is_listed_once() {
-        let names = Names::new(Profile::Kubernetes);
-        let count = |document: &Value| -> usize {
-            let versions = document["items"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .flat_map(|group| group["versions"].as_array().unwrap());
-            versions.map(|version| version["resources"].as_array().unwrap().len()).sum()
-        };
-        let rows = super::super::rows::built_in(names);
-        let listed = count(&document(names, &rows, "v2", true))
-            + count(&document(names, &rows, "v2", false));
-        assert_eq!(listed, proto_api::schema::resources().len());
+    fn resources_of_another_server_are_shown_with_what_lies_below() {
+        let list = json!({"resources": [
+            {"name": "flunders/status", "namespaced": true, "kind": "Flunder", "verbs": ["get"]},
+            {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["list"], "shortNames": ["fl"]},
+            {"name": "fischers/scale", "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get"]},
+            {"name": "fischers", "kind": "Fischer", "verbs": ["get"]},
+            {"kind": "Nameless"},
+        ]});
+        let shown = resources_of_list(&list, "a.com", "v1");
+        assert_eq!(shown.len(), 2);
+        let flunder = json!({"group": "a.com", "version": "v1", "kind": "Flunder"});
+        assert_eq!(
+            shown[0],
+            json!({"resource": "flunders", "responseKind": flunder, "scope": "Namespaced", "singularResource": "flunder", "verbs": ["list"],
+                "shortNames": ["fl"], "subresources": [{"subresource": "status", "responseKind": flunder, "verbs": ["get"]}]})
+        );
+        assert_eq!(shown[1]["scope"], "Cluster");
+        assert_eq!(shown[1]["subresources"][0]["responseKind"]["group"], "autoscaling");
+        assert!(resources_of_list(&json!("no list"), "a.com", "v1").is_empty());
     }
 }

@@ -43,7 +43,12 @@ pub fn served(server: &Server) -> Vec<Row> {
     let is_on = |row: &&Resource| switches.serves(row.group, row.version, row.plural);
     let built_in = schema::resources().iter().filter(is_on);
     let mut rows: Vec<Row> = built_in.map(|row| built_in_row(server.names, row)).collect();
-    rows.extend(server.definitions.served().iter().filter_map(|kind| custom(kind)));
+    let defined = server.definitions.served();
+    // Another server's APIService goes before a definition.
+    let is_own = |kind: &&std::sync::Arc<Kind>| {
+        server.api_services.remote(server.names, &kind.group, kind.version()).is_none()
+    };
+    rows.extend(defined.iter().filter(is_own).filter_map(|kind| custom(kind)));
     rows
 }
 

@@ -1,4 +1,4 @@
-//! Connections to kubelets and workloads: TCP with a timeout, and TLS for HTTPS targets.
+//! Connections to kubelets, workloads and other API servers: TCP with a timeout, and TLS for HTTPS targets.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::front_proxy::{AuthorityError, FrontProxy};
 use super::target::{ProxyTarget, Scheme, Trust};
 
 /// Longest wait for a connection, TLS handshake included.
@@ -25,6 +26,8 @@ pub struct NodeProxy {
     nodes: RwLock<TlsConnector>,
     /// For workloads: no client certificate, and server certificates are not verified, as in Kubernetes.
     workloads: TlsConnector,
+    /// For other API servers.
+    pub(super) front_proxy: FrontProxy,
 }
 
 /// Why the TLS configuration cannot be used.
@@ -33,6 +36,9 @@ pub enum NodeProxyError {
     /// rustls refuses the certificate or key.
     #[error("cannot use the client certificate for kubelets")]
     Certificate(#[source] rustls::Error),
+    /// rustls refuses the certificate or key of authenticating proxies.
+    #[error("cannot use the client certificate for other API servers")]
+    FrontProxy(#[source] rustls::Error),
 }
 
 /// A plain or TLS connection.
@@ -54,9 +60,12 @@ pub enum ConnectError {
     /// The host is not a valid TLS server name.
     #[error("{0:?} is not a valid server name")]
     Name(String),
+    /// The authorities of another API server cannot be used.
+    #[error("{0}")]
+    Authority(#[from] AuthorityError),
 }
 
-type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+pub type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn builder(
     provider: &Arc<CryptoProvider>,
@@ -108,6 +117,7 @@ impl NodeProxy {
             provider: provider.clone(),
             nodes: RwLock::new(for_nodes(provider, authority, identity)?),
             workloads: Arc::new(workloads).into(),
+            front_proxy: FrontProxy::new(provider),
         })
     }
 
@@ -123,6 +133,14 @@ impl NodeProxy {
         let made = for_nodes(&self.provider, authority, identity)?;
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = made;
         Ok(())
+    }
+
+    /// Has the next connections to other API servers present this identity; `None` for none.
+    ///
+    /// # Errors
+    /// [`NodeProxyError`] when certificate and key do not match; the old one stays.
+    pub fn replace_front_proxy(&self, identity: Option<ChainAndKey>) -> Result<(), NodeProxyError> {
+        self.front_proxy.replace(identity).map_err(NodeProxyError::FrontProxy)
     }
 
     /// Connects to `target`. A name is resolved once, and `policy` must allow every one of its addresses.
@@ -154,12 +172,17 @@ impl NodeProxy {
         if target.scheme == Scheme::Http {
             return Ok(Box::new(socket));
         }
-        let connector = match target.trust {
-            Trust::Kubelet => self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone(),
-            Trust::Workload => self.workloads.clone(),
+        let (connector, name) = match &target.trust {
+            Trust::Kubelet => {
+                let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone();
+                (nodes, target.host.clone())
+            }
+            Trust::Workload => (self.workloads.clone(), target.host.clone()),
+            Trust::ApiServer(backend) => {
+                (self.front_proxy.connector(backend)?, backend.server_name())
+            }
         };
-        let name = ServerName::try_from(target.host.clone())
-            .map_err(|_| ConnectError::Name(target.host.clone()))?;
+        let name = ServerName::try_from(name.clone()).map_err(|_| ConnectError::Name(name))?;
         Ok(Box::new(connector.connect(name, socket).await.map_err(ConnectError::Io)?))
     }
 }

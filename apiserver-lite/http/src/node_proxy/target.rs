@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use apiserver_core::aggregation::Backend;
 use apiserver_core::dial_policy::DialScope;
 use apiserver_core::registry::pods;
 use apiserver_core::request::{Query, RequestInfo};
@@ -39,12 +40,14 @@ pub enum Scheme {
 }
 
 /// Kind of server at the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// A kubelet, which gets this server's client certificate.
     Kubelet,
     /// A pod, or another port of a node, which gets no credentials.
     Workload,
+    /// Another API server, which gets the client certificate of authenticating proxies.
+    ApiServer(Box<Backend>),
 }
 
 /// Port of kubelets whose node does not report one.

@@ -53,6 +53,13 @@ pub struct ExternalIdentityFlags {
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = go_duration::parse)]
     authentication_token_webhook_cache_ttl: Duration,
 
+    /// Client certificate for other API servers (APIServices), which know this one as an authenticating proxy by it.
+    #[arg(long, value_name = "FILE", requires = "proxy_client_key_file")]
+    pub proxy_client_cert_file: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file")]
+    pub proxy_client_key_file: Option<PathBuf>,
+
     /// Client configuration file of the service that the module Webhook asks.
     #[arg(long, value_name = "FILE")]
     authorization_webhook_config_file: Option<PathBuf>,

@@ -7,6 +7,7 @@
 )]
 
 mod admission;
+mod aggregation;
 mod apply;
 mod audit;
 mod authorizers;

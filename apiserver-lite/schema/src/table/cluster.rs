@@ -29,6 +29,7 @@ pub(super) fn cells(object: &Object, cells: &mut Cells) {
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => {
             cells.set("Webhooks", fields.list("webhooks").len() as i64);
         }
+        "APIService" => api_service(spec, status, cells),
         "ComponentStatus" => {
             let healthy = fields.maps("conditions").find(|c| c.str("type") == "Healthy");
             let healthy = healthy.unwrap_or(&empty);
@@ -43,6 +44,25 @@ pub(super) fn cells(object: &Object, cells: &mut Cells) {
         }
         _ => {}
     }
+}
+
+fn api_service(spec: &Map, status: &Map, cells: &mut Cells) {
+    cells.set(
+        "Service",
+        match spec.map("service") {
+            None => "Local".to_owned(),
+            Some(service) => format!("{}/{}", service.str("namespace"), service.str("name")),
+        },
+    );
+    let available = status.maps("conditions").find(|c| c.str("type") == "Available");
+    cells.set(
+        "Available",
+        match available.map(|condition| (condition.str("status"), condition.str("reason"))) {
+            None => "Unknown".to_owned(),
+            Some(("True", _)) => "True".to_owned(),
+            Some((state, reason)) => format!("{state} ({reason})"),
+        },
+    );
 }
 
 fn role_binding(fields: &Map, cells: &mut Cells) {

@@ -233,3 +233,22 @@ fn durations_have_at_most_two_units() {
         assert_eq!(human_duration(seconds), expect, "{seconds}");
     }
 }
+
+#[test]
+fn api_services_show_who_serves_them() {
+    let of = |spec: Json, conditions: Json| {
+        let object = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": "v1.a", "creationTimestamp": "2026-01-01T11:55:00Z"},
+            "spec": spec, "status": {"conditions": conditions}});
+        cells(&object)
+    };
+    let condition = |status: &str, reason: &str| json!([{"type": "Available", "status": status, "reason": reason}]);
+    let service = json!({"service": {"namespace": "n", "name": "s"}});
+    assert_eq!(of(json!({"group": "a"}), json!([])), json!(["v1.a", "Local", "Unknown", "5m"]));
+    assert_eq!(
+        of(service.clone(), condition("True", "Passed")),
+        json!(["v1.a", "n/s", "True", "5m"])
+    );
+    let failed = of(service, condition("False", "MissingEndpoints"));
+    assert_eq!(failed, json!(["v1.a", "n/s", "False (MissingEndpoints)", "5m"]));
+}

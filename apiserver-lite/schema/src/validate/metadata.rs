@@ -68,9 +68,8 @@ fn name_rule(object: &Object) -> fn(&str) -> Vec<String> {
     match (object.kind.short_group, object.kind.kind()) {
         ("", "Namespace") => names::dns_label,
         ("", "Service") => names::dns_1035_label,
-        ("rbac.authorization", _) | ("certificates", "CertificateSigningRequest") => {
-            names::path_segment
-        }
+        ("rbac.authorization" | "apiregistration", _)
+        | ("certificates", "CertificateSigningRequest") => names::path_segment,
         _ => names::dns_subdomain,
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of validation: an object that violates a rule, and the error.
 
+mod api_services;
 mod limits;
 mod rules;
 mod volumes;

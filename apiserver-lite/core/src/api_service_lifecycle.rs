@@ -1,0 +1,244 @@
+//! The APIServices of what this server serves itself: it makes those of built-in groups and of custom kinds, and keeps them as they should be.
+//!
+//! They have a label that says so. An APIService without it is its author's, and is left alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{Kind, Map, Object, Value};
+use apiserver_store::Watch;
+use futures_util::{StreamExt as _, stream};
+use proto_api::schema;
+use tokio_util::sync::CancellationToken;
+
+use crate::aggregation::priorities::{CUSTOM, Priority, of_built_in};
+use crate::aggregation::{GROUP, RESOURCE, availability};
+use crate::definitions;
+use crate::definitions::strategy::Condition;
+use crate::key;
+use crate::options::{DeleteOptions, Effects};
+use crate::own_writes::{agent, call, request};
+use crate::record::StoredObject;
+use crate::request::{Query, Verb};
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::times::{now, timestamp};
+use crate::verbs::{UpdateAttempt, commit_update, create_object, delete_object};
+
+/// Time between two looks for changes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Writes at one time.
+const WRITES_MAX: usize = 32;
+
+/// Whose an APIService is, in the value of its label.
+const ON_START: &str = "onstart";
+const ALWAYS: &str = "true";
+
+/// A local APIService as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    group: String,
+    version: String,
+    priority: Priority,
+    managed: &'static str,
+}
+
+/// Keeps the local APIServices until `stopping` is cancelled.
+pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
+    let mut told = String::new();
+    loop {
+        // Watched from before the look, so that no change is missed.
+        let changes = changes(&server);
+        let outcome = Box::pin(reconcile(&server)).await;
+        let text = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        if !text.is_empty() && text != told {
+            let error = &text;
+            tracing::warn!(
+                error,
+                "local APIServices were not brought up to date; tried again every second"
+            );
+        }
+        told = text;
+        loop {
+            // Cancel safe: sleeping holds no state.
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if outcome.is_err() || changes.is_empty() || changes.iter().any(Watch::is_pending) {
+                break;
+            }
+        }
+    }
+}
+
+/// Changes of APIServices and definitions from now on; empty if they cannot be watched.
+fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
+    let of = [(GROUP, RESOURCE), (definitions::GROUP, definitions::RESOURCE)];
+    let kinds = of.into_iter().filter_map(|(group, resource)| server.kind(group, resource));
+    let revision = server.store.revision();
+    let watches = kinds.map(|kind| server.store.watch(key::prefix(kind, ""), revision));
+    watches.collect::<Result<_, _>>().unwrap_or_default()
+}
+
+/// Makes, corrects and deletes local APIServices. Where all is as it should be, nothing is written.
+///
+/// # Errors
+/// The first write that failed; the others are done.
+pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
+    let Some(kind) = server.kind(GROUP, RESOURCE) else { return Ok(()) };
+    let (label, wanted) = (managed_label(server), wanted(server));
+    let label = label.as_str();
+    let mut writes = Vec::with_capacity(wanted.len());
+    for (name, of) in &wanted {
+        writes.push(async move {
+            match server.find(kind, "", name) {
+                None => create(server, kind, name, of, label).await,
+                Some(record) => correct(server, kind, &record, of, label).await,
+            }
+        });
+    }
+    // Concurrent writes share one sync of the log.
+    let mut steps: Vec<Result<(), ApiError>> =
+        stream::iter(writes).buffer_unordered(WRITES_MAX).collect().await;
+    for service in server.api_services.all() {
+        if wanted.contains_key(&service.name) {
+            continue;
+        }
+        let Some(record) = server.find(kind, "", &service.name) else { continue };
+        if record.object().labels().contains_key(label) {
+            steps.push(delete(server, kind, &service.name).await);
+        } else if service.backend.is_none() {
+            steps.push(write_condition(server, kind, &record, availability::local()).await);
+        }
+    }
+    steps.into_iter().collect()
+}
+
+/// The label of APIServices that a server makes by itself.
+fn managed_label(server: &Server) -> String {
+    server.names.sub_label(&server.names.component("aggregator"), "automanaged")
+}
+
+/// The local APIServices of what is served, by name. The group of APIServices itself has none, as in Kubernetes.
+fn wanted(server: &Server) -> BTreeMap<String, Wanted> {
+    let mut all = BTreeMap::new();
+    let mut add = |group: String, version: &str, priority, managed| {
+        let name = format!("{version}.{group}");
+        let version = version.to_owned();
+        all.entry(name).or_insert(Wanted { group, version, priority, managed });
+    };
+    let switches = &server.config.runtime_config;
+    for row in schema::resources().iter().filter(|row| row.group != GROUP) {
+        if switches.serves(row.group, row.version, row.plural) {
+            let priority = of_built_in(row.group, row.version);
+            add(server.names.group(row.group), row.version, priority, ON_START);
+        }
+    }
+    for kind in server.definitions.served() {
+        add(kind.group.clone(), kind.version(), CUSTOM, ALWAYS);
+    }
+    all
+}
+
+fn spec_of(wanted: &Wanted) -> Map {
+    let mut spec = Map::new();
+    // Trees do not store empty texts.
+    if !wanted.group.is_empty() {
+        spec.insert("group", wanted.group.as_str());
+    }
+    spec.insert("version", wanted.version.as_str());
+    spec.insert("groupPriorityMinimum", wanted.priority.group);
+    spec.insert("versionPriority", wanted.priority.version);
+    spec
+}
+
+async fn create(
+    server: &Server,
+    kind: &Arc<Kind>,
+    name: &str,
+    wanted: &Wanted,
+    label: &str,
+) -> Result<(), ApiError> {
+    let mut object = Object::new(kind.clone());
+    object.set_meta_str("name", name);
+    object.metadata_mut().map_or_insert("labels").insert(label.to_owned(), wanted.managed);
+    object.fields.insert("spec", Value::Map(spec_of(wanted)));
+    let request = request(Verb::Create, kind, "", "", "");
+    let (query, agent) = (Query::default(), agent(server));
+    let call = call(server, kind, &request, &query, &agent);
+    match create_object(&call, object, Effects::Real).await {
+        Err(error) if error.code() != 409 => return Err(error),
+        _ => {}
+    }
+    match server.find(kind, "", name) {
+        Some(record) => write_condition(server, kind, &record, availability::local()).await,
+        None => Ok(()),
+    }
+}
+
+/// Brings spec and condition of an APIService up to date; the spec of one that a user has written is theirs.
+async fn correct(
+    server: &Server,
+    kind: &Arc<Kind>,
+    record: &Arc<StoredObject>,
+    wanted: &Wanted,
+    label: &str,
+) -> Result<(), ApiError> {
+    let (object, spec) = (record.object(), spec_of(wanted));
+    if object.labels().contains_key(label) && object.spec() != Some(&spec) {
+        let mut next = object.clone();
+        next.fields.insert("spec", Value::Map(spec));
+        return write(server, kind, record, next, Subresource::Main).await;
+    }
+    if object.spec().is_some_and(|spec| spec.map("service").is_some()) {
+        return Ok(());
+    }
+    write_condition(server, kind, record, availability::local()).await
+}
+
+async fn delete(server: &Server, kind: &Arc<Kind>, name: &str) -> Result<(), ApiError> {
+    let request = request(Verb::Delete, kind, "", "", name);
+    let (query, agent) = (Query::default(), agent(server));
+    let call = call(server, kind, &request, &query, &agent);
+    match delete_object(&call, &DeleteOptions::default()).await {
+        Err(error) if error.code() != 404 => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a condition of an APIService unless it has it, or another write is first.
+///
+/// # Errors
+/// Errors of the write.
+pub async fn write_condition(
+    server: &Server,
+    kind: &Arc<Kind>,
+    record: &Arc<StoredObject>,
+    condition: Condition,
+) -> Result<(), ApiError> {
+    match availability::with_condition(record.object(), condition, &timestamp(now())) {
+        Some(next) => write(server, kind, record, next, Subresource::Status).await,
+        None => Ok(()),
+    }
+}
+
+async fn write(
+    server: &Server,
+    kind: &Arc<Kind>,
+    record: &Arc<StoredObject>,
+    next: Object,
+    subresource: Subresource,
+) -> Result<(), ApiError> {
+    let path = if subresource == Subresource::Status { "status" } else { "" };
+    let request = request(Verb::Update, kind, path, "", record.object().name());
+    let (query, agent) = (Query::default(), agent(server));
+    let call = call(server, kind, &request, &query, &agent);
+    match commit_update(&call, record, next, subresource, Effects::Real).await {
+        Ok(UpdateAttempt::Done(_) | UpdateAttempt::Conflict) => Ok(()),
+        Err(error) if error.code() == 404 => Ok(()),
+        Err(error) => Err(error),
+    }
+}

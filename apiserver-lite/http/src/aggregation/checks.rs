@@ -1,0 +1,180 @@
+//! Looks at other API servers again and again, and writes into their APIServices whether they are available.
+//!
+//! What stored objects tell is looked at every second. A server that was available is asked every half minute, others every two seconds; few are asked at one
+//! time, each for a few seconds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use apiserver_auth::{MASTERS, User};
+use apiserver_core::aggregation::{ApiService, Backend, GROUP, RESOURCE, availability};
+use apiserver_core::api_service_lifecycle::write_condition;
+use apiserver_core::definitions::strategy::Condition;
+use apiserver_core::server::Server;
+use futures_util::{StreamExt as _, stream};
+use http::HeaderValue;
+use http::header::ACCEPT;
+use proto_api::names::Names;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::user_headers;
+use crate::server::HttpServer;
+
+/// Time between two looks at the stored objects.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Time after which a server that was available is asked again.
+const AGAIN_AVAILABLE: Duration = Duration::from_secs(30);
+/// Time after which another is.
+const AGAIN_UNAVAILABLE: Duration = Duration::from_secs(2);
+/// Servers that are asked at one time.
+const ASKED_MAX: usize = 8;
+/// Longest wait for an answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Largest list of resources.
+const RESOURCES_LEN_MAX: usize = 1 << 20;
+/// Largest size of all lists that are kept.
+const RESOURCES_LEN_ALL: usize = 32 << 20;
+
+/// When a server is asked again, as long as its APIService says the same.
+struct Asked {
+    uid: String,
+    backend: Option<Backend>,
+    again: Instant,
+    /// Size of its list of resources.
+    len: usize,
+}
+
+/// Checks other API servers until this one stops.
+pub async fn run(server: Arc<HttpServer>) {
+    let mut asked: HashMap<String, Asked> = HashMap::new();
+    loop {
+        // Cancel safe: what a look has not done the next one does, and there is none after the stop.
+        tokio::select! {
+            () = server.stopping.cancelled() => return,
+            () = look(&server, &mut asked) => {}
+        }
+        tokio::select! {
+            () = server.stopping.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+async fn look(server: &HttpServer, asked: &mut HashMap<String, Asked>) {
+    let services = server.core.api_services.all_remote(server.core.names);
+    forget(server, asked, &services);
+    let mut due = Vec::new();
+    for service in services {
+        let Some(backend) = &service.backend else { continue };
+        if let Some(problem) = problem_of(&server.core, backend) {
+            asked.remove(&service.name);
+            write(server, &service, problem).await;
+        } else if is_due(asked, &service) {
+            due.push(service);
+        }
+    }
+    let ask = |service: Arc<ApiService>| async move {
+        let answer = ask(server, &service).await;
+        (service, answer)
+    };
+    let mut answers = stream::iter(due).map(ask).buffer_unordered(ASKED_MAX);
+    while let Some((service, answer)) = answers.next().await {
+        let (condition, after, len) = match answer {
+            Ok((list, len)) => {
+                keep(server, asked, &service.name, list, len);
+                (availability::passed(), AGAIN_AVAILABLE, len)
+            }
+            Err(problem) => (availability::failed(problem), AGAIN_UNAVAILABLE, 0),
+        };
+        let (uid, backend) = (service.uid.clone(), service.backend.clone());
+        let next = Asked { uid, backend, again: Instant::now() + after, len };
+        asked.insert(service.name.clone(), next);
+        write(server, &service, condition).await;
+    }
+}
+
+/// Drops what is known of APIServices that are gone.
+fn forget(server: &HttpServer, asked: &mut HashMap<String, Asked>, services: &[Arc<ApiService>]) {
+    // They are sorted by name.
+    let is_there = |name: &str| services.binary_search_by(|of| of.name.as_str().cmp(name)).is_ok();
+    asked.retain(|name, _| is_there(name));
+    let mut lists = server.aggregation.resources.write().unwrap_or_else(PoisonError::into_inner);
+    lists.retain(|name, _| is_there(name));
+}
+
+/// What the stored objects tell.
+fn problem_of(core: &Server, backend: &Backend) -> Option<Condition> {
+    let find = |resource: &str| core.find_in("", resource, &backend.namespace, &backend.name);
+    let (service, endpoints) = (find("services"), find("endpoints"));
+    let (service, endpoints) = (
+        service.as_ref().map(|found| found.object()),
+        endpoints.as_ref().map(|found| found.object()),
+    );
+    availability::without_server(backend, service, endpoints)
+}
+
+fn is_due(asked: &HashMap<String, Asked>, service: &ApiService) -> bool {
+    let Some(last) = asked.get(&service.name) else { return true };
+    let same = last.uid == service.uid && last.backend == service.backend;
+    !same || last.again <= Instant::now()
+}
+
+/// Keeps a list of resources for discovery, if there is room.
+fn keep(server: &HttpServer, asked: &HashMap<String, Asked>, name: &str, list: Value, len: usize) {
+    let others = asked.iter().filter(|(other, _)| *other != name).map(|(_, asked)| asked.len);
+    let all = others.fold(len, usize::saturating_add);
+    let mut lists = server.aggregation.resources.write().unwrap_or_else(PoisonError::into_inner);
+    match all <= RESOURCES_LEN_ALL {
+        true => drop(lists.insert(name.to_owned(), Arc::new(list))),
+        false => drop(lists.remove(name)),
+    }
+}
+
+/// The resources of a group version, with the size of their list.
+async fn ask(server: &HttpServer, service: &ApiService) -> Result<(Value, usize), String> {
+    let path = format!("/apis/{}/{}", service.group, service.version);
+    let asked = async {
+        let target = server.aggregation.target(&server.core, service, &path);
+        let target = target.map_err(|error| error.status().message.clone())?;
+        let url = format!("https://{}{path}", target.authority());
+        let mut headers = user_headers::of(&checker(server.core.names)).unwrap_or_default();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let got = server.nodes.get(&server.core, &target, headers, RESOURCES_LEN_MAX).await;
+        let problem = match got {
+            Ok((status, body)) if status.is_success() => {
+                let list = serde_json::from_slice(&body).unwrap_or_default();
+                return Ok((list, body.len()));
+            }
+            Ok((status, _)) => format!("bad status from {url}: {}", status.as_u16()),
+            Err(error) => error.status().message.clone(),
+        };
+        Err(format!("failing or missing response from {url}: {problem}"))
+    };
+    let late = |_| format!("timed out waiting for {path} of {}", service.name);
+    tokio::time::timeout(ANSWER_WAIT_MAX, asked).await.map_err(late)?
+}
+
+/// In whose name servers are asked: one who may see everything.
+fn checker(names: &Names) -> User {
+    User { name: names.user("aggregator"), groups: vec![MASTERS.to_owned()], ..User::default() }
+}
+
+async fn write(server: &HttpServer, service: &ApiService, condition: Condition) {
+    let core = &server.core;
+    let Some(kind) = core.kind(GROUP, RESOURCE) else { return };
+    let Some(record) = core.find(kind, "", &service.name) else { return };
+    // What was found out may be of an older one.
+    if record.object().uid() != service.uid {
+        return;
+    }
+    if let Err(error) = Box::pin(write_condition(core, kind, &record, condition)).await {
+        let (error, api_service) = (error.to_string(), &service.name);
+        tracing::warn!(
+            error,
+            api_service,
+            "the availability of another API server was not written; tried again soon"
+        );
+    }
+}

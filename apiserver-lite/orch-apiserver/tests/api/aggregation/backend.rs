@@ -1,0 +1,170 @@
+//! Another API server over TLS, for tests: it serves one group version, asks clients for the certificate of an authenticating proxy, and remembers what reaches it.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+
+type Answer = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
+
+/// A request that has reached it.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// Method, path and query.
+    pub line: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Whether its client has shown a certificate of the authority.
+    pub certified: bool,
+}
+
+impl Got {
+    /// The values of a header.
+    pub fn header(&self, name: &str) -> Vec<&str> {
+        self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
+    }
+}
+
+/// A running server.
+pub struct Backend {
+    pub address: SocketAddr,
+    /// Its certificate, for `caBundle`.
+    pub authority: String,
+    got: Arc<Mutex<Vec<Got>>>,
+    /// What watches of it show.
+    pub events: mpsc::Sender<Bytes>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    got: Arc<Mutex<Vec<Got>>>,
+    events: Arc<Mutex<Option<mpsc::Receiver<Bytes>>>>,
+}
+
+impl Backend {
+    /// Serves at `ip` for the Service `api` in `default`; believes clients with certificates of `proxies`, in PEM.
+    pub async fn serve(ip: IpAddr, proxies: &str) -> Self {
+        let made = rcgen::generate_simple_self_signed(vec!["api.default.svc".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(proxies.as_bytes()) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind((ip, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (events, receiver) = mpsc::channel(4);
+        let got = Arc::default();
+        let shared = Shared { got: Arc::clone(&got), events: Arc::new(Mutex::new(Some(receiver))) };
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(serve_connection(acceptor.clone(), socket, shared.clone()));
+            }
+        });
+        let authority = STANDARD.encode(made.cert.pem());
+        Self { address, authority, got, events }
+    }
+
+    /// The requests since the last time, but for those of checks.
+    pub fn take(&self) -> Vec<Got> {
+        let all = std::mem::take(&mut *self.got.lock().unwrap());
+        let is_check = |got: &Got| got.header("x-remote-user") == ["system:kube-aggregator"];
+        all.into_iter().filter(|got| !is_check(got)).collect()
+    }
+}
+
+async fn serve_connection(acceptor: TlsAcceptor, socket: TcpStream, shared: Shared) {
+    let Ok(stream) = acceptor.accept(socket).await else { return };
+    let certified = stream.get_ref().1.peer_certificates().is_some();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let shared = shared.clone();
+        async move { Ok::<_, Infallible>(answer(shared, request, certified).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new();
+    let _ = connection.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+}
+
+async fn answer(
+    shared: Shared,
+    mut request: Request<Incoming>,
+    certified: bool,
+) -> Response<Answer> {
+    let path = request.uri().path().to_owned();
+    let line = format!("{} {}", request.method(), request.uri());
+    let upgrade = path.ends_with("/stream").then(|| hyper::upgrade::on(&mut request));
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
+    shared.got.lock().unwrap().push(Got {
+        line,
+        headers: head.headers,
+        body: body.clone(),
+        certified,
+    });
+    if let Some(upgrade) = upgrade {
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(upgrade.await.unwrap());
+            let mut asked = [0; 4];
+            stream.read_exact(&mut asked).await.unwrap();
+            stream.write_all(&asked.map(|byte| byte.to_ascii_uppercase())).await.unwrap();
+            stream.shutdown().await.unwrap();
+        });
+        let switched = Response::builder().status(101).header("connection", "Upgrade");
+        return switched.header("upgrade", "SPDY/3.1").body(full(Bytes::new())).unwrap();
+    }
+    if is_watch {
+        let receiver = shared.events.lock().unwrap().take().expect("one watch");
+        let frames = futures_util::stream::unfold(receiver, |mut receiver| async {
+            let event = receiver.recv().await?;
+            Some((Ok::<_, Infallible>(Frame::data(event)), receiver))
+        });
+        return Response::new(StreamBody::new(frames).boxed_unsync());
+    }
+    let (code, body) = match (head.method.as_str(), path.rsplit('/').next().unwrap_or_default()) {
+        ("GET", "v1alpha1") => (200, resources()),
+        ("GET", "flunders") => (200, json!({"kind": "FlunderList", "items": []})),
+        ("POST", "flunders") => (201, serde_json::from_slice(&body).unwrap()),
+        ("DELETE", "flunders") => (200, json!({"kind": "Status", "status": "Success"})),
+        ("GET", "moved") => (302, json!({})),
+        _ => (404, json!({"kind": "Status", "reason": "NotFound", "message": "no flunder"})),
+    };
+    let response = Response::builder().status(code).header("content-type", "application/json");
+    let response = response.header("location", "https://127.0.0.1/").header("audit-id", "its-own");
+    response.body(full(Bytes::from(body.to_string()))).unwrap()
+}
+
+fn full(bytes: Bytes) -> Answer {
+    Full::new(bytes).boxed_unsync()
+}
+
+fn resources() -> Value {
+    let verbs = json!(["create", "delete", "deletecollection", "get", "list", "watch"]);
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "wardle.example.com/v1alpha1", "resources": [
+        {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": verbs}]})
+}

@@ -1,30 +1,18 @@
-//! Requests for the group versions of other API servers: they are passed on to a server behind the Service that an APIService names, in the name of the user who
-//! was authenticated and authorized here.
+//! What is known of other API servers besides their APIServices, and where a request for one of them goes.
 
-pub mod checks;
-mod user_headers;
+pub mod user_headers;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use apiserver_auth::User;
 use apiserver_core::aggregation::ApiService;
 use apiserver_core::server::Server;
 use apiserver_core::service_endpoints::endpoints_of;
 use apiserver_core::status::ApiError;
-use bytes::Bytes;
-use http::header::LOCATION;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use serde_json::Value;
 
-use crate::body::{ResponseBody, bytes_response};
 use crate::node_proxy::{DialScope, ProxyTarget, Scheme, Trust};
-use crate::routes::Target;
-use crate::server::HttpServer;
-
-const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// What is known of other API servers besides their APIServices.
 #[derive(Default)]
@@ -40,6 +28,21 @@ impl Aggregation {
     #[must_use]
     pub fn resources(&self, name: &str) -> Option<Arc<Value>> {
         self.resources.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Keeps the list of an APIService; `None` forgets it.
+    pub fn set_resources(&self, name: &str, list: Option<Value>) {
+        let mut lists = self.resources.write().unwrap_or_else(PoisonError::into_inner);
+        match list {
+            Some(list) => drop(lists.insert(name.to_owned(), Arc::new(list))),
+            None => drop(lists.remove(name)),
+        }
+    }
+
+    /// Forgets the lists of other APIServices.
+    pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
+        let mut lists = self.resources.write().unwrap_or_else(PoisonError::into_inner);
+        lists.retain(|name, _| is_there(name));
     }
 
     /// Where a request for this path goes.
@@ -71,68 +74,4 @@ impl Aggregation {
 }
 
 /// The words of Kubernetes.
-const UNAVAILABLE: &str = "service unavailable";
-const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
-
-/// The APIService of another server that serves `target`, whose path is `path` as it was sent.
-#[must_use]
-pub fn served_elsewhere(core: &Server, target: &Target, path: &str) -> Option<Arc<ApiService>> {
-    let (group, version) = match target {
-        Target::Resource(request) => (request.group.as_str(), request.version.as_str()),
-        // Its list of resources.
-        Target::NonResource(_) => {
-            let (group, version) = path.strip_prefix("/apis/")?.split_once('/')?;
-            (group, version.strip_suffix('/').unwrap_or(version))
-        }
-    };
-    core.api_services.remote(core.names, group, version)
-}
-
-/// Passes a request on. It has been authorized.
-pub async fn proxy(
-    server: &HttpServer,
-    service: &ApiService,
-    user: &User,
-    request: Request<Incoming>,
-    audit_id: &HeaderValue,
-) -> Response<ResponseBody> {
-    if !service.available {
-        return text(503, UNAVAILABLE);
-    }
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let target = match server.aggregation.target(&server.core, service, &path) {
-        Ok(target) => target,
-        Err(error) => {
-            tracing::warn!(error = %error, api_service = service.name, "another API server has no endpoint; the request gets 503");
-            return text(503, UNAVAILABLE);
-        }
-    };
-    let Some(of_user) = user_headers::of(user) else {
-        return text(500, "the user cannot be named in headers");
-    };
-    let forwarded = server.nodes.forward(&server.core, &target, request, |headers| {
-        user_headers::remove(headers);
-        headers.insert(AUDIT_ID, audit_id.clone());
-        headers.extend(of_user);
-    });
-    match forwarded.await {
-        Ok(answer) if is_redirect(&answer) => text(502, REDIRECTED),
-        Ok(mut answer) => {
-            // The response has one of its own.
-            answer.headers_mut().remove(AUDIT_ID);
-            answer
-        }
-        Err(error) => {
-            text(503, &format!("error trying to reach service: {}", error.status().message))
-        }
-    }
-}
-
-fn is_redirect(answer: &Response<ResponseBody>) -> bool {
-    let moves = answer.headers().get(LOCATION).is_some_and(|to| !to.is_empty());
-    answer.status() != StatusCode::NOT_MODIFIED && answer.status().is_redirection() && moves
-}
-
-fn text(code: u16, text: &str) -> Response<ResponseBody> {
-    bytes_response(code, "text/plain; charset=utf-8", Bytes::from(format!("{text}\n")))
-}
+pub const UNAVAILABLE: &str = "service unavailable";

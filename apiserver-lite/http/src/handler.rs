@@ -26,7 +26,8 @@ use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
 use super::{
-    aggregation, backup, compress, deprecation, dispatch, negotiate, render, watch, websocket,
+    aggregated_requests, backup, compress, deprecation, dispatch, negotiate, render, watch,
+    websocket,
 };
 use crate::discovery;
 use crate::labels::RequestKind;
@@ -199,10 +200,11 @@ async fn serve_authorized(
     audit: &RequestAudit,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, accepted } = parsed;
-    let elsewhere = aggregation::served_elsewhere(&server.core, target, request.uri().path());
+    let elsewhere =
+        aggregated_requests::served_elsewhere(&server.core, target, request.uri().path());
     let response = match (elsewhere, target) {
         (Some(service), _) => {
-            aggregation::proxy(server, &service, &user, request, audit.id()).await
+            aggregated_requests::proxy(server, &service, &user, request, audit.id()).await
         }
         (None, Target::NonResource(path)) if path == backup::PATH => {
             backup::serve(&server.core, request.method()).await?

@@ -1,8 +1,10 @@
 //! io: HTTP over `apiserver_core`: connections, routing, content negotiation, bodies and streams, discovery, proxies to nodes,
 //! workloads and other API servers. The verbs themselves are in `apiserver_core::verbs`.
 
+mod aggregated_requests;
 mod aggregation;
 mod audit;
+mod availability_checks;
 mod backup;
 mod body;
 mod compress;
@@ -27,7 +29,7 @@ mod watch_batching;
 mod websocket;
 
 pub use aggregation::Aggregation;
-pub use aggregation::checks::run as check_api_services;
+pub use availability_checks::run as check_api_services;
 pub use metrics::Metrics;
 pub use node_proxy::{NodeProxy, NodeProxyError};
 pub use overload::Overload;

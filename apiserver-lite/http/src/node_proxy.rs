@@ -1,5 +1,5 @@
-//! Requests that are proxied to a kubelet, a workload or another API server: logs, exec, attach, port forwarding, proxy, group versions of others. The target is
-//! looked up in stored objects, the connection is passed through; upgraded connections are copied byte for byte. Redirects are not followed.
+//! Requests that are proxied to a kubelet, a workload or another API server: logs, exec, attach, port forwarding, proxy, group versions of others. The target
+//! is looked up in stored objects, the connection is passed through; upgraded connections are copied byte for byte. Redirects are not followed.
 
 mod connect;
 mod front_proxy;
@@ -24,9 +24,9 @@ use hyper::body::{Body, Incoming};
 use hyper_util::rt::TokioIo;
 use proto_daemon::panics;
 
+pub use apiserver_core::dial_policy::DialScope;
 use connect::ConnectError;
 pub use connect::{NodeProxy, NodeProxyError};
-pub use apiserver_core::dial_policy::DialScope;
 pub use target::{ProxyTarget, Scheme, Trust};
 
 use super::body::{self, BoxError, ResponseBody};

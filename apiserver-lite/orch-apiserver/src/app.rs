@@ -186,12 +186,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         webhooks,
         config: Config { admission, ..config },
     });
-    // Boxed: they await whole requests.
-    Box::pin(bootstrap::run(&core)).await?;
-    if let Err(error) = Box::pin(api_service_lifecycle::reconcile(&core)).await {
-        tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
-    }
-    Box::pin(bootstrap::publish_authentication(&core, &served.authorities)).await?;
+    make_own_objects(&core, &served.authorities).await?;
     let server = Arc::new(HttpServer {
         core,
         nodes,
@@ -217,6 +212,20 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         kubeconfig,
         reloaded_encryption,
     })
+}
+
+/// Writes the objects that the server has from its start.
+async fn make_own_objects(
+    core: &Server,
+    authorities: &bootstrap::ClientAuthorities,
+) -> Result<(), BuildError> {
+    // Boxed: they await whole requests.
+    Box::pin(bootstrap::run(core)).await?;
+    if let Err(error) = Box::pin(api_service_lifecycle::reconcile(core)).await {
+        tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
+    }
+    Box::pin(bootstrap::publish_authentication(core, authorities)).await?;
+    Ok(())
 }
 
 /// What vouches for the users of requests.

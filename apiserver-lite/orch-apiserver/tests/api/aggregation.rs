@@ -318,3 +318,17 @@ async fn built_in_groups_stay_this_server_s() {
     }
     panic!("the priority did not come back");
 }
+
+#[tokio::test]
+async fn every_built_in_resource_is_listed_once() {
+    let server = TestServer::start().await;
+    let wanted = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let mut listed = 0;
+    for path in ["/api", "/apis"] {
+        let document = server.accept(path, wanted).await.expect(200);
+        let groups = document["items"].as_array().unwrap();
+        let versions = groups.iter().flat_map(|group| group["versions"].as_array().unwrap());
+        listed += versions.map(|of| of["resources"].as_array().unwrap().len()).sum::<usize>();
+    }
+    assert_eq!(listed, proto_api::schema::resources().len());
+}

@@ -1,4 +1,5 @@
-//! Another API server over TLS, for tests: it serves one group version, asks clients for the certificate of an authenticating proxy, and remembers what reaches it.
+//! Another API server over TLS, for tests: it serves one group version, asks clients for the certificate of an authenticating proxy, and remembers what
+//! reaches it.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};

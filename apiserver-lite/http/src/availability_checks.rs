@@ -4,7 +4,7 @@
 //! time, each for a few seconds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_auth::{MASTERS, User};
@@ -19,7 +19,7 @@ use proto_api::names::Names;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::user_headers;
+use crate::aggregation::user_headers;
 use crate::server::HttpServer;
 
 /// Time between two looks at the stored objects.
@@ -100,8 +100,7 @@ fn forget(server: &HttpServer, asked: &mut HashMap<String, Asked>, services: &[A
     // They are sorted by name.
     let is_there = |name: &str| services.binary_search_by(|of| of.name.as_str().cmp(name)).is_ok();
     asked.retain(|name, _| is_there(name));
-    let mut lists = server.aggregation.resources.write().unwrap_or_else(PoisonError::into_inner);
-    lists.retain(|name, _| is_there(name));
+    server.aggregation.retain(is_there);
 }
 
 /// What the stored objects tell.
@@ -125,11 +124,7 @@ fn is_due(asked: &HashMap<String, Asked>, service: &ApiService) -> bool {
 fn keep(server: &HttpServer, asked: &HashMap<String, Asked>, name: &str, list: Value, len: usize) {
     let others = asked.iter().filter(|(other, _)| *other != name).map(|(_, asked)| asked.len);
     let all = others.fold(len, usize::saturating_add);
-    let mut lists = server.aggregation.resources.write().unwrap_or_else(PoisonError::into_inner);
-    match all <= RESOURCES_LEN_ALL {
-        true => drop(lists.insert(name.to_owned(), Arc::new(list))),
-        false => drop(lists.remove(name)),
-    }
+    server.aggregation.set_resources(name, (all <= RESOURCES_LEN_ALL).then_some(list));
 }
 
 /// The resources of a group version, with the size of their list.

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::node_proxy::NodeProxy;
 use crate::overload::Overload;
+use crate::resource_metrics::ResourceMetrics;
 use crate::watch_batching::WatchBatches;
 
 /// The state of an API server behind its listener.
@@ -18,6 +19,8 @@ pub struct HttpServer {
     pub core: Arc<Server>,
     /// Connects to kubelets and workloads.
     pub nodes: NodeProxy,
+    /// What nodes and pods use.
+    pub resource_metrics: ResourceMetrics,
     /// Groups of watches of the same collection.
     pub watch_batches: WatchBatches,
     /// Limits of requests in flight.

@@ -180,6 +180,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let server = Arc::new(HttpServer {
         core,
         nodes,
+        resource_metrics: apiserver_http::ResourceMetrics::default(),
         watch_batches: WatchBatches::default(),
         overload: Overload::default(),
         audit,

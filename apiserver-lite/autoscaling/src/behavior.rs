@@ -6,7 +6,7 @@ use proto_api::autoscaling::v2::{
 };
 
 use crate::history::{History, seconds};
-use crate::plan::Settings;
+use crate::settings::Settings;
 
 /// Without rules the replicas at most double, or become this many.
 const SCALE_UP_MIN: i32 = 4;

@@ -10,10 +10,12 @@
 
 mod behavior;
 mod conditions;
+mod error;
 mod history;
 mod metrics;
 mod plan;
 mod replicas;
+mod settings;
 #[cfg(test)]
 mod simulation;
 mod sizing;
@@ -23,5 +25,6 @@ mod testing;
 pub use history::History;
 pub use metrics::{ContainerUsage, PodUsage};
 pub use plan::{
-    Note, Observed, Outcome, Plan, Scale, Settings, Severity, needs_metrics, plan, without_scale,
+    Note, Observed, Outcome, Plan, Scale, Severity, needs_metrics, plan, without_scale,
 };
+pub use settings::Settings;

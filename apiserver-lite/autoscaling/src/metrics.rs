@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proto_api::{Quantity, Time};
 
-use crate::sizing::SizingError;
+use crate::error::SizingError;
 
 /// The metrics of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,9 +7,10 @@ use proto_api::autoscaling::v2::{
 use proto_api::core::v1::Pod;
 use proto_api::{Quantity, Time};
 
+use crate::error::SizingError;
 use crate::metrics::{PodUsage, amounts};
-use crate::plan::Settings;
-use crate::sizing::{Proposal, Sizing, SizingError};
+use crate::settings::Settings;
+use crate::sizing::{Proposal, Sizing};
 
 /// What all metrics are calculated from.
 pub struct Inputs<'a> {
@@ -91,7 +92,8 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<Found, NotFou
 
 /// Metrics of other APIs, which no program here serves. The texts are those of a cluster without an adapter.
 fn not_served(spec: &MetricSpec, namespace: &str) -> NotFound {
-    const CUSTOM: &str = "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
+    const CUSTOM: &str =
+        "unable to fetch metrics from custom metrics API: no custom metrics API registered";
     const EXTERNAL: &str = "unable to fetch metrics from external metrics API: the server could not find the requested resource";
     let (object, pods, external) = (&spec.object, &spec.pods, &spec.external);
     let (reason, message, context) = match (spec.type_.as_str(), object, pods, external) {

@@ -7,7 +7,8 @@ use proto_api::autoscaling::v2::{
 use proto_api::core::v1::Pod;
 
 use crate::history::History;
-use crate::plan::{Observed, Scale, Settings, plan};
+use crate::plan::{Observed, Scale, plan};
+use crate::settings::Settings;
 use crate::testing::{NOW, autoscaler, cpu_percent, pod, time, usage};
 
 /// What happens in a step.

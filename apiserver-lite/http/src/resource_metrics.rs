@@ -1,8 +1,6 @@
 //! Resource metrics of nodes and pods (`metrics.k8s.io`): made of what nodes have measured, and in no store. What is asked of them is what metrics-server
 //! answers: nodes and running pods, by name or by selectors, and 404 for what has no metrics.
 
-mod scraper;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -22,8 +20,6 @@ use apiserver_store::Range;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use scraper::run;
-
 /// The measurements of all nodes.
 #[derive(Default)]
 pub struct ResourceMetrics {
@@ -31,7 +27,7 @@ pub struct ResourceMetrics {
     /// When somebody asked last.
     asked: RwLock<Option<Instant>>,
     /// Told when somebody asks after a long time.
-    wanted: Notify,
+    pub(crate) wanted: Notify,
 }
 
 /// Without a request for this long, nodes are asked more rarely.
@@ -111,12 +107,16 @@ impl ResourceMetrics {
     }
 
     /// Whether nobody has asked for long.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let asked = *self.asked.read().unwrap_or_else(PoisonError::into_inner);
         asked.is_none_or(|at| at.elapsed() > IDLE_AFTER)
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, NodeUsage>) -> T) -> T {
+    /// Changes what is known.
+    pub(crate) fn change<T>(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<String, NodeUsage>) -> T,
+    ) -> T {
         change(&mut self.nodes.write().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -156,7 +156,7 @@ fn metrics_that_are_missing_scale_up_only() {
     let down = plan_for(&hpa, &scale(2), &[10, 10]);
     assert_eq!(down.scale_to, None);
     let outcome = down.unchanged();
-    let api = "unable to get metric requests: unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
+    let api = "unable to get metric requests: unable to fetch metrics from custom metrics API: no custom metrics API registered";
     let first = format!(
         "invalid metrics (1 invalid out of 2), first error is: failed to get pods metric value: {api}"
     );

@@ -14,8 +14,8 @@ use futures_util::{StreamExt as _, stream};
 use proto_daemon::panics;
 use tokio::time::Instant;
 
-use super::ResourceMetrics;
 use crate::node_proxy::NodeProxy;
+use crate::resource_metrics::ResourceMetrics;
 use crate::server::HttpServer;
 
 /// Nodes that are asked at a time.

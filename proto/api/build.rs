@@ -28,6 +28,7 @@ const TYPED: &[&str] = &[
     "authentication_v1",
     "authorization_v1",
     "autoscaling_v1",
+    "autoscaling_v2",
     "batch_v1",
     "certificates_v1",
     "coordination_v1",

@@ -3,6 +3,7 @@
 //! `cargo test -p orch-tests --test e2e -- [FILTER]`; needs root, containerd and the built programs (`ORCH_BIN_DIR`).
 
 mod api_outage;
+mod autoscaling;
 mod churn;
 mod claims;
 mod clients;
@@ -86,6 +87,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(csi::what_is_not_attached_is_waited_for),
         case!(csi::devices_and_claims_of_a_pod_s_own_are_given),
         case!(quotas::a_quota_is_exact_while_pods_come_and_go),
+        case!(autoscaling::a_target_that_is_busy_gets_more_pods),
         case!(scheduling::a_pod_of_higher_priority_gets_the_place),
         case!(claims::a_claim_gets_the_volume_that_fits_and_keeps_it),
         case!(claims::a_claim_that_goes_leaves_its_volume_as_told),

@@ -88,6 +88,8 @@ pub struct Config {
     pub privileged: Privileged,
     /// Time after which events are deleted.
     pub event_ttl: Duration,
+    /// Time between two readings of the nodes' resource metrics (`--resource-metrics-interval`).
+    pub resource_metrics_interval: Duration,
     /// DNS domain of the cluster.
     pub cluster_domain: String,
 }
@@ -226,6 +228,7 @@ impl Config {
             node_ports: PortRange::default(),
             privileged: Privileged::Admitted,
             event_ttl: Duration::from_secs(3600),
+            resource_metrics_interval: Duration::from_secs(15),
             cluster_domain: "cluster.local".to_owned(),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use apiserver_encryption::is_encrypted;
 use apiserver_schema::{DecodeError, Engine, Kind, Object};
-use apiserver_store::{BackupValue, Record, RestoreError, Stamp, TransformError};
+use apiserver_store::{BackupValue, Record, RestoreError, Revision, Stamp, TransformError};
 use bytes::Bytes;
 
 use crate::key;
@@ -218,6 +218,12 @@ impl StoredObject {
         self.object().kind.custom_version().is_some_and(|now| now.storage_version != kind.version())
     }
 
+    /// A record of an object that is in no store, for lists of what is calculated.
+    #[must_use]
+    pub fn unstored(object: Object) -> Self {
+        Self::of(object, Stamp { created: Revision(0), modified: Revision(0) })
+    }
+
     fn of(object: Object, stamp: Stamp) -> Self {
         Self::new(OnceLock::from(object), Origin::Memory, stamp)
     }
@@ -311,7 +317,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use apiserver_schema::{Format, Strictness};
-    use apiserver_store::Revision;
     use proto_api::names::{Names, Profile};
 
     use super::*;

@@ -82,6 +82,36 @@ pub async fn dispatch(
     outcome.as_version(server, &call.kind, &call.requested_version).await
 }
 
+/// Runs a verb of a resource that is in no store.
+///
+/// # Errors
+/// The error of the verb; 404 and 405 for what is not served.
+pub fn with_context(
+    (server, user, resource, query, accepted, audit): (
+        &Server,
+        &User,
+        &RequestInfo,
+        &Query,
+        Accepted,
+        &Trail,
+    ),
+    verb: impl FnOnce(&RequestContext<'_>) -> Result<VerbOutput, ApiError>,
+) -> Result<VerbOutput, ApiError> {
+    let kind = served(server, resource)?;
+    verb(&RequestContext {
+        server,
+        request: resource,
+        kind: kind.clone(),
+        requested_version: kind,
+        user,
+        user_agent: "",
+        query,
+        accepted,
+        notes: None,
+        audit,
+    })
+}
+
 /// Asks the webhooks about a proxied request. Logs are read, and nobody is asked about reads.
 ///
 /// # Errors

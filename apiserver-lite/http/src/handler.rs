@@ -26,8 +26,8 @@ use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
 use super::{
-    aggregated_requests, backup, compress, deprecation, dispatch, negotiate, render, watch,
-    websocket,
+    aggregated_requests, backup, compress, deprecation, dispatch, negotiate, render,
+    resource_metrics, watch, websocket,
 };
 use crate::discovery;
 use crate::labels::RequestKind;
@@ -373,8 +373,12 @@ async fn serve_resource_plain(
     let accepted = accepted.with_include(query)?;
     dispatch::check_accepted(&server.core, resource, accepted)?;
     let packed = compress::is_accepted(request.headers());
-    let outcome =
-        dispatch::dispatch(&server.core, user, request, resource, query, accepted, trail).await?;
+    let outcome = if resource_metrics::is_about(&server.core, resource) {
+        let calls = (&*server.core, user, resource, query, accepted, trail);
+        dispatch::with_context(calls, |call| server.resource_metrics.serve(call))?
+    } else {
+        dispatch::dispatch(&server.core, user, request, resource, query, accepted, trail).await?
+    };
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
     let mut response = encode_response(server, accepted, query, response, packed).await?;

@@ -172,6 +172,28 @@ impl NodeProxy {
         Ok(answer)
     }
 
+    /// The page of a node's agent at `path`, of at most `len_max` bytes.
+    ///
+    /// # Errors
+    /// 404 and 503 for a node that does not exist or has no address, 502 when it cannot be reached, answers with an error, or with a longer page.
+    pub async fn page(
+        &self,
+        server: &Arc<Server>,
+        node: &str,
+        path: &str,
+        len_max: usize,
+    ) -> Result<Bytes, ApiError> {
+        let target = ProxyTarget { path: path.to_owned(), ..target::kubelet_of(server, node)? };
+        let policy = DialPolicy::new(&server.config);
+        let response = self.send_to(&target, &policy, Request::new(body::full(""))).await?;
+        if !response.status().is_success() {
+            return Err(bad_gateway(&target, &format!("it answered {}", response.status())));
+        }
+        let limited = http_body_util::Limited::new(response.into_body(), len_max);
+        let collected = limited.collect().await.map_err(|error| bad_gateway(&target, &error))?;
+        Ok(collected.to_bytes())
+    }
+
     async fn send_to(
         &self,
         target: &ProxyTarget,

@@ -11,6 +11,7 @@ use crate::aggregation::Aggregation;
 use crate::metrics::Metrics;
 use crate::node_proxy::NodeProxy;
 use crate::overload::Overload;
+use crate::resource_metrics::ResourceMetrics;
 use crate::watch_batching::WatchBatches;
 
 /// The state of an API server behind its listener.
@@ -21,6 +22,8 @@ pub struct HttpServer {
     pub nodes: NodeProxy,
     /// What is known of other API servers.
     pub aggregation: Aggregation,
+    /// What nodes and pods use.
+    pub resource_metrics: ResourceMetrics,
     /// Groups of watches of the same collection.
     pub watch_batches: WatchBatches,
     /// Limits of requests in flight.

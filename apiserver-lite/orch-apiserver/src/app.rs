@@ -191,6 +191,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         core,
         nodes,
         aggregation: Aggregation::default(),
+        resource_metrics: apiserver_http::ResourceMetrics::default(),
         watch_batches: WatchBatches::default(),
         overload: Overload::default(),
         audit,

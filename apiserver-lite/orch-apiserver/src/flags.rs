@@ -172,6 +172,9 @@ pub struct ClusterFlags {
     /// Time after which events are deleted.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = proto_daemon::go_duration::parse)]
     event_ttl: Duration,
+    /// Time between two readings of the nodes' resource metrics.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = proto_daemon::go_duration::parse)]
+    resource_metrics_interval: Duration,
     /// DNS domain of the cluster, in certificates and in the default issuer.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
@@ -293,6 +296,7 @@ impl Flags {
             audit: self.audit.settings(),
             runtime_config,
             event_ttl: cluster.event_ttl,
+            resource_metrics_interval: cluster.resource_metrics_interval,
             cluster_domain: cluster.cluster_domain,
         }
     }

@@ -1,5 +1,5 @@
-//! Periodic maintenance: compacts old history, deletes expired events, and restores the bootstrap objects that a client has
-//! deleted.
+//! What the server does without being asked: compacts old history, deletes expired events, restores the bootstrap objects that a client has deleted, and
+//! reads the nodes' resource metrics.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use apiserver_core::key;
 use apiserver_core::server::Server;
 use apiserver_core::times::{now, time_of};
-use apiserver_http::HttpServer;
+use apiserver_http::{HttpServer, run_resource_metrics};
 use apiserver_schema::Object;
 use apiserver_store::{Expect, Range, Write};
 use time::OffsetDateTime;
@@ -22,8 +22,13 @@ const EVENT_ROUNDS: u32 = 6;
 /// Largest accepted clock difference between the server and writers of events.
 const CLOCK_SKEW_MAX: time::Duration = time::Duration::minutes(5);
 
-/// Runs a round every [`INTERVAL`] until `server.stopping` is cancelled.
+/// Runs until `server.stopping` is cancelled.
 pub async fn run(server: Arc<HttpServer>) {
+    tokio::join!(run_rounds(server.clone()), run_resource_metrics(server));
+}
+
+/// Runs a round every [`INTERVAL`].
+async fn run_rounds(server: Arc<HttpServer>) {
     let status = server.pages.status.task("maintenance");
     let mut rounds = 0u32;
     let mut events_due = None;

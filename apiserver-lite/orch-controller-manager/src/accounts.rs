@@ -191,7 +191,7 @@ mod tests {
         let own = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("client");
         let (_, renewals) = Accounts::new(own.clone(), true, CONTROLLERS).expect("a client");
         let accounts: Vec<&str> = renewals.iter().map(|renewal| renewal.account).collect();
-        assert_eq!(accounts.len(), 29);
+        assert_eq!(accounts.len(), 30);
         assert_eq!(accounts.iter().filter(|account| **account == "node-controller").count(), 1);
         let (accounts, renewals) = Accounts::new(own, true, ["endpoint"]).expect("a client");
         assert_eq!((accounts.by_account.len(), renewals.len()), (1, 1));

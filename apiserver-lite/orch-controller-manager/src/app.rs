@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_autoscaling_controller::{self as autoscaling, AutoscalingController};
 use apiserver_controller_io::informers::Informers;
 use apiserver_garbage::{self as garbage, Garbage};
 use apiserver_quota_controller::{self as quota, QuotaController};
@@ -238,21 +239,39 @@ fn spawn_others(
     if enabled.has(garbage::CONTROLLER) {
         others.spawn(garbage.run(drain.clone()));
     }
-    let counters = observability.counters.clone();
     let quotas = QuotaController {
         client: accounts.of_controller(quota::CONTROLLER).clone(),
         sync_period: settings.quota_sync_period,
         workers,
-        observe: Arc::new(move |took, failed| {
-            counters.observe_duration(quota::CONTROLLER, took);
-            if failed {
-                counters.count_failure(quota::CONTROLLER);
-            }
-        }),
+        observe: Arc::new(observe(observability, quota::CONTROLLER)),
         page: board.task(quota::CONTROLLER),
     };
     if enabled.has(quota::CONTROLLER) {
         others.spawn(quotas.run(drain.clone()));
+    }
+    let autoscaling = AutoscalingController {
+        client: accounts.of_controller(autoscaling::CONTROLLER).clone(),
+        flags: settings.autoscaling.clone(),
+        workers,
+        observe: Arc::new(observe(observability, autoscaling::CONTROLLER)),
+        page: board.task(autoscaling::CONTROLLER),
+    };
+    if enabled.has(autoscaling::CONTROLLER) {
+        others.spawn(autoscaling.run(drain.clone()));
+    }
+}
+
+/// Counts the work of a controller with a queue of its own.
+fn observe(
+    observability: &Observability,
+    controller: &'static str,
+) -> impl Fn(Duration, bool) + Send + Sync + use<> {
+    let counters = observability.counters.clone();
+    move |took, failed| {
+        counters.observe_duration(controller, took);
+        if failed {
+            counters.count_failure(controller);
+        }
     }
 }
 

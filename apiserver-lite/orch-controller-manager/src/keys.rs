@@ -232,7 +232,7 @@ impl fmt::Debug for ReconcileKey {
 }
 
 /// All controllers, by their names in `--controllers`.
-pub const CONTROLLERS: [&str; 33] = [
+pub const CONTROLLERS: [&str; 34] = [
     "attachdetach",
     BOOTSTRAP_SIGNER,
     "clusterrole-aggregation",
@@ -248,6 +248,7 @@ pub const CONTROLLERS: [&str; 33] = [
     "endpointslicemirroring",
     "ephemeral-volume",
     "garbagecollector",
+    "horizontalpodautoscaling",
     "job",
     "namespace",
     "nodeipam",
@@ -303,6 +304,7 @@ pub fn account_of(controller: &str) -> Option<&'static str> {
         "endpointslicemirroring" => "endpointslicemirroring-controller",
         "ephemeral-volume" => "ephemeral-volume-controller",
         "garbagecollector" => "generic-garbage-collector",
+        "horizontalpodautoscaling" => "horizontal-pod-autoscaler",
         "job" => "job-controller",
         "namespace" => "namespace-controller",
         "nodeipam" | "nodelifecycle" => "node-controller",
@@ -382,6 +384,7 @@ mod tests {
             "csrcleaner",
             "csrsigning",
             "garbagecollector",
+            "horizontalpodautoscaling",
             "resourcequota",
             "tokencleaner",
         ];

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_autoscaling_controller::AutoscalingFlags;
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
 use apiserver_signers::certificates::authority::{Authority, AuthorityError};
@@ -112,6 +113,10 @@ pub struct ControllerManagerFlags {
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = go_duration::parse)]
     pub resource_quota_sync_period: Duration,
 
+    /// Horizontal pod autoscalers.
+    #[command(flatten)]
+    pub autoscaling: AutoscalingFlags,
+
     /// Maximum number of endpoints in one EndpointSlice.
     #[arg(long, value_name = "COUNT", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -159,6 +164,8 @@ pub struct Settings {
     pub ended_pods_max: usize,
     /// See `--resource-quota-sync-period`; at least a second.
     pub quota_sync_period: Duration,
+    /// The flags of the controller horizontalpodautoscaling.
+    pub autoscaling: AutoscalingFlags,
     /// See `--max-endpoints-per-slice`.
     pub endpoints_max: usize,
     /// Whether a token secret is created for every service account.
@@ -261,6 +268,7 @@ impl ControllerManagerFlags {
             unmount: self.attach_detach_unmount_timeout,
             ended_pods_max: self.terminated_pod_gc_threshold,
             quota_sync_period: self.resource_quota_sync_period.max(Duration::from_secs(1)),
+            autoscaling: self.autoscaling.clone(),
             endpoints_max: usize::try_from(self.max_endpoints_per_slice).unwrap_or(1000),
         })
     }

@@ -56,7 +56,7 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("authorization", "SelfSubjectAccessReview", Server),
     ("authorization", "SelfSubjectRulesReview", Server),
     ("authorization", "SubjectAccessReview", Server),
-    ("autoscaling", "HorizontalPodAutoscaler", NotImplemented),
+    ("autoscaling", "HorizontalPodAutoscaler", Controllers),
     ("batch", "CronJob", Controllers),
     ("batch", "Job", Controllers),
     ("certificates", "CertificateSigningRequest", Controllers),
@@ -65,6 +65,8 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("events", "Event", Server),
     ("flowcontrol.apiserver", "FlowSchema", NotImplemented),
     ("flowcontrol.apiserver", "PriorityLevelConfiguration", NotImplemented),
+    ("metrics", "NodeMetrics", Server),
+    ("metrics", "PodMetrics", Server),
     ("networking", "Ingress", NotImplemented),
     ("networking", "IngressClass", NotImplemented),
     ("networking", "NetworkPolicy", NotImplemented),
@@ -133,7 +135,7 @@ mod tests {
             policy,
             "networking.k8s.io/v1 NetworkPolicy is only stored: no program of this release acts on it"
         );
-        assert!(of("autoscaling/v1", "HorizontalPodAutoscaler").is_some());
+        assert!(of("autoscaling/v1", "HorizontalPodAutoscaler").is_none());
         assert!(of("autoscaling/v1", "Scale").is_none(), "of a Deployment");
         assert!(of("v1", "Pod").is_none() && of("apps/v1", "Deployment").is_none());
         assert!(of("v1", "PodTemplate").is_none(), "Kubernetes does nothing either");

@@ -132,6 +132,7 @@ pub(crate) fn zero(ty: &Type) -> Value {
         Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => Value::Int(0),
         Type::String | Type::Bytes => Value::String(String::new()),
         Type::Quantity => Value::from("0"),
+        Type::Duration => Value::from("0s"),
         Type::Message(_) | Type::Map(_) => Value::Map(Map::new()),
         Type::List(_) | Type::WrappedList(_) => Value::List(Vec::new()),
         Type::Time | Type::MicroTime | Type::Raw | Type::Union(_) => Value::Null,

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use proto_api::{MicroTime, Quantity, Time};
+use proto_api::{MicroTime, Quantity, Time, duration};
 
 use crate::shape::Type;
 use crate::value::Value;
@@ -31,6 +31,7 @@ pub(crate) fn canonical(ty: &Type, value: Value) -> Result<Value, String> {
         (Type::MicroTime, Value::String(text)) => {
             text_micro_time(&text).ok_or_else(|| format!("{text:?}"))
         }
+        (Type::Duration, Value::String(text)) => duration(&text),
         (Type::Quantity, Value::String(text)) => quantity(&text),
         (Type::Quantity, value @ (Value::Int(_) | Value::Float(_))) => {
             quantity(&number_text(&value))
@@ -60,6 +61,25 @@ fn quantity(text: &str) -> Result<Value, String> {
         Ok(quantity) => Ok(Value::String(quantity.to_string())),
         Err(_) => Err(format!("{text:?}")),
     }
+}
+
+fn duration(text: &str) -> Result<Value, String> {
+    match duration::parse(text) {
+        Ok(length) => Ok(Value::String(duration::format(length))),
+        Err(_) => Err(format!("{text:?}")),
+    }
+}
+
+/// Nanoseconds of a duration in a tree.
+pub(crate) fn nanos_of(value: &Value) -> i64 {
+    let length = duration::parse(value.as_str().unwrap_or_default()).unwrap_or_default();
+    i64::try_from(length.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// The text of a duration; `None` for a negative one, which no field has a use for.
+pub(crate) fn duration_value(nanos: i64) -> Option<Value> {
+    let nanos = u64::try_from(nanos).ok()?;
+    Some(Value::String(duration::format(std::time::Duration::from_nanos(nanos))))
 }
 
 fn text_time(text: &str) -> Option<Value> {
@@ -146,6 +166,8 @@ mod tests {
             (Type::Quantity, Value::from("1e"), Err("\"1e\"")),
             (Type::Time, "2020-01-01T02:00:00+02:00".into(), Ok("2020-01-01T00:00:00Z".into())),
             (Type::Time, Value::from("yesterday"), Err("\"yesterday\"")),
+            (Type::Duration, Value::from("90s"), Ok(Value::from("1m30s"))),
+            (Type::Duration, Value::from("-1s"), Err("\"-1s\"")),
             (Type::Int32, Value::Int(1 << 40), Err("1099511627776")),
             (Type::Int32, Value::Float(3.0), Ok(Value::Int(3))),
             (Type::Int64, Value::Float(3.5), Err("3.5")),

@@ -109,6 +109,8 @@ pub enum Type {
     Time,
     /// RFC 3339 in microseconds, UTC; `null` when zero.
     MicroTime,
+    /// A length of time in canonical form, `1m30s`; a message with the nanoseconds in Protobuf.
+    Duration,
     /// A quantity in canonical form.
     Quantity,
     /// A 32-bit number or text.
@@ -138,6 +140,7 @@ impl Type {
             Type::String => "string",
             Type::Bytes => "base64 text",
             Type::Time | Type::MicroTime => "RFC 3339 time",
+            Type::Duration => "duration",
             Type::Quantity => "quantity",
             Type::IntOrString => "int32 or string",
             Type::Raw => "any value",
@@ -158,6 +161,7 @@ impl Field {
             (Type::List(_) | Type::WrappedList(_) | Type::Bytes, empty) if empty.is_empty() => {
                 !self.omit_empty
             }
+            (Type::Duration, Value::String(text)) => text != "0s",
             (Type::Quantity, Value::String(text)) => text != "0",
             (Type::IntOrString, Value::String(_)) | (Type::Raw, _) => true,
             (_, value) => !value.is_empty(),

@@ -16,6 +16,7 @@ use crate::scalar::seconds_of;
 use crate::value::{Map, Value, write_json, write_json_string};
 
 mod cluster;
+mod metrics;
 mod node;
 mod pod;
 mod service;
@@ -247,6 +248,7 @@ fn row(names: &'static Names, object: &Object, now: i64) -> Cells {
         ("", "PersistentVolume" | "PersistentVolumeClaim") | ("storage", _) => {
             storage::cells(names, object, &mut cells);
         }
+        ("metrics", _) => metrics::cells(object, &mut cells),
         ("" | "events", "Event") => cluster::event_cells(object, now, &mut cells),
         _ => cluster::cells(object, &mut cells),
     }

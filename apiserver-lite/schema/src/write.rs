@@ -50,6 +50,7 @@ fn is_struct(ty: &Type) -> bool {
         Type::Message(_)
             | Type::Time
             | Type::MicroTime
+            | Type::Duration
             | Type::Quantity
             | Type::IntOrString
             | Type::Raw
@@ -104,6 +105,7 @@ fn write_zero(out: &mut Vec<u8>, shapes: &Shapes, field: &Field) {
         }
         (Presence::Plain, Type::String) => out.extend_from_slice(b"\"\""),
         (Presence::Plain, Type::Quantity) => out.extend_from_slice(b"\"0\""),
+        (Presence::Plain, Type::Duration) => out.extend_from_slice(b"\"0s\""),
         _ => out.extend_from_slice(b"null"),
     }
 }
@@ -154,7 +156,7 @@ fn written_zero(shapes: &Shapes, field: &Field) -> Value {
         (Presence::Plain, Type::Message(shape)) => {
             Value::Map(write_tree(shapes, *shape, &Map::new()))
         }
-        (Presence::Plain, ty @ (Type::Bool | Type::String | Type::Quantity)) => {
+        (Presence::Plain, ty @ (Type::Bool | Type::String | Type::Quantity | Type::Duration)) => {
             crate::conform::zero(ty)
         }
         (Presence::Plain, Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString) => {

@@ -200,7 +200,9 @@ impl Type {
         };
         let value = match rest {
             "string" | "bool" | "int32" | "int64" | "double" | "bytes" | "Time" | "MicroTime"
-            | "Quantity" | "IntOrString" | "raw" | "strings" | "any" => Value::Scalar(rest.into()),
+            | "Duration" | "Quantity" | "IntOrString" | "raw" | "strings" | "any" => {
+                Value::Scalar(rest.into())
+            }
             _ => match rest.rsplit_once('.') {
                 Some((home, name)) => Value::Message(home.replace('.', "_"), name.to_owned()),
                 None => Value::Message(stem.to_owned(), rest.to_owned()),

@@ -67,7 +67,7 @@ groups! {
     apps { v1 = "apps_v1" }
     authentication { v1 = "authentication_v1" }
     authorization { v1 = "authorization_v1" }
-    autoscaling { v1 = "autoscaling_v1" }
+    autoscaling { v1 = "autoscaling_v1", v2 = "autoscaling_v2" }
     batch { v1 = "batch_v1" }
     certificates { v1 = "certificates_v1" }
     coordination { v1 = "coordination_v1" }

@@ -111,6 +111,8 @@ pub enum Value {
     Time,
     /// RFC 3339 with six digits; the same message.
     MicroTime,
+    /// A length of time such as `15.2s`; message `{1: int64 nanos}`.
+    Duration,
     /// A string in canonical form; message `{1: string}`.
     Quantity,
     /// An integer or a string; message `{1: int64 type (0 int, 1 string), 2: int32, 3: string}`,

@@ -103,7 +103,10 @@ pub fn find(
 }
 
 /// The kubelet of the node `name`.
-fn kubelet_of(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
+///
+/// # Errors
+/// 404 for a missing node, 503 for one without an address.
+pub fn kubelet_of(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
     let about = About { group: "", kind: "nodes", name };
     let found = server.find_in("", "nodes", "", name).ok_or_else(|| ApiError::not_found(about))?;
     let object = found.object();

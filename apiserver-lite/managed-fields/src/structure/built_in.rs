@@ -161,6 +161,7 @@ impl Compiler {
             }
             schema::Value::Time
             | schema::Value::MicroTime
+            | schema::Value::Duration
             | schema::Value::Quantity
             | schema::Value::IntOrString => self.scalar(Scalar::Any),
             schema::Value::Raw | schema::Value::Any => self.types.untyped(),

@@ -28,6 +28,7 @@ mod proxy;
 mod quotas;
 mod rbac;
 mod requests;
+mod resource_metrics;
 mod rules;
 mod semantics;
 mod service_accounts;

@@ -191,7 +191,7 @@ impl Writer {
             Type::Int32 => formatted("integer", "int32"),
             Type::Int64 => formatted("integer", "int64"),
             Type::Double => formatted("number", "double"),
-            Type::String | Type::Quantity => plain("string"),
+            Type::String | Type::Quantity | Type::Duration => plain("string"),
             Type::Bytes => formatted("string", "byte"),
             Type::Time | Type::MicroTime => formatted("string", "date-time"),
             Type::IntOrString => formatted("string", "int-or-string"),

@@ -112,6 +112,7 @@ impl Compiler {
             schema::Value::Bytes => Type::Bytes,
             schema::Value::Time => Type::Time,
             schema::Value::MicroTime => Type::MicroTime,
+            schema::Value::Duration => Type::Duration,
             schema::Value::Quantity => Type::Quantity,
             schema::Value::IntOrString => Type::IntOrString,
             schema::Value::Raw | schema::Value::Any => Type::Raw,

@@ -62,7 +62,7 @@ pub(super) fn cells(object: &Object, now: i64, cells: &mut Cells) {
         "HorizontalPodAutoscaler" => {
             let target = spec.map("scaleTargetRef").unwrap_or(&empty);
             cells.set("Reference", format!("{}/{}", target.str("kind"), target.str("name")));
-            cells.set("Targets", "<unknown>");
+            cells.set("Targets", super::metrics::targets(spec, status));
             cells.set("MinPods", bound(spec.get("minReplicas")).replace("N/A", "<unset>"));
             cells.set("MaxPods", count(Some(spec), "maxReplicas"));
             cells.set("Replicas", of("currentReplicas"));

@@ -222,6 +222,7 @@ fn scalar_value(ty: &Type, value: WireValue<'_>) -> Option<Value> {
             let (seconds, nanos) = numbers(bytes)?;
             scalar::micro_time_value(seconds, nanos)
         }
+        (Type::Duration, WireValue::Bytes(bytes)) => scalar::duration_value(numbers(bytes)?.0),
         (Type::Quantity, WireValue::Bytes(bytes)) => {
             let text = only(bytes, 1)?.map_or(Ok("0"), str::from_utf8).ok()?;
             scalar::canonical(ty, Value::from(text)).ok()

@@ -68,6 +68,9 @@ fn encode_value(out: &mut Vec<u8>, shapes: &Shapes, number: u32, ty: &Type, valu
                 put_number(out, 2, i64::from(nanos));
             }
         }),
+        Type::Duration => {
+            put_nested(out, number, |out| put_number(out, 1, scalar::nanos_of(value)))
+        }
         Type::Quantity => put_nested(out, number, |out| {
             put_bytes(out, 1, value.as_str().unwrap_or("0").as_bytes());
         }),

@@ -75,6 +75,7 @@ fn one(value: Type, n: &mut u32) -> Value {
         Type::Bytes => json!("AQID"),
         Type::Time => json!(format!("2026-11-21T02:20:{:02}Z", *n % 60)),
         Type::MicroTime => json!(format!("2026-11-21T02:20:18.{n:06}Z")),
+        Type::Duration => json!(format!("{n}s")),
         Type::Quantity => json!(format!("{}m", *n * 1000 + 1)),
         Type::IntOrString => {
             if n.is_multiple_of(2) {

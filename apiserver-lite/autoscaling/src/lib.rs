@@ -1,0 +1,30 @@
+//! Pure: the plan of the HorizontalPodAutoscaler controller, as in Kubernetes 1.25 (`autoscaling/v2`).
+//!
+//! ```text
+//!  scale of the target ──▶ needs ──▶ pods and their metrics, if they matter
+//!                                         ▼
+//!  spec, status, history ──────────────▶ plan: metrics ──▶ sizing ──▶ behavior ──▶ replicas, conditions, events
+//!                                         ▼
+//!                              the target is scaled ──▶ Plan::scaled, Plan::not_scaled ──▶ status
+//! ```
+
+mod behavior;
+mod conditions;
+mod error;
+mod history;
+mod metrics;
+mod plan;
+mod replicas;
+mod settings;
+#[cfg(test)]
+mod simulation;
+mod sizing;
+#[cfg(test)]
+mod testing;
+
+pub use history::History;
+pub use metrics::{ContainerUsage, PodUsage};
+pub use plan::{
+    Note, Observed, Outcome, Plan, Scale, Severity, needs_metrics, plan, without_scale,
+};
+pub use settings::Settings;

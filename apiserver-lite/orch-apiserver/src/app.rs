@@ -30,7 +30,8 @@ use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
 use apiserver_http::{
-    Aggregation, HttpServer, Overload, ServingTls, WatchBatches, check_api_services, serve,
+    Aggregation, HttpServer, NodeProxy, Overload, ServingTls, WatchBatches, check_api_services,
+    serve,
 };
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
@@ -156,13 +157,11 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let mut certificates = CertificateFiles::new(&provider, &config, pki.as_ref())?;
     let started = tokio::time::Instant::now();
     let served = certificates.listener(started)?.ok_or(TlsError::NoCertificate)?;
-    let nodes = tls::node_proxy(&provider, certificates.nodes(started)?.unwrap_or_default())?;
-    certificates.take_proxy_client(started, &nodes)?;
+    let nodes = node_proxy(&provider, &mut certificates, started)?;
     let tokens = Arc::new(token_issuer(&config, token_keys, pki.as_ref())?);
     let authenticators = authenticators(&config, static_tokens, tokens)?;
     let store = open_store(&engine, &config, encryption.as_ref())?;
-    let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
-    adopt_services(&engine, &store, &mut allocations);
+    let allocations = allocations(&config, &engine, &store);
     let policy = Arc::new(ClusterPolicy::follow(&store, names)?);
     let authorizer = authorizer(&config, &engine, &store, &policy)?;
     let (stopping, about_to_stop) = (CancellationToken::new(), CancellationToken::new());
@@ -201,8 +200,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         stopping,
     });
     let kubeconfig = write_kubeconfig(&server.core.config, pki.as_ref())?;
-    let reloads = server.core.config.encryption.as_ref().is_some_and(|settings| settings.reload);
-    let reloaded_encryption = encryption.filter(|_| reloads);
+    let reloaded_encryption = encryption.filter(|_| reloads_encryption(&server.core.config));
     let tls = watch::Sender::new(Arc::new(served.tls));
     Ok(BoundServer {
         server,
@@ -213,6 +211,32 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         kubeconfig,
         reloaded_encryption,
     })
+}
+
+/// Connects to kubelets, workloads and other API servers, with the certificates read at `started`.
+fn node_proxy(
+    provider: &Arc<rustls::crypto::CryptoProvider>,
+    certificates: &mut CertificateFiles,
+    started: tokio::time::Instant,
+) -> Result<NodeProxy, BuildError> {
+    let nodes = tls::node_proxy(provider, certificates.nodes(started)?.unwrap_or_default())?;
+    certificates.take_proxy_client(started, &nodes)?;
+    Ok(nodes)
+}
+
+fn reloads_encryption(config: &Config) -> bool {
+    config.encryption.as_ref().is_some_and(|settings| settings.reload)
+}
+
+/// Addresses and node ports of Services, those of stored ones taken.
+fn allocations(
+    config: &Config,
+    engine: &Engine,
+    store: &Store<StoredObject>,
+) -> ServiceAllocations {
+    let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
+    adopt_services(engine, store, &mut allocations);
+    allocations
 }
 
 /// Writes the objects that the server has from its start.

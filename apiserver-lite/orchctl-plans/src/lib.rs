@@ -4,7 +4,7 @@
 //! - [`edits`]: labels, annotations and taints as sets that arguments change.
 //! - [`pod_template`]: images, environment, resources and accounts of the pods of a workload.
 //! - [`rollout`]: how far a workload is with its update, in words. [`drain`]: which pods leave a node, and which prevent it.
-//! - [`generate`]: objects from flags.
+//! - [`text`]: objects side by side. [`generate`]: objects from flags.
 
 pub mod apply;
 pub mod drain;
@@ -13,6 +13,7 @@ pub mod generate;
 mod keep;
 pub mod pod_template;
 pub mod rollout;
+pub mod text;
 
 /// Why arguments cannot be used. The text names the argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -130,9 +130,11 @@ impl Kubeconfig {
         let chosen = choose(&whole, overrides)?;
         let Chosen { mut cluster, mut user, namespace } = chosen;
         overlay(&mut cluster, &overrides.cluster_fields);
-        if let Some(token) = overrides.user_fields.get("token").filter(|token| !is_unset(token)) {
-            // Other ways of the user to say who it is would count first.
-            user = json!({ "token": token });
+        // A token's file would count before the token of a flag.
+        if let Some(fields) =
+            user.as_object_mut().filter(|_| overrides.user_fields.contains_key("token"))
+        {
+            fields.retain(|field, _| field != "tokenFile");
         }
         overlay(&mut user, &overrides.user_fields);
         if cluster.get("server").is_none_or(is_unset) {
@@ -215,13 +217,11 @@ fn choose(whole: &Value, overrides: &Overrides) -> Result<Chosen, CommandError> 
     let name = overrides.context.as_deref().unwrap_or(current);
     let context = match entry_named(whole, "contexts", name) {
         Some(entry) => entry.get("context").cloned().unwrap_or_default(),
-        None if overrides.context.is_some() => {
-            return Err(CommandError::said(format!("context \"{name}\" does not exist")));
-        }
-        None if name.is_empty() => Value::Null,
+        None if name.is_empty() && overrides.context.is_none() => Value::Null,
         None => {
-            let text = format!("current-context is \"{name}\", which is not in the configuration");
-            return Err(CommandError::said(text));
+            return Err(CommandError::Plain(format!(
+                "Error in configuration: context was not found for specified context: {name}"
+            )));
         }
     };
     let of_context = |field: &str| context.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -416,7 +416,10 @@ contexts: [{name: b, context: {cluster: d}}]
         assert_eq!(config.credential, Credential::Token("other".into()));
         let missing = Overrides { context: Some("z".into()), ..Overrides::default() };
         let error = two().client_config(&missing).expect_err("no such context");
-        assert_eq!(error.to_string(), "error: context \"z\" does not exist");
+        assert_eq!(
+            error.to_string(),
+            "Error in configuration: context was not found for specified context: z"
+        );
         let nothing = Kubeconfig::default().client_config(&Overrides::default()).expect("default");
         assert_eq!(nothing.server, "http://localhost:8080");
     }

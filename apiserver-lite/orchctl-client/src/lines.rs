@@ -1,9 +1,12 @@
 //! Lines of a response that arrives in parts: events of watches.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use crate::CommandError;
 
@@ -16,12 +19,20 @@ pub struct LineReader {
     body: Incoming,
     buffer: BytesMut,
     ended: bool,
+    deadline: Option<Instant>,
 }
 
 impl LineReader {
     /// Of this response.
     pub fn new(response: Response<Incoming>) -> Self {
-        Self { body: response.into_body(), buffer: BytesMut::new(), ended: false }
+        Self { body: response.into_body(), buffer: BytesMut::new(), ended: false, deadline: None }
+    }
+
+    /// The same, ending after this time; never for none.
+    #[must_use]
+    pub fn ending_after(mut self, time: Duration) -> Self {
+        self.deadline = (!time.is_zero()).then(|| Instant::now() + time);
+        self
     }
 
     /// The next line without its end; the last one may have had none.
@@ -57,7 +68,14 @@ impl LineReader {
     /// When the connection breaks.
     pub async fn part(&mut self) -> Result<Option<Bytes>, CommandError> {
         loop {
-            match self.body.frame().await {
+            let frame = match self.deadline {
+                Some(deadline) => {
+                    let frame = tokio::time::timeout_at(deadline, self.body.frame());
+                    frame.await.unwrap_or_default()
+                }
+                None => self.body.frame().await,
+            };
+            match frame {
                 None => return Ok(None),
                 Some(Err(error)) => {
                     return Err(CommandError::said(format!("the connection broke: {error}")));

@@ -62,8 +62,13 @@ impl PrintFlags {
             objects::without_managed_fields(&mut object);
         }
         let text = form.render(&object, self.missing(), heads).map_err(|error| {
-            let text = format!("error executing the template of the output: {error}");
-            CommandError::said(text)
+            let template = match form {
+                Form::JsonPath(template) | Form::JsonPathAsJson(template) => template.text(),
+                _ => self.output.as_deref().unwrap_or_default(),
+            };
+            CommandError::said(format!(
+                "error executing jsonpath \"{template}\": Error executing template: {error}"
+            ))
         })?;
         Ok(output.out.write_all(text.as_bytes())?)
     }

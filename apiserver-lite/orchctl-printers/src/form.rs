@@ -23,6 +23,8 @@ pub enum Form {
     Name,
     /// A JSONPath template.
     JsonPath(Template),
+    /// What a JSONPath template leads to, as a list in JSON.
+    JsonPathAsJson(Template),
     /// Columns of the command line.
     Columns(CustomColumns),
 }
@@ -33,7 +35,7 @@ pub enum FormError {
     /// The word is unknown.
     #[error(
         "unable to match a printer suitable for the output format \"{0}\", allowed formats are: \
-         custom-columns,custom-columns-file,json,jsonpath,jsonpath-file,name,wide,yaml"
+         custom-columns,custom-columns-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,wide,yaml"
     )]
     Unknown(String),
     /// A template is missing.
@@ -63,10 +65,8 @@ impl Form {
             Some((word, rest)) => (word, Some(rest)),
             None => (text, None),
         };
-        let template = |text: &str| {
-            Template::parse(text)
-                .map(Self::JsonPath)
-                .map_err(|error| FormError::Template(text.to_owned(), error))
+        let parsed = |text: &str| {
+            Template::parse(text).map_err(|error| FormError::Template(text.to_owned(), error))
         };
         let file = |path: Option<&str>| {
             let path = path.filter(|path| !path.is_empty()).ok_or(FormError::NoTemplate)?;
@@ -78,10 +78,16 @@ impl Form {
             ("json", None) => Self::Json,
             ("yaml", None) => Self::Yaml,
             ("name", None) => Self::Name,
-            ("jsonpath", rest) => {
-                template(rest.filter(|rest| !rest.is_empty()).ok_or(FormError::NoTemplate)?)?
+            ("jsonpath" | "jsonpath-as-json", rest) => {
+                let text = rest.filter(|rest| !rest.is_empty()).ok_or(FormError::NoTemplate)?;
+                let template = parsed(text)?;
+                if word == "jsonpath" {
+                    Self::JsonPath(template)
+                } else {
+                    Self::JsonPathAsJson(template)
+                }
             }
-            ("jsonpath-file", rest) => template(&file(rest)?)?,
+            ("jsonpath-file", rest) => Self::JsonPath(parsed(&file(rest)?)?),
             ("custom-columns", rest) => {
                 Self::Columns(CustomColumns::parse(rest.unwrap_or_default())?)
             }
@@ -111,6 +117,10 @@ impl Form {
             Self::Json => json::pretty(object),
             Self::Yaml => yaml::to_string(object),
             Self::JsonPath(template) => template.render(object, missing)?,
+            Self::JsonPathAsJson(template) => {
+                let found = template.find(object, missing)?.into_iter().cloned().collect();
+                json::pretty(&Value::Array(found))
+            }
             Self::Columns(columns) => {
                 columns.render(&objects::into_items(object.clone()), heads)?
             }

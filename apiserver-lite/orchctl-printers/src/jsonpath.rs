@@ -20,7 +20,7 @@ pub const RESULTS_MAX: usize = 1_000_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonPathError {
     /// The template is malformed.
-    #[error("invalid template at character {at}: {problem}")]
+    #[error("{problem}")]
     Syntax {
         /// Where.
         at: usize,
@@ -44,6 +44,7 @@ pub enum Missing {
 /// A parsed template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
+    text: String,
     parts: Vec<Part>,
 }
 
@@ -108,7 +109,26 @@ impl Template {
     /// # Errors
     /// When it is malformed, too long or too deep.
     pub fn parse(text: &str) -> Result<Self, JsonPathError> {
-        parse::template(text).map(|parts| Self { parts })
+        parse::template(text).map(|parts| Self { text: text.to_owned(), parts })
+    }
+
+    /// What it was read from.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What its expressions lead to, without its texts.
+    ///
+    /// # Errors
+    /// When an expression has no meaning for the object.
+    pub fn find<'a>(
+        &self,
+        object: &'a Value,
+        missing: Missing,
+    ) -> Result<Vec<&'a Value>, JsonPathError> {
+        let mut found = Vec::new();
+        find(&mut found, &self.parts, object, missing)?;
+        Ok(found)
     }
 
     /// The text that the template makes of an object.
@@ -156,6 +176,26 @@ impl Path {
     ) -> Result<Vec<&'a Value>, JsonPathError> {
         eval::walk(self, vec![object], missing)
     }
+}
+
+fn find<'a>(
+    found: &mut Vec<&'a Value>,
+    parts: &[Part],
+    object: &'a Value,
+    missing: Missing,
+) -> Result<(), JsonPathError> {
+    for part in parts {
+        match part {
+            Part::Text(_) => {}
+            Part::Expression(path) => found.extend(path.find(object, missing)?),
+            Part::Range(path, inner) => {
+                for item in path.find(object, missing)? {
+                    find(found, inner, item, missing)?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn render(

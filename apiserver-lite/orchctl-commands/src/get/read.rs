@@ -4,8 +4,8 @@ use orchctl_client::manifests;
 use orchctl_client::names::{self, Selection};
 use orchctl_client::{ApiResource, CommandError, Output, Session};
 use orchctl_printers::{objects, table};
-use proto_client::ListParams;
 use proto_client::request::{self, Collection};
+use proto_client::{ClientError, ListParams};
 use serde_json::Value;
 
 use super::{Args, SelectFlags};
@@ -120,7 +120,8 @@ pub(super) async fn ask(
     let mut whole: Option<Value> = None;
     let list = if wanted == Wanted::Objects { "items" } else { "rows" };
     for _ in 0..PAGES_MAX {
-        let mut page = send(session, collection.path(), Some(&params), wanted).await?;
+        let page = send(session, collection.path(), Some(&params), wanted).await;
+        let mut page = page.map_err(|error| name_selectors(error, question, select))?;
         let next = objects::text_at(&page, "/metadata/continue").to_owned();
         match &mut whole {
             None => whole = Some(page),
@@ -139,6 +140,30 @@ pub(super) async fn ask(
         params.continue_ = Some(next);
     }
     Ok(whole.unwrap_or_default())
+}
+
+/// An error of a list says what was asked, as the server does not.
+fn name_selectors(error: CommandError, question: &Question, select: &SelectFlags) -> CommandError {
+    let (label, field) = (&select.selector, &select.field_selector);
+    let asked = label.is_some() || field.is_some();
+    match error {
+        CommandError::Client(ClientError::Api { request, mut status, retry_after })
+            if asked && matches!(status.code, 400 | 404) =>
+        {
+            let resource = &question.resource;
+            status.message = format!(
+                "Unable to find \"{}/{}, Resource={}\" that match label selector \"{}\", field selector \"{}\": {}",
+                resource.group,
+                resource.version,
+                resource.plural,
+                label.as_deref().unwrap_or_default(),
+                field.as_deref().unwrap_or_default(),
+                status.message
+            );
+            CommandError::Client(ClientError::Api { request, status, retry_after })
+        }
+        other => other,
+    }
 }
 
 /// Selectors and the size of pages.

@@ -48,7 +48,7 @@ pub(super) async fn tables(
         let mut options = options(form, &args.table, args.all_namespaces);
         options.namespaces &= question.resource.namespaced;
         options.name_prefix = kinds.then(|| question.resource.word());
-        if printed > 0 {
+        if printed > 0 && !args.table.no_headers {
             writeln!(output.out)?;
         }
         printed += 1;

@@ -66,7 +66,7 @@ pub(super) async fn run(
     if wanted != Wanted::Objects {
         read::accept_table(session, &mut request, false).await?;
     }
-    let mut lines = LineReader::new(session.open(request).await?);
+    let mut lines = LineReader::new(session.open(request).await?).ending_after(session.timeout()?);
     while let Some(line) = lines.next_line().await? {
         if line.trim_ascii().is_empty() {
             continue;

@@ -17,7 +17,7 @@ use crate::patch::{PatchError, PatchType, apply_json_patch, apply_merge_patch, a
 use crate::shape::compile;
 use crate::update::Subresource;
 use crate::validate::{self, FieldErrors};
-use crate::value::{Path, TreeSeed, Value, parse_json, read_yaml, write_json_string};
+use crate::value::{Map, Path, TreeSeed, Value, parse_json, read_yaml, write_json_string};
 use crate::wire::{WireError, decode_message, encode_message};
 use crate::write::{write_object, write_tree};
 
@@ -445,6 +445,17 @@ impl Engine {
             }
         }
         Ok(self.check(&object.kind, document, problems, strictness))
+    }
+
+    /// The strategic merge patch that brings `current`, as the server has it, from what a user described last to what they describe now. The documents have
+    /// `apiVersion` and `kind`.
+    pub fn difference(
+        kind: &Kind,
+        original: &Map,
+        modified: &Map,
+        current: &Map,
+    ) -> Result<Map, PatchError> {
+        crate::patch::strategic_difference(&kind.shapes, kind.root, original, modified, current)
     }
 
     /// Applies a JSON patch to the object as clients read it, with the empty fields that JSON does not omit; unknown fields are dropped. Webhooks make

@@ -3,12 +3,15 @@
 //! A document is the JSON tree of an object, with `apiVersion` and `kind`. The result is unchecked; [`crate::Engine::patch`] checks
 //! it against the descriptor.
 
+mod difference;
 mod json_patch;
 mod merge_patch;
 mod strategic;
 #[cfg(test)]
 mod tests;
 
+pub use difference::merge_difference;
+pub(crate) use difference::strategic_difference;
 pub(crate) use json_patch::apply_json_patch;
 pub(crate) use merge_patch::apply_merge_patch;
 pub(crate) use strategic::apply_strategic;

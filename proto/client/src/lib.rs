@@ -29,7 +29,7 @@ mod content;
 mod testing;
 
 pub use api::Api;
-pub use client::Client;
+pub use client::{Answer, Client};
 pub use config::ClientConfig;
 pub use error::ClientError;
 pub use params::{DeleteParams, ListParams, Patch, WriteParams};

@@ -17,12 +17,13 @@ use crate::value::{Map, Value};
 
 mod order;
 
-use order::{identity, normalize, places};
+use order::normalize;
+pub(super) use order::{identity, places};
 
-const DIRECTIVE: &str = "$patch";
-const RETAIN_KEYS: &str = "$retainKeys";
-const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
-const ELEMENT_ORDER: &str = "$setElementOrder/";
+pub(super) const DIRECTIVE: &str = "$patch";
+pub(super) const RETAIN_KEYS: &str = "$retainKeys";
+pub(super) const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
+pub(super) const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// Applies `patch` to the message `original` of `shape`.
 pub(crate) fn apply_strategic(
@@ -34,8 +35,8 @@ pub(crate) fn apply_strategic(
     Merge { shapes }.message(Some(shape), original, patch)
 }
 
-struct Merge<'a> {
-    shapes: &'a Shapes,
+pub(super) struct Merge<'a> {
+    pub(super) shapes: &'a Shapes,
 }
 
 impl<'a> Merge<'a> {
@@ -177,14 +178,14 @@ impl<'a> Merge<'a> {
         self.shapes.get(shape?).field(name)
     }
 
-    fn message_below(&self, shape: Option<ShapeId>, name: &str) -> Option<ShapeId> {
+    pub(super) fn message_below(&self, shape: Option<ShapeId>, name: &str) -> Option<ShapeId> {
         match self.field(shape, name)?.ty {
             Type::Message(shape) => Some(shape),
             _ => None,
         }
     }
 
-    fn list_below(&self, shape: Option<ShapeId>, name: &str) -> ListBelow {
+    pub(super) fn list_below(&self, shape: Option<ShapeId>, name: &str) -> ListBelow {
         let Some(field) = self.field(shape, name) else { return ListBelow::default() };
         let item = match &field.ty {
             Type::List(item) => match **item {
@@ -199,9 +200,9 @@ impl<'a> Merge<'a> {
 
 /// Merge strategy and item shape of a list field.
 #[derive(Default)]
-struct ListBelow {
-    strategy: PatchStrategy,
-    item: Option<ShapeId>,
+pub(super) struct ListBelow {
+    pub(super) strategy: PatchStrategy,
+    pub(super) item: Option<ShapeId>,
 }
 
 /// Applies `$deleteFromPrimitiveList` directives and removes them from the patch.

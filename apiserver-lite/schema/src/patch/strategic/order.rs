@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::value::Value;
 
 /// Identity of a list item: its merge key, or the item itself without one; `None` for an item that lacks the key.
-pub(super) fn identity(item: &Value, key: Option<&str>) -> Option<String> {
+pub(in crate::patch) fn identity(item: &Value, key: Option<&str>) -> Option<String> {
     match key {
         None => Some(item.identity()),
         Some(key) => item.as_map()?.get(key).map(Value::identity),
@@ -13,7 +13,7 @@ pub(super) fn identity(item: &Value, key: Option<&str>) -> Option<String> {
 }
 
 /// First index of each item, by identity.
-pub(super) fn places(items: &[Value], key: Option<&str>) -> HashMap<String, usize> {
+pub(in crate::patch) fn places(items: &[Value], key: Option<&str>) -> HashMap<String, usize> {
     let mut places = HashMap::with_capacity(items.len());
     for (at, item) in items.iter().enumerate() {
         if let Some(id) = identity(item, key) {

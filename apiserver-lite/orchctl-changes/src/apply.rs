@@ -1,0 +1,390 @@
+//! `apply`: brings objects to what files describe, by the client or by the server.
+
+mod prune;
+pub mod view_last_applied;
+
+use std::process::ExitCode;
+
+use apiserver_schema::Engine;
+use clap::Subcommand;
+use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::apply::{self, Documents};
+use proto_api::names::Names;
+use proto_client::Patch;
+use serde_json::Value;
+
+use crate::create::{Validation, validation};
+use crate::delete::DeletionFlags;
+use crate::requests::{self, Deletion, Place, Write};
+use crate::results::{DryRun, ResultFlags};
+use crate::waits::{self, Pauses};
+
+/// How often a patch is made again when another writer was faster.
+const CONFLICTS_MAX: usize = 5;
+
+/// Flags of the command.
+#[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Part>,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// Commands below `apply`.
+#[derive(Subcommand, Debug)]
+enum Part {
+    /// Show what was applied last
+    ViewLastApplied(view_last_applied::Args),
+}
+
+#[derive(clap::Args, Debug)]
+struct Flags {
+    /// Objects of files
+    #[command(flatten)]
+    files: FileFlags,
+    /// Have the server merge, by the fields' managers
+    #[arg(long)]
+    server_side: bool,
+    /// Take fields of other managers (with --server-side)
+    #[arg(long)]
+    force_conflicts: bool,
+    /// Who writes
+    #[arg(long, value_name = "NAME")]
+    field_manager: Option<String>,
+    /// What to do about unknown fields
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_value = "strict", default_missing_value = "strict")]
+    validate: Validation,
+    /// Replace values that others have changed since the last apply
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true,
+        default_missing_value = "true", action = clap::ArgAction::Set)]
+    overwrite: bool,
+    /// Only objects of the files with these labels; with --prune also what is deleted
+    #[arg(
+        long,
+        short = 'l',
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    selector: String,
+    /// Delete objects that were applied before and are not in the files
+    #[arg(long)]
+    prune: bool,
+    /// With --prune: all objects that were applied
+    #[arg(long)]
+    all: bool,
+    /// With --prune: only these kinds, as group/version/kind (core for the core group)
+    #[arg(long, value_name = "KIND")]
+    prune_allowlist: Vec<String>,
+    #[command(flatten)]
+    deletion: DeletionFlags,
+    #[command(flatten)]
+    results: ResultFlags,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When an object cannot be applied; the others are applied all the same.
+pub async fn run(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    match args.command {
+        Some(Part::ViewLastApplied(args)) => view_last_applied::run(session, args, output).await,
+        None => run_apply(session, args.flags, output).await,
+    }
+}
+
+fn check(flags: &Flags) -> Result<(), CommandError> {
+    let wrong = |text: &str| Err(CommandError::said(text));
+    if flags.files.filename.is_empty() {
+        return wrong("must specify one of -f and -k");
+    }
+    if flags.force_conflicts && !flags.server_side {
+        return wrong("--force-conflicts only works with --server-side");
+    }
+    if flags.server_side && flags.results.dry_run == DryRun::Client {
+        return wrong(
+            "--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)",
+        );
+    }
+    if flags.server_side && flags.deletion.force {
+        return wrong("--force cannot be used with --server-side");
+    }
+    if flags.results.dry_run == DryRun::Server && flags.deletion.force {
+        return wrong("--dry-run=server cannot be used with --force");
+    }
+    if flags.prune && !flags.all && flags.selector.is_empty() {
+        return wrong(
+            "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
+        );
+    }
+    Ok(())
+}
+
+async fn run_apply(
+    session: &Session,
+    flags: Flags,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    check(&flags)?;
+    let selector: proto_api::selectors::Selector = flags
+        .selector
+        .parse()
+        .map_err(|error| CommandError::said(format!("--selector: {error}")))?;
+    let mut applied = Vec::new();
+    let mut errors = Vec::new();
+    let names = session.names().await?;
+    let engine = Engine::new(names);
+    let run = Run { session, flags: &flags, names, engine };
+    for manifest in manifests::read(session, &flags.files, output).await? {
+        if !selector.matches(&labels_of(&manifest.object)) {
+            continue;
+        }
+        match run.apply(&manifest, output).await {
+            Ok(one) => applied.push(one),
+            Err(error) => errors.push(error),
+        }
+    }
+    if applied.is_empty() && errors.is_empty() {
+        return Err(CommandError::said("no objects passed to apply"));
+    }
+    if flags.prune && errors.is_empty() {
+        let scope = prune::Scope { selector: &flags.selector, kinds: &flags.prune_allowlist };
+        let deletion = Deletion {
+            propagation: Some(flags.deletion.cascade.policy()),
+            dry_run: flags.results.dry_run == DryRun::Server,
+            grace_secs: Some(flags.deletion.grace_period).filter(|seconds| *seconds >= 0),
+            uid: None,
+        };
+        prune::run(session, &scope, &deletion, &applied, &flags.results, output).await?;
+    }
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+fn labels_of(object: &Value) -> std::collections::BTreeMap<String, String> {
+    let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+    let pairs = labels.into_iter().flatten();
+    pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+/// An object that was applied: where it is and its UID.
+type Applied = (Place, String);
+
+struct Run<'a> {
+    session: &'a Session,
+    flags: &'a Flags,
+    names: &'static Names,
+    engine: Engine,
+}
+
+impl Run<'_> {
+    async fn apply(
+        &self,
+        manifest: &Manifest,
+        output: &mut Output,
+    ) -> Result<Applied, CommandError> {
+        let place = Place::of(self.session, manifest).await?;
+        if place.name.is_empty() {
+            let prefix = manifest.object.pointer("/metadata/generateName").and_then(Value::as_str);
+            let why = match prefix {
+                Some(prefix) => format!("from {prefix}: cannot use generate name with apply"),
+                None => format!(
+                    "error when applying \"{}\": resource name may not be empty",
+                    manifest.source
+                ),
+            };
+            return Err(CommandError::said(why));
+        }
+        let (object, done) = if self.flags.server_side {
+            (self.apply_on_server(&place, manifest).await?, "serverside-applied")
+        } else {
+            self.apply_here(&place, manifest).await?
+        };
+        self.flags.results.tell(output, &place, &object, done)?;
+        output.out.flush()?;
+        let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+        Ok((place, uid.to_owned()))
+    }
+
+    fn write(&self) -> Write {
+        let usual = if self.flags.server_side { "kubectl" } else { "kubectl-client-side-apply" };
+        let manager = self.flags.field_manager.as_deref().unwrap_or(usual);
+        Write {
+            validation: Some(validation(self.flags.validate)),
+            force: self.flags.force_conflicts,
+            ..self.flags.results.write(manager)
+        }
+    }
+
+    async fn apply_on_server(
+        &self,
+        place: &Place,
+        manifest: &Manifest,
+    ) -> Result<Value, CommandError> {
+        let mut object = manifest.object.clone();
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+        let patch = Patch::Apply(object);
+        let applied = requests::patch(self.session, place.path(None), &patch, &self.write()).await;
+        applied.map_err(|error| match requests::code(&error) {
+            Some(409) => CommandError::said(format!(
+                "{}\n\
+                 The fields above belong to other managers. To take them, apply again with --force-conflicts; to leave them, remove them from the\n\
+                 description; to share them, describe the values that they have now.",
+                requests::message(&error)
+            )),
+            _ => error,
+        })
+    }
+
+    async fn apply_here(
+        &self,
+        place: &Place,
+        manifest: &Manifest,
+    ) -> Result<(Value, &'static str), CommandError> {
+        let modified = apply::recorded(self.names, &manifest.object);
+        let Some(current) = requests::find(self.session, place).await? else {
+            if !self.flags.results.sends() {
+                return Ok((modified, "created"));
+            }
+            let made =
+                requests::create(self.session, place.collection(), &modified, &self.write()).await;
+            let made =
+                made.map_err(|error| requests::with_source(error, "creating", &manifest.source));
+            return Ok((made?, "created"));
+        };
+        if apply::last_applied(self.names, &current).is_none() {
+            let annotation = apply::last_applied_annotation(self.names);
+            self.session.warn(&format!(
+                "resource {} is missing the {annotation} annotation which is required by apply: only objects that were made with create --save-config or \
+                 apply have it. The missing annotation will be patched automatically.",
+                place.title().replacen(&place.resource.word(), &place.resource.full_name(), 1)
+            ));
+        }
+        if !self.flags.results.sends() {
+            return Ok((current, "configured"));
+        }
+        self.patch(place, manifest, &modified, current).await
+    }
+
+    /// Patches an object; made again for the newer one if another writer was faster.
+    async fn patch(
+        &self,
+        place: &Place,
+        manifest: &Manifest,
+        modified: &Value,
+        mut current: Value,
+    ) -> Result<(Value, &'static str), CommandError> {
+        let source = |error| requests::with_source(error, "applying patch for", &manifest.source);
+        for attempt in 0..=CONFLICTS_MAX {
+            let original =
+                apply::last_applied(self.names, &current).map(serde_json::from_str::<Value>);
+            let original = original.transpose().map_err(|error| {
+                CommandError::said(format!(
+                    "the record of the last apply of {} is no JSON: {error}",
+                    place.title()
+                ))
+            })?;
+            let documents = Documents { original: original.as_ref(), modified, current: &current };
+            let change = apply::difference(&self.engine, &documents)
+                .map_err(|error| CommandError::said(format!("{}: {error}", place.title())))?;
+            if change.is_empty() {
+                return Ok((current, "unchanged"));
+            }
+            if !self.flags.overwrite {
+                check_overwrite(place, original.as_ref(), &current, change.body())?;
+            }
+            let patch = requests::as_patch(change);
+            match requests::patch(self.session, place.path(None), &patch, &self.write()).await {
+                Ok(object) => return Ok((object, "configured")),
+                Err(error) if requests::code(&error) == Some(409) && attempt < CONFLICTS_MAX => {
+                    current = requests::get(self.session, place).await?;
+                }
+                Err(error) if self.flags.deletion.force && is_refusal(&error) => {
+                    return Ok((self.replace(place, modified, &current).await?, "configured"));
+                }
+                Err(error) => return Err(source(error)),
+            }
+        }
+        Err(CommandError::said(format!("{} is changed by others all the time", place.title())))
+    }
+
+    /// Deletes an object that cannot be changed this way, and makes it again.
+    async fn replace(
+        &self,
+        place: &Place,
+        modified: &Value,
+        current: &Value,
+    ) -> Result<Value, CommandError> {
+        let uid = current.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+        let deletion = Deletion {
+            grace_secs: Some(self.flags.deletion.grace_period.max(0)),
+            propagation: Some(self.flags.deletion.cascade.policy()),
+            dry_run: false,
+            uid: Some(uid.to_owned()),
+        };
+        requests::delete(self.session, place, &deletion).await?;
+        let limit = waits::limit("--timeout", &self.flags.deletion.timeout)?;
+        waits::until_gone(self.session, place, uid, &mut Pauses::up_to(limit)).await?;
+        requests::create(self.session, place.collection(), modified, &self.write()).await
+    }
+}
+
+/// Whether the server will never take the change.
+fn is_refusal(error: &CommandError) -> bool {
+    matches!(requests::code(error), Some(409 | 422))
+}
+
+/// Without `--overwrite`, a value that another writer has changed since the last apply is not replaced.
+fn check_overwrite(
+    place: &Place,
+    original: Option<&Value>,
+    current: &Value,
+    patch: &Value,
+) -> Result<(), CommandError> {
+    let Some(original) = original else { return Ok(()) };
+    match conflict(original, current, patch, "") {
+        None => Ok(()),
+        Some(field) => Err(CommandError::said(format!(
+            "{}: {field} was changed since the last apply, and --overwrite is false",
+            place.title()
+        ))),
+    }
+}
+
+/// The first field of the patch whose value is no longer what was applied.
+fn conflict(original: &Value, current: &Value, patch: &Value, path: &str) -> Option<String> {
+    let (Value::Object(original), Value::Object(current), Value::Object(patch)) =
+        (original, current, patch)
+    else {
+        return (original != current).then(|| path.to_owned());
+    };
+    patch.iter().filter(|(key, _)| !key.starts_with('$')).find_map(|(key, value)| {
+        let path = format!("{path}.{key}");
+        conflict(original.get(key)?, current.get(key)?, value, &path)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_field_of_another_writer_is_a_conflict() {
+        let original = json!({"spec": {"a": 1, "b": 1}});
+        let patch = json!({"spec": {"a": 2, "new": 1}});
+        let same = json!({"spec": {"a": 1, "b": 9}});
+        assert_eq!(conflict(&original, &same, &patch, ""), None);
+        let other = json!({"spec": {"a": 5}});
+        assert_eq!(conflict(&original, &other, &patch, "").as_deref(), Some(".spec.a"));
+    }
+}

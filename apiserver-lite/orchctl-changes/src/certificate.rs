@@ -1,0 +1,102 @@
+//! `certificate approve` and `certificate deny`: decisions about requests for certificates.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use orchctl_client::{CommandError, Output, Session};
+use proto_api::Time;
+use serde_json::{Value, json};
+
+use crate::requests::{self, Place, Write};
+use crate::results::ResultFlags;
+
+/// How often a decision is written again when another writer was faster.
+const CONFLICTS_MAX: usize = 5;
+
+/// Flags of the command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Part,
+}
+
+#[derive(Subcommand, Debug)]
+enum Part {
+    /// Have the certificate issued
+    Approve(DecisionArgs),
+    /// Refuse it
+    Deny(DecisionArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct DecisionArgs {
+    /// Names of requests
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Decide again where it is decided
+    #[arg(long)]
+    force: bool,
+    /// Print the object instead of a line
+    #[arg(long, short, value_name = "FORM", value_parser = ["json", "yaml", "name"])]
+    output: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When there is no such request, or it was decided otherwise.
+pub async fn run(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let (decision, done, args) = match args.command {
+        Part::Approve(args) => ("Approved", "approved", args),
+        Part::Deny(args) => ("Denied", "denied", args),
+    };
+    let names = session.names().await?;
+    let version = names.api_version("certificates", "v1");
+    let resource =
+        session.discovery().await?.served_kind(&version, "CertificateSigningRequest")?.clone();
+    let results = ResultFlags { output: args.output.clone(), ..ResultFlags::default() };
+    for name in &args.names {
+        let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+        let place = Place { resource: resource.clone(), namespace: None, name };
+        let object = decide(session, &place, decision, args.force).await?;
+        results.tell(output, &place, &object, done)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn decide(
+    session: &Session,
+    place: &Place,
+    decision: &str,
+    force: bool,
+) -> Result<Value, CommandError> {
+    let mut attempt = 0;
+    loop {
+        let mut request = requests::get(session, place).await?;
+        let conditions = request.pointer("/status/conditions").and_then(Value::as_array);
+        let mut conditions = conditions.cloned().unwrap_or_default();
+        if conditions.iter().any(|one| one["type"] == decision) && !force {
+            return Ok(request);
+        }
+        conditions.retain(|one| one["type"] != decision);
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let seconds = since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+        let verb = if decision == "Approved" { "approved" } else { "denied" };
+        conditions.push(json!({"type": decision, "status": "True",
+            "reason": if decision == "Approved" { "KubectlApprove" } else { "KubectlDeny" },
+            "message": format!("This CSR was {verb} by certificate {}.", if decision == "Approved" { "approve" } else { "deny" }),
+            "lastUpdateTime": Time::from_unix(seconds).to_string()}));
+        request["status"]["conditions"] = Value::Array(conditions);
+        let path = place.path(Some("approval"));
+        match requests::update(session, path, &request, &Write::default()).await {
+            Err(error) if requests::code(&error) == Some(409) && attempt < CONFLICTS_MAX => {
+                attempt += 1
+            }
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `diff`: what `apply` would change. Exits with 0 if nothing, 1 if something, 2 after an error.
+
+use std::process::ExitCode;
+
+use apiserver_schema::Engine;
+use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::apply::{self, Documents};
+use orchctl_plans::text;
+use proto_api::yaml;
+use proto_client::Patch;
+use serde_json::Value;
+
+use crate::requests::{self, Place, Write};
+
+/// What is printed first of a side without an object.
+const NOTHING: &str = "";
+
+/// Flags of the command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Objects of files
+    #[command(flatten)]
+    files: FileFlags,
+    /// Only objects of the files with these labels
+    #[arg(
+        long,
+        short = 'l',
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    selector: String,
+    /// Have the server merge, by the fields' managers
+    #[arg(long)]
+    server_side: bool,
+    /// Take fields of other managers (with --server-side)
+    #[arg(long, requires = "server_side")]
+    force_conflicts: bool,
+    /// Who would write
+    #[arg(long, value_name = "NAME")]
+    field_manager: Option<String>,
+    /// Show which fields belong to which manager, too
+    #[arg(long)]
+    show_managed_fields: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Never: errors are printed, since their exit code is not that of differences.
+pub async fn run(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    match compare(session, &args, output).await {
+        Ok(false) => Ok(ExitCode::SUCCESS),
+        Ok(true) => Ok(ExitCode::from(1)),
+        Err(error) => {
+            writeln!(output.err, "{error}")?;
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+/// Prints the differences; returns whether there are any.
+async fn compare(
+    session: &Session,
+    args: &Args,
+    output: &mut Output,
+) -> Result<bool, CommandError> {
+    if args.files.filename.is_empty() {
+        return Err(CommandError::said("must specify one of -f and -k"));
+    }
+    let selector = proto_api::selectors::Selector::parse(&args.selector)
+        .map_err(|error| CommandError::said(format!("--selector: {error}")))?;
+    let engine = Engine::new(session.names().await?);
+    let mut differs = false;
+    for manifest in manifests::read(session, &args.files, output).await? {
+        let labels = manifest.object.pointer("/metadata/labels");
+        if !selector.matches_with(|key| labels?.get(key)?.as_str()) {
+            continue;
+        }
+        let place = Place::of(session, &manifest).await?;
+        let live = requests::find(session, &place).await?;
+        let merged = merge(session, args, &engine, &place, &manifest, live.as_ref()).await?;
+        let text = render(args, &manifest, &place, live, merged);
+        differs |= !text.is_empty();
+        write!(output.out, "{text}")?;
+    }
+    Ok(differs)
+}
+
+/// What the server would keep.
+async fn merge(
+    session: &Session,
+    args: &Args,
+    engine: &Engine,
+    place: &Place,
+    manifest: &Manifest,
+    live: Option<&Value>,
+) -> Result<Value, CommandError> {
+    let usual = if args.server_side { "kubectl" } else { "kubectl-client-side-apply" };
+    let write = Write {
+        dry_run: true,
+        manager: args.field_manager.as_deref().unwrap_or(usual).to_owned(),
+        validation: None,
+        force: args.force_conflicts,
+    };
+    if args.server_side {
+        let patch = Patch::Apply(manifest.object.clone());
+        return requests::patch(session, place.path(None), &patch, &write).await;
+    }
+    let names = session.names().await?;
+    let modified = apply::recorded(names, &manifest.object);
+    let Some(live) = live else {
+        return requests::create(session, place.collection(), &modified, &write).await;
+    };
+    let original = apply::last_applied(names, live).map(serde_json::from_str::<Value>).transpose();
+    let original = original.map_err(|error| {
+        CommandError::said(format!(
+            "the record of the last apply of {} is no JSON: {error}",
+            place.title()
+        ))
+    })?;
+    let documents = Documents { original: original.as_ref(), modified: &modified, current: live };
+    let change = apply::difference(engine, &documents)
+        .map_err(|error| CommandError::said(format!("{}: {error}", place.title())))?;
+    if change.is_empty() {
+        return Ok(live.clone());
+    }
+    requests::patch(session, place.path(None), &requests::as_patch(change), &write).await
+}
+
+fn render(
+    args: &Args,
+    manifest: &Manifest,
+    place: &Place,
+    live: Option<Value>,
+    merged: Value,
+) -> String {
+    let (mut live, mut merged) = (live.unwrap_or_default(), merged);
+    if manifest.kind() == "Secret" {
+        text::mask_secrets(&mut live, &mut merged);
+    }
+    for object in [&mut live, &mut merged] {
+        if let (false, Some(metadata)) =
+            (args.show_managed_fields, object.get_mut("metadata").and_then(Value::as_object_mut))
+        {
+            metadata.remove("managedFields");
+        }
+    }
+    let group = manifest.api_version().replace('/', ".");
+    let namespace = place.namespace.as_deref().unwrap_or_default();
+    let name = format!("{group}.{}.{namespace}.{}", manifest.kind(), place.name);
+    let (before, after) = (format!("LIVE/{name}"), format!("MERGED/{name}"));
+    let old = if live.is_null() { NOTHING.to_owned() } else { yaml::to_string(&live) };
+    text::unified((&before, &old), (&after, &yaml::to_string(&merged)))
+}

@@ -1,0 +1,348 @@
+//! `cordon`, `uncordon` and `drain`: nodes that get no more pods, and nodes that lose theirs.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::drain::{self, Permissions};
+use proto_client::Patch;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::requests::{self, Deletion, Place, Write};
+use crate::results::DryRun;
+use crate::waits::{self, Pauses};
+
+/// Pause before an eviction that a budget refused is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Which nodes.
+#[derive(clap::Args, Clone, Debug)]
+pub struct NodeFlags {
+    /// Names of nodes
+    #[arg(value_name = "NODE", required_unless_present = "selector")]
+    nodes: Vec<String>,
+    /// Nodes with these labels
+    #[arg(long, short = 'l', value_name = "SELECTOR", conflicts_with = "nodes")]
+    selector: Option<String>,
+    /// Change nothing: send nothing (client), or have the server check it (server)
+    #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, require_equals = true,
+        default_value = "none", default_missing_value = "client")]
+    dry_run: DryRun,
+}
+
+/// Flags of `cordon` and `uncordon`.
+#[derive(clap::Args, Debug)]
+pub struct CordonArgs {
+    #[command(flatten)]
+    nodes: NodeFlags,
+}
+
+/// Flags of `drain`.
+#[derive(clap::Args, Debug)]
+pub struct DrainArgs {
+    #[command(flatten)]
+    nodes: NodeFlags,
+    /// Also pods that nothing makes again
+    #[arg(long)]
+    force: bool,
+    /// Leave pods of DaemonSets, which would be made again at once
+    #[arg(long)]
+    ignore_daemonsets: bool,
+    /// Also pods with an emptyDir, whose data is lost
+    #[arg(long)]
+    delete_emptydir_data: bool,
+    /// Delete pods, past all budgets
+    #[arg(long)]
+    disable_eviction: bool,
+    /// Seconds for a pod to end; -1 for its own
+    #[arg(long, value_name = "SECONDS", default_value_t = -1, allow_negative_numbers = true)]
+    grace_period: i64,
+    /// Only pods with these labels
+    #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    pod_selector: String,
+    /// How long to try; 0 for a week
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    timeout: String,
+}
+
+impl NodeFlags {
+    async fn read(&self, session: &Session) -> Result<Vec<(Place, Value)>, CommandError> {
+        let resource = session.discovery().await?.served_kind("v1", "Node")?.clone();
+        if let Some(selector) = &self.selector {
+            let nodes = requests::list(session, &resource, None, (selector, "")).await?;
+            return Ok(nodes
+                .into_iter()
+                .map(|node| (Place::listed(&resource, &node), node))
+                .collect());
+        }
+        let mut nodes = Vec::new();
+        for name in &self.nodes {
+            let name = name.strip_prefix("node/").unwrap_or(name).to_owned();
+            let place = Place { resource: resource.clone(), namespace: None, name };
+            let node = requests::get(session, &place).await?;
+            nodes.push((place, node));
+        }
+        Ok(nodes)
+    }
+
+    fn note(&self) -> &'static str {
+        match self.dry_run {
+            DryRun::None => "",
+            DryRun::Client => " (dry run)",
+            DryRun::Server => " (server dry run)",
+        }
+    }
+}
+
+/// Runs `cordon`.
+///
+/// # Errors
+/// When a node cannot be changed.
+pub async fn run_cordon(
+    session: &Session,
+    args: CordonArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    cordon(session, &args.nodes, true, output).await.map(|_| ExitCode::SUCCESS)
+}
+
+/// Runs `uncordon`.
+///
+/// # Errors
+/// When a node cannot be changed.
+pub async fn run_uncordon(
+    session: &Session,
+    args: CordonArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    cordon(session, &args.nodes, false, output).await.map(|_| ExitCode::SUCCESS)
+}
+
+async fn cordon(
+    session: &Session,
+    flags: &NodeFlags,
+    unschedulable: bool,
+    output: &mut Output,
+) -> Result<Vec<Place>, CommandError> {
+    let done = if unschedulable { "cordoned" } else { "uncordoned" };
+    let mut places = Vec::new();
+    for (place, node) in flags.read(session).await? {
+        let is = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
+        if is == unschedulable {
+            writeln!(output.out, "{} already {done}{}", place.title(), flags.note())?;
+        } else {
+            if flags.dry_run != DryRun::Client {
+                let value = if unschedulable { json!(true) } else { Value::Null };
+                let patch = Patch::Strategic(json!({"spec": {"unschedulable": value}}));
+                let write = Write { dry_run: flags.dry_run == DryRun::Server, ..Write::default() };
+                requests::patch(session, place.path(None), &patch, &write).await?;
+            }
+            writeln!(output.out, "{} {done}{}", place.title(), flags.note())?;
+        }
+        places.push(place);
+    }
+    output.out.flush()?;
+    Ok(places)
+}
+
+/// Runs `drain`.
+///
+/// # Errors
+/// When pods prevent it, or the time is up; other nodes are drained all the same.
+pub async fn run_drain(
+    session: &Session,
+    args: DrainArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let limit = waits::limit("--timeout", &args.timeout)?;
+    let nodes = cordon(session, &args.nodes, true, output).await?;
+    let mut pending = Vec::new();
+    let mut errors = Vec::new();
+    for node in &nodes {
+        match drain_node(session, &args, node, limit, output).await {
+            Ok(()) => writeln!(output.out, "{} drained{}", node.title(), args.nodes.note())?,
+            Err(error) => {
+                let why = requests::message(&error);
+                writeln!(
+                    output.err,
+                    "error: unable to drain node \"{}\" due to error: {why}, continuing command...",
+                    node.name
+                )?;
+                pending.push(&node.name);
+                errors.push(why);
+            }
+        }
+        output.out.flush()?;
+    }
+    if errors.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(output.err, "There are pending nodes to be drained:")?;
+    for name in pending {
+        writeln!(output.err, " {name}")?;
+    }
+    errors.dedup();
+    Err(CommandError::said(errors.join("\n")))
+}
+
+async fn drain_node(
+    session: &Session,
+    args: &DrainArgs,
+    node: &Place,
+    limit: Duration,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let pods = session.discovery().await?.served_kind("v1", "Pod")?.clone();
+    let fields = format!("spec.nodeName={}", node.name);
+    let found = requests::list(session, &pods, None, (&args.pod_selector, &fields)).await?;
+    let allowed = Permissions {
+        force: args.force,
+        ignore_daemon_sets: args.ignore_daemonsets,
+        delete_empty_dir_data: args.delete_emptydir_data,
+    };
+    let plan = drain::plan(session.names().await?, &found, allowed);
+    match plan.blocked.as_slice() {
+        [] => {}
+        [one] => return Err(CommandError::said(one.clone())),
+        several => return Err(CommandError::said(format!("[{}]", several.join(", ")))),
+    }
+    if let Some(warning) = plan.warning {
+        session.warn(&warning);
+    }
+    let removal = Removal { session, args };
+    let places = plan.leaving.iter().map(|pod| (Place::listed(&pods, pod), pod));
+    let mut waiting: Vec<Leaving> = places.map(|(place, pod)| Leaving::new(place, pod)).collect();
+    let note = args.nodes.note();
+    for one in &waiting {
+        let verb = if args.disable_eviction { "deleting" } else { "evicting" };
+        writeln!(output.out, "{verb} pod {}{note}", one.path())?;
+    }
+    output.out.flush()?;
+    if args.nodes.dry_run == DryRun::Client {
+        return Ok(());
+    }
+    let mut pauses = Pauses::up_to(limit);
+    loop {
+        removal.step(&mut waiting, output).await?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        if !pauses.pause().await {
+            let names: Vec<String> = waiting.iter().map(Leaving::path).collect();
+            return Err(CommandError::said(format!(
+                "drain did not complete within {}: {} remain",
+                args.timeout,
+                names.join(", ")
+            )));
+        }
+    }
+}
+
+/// A pod that leaves.
+struct Leaving {
+    place: Place,
+    uid: String,
+    /// Whether the server has agreed.
+    agreed: bool,
+    /// When it is asked again.
+    next: Instant,
+}
+
+impl Leaving {
+    fn new(place: Place, pod: &Value) -> Self {
+        let uid =
+            pod.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self { place, uid, agreed: false, next: Instant::now() }
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.place.namespace.as_deref().unwrap_or_default(), self.place.name)
+    }
+}
+
+struct Removal<'a> {
+    session: &'a Session,
+    args: &'a DrainArgs,
+}
+
+impl Removal<'_> {
+    /// Asks for evictions that are due, and takes out the pods that have gone.
+    async fn step(
+        &self,
+        waiting: &mut Vec<Leaving>,
+        output: &mut Output,
+    ) -> Result<(), CommandError> {
+        let mut left = Vec::new();
+        for mut one in waiting.drain(..) {
+            if !one.agreed {
+                if one.next > Instant::now() {
+                    left.push(one);
+                    continue;
+                }
+                match self.remove(&one).await {
+                    Ok(()) => one.agreed = true,
+                    Err(error) if error.is_not_found() => one.agreed = true,
+                    Err(error) if requests::code(&error) == Some(429) => {
+                        writeln!(
+                            output.err,
+                            "error when evicting pods/\"{}\" -n \"{}\" (will retry after {}s): {}",
+                            one.place.name,
+                            one.place.namespace.as_deref().unwrap_or_default(),
+                            RETRY_PAUSE.as_secs(),
+                            requests::message(&error)
+                        )?;
+                        one.next = Instant::now() + RETRY_PAUSE;
+                        left.push(one);
+                        continue;
+                    }
+                    Err(error) => {
+                        return Err(CommandError::said(format!(
+                            "error when evicting pods/\"{}\" -n \"{}\": {}",
+                            one.place.name,
+                            one.place.namespace.as_deref().unwrap_or_default(),
+                            requests::message(&error)
+                        )));
+                    }
+                }
+            }
+            if self.has_gone(&one).await? {
+                let done = if self.args.disable_eviction { "deleted" } else { "evicted" };
+                writeln!(output.out, "{} {done}{}", one.place.title(), self.args.nodes.note())?;
+                output.out.flush()?;
+            } else {
+                left.push(one);
+            }
+        }
+        *waiting = left;
+        Ok(())
+    }
+
+    async fn has_gone(&self, one: &Leaving) -> Result<bool, CommandError> {
+        if self.args.nodes.dry_run != DryRun::None {
+            return Ok(true); // nothing goes
+        }
+        let found = requests::find(self.session, &one.place).await?;
+        Ok(found.is_none_or(|pod| {
+            pod.pointer("/metadata/uid").and_then(Value::as_str) != Some(&one.uid)
+        }))
+    }
+
+    async fn remove(&self, one: &Leaving) -> Result<(), CommandError> {
+        let deletion = Deletion {
+            grace_secs: Some(self.args.grace_period).filter(|seconds| *seconds >= 0),
+            dry_run: self.args.nodes.dry_run == DryRun::Server,
+            uid: Some(one.uid.clone()),
+            propagation: None,
+        };
+        if self.args.disable_eviction {
+            return requests::delete(self.session, &one.place, &deletion).await.map(drop);
+        }
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": one.place.name, "namespace": one.place.namespace},
+            "deleteOptions": deletion.options()});
+        let path = one.place.path(Some("eviction"));
+        let write = Write { dry_run: deletion.dry_run, ..Write::default() };
+        requests::create(self.session, path, &eviction, &write).await.map(drop)
+    }
+}

@@ -1,0 +1,152 @@
+//! `edit`: objects in the user's editor.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use orchctl_client::manifests::FileFlags;
+use orchctl_client::{CommandError, Output, Session};
+use proto_api::yaml;
+use proto_daemon::private_files;
+use serde_json::Value;
+
+use crate::requests;
+use crate::results::{DryRun, ResultFlags};
+use crate::targets::{self, Target, TargetFlags};
+
+/// Most names of files that are tried.
+const NAMES_MAX: u32 = 1000;
+
+/// Flags of the command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// TYPE NAME or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    objects: Vec<String>,
+    /// Objects of files
+    #[command(flatten)]
+    files: FileFlags,
+    /// Part of the object: status
+    #[arg(long, value_name = "NAME")]
+    subresource: Option<String>,
+    /// What is edited: yaml or json
+    #[arg(long, short, value_name = "FORM", value_parser = ["yaml", "json"], default_value = "yaml")]
+    output: String,
+    /// Who writes
+    #[arg(long, value_name = "NAME", default_value = "kubectl-edit")]
+    field_manager: String,
+    /// Show which fields belong to which manager, too
+    #[arg(long)]
+    show_managed_fields: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the editor fails, or the server refuses what was edited: it is kept in a file then.
+pub async fn run(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
+    for target in targets::read(session, &flags, &args.objects, output).await? {
+        edit(session, &args, &target, output).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn edit(
+    session: &Session,
+    args: &Args,
+    target: &Target,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let Target { place, object } = target;
+    let mut shown = object.clone();
+    if let (false, Some(metadata)) =
+        (args.show_managed_fields, shown.get_mut("metadata").and_then(Value::as_object_mut))
+    {
+        metadata.remove("managedFields");
+    }
+    let (text, ending) = match args.output.as_str() {
+        "json" => (orchctl_printers::json::pretty(&shown), "json"),
+        _ => (yaml::to_string(&shown), "yaml"),
+    };
+    let head = match ending {
+        "yaml" => {
+            "# Lines that begin with '#' do not count. A file without changes, or without anything else, changes nothing.\n#\n"
+        }
+        _ => "",
+    };
+    let path = write_file(&format!("{head}{text}"), ending)?;
+    open_editor(session, &path).await?;
+    let edited = std::fs::read_to_string(&path)?;
+    let keep = |why: String| {
+        CommandError::said(format!(
+            "{why}\nA copy of your changes has been stored to {}",
+            path.display()
+        ))
+    };
+    let after: Value = match yaml::parse(&edited) {
+        Ok(after) => after,
+        Err(error) => return Err(keep(format!("the edited text cannot be read: {error}"))),
+    };
+    if after == shown || after.is_null() {
+        std::fs::remove_file(&path)?;
+        writeln!(output.err, "Edit cancelled, no changes made.")?;
+        return Ok(());
+    }
+    for pointer in ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace"] {
+        if after.pointer(pointer) != shown.pointer(pointer) {
+            let field = pointer.trim_start_matches('/').replace('/', ".");
+            return Err(keep(format!("{field} of {} cannot be changed", place.title())));
+        }
+    }
+    let change = requests::changed(session, &shown, &after).await?;
+    let results = ResultFlags { dry_run: DryRun::None, ..ResultFlags::default() };
+    let write = results.write(&args.field_manager);
+    let path_of = place.path(args.subresource.as_deref());
+    match requests::patch(session, path_of, &requests::as_patch(change), &write).await {
+        Ok(object) => {
+            std::fs::remove_file(&path)?;
+            results.tell(output, place, &object, "edited")
+        }
+        Err(error) => Err(keep(requests::message(&error))),
+    }
+}
+
+/// Writes a file of its own name that only the user can read.
+fn write_file(text: &str, ending: &str) -> Result<PathBuf, CommandError> {
+    let directory = std::env::temp_dir();
+    for at in 0..NAMES_MAX {
+        let path = directory.join(format!("orchctl-edit-{}-{at}.{ending}", std::process::id()));
+        match private_files::create_private(&path) {
+            Ok(mut file) => {
+                file.write_all(text.as_bytes())?;
+                return Ok(path);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(CommandError::said(format!("{} is full of files of edits", directory.display())))
+}
+
+async fn open_editor(session: &Session, path: &std::path::Path) -> Result<(), CommandError> {
+    let set = |name: &str| session.variable(name).filter(|value| !value.is_empty());
+    let editor = set("KUBE_EDITOR").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned());
+    // The user's own words for a shell; the name of the file is no part of them.
+    let status = tokio::process::Command::new("sh")
+        .args(["-c", &format!("{editor} \"$1\""), "sh"])
+        .arg(path)
+        .status()
+        .await
+        .map_err(|error| {
+            CommandError::said(format!("unable to launch the editor {editor:?}: {error}"))
+        })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(CommandError::said(format!("there was a problem with the editor {editor:?}: {status}")))
+}

@@ -1,0 +1,191 @@
+//! `exec` and `attach`: a command in a container, and its main process.
+
+use std::process::ExitCode;
+
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_streams::exec::{self, Exit, Local, Streams};
+use orchctl_streams::terminal::{self, RawMode};
+use serde_json::Value;
+
+use crate::pods::{self, Chosen};
+use crate::waits;
+
+/// Flags that both commands have.
+#[derive(clap::Args, Clone, Debug)]
+pub struct StreamFlags {
+    /// The container; that of an annotation or the first if not set
+    #[arg(long, short, value_name = "NAME")]
+    pub container: Option<String>,
+    /// Pass standard input on
+    #[arg(long, short = 'i')]
+    pub stdin: bool,
+    /// Standard input is a terminal
+    #[arg(long, short = 't')]
+    pub tty: bool,
+    /// Say only what the command says
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// How long to wait for a running pod of a workload
+    #[arg(long, value_name = "TIME", default_value = "1m0s")]
+    pub pod_running_timeout: String,
+}
+
+/// Flags of `exec`.
+#[derive(clap::Args, Debug)]
+pub struct ExecArgs {
+    /// POD or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    object: String,
+    /// The command, after --
+    #[arg(last = true, value_name = "COMMAND", required = true)]
+    command: Vec<String>,
+    #[command(flatten)]
+    flags: StreamFlags,
+}
+
+/// Flags of `attach`.
+#[derive(clap::Args, Debug)]
+pub struct AttachArgs {
+    /// POD or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    object: String,
+    #[command(flatten)]
+    flags: StreamFlags,
+}
+
+/// Runs `exec`; exits as the command does.
+///
+/// # Errors
+/// When the command cannot be run.
+pub async fn run_exec(
+    session: &Session,
+    args: ExecArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let chosen = choose(session, &args.object, &args.flags, output).await?;
+    let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    if matches!(phase, "Succeeded" | "Failed") {
+        return Err(CommandError::said(format!(
+            "cannot exec into a container in a completed pod; current phase is {phase}"
+        )));
+    }
+    let container = container(session, &chosen, &args.flags, output).await?;
+    let mut query: Vec<(&str, &str)> =
+        args.command.iter().map(|word| ("command", word.as_str())).collect();
+    query.push(("container", &container));
+    run(session, &chosen, ("exec", query), &args.flags, args.flags.tty, output).await
+}
+
+/// Runs `attach`; exits as the container's process does.
+///
+/// # Errors
+/// When the pod has ended, or the container has no terminal and one is asked for.
+pub async fn run_attach(
+    session: &Session,
+    args: AttachArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let chosen = choose(session, &args.object, &args.flags, output).await?;
+    let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    if matches!(phase, "Succeeded" | "Failed") {
+        return Err(CommandError::said(format!(
+            "cannot attach a container in a completed pod; current phase is {phase}"
+        )));
+    }
+    let container = container(session, &chosen, &args.flags, output).await?;
+    attach(session, &chosen, &container, &args.flags, output).await
+}
+
+/// Joins the streams of the container's main process.
+///
+/// # Errors
+/// When the server or the node refuses.
+pub async fn attach(
+    session: &Session,
+    chosen: &Chosen,
+    container: &str,
+    flags: &StreamFlags,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let lists = ["containers", "ephemeralContainers", "initContainers"];
+    let specs = lists.iter().filter_map(|list| chosen.pod["spec"][list].as_array()).flatten();
+    let has_tty = specs.filter(|one| one["name"] == container).any(|one| one["tty"] == true);
+    if flags.tty && !has_tty && !flags.quiet {
+        writeln!(output.err, "Unable to use a TTY - container {container} did not allocate one")?;
+    }
+    let query = vec![("container", container)];
+    run(session, chosen, ("attach", query), flags, has_tty, output).await
+}
+
+async fn choose(
+    session: &Session,
+    object: &str,
+    flags: &StreamFlags,
+    output: &mut Output,
+) -> Result<Chosen, CommandError> {
+    let wait = waits::limit("--pod-running-timeout", &flags.pod_running_timeout)?;
+    output.out.flush()?;
+    pods::choose(session, object, wait).await
+}
+
+async fn container(
+    session: &Session,
+    chosen: &Chosen,
+    flags: &StreamFlags,
+    output: &mut Output,
+) -> Result<String, CommandError> {
+    let names = session.names().await?;
+    pods::container(names, &chosen.pod, flags.container.as_deref(), |note| {
+        if !flags.quiet {
+            // A closed terminal changes nothing.
+            let _ = writeln!(output.err, "{note}");
+        }
+    })
+}
+
+async fn run(
+    session: &Session,
+    chosen: &Chosen,
+    (subresource, mut query): (&str, Vec<(&str, &str)>),
+    flags: &StreamFlags,
+    tty: bool,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let is_terminal = terminal::is_terminal();
+    if flags.tty && flags.stdin && !is_terminal {
+        writeln!(
+            output.err,
+            "Unable to use a TTY - input is not a terminal or the right kind of file"
+        )?;
+    }
+    // A terminal needs one on this side, too; without input there is nothing to make raw.
+    let tty = tty && (!flags.stdin || is_terminal || subresource == "attach");
+    let streams = Streams { stdin: flags.stdin, stdout: true, stderr: !tty, tty };
+    let wanted =
+        [("stdin", streams.stdin), ("stdout", true), ("stderr", streams.stderr), ("tty", tty)];
+    query.extend(wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| (name, "true")));
+    let connection =
+        pods::connect(session, &chosen.place, (subresource, &query), exec::PROTOCOL).await?;
+    let raw = match tty && flags.stdin && is_terminal {
+        true => Some(RawMode::enter()?),
+        false => None,
+    };
+    let local = Local {
+        stdin: tokio::io::stdin(),
+        stdout: tokio::io::stdout(),
+        stderr: tokio::io::stderr(),
+        sizes: (tty && is_terminal).then(terminal::sizes),
+    };
+    let ended = exec::run(connection, streams, local).await;
+    drop(raw);
+    match ended.map_err(|error| pods::stream_error(&error))? {
+        Exit::Success => Ok(ExitCode::SUCCESS),
+        Exit::Code(code) => {
+            if !flags.quiet {
+                writeln!(output.err, "command terminated with exit code {code}")?;
+            }
+            Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)))
+        }
+        Exit::Failed(text) => Err(CommandError::said(text)),
+    }
+}

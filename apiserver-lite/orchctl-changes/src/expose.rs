@@ -1,0 +1,173 @@
+//! `expose` and `autoscale`: a Service and an autoscaler for a workload.
+
+use std::process::ExitCode;
+
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::generate::cluster::{self, Scaled};
+use orchctl_plans::generate::service::{self, ExposeFlags};
+use serde_json::{Value, json};
+
+use crate::requests::{self, Place};
+use crate::results::ResultFlags;
+use crate::targets::{self, Target, TargetFlags};
+
+/// Flags of `expose`.
+#[derive(clap::Args, Debug)]
+pub struct ExposeArgs {
+    /// TYPE NAME or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    objects: Vec<String>,
+    #[command(flatten)]
+    files: orchctl_client::manifests::FileFlags,
+    /// Name of the Service; that of the object if not set
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    name: String,
+    /// Ports, separated by commas; those of the object if not set
+    #[arg(long, value_name = "PORT", default_value = "", hide_default_value = true)]
+    port: String,
+    /// Port of the pods, or its name
+    #[arg(long, value_name = "PORT", default_value = "", hide_default_value = true)]
+    target_port: String,
+    /// TCP, UDP or SCTP
+    #[arg(long, value_name = "PROTOCOL", default_value = "", hide_default_value = true)]
+    protocol: String,
+    /// ClusterIP, NodePort, LoadBalancer or ExternalName
+    #[arg(long = "type", value_name = "TYPE", default_value = "", hide_default_value = true)]
+    kind: String,
+    /// Labels of the pods; those of the object if not set
+    #[arg(long, value_name = "LABELS", default_value = "", hide_default_value = true)]
+    selector: String,
+    /// Labels of the Service; those of the object if not set
+    #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
+    labels: String,
+    /// Address of the Service, or None
+    #[arg(long, value_name = "ADDRESS", default_value = "", hide_default_value = true)]
+    cluster_ip: String,
+    /// Address from outside
+    #[arg(long, value_name = "ADDRESS", default_value = "", hide_default_value = true)]
+    external_ip: String,
+    /// ClientIP or None
+    #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
+    session_affinity: String,
+    /// Who writes
+    #[arg(long, value_name = "NAME", default_value = "kubectl-expose")]
+    field_manager: String,
+    #[command(flatten)]
+    results: ResultFlags,
+}
+
+/// Runs `expose`.
+///
+/// # Errors
+/// When the object has no pods or ports, or the Service cannot be made.
+pub async fn run_expose(
+    session: &Session,
+    args: ExposeArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
+    let wanted = ExposeFlags {
+        name: &args.name,
+        port: &args.port,
+        target_port: &args.target_port,
+        protocol: &args.protocol,
+        kind: &args.kind,
+        selector: &args.selector,
+        labels: &args.labels,
+        cluster_ip: &args.cluster_ip,
+        external_ip: &args.external_ip,
+        session_affinity: &args.session_affinity,
+    };
+    for Target { place, object } in targets::read(session, &flags, &args.objects, output).await? {
+        let kinds = ["Pod", "Service", "ReplicationController", "Deployment", "ReplicaSet"];
+        if !kinds.contains(&place.resource.kind.as_str()) {
+            return Err(CommandError::said(format!("cannot expose a {}", place.resource.kind)));
+        }
+        let made = service::exposed(&object, wanted).map_err(requests::argument)?;
+        create(session, &place, "exposed", made, (&args.results, &args.field_manager), output)
+            .await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Creates an object beside the one at `place`.
+pub(crate) async fn create(
+    session: &Session,
+    beside: &Place,
+    done: &str,
+    mut object: Value,
+    (results, manager): (&ResultFlags, &str),
+    output: &mut Output,
+) -> Result<Place, CommandError> {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let resource =
+        session.discovery().await?.served_kind(text("apiVersion"), text("kind"))?.clone();
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let place = Place { resource, namespace: beside.namespace.clone(), name: name.to_owned() };
+    if let (Some(namespace), Some(metadata)) =
+        (&place.namespace, object.get_mut("metadata").and_then(Value::as_object_mut))
+    {
+        metadata.insert("namespace".into(), json!(namespace));
+    }
+    if results.sends() {
+        let write = results.write(manager);
+        object = requests::create(session, place.collection(), &object, &write).await?;
+    }
+    results.tell(output, &place, &object, done)?;
+    Ok(place)
+}
+
+/// Flags of `autoscale`.
+#[derive(clap::Args, Debug)]
+pub struct AutoscaleArgs {
+    /// TYPE NAME or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    objects: Vec<String>,
+    #[command(flatten)]
+    files: orchctl_client::manifests::FileFlags,
+    /// Fewest replicas; the server's default if not set
+    #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
+    min: i32,
+    /// Most replicas
+    #[arg(long, value_name = "COUNT", required = true)]
+    max: i32,
+    /// Wanted use of the requested CPU, in percent; the server's default if not set
+    #[arg(long, value_name = "PERCENT", default_value_t = -1, allow_negative_numbers = true)]
+    cpu_percent: i32,
+    /// Name of the autoscaler; that of the object if not set
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    name: String,
+    /// Who writes
+    #[arg(long, value_name = "NAME", default_value = "kubectl-autoscale")]
+    field_manager: String,
+    #[command(flatten)]
+    results: ResultFlags,
+}
+
+/// Runs `autoscale`.
+///
+/// # Errors
+/// When the bounds are wrong or the autoscaler cannot be made.
+pub async fn run_autoscale(
+    session: &Session,
+    args: AutoscaleArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
+    for Target { place, .. } in targets::read(session, &flags, &args.objects, output).await? {
+        let api_version = place.resource.api_version();
+        let scaled = Scaled {
+            api_version: &api_version,
+            kind: &place.resource.kind,
+            name: &place.name,
+            min: Some(args.min).filter(|min| *min > 0),
+            max: args.max,
+            cpu_percent: Some(args.cpu_percent).filter(|percent| *percent >= 0),
+        };
+        let name = if args.name.is_empty() { &place.name } else { &args.name };
+        let made = cluster::autoscaler(name, &scaled).map_err(requests::argument)?;
+        create(session, &place, "autoscaled", made, (&args.results, &args.field_manager), output)
+            .await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,165 @@
+//! `label` and `annotate`: set and remove entries of the metadata.
+
+use std::process::ExitCode;
+
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::edits::{self, Edit};
+use proto_client::Patch;
+use serde_json::{Map, Value, json};
+
+use crate::requests;
+use crate::results::ResultFlags;
+use crate::targets::{self, Target, TargetFlags};
+
+/// Flags of both commands.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// TYPE NAME... or TYPE/NAME..., then KEY=VALUE to set and KEY- to remove
+    #[arg(value_name = "OBJECT|EDIT", required_unless_present = "filename")]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    targets: TargetFlags,
+    /// Replace values that are there
+    #[arg(long)]
+    overwrite: bool,
+    /// Show what the objects have
+    #[arg(long)]
+    list: bool,
+    /// Change only an object of this version
+    #[arg(long, value_name = "VERSION", default_value = "", hide_default_value = true)]
+    resource_version: String,
+    /// Who writes
+    #[arg(long, value_name = "NAME")]
+    field_manager: Option<String>,
+    #[command(flatten)]
+    results: ResultFlags,
+}
+
+/// What is changed.
+struct Words {
+    field: &'static str,
+    noun: &'static str,
+    done: &'static str,
+    undone: &'static str,
+    manager: &'static str,
+}
+
+const LABEL: Words = Words {
+    field: "labels",
+    noun: "label",
+    done: "labeled",
+    undone: "unlabeled",
+    manager: "kubectl-label",
+};
+
+const ANNOTATE: Words = Words {
+    field: "annotations",
+    noun: "annotation",
+    done: "annotated",
+    undone: "annotated",
+    manager: "kubectl-annotate",
+};
+
+/// Runs `label`.
+///
+/// # Errors
+/// When an object cannot be changed.
+pub async fn run_label(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    run(session, args, &LABEL, output).await
+}
+
+/// Runs `annotate`.
+///
+/// # Errors
+/// When an object cannot be changed.
+pub async fn run_annotate(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    run(session, args, &ANNOTATE, output).await
+}
+
+async fn run(
+    session: &Session,
+    args: Args,
+    words: &Words,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let (names, edits) =
+        edits::split_arguments(&args.arguments, words.noun).map_err(requests::argument)?;
+    if edits.is_empty() && !args.list {
+        return Err(CommandError::said(format!("at least one {} update is required", words.noun)));
+    }
+    let mut errors = Vec::new();
+    for target in targets::read(session, &args.targets, &names, output).await? {
+        if let Err(error) = change(session, &args, words, &edits, target, output).await {
+            errors.push(error);
+        }
+    }
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+async fn change(
+    session: &Session,
+    args: &Args,
+    words: &Words,
+    edits: &[Edit],
+    target: Target,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let Target { place, object } = target;
+    if args.list {
+        for (key, value) in entries(&object, words.field).into_iter().flatten() {
+            writeln!(output.out, "{key}={}", value.as_str().unwrap_or_default())?;
+        }
+        if edits.is_empty() {
+            return Ok(());
+        }
+    }
+    let edited = edits::edit_metadata(&object, words.field, edits, args.overwrite)
+        .map_err(requests::argument)?;
+    for key in &edited.missing {
+        if words.noun == "label" {
+            writeln!(output.out, "label \"{key}\" not found.")?;
+        }
+    }
+    let removed_only = edited.patch.values().all(Value::is_null);
+    if edited.patch.is_empty() {
+        let done = if words.noun == "label" { "not labeled" } else { words.done };
+        return args.results.tell(output, &place, &object, done);
+    }
+    let mut metadata = json!({words.field: edited.patch});
+    if !args.resource_version.is_empty() {
+        metadata["resourceVersion"] = json!(args.resource_version);
+    }
+    let changed = if args.results.sends() {
+        let manager = args.field_manager.as_deref().unwrap_or(words.manager);
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        requests::patch(session, place.path(None), &patch, &args.results.write(manager)).await?
+    } else {
+        with_entries(object, words.field, &edited.patch)
+    };
+    let done = if removed_only { words.undone } else { words.done };
+    args.results.tell(output, &place, &changed, done)
+}
+
+fn entries<'a>(object: &'a Value, field: &str) -> Option<&'a Map<String, Value>> {
+    object.pointer(&format!("/metadata/{field}"))?.as_object()
+}
+
+fn with_entries(mut object: Value, field: &str, patch: &Map<String, Value>) -> Value {
+    let mut map = entries(&object, field).cloned().unwrap_or_default();
+    for (key, value) in patch {
+        match value {
+            Value::Null => drop(map.remove(key)),
+            value => drop(map.insert(key.clone(), value.clone())),
+        }
+    }
+    object["metadata"][field] = Value::Object(map);
+    object
+}

@@ -1,0 +1,29 @@
+//! io: the commands that change objects and those that stream, one file each: `run(session, args, output)`. What they write is decided by `orchctl-plans`;
+//! connections with containers are those of `orchctl-streams`.
+
+mod pods;
+mod requests;
+mod results;
+mod targets;
+mod waits;
+
+pub mod apply;
+pub mod certificate;
+pub mod cp;
+pub mod create;
+pub mod debug;
+pub mod delete;
+pub mod diff;
+pub mod drain;
+pub mod edit;
+pub mod exec;
+pub mod expose;
+pub mod label;
+pub mod patch;
+pub mod port_forward;
+pub mod replace;
+pub mod rollout;
+pub mod run;
+pub mod scale;
+pub mod set;
+pub mod taint;

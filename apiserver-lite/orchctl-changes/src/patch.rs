@@ -1,0 +1,103 @@
+//! `patch`: changes a part of objects.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use orchctl_client::manifests::FileFlags;
+use orchctl_client::{CommandError, Output, Session};
+use proto_api::yaml;
+use proto_client::Patch;
+use serde_json::Value;
+
+use crate::requests;
+use crate::results::ResultFlags;
+use crate::targets::{self, TargetFlags};
+
+/// Formats of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Type {
+    Json,
+    Merge,
+    Strategic,
+}
+
+/// Flags of the command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// TYPE NAME or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    objects: Vec<String>,
+    /// Objects of files
+    #[command(flatten)]
+    files: FileFlags,
+    /// The patch, as JSON or YAML
+    #[arg(
+        long,
+        short,
+        value_name = "PATCH",
+        conflicts_with = "patch_file",
+        required_unless_present = "patch_file"
+    )]
+    patch: Option<String>,
+    /// File with the patch
+    #[arg(long, value_name = "FILE")]
+    patch_file: Option<PathBuf>,
+    /// Format of the patch
+    #[arg(long = "type", value_enum, default_value = "strategic", value_name = "FORMAT")]
+    kind: Type,
+    /// Part of the object: status, scale
+    #[arg(long, value_name = "NAME")]
+    subresource: Option<String>,
+    /// Who writes
+    #[arg(long, value_name = "NAME", default_value = "kubectl-patch")]
+    field_manager: String,
+    #[command(flatten)]
+    results: ResultFlags,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the patch is malformed or an object cannot be changed.
+pub async fn run(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let text = match (&args.patch, &args.patch_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => std::fs::read_to_string(path).map_err(|error| {
+            CommandError::said(format!("unable to read patch file {}: {error}", path.display()))
+        })?,
+        (None, None) => return Err(CommandError::said("must specify --patch or --patch-file")),
+    };
+    let body: Value = yaml::parse(&text)
+        .map_err(|error| CommandError::said(format!("unable to parse {text:?}: {error}")))?;
+    let patch = match args.kind {
+        Type::Json => Patch::Json(body),
+        Type::Merge => Patch::Merge(body),
+        Type::Strategic => Patch::Strategic(body),
+    };
+    let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
+    let write = requests::Write {
+        // What is not sent is checked by the server all the same: a patch has to be applied.
+        dry_run: args.results.dry_run != crate::results::DryRun::None,
+        ..args.results.write(&args.field_manager)
+    };
+    let mut errors = Vec::new();
+    for target in targets::read(session, &flags, &args.objects, output).await? {
+        let path = target.place.path(args.subresource.as_deref());
+        match requests::patch(session, path, &patch, &write).await {
+            Ok(object) => {
+                let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
+                let same = object.get("spec") == target.object.get("spec")
+                    && version(&object) == version(&target.object);
+                let done = if same { "patched (no change)" } else { "patched" };
+                args.results.tell(output, &target.place, &object, done)?;
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,285 @@
+//! `port-forward`: local ports that lead to ports of a pod.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_streams::forward;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::sleep;
+
+use crate::pods::{self, Chosen};
+use crate::waits;
+
+/// Most connections at one time.
+const CONNECTIONS_MAX: usize = 256;
+/// Connections that were accepted and are not served yet.
+const QUEUE_LEN: usize = 16;
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Flags of the command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// POD or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    object: String,
+    /// PORT, LOCAL:REMOTE or :REMOTE for any local port
+    #[arg(value_name = "PORT", required = true)]
+    ports: Vec<String>,
+    /// Addresses to listen on: localhost or IP addresses
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESS", default_value = "localhost")]
+    address: Vec<String>,
+    /// How long to wait for a running pod of a workload
+    #[arg(long, value_name = "TIME", default_value = "1m0s")]
+    pod_running_timeout: String,
+}
+
+/// A pair of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pair {
+    /// 0 for any.
+    local: u16,
+    remote: u16,
+}
+
+/// Runs the command, until it is ended.
+///
+/// # Errors
+/// When there is no such pod, or no port can be listened on.
+pub async fn run(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let wait = waits::limit("--pod-running-timeout", &args.pod_running_timeout)?;
+    let chosen = pods::choose(session, &args.object, wait).await?;
+    let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    if phase != "Running" {
+        return Err(CommandError::said(format!(
+            "unable to forward port because pod is not running. Current status={phase}"
+        )));
+    }
+    let mut listeners = Vec::new();
+    for text in &args.ports {
+        let pair = read_pair(text, &chosen)?;
+        listeners.extend(listen(pair, &args.address, output).await?);
+    }
+    output.out.flush()?;
+    serve(session, &chosen, listeners, output).await
+}
+
+/// Reads a pair of ports; names are those of the Service's or the containers' ports.
+fn read_pair(text: &str, chosen: &Chosen) -> Result<Pair, CommandError> {
+    let invalid = || {
+        CommandError::said(format!(
+            "invalid port format '{text}': expected PORT, LOCAL:REMOTE or :REMOTE"
+        ))
+    };
+    let (local, remote) = match text.split_once(':') {
+        Some(pair) => pair,
+        None => (text, text),
+    };
+    let wanted = remote_port(remote, chosen).ok_or_else(invalid)?;
+    let local = match local {
+        "" => 0,
+        number => match number.parse() {
+            Ok(number) => number,
+            // A name alone stands for its number on both sides.
+            Err(_) if local == remote => wanted.named,
+            Err(_) => return Err(invalid()),
+        },
+    };
+    Ok(Pair { local, remote: wanted.remote })
+}
+
+struct Remote {
+    /// The port that the name or number stands for where it was named.
+    named: u16,
+    /// The port of the pod.
+    remote: u16,
+}
+
+fn remote_port(text: &str, chosen: &Chosen) -> Option<Remote> {
+    let number: Option<u16> = text.parse().ok().filter(|number| *number > 0);
+    let as_port = |value: &Value| value.as_u64().and_then(|number| u16::try_from(number).ok());
+    let Some(service) = &chosen.service else {
+        let remote = number.or_else(|| container_port(&chosen.pod, text))?;
+        return Some(Remote { named: remote, remote });
+    };
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array);
+    let port = ports.into_iter().flatten().find(|port| match number {
+        Some(number) => as_port(&port["port"]) == Some(number),
+        None => port["name"] == text,
+    })?;
+    let named = as_port(&port["port"])?;
+    if service.pointer("/spec/clusterIP").and_then(Value::as_str) == Some("None") {
+        return Some(Remote { named, remote: named });
+    }
+    let remote = match &port["targetPort"] {
+        Value::String(name) => container_port(&chosen.pod, name)?,
+        number => as_port(number).unwrap_or(named),
+    };
+    Some(Remote { named, remote })
+}
+
+/// The port of this name among those of the pod's containers.
+fn container_port(pod: &Value, name: &str) -> Option<u16> {
+    let containers = pod.pointer("/spec/containers")?.as_array()?;
+    let ports = containers.iter().filter_map(|one| one["ports"].as_array()).flatten();
+    let port = ports.into_iter().find(|port| port["name"] == name)?;
+    port["containerPort"].as_u64().and_then(|number| u16::try_from(number).ok())
+}
+
+type Listening = (TcpListener, Pair);
+
+async fn listen(
+    pair: Pair,
+    addresses: &[String],
+    output: &mut Output,
+) -> Result<Vec<Listening>, CommandError> {
+    let mut listening = Vec::new();
+    let mut failed = Vec::new();
+    let mut local = pair.local;
+    for text in addresses {
+        let both = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])];
+        let ips = match text.as_str() {
+            "localhost" => both.to_vec(),
+            text => vec![text.parse().map_err(|_| {
+                CommandError::said(format!(
+                    "invalid address {text:?}: expected localhost or an IP address"
+                ))
+            })?],
+        };
+        for ip in ips {
+            match TcpListener::bind((ip, local)).await {
+                Ok(listener) => {
+                    let address = listener.local_addr()?;
+                    local = address.port(); // the same one for the next address
+                    writeln!(output.out, "Forwarding from {address} -> {}", pair.remote)?;
+                    listening.push((listener, pair));
+                }
+                Err(error) => failed.push(format!("{ip}: {error}")),
+            }
+        }
+    }
+    if listening.is_empty() {
+        return Err(CommandError::said(format!(
+            "unable to listen on port {}: {}",
+            pair.local,
+            failed.join(", ")
+        )));
+    }
+    Ok(listening)
+}
+
+async fn serve(
+    session: &Session,
+    chosen: &Chosen,
+    listeners: Vec<Listening>,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let (sender, mut accepted) = mpsc::channel::<(TcpStream, Pair)>(QUEUE_LEN);
+    let mut accepting = tokio::task::JoinSet::new();
+    for (listener, pair) in listeners {
+        let sender = sender.clone();
+        accepting.spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((socket, _)) => {
+                        if sender.send((socket, pair)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => sleep(ACCEPT_PAUSE).await,
+                }
+            }
+        });
+    }
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (failures, mut failed) = mpsc::channel::<String>(QUEUE_LEN);
+    let mut forwarding = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            Some((socket, pair)) = accepted.recv() => {
+                writeln!(output.out, "Handling connection for {}", socket.local_addr()?.port())?;
+                output.out.flush()?;
+                let Ok(slot) = slots.clone().acquire_owned().await else { continue };
+                let port = pair.remote.to_string();
+                let query = [("ports", port.as_str())];
+                match pods::connect(session, &chosen.place, ("portforward", &query), forward::PROTOCOL).await {
+                    Ok(connection) => {
+                        let failures = failures.clone();
+                        forwarding.spawn(async move {
+                            if let Err(error) = forward::run(connection, socket, pair.remote).await {
+                                let text = format!("error forwarding port {} to the pod: {error}", pair.remote);
+                                // Nobody hears it any more when the command ends.
+                                let _ = failures.send(text).await;
+                            }
+                            drop(slot);
+                        });
+                    }
+                    // The pod has gone: no connection will work any more.
+                    Err(error) if error.is_not_found() => return Err(CommandError::said("lost connection to pod")),
+                    Err(error) => writeln!(output.err, "{error}")?,
+                }
+            }
+            Some(text) = failed.recv() => writeln!(output.err, "{text}")?,
+            Some(_) = forwarding.join_next() => {}
+            ended = tokio::signal::ctrl_c() => {
+                ended?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchctl_client::ApiResource;
+    use serde_json::json;
+
+    use super::*;
+    use crate::requests::Place;
+
+    fn chosen(service: Option<Value>) -> Chosen {
+        let place = Place { resource: ApiResource::default(), namespace: None, name: "p".into() };
+        let pod =
+            json!({"spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8080}]}]}});
+        Chosen { place, pod, service }
+    }
+
+    #[test]
+    fn ports_are_pairs() {
+        let pod = chosen(None);
+        let read = |text: &str| read_pair(text, &pod).ok().map(|pair| (pair.local, pair.remote));
+        assert_eq!(read("80"), Some((80, 80)));
+        assert_eq!(read("8000:80"), Some((8000, 80)));
+        assert_eq!(read(":80"), Some((0, 80)));
+        assert_eq!(read("8000:http"), Some((8000, 8080)));
+        assert_eq!(read("http"), Some((8080, 8080)));
+        for wrong in ["", "0", "x", "1:2:3", "70000", "x:80"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ports_of_a_service_lead_to_its_targets() {
+        let service = |ip: &str| {
+            chosen(Some(json!({"spec": {"clusterIP": ip, "ports": [
+                {"name": "web", "port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 9000}]}})))
+        };
+        let read = |ip: &str, text: &str| {
+            read_pair(text, &service(ip)).ok().map(|pair| (pair.local, pair.remote))
+        };
+        assert_eq!(read("10.0.0.1", "80"), Some((80, 8080)));
+        assert_eq!(read("10.0.0.1", "5000:web"), Some((5000, 8080)));
+        assert_eq!(read("10.0.0.1", "81"), Some((81, 9000)));
+        assert_eq!(read("10.0.0.1", "82"), None);
+        assert_eq!(read("None", "81"), Some((81, 81)));
+    }
+}

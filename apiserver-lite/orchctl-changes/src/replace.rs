@@ -1,0 +1,120 @@
+//! `replace`: puts objects of files in the place of those that the server has.
+
+use std::process::ExitCode;
+
+use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::apply;
+use serde_json::{Value, json};
+
+use crate::create::{Validation, validation};
+use crate::delete::DeletionFlags;
+use crate::requests::{self, Deletion, Place, Write};
+use crate::results::{DryRun, ResultFlags};
+use crate::waits::{self, Pauses};
+
+/// Flags of the command.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Objects of files
+    #[command(flatten)]
+    files: FileFlags,
+    #[command(flatten)]
+    deletion: DeletionFlags,
+    /// Part of the object: status, scale
+    #[arg(long, value_name = "NAME")]
+    subresource: Option<String>,
+    /// Record the object for later applies
+    #[arg(long)]
+    save_config: bool,
+    /// What to do about unknown fields
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_value = "strict", default_missing_value = "strict")]
+    validate: Validation,
+    /// Who writes
+    #[arg(long, value_name = "NAME", default_value = "kubectl-replace")]
+    field_manager: String,
+    #[command(flatten)]
+    results: ResultFlags,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When an object cannot be replaced.
+pub async fn run(
+    session: &Session,
+    args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    if args.files.filename.is_empty() {
+        return Err(CommandError::said("must specify --filename to replace"));
+    }
+    if args.deletion.grace_period >= 0 && !args.deletion.force {
+        return Err(CommandError::said("--grace-period must have --force specified"));
+    }
+    if args.deletion.force && args.results.dry_run != DryRun::None {
+        return Err(CommandError::said("--dry-run cannot be set when --force is used"));
+    }
+    let write = Write {
+        validation: Some(validation(args.validate)),
+        ..args.results.write(&args.field_manager)
+    };
+    let mut errors = Vec::new();
+    for manifest in manifests::read(session, &args.files, output).await? {
+        let replaced = replace(session, &args, &write, &manifest, output).await;
+        if let Err(error) = replaced {
+            errors.push(requests::with_source(error, "replacing", &manifest.source));
+        }
+    }
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+async fn replace(
+    session: &Session,
+    args: &Args,
+    write: &Write,
+    manifest: &Manifest,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let place = Place::of(session, manifest).await?;
+    let names = session.names().await?;
+    let mut object = manifest.object.clone();
+    if args.save_config || apply::last_applied(names, &object).is_some() {
+        object = apply::recorded(names, &object);
+    }
+    if args.deletion.force {
+        remove(session, args, &place).await?;
+        if let Some(metadata) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+            metadata.remove("resourceVersion");
+            metadata.remove("uid");
+        }
+        let made = requests::create(session, place.collection(), &object, write).await?;
+        return args.results.tell(output, &place, &made, "replaced");
+    }
+    if !args.results.sends() {
+        return args.results.tell(output, &place, &object, "replaced");
+    }
+    let path = place.path(args.subresource.as_deref());
+    let replaced = requests::update(session, path, &object, write).await?;
+    args.results.tell(output, &place, &replaced, "replaced")
+}
+
+/// Deletes what is there, and waits until it has gone.
+async fn remove(session: &Session, args: &Args, place: &Place) -> Result<(), CommandError> {
+    let deletion = Deletion {
+        grace_secs: Some(args.deletion.grace_period.max(0)),
+        propagation: Some(args.deletion.cascade.policy()),
+        ..Deletion::default()
+    };
+    let limit = waits::limit("--timeout", &args.deletion.timeout)?;
+    match requests::delete(session, place, &deletion).await {
+        Ok(answer) => {
+            let none = json!("");
+            let uid = answer.pointer("/metadata/uid").or(answer.pointer("/details/uid"));
+            let uid = uid.unwrap_or(&none).as_str().unwrap_or_default();
+            waits::until_gone(session, place, uid, &mut Pauses::up_to(limit)).await
+        }
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,132 @@
+//! `rollout history` and `rollout undo`: revisions of workloads.
+
+use std::process::ExitCode;
+
+use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::rollout::{self, Revision};
+use orchctl_printers::columns::Layout;
+use proto_api::yaml;
+use proto_client::Patch;
+use serde_json::{Value, json};
+
+use super::revision_annotation;
+use crate::requests;
+use crate::results::{DryRun, ResultFlags};
+use crate::targets::{self, Target, TargetFlags};
+
+/// Flags of `rollout history`.
+#[derive(clap::Args, Debug)]
+pub(super) struct HistoryArgs {
+    /// TYPE NAME or TYPE/NAME
+    #[arg(value_name = "OBJECT")]
+    objects: Vec<String>,
+    #[command(flatten)]
+    targets: TargetFlags,
+    /// Show the pods of this revision
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    revision: i64,
+}
+
+/// Flags of `rollout undo`.
+#[derive(clap::Args, Debug)]
+pub(super) struct UndoArgs {
+    /// TYPE NAME... or TYPE/NAME...
+    #[arg(value_name = "OBJECT")]
+    objects: Vec<String>,
+    #[command(flatten)]
+    targets: TargetFlags,
+    /// The revision; 0 for the one before
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    to_revision: i64,
+    #[command(flatten)]
+    results: ResultFlags,
+}
+
+/// The revisions of a workload, oldest first.
+async fn revisions(session: &Session, target: &Target) -> Result<Vec<Revision>, CommandError> {
+    let kind = match target.place.resource.kind.as_str() {
+        "Deployment" => "ReplicaSet",
+        "DaemonSet" | "StatefulSet" => "ControllerRevision",
+        other => {
+            return Err(CommandError::said(format!(
+                "no history viewer has been implemented for {other:?}"
+            )));
+        }
+    };
+    let resource = session.discovery().await?.served_kind("apps/v1", kind)?;
+    let namespace = target.place.namespace.as_deref();
+    let owned = requests::list(session, resource, namespace, ("", "")).await?;
+    let names = session.names().await?;
+    let (revision, cause) = (revision_annotation(names), names.label("change-cause"));
+    Ok(rollout::revisions(&target.object, &owned, [&revision, &cause]))
+}
+
+pub(super) async fn run_history(
+    session: &Session,
+    args: HistoryArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    for target in targets::read(session, &args.targets, &args.objects, output).await? {
+        let revisions = revisions(session, &target).await?;
+        let title = target.place.title();
+        if args.revision > 0 {
+            let one = rollout::revision_to_undo(&revisions, args.revision).map_err(|_| {
+                CommandError::said(format!(
+                    "unable to find the specified revision {} of {title}",
+                    args.revision
+                ))
+            })?;
+            writeln!(output.out, "{title} with revision #{}\nPod Template:", one.number)?;
+            for line in yaml::to_string(&rollout::template_of(one)).lines() {
+                writeln!(output.out, "  {line}")?;
+            }
+            continue;
+        }
+        let mut rows = vec![vec!["REVISION".to_owned(), "CHANGE-CAUSE".to_owned()]];
+        rows.extend(revisions.iter().map(|revision| {
+            let cause = if revision.cause.is_empty() { "<none>" } else { &revision.cause };
+            vec![revision.number.to_string(), cause.to_owned()]
+        }));
+        // The space behind the title is what scripts have seen since ever.
+        writeln!(output.out, "{title} \n{}", Layout::default().render(&rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn run_undo(
+    session: &Session,
+    args: UndoArgs,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    for target in targets::read(session, &args.targets, &args.objects, output).await? {
+        let Target { place, object } = &target;
+        if object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
+            return Err(CommandError::said(format!(
+                "you cannot rollback a paused deployment; resume it first with rollout resume {} and try again",
+                place.title()
+            )));
+        }
+        let revisions = revisions(session, &target).await?;
+        let revision =
+            rollout::revision_to_undo(&revisions, args.to_revision).map_err(requests::argument)?;
+        let template = rollout::template_of(revision);
+        if object.pointer("/spec/template") == Some(&template) {
+            let number = revision.number;
+            let done =
+                format!("skipped rollback (current template already matches revision {number})");
+            args.results.tell(output, place, object, &done)?;
+            continue;
+        }
+        let patch =
+            Patch::Json(json!([{"op": "replace", "path": "/spec/template", "value": template}]));
+        let changed = match args.results.dry_run {
+            DryRun::Client => object.clone(),
+            _ => {
+                let write = args.results.write("kubectl-rollout");
+                requests::patch(session, place.path(None), &patch, &write).await?
+            }
+        };
+        args.results.tell(output, place, &changed, "rolled back")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

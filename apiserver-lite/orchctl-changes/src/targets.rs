@@ -1,0 +1,120 @@
+//! The objects that a changing command is about: those of files, of names, or of selectors.
+
+use clap::Args;
+use orchctl_client::manifests::{self, FileFlags};
+use orchctl_client::{CommandError, Output, Session, names};
+use serde_json::Value;
+
+use crate::requests::{self, Place};
+
+/// Flags that select objects.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TargetFlags {
+    /// Objects of files
+    #[command(flatten)]
+    pub files: FileFlags,
+    /// Objects with these labels
+    #[arg(
+        long,
+        short = 'l',
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub selector: String,
+    /// All objects of the type
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// One of the objects, as the server has it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Where it lies.
+    pub place: Place,
+    /// What the server has.
+    pub object: Value,
+}
+
+/// Reads the objects from the server.
+///
+/// # Errors
+/// When one does not exist, or none is named.
+pub async fn read(
+    session: &Session,
+    flags: &TargetFlags,
+    args: &[String],
+    output: &mut Output,
+) -> Result<Vec<Target>, CommandError> {
+    let mut targets = Vec::new();
+    for place in places(session, flags, args, output).await? {
+        match place {
+            Found::Named(place) => {
+                let object = requests::get(session, &place).await?;
+                targets.push(Target { place, object });
+            }
+            Found::Listed(target) => targets.push(target),
+        }
+    }
+    Ok(targets)
+}
+
+/// An object that is named, or one that a list returned.
+pub enum Found {
+    /// Not asked for yet.
+    Named(Place),
+    /// With what the server has.
+    Listed(Target),
+}
+
+/// Finds the objects; those that are named are not asked for.
+///
+/// # Errors
+/// When none is named.
+pub async fn places(
+    session: &Session,
+    flags: &TargetFlags,
+    args: &[String],
+    output: &mut Output,
+) -> Result<Vec<Found>, CommandError> {
+    if !flags.files.filename.is_empty() {
+        if !args.is_empty() {
+            return Err(CommandError::said(
+                "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
+            ));
+        }
+        let mut found = Vec::new();
+        for manifest in manifests::read(session, &flags.files, output).await? {
+            found.push(Found::Named(Place::of(session, &manifest).await?));
+        }
+        return Ok(found);
+    }
+    let discovery = session.discovery().await?;
+    let mut found = Vec::new();
+    for selection in names::parse(discovery, args)? {
+        let resource = selection.resource;
+        let namespace = session.namespace()?.to_owned();
+        let namespace = Some(namespace).filter(|_| resource.namespaced);
+        match selection.name {
+            Some(_) if !flags.selector.is_empty() => {
+                return Err(CommandError::said(
+                    "name cannot be provided when a selector is specified",
+                ));
+            }
+            Some(name) => found.push(Found::Named(Place { resource, namespace, name })),
+            None if flags.selector.is_empty() && !flags.all => {
+                return Err(CommandError::said(
+                    "resource(s) were provided, but no name was specified",
+                ));
+            }
+            None => {
+                let selectors = (flags.selector.as_str(), "");
+                let listed = requests::list(session, &resource, namespace.as_deref(), selectors);
+                found.extend(listed.await?.into_iter().map(|object| {
+                    Found::Listed(Target { place: Place::listed(&resource, &object), object })
+                }));
+            }
+        }
+    }
+    Ok(found)
+}

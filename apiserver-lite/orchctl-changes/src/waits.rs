@@ -1,0 +1,84 @@
+//! Waiting for a state of the server: asked again and again, a little less often each time, up to a limit.
+
+use std::time::Duration;
+
+use orchctl_client::{CommandError, Session};
+use proto_api::duration;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::requests::{self, Place};
+
+/// The first pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// What a limit of zero means: a week.
+const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Reads a limit such as `30s`; zero is a week.
+///
+/// # Errors
+/// When the flag has another form.
+pub fn limit(flag: &str, text: &str) -> Result<Duration, CommandError> {
+    let full = if text.parse::<u32>().is_ok() { format!("{text}s") } else { text.to_owned() };
+    match duration::parse(&full) {
+        Ok(Duration::ZERO) => Ok(WEEK),
+        Ok(limit) => Ok(limit),
+        Err(error) => Err(CommandError::said(format!("{flag}: {error}"))),
+    }
+}
+
+/// Pauses of a loop, up to a limit.
+#[derive(Debug)]
+pub struct Pauses {
+    until: Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    /// Up to this long from now on.
+    pub fn up_to(limit: Duration) -> Self {
+        Self { until: Instant::now() + limit, next: FIRST_PAUSE }
+    }
+
+    /// Waits a while; false when the time is up.
+    pub async fn pause(&mut self) -> bool {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        sleep(self.next.min(left)).await;
+        self.next = self.next.saturating_mul(2).min(LONGEST_PAUSE);
+        true
+    }
+}
+
+/// Waits until the object with this UID has gone.
+///
+/// # Errors
+/// When the time is up, or the server cannot be asked.
+pub async fn until_gone(
+    session: &Session,
+    place: &Place,
+    uid: &str,
+    pauses: &mut Pauses,
+) -> Result<(), CommandError> {
+    loop {
+        match requests::find(session, place).await? {
+            None => return Ok(()),
+            Some(object) => {
+                let now = object.pointer("/metadata/uid").and_then(Value::as_str);
+                if !uid.is_empty() && now.is_some_and(|now| now != uid) {
+                    return Ok(());
+                }
+            }
+        }
+        if !pauses.pause().await {
+            return Err(CommandError::said(format!(
+                "timed out waiting for the condition on {}/{}",
+                place.resource.plural, place.name
+            )));
+        }
+    }
+}

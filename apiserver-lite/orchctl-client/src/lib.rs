@@ -1,0 +1,20 @@
+//! io: a session of the command-line client with a server: flags ([`GlobalFlags`]), client configuration ([`Kubeconfig`]), requests ([`Session`]), what the
+//! server serves ([`discovery`]), which objects a command line names ([`names`]) and objects from files ([`manifests`]).
+
+pub mod discovery;
+mod error;
+mod flags;
+mod kubeconfig;
+mod lines;
+pub mod manifests;
+pub mod names;
+mod output;
+mod session;
+
+pub use discovery::{ApiResource, Discovery};
+pub use error::CommandError;
+pub use flags::{GlobalFlags, IdentityFlags, ServerFlags};
+pub use kubeconfig::{Kubeconfig, Overrides};
+pub use lines::LineReader;
+pub use output::Output;
+pub use session::Session;

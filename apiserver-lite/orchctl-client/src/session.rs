@@ -1,0 +1,368 @@
+//! One run of a command against one server: sends requests with what flags say, tells the server's warnings, and knows what the server serves.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
+use proto_api::duration;
+use proto_api::names::{Names, Profile};
+use proto_client::{Answer, Client, ClientConfig, request};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use crate::kubeconfig::{Kubeconfig, Overrides};
+use crate::{CommandError, Discovery, GlobalFlags};
+
+/// Stands for no deadline.
+const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Longest response: a page of a list.
+const BODY_LEN_MAX: usize = 256 << 20;
+/// Most of a body that is reported at verbosity 8.
+const TRACED_LEN_MAX: usize = 1024;
+/// Most different warnings that are kept to print each once.
+const WARNINGS_MAX: usize = 1000;
+
+/// Reads a variable of the environment.
+pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// One run of a command.
+pub struct Session {
+    flags: GlobalFlags,
+    environment: Environment,
+    config: OnceLock<ClientConfig>,
+    client: OnceLock<Client>,
+    names: OnceCell<&'static Names>,
+    discovery: OnceCell<Discovery>,
+    warned: Mutex<HashSet<String>>,
+    notes: Mutex<Box<dyn Write + Send>>,
+}
+
+impl Session {
+    /// Does not connect yet, nor read files. Warnings and reports of requests go to `notes`.
+    pub fn new(flags: GlobalFlags, environment: Environment, notes: Box<dyn Write + Send>) -> Self {
+        Self {
+            flags,
+            environment,
+            config: OnceLock::new(),
+            client: OnceLock::new(),
+            names: OnceCell::new(),
+            discovery: OnceCell::new(),
+            warned: Mutex::default(),
+            notes: Mutex::new(notes),
+        }
+    }
+
+    /// The flags of every command.
+    pub fn flags(&self) -> &GlobalFlags {
+        &self.flags
+    }
+
+    /// A variable of the environment.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        (self.environment)(name)
+    }
+
+    /// The files of the client configuration.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn kubeconfig(&self) -> Result<Kubeconfig, CommandError> {
+        Kubeconfig::read(self.flags.kubeconfig.as_deref(), |name| self.variable(name))
+    }
+
+    /// The configuration of the client: of files and flags, or that of the pod where there are none.
+    ///
+    /// # Errors
+    /// When files or flags are invalid.
+    pub fn config(&self) -> Result<&ClientConfig, CommandError> {
+        if let Some(config) = self.config.get() {
+            return Ok(config);
+        }
+        let files = self.kubeconfig()?;
+        let overrides = Overrides::of(&self.flags);
+        let in_pod = || {
+            let names = [<&Names>::default(), Names::new(Profile::Kubernetes)];
+            let read = |names| ClientConfig::in_cluster(names, |name| self.variable(name)).ok();
+            names.into_iter().find_map(read)
+        };
+        let untouched = files.is_empty() && overrides.cluster_fields.is_empty();
+        let config = match in_pod().filter(|_| untouched) {
+            Some(mut config) => {
+                if let Some(namespace) = &self.flags.namespace {
+                    config.namespace.clone_from(namespace);
+                }
+                config
+            }
+            None => files.client_config(&overrides)?,
+        };
+        Ok(self.config.get_or_init(|| config))
+    }
+
+    /// The client of the server. Requests through it bypass [`Session::call`]: they do not act as another user and tell no warnings.
+    ///
+    /// # Errors
+    /// When the configuration is invalid.
+    pub fn client(&self) -> Result<&Client, CommandError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let deadline = match self.timeout()? {
+            Duration::ZERO => NO_DEADLINE,
+            timeout => timeout,
+        };
+        let agent = format!(
+            "orchctl/{} ({}/{})",
+            env!("CARGO_PKG_VERSION"),
+            std::env::consts::OS,
+            std::env::consts::ARCH
+        );
+        let client = Client::new(self.config()?, <&Names>::default(), &agent)
+            .map_err(|error| CommandError::said(proto_daemon::exit::chain(&error)))?
+            .with_deadline(deadline)
+            .with_body_len_max(BODY_LEN_MAX);
+        Ok(self.client.get_or_init(|| client))
+    }
+
+    /// The time for each request; zero for no limit.
+    ///
+    /// # Errors
+    /// When the flag is no time.
+    pub fn timeout(&self) -> Result<Duration, CommandError> {
+        let text = self.flags.request_timeout.as_str();
+        // A number alone is of seconds.
+        let full = if text.parse::<u32>().is_ok() { format!("{text}s") } else { text.to_owned() };
+        duration::parse(&full)
+            .map_err(|error| CommandError::said(format!("--request-timeout: {error}")))
+    }
+
+    /// The namespace of requests that name none.
+    ///
+    /// # Errors
+    /// When the configuration is invalid.
+    pub fn namespace(&self) -> Result<&str, CommandError> {
+        Ok(self.config()?.namespace.as_str())
+    }
+
+    /// Whether the command line names a namespace.
+    pub fn names_namespace(&self) -> bool {
+        self.flags.namespace.is_some()
+    }
+
+    /// What the server serves; asked once.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn discovery(&self) -> Result<&Discovery, CommandError> {
+        self.discovery.get_or_try_init(|| Discovery::read(self)).await
+    }
+
+    /// The naming profile of the server, from the names of its groups.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn names(&self) -> Result<&'static Names, CommandError> {
+        let read = || async {
+            let groups = self.get_json("/apis").await?;
+            let full = "rbac.authorization.";
+            let listed = groups.get("groups").and_then(Value::as_array);
+            let domain = listed.into_iter().flatten().find_map(|group| {
+                group.get("name").and_then(Value::as_str)?.strip_prefix(full).map(str::to_owned)
+            });
+            let profile = match domain.as_deref() {
+                None | Some("k8s.io") => Profile::Kubernetes,
+                Some(domain) => Profile::Orch { domain: domain.to_owned() },
+            };
+            Ok(Names::new(profile))
+        };
+        self.names.get_or_try_init(read).await.copied()
+    }
+
+    /// Sends a request and reads the response.
+    ///
+    /// # Errors
+    /// When the server refuses or cannot be asked.
+    pub async fn call(&self, request: Request<Bytes>) -> Result<Answer, CommandError> {
+        let request = self.prepare(request)?;
+        let line = format!("{} {}", request.method(), request.uri());
+        let answer = self.client()?.call(request).await;
+        match &answer {
+            Ok(answer) => {
+                self.tell_warnings(&answer.headers);
+                self.report_answer(&line, answer.status, &answer.headers, &answer.body);
+            }
+            Err(error) => self.note(6, || format!("{line}: {error}")),
+        }
+        Ok(answer?)
+    }
+
+    /// As [`Session::call`], with the body as JSON.
+    ///
+    /// # Errors
+    /// As [`Session::call`], and when the body is no JSON.
+    pub async fn call_json(&self, request: Request<Bytes>) -> Result<Value, CommandError> {
+        let line = format!("{} {}", request.method(), request.uri().path());
+        let answer = self.call(request).await?;
+        serde_json::from_slice(&answer.body)
+            .map_err(|error| CommandError::said(format!("{line}: the answer is no JSON: {error}")))
+    }
+
+    /// GET of a path and query, as JSON.
+    ///
+    /// # Errors
+    /// As [`Session::call_json`].
+    pub async fn get_json(&self, path: &str) -> Result<Value, CommandError> {
+        self.call_json(request::get(path.to_owned())).await
+    }
+
+    /// Sends a request and returns when the response begins: for watches and logs.
+    ///
+    /// # Errors
+    /// When the server refuses or cannot be asked.
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, CommandError> {
+        let request = self.prepare(request)?;
+        let line = format!("{} {}", request.method(), request.uri());
+        let response = self.client()?.open(request).await?;
+        self.tell_warnings(response.headers());
+        self.report_answer(&line, response.status().as_u16(), response.headers(), &[]);
+        Ok(response)
+    }
+
+    /// Sends an upgrade request and returns its connection: for exec, attach and port-forward.
+    ///
+    /// # Errors
+    /// When the server refuses or cannot be asked.
+    pub async fn upgrade(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<(HeaderMap, Upgraded), CommandError> {
+        let request = self.prepare(request)?;
+        let line = format!("{} {}", request.method(), request.uri());
+        let (headers, connection) = self.client()?.upgrade(request).await?;
+        self.report_answer(&line, 101, &headers, &[]);
+        Ok((headers, connection))
+    }
+
+    /// How many different warnings the server gave.
+    pub fn warnings(&self) -> usize {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Prints a warning as those of the server are printed.
+    pub fn warn(&self, text: &str) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        // A closed terminal changes nothing.
+        let _ = writeln!(notes, "Warning: {text}");
+    }
+
+    fn prepare(&self, mut request: Request<Bytes>) -> Result<Request<Bytes>, CommandError> {
+        let identity = &self.flags.identity;
+        let impersonates = identity.impersonate.is_some();
+        if !impersonates
+            && (!identity.impersonate_groups.is_empty() || identity.impersonate_uid.is_some())
+        {
+            return Err(CommandError::said(
+                "--as-group and --as-uid need --as: requesting groups or uid without impersonating a user",
+            ));
+        }
+        let mut add = |name: &'static str, value: &str| -> Result<(), CommandError> {
+            let value = HeaderValue::from_str(value).map_err(|_| {
+                CommandError::said(format!("{value:?} is not valid in the header {name}"))
+            })?;
+            request.headers_mut().append(HeaderName::from_static(name), value);
+            Ok(())
+        };
+        if let Some(user) = &identity.impersonate {
+            add("impersonate-user", user)?;
+        }
+        for group in &identity.impersonate_groups {
+            add("impersonate-group", group)?;
+        }
+        if let Some(uid) = &identity.impersonate_uid {
+            add("impersonate-uid", uid)?;
+        }
+        self.note(7, || {
+            let headers = header_lines(request.headers());
+            format!("{} {}\nRequest Headers:\n{headers}", request.method(), request.uri())
+        });
+        if !request.body().is_empty() {
+            self.note(8, || format!("Request Body: {}", self.traced(request.body())));
+        }
+        Ok(request)
+    }
+
+    fn tell_warnings(&self, headers: &HeaderMap) {
+        for value in headers.get_all(http::header::WARNING) {
+            let Some(text) = warning_text(&String::from_utf8_lossy(value.as_bytes())) else {
+                continue;
+            };
+            let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+            if warned.len() < WARNINGS_MAX && warned.insert(text.clone()) {
+                drop(warned);
+                self.warn(&text);
+            }
+        }
+    }
+
+    fn report_answer(&self, line: &str, status: u16, headers: &HeaderMap, body: &[u8]) {
+        self.note(6, || format!("{line} {status}"));
+        self.note(8, || format!("Response Headers:\n{}", header_lines(headers)));
+        if !body.is_empty() {
+            self.note(8, || format!("Response Body: {}", self.traced(body)));
+        }
+    }
+
+    fn traced(&self, body: &[u8]) -> String {
+        let len = if self.flags.verbosity >= 9 { body.len() } else { TRACED_LEN_MAX };
+        String::from_utf8_lossy(body.get(..len.min(body.len())).unwrap_or_default()).into_owned()
+    }
+
+    fn note(&self, level: u8, text: impl FnOnce() -> String) {
+        if self.flags.verbosity >= level {
+            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            // A closed terminal changes nothing.
+            let _ = writeln!(notes, "{}", text());
+        }
+    }
+}
+
+fn header_lines(headers: &HeaderMap) -> String {
+    let line = |(name, value): (&HeaderName, &HeaderValue)| {
+        format!("    {name}: {}\n", String::from_utf8_lossy(value.as_bytes()))
+    };
+    headers.iter().map(line).collect()
+}
+
+/// The text of a header `299 - "text"`: quoted, with backslashes before quotes.
+fn warning_text(header: &str) -> Option<String> {
+    let (code, rest) = header.trim().split_once(' ')?;
+    let (_, rest) = rest.split_once(' ')?;
+    let quoted = rest.trim_start().strip_prefix('"').filter(|_| code == "299")?;
+    let mut text = String::new();
+    let mut chars = quoted.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => return Some(text),
+            '\\' => text.extend(chars.next()),
+            c => text.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_unquoted() {
+        assert_eq!(warning_text(r#"299 - "a \"b\" c""#).as_deref(), Some("a \"b\" c"));
+        assert_eq!(warning_text(r#"299 - "open"#), None);
+        assert_eq!(warning_text(r#"199 - "other""#), None);
+        assert_eq!(warning_text(""), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! Flags that say how objects are printed, for every command that prints some.
+
+use std::io::Read as _;
+
+use orchctl_client::{CommandError, Output};
+use orchctl_printers::jsonpath::Missing;
+use orchctl_printers::{Form, objects};
+use serde_json::Value;
+
+/// Longest file of a template.
+const TEMPLATE_FILE_LEN_MAX: u64 = 1 << 20;
+
+/// How objects are printed.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct PrintFlags {
+    /// Form: json, yaml, name, wide, jsonpath=..., jsonpath-file=..., custom-columns=..., custom-columns-file=...
+    #[arg(long, short, value_name = "FORM")]
+    pub output: Option<String>,
+    /// Template or its file, for jsonpath and jsonpath-file without one
+    #[arg(long, value_name = "TEMPLATE")]
+    pub template: Option<String>,
+    /// Leave out fields that a template names and an object lacks (otherwise they are errors)
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub allow_missing_template_keys: bool,
+    /// Keep metadata.managedFields in JSON and YAML
+    #[arg(long)]
+    pub show_managed_fields: bool,
+}
+
+impl PrintFlags {
+    /// The form of the output.
+    ///
+    /// # Errors
+    /// When there is no such form.
+    pub fn form(&self) -> Result<Form, CommandError> {
+        let mut text = self.output.clone().unwrap_or_default();
+        if let Some(template) = &self.template
+            && matches!(text.as_str(), "jsonpath" | "jsonpath-file")
+        {
+            text = format!("{text}={template}");
+        }
+        Form::parse(&text, read_file).map_err(|error| CommandError::said(error.to_string()))
+    }
+
+    /// What becomes of fields that a template names and an object lacks.
+    pub fn missing(&self) -> Missing {
+        if self.allow_missing_template_keys { Missing::Skipped } else { Missing::Refused }
+    }
+
+    /// Prints an object, or a list of them.
+    ///
+    /// # Errors
+    /// When a template has no meaning for the object.
+    pub fn print(
+        &self,
+        form: &Form,
+        mut object: Value,
+        heads: bool,
+        output: &mut Output,
+    ) -> Result<(), CommandError> {
+        if !self.show_managed_fields {
+            objects::without_managed_fields(&mut object);
+        }
+        let text = form.render(&object, self.missing(), heads).map_err(|error| {
+            let template = match form {
+                Form::JsonPath(template) | Form::JsonPathAsJson(template) => template.text(),
+                _ => self.output.as_deref().unwrap_or_default(),
+            };
+            CommandError::said(format!(
+                "error executing jsonpath \"{template}\": Error executing template: {error}"
+            ))
+        })?;
+        Ok(output.out.write_all(text.as_bytes())?)
+    }
+}
+
+fn read_file(path: &str) -> Result<String, String> {
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(TEMPLATE_FILE_LEN_MAX).read_to_string(&mut text))
+        .map_err(|error| error.to_string())?;
+    Ok(text)
+}

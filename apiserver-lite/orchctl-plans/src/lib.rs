@@ -1,0 +1,28 @@
+//! Pure: what the commands of the client write. Objects and arguments become objects, patches, lists of pods and texts; who asks the server is elsewhere.
+//!
+//! - [`apply`]: the patch of a client-side apply, with the annotation that records what was applied.
+//! - [`edits`]: labels, annotations and taints as sets that arguments change.
+//! - [`pod_template`]: images, environment, resources and accounts of the pods of a workload.
+//! - [`rollout`]: how far a workload is with its update, in words. [`drain`]: which pods leave a node, and which prevent it.
+//! - [`text`]: objects side by side. [`generate`]: objects from flags.
+
+pub mod apply;
+pub mod drain;
+pub mod edits;
+pub mod generate;
+mod keep;
+pub mod pod_template;
+pub mod rollout;
+pub mod text;
+
+/// Why arguments cannot be used. The text names the argument.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ArgumentError(String);
+
+impl ArgumentError {
+    /// With this text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}

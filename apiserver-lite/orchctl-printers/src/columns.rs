@@ -1,0 +1,88 @@
+//! Rows in aligned columns: every cell but the last of a row is padded to its column's width and three spaces.
+
+/// Cells of a row.
+pub type Row = Vec<String>;
+
+/// Narrowest column with its padding.
+const WIDTH_MIN: usize = 6;
+/// Spaces after the widest cell of a column.
+const PADDING: usize = 3;
+
+/// Widths of columns. They are remembered, so that rows that come later stand below the earlier ones.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    widths: Vec<usize>,
+    padding: Option<usize>,
+    width_min: Option<usize>,
+}
+
+impl Layout {
+    /// With this many spaces after the widest cell and this least width.
+    pub fn spaced(width_min: usize, padding: usize) -> Self {
+        Self { widths: Vec::new(), padding: Some(padding), width_min: Some(width_min) }
+    }
+
+    /// The rows as lines.
+    pub fn render(&mut self, rows: &[Row]) -> String {
+        let rows: Vec<Row> =
+            rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
+        let padding = self.padding.unwrap_or(PADDING);
+        let width_min = self.width_min.unwrap_or(WIDTH_MIN);
+        for row in &rows {
+            let padded = row.len().saturating_sub(1);
+            for (at, cell) in row.iter().take(padded).enumerate() {
+                let width = (cell.chars().count() + padding).max(width_min);
+                match self.widths.get_mut(at) {
+                    Some(known) => *known = width.max(*known),
+                    None => self.widths.push(width),
+                }
+            }
+        }
+        let mut out = String::new();
+        for row in &rows {
+            for (at, cell) in row.iter().enumerate() {
+                out.push_str(cell);
+                if at + 1 < row.len() {
+                    let width = self.widths.get(at).copied().unwrap_or_default();
+                    let spaces = width.saturating_sub(cell.chars().count());
+                    out.extend(std::iter::repeat_n(' ', spaces));
+                }
+            }
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// What would move a terminal's cursor or change its colours is shown instead.
+fn visible(cell: &str) -> String {
+    cell.replace('\u{1b}', "^[").replace('\r', "\\r")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cells: &[&str]) -> Row {
+        cells.iter().map(|cell| (*cell).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_last_cell_is_not_padded() {
+        let rows = [row(&["A", "NAME", "X"]), row(&["1", "é-long", "last"])];
+        assert_eq!(Layout::default().render(&rows), "A     NAME     X\n1     é-long   last\n");
+    }
+
+    #[test]
+    fn objects_cannot_speak_to_the_terminal() {
+        let rows = [row(&["\u{1b}[31mred\r", "x"])];
+        assert_eq!(Layout::default().render(&rows), "^[[31mred\\r   x\n");
+    }
+
+    #[test]
+    fn later_rows_stand_below_earlier_ones() {
+        let mut layout = Layout::default();
+        layout.render(&[row(&["a-long-name", "x"])]);
+        assert_eq!(layout.render(&[row(&["b", "y"])]), "b             y\n");
+    }
+}

@@ -1,0 +1,124 @@
+//! Templates and what Kubernetes documents of them.
+
+use serde_json::json;
+
+use super::*;
+
+fn sample() -> Value {
+    json!({
+        "kind": "List",
+        "items": [
+            {"kind": "None", "metadata": {"name": "127.0.0.1", "labels": {"orch.io/hostname": "127.0.0.1"}},
+             "status": {"capacity": {"cpu": "4"}, "addresses": [{"type": "LegacyHostIP", "address": "127.0.0.1"}]}},
+            {"kind": "None", "metadata": {"name": "127.0.0.2"},
+             "status": {"capacity": {"cpu": "8"}, "n": 3, "addresses": [
+                {"type": "LegacyHostIP", "address": "127.0.0.2"}, {"type": "another", "address": "127.0.0.3"}]}},
+        ],
+        "users": [
+            {"name": "myself", "user": {}},
+            {"name": "e2e", "user": {"username": "admin", "password": "secret"}},
+        ],
+        "flag": true, "none": null, "number": 1.5,
+    })
+}
+
+fn render(template: &str) -> Result<String, String> {
+    Template::parse(template)
+        .and_then(|parsed| parsed.render(&sample(), Missing::Skipped))
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn documented_templates() {
+    for (template, wanted) in [
+        ("text", "text"),
+        ("kind is {.kind}", "kind is List"),
+        ("{['kind']}{[\"kind\"]}{$.kind}{@.kind}", "ListListListList"),
+        ("{..name}", "127.0.0.1 127.0.0.2 myself e2e"),
+        ("{.items[*].metadata.name}", "127.0.0.1 127.0.0.2"),
+        ("{.users[0].name}{.users[-1].name}{.users[-2:].name}", "myselfe2emyself e2e"),
+        (
+            "{.items[*]['metadata.name', 'status.capacity']}",
+            "127.0.0.1 127.0.0.2 {\"cpu\":\"4\"} {\"cpu\":\"8\"}",
+        ),
+        ("{.users[?(@.name==\"e2e\")].user.password}", "secret"),
+        ("{.users[?(@.name=='e2e')].user.password}", "secret"),
+        ("{.items[0].metadata.labels.orch\\.io/hostname}", "127.0.0.1"),
+        ("{.items[0].metadata.labels['orch\\.io/hostname']}", "127.0.0.1"),
+        (
+            "{range .items[*]}[{.metadata.name}, {.status.capacity}] {end}.",
+            "[127.0.0.1, {\"cpu\":\"4\"}] [127.0.0.2, {\"cpu\":\"8\"}] .",
+        ),
+        (
+            "{range .items[*]}{.metadata.name}{\"\\t\"}{range .status.addresses[*]}{.address}{','}{end}{'\\n'}{end}",
+            "127.0.0.1\t127.0.0.1,\n127.0.0.2\t127.0.0.2,127.0.0.3,\n",
+        ),
+        ("{.items[?(@.status.n)].metadata.name}", "127.0.0.2"),
+        (
+            "{.items[?(@.status.n>=3)].metadata.name}{.items[?(@.status.n>3)].metadata.name}",
+            "127.0.0.2",
+        ),
+        ("{.items[?(@.metadata.name!=\"127.0.0.1\")].metadata.name}", "127.0.0.2"),
+        ("{.items[0:2:2].metadata.name}", "127.0.0.1"),
+        ("{.items[0,1].kind}", "None None"),
+        ("{.items[1].status.addresses[?(@.type==\"another\")].address}", "127.0.0.3"),
+        ("{.flag}{.none}{.number}{.missing}", "truenull1.5"),
+        ("{.users[1].user}", "{\"password\":\"secret\",\"username\":\"admin\"}"),
+        ("{range .none[*]}x{end}y", "y"),
+        ("{.users[2:2]}", ""),
+        ("{ .kind }", "List"),
+        ("{range .users[*]}{.name} ", "myself e2e "),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(wanted), "{template}");
+    }
+}
+
+#[test]
+fn wrong_templates_are_refused() {
+    for (template, part) in [
+        ("{.kind", "unclosed action"),
+        ("{.items[0}", "unterminated array"),
+        ("{\"abc}", "unterminated quoted string"),
+        ("{end}", "nothing to end"),
+        ("{hello}", "unrecognized identifier hello"),
+        ("{.items[abc]}", "invalid array index abc"),
+        ("{.items[?(@.x=)]}", "operator"),
+        ("{.items[5].x}", "array index out of bounds: index 5, length 2"),
+        ("{.items[-3].x}", "array index out of bounds"),
+        ("{.kind[0]}", "is not an array"),
+        ("{.items[0:2:0]}", "step must be > 0"),
+    ] {
+        let error = render(template).expect_err(template);
+        assert!(error.contains(part), "{template}: {error}");
+    }
+}
+
+#[test]
+fn missing_fields_are_errors_where_asked() {
+    let parsed = Template::parse("{.a.b}").expect("valid");
+    let error = parsed.render(&sample(), Missing::Refused).expect_err("missing");
+    assert_eq!(error.to_string(), "a is not found");
+}
+
+#[test]
+fn nesting_and_results_are_bounded() {
+    let brackets = format!("{{.a{}{}}}", "[?(@.b".repeat(100), ")]".repeat(100));
+    assert!(Template::parse(&brackets).is_err());
+    assert!(Template::parse(&"{range .a}".repeat(100)).is_err());
+    assert!(Template::parse(&"x".repeat(TEMPLATE_LEN_MAX + 1)).is_err());
+    let mut deep = json!(1);
+    for _ in 0..60 {
+        deep = json!([deep, 1]);
+    }
+    let parsed = Template::parse(&format!("{{{}}}", "..".repeat(40))).expect("valid");
+    assert!(parsed.render(&deep, Missing::Skipped).is_err());
+}
+
+#[test]
+fn relaxed_paths_need_no_braces() {
+    for text in ["{.kind}", ".kind", "kind", "{kind}", "['kind']"] {
+        let path = Path::parse_relaxed(text).expect(text);
+        assert_eq!(path.find(&sample(), Missing::Skipped).expect(text), [&json!("List")], "{text}");
+    }
+    assert!(Path::parse_relaxed("{.a}{.b}").is_err());
+}

@@ -1,0 +1,17 @@
+//! Pure: what the command-line client prints of objects. Objects are JSON trees; the time is an argument.
+//!
+//! - [`Form`]: what `-o` says, and objects in that form. [`json`], [`proto_api::yaml`]: whole objects.
+//! - [`columns`]: rows in aligned columns; [`table`]: the server's tables; [`custom_columns`]: those of the command line.
+//! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
+
+pub mod age;
+pub mod columns;
+pub mod custom_columns;
+mod form;
+pub mod json;
+pub mod jsonpath;
+pub mod objects;
+pub mod sort;
+pub mod table;
+
+pub use form::{Form, FormError};

@@ -1,0 +1,110 @@
+//! Objects and lists as trees: parts that every kind has.
+
+use serde_json::{Map, Value, json};
+
+/// A text at a JSON pointer; empty if there is none.
+pub fn text_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The items of a list at a JSON pointer; none if there is none.
+pub fn list_at<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The map at a JSON pointer.
+pub fn map_at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Map<String, Value>> {
+    object.pointer(pointer).and_then(Value::as_object)
+}
+
+/// Its name.
+pub fn name(object: &Value) -> &str {
+    text_at(object, "/metadata/name")
+}
+
+/// Its namespace; empty outside of namespaces.
+pub fn namespace(object: &Value) -> &str {
+    text_at(object, "/metadata/namespace")
+}
+
+/// Whether it is a list of objects.
+pub fn is_list(object: &Value) -> bool {
+    object.get("items").is_some_and(Value::is_array) && text_at(object, "/kind").ends_with("List")
+}
+
+/// One list of objects of any kinds.
+pub fn list_of(items: Vec<Value>) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
+}
+
+/// The items of a list of one kind, each saying what it is; an object alone is its own item.
+pub fn into_items(mut object: Value) -> Vec<Value> {
+    if !is_list(&object) {
+        return vec![object];
+    }
+    let api_version = object.get("apiVersion").cloned().unwrap_or_default();
+    let kind = text_at(&object, "/kind").trim_end_matches("List").to_owned();
+    let Some(Value::Array(mut items)) = object.get_mut("items").map(Value::take) else {
+        return Vec::new();
+    };
+    for item in items.iter_mut().filter_map(Value::as_object_mut) {
+        if !kind.is_empty() && !item.contains_key("kind") {
+            item.insert("kind".to_owned(), json!(kind));
+            item.insert("apiVersion".to_owned(), api_version.clone());
+        }
+    }
+    items
+}
+
+/// Removes what says who owns which field: it is long and seldom wanted.
+pub fn without_managed_fields(object: &mut Value) {
+    if let Some(Value::Array(items)) = object.get_mut("items") {
+        items.iter_mut().for_each(without_managed_fields);
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.shift_remove("managedFields");
+    }
+}
+
+/// `a=b,c=d`, or `<none>`.
+pub fn pairs(map: Option<&Map<String, Value>>) -> String {
+    let mut pairs: Vec<String> = map
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    pairs.sort();
+    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
+}
+
+/// What an object is called in messages: `pod/web`, `deployment.apps/web`.
+pub fn kind_and_name(object: &Value) -> String {
+    let kind = text_at(object, "/kind").to_lowercase();
+    match text_at(object, "/apiVersion").split_once('/') {
+        Some((group, _)) => format!("{kind}.{group}/{}", name(object)),
+        None => format!("{kind}/{}", name(object)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_say_what_they_are() {
+        let list = json!({"apiVersion": "apps/v1", "kind": "DeploymentList", "items": [{"metadata": {"name": "a"}}]});
+        let items = into_items(list);
+        assert_eq!(kind_and_name(&items[0]), "deployment.apps/a");
+        assert_eq!(
+            kind_and_name(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}})),
+            "pod/p"
+        );
+    }
+
+    #[test]
+    fn managed_fields_are_removed_everywhere() {
+        let mut list = list_of(vec![json!({"metadata": {"name": "a", "managedFields": [1]}})]);
+        without_managed_fields(&mut list);
+        assert_eq!(list["items"][0], json!({"metadata": {"name": "a"}}));
+    }
+}

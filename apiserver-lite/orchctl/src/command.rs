@@ -1,0 +1,178 @@
+//! The commands, and which function runs each.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use orchctl_changes as changes;
+use orchctl_client::{CommandError, GlobalFlags, Output, Session};
+use orchctl_commands::{api_resources, api_versions, get, version};
+
+use crate::arguments;
+
+/// Asks and changes the API of a cluster, as kubectl does.
+#[derive(Debug, Parser)]
+#[command(name = "orchctl", disable_help_subcommand = true, max_term_width = 100)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub flags: GlobalFlags,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    // What reads.
+    /// Show objects
+    Get(get::Args),
+    /// List the resources that the server serves
+    ApiResources(api_resources::Args),
+    /// List the groups and versions that the server serves
+    ApiVersions(api_versions::Args),
+    /// Show the versions of client and server
+    Version(version::Args),
+    // What changes and what streams.
+    /// Bring objects to what files describe
+    Apply(changes::apply::Args),
+    /// Create objects of files or of flags
+    Create(changes::create::Args),
+    /// Put objects of files in the place of others
+    Replace(changes::replace::Args),
+    /// Change a part of objects
+    Patch(changes::patch::Args),
+    /// Delete objects
+    Delete(changes::delete::Args),
+    /// Set and remove labels
+    Label(changes::label::Args),
+    /// Set and remove annotations
+    Annotate(changes::label::Args),
+    /// Set the number of replicas
+    Scale(changes::scale::Args),
+    /// Follow and steer updates of workloads
+    Rollout(changes::rollout::Args),
+    /// Show what apply would change
+    Diff(changes::diff::Args),
+    /// Edit objects
+    Edit(changes::edit::Args),
+    /// Set images, environment, resources, accounts and selectors
+    Set(changes::set::Args),
+    /// Make a Service for a workload
+    Expose(changes::expose::ExposeArgs),
+    /// Make an autoscaler for a workload
+    Autoscale(changes::expose::AutoscaleArgs),
+    /// Run an image in a pod
+    Run(changes::run::Args),
+    /// Set and remove taints of nodes
+    Taint(changes::taint::Args),
+    /// Keep new pods from nodes
+    Cordon(changes::drain::CordonArgs),
+    /// Let nodes have new pods
+    Uncordon(changes::drain::CordonArgs),
+    /// Have pods leave nodes
+    Drain(changes::drain::DrainArgs),
+    /// Decide about requests for certificates
+    Certificate(changes::certificate::Args),
+    /// Run a command in a container
+    Exec(changes::exec::ExecArgs),
+    /// Join the streams of a container
+    Attach(changes::exec::AttachArgs),
+    /// Lead local ports to a pod
+    PortForward(changes::port_forward::Args),
+    /// Copy files from and to containers
+    Cp(changes::cp::Args),
+    /// Put a container into a running pod
+    Debug(changes::debug::Args),
+    /// Write the completions of a shell
+    Completion(CompletionArgs),
+}
+
+/// Flags of `completion`.
+#[derive(Debug, clap::Args)]
+pub struct CompletionArgs {
+    /// The shell
+    #[arg(value_enum)]
+    shell: clap_complete::Shell,
+}
+
+/// Reads the command line.
+pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let command = arguments::with_boolean_values(Arguments::command());
+    let mut matches = command.try_get_matches_from(words)?;
+    Arguments::from_arg_matches_mut(&mut matches)
+}
+
+/// Runs a command.
+pub async fn run(
+    session: &Session,
+    command: Command,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    match command {
+        Command::Get(args) => get::run(session, args, output).await,
+        Command::ApiResources(args) => api_resources::run(session, args, output).await,
+        Command::ApiVersions(args) => api_versions::run(session, args, output).await,
+        Command::Version(args) => version::run(session, args, output).await,
+        Command::Apply(args) => changes::apply::run(session, args, output).await,
+        Command::Create(args) => changes::create::run(session, args, output).await,
+        Command::Replace(args) => changes::replace::run(session, args, output).await,
+        Command::Patch(args) => changes::patch::run(session, args, output).await,
+        Command::Delete(args) => changes::delete::run(session, args, output).await,
+        Command::Label(args) => changes::label::run_label(session, args, output).await,
+        Command::Annotate(args) => changes::label::run_annotate(session, args, output).await,
+        Command::Scale(args) => changes::scale::run(session, args, output).await,
+        Command::Rollout(args) => changes::rollout::run(session, args, output).await,
+        Command::Diff(args) => changes::diff::run(session, args, output).await,
+        Command::Edit(args) => changes::edit::run(session, args, output).await,
+        Command::Set(args) => changes::set::run(session, args, output).await,
+        Command::Expose(args) => changes::expose::run_expose(session, args, output).await,
+        Command::Autoscale(args) => changes::expose::run_autoscale(session, args, output).await,
+        Command::Run(args) => changes::run::run(session, args, output).await,
+        Command::Taint(args) => changes::taint::run(session, args, output).await,
+        Command::Cordon(args) => changes::drain::run_cordon(session, args, output).await,
+        Command::Uncordon(args) => changes::drain::run_uncordon(session, args, output).await,
+        Command::Drain(args) => changes::drain::run_drain(session, args, output).await,
+        Command::Certificate(args) => changes::certificate::run(session, args, output).await,
+        Command::Exec(args) => changes::exec::run_exec(session, args, output).await,
+        Command::Attach(args) => changes::exec::run_attach(session, args, output).await,
+        Command::PortForward(args) => changes::port_forward::run(session, args, output).await,
+        Command::Cp(args) => changes::cp::run(session, args, output).await,
+        Command::Debug(args) => changes::debug::run(session, args, output).await,
+        Command::Completion(args) => {
+            let mut command = Arguments::command();
+            clap_complete::generate(args.shell, &mut command, "orchctl", &mut output.out);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Arguments, clap::Error> {
+        parse(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn every_command_is_well_formed() {
+        arguments::with_boolean_values(Arguments::command()).debug_assert();
+    }
+
+    #[test]
+    fn flags_have_the_forms_that_scripts_use() {
+        let parsed = read("orchctl get pods -A -oyaml -n=x --insecure-skip-tls-verify=true -v=6");
+        let parsed = parsed.expect("valid");
+        assert!(parsed.flags.server.insecure_skip_tls_verify);
+        assert_eq!(parsed.flags.namespace.as_deref(), Some("x"));
+        assert_eq!(parsed.flags.verbosity, 6);
+        let Command::Get(get) = parsed.command else { panic!("get") };
+        assert!(get.all_namespaces);
+        assert_eq!(get.print.output.as_deref(), Some("yaml"));
+        let parsed = read("orchctl -n x get pods --watch=false -wA").expect_err("twice");
+        assert!(parsed.use_stderr());
+        let parsed = read("orchctl get pods -wA -n x").expect("valid");
+        let Command::Get(get) = parsed.command else { panic!("get") };
+        assert!(get.watch && get.all_namespaces);
+    }
+}

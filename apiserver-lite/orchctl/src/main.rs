@@ -1,0 +1,62 @@
+//! bin: `orchctl`, the command-line client: what kubectl is to its users, for both naming profiles.
+//!
+//! ```text
+//!   arguments ─► command.rs ─► a command of orchctl-commands ─► orchctl-client: configuration, requests, names of resources
+//!                                        │
+//!                                        └─► orchctl-printers: objects ─► text
+//! ```
+
+mod arguments;
+mod command;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use orchctl_client::{CommandError, Output, Session};
+
+fn main() -> ExitCode {
+    let parsed = match command::parse(std::env::args_os()) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            // A failed write to a closed terminal changes nothing.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let ended = match runtime {
+        Ok(runtime) => {
+            let ended = runtime.block_on(run(parsed));
+            // A thread that waits for standard input must not hold the program.
+            runtime.shutdown_background();
+            ended
+        }
+        Err(error) => Err(error.into()),
+    };
+    match ended {
+        Ok(code) => code,
+        // Whoever read the output has seen enough.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
+    let environment = Arc::new(|name: &str| std::env::var(name).ok());
+    let session = Session::new(parsed.flags, environment, Box::new(std::io::stderr()));
+    let mut output = Output::standard();
+    let ended = command::run(&session, parsed.command, &mut output).await;
+    output.out.flush()?;
+    let code = ended?;
+    match session.warnings() {
+        count if count > 0 && session.flags().warnings_as_errors => {
+            let noun = if count == 1 { "warning" } else { "warnings" };
+            Err(CommandError::said(format!("{count} {noun} received")))
+        }
+        _ => Ok(code),
+    }
+}

@@ -39,6 +39,21 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "subprotocols that WebSocket clients of both profiles offer",
     ),
     (
+        "apiserver-lite/orchctl-streams/src/exec.rs",
+        "channel.k8s.io",
+        "the subprotocol of container runtimes, in both profiles",
+    ),
+    (
+        "apiserver-lite/orchctl-streams/src/forward.rs",
+        "portforward.k8s.io",
+        "the subprotocol of container runtimes, in both profiles",
+    ),
+    (
+        "apiserver-lite/orchctl-client/src/session.rs",
+        "Some(\"k8s.io\")",
+        "the end of a server's groups tells its profile",
+    ),
+    (
         "apiserver-lite/core/src/versions.rs",
         "METRICS_ANNOTATION",
         "the conversion of autoscalers has no names at hand; one annotation serves both profiles",

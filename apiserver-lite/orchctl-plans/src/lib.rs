@@ -7,6 +7,7 @@
 //! - [`text`]: objects side by side. [`generate`]: objects from flags.
 
 pub mod apply;
+mod argument_error;
 pub mod drain;
 pub mod edits;
 pub mod generate;
@@ -15,14 +16,4 @@ pub mod pod_template;
 pub mod rollout;
 pub mod text;
 
-/// Why arguments cannot be used. The text names the argument.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ArgumentError(String);
-
-impl ArgumentError {
-    /// With this text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
+pub use argument_error::ArgumentError;

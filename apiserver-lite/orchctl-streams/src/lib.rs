@@ -9,24 +9,7 @@ pub mod archive;
 pub mod exec;
 pub mod forward;
 pub mod spdy;
+mod stream_error;
 pub mod terminal;
 
-/// Why a session ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum StreamError {
-    /// The connection broke.
-    #[error("the connection with the container broke")]
-    Broken(#[source] std::io::Error),
-    /// The other side sent what is no SPDY.
-    #[error("the connection with the container is no SPDY connection: {0}")]
-    Protocol(&'static str),
-    /// The other side ended the session.
-    #[error("the connection with the container was closed")]
-    Closed,
-    /// A local stream broke.
-    #[error("cannot read or write locally")]
-    Local(#[source] std::io::Error),
-    /// The container's side reports an error.
-    #[error("{0}")]
-    Remote(String),
-}
+pub use stream_error::StreamError;

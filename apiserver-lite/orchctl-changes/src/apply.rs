@@ -316,7 +316,7 @@ impl Run<'_> {
         Err(CommandError::said(format!("{} is changed by others all the time", place.title())))
     }
 
-    /// Deletes an object that cannot be changed this way, and makes it again.
+    /// Deletes an object that cannot be changed this way, and makes it again; if the server refuses the new one, the old one.
     async fn replace(
         &self,
         place: &Place,
@@ -330,16 +330,31 @@ impl Run<'_> {
             dry_run: false,
             uid: Some(uid.to_owned()),
         };
-        requests::delete(self.session, place, &deletion).await?;
         let limit = waits::limit("--timeout", &self.flags.deletion.timeout)?;
+        requests::delete(self.session, place, &deletion).await?;
         waits::until_gone(self.session, place, uid, &mut Pauses::up_to(limit)).await?;
-        requests::create(self.session, place.collection(), modified, &self.write()).await
+        let made = create(self, place, modified).await;
+        if made.is_err() {
+            create(self, place, current).await?;
+        }
+        made
     }
+}
+
+/// Creates an object that was on a server before.
+async fn create(run: &Run<'_>, place: &Place, object: &Value) -> Result<Value, CommandError> {
+    let mut object = object.clone();
+    if let Some(metadata) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|field, _| {
+            !["resourceVersion", "uid", "creationTimestamp"].contains(&&**field)
+        });
+    }
+    requests::create(run.session, place.collection(), &object, &run.write()).await
 }
 
 /// Whether the server will never take the change.
 fn is_refusal(error: &CommandError) -> bool {
-    matches!(requests::code(error), Some(409 | 422))
+    requests::code(error) == Some(422)
 }
 
 /// Without `--overwrite`, a value that another writer has changed since the last apply is not replaced.

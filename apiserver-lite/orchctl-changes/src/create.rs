@@ -190,7 +190,7 @@ async fn run_files(
         }
         count = count.saturating_add(1);
         let made = async {
-            let place = Place::of(session, &manifest).await?;
+            let place = Place::of_new(session, &manifest).await?;
             args.common.create(session, place, manifest.object.clone(), output).await
         };
         if let Err(error) = made.await {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::drain::{self, Permissions};
 use proto_client::Patch;
@@ -23,7 +24,7 @@ pub struct NodeFlags {
     #[arg(value_name = "NODE", required_unless_present = "selector")]
     nodes: Vec<String>,
     /// Nodes with these labels
-    #[arg(long, short = 'l', value_name = "SELECTOR", conflicts_with = "nodes")]
+    #[arg(long, short = 'l', value_name = "SELECTOR", conflicts_with = "nodes", value_parser = NonEmptyStringValueParser::new())]
     selector: Option<String>,
     /// Change nothing: send nothing (client), or have the server check it (server)
     #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, require_equals = true,
@@ -344,5 +345,27 @@ impl Removal<'_> {
         let path = one.place.path(Some("eviction"));
         let write = Write { dry_run: deletion.dry_run, ..Write::default() };
         requests::create(self.session, path, &eviction, &write).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser, Debug)]
+    struct Line {
+        #[command(flatten)]
+        drain: DrainArgs,
+    }
+
+    /// An unset variable of a script selects no node, not all.
+    #[test]
+    fn an_empty_selector_is_refused() {
+        assert!(Line::try_parse_from(["drain", "-l", ""]).is_err());
+        assert!(Line::try_parse_from(["drain"]).is_err());
+        let line = Line::try_parse_from(["drain", "-l", "a=b"]).expect("a selector");
+        assert_eq!(line.drain.nodes.selector.as_deref(), Some("a=b"));
     }
 }

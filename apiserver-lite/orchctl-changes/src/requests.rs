@@ -40,11 +40,23 @@ impl Place {
         format!("{}/{}", self.resource.word(), self.name)
     }
 
-    /// Where an object of a file belongs.
+    /// Where an object of a file is.
+    ///
+    /// # Errors
+    /// When it has no name: its path would be that of all objects of the kind. As [`Self::of_new`] besides.
+    pub async fn of(session: &Session, manifest: &Manifest) -> Result<Self, CommandError> {
+        let place = Self::of_new(session, manifest).await?;
+        if place.name.is_empty() {
+            return Err(CommandError::said("resource name may not be empty"));
+        }
+        Ok(place)
+    }
+
+    /// Where an object of a file belongs, which may leave its name to the server.
     ///
     /// # Errors
     /// When the server has no such kind, or the command line names another namespace.
-    pub async fn of(session: &Session, manifest: &Manifest) -> Result<Self, CommandError> {
+    pub async fn of_new(session: &Session, manifest: &Manifest) -> Result<Self, CommandError> {
         let discovery = session.discovery().await?;
         let served = discovery.served_kind(manifest.api_version(), manifest.kind());
         let resource = served?.clone();

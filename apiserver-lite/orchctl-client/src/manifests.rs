@@ -74,10 +74,7 @@ pub async fn read(
     let mut manifests = Vec::new();
     for name in &flags.filename {
         if name == "-" {
-            let mut text = String::new();
-            let mut input = (&mut output.input).take(TEXT_LEN_MAX);
-            input.read_to_string(&mut text)?;
-            append(&mut manifests, "STDIN", &text)?;
+            append(&mut manifests, "STDIN", &read_text(&mut output.input)?)?;
         } else if name.starts_with("http://") || name.starts_with("https://") {
             append(&mut manifests, name, &fetch(session, name).await?)?;
         } else {
@@ -186,12 +183,18 @@ fn collect_files(
     Ok(())
 }
 
+/// The whole text; a longer one than [`TEXT_LEN_MAX`] is an error, since half of it would look like all of it.
+fn read_text(input: impl Read) -> std::io::Result<String> {
+    let mut text = String::new();
+    let len = input.take(TEXT_LEN_MAX + 1).read_to_string(&mut text)?;
+    if len as u64 > TEXT_LEN_MAX {
+        return Err(std::io::Error::other(format!("it has more than {TEXT_LEN_MAX} bytes")));
+    }
+    Ok(text)
+}
+
 fn read_file(path: &Path) -> Result<String, CommandError> {
-    let read = || {
-        let mut text = String::new();
-        std::fs::File::open(path)?.take(TEXT_LEN_MAX).read_to_string(&mut text)?;
-        Ok::<_, std::io::Error>(text)
-    };
+    let read = || read_text(std::fs::File::open(path)?);
     read().map_err(|error| CommandError::said(format!("cannot read {}: {error}", path.display())))
 }
 

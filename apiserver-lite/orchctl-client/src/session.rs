@@ -90,7 +90,9 @@ impl Session {
             let read = |names| ClientConfig::in_cluster(names, |name| self.variable(name)).ok();
             names.into_iter().find_map(read)
         };
-        let untouched = files.is_empty() && overrides.cluster_fields.is_empty();
+        // Flags of a user or a cluster are never dropped for the pod's own account.
+        let asked = Overrides { namespace: None, ..overrides.clone() };
+        let untouched = files.is_empty() && asked == Overrides::default();
         let config = match in_pod().filter(|_| untouched) {
             Some(mut config) => {
                 if let Some(namespace) = &self.flags.namespace {

@@ -202,7 +202,7 @@ mod tests {
                 let recording = std::pin::pin!(log.record(&trail, Stage::ResponseComplete, 1));
                 tokio::select! {
                     biased;
-                    _ = recording => panic!("nobody has stored it"),
+                    _ = recording => panic!("it was answered before it was stored"),
                     () = std::future::ready(()) => {}
                 }
             }

@@ -64,7 +64,8 @@ pub fn queue(mode: Mode, metrics: Metrics) -> (Queue, Jobs) {
 }
 
 impl Queue {
-    /// Hands over an event as the mode says, and what tells that it is stored if somebody waits for that. Dropped before its end, it has handed over nothing.
+    /// Queues an event as the mode says; in a blocking mode it returns a receiver that says whether the event was stored. A future that is dropped early has
+    /// queued nothing.
     pub async fn send(&self, event: Bytes) -> Option<oneshot::Receiver<bool>> {
         let (stored, outcome) = oneshot::channel();
         if matches!(self.mode, Mode::Batch(_)) {

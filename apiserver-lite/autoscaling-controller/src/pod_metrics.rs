@@ -1,4 +1,4 @@
-//! The metrics of pods (`metrics.k8s.io`), whoever serves them: ours, or metrics-server.
+//! Reads the metrics of pods (`metrics.k8s.io`) from the API server, built in or metrics-server's.
 
 use std::collections::BTreeMap;
 

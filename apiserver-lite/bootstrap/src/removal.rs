@@ -161,7 +161,7 @@ pub fn undo_mounts(dir: &Path) -> Result<()> {
     outcome
 }
 
-/// Removes the files of these names in a directory that is somebody's: the rest there stays, and the directory as well.
+/// Removes the files of these names from a directory that others use too. Other files and the directory stay.
 ///
 /// # Errors
 /// A file stays.

@@ -13,7 +13,7 @@ use apiserver_store::Store;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
-use proto_api::schema;
+use proto_api::schema::is_built_in_group;
 
 use crate::auth::{IndexError, Indexed, StoreIndex};
 use crate::record::StoredObject;
@@ -161,7 +161,9 @@ impl ApiServices {
             let any = registered.remote > 0;
             any.then(|| registered.by_name.get(&format!("{version}.{group}")).cloned()).flatten()
         })?;
-        (found.backend.is_some() && !is_built_in(names, group)).then_some(found)
+        // The name alone does not tell where the version ends.
+        let same = (&*found.group, &*found.version) == (group, version);
+        (same && found.backend.is_some() && !is_built_in_group(names, group)).then_some(found)
     }
 
     /// All, by name.
@@ -177,16 +179,11 @@ impl ApiServices {
             return Vec::new();
         }
         let mut all = self.all();
-        all.retain(|service| service.backend.is_some() && !is_built_in(names, &service.group));
+        all.retain(|service| {
+            service.backend.is_some() && !is_built_in_group(names, &service.group)
+        });
         all
     }
-}
-
-/// Whether a group is one of this server's own, in whatever version.
-#[must_use]
-pub fn is_built_in(names: &Names, group: &str) -> bool {
-    let short = names.short_group(group);
-    short.is_some_and(|short| schema::resources().iter().any(|row| row.group == short))
 }
 
 #[cfg(test)]

@@ -122,7 +122,8 @@ fn managed_label(server: &Server) -> String {
     server.names.sub_label(&server.names.component("aggregator"), "automanaged")
 }
 
-/// The local APIServices of what is served, by name. The group of APIServices itself has none, as in Kubernetes.
+/// The local APIServices of what is served, by name. The group of APIServices itself has none, as in Kubernetes; that of resource metrics neither, so that
+/// whoever installs another server of it can make its own.
 fn wanted(server: &Server) -> BTreeMap<String, Wanted> {
     let mut all = BTreeMap::new();
     let mut add = |group: String, version: &str, priority, managed| {
@@ -131,7 +132,10 @@ fn wanted(server: &Server) -> BTreeMap<String, Wanted> {
         all.entry(name).or_insert(Wanted { group, version, priority, managed });
     };
     let switches = &server.config.runtime_config;
-    for row in schema::resources().iter().filter(|row| row.group != GROUP) {
+    for row in schema::resources()
+        .iter()
+        .filter(|row| ![GROUP, schema::METRICS_GROUP].contains(&row.group))
+    {
         if switches.serves(row.group, row.version, row.plural) {
             let priority = of_built_in(row.group, row.version);
             add(server.names.group(row.group), row.version, priority, ON_START);

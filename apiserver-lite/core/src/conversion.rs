@@ -19,6 +19,7 @@ use crate::server::Server;
 use crate::status::ApiError;
 use crate::versions;
 use crate::webhook_call::ask;
+use crate::webhooks::CallError;
 
 /// Time of one call, as in Kubernetes.
 const CALL_TIME: Duration = Duration::from_secs(30);
@@ -56,11 +57,18 @@ pub async fn show(
     });
     let own_versions: Vec<Arc<StoredObject>> = own_versions.collect();
     let objects: Vec<&Object> = own_versions.iter().map(|record| record.object()).collect();
-    // Boxed, so that the futures of all other requests stay small.
-    let converted = Box::pin(convert_all(server, kind, &objects)).await?;
-    for (at, object) in missing.into_iter().zip(converted) {
-        if let Some(record) = records.get_mut(at) {
-            *record = record.put_view(kind, version.number, object);
+    let deadline = Instant::now() + LIST_TIME;
+    let mut done = 0;
+    while let Some(rest) = objects.get(done..).filter(|rest| !rest.is_empty()) {
+        // Boxed, so that the futures of all other requests stay small.
+        let converted = Box::pin(convert_some(server, kind, rest, deadline)).await?;
+        // Kept after each call: a list that takes too long is further the next time.
+        let places = missing.iter().skip(done);
+        done = done.saturating_add(converted.len());
+        for (at, object) in places.zip(converted) {
+            if let Some(record) = records.get_mut(*at) {
+                *record = record.put_view(kind, version.number, object);
+            }
         }
     }
     Ok(())
@@ -125,7 +133,8 @@ pub(crate) async fn convert(
     if webhook_version(kind).is_none() {
         return Ok(versions::convert(object, kind));
     }
-    let mut converted = Box::pin(convert_all(server, kind, &[object])).await?;
+    let deadline = Instant::now() + CALL_TIME;
+    let mut converted = Box::pin(convert_some(server, kind, &[object], deadline)).await?;
     converted.pop().ok_or_else(|| changed_meanwhile(kind))
 }
 
@@ -134,26 +143,22 @@ pub(crate) fn webhook_version(kind: &Kind) -> Option<Arc<CustomVersion>> {
     kind.custom_version().filter(|version| version.has_webhook)
 }
 
-/// Asks the webhook about the objects, in as few calls as its bounds allow, one after the other.
-async fn convert_all(
+/// Asks the webhook about the first of the objects, as many as one call may have, at least one.
+async fn convert_some(
     server: &Server,
     kind: &Arc<Kind>,
     objects: &[&Object],
+    deadline: Instant,
 ) -> Result<Vec<Object>, ApiError> {
-    if objects.is_empty() {
-        return Ok(Vec::new());
-    }
     let definition = server.definitions.find(&kind.group, kind.plural());
     let converter = definition.as_ref().and_then(|definition| definition.converter.as_ref());
     let converter = converter.ok_or_else(|| changed_meanwhile(kind))?;
-    let deadline = Instant::now() + LIST_TIME;
-    let mut converted = Vec::with_capacity(objects.len());
-    while let Some(rest) = objects.get(converted.len()..).filter(|rest| !rest.is_empty()) {
-        let time = CALL_TIME.min(deadline.saturating_duration_since(Instant::now()));
-        let call = Call { server, converter, kind, time };
-        converted.extend(call.convert_some(rest).await?);
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(refusal(kind, &format!("failed: {}", CallError::Deadline)));
     }
-    Ok(converted)
+    let call = Call { server, converter, kind, time: CALL_TIME.min(left) };
+    call.send(objects).await
 }
 
 /// One call of the webhook.
@@ -166,7 +171,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Converts as many of the objects as one call may have, at least one.
-    async fn convert_some(&self, objects: &[&Object]) -> Result<Vec<Object>, ApiError> {
+    async fn send(&self, objects: &[&Object]) -> Result<Vec<Object>, ApiError> {
         let engine = &self.server.engine;
         let (mut documents, mut scratch) = (Vec::new(), Vec::new());
         for object in objects.iter().take(OBJECTS_MAX) {

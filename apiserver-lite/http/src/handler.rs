@@ -202,6 +202,8 @@ async fn serve_authorized(
     let ParsedRequest { target, query, kind, accepted } = parsed;
     let elsewhere =
         aggregated_requests::served_elsewhere(&server.core, target, request.uri().path());
+    // What another server answers may be a stream, whatever was asked.
+    let streams = kind == RequestKind::LongRunning || elsewhere.is_some();
     let response = match (elsewhere, target) {
         (Some(service), _) => {
             aggregated_requests::proxy(server, &service, &user, request, audit.id()).await
@@ -220,7 +222,6 @@ async fn serve_authorized(
         }
     };
     // The permit of a stream is held until its body ends.
-    let streams = kind == RequestKind::LongRunning;
     Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
 }
 

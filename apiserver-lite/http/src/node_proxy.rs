@@ -129,9 +129,7 @@ impl NodeProxy {
         *request.headers_mut() = headers;
         let response = self.send_to(target, &DialPolicy::new(&server.config), request).await?;
         let status = response.status();
-        let limited = http_body_util::Limited::new(response.into_body(), len_max);
-        let collected = limited.collect().await.map_err(|error| bad_gateway(target, &error))?;
-        Ok((status, collected.to_bytes()))
+        Ok((status, collect_at_most(target, response, len_max).await?))
     }
 
     /// Forwards an upgrade; when the target switches protocols, the two connections are joined. A workload behind a proxy path
@@ -144,12 +142,16 @@ impl NodeProxy {
         headers: HeaderMap,
         proxied: bool,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let protocol = request.headers().get(UPGRADE).cloned();
+        // The one that was looked at, and not another of the client's headers.
+        let protocol = upgrade::requested_protocol(request.headers())
+            .and_then(|protocol| HeaderValue::from_str(protocol).ok());
         let client = hyper::upgrade::on(&mut request);
         let mut forwarded = Request::new(body::full(""));
         *forwarded.method_mut() = request.method().clone();
         *forwarded.headers_mut() = headers;
         forwarded.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        // The body stays here.
+        forwarded.headers_mut().remove(CONTENT_LENGTH);
         protocol
             .into_iter()
             .for_each(|protocol| drop(forwarded.headers_mut().insert(UPGRADE, protocol)));
@@ -189,9 +191,7 @@ impl NodeProxy {
         if !response.status().is_success() {
             return Err(bad_gateway(&target, &format!("it answered {}", response.status())));
         }
-        let limited = http_body_util::Limited::new(response.into_body(), len_max);
-        let collected = limited.collect().await.map_err(|error| bad_gateway(&target, &error))?;
-        Ok(collected.to_bytes())
+        collect_at_most(&target, response, len_max).await
     }
 
     async fn send_to(
@@ -230,6 +230,17 @@ fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
         .collect();
     own.iter().for_each(|name| drop(forwarded.remove(name)));
     forwarded
+}
+
+/// The whole body, of at most `len_max` bytes.
+async fn collect_at_most(
+    target: &ProxyTarget,
+    response: Response<Incoming>,
+    len_max: usize,
+) -> Result<Bytes, ApiError> {
+    let limited = http_body_util::Limited::new(response.into_body(), len_max);
+    let collected = limited.collect().await.map_err(|error| bad_gateway(target, &error))?;
+    Ok(collected.to_bytes())
 }
 
 /// The target's response with its end-to-end headers.

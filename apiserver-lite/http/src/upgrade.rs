@@ -23,17 +23,23 @@ const HOP_BY_HOP: [&str; 10] = [
     "upgrade",
 ];
 
-/// Whether the request is an upgrade. `h2c` does not count: the server may ignore it (RFC 9113 section 3.1 removed it) and
-/// answers over HTTP/1.1.
+/// Whether the request is an upgrade.
 #[must_use]
 pub fn is_requested(headers: &HeaderMap) -> bool {
+    requested_protocol(headers).is_some()
+}
+
+/// The first protocol that the request asks for. `h2c` does not count: the server may ignore it (RFC 9113 section 3.1 removed it) and
+/// answers over HTTP/1.1.
+#[must_use]
+pub fn requested_protocol(headers: &HeaderMap) -> Option<&str> {
     let tokens = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let wanted = headers.get_all(UPGRADE).iter().filter_map(|value| value.to_str().ok());
     let mut wanted = wanted.flat_map(|value| value.split(',')).map(str::trim);
-    wanted.any(|protocol| !protocol.is_empty() && !protocol.eq_ignore_ascii_case("h2c"))
-        && tokens
-            .flat_map(|value| value.split(','))
-            .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+    let protocol =
+        wanted.find(|protocol| !protocol.is_empty() && !protocol.eq_ignore_ascii_case("h2c"))?;
+    let mut tokens = tokens.flat_map(|value| value.split(','));
+    tokens.any(|token| token.trim().eq_ignore_ascii_case("upgrade")).then_some(protocol)
 }
 
 /// Copies the end-to-end headers.
@@ -113,7 +119,7 @@ mod tests {
         assert!(is_requested(&headers));
         headers.insert(UPGRADE, HeaderValue::from_static("h2c"));
         assert!(!is_requested(&headers), "answered over HTTP/1.1");
-        headers.insert(UPGRADE, HeaderValue::from_static("h2c, websocket"));
-        assert!(is_requested(&headers));
+        headers.append(UPGRADE, HeaderValue::from_static("SPDY/3.1, websocket"));
+        assert_eq!(requested_protocol(&headers), Some("SPDY/3.1"), "what is passed on");
     }
 }

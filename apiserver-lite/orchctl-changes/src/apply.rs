@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use apiserver_schema::Engine;
 use clap::Subcommand;
-use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::manifests::Manifest;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::apply::{self, Documents};
 use proto_api::names::Names;
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::create::{Validation, validation};
 use crate::delete::DeletionFlags;
+use crate::file_selection::FileSelection;
 use crate::requests::{self, Deletion, Place, Write};
 use crate::results::{DryRun, ResultFlags};
 use crate::waits::{self, Pauses};
@@ -42,9 +43,8 @@ enum Part {
 
 #[derive(clap::Args, Debug)]
 struct Flags {
-    /// Objects of files
     #[command(flatten)]
-    files: FileFlags,
+    selection: FileSelection,
     /// Have the server merge, by the fields' managers
     #[arg(long)]
     server_side: bool,
@@ -61,15 +61,6 @@ struct Flags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true,
         default_missing_value = "true", action = clap::ArgAction::Set)]
     overwrite: bool,
-    /// Only objects of the files with these labels; with --prune also what is deleted
-    #[arg(
-        long,
-        short = 'l',
-        value_name = "SELECTOR",
-        default_value = "",
-        hide_default_value = true
-    )]
-    selector: String,
     /// Delete objects that were applied before and are not in the files
     #[arg(long)]
     prune: bool,
@@ -102,7 +93,7 @@ pub async fn run(
 
 fn check(flags: &Flags) -> Result<(), CommandError> {
     let wrong = |text: &str| Err(CommandError::said(text));
-    if flags.files.filename.is_empty() {
+    if flags.selection.is_empty() {
         return wrong("must specify one of -f and -k");
     }
     if flags.force_conflicts && !flags.server_side {
@@ -119,7 +110,7 @@ fn check(flags: &Flags) -> Result<(), CommandError> {
     if flags.results.dry_run == DryRun::Server && flags.deletion.force {
         return wrong("--dry-run=server cannot be used with --force");
     }
-    if flags.prune && !flags.all && flags.selector.is_empty() {
+    if flags.prune && !flags.all && flags.selection.selector.is_empty() {
         return wrong(
             "all resources selected for prune without explicitly passing --all. To prune all resources, pass the --all flag. If you did not mean to prune all resources, specify a label selector",
         );
@@ -133,19 +124,12 @@ async fn run_apply(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     check(&flags)?;
-    let selector: proto_api::selectors::Selector = flags
-        .selector
-        .parse()
-        .map_err(|error| CommandError::said(format!("--selector: {error}")))?;
     let mut applied = Vec::new();
     let mut errors = Vec::new();
     let names = session.names().await?;
     let engine = Engine::new(names);
     let run = Run { session, flags: &flags, names, engine };
-    for manifest in manifests::read(session, &flags.files, output).await? {
-        if !selector.matches(&labels_of(&manifest.object)) {
-            continue;
-        }
+    for manifest in flags.selection.read(session, output).await? {
         match run.apply(&manifest, output).await {
             Ok(one) => applied.push(one),
             Err(error) => errors.push(error),
@@ -155,7 +139,8 @@ async fn run_apply(
         return Err(CommandError::said("no objects passed to apply"));
     }
     if flags.prune && errors.is_empty() {
-        let scope = prune::Scope { selector: &flags.selector, kinds: &flags.prune_allowlist };
+        let scope =
+            prune::Scope { selector: &flags.selection.selector, kinds: &flags.prune_allowlist };
         let deletion = Deletion {
             propagation: Some(flags.deletion.cascade.policy()),
             dry_run: flags.results.dry_run == DryRun::Server,
@@ -165,12 +150,6 @@ async fn run_apply(
         prune::run(session, &scope, &deletion, &applied, &flags.results, output).await?;
     }
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
-}
-
-fn labels_of(object: &Value) -> std::collections::BTreeMap<String, String> {
-    let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
-    let pairs = labels.into_iter().flatten();
-    pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
 /// An object that was applied: where it is and its UID.
@@ -189,7 +168,7 @@ impl Run<'_> {
         manifest: &Manifest,
         output: &mut Output,
     ) -> Result<Applied, CommandError> {
-        let place = Place::of(self.session, manifest).await?;
+        let place = Place::of_new(self.session, manifest).await?;
         if place.name.is_empty() {
             let prefix = manifest.object.pointer("/metadata/generateName").and_then(Value::as_str);
             let why = match prefix {

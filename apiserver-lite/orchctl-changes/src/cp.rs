@@ -1,5 +1,6 @@
 //! `cp`: files and directories between this machine and containers, as tar of the container's image.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,6 +17,8 @@ use crate::waits;
 const QUEUE_LEN: usize = 16;
 /// Bytes between them.
 const PIPE_LEN: usize = 64 << 10;
+/// Most padding that is read behind an archive.
+const PADDING_LEN_MAX: u64 = 1 << 20;
 /// Most that is kept of what tar says about errors.
 const ERRORS_LEN_MAX: usize = 16 << 10;
 
@@ -238,10 +241,10 @@ async fn download(
     let place = target.clone();
     let unpacking = tokio::task::spawn_blocking(move || {
         let mut reader = PipeReader::new(received);
-        let skipped = archive::unpack(&mut reader, &prefix, &place);
-        // What follows the archive is read, so that tar can end.
-        let _ = std::io::copy(&mut reader, &mut std::io::sink());
-        skipped
+        let skipped = archive::unpack(&mut reader, &prefix, &place)?;
+        // The padding behind the archive is read, so that tar can end; no more, and nothing behind a broken one.
+        std::io::copy(&mut reader.take(PADDING_LEN_MAX), &mut std::io::sink())?;
+        Ok::<_, std::io::Error>(skipped)
     });
     let (near, mut far) = tokio::io::duplex(PIPE_LEN);
     let receiving = async {
@@ -258,9 +261,14 @@ async fn download(
     let command = ["tar", "cf", "-", path];
     let (ended, ()) = tokio::join!(execute(session, there, &command, None, near), receiving);
     let skipped = unpacking.await.map_err(std::io::Error::other)?;
-    ended?;
+    let is_cut = |error: &std::io::Error| error.kind() == std::io::ErrorKind::UnexpectedEof;
+    // A connection that broke says more than the archive that it cut.
+    if skipped.as_ref().err().is_none_or(is_cut) {
+        ended?;
+    }
     for one in skipped? {
-        writeln!(output.err, "warning: skipping {}: {}", one.name, one.reason)?;
+        let name = one.name.escape_debug();
+        writeln!(output.err, "warning: skipping {name}: {}", one.reason)?;
     }
     if std::fs::symlink_metadata(&target).is_err() {
         return Err(CommandError::said(format!("nothing was copied to {}", target.display())));

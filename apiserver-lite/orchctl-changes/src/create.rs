@@ -10,12 +10,12 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use orchctl_client::manifests::{self, FileFlags};
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::{ArgumentError, apply};
 use proto_api::names::Names;
 use serde_json::{Value, json};
 
+use crate::file_selection::FileSelection;
 use crate::requests::{self, Place, Write};
 use crate::results::ResultFlags;
 
@@ -47,18 +47,8 @@ pub fn validation(validation: Validation) -> &'static str {
 pub struct Args {
     #[command(subcommand)]
     command: Option<Part>,
-    /// Objects of files
     #[command(flatten)]
-    files: FileFlags,
-    /// Only objects of the files with these labels
-    #[arg(
-        long,
-        short = 'l',
-        value_name = "SELECTOR",
-        default_value = "",
-        hide_default_value = true
-    )]
-    selector: String,
+    selection: FileSelection,
     #[command(flatten)]
     common: CommonFlags,
 }
@@ -175,19 +165,12 @@ async fn run_files(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    if args.files.filename.is_empty() {
+    if args.selection.is_empty() {
         return Err(CommandError::said("must specify one of -f and -k, or what to create"));
     }
-    let selector = proto_api::selectors::Selector::parse(&args.selector)
-        .map_err(|error| CommandError::said(format!("--selector: {error}")))?;
     let mut errors = Vec::new();
     let mut count = 0_usize;
-    for manifest in manifests::read(session, &args.files, output).await? {
-        let labels = manifest.object.pointer("/metadata/labels");
-        let label = |key: &str| labels?.get(key)?.as_str();
-        if !selector.matches_with(label) {
-            continue;
-        }
+    for manifest in args.selection.read(session, output).await? {
         count = count.saturating_add(1);
         let made = async {
             let place = Place::of_new(session, &manifest).await?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use apiserver_schema::Engine;
-use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::manifests::Manifest;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::apply::{self, Documents};
 use orchctl_plans::text;
@@ -11,6 +11,7 @@ use proto_api::yaml;
 use proto_client::Patch;
 use serde_json::Value;
 
+use crate::file_selection::FileSelection;
 use crate::requests::{self, Place, Write};
 
 /// What is printed first of a side without an object.
@@ -19,18 +20,8 @@ const NOTHING: &str = "";
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Objects of files
     #[command(flatten)]
-    files: FileFlags,
-    /// Only objects of the files with these labels
-    #[arg(
-        long,
-        short = 'l',
-        value_name = "SELECTOR",
-        default_value = "",
-        hide_default_value = true
-    )]
-    selector: String,
+    selection: FileSelection,
     /// Have the server merge, by the fields' managers
     #[arg(long)]
     server_side: bool,
@@ -70,18 +61,12 @@ async fn compare(
     args: &Args,
     output: &mut Output,
 ) -> Result<bool, CommandError> {
-    if args.files.filename.is_empty() {
+    if args.selection.is_empty() {
         return Err(CommandError::said("must specify one of -f and -k"));
     }
-    let selector = proto_api::selectors::Selector::parse(&args.selector)
-        .map_err(|error| CommandError::said(format!("--selector: {error}")))?;
     let engine = Engine::new(session.names().await?);
     let mut differs = false;
-    for manifest in manifests::read(session, &args.files, output).await? {
-        let labels = manifest.object.pointer("/metadata/labels");
-        if !selector.matches_with(|key| labels?.get(key)?.as_str()) {
-            continue;
-        }
+    for manifest in args.selection.read(session, output).await? {
         let place = Place::of(session, &manifest).await?;
         let live = requests::find(session, &place).await?;
         let merged = merge(session, args, &engine, &place, &manifest, live.as_ref()).await?;

@@ -80,8 +80,14 @@ async fn edit(
         _ => "",
     };
     let path = write_file(&format!("{head}{text}"), ending)?;
-    open_editor(session, &path).await?;
-    let edited = std::fs::read_to_string(&path)?;
+    let edited = match open_editor(session, &path).await {
+        Ok(()) => std::fs::read_to_string(&path)?,
+        Err(error) => {
+            // It may be a Secret.
+            std::fs::remove_file(&path)?;
+            return Err(error);
+        }
+    };
     let keep = |why: String| {
         CommandError::said(format!(
             "{why}\nA copy of your changes has been stored to {}",

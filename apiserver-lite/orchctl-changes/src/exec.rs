@@ -62,13 +62,7 @@ pub async fn run_exec(
     args: ExecArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let chosen = choose(session, &args.object, &args.flags, output).await?;
-    let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
-    if matches!(phase, "Succeeded" | "Failed") {
-        return Err(CommandError::said(format!(
-            "cannot exec into a container in a completed pod; current phase is {phase}"
-        )));
-    }
+    let chosen = choose(session, &args.object, &args.flags, "exec into", output).await?;
     let container = container(session, &chosen, &args.flags, output).await?;
     let mut query: Vec<(&str, &str)> =
         args.command.iter().map(|word| ("command", word.as_str())).collect();
@@ -85,13 +79,7 @@ pub async fn run_attach(
     args: AttachArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let chosen = choose(session, &args.object, &args.flags, output).await?;
-    let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
-    if matches!(phase, "Succeeded" | "Failed") {
-        return Err(CommandError::said(format!(
-            "cannot attach a container in a completed pod; current phase is {phase}"
-        )));
-    }
+    let chosen = choose(session, &args.object, &args.flags, "attach", output).await?;
     let container = container(session, &chosen, &args.flags, output).await?;
     attach(session, &chosen, &container, &args.flags, output).await
 }
@@ -117,15 +105,24 @@ pub async fn attach(
     run(session, chosen, ("attach", query), flags, has_tty, output).await
 }
 
+/// The pod; `what` is what cannot be done with one that has ended.
 async fn choose(
     session: &Session,
     object: &str,
     flags: &StreamFlags,
+    what: &str,
     output: &mut Output,
 ) -> Result<Chosen, CommandError> {
     let wait = waits::limit("--pod-running-timeout", &flags.pod_running_timeout)?;
     output.out.flush()?;
-    pods::choose(session, object, wait).await
+    let chosen = pods::choose(session, object, wait).await?;
+    let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    if matches!(phase, "Succeeded" | "Failed") {
+        return Err(CommandError::said(format!(
+            "cannot {what} a container in a completed pod; current phase is {phase}"
+        )));
+    }
+    Ok(chosen)
 }
 
 async fn container(
@@ -184,7 +181,9 @@ async fn run(
             if !flags.quiet {
                 writeln!(output.err, "command terminated with exit code {code}")?;
             }
-            Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)))
+            // A failure stays one, whatever its lowest byte.
+            let lowest = u8::try_from(code & 0xff).ok().filter(|lowest| *lowest != 0);
+            Ok(ExitCode::from(lowest.unwrap_or(1)))
         }
         Exit::Failed(text) => Err(CommandError::said(text)),
     }

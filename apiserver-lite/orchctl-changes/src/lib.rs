@@ -1,6 +1,7 @@
 //! io: the commands that change objects and those that stream, one file each: `run(session, args, output)`. What they write is decided by `orchctl-plans`;
 //! connections with containers are those of `orchctl-streams`.
 
+mod file_selection;
 mod pods;
 mod requests;
 mod results;

@@ -1,17 +1,23 @@
 //! Trees of files as tar: written from local files, and unpacked below one place and nowhere else. Archives come from containers, which may be hostile.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use bytes::Bytes;
 use proto_daemon::private_files;
-use tar::{Archive, Builder, EntryType, Header};
+use tar::{Archive, Builder, EntryType, Header, PaxExtensions};
 use tokio::sync::mpsc;
 
 /// Most entries of an archive.
 const ENTRIES_MAX: usize = 1_000_000;
+/// Most entries that are named as left out.
+const SKIPPED_MAX: usize = 10_000;
+/// Longest record of an entry's name and attributes, in bytes.
+const ATTRIBUTES_LEN_MAX: u64 = 64 << 10;
 /// Deepest tree.
 const DEPTH_MAX: usize = 256;
 
@@ -126,24 +132,50 @@ pub struct Skipped {
 }
 
 /// Unpacks an archive whose entries all lie below `prefix`: the entry `prefix` itself becomes `target`. Links and devices are not made, and nothing is
-/// written outside of `target` or through a link in it.
+/// written outside of `target` or through a link in it. What is written is at most as large as the archive.
 ///
 /// # Errors
-/// When the archive is broken or too large, or a file cannot be written.
+/// When the archive is broken, too large or has sparse files, or a file cannot be written.
 pub fn unpack(archive: impl Read, prefix: &Path, target: &Path) -> io::Result<Vec<Skipped>> {
     let mut archive = Archive::new(archive);
     let mut skipped = Vec::new();
     let prefix: Option<PathBuf> = plain(prefix);
-    for (at, entry) in archive.entries()?.enumerate() {
+    let mut long_name = None;
+    // Raw, since the library reads records of names and attributes whatever their length.
+    for (at, entry) in archive.entries()?.raw(true).enumerate() {
         if at >= ENTRIES_MAX {
             return Err(io::Error::other(format!(
                 "the archive has more than {ENTRIES_MAX} entries"
             )));
         }
         let mut entry = entry?;
-        let name = entry.path()?.into_owned();
+        match entry.header().entry_type() {
+            EntryType::GNULongName => {
+                long_name = Some(without_end(attributes(&mut entry)?));
+                continue;
+            }
+            EntryType::XHeader => {
+                long_name = name_of_attributes(&attributes(&mut entry)?)?.or(long_name);
+                continue;
+            }
+            // A link's target, and attributes of the whole archive.
+            EntryType::GNULongLink | EntryType::XGlobalHeader => continue,
+            EntryType::GNUSparse => return Err(sparse()),
+            _ => {}
+        }
+        let name = match long_name.take() {
+            Some(name) => PathBuf::from(OsString::from_vec(name)),
+            None => entry.path()?.into_owned(),
+        };
         let mut skip = |reason| {
-            skipped.push(Skipped { name: name.display().to_string(), reason });
+            if skipped.len() < SKIPPED_MAX {
+                skipped.push(Skipped { name: name.display().to_string(), reason });
+            } else if skipped.len() == SKIPPED_MAX {
+                skipped.push(Skipped {
+                    name: "others".to_owned(),
+                    reason: "they are too many to name",
+                });
+            }
         };
         let below = plain(&name).zip(prefix.as_ref());
         let below =
@@ -161,26 +193,63 @@ pub fn unpack(archive: impl Read, prefix: &Path, target: &Path) -> io::Result<Ve
         let kind = entry.header().entry_type();
         match kind {
             EntryType::Directory => private_files::create_missing_dir(&place)?,
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+            EntryType::Regular | EntryType::Continuous => {
                 if let (false, Some(parent)) = (below.as_os_str().is_empty(), place.parent()) {
                     private_files::create_missing_dir(parent)?;
                 }
-                let mode = entry.header().mode()? & 0o777;
-                let mut file = private_files::open_shared(&place, mode)?;
-                file.set_len(0)?;
-                let len = entry.size();
-                if io::copy(&mut entry, &mut file)? != len {
-                    return Err(io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "the archive ends within a file",
-                    ));
-                }
+                write_file(&mut entry, &place)?;
             }
             EntryType::Symlink | EntryType::Link => skip("it is a link"),
             _ => skip("it is neither a file nor a directory"),
         }
     }
     Ok(skipped)
+}
+
+fn write_file(entry: &mut tar::Entry<'_, impl Read>, place: &Path) -> io::Result<()> {
+    let mode = entry.header().mode()? & 0o777;
+    let mut file = private_files::create_or_empty(place, mode)?;
+    let len = entry.size();
+    if io::copy(entry, &mut file)? == len {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends within a file"))
+}
+
+/// The record of an entry that describes the next one.
+fn attributes(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Vec<u8>> {
+    if entry.size() > ATTRIBUTES_LEN_MAX {
+        let text = format!("attributes of an entry have more than {ATTRIBUTES_LEN_MAX} bytes");
+        return Err(io::Error::other(text));
+    }
+    let mut record = Vec::new();
+    entry.read_to_end(&mut record)?;
+    Ok(record)
+}
+
+/// A text of C.
+fn without_end(mut text: Vec<u8>) -> Vec<u8> {
+    text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
+    text
+}
+
+/// The name that POSIX attributes give.
+fn name_of_attributes(record: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut name = None;
+    for attribute in PaxExtensions::new(record) {
+        let attribute = attribute?;
+        match attribute.key_bytes() {
+            b"path" => name = Some(attribute.value_bytes().to_vec()),
+            b"size" => return Err(io::Error::other("the archive has a file of more than 8 GiB")),
+            key if key.starts_with(b"GNU.sparse") => return Err(sparse()),
+            _ => {}
+        }
+    }
+    Ok(name)
+}
+
+fn sparse() -> io::Error {
+    io::Error::other("the archive has sparse files, which are not unpacked")
 }
 
 /// A path without its root and `.`; `None` if it has `..`.
@@ -312,6 +381,52 @@ mod tests {
         all.sort();
         assert_eq!(all, ["target"]);
         assert_eq!(fs::read_to_string(target.join("good")).expect("file"), "good");
+    }
+
+    #[test]
+    fn long_names_are_read_and_endless_ones_refused() {
+        let to = tempfile::tempdir().expect("directory");
+        let long = format!("d/{}", "n".repeat(200));
+        let mut builder = Builder::new(Vec::new());
+        let mut header = Header::new_gnu();
+        header.set_size(1);
+        header.set_mode(0o600);
+        builder.append_data(&mut header, &long, &b"x"[..]).expect("in memory");
+        let packed = builder.into_inner().expect("in memory");
+        let target = to.path().join("t");
+        assert_eq!(unpack(packed.as_slice(), Path::new("d"), &target).expect("unpacked"), []);
+        assert_eq!(fs::read_to_string(target.join("n".repeat(200))).expect("file"), "x");
+        let endless = vec![b'n'; 100_000];
+        for kind in [EntryType::GNULongName, EntryType::XHeader] {
+            let packed = archive(&[("n", kind, &endless), ("d/a", EntryType::Regular, b"x")]);
+            assert!(unpack(packed.as_slice(), Path::new("d"), &to.path().join("u")).is_err());
+        }
+    }
+
+    /// A header of some bytes would become a file that fills the disk.
+    #[test]
+    fn sparse_files_are_refused() {
+        let to = tempfile::tempdir().expect("directory");
+        for packed in [
+            archive(&[("d/a", EntryType::GNUSparse, b"x")]),
+            archive(&[
+                ("p", EntryType::XHeader, b"22 GNU.sparse.major=1\n"),
+                ("d/a", EntryType::Regular, b"x"),
+            ]),
+        ] {
+            assert!(unpack(packed.as_slice(), Path::new("d"), &to.path().join("t")).is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_there_keeps_its_mode() {
+        let to = tempfile::tempdir().expect("directory");
+        let target = to.path().join("secret");
+        fs::write(&target, "old").expect("file");
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).expect("mode");
+        let packed = archive(&[("x", EntryType::Regular, b"new")]);
+        unpack(packed.as_slice(), Path::new("x"), &target).expect("unpacked");
+        assert_eq!(mode_of(&target).expect("mode"), 0o600);
     }
 
     #[test]

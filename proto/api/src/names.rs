@@ -150,11 +150,16 @@ impl Names {
     }
 
     /// The short name of a full group, the reverse of [`Names::group`]; `None` for a group that is
-    /// not under the domain (a custom resource's).
+    /// not under the domain (a custom resource's), or that only looks so (`autoscaling.k8s.io`).
     pub fn short_group<'a>(&self, full: &'a str) -> Option<&'a str> {
         match full {
             "" | "apps" | "batch" | "autoscaling" | "policy" | "extensions" => Some(full),
-            _ => full.strip_suffix(self.group_domain.as_str())?.strip_suffix('.'),
+            _ => {
+                let short = full.strip_suffix(self.group_domain.as_str())?.strip_suffix('.')?;
+                let has_no_domain =
+                    matches!(short, "apps" | "batch" | "autoscaling" | "policy" | "extensions");
+                (!has_no_domain).then_some(short)
+            }
         }
     }
 

@@ -16,6 +16,8 @@
 //! Groups stand without the API domain: empty for core, `apps`, `coordination`,
 //! `rbac.authorization`. [`crate::names::Names`] translates.
 
+use crate::names::Names;
+
 include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 
 /// The number of a message: its index in the table. Recursive messages refer to each other by it.
@@ -336,6 +338,20 @@ pub fn kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
 pub fn resource(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
     let fits = |r: &&Resource| (r.group, r.version, r.plural) == (group, version, plural);
     RESOURCES.iter().find(fits)
+}
+
+/// The group of resource metrics, without its domain. Unlike other groups it may be given to another server (metrics-server).
+pub const METRICS_GROUP: &str = "metrics";
+
+/// Whether a full group is one that nobody else may serve, in whatever version: each of release 1.25 but [`METRICS_GROUP`].
+pub fn is_built_in_group(names: &Names, group: &str) -> bool {
+    let short = names.short_group(group).filter(|short| *short != METRICS_GROUP);
+    short.is_some_and(has_group)
+}
+
+/// Whether release 1.25 has resources of this group (without the API domain).
+pub fn has_group(group: &str) -> bool {
+    RESOURCES.iter().any(|row| row.group == group)
 }
 
 /// The resource whose objects have this kind.

@@ -120,6 +120,25 @@ pub fn open_shared(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a file of the user's own tree for writing, and empties it. A missing one is created with `mode` less the umask; an existing one keeps its mode.
+///
+/// # Errors
+/// Errors of system calls; `InvalidInput` for anything but a regular file. Links are not followed.
+pub fn create_or_empty(path: &Path, mode: u32) -> io::Result<File> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let mut options = OpenOptions::new();
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(mode)
+        .custom_flags(flags)
+        .open(path)?;
+    check_regular(path, &file.metadata()?)?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
 /// Opens a file for reading, and for writing if `options` include it, and corrects its mode.
 ///
 /// # Errors

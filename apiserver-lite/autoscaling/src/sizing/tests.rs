@@ -100,7 +100,7 @@ fn replicas_follow_the_utilization() {
             "downwards at least the target: 160/200, ceil(1.6) = 2",
         ),
         (&[Missing, Using(500)], 50, 2, 50, "nothing is known to be wrong"),
-        // Those that go, and those that have failed, are nobody.
+        // Pods that are being deleted and failed pods do not count.
         (&[Leaving(5000), Failed, Using(600), Using(600)], 50, 3, 60, "ceil(2 * 60/50) = 3"),
     ];
     for (all, percent, replicas, utilization, why) in table {
@@ -214,8 +214,8 @@ fn a_metric_that_says_nothing_says_why() {
     assert_eq!(run(&[Missing]), Err("no metrics returned from resource metrics API".into()));
     assert_eq!(run(&[Starting(5)]), Err("did not receive metrics for any ready pods".into()));
     let settings = Settings::default();
-    let nobody = of_one_milli(&[], &settings).by_average(1);
-    assert_eq!(nobody, Err(SizingError::NoPods));
+    let no_pods = of_one_milli(&[], &settings).by_average(1);
+    assert_eq!(no_pods, Err(SizingError::NoPods));
     let mut greedy = pod("p0");
     greedy.spec.containers[0].resources.requests.remove("cpu");
     let error = of_one_milli(&[&greedy], &settings).by_utilization(50, None);

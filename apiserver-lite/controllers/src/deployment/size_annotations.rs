@@ -1,5 +1,5 @@
-//! The annotations of a replica set with the sizes of the deployment for which it was scaled: by them a deployment whose replicas have changed is told
-//! from one that rolls out.
+//! The annotations `desired-replicas` and `max-replicas` of a replica set: the size of its deployment when it was last scaled. A deployment of another size
+//! is scaled in proportion before it rolls out.
 
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::names::Names;

@@ -1,4 +1,4 @@
-//! The condition `Available` of an APIService, in Kubernetes' words: what is decided from stored objects, and how the answer of the other server is told.
+//! The condition `Available` of an APIService, with Kubernetes' reasons and messages: from stored objects, and from the answer of the other server.
 
 use apiserver_schema::Object;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proto_api::names::Names;
+use proto_api::schema::{self, is_built_in_group};
 
 use super::{ApiService, GROUP};
 
@@ -83,7 +84,7 @@ pub fn listed<'a>(
     let mut groups: BTreeMap<&str, BTreeMap<&str, Priority>> = BTreeMap::new();
     for (group, version) in served {
         let priority = || match names.short_group(group) {
-            Some(short) if super::is_built_in(names, group) => of_built_in(short, version),
+            Some(short) if schema::has_group(short) => of_built_in(short, version),
             _ => CUSTOM,
         };
         let versions = groups.entry(group).or_default();
@@ -93,7 +94,7 @@ pub fn listed<'a>(
         let known = groups
             .get(service.group.as_str())
             .is_some_and(|of| of.contains_key(service.version.as_str()));
-        let own = super::is_built_in(names, &service.group);
+        let own = is_built_in_group(names, &service.group);
         // A local APIService of what is not served shows nothing.
         if !own && (known || service.backend.is_some()) {
             let versions = groups.entry(&service.group).or_default();

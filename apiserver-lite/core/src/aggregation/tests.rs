@@ -100,7 +100,7 @@ fn conditions_follow_the_service_and_its_endpoints() {
 async fn group_versions_of_other_servers_are_found_unless_they_are_built_in() {
     let server = server();
     let spec = json!({"service": {"namespace": "n", "name": "s"}, "insecureSkipTLSVerify": true});
-    for name in ["v1.a.com", "v1.apps"] {
+    for name in ["v1.a.com", "v1.apps", "v1beta1.metrics.k8s.io", "v1.autoscaling.k8s.io"] {
         put(&server, &api_service(name, &spec)).await;
     }
     put(&server, &api_service("v2.a.com", &json!({}))).await;
@@ -110,8 +110,13 @@ async fn group_versions_of_other_servers_are_found_unless_they_are_built_in() {
     };
     assert_eq!(find("a.com", "v1").as_deref(), Some("v1.a.com"));
     assert_eq!((find("a.com", "v2"), find("apps", "v1"), find("b.com", "v1")), (None, None, None));
+    assert_eq!(find("com", "v1.a"), None, "the same name, another group");
+    let metrics = find("metrics.k8s.io", "v1beta1");
+    assert_eq!(metrics.as_deref(), Some("v1beta1.metrics.k8s.io"), "metrics-server's");
+    let custom = find("autoscaling.k8s.io", "v1");
+    assert_eq!(custom.as_deref(), Some("v1.autoscaling.k8s.io"), "not the group autoscaling");
     let all = server.api_services.all_remote(server.names);
-    assert_eq!(all.iter().map(|service| service.name.as_str()).collect::<Vec<_>>(), ["v1.a.com"]);
+    assert_eq!(all.len(), 3, "all but the built-in one");
 }
 
 #[tokio::test]
@@ -126,6 +131,7 @@ async fn local_ones_are_made_corrected_and_deleted() {
     assert!(
         stored(&server, "v1.").is_some() && stored(&server, "v1.apiregistration.k8s.io").is_none()
     );
+    assert!(stored(&server, "v1beta1.metrics.k8s.io").is_none(), "left to metrics-server");
     let revision = server.store.revision();
     api_service_lifecycle::reconcile(&server).await.expect("reconciled");
     assert_eq!(server.store.revision(), revision, "nothing to do");

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use apiserver_managed_fields::{
     ApplyError, CAUSE, Request, ResetFields, SeveralVersions, Structure, Versions,
@@ -10,12 +11,14 @@ use apiserver_managed_fields::{
 use apiserver_schema::{Object, Strictness, Value};
 use proto_api::Time;
 use proto_api::meta::v1::StatusCause;
+use tokio::time::Instant;
 
 use crate::context::RequestContext;
 use crate::conversion;
 use crate::status::ApiError;
 use crate::times::now;
 use crate::versions::convert;
+use crate::webhooks::CallError;
 
 /// Whose the fields of a written object are.
 pub enum Owners {
@@ -119,6 +122,7 @@ async fn with_request<T>(
         return Some(track_custom(call, &structures, &|tree, _, to| Ok(renamed(tree, to)), track));
     }
     let mut known = ConvertedTrees::default();
+    let deadline = Instant::now() + CONVERSIONS_TIME;
     for _ in 0..CONVERSIONS_MAX {
         // The closure does not live while the webhook is asked.
         let (tracked, missing) = {
@@ -136,7 +140,10 @@ async fn with_request<T>(
             (tracked, missing.into_inner())
         };
         let Some((tree, from, to)) = missing else { return Some(tracked) };
-        let converted = Box::pin(converted(call, tree.clone(), &from, &to)).await;
+        let converted = match Instant::now() < deadline {
+            true => Box::pin(converted(call, tree.clone(), &from, &to)).await,
+            false => Err(CallError::Deadline.to_string()),
+        };
         known.0.push((tree, to, converted));
     }
     let too_many = |_: &Value, _: &str, _: &str| Err("there are too many versions".to_owned());
@@ -145,6 +152,8 @@ async fn with_request<T>(
 
 /// Most trees that a webhook converts for one write: a few for each version that has entries.
 const CONVERSIONS_MAX: usize = 64;
+/// After this time no other one is begun: a write holds its place for as long.
+const CONVERSIONS_TIME: Duration = Duration::from_secs(30);
 
 /// Trees with the versions that they were converted to, and what became of them.
 #[derive(Default)]

@@ -37,6 +37,7 @@ mod silent_connections;
 mod storage;
 mod stored_only_kinds;
 mod support;
+mod tls;
 mod tokens;
 mod webhooks;
 mod workloads;

@@ -7,14 +7,13 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use orch_apiserver::Config;
-use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::support::{TestServer, kubernetes, reply};
+use crate::tls;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -27,16 +26,7 @@ struct Node {
 
 impl Node {
     async fn start() -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let (acceptor, _) = tls::self_signed(&["127.0.0.1"], None);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();

@@ -1,19 +1,16 @@
 //! Proxying to nodes, pods and Services: which targets get the client certificate, and which addresses are refused.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
 
 use http::Request;
 use http_body_util::Full;
 use orch_apiserver::Config;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::server::WebPkiClientVerifier;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::support::{TestServer, kubernetes};
+use crate::tls;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -26,18 +23,7 @@ pub fn routed() -> Option<IpAddr> {
 
 /// Answers every request with `certificate` or `none`, by whether the client presented one.
 async fn asks_for_certificates(server: &TestServer, ip: IpAddr) -> SocketAddr {
-    let made = rcgen::generate_simple_self_signed(vec![ip.to_string()]).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(server.roots()), provider.clone());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (acceptor, _) = tls::self_signed(&[&ip.to_string()], Some(server.roots()));
     let listener = TcpListener::bind((ip, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -47,17 +47,12 @@ pub(super) fn check(known: &Names, object: &Object, errors: &mut FieldErrors) {
         Some(service) => {
             check_service(service, &path.field("service"), errors);
             check_trust(spec, &path, errors);
-            if is_built_in(known, group) {
+            if schema::is_built_in_group(known, group) {
                 let detail = "its group is built in, and only this server serves it";
                 errors.forbidden(&path.field("service"), detail);
             }
         }
     }
-}
-
-/// Whether a group is one of this server's own, in whatever version.
-fn is_built_in(known: &Names, group: &str) -> bool {
-    schema::resources().iter().any(|resource| known.group(resource.group) == group)
 }
 
 fn check_local(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {

@@ -46,6 +46,8 @@ fn a_full_group_has_its_short_name() {
     for names in profiles() {
         assert_eq!(names.short_group("stable.example.com"), None);
         assert_eq!(names.short_group("orch.io"), None);
+        let domain = names.group_domain();
+        assert_eq!(names.short_group(&format!("autoscaling.{domain}")), None, "a custom group");
     }
 }
 

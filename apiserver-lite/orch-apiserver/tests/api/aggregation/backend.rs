@@ -14,14 +14,15 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
+
+use crate::tls;
 
 type Answer = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 
@@ -62,22 +63,11 @@ struct Shared {
 impl Backend {
     /// Serves at `ip` for the Service `api` in `default`; believes clients with certificates of `proxies`, in PEM.
     pub async fn serve(ip: IpAddr, proxies: &str) -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["api.default.svc".to_owned()]).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(proxies.as_bytes()) {
             roots.add(certificate.unwrap()).unwrap();
         }
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let (acceptor, certificate) = tls::self_signed(&["api.default.svc"], Some(roots));
         let listener = TcpListener::bind((ip, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (events, receiver) = mpsc::channel(4);
@@ -88,7 +78,7 @@ impl Backend {
                 tokio::spawn(serve_connection(acceptor.clone(), socket, shared.clone()));
             }
         });
-        let authority = STANDARD.encode(made.cert.pem());
+        let authority = STANDARD.encode(certificate);
         Self { address, authority, got, events }
     }
 

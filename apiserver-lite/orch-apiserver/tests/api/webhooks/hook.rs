@@ -12,10 +12,11 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+
+use crate::tls;
 
 pub const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 pub const VALIDATING: &str =
@@ -84,17 +85,7 @@ impl Hook {
         ip: IpAddr,
         answer: impl Fn(&str, &Value) -> Does + Send + Sync + 'static,
     ) -> Self {
-        let names = vec!["127.0.0.1".to_owned(), "hook.default.svc".to_owned()];
-        let made = rcgen::generate_simple_self_signed(names).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let (acceptor, certificate) = tls::self_signed(&["127.0.0.1", "hook.default.svc"], None);
         let listener = TcpListener::bind((ip, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (asked, answer): (Arc<Mutex<Vec<Asked>>>, Arc<Answering>) =
@@ -106,7 +97,7 @@ impl Hook {
                 tokio::spawn(serve_connection(acceptor, socket, seen, answer));
             }
         });
-        let authority = STANDARD.encode(made.cert.pem());
+        let authority = STANDARD.encode(certificate);
         Self { address, authority, asked }
     }
 

@@ -95,4 +95,7 @@ fn other_servers_get_no_built_in_group() {
             "spec.service: Forbidden: its group is built in, and only this server serves it";
         assert_eq!(found, [refused], "{version}.{group}");
     }
+    for group in ["metrics.k8s.io", "autoscaling.k8s.io"] {
+        assert!(with(&json!({"group": group, "version": "v1"})).is_empty(), "{group}");
+    }
 }

@@ -1,0 +1,49 @@
+//! Objects of files, or those of them that have certain labels.
+
+use clap::Args;
+use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::{CommandError, Output, Session};
+use proto_api::selectors::Selector;
+
+/// Flags that select objects of files.
+#[derive(Args, Clone, Debug, Default)]
+pub struct FileSelection {
+    /// Objects of files
+    #[command(flatten)]
+    files: FileFlags,
+    /// Only objects of the files with these labels; with --prune also what is deleted
+    #[arg(
+        long,
+        short = 'l',
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub selector: String,
+}
+
+impl FileSelection {
+    /// Whether no file is named.
+    pub fn is_empty(&self) -> bool {
+        self.files.filename.is_empty()
+    }
+
+    /// Reads the objects.
+    ///
+    /// # Errors
+    /// When the selector or a file cannot be read.
+    pub async fn read(
+        &self,
+        session: &Session,
+        output: &mut Output,
+    ) -> Result<Vec<Manifest>, CommandError> {
+        let selector = Selector::parse(&self.selector)
+            .map_err(|error| CommandError::said(format!("--selector: {error}")))?;
+        let mut read = manifests::read(session, &self.files, output).await?;
+        read.retain(|manifest| {
+            let labels = manifest.object.pointer("/metadata/labels");
+            selector.matches_with(|key| labels?.get(key)?.as_str())
+        });
+        Ok(read)
+    }
+}

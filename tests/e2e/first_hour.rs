@@ -9,6 +9,9 @@ use cluster::down;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
 use orch_tests::hour;
+use orch_tests::wait::until;
+use proto_api::core::v1::Namespace;
+use proto_client::ListParams;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -103,11 +106,26 @@ async fn refused_requests(spec: &Spec, bin_dir: &Path) -> Result<()> {
 
 /// Everyday commands of kubectl, answered as Kubernetes' own programs answered them, or otherwise for a reason that is written down.
 pub async fn everyday_commands_are_answered_as_kubernetes_answers(c: &Context) -> Result<()> {
+    nothing_is_ending(c).await?;
     let scratch = tempfile::tempdir()?;
     let report = hour::check(&c.spec.client_config("admin"), scratch.path()).await?;
     ensure!(report.findings.is_empty(), "{}", report.findings.join("\n"));
     ensure!(report.equal >= 100, "{} of {}", report.equal, report.equal + report.explained);
     Ok(())
+}
+
+/// Waits for the namespaces of earlier cases, which are listed until they are empty.
+async fn nothing_is_ending(c: &Context) -> Result<()> {
+    let namespaces = c.client.all::<Namespace>();
+    until("no namespace is being deleted", PATIENCE, async || {
+        let mut all = match namespaces.list(&ListParams::default()).await {
+            Ok(list) => list.items,
+            Err(error) => return Err(error.to_string()),
+        };
+        all.retain(|namespace| namespace.metadata.deletion_timestamp.is_some());
+        if all.is_empty() { Ok(()) } else { Err(format!("{all:?}")) }
+    })
+    .await
 }
 
 /// `down` leaves no file, link, cgroup or process of the cluster.

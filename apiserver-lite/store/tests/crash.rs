@@ -45,6 +45,8 @@ fn victim() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let store = open(Path::new(&path), shift).unwrap();
+        // On one processor the harness has begun a line with the name of the test: the first acknowledgement would be lost in it.
+        say("");
         let mut watch = store.watch("", store.revision()).unwrap();
         for writer in 0..WRITERS {
             let store = store.clone();
@@ -102,9 +104,14 @@ fn nothing_acknowledged_is_lost_of_transformed_values() {
     for entry in std::fs::read_dir(directory.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         let count = |what: &[u8]| bytes.windows(what.len()).filter(|part| *part == what).count();
-        // Keys are in clear text, values begin with their key.
-        for value in (0..KEYS).map(|nth| format!("secrets/{nth}=")) {
-            assert_eq!(count(value.as_bytes()), 0, "{value}");
+        // Keys are in clear text, values begin with their key. What follows a removed key is a number of the log, whose lowest byte may
+        // be `=`: two digits after it are a value's.
+        for key in (0..KEYS).map(|nth| format!("secrets/{nth}=")) {
+            let in_clear = bytes.windows(key.len() + 2).any(|part| {
+                let (start, digits) = part.split_at(key.len());
+                start == key.as_bytes() && digits.iter().all(u8::is_ascii_digit)
+            });
+            assert!(!in_clear, "{key}");
         }
         transformed += count(b"shifted:");
     }

@@ -20,6 +20,7 @@ pub mod node_cidr;
 pub mod node_lifecycle;
 pub mod owners;
 pub mod pod_gc;
+pub mod replica_failure;
 pub mod replica_set;
 pub mod replicas;
 pub mod replication_controller;
@@ -37,6 +38,7 @@ use proto_client::ObjectKey;
 use proto_client::events::correlate::EventReport;
 
 use crate::api_writes::{ApiWrite, ObjectKind};
+use replica_failure::FailureStatus;
 use write_events::WriteEvent;
 
 /// The writes and events that a controller plans.
@@ -52,6 +54,8 @@ pub struct Plan {
     pub events: BTreeMap<usize, WriteEvent>,
     /// The owner that adopts objects by these writes, which are only made if a live read shows that it is not being deleted.
     pub adopter: Option<Adopter>,
+    /// The status to write if a pod cannot be created or deleted.
+    pub on_failure: Option<FailureStatus>,
 }
 
 /// An object that becomes the controller of orphans.
@@ -86,6 +90,7 @@ impl Plan {
         self.writes.extend(other.writes);
         self.reports.extend(other.reports);
         self.adopter = other.adopter.or(self.adopter.take());
+        self.on_failure = other.on_failure.or(self.on_failure.take());
         other.requeue_after.into_iter().for_each(|delay| self.requeue_in(delay));
     }
 

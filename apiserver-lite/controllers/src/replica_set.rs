@@ -8,6 +8,7 @@ use proto_api::{Kind, Time};
 
 use crate::Plan;
 use crate::api_writes::ApiWrite;
+use crate::replica_failure::{FailureStatus, REPLICA_FAILURE};
 use crate::replicas::{self, DesiredPods};
 
 /// Plans pods and status. `pods` are those of the namespace.
@@ -36,8 +37,11 @@ pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Tim
         observed_generation: set.metadata.generation,
         conditions: set.status.conditions.clone(),
     };
-    if status != set.status {
-        plan.writes.push(ApiWrite::UpdateStatus(ReplicaSet { status, ..set.clone() }.into()));
+    let mut next = ReplicaSet { status, ..set.clone() };
+    plan.on_failure = Some(FailureStatus::new(next.clone(), next.status != set.status));
+    next.status.conditions.retain(|condition| condition.type_ != REPLICA_FAILURE);
+    if next.status != set.status {
+        plan.writes.push(ApiWrite::UpdateStatus(next.into()));
     }
     plan
 }

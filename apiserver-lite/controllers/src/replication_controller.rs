@@ -9,6 +9,7 @@ use proto_api::{Kind, Time};
 
 use crate::Plan;
 use crate::api_writes::ApiWrite;
+use crate::replica_failure::{FailureStatus, REPLICA_FAILURE};
 use crate::replicas::{self, DesiredPods};
 
 /// Plans pods and status. `pods` are those of the namespace.
@@ -44,8 +45,10 @@ pub fn plan<P: AsRef<Pod>>(
         observed_generation: controller.metadata.generation,
         conditions: controller.status.conditions.clone(),
     };
-    if status != controller.status {
-        let next = ReplicationController { status, ..controller.clone() };
+    let mut next = ReplicationController { status, ..controller.clone() };
+    plan.on_failure = Some(FailureStatus::new(next.clone(), next.status != controller.status));
+    next.status.conditions.retain(|condition| condition.type_ != REPLICA_FAILURE);
+    if next.status != controller.status {
         plan.writes.push(ApiWrite::UpdateStatus(next.into()));
     }
     plan

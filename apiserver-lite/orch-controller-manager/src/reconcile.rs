@@ -395,6 +395,7 @@ impl Reconciler {
         let mut effects = Vec::new();
         let mut failure = None;
         let mut has_gone = false;
+        let mut on_failure = plan.on_failure;
         for (nth, write) in plan.writes.iter().enumerate() {
             let done = execute(write, client).await;
             if let Some(event) = plan.events.get(&nth) {
@@ -405,6 +406,16 @@ impl Reconciler {
                 Err(error) => {
                     // What was to be patched is gone; the cache lags behind.
                     has_gone = matches!(write, ApiWrite::Patch { .. }) && error.is_not_found();
+                    let status = on_failure.take().zip(plan.events.get(&nth));
+                    if let Some((status, event)) = status
+                        && self.is_worth_telling(reconcile_key, &error)
+                        && let Some(write) =
+                            status.write(&event.operation, error.server_message(), now())
+                        // Without it the failure is still an event, and the next try writes the status.
+                        && let Ok(effect) = execute(&write, client).await
+                    {
+                        effects.extend(effect);
+                    }
                     failure = Some(error);
                     break;
                 }
@@ -444,12 +455,15 @@ impl Reconciler {
             Ok(Some(effect)) => Some(event.success(&effect.key)),
             // The object existed: its creator records the event.
             Ok(None) => None,
-            Err(error) if error.is_conflict() || self.ends_with_namespace(reconcile_key, error) => {
-                None
-            }
-            Err(error) => event.failure(&error.to_string()),
+            Err(error) if !self.is_worth_telling(reconcile_key, error) => None,
+            Err(error) => event.failure(&error.server_message()),
         };
         said.into_iter().for_each(|event| recorder.record(event));
+    }
+
+    /// Whether users are to see why a write failed: neither a race that the next try decides, nor the end of a namespace.
+    fn is_worth_telling(&self, reconcile_key: &ReconcileKey, error: &ClientError) -> bool {
+        !error.is_conflict() && !self.ends_with_namespace(reconcile_key, error)
     }
 
     /// Whether the write failed because the namespace is terminating.

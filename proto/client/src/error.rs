@@ -131,6 +131,16 @@ impl ClientError {
         }
     }
 
+    /// What the server said, without the request: for conditions and events, whose readers did not send it. The whole error where the
+    /// server said nothing.
+    pub fn server_message(&self) -> String {
+        match self {
+            Self::Api { status, .. } if !status.message.is_empty() => status.message.clone(),
+            Self::Api { status, .. } => describe(status),
+            _ => self.to_string(),
+        }
+    }
+
     /// The object, its kind or its namespace does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)

@@ -1,11 +1,14 @@
-//! The status of a deployment: pod counts and the conditions Available and Progressing.
+//! The status of a deployment: pod counts and the conditions Available, Progressing and ReplicaFailure.
 
 use std::time::Duration;
 
 use proto_api::Time;
-use proto_api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
+use proto_api::apps::v1::{
+    Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetCondition,
+};
 
 use super::rollout::{self, Sizes, narrow};
+use crate::replica_failure::REPLICA_FAILURE;
 
 /// Reason of the condition Progressing after a complete rollout.
 const COMPLETE: &str = "NewReplicaSetAvailable";
@@ -48,7 +51,18 @@ pub fn of(
     if let Some(newest) = newest {
         progress(deployment, newest, &mut status, now);
     }
+    match newest.into_iter().chain(old.iter().copied()).find_map(failure) {
+        Some(found) => {
+            let ReplicaSetCondition { type_, status: value, reason, message, .. } = found;
+            set(&mut status.conditions, type_, value, reason, message.clone(), now);
+        }
+        None => status.conditions.retain(|condition| condition.type_ != REPLICA_FAILURE),
+    }
     status
+}
+
+fn failure(set: &ReplicaSet) -> Option<&ReplicaSetCondition> {
+    set.status.conditions.iter().find(|condition| condition.type_ == REPLICA_FAILURE)
 }
 
 /// Updates the condition Progressing: renewed by every step, complete at the end, False after the deadline.

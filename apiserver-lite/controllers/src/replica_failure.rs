@@ -1,0 +1,71 @@
+//! The condition ReplicaFailure of replica sets and replication controllers: a pod could not be created or deleted. It goes with the first plan
+//! whose pods all could, as in Kubernetes.
+
+use proto_api::Time;
+use proto_api::apps::v1::ReplicaSetCondition;
+use proto_api::core::v1::ReplicationControllerCondition;
+
+use crate::api_writes::{ApiWrite, WrittenObject};
+use crate::write_events::ReplicaOperation;
+
+/// The condition's type.
+pub const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// The status of an object for the case that one of its pods cannot be created or deleted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailureStatus {
+    object: WrittenObject,
+    has_new_counts: bool,
+}
+
+impl FailureStatus {
+    /// `object` has the new counts and the stored conditions; `has_new_counts` if the stored counts are others.
+    pub fn new(object: impl Into<WrittenObject>, has_new_counts: bool) -> Self {
+        Self { object: object.into(), has_new_counts }
+    }
+
+    /// The write of the status after `operation` failed with `error`. None if the stored status says it, whatever its error was.
+    pub fn write(
+        mut self,
+        operation: &ReplicaOperation,
+        error: String,
+        now: Time,
+    ) -> Option<ApiWrite> {
+        let reason = match operation {
+            ReplicaOperation::Create => "FailedCreate",
+            ReplicaOperation::Delete => "FailedDelete",
+            ReplicaOperation::Scale { .. } | ReplicaOperation::Other { .. } => return None,
+        };
+        let is_new = match &mut self.object {
+            WrittenObject::ReplicaSet(set) => {
+                let conditions = &mut set.status.conditions;
+                let is_new = !conditions.iter().any(|known| known.type_ == REPLICA_FAILURE);
+                conditions.extend(is_new.then(|| ReplicaSetCondition {
+                    type_: REPLICA_FAILURE.into(),
+                    status: "True".into(),
+                    last_transition_time: now,
+                    reason: reason.into(),
+                    message: error,
+                }));
+                is_new
+            }
+            WrittenObject::ReplicationController(controller) => {
+                let conditions = &mut controller.status.conditions;
+                let is_new = !conditions.iter().any(|known| known.type_ == REPLICA_FAILURE);
+                conditions.extend(is_new.then(|| ReplicationControllerCondition {
+                    type_: REPLICA_FAILURE.into(),
+                    status: "True".into(),
+                    last_transition_time: now,
+                    reason: reason.into(),
+                    message: error,
+                }));
+                is_new
+            }
+            _ => false,
+        };
+        (is_new || self.has_new_counts).then_some(ApiWrite::UpdateStatus(self.object))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,17 +2,19 @@
 
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_streams::forward;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::pods::{self, Chosen};
+use crate::requests;
 use crate::waits;
 
 /// Most connections at one time.
@@ -200,42 +202,43 @@ async fn serve(
             }
         });
     }
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let (failures, mut failed) = mpsc::channel::<String>(QUEUE_LEN);
-    let mut forwarding = tokio::task::JoinSet::new();
+    let mut forwarding = FuturesUnordered::new();
     loop {
         tokio::select! {
-            Some((socket, pair)) = accepted.recv() => {
+            Some((socket, pair)) = accepted.recv(), if forwarding.len() < CONNECTIONS_MAX => {
                 writeln!(output.out, "Handling connection for {}", socket.local_addr()?.port())?;
                 output.out.flush()?;
-                let Ok(slot) = slots.clone().acquire_owned().await else { continue };
-                let port = pair.remote.to_string();
-                let query = [("ports", port.as_str())];
-                match pods::connect(session, &chosen.place, ("portforward", &query), forward::PROTOCOL).await {
-                    Ok(connection) => {
-                        let failures = failures.clone();
-                        forwarding.spawn(async move {
-                            if let Err(error) = forward::run(connection, socket, pair.remote).await {
-                                let text = format!("error forwarding port {} to the pod: {error}", pair.remote);
-                                // Nobody hears it any more when the command ends.
-                                let _ = failures.send(text).await;
-                            }
-                            drop(slot);
-                        });
-                    }
-                    // The pod has gone: no connection will work any more.
-                    Err(error) if error.is_not_found() => return Err(CommandError::said("lost connection to pod")),
-                    Err(error) => writeln!(output.err, "{error}")?,
-                }
+                forwarding.push(forward(session, chosen, socket, pair));
             }
-            Some(text) = failed.recv() => writeln!(output.err, "{text}")?,
-            Some(_) = forwarding.join_next() => {}
+            Some(ended) = forwarding.next(), if !forwarding.is_empty() => match ended {
+                // The pod has gone: no connection will work any more.
+                Err(error) if error.is_not_found() => return Err(CommandError::said("lost connection to pod")),
+                Err(error) => writeln!(output.err, "{error}")?,
+                Ok(()) => {}
+            },
             ended = tokio::signal::ctrl_c() => {
                 ended?;
                 return Ok(ExitCode::SUCCESS);
             }
         }
     }
+}
+
+/// Serves one local connection.
+async fn forward(
+    session: &Session,
+    chosen: &Chosen,
+    socket: TcpStream,
+    pair: Pair,
+) -> Result<(), CommandError> {
+    let port = pair.remote.to_string();
+    let query = [("ports", port.as_str())];
+    let connection =
+        pods::connect(session, &chosen.place, ("portforward", &query), forward::PROTOCOL).await?;
+    forward::run(connection, socket, pair.remote).await.map_err(|error| {
+        let why = requests::message(&pods::stream_error(&error));
+        CommandError::said(format!("an error occurred forwarding to port {port} of the pod: {why}"))
+    })
 }
 
 #[cfg(test)]

@@ -316,13 +316,13 @@ pub(crate) mod tests {
                 .decompress_vec(packed, &mut plain, FlushDecompress::Sync)
                 .expect("zlib without a dictionary");
             let mut rest = plain.as_slice();
-            let mut number = |rest: &mut &[u8]| {
+            let number = |rest: &mut &[u8]| {
                 let (head, tail) = rest.split_at(4);
                 *rest = tail;
                 u32::from_be_bytes(head.try_into().expect("four bytes")) as usize
             };
             let count = number(&mut rest);
-            let mut text = |rest: &mut &[u8]| {
+            let text = |rest: &mut &[u8]| {
                 let len = number(rest);
                 let (head, tail) = rest.split_at(len);
                 *rest = tail;

@@ -39,6 +39,16 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "subprotocols that WebSocket clients of both profiles offer",
     ),
     (
+        "apiserver-lite/orchctl-streams/src/exec.rs",
+        "channel.k8s.io",
+        "a protocol of streams that runtimes serve in both profiles",
+    ),
+    (
+        "apiserver-lite/orchctl-streams/src/forward.rs",
+        "portforward.k8s.io",
+        "a protocol of streams that runtimes serve in both profiles",
+    ),
+    (
         "apiserver-lite/core/src/versions.rs",
         "METRICS_ANNOTATION",
         "the conversion of autoscalers has no names at hand; one annotation serves both profiles",

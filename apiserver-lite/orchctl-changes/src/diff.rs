@@ -113,7 +113,7 @@ async fn merge(
         return requests::patch(session, place.path(None), &patch, &write).await;
     }
     let names = session.names().await?;
-    let modified = apply::recorded(names, &place.object_of(manifest));
+    let modified = apply::unrecorded(names, &place.object_of(manifest));
     let Some(live) = live else {
         return requests::create(session, place.collection(), &modified, &write).await;
     };

@@ -47,7 +47,7 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if args.files.filename.is_empty() {
-        return Err(CommandError::said("must specify --filename to replace"));
+        return Err(CommandError::said("must specify one of -f and -k"));
     }
     if args.deletion.grace_period >= 0 && !args.deletion.force {
         return Err(CommandError::said("--grace-period must have --force specified"));

@@ -82,7 +82,7 @@ k label pod single tier=front --overwrite
 k label pod single tier-
 k label pod single none-
 k label pod single a=b c=d e-
-k label pod single --list
+k label pod single --list | sort
 k label pods --all x=y
 k label pods -l x=y z=1 --dry-run=client
 k label pod single a=b a-
@@ -157,10 +157,20 @@ k taint node n1 a-
 k taint node n1 a=b:Sometimes
 k taint nodes --all z=1:NoExecute
 k drain n1
-k drain n1 --force --ignore-daemonsets --grace-period=0 --disable-eviction --dry-run=client
-k drain n1 --force --ignore-daemonsets --delete-emptydir-data --grace-period=0
+k drain n1 --force --ignore-daemonsets --grace-period=0 --disable-eviction --delete-emptydir-data --dry-run=client | sort
+k drain n1 --force --ignore-daemonsets --delete-emptydir-data --grace-period=0 | sort
 k get pods -o name --field-selector=spec.nodeName=n1
 k drain nobody
+# diff
+k diff -f $DIR/new.yaml > $DIR/diff.txt
+grep -c '^+' $DIR/diff.txt
+k diff -f $DIR/app.yaml -l kind=config
+k diff -f $DIR/missing.yaml
+# edit
+KUBE_EDITOR='sed -i s/fast/slow/' k edit cm settings
+k get cm settings -o jsonpath='{.data.mode}'
+KUBE_EDITOR=true k edit cm settings
+KUBE_EDITOR=false k edit cm settings
 # replace
 k replace -f $DIR/app.yaml
 k replace -f $DIR/new.yaml

@@ -109,8 +109,8 @@ k config set-credentials u2 --token=t
 k config set contexts.other.namespace y
 k config unset users.u2
 k config view
-k config get-clusters
-k config get-users
+k config get-clusters | sort
+k config get-users | sort
 k config delete-context other
 k config delete-context other
 k config delete-cluster c2

@@ -8,6 +8,7 @@ mod churn;
 mod claims;
 mod clients;
 mod clock_jump;
+mod command_line;
 mod context;
 mod cri_interceptor;
 mod csi;
@@ -97,6 +98,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(csi_faults::a_node_that_lost_its_mounts_gets_them_back),
         case!(csi_faults::a_driver_that_cannot_unstage_holds_no_pod),
         case!(clients::kubectl_does_what_people_do_daily),
+        case!(command_line::orchctl_streams_with_containers),
         case!(faults::a_killed_agent_restarts_no_container),
         case!(faults::what_is_dropped_behind_the_agents_back_leaves_nothing),
         case!(faults::a_killed_proxy_keeps_forwarding),

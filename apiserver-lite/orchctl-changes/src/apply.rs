@@ -206,7 +206,7 @@ impl Run<'_> {
         place: &Place,
         manifest: &Manifest,
     ) -> Result<Value, CommandError> {
-        let mut object = manifest.object.clone();
+        let mut object = place.object_of(manifest);
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
         }
@@ -228,7 +228,7 @@ impl Run<'_> {
         place: &Place,
         manifest: &Manifest,
     ) -> Result<(Value, &'static str), CommandError> {
-        let modified = apply::recorded(self.names, &manifest.object);
+        let modified = apply::recorded(self.names, &place.object_of(manifest));
         let Some(current) = requests::find(self.session, place).await? else {
             if !self.flags.results.sends() {
                 return Ok((modified, "created"));

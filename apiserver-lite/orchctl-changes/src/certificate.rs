@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_commands::print_flags::PrintFlags;
 use proto_api::Time;
 use serde_json::{Value, json};
 
@@ -36,9 +37,8 @@ struct DecisionArgs {
     /// Decide again where it is decided
     #[arg(long)]
     force: bool,
-    /// Print the object instead of a line
-    #[arg(long, short, value_name = "FORM", value_parser = ["json", "yaml", "name"])]
-    output: Option<String>,
+    #[command(flatten)]
+    print: PrintFlags,
 }
 
 /// Runs the command.
@@ -58,7 +58,7 @@ pub async fn run(
     let version = names.api_version("certificates", "v1");
     let resource =
         session.discovery().await?.served_kind(&version, "CertificateSigningRequest")?.clone();
-    let results = ResultFlags { output: args.output.clone(), ..ResultFlags::default() };
+    let results = ResultFlags { print: args.print.clone(), ..ResultFlags::default() };
     for name in &args.names {
         let name = name.rsplit('/').next().unwrap_or_default().to_owned();
         let place = Place { resource: resource.clone(), namespace: None, name };

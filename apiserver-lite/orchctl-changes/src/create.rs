@@ -119,6 +119,17 @@ enum Part {
     Clusterrolebinding(access::ClusterBindingArgs),
 }
 
+impl Args {
+    /// Whether a role is given to users: `--user` has another meaning then.
+    pub fn names_users(&self) -> bool {
+        match &self.command {
+            Some(Part::Rolebinding(args)) => args.subjects.names_users(),
+            Some(Part::Clusterrolebinding(args)) => args.subjects.names_users(),
+            _ => false,
+        }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -174,7 +185,8 @@ async fn run_files(
         count = count.saturating_add(1);
         let made = async {
             let place = Place::of_new(session, &manifest).await?;
-            args.common.create(session, place, manifest.object.clone(), output).await
+            let object = place.object_of(&manifest);
+            args.common.create(session, place, object, output).await
         };
         if let Err(error) = made.await {
             errors.push(requests::with_source(error, "creating", &manifest.source));

@@ -94,11 +94,11 @@ async fn merge(
         force: args.force_conflicts,
     };
     if args.server_side {
-        let patch = Patch::Apply(manifest.object.clone());
+        let patch = Patch::Apply(place.object_of(manifest));
         return requests::patch(session, place.path(None), &patch, &write).await;
     }
     let names = session.names().await?;
-    let modified = apply::recorded(names, &manifest.object);
+    let modified = apply::unrecorded(names, &place.object_of(manifest));
     let Some(live) = live else {
         return requests::create(session, place.collection(), &modified, &write).await;
     };

@@ -216,7 +216,8 @@ async fn drain_node(
     let mut waiting: Vec<Leaving> = places.map(|(place, pod)| Leaving::new(place, pod)).collect();
     let note = args.nodes.note();
     for one in &waiting {
-        let verb = if args.disable_eviction { "deleting" } else { "evicting" };
+        let deletes = args.disable_eviction && args.nodes.dry_run != DryRun::Client;
+        let verb = if deletes { "deleting" } else { "evicting" };
         writeln!(output.out, "{verb} pod {}{note}", one.path())?;
     }
     output.out.flush()?;

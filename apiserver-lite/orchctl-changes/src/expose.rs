@@ -104,9 +104,12 @@ pub(crate) async fn create(
         session.discovery().await?.served_kind(text("apiVersion"), text("kind"))?.clone();
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let place = Place { resource, namespace: beside.namespace.clone(), name: name.to_owned() };
-    if let (Some(namespace), Some(metadata)) =
-        (&place.namespace, object.get_mut("metadata").and_then(Value::as_object_mut))
-    {
+    // A manifest says its namespace only where the command line does.
+    if let (true, Some(namespace), Some(metadata)) = (
+        results.sends() || session.names_namespace(),
+        &place.namespace,
+        object.get_mut("metadata").and_then(Value::as_object_mut),
+    ) {
         metadata.insert("namespace".into(), json!(namespace));
     }
     if results.sends() {

@@ -47,7 +47,7 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if args.files.filename.is_empty() {
-        return Err(CommandError::said("must specify --filename to replace"));
+        return Err(CommandError::said("must specify one of -f and -k"));
     }
     if args.deletion.grace_period >= 0 && !args.deletion.force {
         return Err(CommandError::said("--grace-period must have --force specified"));
@@ -78,12 +78,14 @@ async fn replace(
 ) -> Result<(), CommandError> {
     let place = Place::of(session, manifest).await?;
     let names = session.names().await?;
-    let mut object = manifest.object.clone();
+    let mut object = place.object_of(manifest);
     if args.save_config || apply::last_applied(names, &object).is_some() {
         object = apply::recorded(names, &object);
     }
     if args.deletion.force {
-        remove(session, args, &place).await?;
+        if remove(session, args, &place).await? && args.results.print.output.is_none() {
+            writeln!(output.out, "{} \"{}\" deleted", place.resource.word(), place.name)?;
+        }
         if let Some(metadata) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {
             metadata.remove("resourceVersion");
             metadata.remove("uid");
@@ -99,8 +101,8 @@ async fn replace(
     args.results.tell(output, &place, &replaced, "replaced")
 }
 
-/// Deletes what is there, and waits until it has gone.
-async fn remove(session: &Session, args: &Args, place: &Place) -> Result<(), CommandError> {
+/// Deletes what is there, and waits until it has gone; returns whether there was something.
+async fn remove(session: &Session, args: &Args, place: &Place) -> Result<bool, CommandError> {
     let deletion = Deletion {
         grace_secs: Some(args.deletion.grace_period.max(0)),
         propagation: Some(args.deletion.cascade.policy()),
@@ -112,9 +114,10 @@ async fn remove(session: &Session, args: &Args, place: &Place) -> Result<(), Com
             let none = json!("");
             let uid = answer.pointer("/metadata/uid").or(answer.pointer("/details/uid"));
             let uid = uid.unwrap_or(&none).as_str().unwrap_or_default();
-            waits::until_gone(session, place, uid, &mut Pauses::up_to(limit)).await
+            waits::until_gone(session, place, uid, &mut Pauses::up_to(limit)).await?;
+            Ok(true)
         }
-        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }
 }

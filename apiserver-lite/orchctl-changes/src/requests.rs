@@ -75,6 +75,20 @@ impl Place {
         Ok(Self { resource, namespace, name: manifest.name().to_owned() })
     }
 
+    /// The object of a file with its namespace, also if that is the command line's.
+    pub fn object_of(&self, manifest: &Manifest) -> Value {
+        let mut object = manifest.object.clone();
+        if let Some(namespace) = &self.namespace
+            && let Some(map) = object.as_object_mut()
+        {
+            let metadata = map.entry("metadata").or_insert_with(|| json!({}));
+            if let Some(metadata) = metadata.as_object_mut() {
+                metadata.insert("namespace".into(), json!(namespace));
+            }
+        }
+        object
+    }
+
     /// Where an object that a list returned lies.
     pub fn listed(resource: &ApiResource, object: &Value) -> Self {
         let text = |field: &str| {

@@ -2,8 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use orchctl_client::{CommandError, Output};
-use orchctl_printers::json;
-use proto_api::yaml;
+use orchctl_commands::print_flags::PrintFlags;
 use serde_json::Value;
 
 use crate::requests::{Place, Write};
@@ -27,12 +26,9 @@ pub struct ResultFlags {
     #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, require_equals = true,
         default_value = "none", default_missing_value = "client")]
     pub dry_run: DryRun,
-    /// Print the object instead of a line
-    #[arg(long, short, value_name = "FORM", value_parser = ["json", "yaml", "name"])]
-    pub output: Option<String>,
-    /// Print which fields belong to which manager, too
-    #[arg(long)]
-    pub show_managed_fields: bool,
+    /// How the object is printed instead of a line.
+    #[command(flatten)]
+    pub print: PrintFlags,
 }
 
 impl ResultFlags {
@@ -61,30 +57,36 @@ impl ResultFlags {
         object: &Value,
         done: &str,
     ) -> Result<(), CommandError> {
-        match self.output.as_deref() {
-            None => {
+        let title = title_of(place, object);
+        match self.print.output.as_deref() {
+            None | Some("") => {
                 let note = match self.dry_run {
                     DryRun::None => "",
                     DryRun::Client => " (dry run)",
                     DryRun::Server => " (server dry run)",
                 };
-                writeln!(output.out, "{} {done}{note}", place.title())?;
+                writeln!(output.out, "{title} {done}{note}")?;
             }
-            Some("name") => writeln!(output.out, "{}", place.title())?,
-            Some(form) => {
-                let mut object = object.clone();
-                if let (false, Some(metadata)) = (
-                    self.show_managed_fields,
-                    object.get_mut("metadata").and_then(Value::as_object_mut),
-                ) {
-                    metadata.remove("managedFields");
-                }
-                match form {
-                    "json" => write!(output.out, "{}", json::pretty(&object))?,
-                    _ => write!(output.out, "{}", yaml::to_string(&object))?,
-                }
+            Some("name") => writeln!(output.out, "{title}")?,
+            Some(_) => {
+                let form = self.print.form()?;
+                self.print.print(&form, object.clone(), true, output)?;
             }
         }
         Ok(())
+    }
+}
+
+/// What the object is called: subresources such as scales are objects of another kind.
+fn title_of(place: &Place, object: &Value) -> String {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (kind, api_version) = (text("kind"), text("apiVersion"));
+    if kind.is_empty() || kind == place.resource.kind {
+        return place.title();
+    }
+    let word = kind.to_lowercase();
+    match api_version.split_once('/') {
+        Some((group, _)) => format!("{word}.{group}/{}", place.name),
+        None => format!("{word}/{}", place.name),
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_commands::print_flags::PrintFlags;
 use orchctl_plans::{ArgumentError, rollout};
 use proto_api::Time;
 use proto_api::names::Names;
@@ -68,9 +69,8 @@ struct ChangeArgs {
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-rollout")]
     field_manager: String,
-    /// Print the object instead of a line
-    #[arg(long, short, value_name = "FORM", value_parser = ["json", "yaml", "name"])]
-    output: Option<String>,
+    #[command(flatten)]
+    print: PrintFlags,
 }
 
 /// Runs the command.
@@ -156,7 +156,7 @@ async fn change(
     make: impl Fn(&Names, &Value) -> Result<Value, ArgumentError>,
 ) -> Result<ExitCode, CommandError> {
     let names = session.names().await?;
-    let results = ResultFlags { output: args.output.clone(), ..ResultFlags::default() };
+    let results = ResultFlags { print: args.print.clone(), ..ResultFlags::default() };
     let mut errors = Vec::new();
     for Target { place, object } in
         targets::read(session, &args.targets, &args.objects, output).await?

@@ -88,7 +88,7 @@ async fn scale(
     }
     let path = place.path(Some("scale"));
     let write = args.results.write("");
-    let scaled = requests::patch(session, path, &Patch::Merge(patch), &write).await?;
+    requests::patch(session, path, &Patch::Merge(patch), &write).await?;
     if let Some(limit) = limit {
         let mut pauses = Pauses::up_to(limit);
         loop {
@@ -108,5 +108,10 @@ async fn scale(
             }
         }
     }
-    args.results.tell(output, &place, &scaled, "scaled")
+    // The answer was a scale; users ask for the object.
+    let object = match args.results.print.output {
+        Some(_) => requests::get(session, &place).await?,
+        None => object,
+    };
+    args.results.tell(output, &place, &object, "scaled")
 }

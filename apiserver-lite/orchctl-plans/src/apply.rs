@@ -18,14 +18,23 @@ pub fn last_applied<'a>(names: &Names, object: &'a Value) -> Option<&'a str> {
     object.pointer("/metadata/annotations")?.get(last_applied_annotation(names))?.as_str()
 }
 
+/// The object without the record of an apply: what was exported from a server has one.
+pub fn unrecorded(names: &Names, object: &Value) -> Value {
+    let mut plain = object.clone();
+    let annotations = plain.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    if let Some(annotations) = annotations {
+        annotations.remove(&last_applied_annotation(names));
+    }
+    plain
+}
+
 /// The object with the annotation that records it.
 pub fn recorded(names: &Names, object: &Value) -> Value {
-    let annotation = last_applied_annotation(names);
-    let mut plain = object.clone();
-    // What was exported from a server holds the record of its last apply.
-    map_at(&mut plain, &["metadata", "annotations"]).remove(&annotation);
+    let mut plain = unrecorded(names, object);
+    map_at(&mut plain, &["metadata", "annotations"]);
     let text = format!("{}\n", sorted(&plain));
-    map_at(&mut plain, &["metadata", "annotations"]).insert(annotation, Value::String(text));
+    let annotations = map_at(&mut plain, &["metadata", "annotations"]);
+    annotations.insert(last_applied_annotation(names), Value::String(text));
     plain
 }
 
@@ -147,6 +156,7 @@ mod tests {
             "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"annotations\":{},\"name\":\"a\"}}\n"
         );
         assert_eq!(recorded(names, &first), first, "an exported object records the same");
+        assert_eq!(last_applied(names, &unrecorded(names, &first)), None);
         assert_eq!(last_applied(names, &object), None);
         let orch = Names::new(Profile::Orch { domain: "orch.io".into() });
         assert!(last_applied_annotation(orch).contains("orch.io"));

@@ -3,14 +3,18 @@
 //! - [`Form`]: what `-o` says, and objects in that form. [`json`], [`proto_api::yaml`]: whole objects.
 //! - [`columns`]: rows in aligned columns; [`table`]: the server's tables; [`custom_columns`]: those of the command line.
 //! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
+//! - [`describe`]: objects in words; [`schema`]: the fields of kinds.
 
 pub mod age;
 pub mod columns;
 pub mod custom_columns;
+pub mod describe;
 mod form;
 pub mod json;
 pub mod jsonpath;
 pub mod objects;
+pub mod rules;
+pub mod schema;
 pub mod sort;
 pub mod table;
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use orchctl_changes as changes;
 use orchctl_client::{CommandError, GlobalFlags, Output, Session};
+use orchctl_commands as commands;
 use orchctl_commands::{api_resources, api_versions, get, version};
 
 use crate::arguments;
@@ -32,6 +33,25 @@ pub enum Command {
     ApiVersions(api_versions::Args),
     /// Show the versions of client and server
     Version(version::Args),
+    /// Show where the control plane is
+    ClusterInfo(commands::cluster_info::Args),
+    /// Show and edit the client configuration
+    Config(commands::config::Args),
+    /// Ask who the user is and what is allowed
+    Auth(commands::auth::Args),
+    /// Show objects in words, with what belongs to them
+    Describe(commands::describe::Args),
+    /// Show the fields of a kind
+    Explain(commands::explain::Args),
+    /// Show what happened
+    Events(commands::events::Args),
+    /// Show what containers wrote
+    #[command(visible_alias = "log")]
+    Logs(commands::logs::Args),
+    /// Show what nodes and pods use
+    Top(commands::top::Args),
+    /// Wait until objects have a condition or are gone
+    Wait(commands::wait::Args),
     // What changes and what streams.
     /// Bring objects to what files describe
     Apply(changes::apply::Args),
@@ -99,7 +119,14 @@ pub struct CompletionArgs {
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let command = arguments::with_boolean_values(Arguments::command());
     let mut matches = command.try_get_matches_from(words)?;
-    Arguments::from_arg_matches_mut(&mut matches)
+    let mut parsed = Arguments::from_arg_matches_mut(&mut matches)?;
+    if let Command::Create(create) = &parsed.command
+        && create.names_users()
+    {
+        // The users that get a role are no user of the client configuration, though the flag has its name.
+        parsed.flags.identity.user = None;
+    }
+    Ok(parsed)
 }
 
 /// Runs a command.
@@ -113,6 +140,15 @@ pub async fn run(
         Command::ApiResources(args) => api_resources::run(session, args, output).await,
         Command::ApiVersions(args) => api_versions::run(session, args, output).await,
         Command::Version(args) => version::run(session, args, output).await,
+        Command::ClusterInfo(args) => commands::cluster_info::run(session, args, output).await,
+        Command::Config(args) => commands::config::run(session, args, output).await,
+        Command::Auth(args) => commands::auth::run(session, args, output).await,
+        Command::Describe(args) => commands::describe::run(session, args, output).await,
+        Command::Explain(args) => commands::explain::run(session, args, output).await,
+        Command::Events(args) => commands::events::run(session, args, output).await,
+        Command::Logs(args) => commands::logs::run(session, args, output).await,
+        Command::Top(args) => commands::top::run(session, args, output).await,
+        Command::Wait(args) => commands::wait::run(session, args, output).await,
         Command::Apply(args) => changes::apply::run(session, args, output).await,
         Command::Create(args) => changes::create::run(session, args, output).await,
         Command::Replace(args) => changes::replace::run(session, args, output).await,
@@ -157,6 +193,16 @@ mod tests {
     #[test]
     fn every_command_is_well_formed() {
         arguments::with_boolean_values(Arguments::command()).debug_assert();
+    }
+
+    #[test]
+    fn users_that_get_a_role_are_not_the_user_that_asks() {
+        let parsed = read("orchctl create rolebinding r --role=a --user=x").expect("valid");
+        assert_eq!(parsed.flags.identity.user, None);
+        let parsed = read("orchctl create rolebinding r --role=a --group=x --context=c");
+        assert_eq!(parsed.expect("valid").flags.context.as_deref(), Some("c"));
+        let parsed = read("orchctl --user=x create namespace n").expect("valid");
+        assert_eq!(parsed.flags.identity.user.as_deref(), Some("x"));
     }
 
     #[test]

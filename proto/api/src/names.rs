@@ -127,6 +127,11 @@ impl Names {
         &self.profile
     }
 
+    /// The product's name in texts for people.
+    pub fn brand(&self) -> &'static str {
+        self.words.brand
+    }
+
     /// The domain of API groups.
     pub fn group_domain(&self) -> &str {
         &self.group_domain

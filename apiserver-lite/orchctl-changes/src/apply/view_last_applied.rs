@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::apply;
-use orchctl_printers::json;
 use proto_api::yaml;
 use serde_json::Value;
 
@@ -26,7 +25,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When an object was never applied.
+/// When an object does not exist, or its record is malformed.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -35,10 +34,12 @@ pub async fn run(
     let names = session.names().await?;
     for target in targets::read(session, &args.targets, &args.objects, output).await? {
         let Some(text) = apply::last_applied(names, &target.object) else {
-            let title = target.place.title();
-            return Err(CommandError::said(format!(
-                "no last-applied-configuration annotation found on resource: {title}"
-            )));
+            let name = &target.place.name;
+            writeln!(
+                output.err,
+                "no last-applied-configuration annotation found on resource: {name}"
+            )?;
+            continue;
         };
         let object: Value = serde_json::from_str(text).map_err(|error| {
             CommandError::said(format!(
@@ -47,7 +48,7 @@ pub async fn run(
             ))
         })?;
         match args.output.as_str() {
-            "json" => write!(output.out, "{}", json::pretty(&object))?,
+            "json" => writeln!(output.out, "{object:#}")?,
             _ => write!(output.out, "{}", yaml::to_string(&object))?,
         }
     }

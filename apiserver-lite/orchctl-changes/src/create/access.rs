@@ -119,6 +119,10 @@ pub struct SubjectArgs {
 }
 
 impl SubjectArgs {
+    pub(super) fn names_users(&self) -> bool {
+        !self.user.is_empty()
+    }
+
     fn flags(&self) -> SubjectFlags<'_> {
         SubjectFlags {
             users: &self.user,
@@ -140,7 +144,7 @@ pub struct BindingArgs {
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
     #[command(flatten)]
-    subjects: SubjectArgs,
+    pub(super) subjects: SubjectArgs,
     #[command(flatten)]
     common: CommonFlags,
 }
@@ -168,7 +172,7 @@ pub struct ClusterBindingArgs {
     #[arg(long, value_name = "NAME")]
     clusterrole: String,
     #[command(flatten)]
-    subjects: SubjectArgs,
+    pub(super) subjects: SubjectArgs,
     #[command(flatten)]
     common: CommonFlags,
 }

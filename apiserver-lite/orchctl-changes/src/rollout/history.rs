@@ -82,6 +82,10 @@ pub(super) async fn run_history(
             }
             continue;
         }
+        if revisions.is_empty() {
+            writeln!(output.out, "{title} \nNo rollout history found.")?;
+            continue;
+        }
         let mut rows = vec![vec!["REVISION".to_owned(), "CHANGE-CAUSE".to_owned()]];
         rows.extend(revisions.iter().map(|revision| {
             let cause = if revision.cause.is_empty() { "<none>" } else { &revision.cause };

@@ -1,0 +1,178 @@
+//! Parts of many kinds: labels, annotations, owners, conditions, events.
+
+use serde_json::{Map, Value};
+
+use super::{Context, Page};
+use crate::{age, objects};
+
+/// Longest annotation that stands on one line.
+const ANNOTATION_LEN_MAX: usize = 140;
+
+/// Name, and namespace if it has one.
+pub(super) fn name(page: &mut Page, object: &Value) {
+    page.field(0, "Name", objects::name(object));
+    let namespace = objects::namespace(object);
+    if !namespace.is_empty() {
+        page.field(0, "Namespace", namespace);
+    }
+}
+
+/// Labels and annotations.
+pub(super) fn labels(page: &mut Page, object: &Value, context: Context<'_>) {
+    label_lines(page, 0, "Labels", objects::map_at(object, "/metadata/labels"));
+    annotations(page, object, context);
+}
+
+/// One label a line.
+pub(super) fn label_lines(
+    page: &mut Page,
+    level: usize,
+    title: &str,
+    labels: Option<&Map<String, Value>>,
+) {
+    let mut lines: Vec<String> = labels
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    lines.sort();
+    title_lines(page, level, title, &lines);
+}
+
+/// A title with the first line beside it and the others below.
+pub(super) fn title_lines(page: &mut Page, level: usize, title: &str, lines: &[String]) {
+    let (first, rest) = match lines.split_first() {
+        Some((first, rest)) => (first.as_str(), rest),
+        None => ("<none>", &[][..]),
+    };
+    page.field(level, title, first);
+    for line in rest {
+        page.line(level, format!("\t{line}"));
+    }
+}
+
+/// Annotations without that of apply, which repeats the object.
+pub(super) fn annotations(page: &mut Page, object: &Value, context: Context<'_>) {
+    let applied = context.names.sub_label("kubectl", "last-applied-configuration");
+    let annotations = objects::map_at(object, "/metadata/annotations");
+    let mut sorted: Vec<(&String, &str)> = annotations
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| **key != applied)
+        .map(|(key, value)| (key, value.as_str().unwrap_or_default()))
+        .collect();
+    sorted.sort();
+    let mut lines = Vec::new();
+    for (key, value) in sorted {
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        if value.contains('\n') || key.len() + value.len() + 2 > ANNOTATION_LEN_MAX {
+            lines.push(format!("{key}:"));
+            lines.extend(value.split('\n').map(|line| format!("  {}", shortened(line))));
+        } else {
+            lines.push(format!("{key}: {value}"));
+        }
+    }
+    title_lines(page, 0, "Annotations", &lines);
+}
+
+fn shortened(line: &str) -> String {
+    if line.chars().count() <= ANNOTATION_LEN_MAX {
+        line.to_owned()
+    } else {
+        let start: String = line.chars().take(ANNOTATION_LEN_MAX).collect();
+        format!("{start}...")
+    }
+}
+
+/// `ReplicaSet/web-1`, of the owner that controls it.
+pub(super) fn controller(object: &Value) -> Option<String> {
+    let owners = objects::list_at(object, "/metadata/ownerReferences").iter();
+    let mut owners = owners.filter(|owner| owner.get("controller") == Some(&Value::Bool(true)));
+    let owner = owners.next()?;
+    Some(format!("{}/{}", objects::text_at(owner, "/kind"), objects::text_at(owner, "/name")))
+}
+
+/// A time in words, as `Thu, 26 Nov 2026 06:30:46 +0000`; empty for none.
+pub(super) fn time(object: &Value, pointer: &str) -> String {
+    age::long(objects::text_at(object, pointer)).unwrap_or_default()
+}
+
+/// `Creation` of an object.
+pub(super) fn created(page: &mut Page, object: &Value) {
+    page.field(0, "CreationTimestamp", time(object, "/metadata/creationTimestamp"));
+}
+
+/// A selector of labels in one line.
+pub(super) fn selector(object: &Value, pointer: &str) -> String {
+    let at = |part: &str| format!("{pointer}/{part}");
+    let mut parts: Vec<String> = objects::map_at(object, &at("matchLabels"))
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    parts.sort();
+    for one in objects::list_at(object, &at("matchExpressions")) {
+        let key = objects::text_at(one, "/key");
+        let values = texts(one, "/values").join(",");
+        parts.push(match objects::text_at(one, "/operator") {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.to_owned(),
+        });
+    }
+    if parts.is_empty() { "<none>".to_owned() } else { parts.join(",") }
+}
+
+/// Texts of a list.
+pub(super) fn texts<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
+    objects::list_at(object, pointer).iter().filter_map(Value::as_str).collect()
+}
+
+/// A value as a word; `<unset>` for none.
+pub(super) fn word(object: &Value, pointer: &str, unset: &str) -> String {
+    match object.pointer(pointer) {
+        None | Some(Value::Null) => unset.to_owned(),
+        Some(value) => crate::jsonpath::text_of(value),
+    }
+}
+
+/// A whole number; zero for none.
+pub(super) fn number(object: &Value, pointer: &str) -> i64 {
+    object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
+}
+
+/// Conditions of a workload: type, status, reason.
+pub(super) fn conditions(page: &mut Page, object: &Value) {
+    let conditions = objects::list_at(object, "/status/conditions");
+    if conditions.is_empty() {
+        return;
+    }
+    page.line(0, "Conditions:\n  Type\tStatus\tReason\n  ----\t------\t------");
+    for one in conditions {
+        let text = |pointer: &str| objects::text_at(one, pointer);
+        page.line(1, format!("{} \t{}\t{}", text("/type"), text("/status"), text("/reason")));
+    }
+}
+
+/// What happened to the object, the last thing last.
+pub(super) fn events(page: &mut Page, events: &[Value], context: Context<'_>) {
+    if events.is_empty() {
+        page.field(0, "Events", "<none>");
+        return;
+    }
+    page.line(
+        0,
+        "Events:\n  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------",
+    );
+    for event in events {
+        let text = |pointer: &str| objects::text_at(event, pointer);
+        let from = match text("/source/component") {
+            "" => text("/reportingComponent"),
+            component => component,
+        };
+        let message = text("/message").trim();
+        let seen = age::of_event(event, context.now);
+        page.line(1, format!("{}\t{}\t{seen}\t{from}\t{message}", text("/type"), text("/reason")));
+    }
+}

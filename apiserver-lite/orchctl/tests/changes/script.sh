@@ -1,0 +1,203 @@
+# Each line runs in a shell with `k` for the program. Output and exit code must be the same for kubectl and orchctl; lines that begin with `:` are not compared.
+: k create serviceaccount default
+# create
+k create namespace shop
+k create namespace shop
+k create deployment web --image=nginx:1.25 --replicas=3 --port=80
+k create deployment web --image=nginx
+k create deployment two --image=a/nginx --image=busybox:1 --dry-run=client -o yaml
+k create deployment cmd --image=busybox --dry-run=client -o json -- sleep 5
+k create deployment --image=x
+k create configmap c --from-literal=a=b --from-literal=c=d
+k create configmap f --from-file=$DIR/data --from-file=renamed=$DIR/one.txt --dry-run=client -o yaml
+k create configmap e --from-env-file=$DIR/vars.env -o yaml --dry-run=client
+k create secret generic s --from-literal=user=me
+k create secret docker-registry r --docker-username=u --docker-password=p --docker-email=e -o json --dry-run=client
+k create serviceaccount robot
+k create job once --image=busybox -- date
+k create job once --image=busybox --dry-run=client -o yaml -- date
+k create cronjob nightly --image=busybox --schedule='0 1 * * *' -- date
+k create job manual --from=cronjob/nightly
+k create job other --from=deploy/web
+k create quota q --hard=pods=5,services=3
+k create quota scoped --hard=pods=2 --scopes=BestEffort --dry-run=client -o yaml
+k create priorityclass high --value=5 --description=x
+k create poddisruptionbudget none --selector=app=web
+k create poddisruptionbudget budget --selector=app=web --min-available=1
+k create service clusterip svc --tcp=80:8080
+k create service nodeport np --tcp=80 --dry-run=client -o yaml
+k create service externalname ext --external-name=a.b --dry-run=client -o yaml
+k create ingress i --rule='foo.com/bar*=svc1:8080,tls=secret' --class=c
+k create role r --verb=get,list --resource=pods,deployments.apps,pods/log
+k create role r2 --verb=get --resource=pods,deploy -o yaml --dry-run=client
+k create clusterrole cr --verb=get --non-resource-url=/healthz --dry-run=client -o yaml
+k create rolebinding rb --clusterrole=admin --user=u --serviceaccount=n:s --group=g
+k create clusterrolebinding crb --clusterrole=admin --user=u
+k create -f $DIR/pod.yaml
+k create -f $DIR/pod.yaml
+k create -f $DIR/unknown.yaml
+k create -f $DIR/unknown.yaml --validate=ignore
+k create -f $DIR/missing.yaml
+k create -f $DIR/pod.yaml --dry-run=server -n shop
+k create -f $DIR/pod.yaml --dry-run=client -o name
+# apply
+k apply -f $DIR/app.yaml
+k apply -f $DIR/app.yaml
+sed s/nginx:1/nginx:2/ $DIR/app.yaml | k apply -f -
+sed s/nginx:1/nginx:2/ $DIR/app.yaml | k apply -f - --dry-run=server
+sed s/nginx:1/nginx:3/ $DIR/app.yaml | k apply -f - --dry-run=client
+k apply view-last-applied cm/settings
+k apply view-last-applied cm/settings -o json
+k apply view-last-applied cm/c
+k patch cm settings --type=merge -p '{"data":{"theirs":"1","mode":"changed"}}'
+sed /extra/d $DIR/app.yaml | k apply -f - -l kind=config
+k get cm settings -o jsonpath='{.data}'
+k get deploy app -o jsonpath='{.spec.template.spec.containers[*].image}'
+k patch deploy app -p '{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"sidecar"}]}}}}'
+k apply -f $DIR/app.yaml
+k get deploy app -o jsonpath='{range .spec.template.spec.containers[*]}{.name}={.image} {end}'
+k apply -f $DIR/app.yaml --prune -l part=app
+k apply -f $DIR/app.yaml --prune
+sed '/^---/q' $DIR/app.yaml | k apply -f - --prune -l kind --prune-allowlist=apps/v1/Deployment --dry-run=client
+k apply -f $DIR/generate.yaml
+k apply -f $DIR/app.yaml --server-side
+k apply -f $DIR/app.yaml --server-side --force-conflicts
+k apply -f $DIR/app.yaml --force-conflicts
+k apply
+k apply --server-side -f $DIR/ssa.yaml
+# patch
+k patch deploy web -p '{"spec":{"replicas":2}}'
+k patch deploy web -p '{"spec":{"replicas":2}}'
+k patch deploy/web --type=json -p '[{"op":"replace","path":"/spec/replicas","value":4}]'
+k patch deploy web --type=json -p '[{"op":"test","path":"/spec/replicas","value":5}]'
+k patch deploy web --subresource=status --type=merge -p '{"status":{"replicas":4}}'
+k patch deploy web --subresource=scale --type=merge -p '{"spec":{"replicas":1}}'
+k patch deploy nobody -p '{}'
+k patch deploy web -p '{bad'
+# label and annotate
+k label pod single tier=back
+k label pod single tier=back
+k label pod single tier=front
+k label pod single tier=front --overwrite
+k label pod single tier-
+k label pod single none-
+k label pod single a=b c=d e-
+k label pod single --list | sort
+k label pods --all x=y
+k label pods -l x=y z=1 --dry-run=client
+k label pod single a=b a-
+k label pod single
+k label pod single 'bad key=1'
+k annotate pod single note='a b'
+k annotate pod single note=other
+k annotate pod single note=other --overwrite -o name
+k annotate pod single note-
+k annotate deploy/web cm/c who=me
+# scale and autoscale
+k scale deploy web --replicas=3
+k scale deploy web --replicas=2 --current-replicas=9
+k scale deploy web --replicas=2 --current-replicas=3
+k scale deploy web
+k scale --replicas=1 deploy/web deploy/app
+k scale cm c --replicas=1
+k autoscale deploy web --min=2 --max=5 --cpu-percent=80
+k autoscale deploy web --min=6 --max=5
+# set
+k set image deploy/web nginx=nginx:9
+k set image deploy/web nginx=nginx:9
+k set image deploy/web nobody=x
+k set image deploy/app '*=all'
+k get deploy app -o jsonpath='{.spec.template.spec.containers[*].image}'
+k set env deploy/web A=1 B=2
+k set env deploy/web A-
+k set env deploy/web --from=cm/c --prefix=P_
+k get deploy web -o jsonpath='{.spec.template.spec.containers[0].env}'
+k set resources deploy web --limits=cpu=200m,memory=512Mi --requests=cpu=100m
+k get deploy web -o jsonpath='{.spec.template.spec.containers[0].resources}'
+k set resources deploy web
+k set serviceaccount deploy web robot
+k set selector service svc app=other
+# expose and run
+k expose deploy web --port=80 --target-port=8080 --name=front
+k expose deploy web --port=80 --target-port=8080 --name=front
+k expose deploy app --name=noport
+k expose cm c --port=1
+k expose pod single --port=53 --protocol=UDP --type=NodePort --name=dns
+k get svc front -o jsonpath='{.spec.ports}{.spec.selector}'
+k run p1 --image=nginx
+k run p2 --image=nginx --port=80 --env=A=B --labels=x=y --restart=Never --expose -- a b
+k run p3 --image=nginx --dry-run=client -o yaml --command -- a b
+k run p4
+k run p5 --image=nginx --rm
+# rollout
+k rollout pause deploy web
+k rollout pause deploy web
+k rollout restart deploy web
+k rollout resume deploy web
+k rollout resume deploy web
+k rollout restart deploy web
+k rollout restart cm c
+k rollout history deploy web
+k rollout undo deploy web
+k rollout status deploy web --watch=false
+k patch deploy web --subresource=status --type=merge -p '{"status":{"observedGeneration":100,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1}}'
+k rollout status deploy web
+k rollout status deploy web --timeout=1s --revision=7
+# nodes
+k create -f $DIR/node.yaml
+k cordon n1
+k cordon n1
+k uncordon n1
+k uncordon n1 --dry-run=client
+k taint node n1 a=b:NoSchedule
+k taint node n1 a=c:NoSchedule
+k taint node n1 a=c:NoSchedule --overwrite
+k taint node n1 a:NoSchedule-
+k taint node n1 a-
+k taint node n1 a=b:Sometimes
+k taint nodes --all z=1:NoExecute
+k drain n1
+k drain n1 --force --ignore-daemonsets --grace-period=0 --disable-eviction --delete-emptydir-data --dry-run=client | sort
+k drain n1 --force --ignore-daemonsets --delete-emptydir-data --grace-period=0 | sort
+k get pods -o name --field-selector=spec.nodeName=n1
+k drain nobody
+# diff
+k diff -f $DIR/new.yaml > $DIR/diff.txt
+grep -c '^+' $DIR/diff.txt
+k diff -f $DIR/app.yaml -l kind=config
+k diff -f $DIR/missing.yaml
+# edit
+KUBE_EDITOR='sed -i s/fast/slow/' k edit cm settings
+k get cm settings -o jsonpath='{.data.mode}'
+KUBE_EDITOR=true k edit cm settings
+KUBE_EDITOR=false k edit cm settings
+# replace
+k replace -f $DIR/app.yaml
+k replace -f $DIR/new.yaml
+k replace --force -f $DIR/app.yaml -l x
+k replace --force -f $DIR/pod.yaml
+k replace
+# certificates
+k create -f $DIR/csr.yaml
+k certificate approve one
+k get csr one -o jsonpath='{.status.conditions[*].type} {.status.conditions[*].reason}'
+k certificate deny two
+k certificate approve nobody
+# delete
+k delete deploy web
+k delete deploy web
+k delete deploy web --ignore-not-found
+k delete cm c --dry-run=client
+k delete cm c --dry-run=server
+k delete cm c -o name
+k delete -f $DIR/app.yaml --wait=false
+k delete pods -l x=y --grace-period=0 --force
+k delete pods --all --now
+k delete pods --all
+k delete pods
+k delete deploy,svc -l app=nobody
+k delete all --all --wait=false
+k delete deploy/app svc/front
+k delete secret s --cascade=orphan
+k delete cm a -l x=y
+k delete nonsense x

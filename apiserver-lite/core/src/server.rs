@@ -13,6 +13,7 @@ use crate::field_ownership::FieldOwnership;
 use crate::key;
 use crate::quota_turns::QuotaTurns;
 use crate::record::StoredObject;
+use crate::saved_states::SavedStates;
 use crate::services::ServiceAllocations;
 use crate::status::ApiError;
 use crate::webhooks::Webhooks;
@@ -44,6 +45,8 @@ pub struct Server {
     pub quota_turns: QuotaTurns,
     /// Held while a backup is written.
     pub backup_turn: Arc<tokio::sync::Mutex<()>>,
+    /// The states that administrators keep of an ephemeral server; unset for others.
+    pub saved_states: Option<SavedStates>,
     /// Admission webhooks.
     pub webhooks: Webhooks,
 }
@@ -161,6 +164,7 @@ impl Server {
             allocations: Arc::new(Mutex::new(allocations)),
             quota_turns: QuotaTurns::default(),
             backup_turn: Arc::default(),
+            saved_states: None,
             config,
         }
     }

@@ -26,7 +26,8 @@ use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
 use super::{
-    backup, compress, deprecation, dispatch, negotiate, render, resource_metrics, watch, websocket,
+    backup, compress, deprecation, dispatch, negotiate, render, resource_metrics, saved_states,
+    watch, websocket,
 };
 use crate::discovery;
 use crate::labels::RequestKind;
@@ -190,6 +191,9 @@ async fn authenticate_and_serve(
     let response = match target {
         Target::NonResource(path) if path == backup::PATH => {
             backup::serve(&server.core, request.method()).await?
+        }
+        Target::NonResource(path) if saved_states::is_path(path) => {
+            saved_states::serve(&server.core, &user, request.method(), path, query).await?
         }
         Target::NonResource(path) => discovery::serve(server, &request, path).await?,
         Target::Resource(resource) if is_write(request.method(), target) => {

@@ -22,7 +22,7 @@ use crate::server::HttpServer;
 
 /// Limits of connections. A peer may have a thousand unauthenticated connections, which covers all pods of a node behind one
 /// translated address. `first_request` and `idle` are kube-apiserver's `ReadHeaderTimeout` and `IdleTimeout`.
-const LIMITS: Limits = Limits {
+pub const LIMITS: Limits = Limits {
     bounds: Bounds { total: 8192, unauthenticated: 4096, unauthenticated_per_peer: 1024 },
     handshake: Duration::from_secs(10),
     first_request: Duration::from_secs(32),

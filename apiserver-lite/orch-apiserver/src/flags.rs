@@ -251,6 +251,7 @@ impl Flags {
             bind: SocketAddr::new(serving.bind_address, serving.secure_port),
             advertise_address: serving.advertise_address,
             storage: serving.data_dir.clone().map_or(Storage::Memory, Storage::Directory),
+            ephemeral: false,
             accept_store_damage: serving.store_accept_damage,
             encryption: serving.encryption_provider_config.map(|file| EncryptionSettings {
                 file,

@@ -3,6 +3,7 @@
 //! not is sent on a new connection.
 
 mod dial;
+mod in_memory;
 mod tls;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::config::ClientConfig;
 pub use dial::DialError;
 use dial::{Dialed, Endpoint};
+pub(crate) use in_memory::InMemory;
+pub use in_memory::{Caller, InMemoryServer};
 use proto_daemon::write_coalescing::CoalescingStream;
 pub use tls::ClientTlsError;
 use tls::{Generation, TlsSource};
@@ -76,7 +79,7 @@ pub(crate) struct Transport {
     /// What requests and certificates name.
     endpoint: Endpoint,
     /// Where connections go.
-    dialed: Endpoint,
+    dialed: Destination,
     tls: Option<TlsSource>,
     pings: Pings,
     /// Locked while a connection is made, so that all waiting requests get the same one.
@@ -84,6 +87,15 @@ pub(crate) struct Transport {
     /// Number of failed attempts; outside the lock, for requests that wait for it.
     failures: AtomicU64,
     idle: Arc<Mutex<Idle>>,
+}
+
+/// Where connections go.
+#[derive(Clone, Debug)]
+enum Destination {
+    /// Over TCP.
+    Host(Endpoint),
+    /// To a server in this process.
+    InMemory(InMemory),
 }
 
 /// Idle HTTP/1.1 connections, with the certificates that they were made with.
@@ -118,13 +130,32 @@ impl Transport {
             _ => None,
         };
         let (state, failures, idle) = Default::default();
-        let dialed = endpoint.clone();
+        let dialed = Destination::Host(endpoint.clone());
         Ok(Self { endpoint, dialed, tls, pings, state, failures, idle })
     }
 
     /// With connections to this host and port instead of those in the URL.
     pub(crate) fn dialing(mut self, (host, port): (&str, u16)) -> Self {
-        self.dialed = Endpoint { host: host.to_owned(), port };
+        self.dialed = Destination::Host(Endpoint { host: host.to_owned(), port });
+        self
+    }
+
+    /// With connections to a server in this process.
+    pub(crate) fn within(mut self, server: InMemory) -> Self {
+        self.dialed = Destination::InMemory(server);
+        self
+    }
+
+    /// Another transport to the same destination, for `config`, which may have another identity.
+    pub(crate) fn another(&self, config: &ClientConfig) -> Result<Self, ClientTlsError> {
+        Ok(Self { dialed: self.dialed.clone(), ..Self::new(config, self.pings)? })
+    }
+
+    /// Without the user of a connection within the process.
+    pub(crate) fn anonymous(mut self) -> Self {
+        if let Destination::InMemory(server) = &mut self.dialed {
+            server.caller = Caller::Anonymous;
+        }
         self
     }
 
@@ -253,8 +284,12 @@ impl Transport {
     }
 
     async fn dial(&self, offer: dial::Offer) -> Result<Dialed, DialError> {
+        let host = match &self.dialed {
+            Destination::Host(host) => host,
+            Destination::InMemory(server) => return dial::dial_in_memory(server, offer),
+        };
         let tls = self.tls.as_ref().map(|tls| tls.connector(offer)).transpose()?;
-        dial::dial(&self.dialed, tls).await
+        dial::dial(host, tls).await
     }
 
     fn generation(&self) -> Result<Generation, TransportError> {

@@ -29,6 +29,7 @@ mod rbac;
 mod requests;
 mod resource_metrics;
 mod rules;
+mod saved_states;
 mod semantics;
 mod service_accounts;
 mod signers;

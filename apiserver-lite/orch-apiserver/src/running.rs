@@ -7,6 +7,8 @@ use std::sync::Arc;
 use apiserver_auth::User;
 use apiserver_core::config::Config;
 use apiserver_core::definition_lifecycle;
+use apiserver_core::saved_states;
+use apiserver_core::status::ApiError;
 use apiserver_encryption::Encryption;
 use apiserver_http::{CurrentTls, HttpServer, InProcess, ServingTls, serve};
 use proto_client::Client;
@@ -22,6 +24,9 @@ use crate::encryption;
 use crate::kubeconfig;
 use crate::maintenance;
 use crate::pki::Pki;
+
+/// What the server calls itself as its own client.
+const USER_AGENT: &str = concat!("orch-apiserver/", env!("CARGO_PKG_VERSION"));
 
 /// A server whose tasks run; they are dropped with it.
 pub struct RunningServer {
@@ -72,6 +77,22 @@ impl RunningServer {
     pub fn client(&self, user: User, user_agent: &str) -> Result<Client, ClientTlsError> {
         let connections = Arc::new(ConnectionsOf { user, in_process: self.in_process.clone() });
         Client::in_memory(connections, self.config().names, user_agent)
+    }
+
+    /// A client within this process with the rights of the server itself.
+    ///
+    /// # Errors
+    /// As [`RunningServer::client`].
+    pub fn admin(&self) -> Result<Client, ClientTlsError> {
+        self.client(User::server(), USER_AGENT)
+    }
+
+    /// Keeps the state of now as the one that is put back when a request names no other.
+    ///
+    /// # Errors
+    /// The server is not ephemeral.
+    pub async fn save_start(&self) -> Result<(), ApiError> {
+        saved_states::save(&self.server.core, &User::server(), saved_states::START).await.map(drop)
     }
 
     /// The administrator's kubeconfig for a listener at `address`; empty without a CA of the server's own.

@@ -10,9 +10,9 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // In a test: #[tokio::test] async fn a_map_is_put_back() -> Result<(), Box<dyn std::error::Error>> {
 //! let cluster = Cluster::start().await?;
-//! let maps: Api<ConfigMap> = Api::namespaced(cluster.client()?, "default");
+//! let maps: Api<ConfigMap> = cluster.client()?.within("default");
 //! let mut map = ConfigMap::default();
-//! map.metadata.get_or_insert_default().name = "a".to_owned();
+//! map.metadata.name = "a".to_owned();
 //! maps.create(&map, &WriteParams::default()).await?;
 //! cluster.save("with-a").await?;
 //!

@@ -32,6 +32,8 @@ pub struct Config {
     pub advertise_address: Option<IpAddr>,
     /// Where objects are kept.
     pub storage: Storage,
+    /// Whether the server is there for tests only: administrators may save its state and put it back (`--ephemeral`).
+    pub ephemeral: bool,
     /// Whether a damaged store is opened without its unreadable writes (`--store-accept-damage`).
     pub accept_store_damage: bool,
     /// Encryption of objects at rest.
@@ -191,6 +193,7 @@ impl Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise_address: None,
             storage: Storage::Memory,
+            ephemeral: false,
             accept_store_damage: false,
             encryption: None,
             cert_dir: None,

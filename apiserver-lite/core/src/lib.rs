@@ -29,6 +29,7 @@ pub mod record;
 pub mod registry;
 pub mod request;
 pub mod request_notes;
+pub mod saved_states;
 pub mod server;
 pub mod service_endpoints;
 pub mod services;

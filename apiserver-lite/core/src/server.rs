@@ -14,6 +14,7 @@ use crate::field_ownership::FieldOwnership;
 use crate::key;
 use crate::quota_turns::QuotaTurns;
 use crate::record::StoredObject;
+use crate::saved_states::SavedStates;
 use crate::services::ServiceAllocations;
 use crate::status::ApiError;
 use crate::webhooks::Webhooks;
@@ -47,6 +48,8 @@ pub struct Server {
     pub quota_turns: QuotaTurns,
     /// Held while a backup is written.
     pub backup_turn: Arc<tokio::sync::Mutex<()>>,
+    /// The states that administrators keep of an ephemeral server; unset for others.
+    pub saved_states: Option<SavedStates>,
     /// Admission webhooks.
     pub webhooks: Webhooks,
 }
@@ -165,6 +168,7 @@ impl Server {
             allocations: Arc::new(Mutex::new(allocations)),
             quota_turns: QuotaTurns::default(),
             backup_turn: Arc::default(),
+            saved_states: None,
             config,
         }
     }

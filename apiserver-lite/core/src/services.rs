@@ -124,6 +124,29 @@ impl Drop for Reservation {
     }
 }
 
+/// Marks the values of these Services as allocated.
+pub fn adopt_all(allocations: &Mutex<ServiceAllocations>, services: &[&Object]) {
+    let mut allocations = locked(allocations);
+    services.iter().for_each(|service| allocations.adopt(service));
+}
+
+/// Releases the values of Services that are gone, but for those that a kept one has.
+pub fn release_all_but(
+    allocations: &Mutex<ServiceAllocations>,
+    gone: &[&Object],
+    kept: &[&Object],
+) {
+    let mut still = AllocatedValues::default();
+    for values in kept.iter().map(|service| AllocatedValues::from_service(service)) {
+        still.addresses.extend(values.addresses);
+        still.node_ports.extend(values.node_ports);
+    }
+    let mut allocations = locked(allocations);
+    for values in gone.iter().map(|service| AllocatedValues::from_service(service)) {
+        allocations.release(&values.without(&still));
+    }
+}
+
 /// Releases the values of a deleted Service.
 pub fn release(allocations: &Mutex<ServiceAllocations>, service: &Object) {
     locked(allocations).release(&AllocatedValues::from_service(service));

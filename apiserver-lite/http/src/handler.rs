@@ -27,7 +27,7 @@ use super::labels::Labels;
 use super::routes::{self, Target};
 use super::{
     aggregated_requests, backup, compress, deprecation, dispatch, negotiate, render,
-    resource_metrics, watch, websocket,
+    resource_metrics, saved_states, watch, websocket,
 };
 use crate::discovery;
 use crate::labels::RequestKind;
@@ -210,6 +210,9 @@ async fn serve_authorized(
         }
         (None, Target::NonResource(path)) if path == backup::PATH => {
             backup::serve(&server.core, request.method()).await?
+        }
+        (None, Target::NonResource(path)) if saved_states::is_path(path) => {
+            saved_states::serve(&server.core, &user, request.method(), path, query).await?
         }
         (None, Target::NonResource(path)) => discovery::serve(server, &request, path).await?,
         (None, Target::Resource(resource)) if is_write(request.method(), target) => {

@@ -22,7 +22,7 @@ use crate::server::HttpServer;
 
 /// Limits of connections. A peer may have a thousand unauthenticated connections, which covers all pods of a node behind one
 /// translated address. `first_request` and `idle` are kube-apiserver's `ReadHeaderTimeout` and `IdleTimeout`.
-const LIMITS: Limits = Limits {
+pub const LIMITS: Limits = Limits {
     bounds: Bounds { total: 8192, unauthenticated: 4096, unauthenticated_per_peer: 1024 },
     handshake: Duration::from_secs(10),
     first_request: Duration::from_secs(32),
@@ -57,6 +57,8 @@ pub async fn serve(
         // Cancel safe: a connection that is not accepted stays in the kernel's queue.
         let (socket, connection) = tokio::select! {
             () = until.asked() => break,
+            // It was dropped without a drain.
+            () = server.stopping.cancelled() => break,
             taken = connections.accept(&listener) => taken,
         };
         let address = connection.address();
@@ -91,8 +93,15 @@ async fn serve_connection(
     let chain = session.peer_certificates().unwrap_or_default().to_vec();
     let client = Client { connection: connection.clone(), chain, tls, judged: Mutex::default() };
     client.peer(&server);
+    let stopping = server.stopping.clone();
+    let ending = async move {
+        tokio::select! {
+            () = until.asked() => {}
+            () = stopping.cancelled() => {}
+        }
+    };
     let handler = move |request| handle(server.clone(), client.peer(&server), request);
-    connection.serve(stream, handler, until.asked()).await
+    connection.serve(stream, handler, ending).await
 }
 
 /// The client of a connection.

@@ -18,21 +18,18 @@ use apiserver_core::auth::{Authenticators, ClusterPolicy, NodeAuthorizer, Rbac, 
 use apiserver_core::config::{
     AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
 };
-use apiserver_core::definition_lifecycle;
 use apiserver_core::definitions::Definitions;
 use apiserver_core::field_ownership::FieldOwnership;
 use apiserver_core::quota_turns::QuotaTurns;
 use apiserver_core::record::StoredObject;
+use apiserver_core::saved_states::SavedStates;
 use apiserver_core::server::Server;
 use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
 use apiserver_core::times::now;
 use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
-use apiserver_http::{
-    Aggregation, HttpServer, NodeProxy, Overload, ServingTls, WatchBatches, check_api_services,
-    serve,
-};
+use apiserver_http::{Aggregation, HttpServer, NodeProxy, Overload, WatchBatches};
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
 use proto_api::names::{Names, Profile};
@@ -43,30 +40,25 @@ use proto_daemon::private_files;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission_config;
 use crate::audit_policy;
 use crate::bootstrap;
 use crate::build_error::BuildError;
-use crate::certificate_files::{self, CertificateFiles};
+use crate::certificate_files::CertificateFiles;
 use crate::encryption::{self, Unreadable};
 use crate::kubeconfig;
-use crate::maintenance;
 use crate::pki::{Pki, ServingNames};
+use crate::running::{FollowedFiles, RunningServer};
 use crate::tls::{self, TlsError};
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
 pub struct BoundServer {
-    server: Arc<HttpServer>,
+    running: RunningServer,
     listener: TcpListener,
     address: SocketAddr,
-    tls: watch::Sender<Arc<ServingTls>>,
-    certificates: CertificateFiles,
     kubeconfig: String,
-    /// Set if changes of its file count without a restart.
-    reloaded_encryption: Option<Arc<Encryption>>,
 }
 
 impl BoundServer {
@@ -83,40 +75,23 @@ impl BoundServer {
         &self.kubeconfig
     }
 
+    /// The server, for requests from this process.
+    #[must_use]
+    pub fn running(&self) -> &RunningServer {
+        &self.running
+    }
+
     /// Serves until `until` requests a drain. `/readyz` then fails at once. After the configured delay, in which load balancers
     /// react, the listener closes, and open requests get up to the configured deadline to finish. The store is closed at the
     /// end.
     pub async fn run(self, until: DrainWatch) {
-        let store = self.server.core.store.clone();
-        let (delay, deadline) =
-            (self.server.core.config.shutdown_delay, self.server.core.config.shutdown_deadline);
-        let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
-        let reloading = encryption::follow(
-            self.reloaded_encryption,
-            store.clone(),
-            self.server.stopping.clone(),
-        );
-        let reloading = tokio::spawn(reloading);
-        let definitions =
-            definition_lifecycle::run(self.server.core.clone(), self.server.stopping.clone());
-        let definitions = tokio::spawn(definitions);
-        let api_services =
-            api_service_lifecycle::run(self.server.core.clone(), self.server.stopping.clone());
-        let api_services = tokio::spawn(api_services);
-        let checks = tokio::spawn(check_api_services(self.server.clone()));
-        let about_to_stop = self.server.about_to_stop.clone();
-        let audit = self.server.audit.clone();
+        let config = self.running.config();
+        let (delay, deadline) = (config.shutdown_delay, config.shutdown_deadline);
         let drain = Drain::default();
-        let tls = self.tls.subscribe();
-        let following = tokio::spawn(certificate_files::follow(
-            self.server.clone(),
-            self.certificates,
-            self.tls,
-        ));
-        let serving = serve(self.server, self.listener, tls, drain.watch());
+        let serving = self.running.serve(self.listener, drain.watch());
         let stopping = async {
             until.asked().await;
-            about_to_stop.cancel();
+            self.running.begin_to_stop();
             tokio::time::sleep(delay).await;
             drain.drain(deadline).await
         };
@@ -127,12 +102,7 @@ impl BoundServer {
                 tracing::warn!("shutdown deadline passed; the connections still open are closed");
             }
         }
-        // The tasks end because `server.stopping` is cancelled.
-        let _ = tokio::join!(maintenance, following, reloading, definitions, api_services, checks);
-        if let Some(audit) = audit {
-            audit.flush().await;
-        }
-        store.close().await;
+        self.running.stop().await;
     }
 }
 
@@ -142,9 +112,18 @@ impl BoundServer {
 /// # Errors
 /// [`BuildError`] with the file, address or object that failed.
 pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
-    let names = config.names;
     let (listener, address) = listen(config.bind).await?;
-    let config = Config { bind: address, ..config };
+    let running = begin(Config { bind: address, ..config }).await?;
+    let kubeconfig = write_kubeconfig(running.config(), running.pki())?;
+    Ok(BoundServer { running, listener, address, kubeconfig })
+}
+
+/// As [`build`], without a listener: `config.bind` is what objects say of the server's address.
+///
+/// # Errors
+/// [`BuildError`] with the file or object that failed.
+pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
+    let names = config.names;
     let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
     let admission = admission(&config)?;
@@ -182,6 +161,7 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         allocations: Arc::new(Mutex::new(allocations)),
         quota_turns: QuotaTurns::default(),
         backup_turn: Arc::default(),
+        saved_states: config.ephemeral.then(SavedStates::default),
         webhooks,
         config: Config { admission, ..config },
     });
@@ -199,18 +179,8 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
         about_to_stop,
         stopping,
     });
-    let kubeconfig = write_kubeconfig(&server.core.config, pki.as_ref())?;
-    let reloaded_encryption = encryption.filter(|_| reloads_encryption(&server.core.config));
-    let tls = watch::Sender::new(Arc::new(served.tls));
-    Ok(BoundServer {
-        server,
-        listener,
-        address,
-        tls,
-        certificates,
-        kubeconfig,
-        reloaded_encryption,
-    })
+    let files = FollowedFiles { tls: served.tls, certificates, encryption };
+    Ok(RunningServer::begin(server, pki, files))
 }
 
 /// Connects to kubelets, workloads and other API servers, with the certificates read at `started`.
@@ -222,10 +192,6 @@ fn node_proxy(
     let nodes = tls::node_proxy(provider, certificates.nodes(started)?.unwrap_or_default())?;
     certificates.take_proxy_client(started, &nodes)?;
     Ok(nodes)
-}
-
-fn reloads_encryption(config: &Config) -> bool {
-    config.encryption.as_ref().is_some_and(|settings| settings.reload)
 }
 
 /// Addresses and node ports of Services, those of stored ones taken.

@@ -6,13 +6,14 @@ mod external_identity;
 mod features;
 mod service_accounts;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use apiserver_core::config::{
-    AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config,
-    Credentials, EncryptionSettings, NodeClient, Privileged, RuntimeConfig, Storage,
+    AdmissionPlugin, AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode,
+    BootstrapTokens, Config, Credentials, EncryptionSettings, NodeClient, Privileged,
+    RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
@@ -54,11 +55,28 @@ pub struct Flags {
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServingFlags {
     /// Address to listen on.
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    #[arg(
+        long,
+        value_name = "IP",
+        default_value = "0.0.0.0",
+        default_value_if("ephemeral", "true", "127.0.0.1")
+    )]
     bind_address: IpAddr,
     /// Port to listen on; 0 chooses a free one.
-    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "6443",
+        default_value_if("ephemeral", "true", "0")
+    )]
     secure_port: u16,
+    /// A server for tests: everything in memory, Kubernetes' names unless --naming says otherwise, by default a free port of 127.0.0.1 and no admission by
+    /// ServiceAccount; administrators may save its state and put it back. One line on standard output has KUBECONFIG and SERVER once it serves.
+    #[arg(long, conflicts_with_all = ["data_dir", "restore", "encryption_provider_config"])]
+    ephemeral: bool,
+    /// Loads the manifests below this directory before anything is served.
+    #[arg(long, value_name = "DIR", requires = "ephemeral")]
+    fixtures: Option<PathBuf>,
     /// Address under which members of the cluster reach this server [default: the bind address if it is specific, else the address of the default route]
     #[arg(long, value_name = "IP")]
     advertise_address: Option<IpAddr>,
@@ -212,6 +230,12 @@ enum Mode {
 pub struct FlagError(String);
 
 impl Flags {
+    /// The directory of manifests that are loaded before anything is served.
+    #[must_use]
+    pub fn fixtures(&self) -> Option<PathBuf> {
+        self.serving.fixtures.clone()
+    }
+
     /// The backup that is to be restored, instead of a start.
     #[must_use]
     pub fn restore(&self) -> Option<PathBuf> {
@@ -226,6 +250,11 @@ impl Flags {
         let names = self.common.names();
         let mut admission = self.cluster.admission.clone().settings();
         let features = self.features.clone().settle(names, &mut admission).map_err(FlagError)?;
+        let accounts = AdmissionPlugin::ServiceAccount;
+        if self.serving.ephemeral && !admission.enabled.contains(&accounts) {
+            // No controller makes the accounts that pods would need.
+            admission.disabled.push(accounts);
+        }
         let config = self.config_with(names, admission, features.runtime_config);
         Ok((config, features.warnings))
     }
@@ -251,6 +280,7 @@ impl Flags {
             bind: SocketAddr::new(serving.bind_address, serving.secure_port),
             advertise_address: serving.advertise_address,
             storage: serving.data_dir.clone().map_or(Storage::Memory, Storage::Directory),
+            ephemeral: serving.ephemeral,
             accept_store_damage: serving.store_accept_damage,
             encryption: serving.encryption_provider_config.map(|file| EncryptionSettings {
                 file,
@@ -403,6 +433,22 @@ mod tests {
     }
 
     #[test]
+    fn an_ephemeral_server_is_for_this_machine_only() {
+        let config = parse(&["--ephemeral"]).unwrap();
+        assert_eq!(config.bind, SocketAddr::from(([127, 0, 0, 1], 0)));
+        assert!(config.ephemeral && config.storage == Storage::Memory);
+        assert!(!config.admission.runs(AdmissionPlugin::ServiceAccount));
+        let told = ["--ephemeral", "--bind-address=0.0.0.0", "--secure-port=7"];
+        let config = parse(&[&told[..], &["--enable-admission-plugins=ServiceAccount"]].concat());
+        let config = config.unwrap();
+        assert_eq!(config.bind, SocketAddr::from(([0, 0, 0, 0], 7)));
+        assert!(config.admission.runs(AdmissionPlugin::ServiceAccount));
+        let usual = parse(&[]).unwrap();
+        assert_eq!(usual.bind, SocketAddr::from(([0, 0, 0, 0], 6443)));
+        assert!(!usual.ephemeral && usual.admission.runs(AdmissionPlugin::ServiceAccount));
+    }
+
+    #[test]
     fn mistakes_are_refused() {
         for args in [
             &["--no-such-flag"][..],
@@ -412,6 +458,9 @@ mod tests {
             &["--service-node-port-range=9-1"],
             &["--encryption-provider-config-automatic-reload=true"],
             &["--restore=/b"],
+            &["--ephemeral", "--data-dir=/d"],
+            &["--ephemeral", "--encryption-provider-config=/e"],
+            &["--fixtures=/f"],
         ] {
             assert!(parse(args).is_err(), "{args:?}");
         }

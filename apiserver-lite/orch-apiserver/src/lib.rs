@@ -22,9 +22,11 @@ mod kubeconfig;
 mod maintenance;
 mod pki;
 mod restore;
+mod running;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};
-pub use app::{BoundServer, build};
+pub use app::{BoundServer, begin, build};
 pub use build_error::BuildError;
 pub use restore::restore;
+pub use running::RunningServer;

@@ -1,20 +1,36 @@
-//! The process: parses flags, sets up logging, builds the server and runs it until SIGTERM or SIGINT.
+//! The process: parses flags, sets up logging, builds the server and runs it until SIGTERM or SIGINT. Under the names of Kubernetes' programs it is what test
+//! harnesses start: `kube-apiserver` is an ephemeral server, `etcd` a stand-in.
 
+mod invocation;
+
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use apiserver_development::{etcd, load, manifests};
+use invocation::Invocation;
 use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, Storage};
 use orch_apiserver::flags::Flags;
+use orch_apiserver::{BoundServer, Config};
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
 use proto_daemon::flags::warn_without_effect;
+use proto_daemon::memory_file::MemoryFile;
 use proto_daemon::runtime::{self, Threads};
 
 const PROGRAM: &str = "orch-apiserver";
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
-    let flags: Flags = match exit::parse_flags(proto_daemon::build_info!()) {
+    match Invocation::read(std::env::args_os()) {
+        Invocation::Server { arguments, warnings } => run(arguments, &warnings),
+        Invocation::Etcd(arguments) => exit::conclude("etcd", stand_in(&arguments)),
+        Invocation::Assets(arguments) => exit::conclude(PROGRAM, invocation::assets(&arguments)),
+    }
+}
+
+fn run(arguments: Vec<std::ffi::OsString>, adapted: &[String]) -> ExitCode {
+    let flags: Flags = match exit::parse_flags_of(proto_daemon::build_info!(), arguments) {
         Ok(flags) => flags,
         Err(code) => return code,
     };
@@ -26,21 +42,21 @@ fn main() -> ExitCode {
         // Health pages are served on the secure port.
         warn_without_effect("healthz-bind-address");
     }
-    let backup = flags.restore();
+    let (backup, fixtures) = (flags.restore(), flags.fixtures());
     let (config, warnings) = match flags.config() {
         Ok(read) => read,
         Err(error) => return exit::conclude(PROGRAM, Err(Failure::usage(error))),
     };
-    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    adapted.iter().chain(&warnings).for_each(|warning| tracing::warn!("{warning}"));
     if let Some(backup) = backup {
         return exit::conclude(PROGRAM, restore(&config, &backup));
     }
     let threads = Threads::Workers(config.worker_threads);
-    exit::conclude(PROGRAM, runtime::run(threads, serve(config)))
+    exit::conclude(PROGRAM, runtime::run(threads, serve(config, fixtures.as_deref())))
 }
 
 /// Makes the store of a backup, and says of how many objects.
-fn restore(config: &orch_apiserver::Config, backup: &Path) -> Result<(), Failure> {
+fn restore(config: &Config, backup: &Path) -> Result<(), Failure> {
     let restored = orch_apiserver::restore(config, backup).map_err(Failure::run)?;
     println!(
         "restored {} objects of revision {}; the next revision is {}",
@@ -51,9 +67,32 @@ fn restore(config: &orch_apiserver::Config, backup: &Path) -> Result<(), Failure
     Ok(())
 }
 
-async fn serve(config: orch_apiserver::Config) -> Result<(), Failure> {
+async fn serve(config: Config, fixtures: Option<&Path>) -> Result<(), Failure> {
     let deadline = config.shutdown_delay.saturating_add(config.shutdown_deadline);
-    if config.storage == Storage::Memory {
+    warn_of(&config);
+    let manifests = fixtures.map(manifests::read).transpose().map_err(Failure::usage)?;
+    let ephemeral = config.ephemeral;
+    let drain = Drain::default();
+    let bound = orch_apiserver::build(config).await.map_err(|error| match error {
+        error if error.is_usage() => Failure::usage(error),
+        error => Failure::run(error),
+    })?;
+    let _kubeconfig = match ephemeral {
+        true => Some(make_ready(&bound, &manifests.unwrap_or_default()).await?),
+        false => None,
+    };
+    tracing::info!(address = %bound.address(), "serving");
+    let running = tokio::spawn(bound.run(drain.watch()));
+    let signal = drain::stop_signal().await.map_err(Failure::run)?;
+    tracing::info!(signal, "stopping");
+    let drained = drain.drain(deadline).await;
+    tracing::info!(?drained, "stopped");
+    running.abort();
+    Ok(())
+}
+
+fn warn_of(config: &Config) {
+    if config.storage == Storage::Memory && !config.ephemeral {
         tracing::warn!(
             "no --data-dir: objects are kept in memory only and are lost when this process ends"
         );
@@ -65,17 +104,45 @@ async fn serve(config: orch_apiserver::Config) -> Result<(), Failure> {
             "--anonymous-access=authorized with AlwaysAllow: requests without credentials are allowed everything"
         );
     }
-    let drain = Drain::default();
-    let bound = orch_apiserver::build(config).await.map_err(|error| match error {
-        error if error.is_usage() => Failure::usage(error),
-        error => Failure::run(error),
-    })?;
-    tracing::info!(address = %bound.address(), "serving");
-    let running = tokio::spawn(bound.run(drain.watch()));
-    let signal = drain::stop_signal().await.map_err(Failure::run)?;
-    tracing::info!(signal, "stopping");
-    let drained = drain.drain(deadline).await;
-    tracing::info!(?drained, "stopped");
-    running.abort();
-    Ok(())
+}
+
+/// Loads what an ephemeral server begins with, keeps it as its first state, and says where it is. Connections wait in the listener's queue until then.
+async fn make_ready(
+    bound: &BoundServer,
+    manifests: &[manifests::Manifest],
+) -> Result<MemoryFile, Failure> {
+    let running = bound.running();
+    let client = running.admin().map_err(Failure::run)?;
+    load::load(&client, manifests).await.map_err(Failure::run)?;
+    running.save_start().await.map_err(Failure::run)?;
+    let file = MemoryFile::new("kubeconfig", bound.kubeconfig().as_bytes());
+    let file = file.map_err(Failure::run)?;
+    let address = bound.address();
+    // With certificates of others there is no user for whom to write it.
+    let kubeconfig = match bound.kubeconfig() {
+        "" => String::new(),
+        _ => format!("KUBECONFIG={} ", file.path().display()),
+    };
+    let mut out = io::stdout();
+    // Who starts it need not read.
+    let _ = writeln!(out, "{kubeconfig}SERVER=https://{address}").and_then(|()| out.flush());
+    Ok(file)
+}
+
+/// The stand-in for etcd.
+fn stand_in(arguments: &[std::ffi::OsString]) -> Result<(), Failure> {
+    match etcd::read_arguments(arguments).map_err(Failure::usage)? {
+        etcd::Asked::Help => {
+            let _ = io::stdout().write_all(etcd::HELP.as_bytes());
+            Ok(())
+        }
+        etcd::Asked::Serve { address, ignored } => {
+            eprintln!(
+                "etcd: a stand-in that stores nothing, on {address}; without effect: {}",
+                ignored.join(" ")
+            );
+            let serving = async { etcd::run(address).await.map_err(Failure::run) };
+            runtime::run(Threads::One, serving)
+        }
+    }
 }

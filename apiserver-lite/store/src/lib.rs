@@ -25,6 +25,8 @@
 //!
 //! [`Store::backup`] writes all records at one revision to a file, while the store is in use, and [`restore`] makes a store of it.
 //!
+//! A store in memory can be put back: [`Store::save`] keeps all records of now, [`Store::replace`] puts them in the place of what is there then.
+//!
 //! Queue, batch, key, value and history are bounded by [`StoreConfig`].
 
 mod acknowledged;
@@ -39,6 +41,7 @@ mod log_reader;
 mod record;
 mod replay;
 mod restore;
+mod saved;
 mod snapshot;
 mod state;
 mod store;
@@ -56,6 +59,7 @@ pub use disk::OpenError;
 pub use log::reencode_payload;
 pub use record::{Record, RestoreError, Revision, Stamp};
 pub use restore::{Restored, restore};
+pub use saved::{OnDisk, ReplaceError, Replaced, SavedRecords};
 pub use snapshot::{Compacted, Entry, Page, Range, Snapshot, SnapshotError};
 pub use store::{Health, Store, TimedOut};
 pub use transform::{Form, Transform, TransformError};

@@ -219,6 +219,22 @@ impl<T> StoreState<T> {
         woken
     }
 
+    /// Puts `records` in the place of all that is there, as one step to the next revision, and returns what was there with the watchers to wake. Nothing
+    /// before it can be read or watched from: every watch has fallen behind.
+    pub fn replace(&mut self, records: &[Entry<T>]) -> (Vec<Entry<T>>, Vec<Arc<Watcher>>) {
+        let (seen, before) = self.all();
+        let versions = |entry: &Entry<T>| {
+            let newest = Version { stamp: entry.stamp, record: Some(entry.record.clone()) };
+            (entry.key.clone(), Versions { newest, older: VecDeque::new() })
+        };
+        self.keys = records.iter().map(versions).collect();
+        (self.ring, self.ring_bytes) = (VecDeque::new(), 0);
+        self.revision = seen.next();
+        self.oldest = self.revision;
+        let woken = self.watchers.iter().filter(|watcher| watcher.mark_pending(seen));
+        (before, woken.cloned().collect())
+    }
+
     /// Registers a watcher.
     pub fn add_watcher(&mut self, watcher: Arc<Watcher>) {
         self.watchers.push(watcher);

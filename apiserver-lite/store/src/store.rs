@@ -15,6 +15,7 @@ use crate::{
     backup::{self, BackupError, BackupSummary, BackupValue},
     disk::{Disk, DiskConfig},
     replay::{Restoring, replay},
+    saved::{ReplaceError, Replaced, SavedRecords},
     state::{SharedState, StoreState},
     transform::StoredForms,
     writer::{Writer, WriterRequest},
@@ -243,6 +244,26 @@ impl<T: Record> Store<T> {
     ) -> Result<BackupSummary, BackupError> {
         let (revision, entries) = self.shared.read().all();
         backup::write(path, &self.identity, &self.forms, revision, &entries, value)
+    }
+
+    /// All records of now, kept for [`Store::replace`]. Costs a reference a record.
+    #[must_use]
+    pub fn save(&self) -> SavedRecords<T> {
+        let (revision, entries) = self.shared.read().all();
+        SavedRecords { revision, entries: entries.into() }
+    }
+
+    /// Puts `saved` in the place of all records, as they were, at a revision of its own. Reads and watches of earlier revisions are compacted: every watch
+    /// ends as one that fell behind. Writes that are queued come before or after it.
+    ///
+    /// # Errors
+    /// The store is on disk: its log has writes and no replacements. Or it is closed.
+    pub async fn replace(&self, saved: &SavedRecords<T>) -> Result<Replaced<T>, ReplaceError> {
+        let (answer, answered) = oneshot::channel();
+        let request = WriterRequest::Replace(saved.entries.clone(), answer);
+        self.queue.send(request).await.map_err(|_| ReplaceError::Closed)?;
+        let (revision, before) = answered.await.map_err(|_| ReplaceError::Closed)??;
+        Ok(Replaced { revision, before })
     }
 
     /// Whether writes are possible; the receiver can be awaited for a change.

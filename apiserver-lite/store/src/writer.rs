@@ -17,6 +17,7 @@ use crate::{
     Write, WriteError,
     disk::{CommitError, Disk},
     log::Change,
+    saved::OnDisk,
     state::SharedState,
     transform::{Form, StoredForms},
 };
@@ -27,12 +28,17 @@ pub enum WriterRequest<T: Record> {
     Write(Write<T>, oneshot::Sender<WriteResult<T>>),
     /// Commits all of several writes, or none.
     WriteAll(Vec<Write<T>>, oneshot::Sender<WriteAllResult<T>>),
+    /// Puts saved records in the place of all that is there.
+    Replace(Arc<[Entry<T>]>, oneshot::Sender<ReplaceResult<T>>),
     /// Ends the thread after the requests queued before this one.
     Close(oneshot::Sender<()>),
 }
 
 pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
 pub type WriteAllResult<T> = Result<Vec<CommittedWrite<T>>, WriteError<T>>;
+
+/// The revision at which the records were replaced, and what was there before.
+pub type ReplaceResult<T> = Result<(Revision, Vec<Entry<T>>), OnDisk>;
 
 /// The writes of a request.
 enum Writes<T: Record> {
@@ -107,6 +113,12 @@ impl<T: Record> Writer<T> {
                             let answer = Answer::All(all.len(), answer);
                             writes.push((Writes::All(all), answer));
                         }
+                        WriterRequest::Replace(records, answer) => {
+                            // In its turn: after the writes that were queued before it.
+                            self.run_batch(std::mem::take(&mut writes));
+                            // The caller may be gone; what is replaced stays so.
+                            let _ = answer.send(self.replace(&records));
+                        }
                         WriterRequest::Close(answer) => closer = Some(answer),
                     }
                 }
@@ -118,6 +130,19 @@ impl<T: Record> Writer<T> {
             }
         })?;
         Ok(())
+    }
+
+    fn replace(&self, records: &[Entry<T>]) -> ReplaceResult<T> {
+        if !matches!(self.disk, Disk::Memory) {
+            return Err(OnDisk);
+        }
+        let mut state = self.shared.write();
+        let (before, woken) = state.replace(records);
+        let revision = state.revision();
+        drop(state);
+        woken.iter().for_each(|watcher| watcher.wake());
+        self.committed.send_replace(revision);
+        Ok((revision, before))
     }
 
     /// Decides, commits, publishes and answers one batch.

@@ -16,7 +16,7 @@ use proto_api::meta::v1::Status;
 use proto_api::names::Names;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{ClientConfig, Credential};
+use crate::config::{ClientConfig, Credential, TlsSettings};
 use crate::content::{Encoding, Form};
 use crate::error::{ClientError, DecodeError};
 use crate::metrics::RequestMetrics;
@@ -24,7 +24,9 @@ use crate::params::{DeleteParams, ListParams};
 use crate::reloading_file::ReloadingFile;
 use crate::request;
 use crate::shared_token::{SharedToken, sensitive_header};
-use crate::transport::{self, AddressRule, ClientTlsError, Pings, Transport};
+use crate::transport::{
+    self, AddressRule, Caller, ClientTlsError, InMemory, InMemoryServer, Pings, Transport,
+};
 
 /// Default deadline of a complete response.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -100,6 +102,23 @@ impl Client {
         Ok(Self::over(transport, config, names, user_agent))
     }
 
+    /// A client of a server in this process: no port, no TLS. Its requests are those of the user whom the server takes the connection to be from.
+    pub fn in_memory(
+        server: Arc<dyn InMemoryServer>,
+        names: &'static Names,
+        user_agent: &str,
+    ) -> Result<Self, ClientTlsError> {
+        let config = ClientConfig {
+            server: Uri::from_static("http://localhost"),
+            tls: TlsSettings::default(),
+            credential: Credential::None,
+            namespace: "default".to_owned(),
+        };
+        let in_memory = InMemory { server, caller: Caller::Known };
+        let transport = Transport::new(&config, Pings::default())?.within(in_memory);
+        Ok(Self::over(transport, &config, names, user_agent))
+    }
+
     pub(crate) fn with_pings(
         config: &ClientConfig,
         names: &'static Names,
@@ -149,7 +168,8 @@ impl Client {
         config.tls.identity = None;
         config.credential = Credential::None;
         let user_agent = self.shared.user_agent.to_str().unwrap_or_default();
-        let other = Self::new(&config, self.shared.names, user_agent)?;
+        let transport = self.shared.transport.another(&config)?.anonymous();
+        let other = Self::over(transport, &config, self.shared.names, user_agent);
         Ok(Self { shared: other.shared, authorization: other.authorization, ..self.clone() })
     }
 
@@ -164,7 +184,8 @@ impl Client {
     /// The same server and identity over a separate connection, for requests that must not wait behind others, such as heartbeats.
     pub fn separate(&self) -> Result<Self, ClientTlsError> {
         let user_agent = self.shared.user_agent.to_str().unwrap_or_default();
-        let other = Self::new(&self.shared.config, self.shared.names, user_agent)?;
+        let transport = self.shared.transport.another(&self.shared.config)?;
+        let other = Self::over(transport, &self.shared.config, self.shared.names, user_agent);
         // Not its authorization: a token that is set from outside belongs to both.
         Ok(Self { shared: other.shared, ..self.clone() })
     }

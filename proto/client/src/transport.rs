@@ -3,6 +3,7 @@
 //! not is sent on a new connection.
 
 mod dial;
+mod in_memory;
 mod tls;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::config::ClientConfig;
 pub use dial::{AddressRule, DialError};
 use dial::{Dialed, Endpoint};
+pub(crate) use in_memory::InMemory;
+pub use in_memory::{Caller, InMemoryServer};
 use proto_daemon::write_coalescing::CoalescingStream;
 pub use tls::ClientTlsError;
 use tls::{Generation, TlsSource};
@@ -76,9 +79,7 @@ pub(crate) struct Transport {
     /// What requests and certificates name.
     endpoint: Endpoint,
     /// Where connections go.
-    dialed: Endpoint,
-    /// To which addresses; unset for a server that the program's own settings name.
-    rule: Option<AddressRule>,
+    dialed: Destination,
     tls: Option<TlsSource>,
     pings: Pings,
     /// Locked while a connection is made, so that all waiting requests get the same one.
@@ -86,6 +87,15 @@ pub(crate) struct Transport {
     /// Number of failed attempts; outside the lock, for requests that wait for it.
     failures: AtomicU64,
     idle: Arc<Mutex<Idle>>,
+}
+
+/// Where connections go.
+#[derive(Clone, Debug)]
+enum Destination {
+    /// Over TCP, to addresses that the rule allows; it is unset for a server that the program's own settings name.
+    Host(Endpoint, Option<AddressRule>),
+    /// To a server in this process.
+    InMemory(InMemory),
 }
 
 /// Idle HTTP/1.1 connections, with the certificates that they were made with.
@@ -120,16 +130,34 @@ impl Transport {
             _ => None,
         };
         let (state, failures, idle) = Default::default();
-        let dialed = endpoint.clone();
-        Ok(Self { endpoint, dialed, rule: None, tls, pings, state, failures, idle })
+        let dialed = Destination::Host(endpoint.clone(), None);
+        Ok(Self { endpoint, dialed, tls, pings, state, failures, idle })
     }
 
     /// With connections to this host and port instead of those in the URL, and only to addresses that the rule allows.
     pub(crate) fn dialing(mut self, address: Option<(&str, u16)>, rule: AddressRule) -> Self {
-        if let Some((host, port)) = address {
-            self.dialed = Endpoint { host: host.to_owned(), port };
+        let named = |(host, port): (&str, u16)| Endpoint { host: host.to_owned(), port };
+        let host = address.map_or_else(|| self.endpoint.clone(), named);
+        self.dialed = Destination::Host(host, Some(rule));
+        self
+    }
+
+    /// With connections to a server in this process.
+    pub(crate) fn within(mut self, server: InMemory) -> Self {
+        self.dialed = Destination::InMemory(server);
+        self
+    }
+
+    /// Another transport to the same destination, for `config`, which may have another identity.
+    pub(crate) fn another(&self, config: &ClientConfig) -> Result<Self, ClientTlsError> {
+        Ok(Self { dialed: self.dialed.clone(), ..Self::new(config, self.pings)? })
+    }
+
+    /// Without the user of a connection within the process.
+    pub(crate) fn anonymous(mut self) -> Self {
+        if let Destination::InMemory(server) = &mut self.dialed {
+            server.caller = Caller::Anonymous;
         }
-        self.rule = Some(rule);
         self
     }
 
@@ -258,8 +286,12 @@ impl Transport {
     }
 
     async fn dial(&self, offer: dial::Offer) -> Result<Dialed, DialError> {
+        let (host, rule) = match &self.dialed {
+            Destination::Host(host, rule) => (host, rule),
+            Destination::InMemory(server) => return dial::dial_in_memory(server, offer),
+        };
         let tls = self.tls.as_ref().map(|tls| tls.connector(offer)).transpose()?;
-        dial::dial(&self.dialed, self.rule.as_ref(), tls).await
+        dial::dial(host, rule.as_ref(), tls).await
     }
 
     fn generation(&self) -> Result<Generation, TransportError> {

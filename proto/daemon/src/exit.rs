@@ -2,6 +2,7 @@
 //! before any side effect.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -41,7 +42,15 @@ impl Failure {
 /// Parses the process's flags. A wrong flag ends with code 64 and a usage text on standard error,
 /// `--help` and `--version` with 0.
 pub fn parse_flags<F: Parser>(build: BuildInfo) -> Result<F, ExitCode> {
-    F::try_parse().map_err(|error| {
+    parse_flags_of(build, std::env::args_os())
+}
+
+/// As [`parse_flags`], of these arguments, the program's name first.
+pub fn parse_flags_of<F: Parser>(
+    build: BuildInfo,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<F, ExitCode> {
+    F::try_parse_from(arguments).map_err(|error| {
         // A failed write to a closed terminal changes nothing.
         let _ = match error.kind() {
             ErrorKind::DisplayVersion => {

@@ -17,6 +17,7 @@ pub mod go_duration;
 pub mod health;
 pub mod leader_flags;
 pub mod log;
+pub mod memory_file;
 pub mod metrics;
 pub mod mountinfo;
 pub mod panics;

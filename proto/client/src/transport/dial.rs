@@ -9,11 +9,13 @@ use std::time::Duration;
 use http::Uri;
 use nix::sys::socket::{setsockopt, sockopt};
 use rustls::pki_types::ServerName;
+use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
+use super::in_memory::InMemory;
 use super::tls::ClientTlsError;
 
 /// For connecting and for the TLS handshake, each.
@@ -83,6 +85,9 @@ pub enum DialError {
     /// An address of the server is one that connections may not go to. The words are Kubernetes'.
     #[error("address not allowed")]
     NotAllowed,
+    /// The server in this process has ended.
+    #[error("no connection within the process")]
+    InMemory(#[source] io::Error),
     /// The handshake failed, or the certificate is not trusted.
     #[error("TLS handshake failed")]
     Tls(#[source] io::Error),
@@ -102,8 +107,8 @@ pub(crate) struct Dialed {
     pub(crate) speaks_http2: bool,
 }
 
-/// Plain or encrypted.
-pub(crate) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+/// Plain, encrypted, or within the process.
+pub(crate) type Stream = Either<TcpStream, Either<Box<TlsStream<TcpStream>>, DuplexStream>>;
 
 pub(crate) async fn dial(
     endpoint: &Endpoint,
@@ -118,7 +123,13 @@ pub(crate) async fn dial(
     let stream = within("the TLS handshake", connector.connect(name, tcp)).await?;
     let stream = stream.map_err(DialError::Tls)?;
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok(Dialed { stream: Stream::Right(Box::new(stream)), speaks_http2 })
+    Ok(Dialed { stream: Stream::Right(Either::Left(Box::new(stream))), speaks_http2 })
+}
+
+/// As [`dial`], to a server in this process. It speaks all that may be offered.
+pub(crate) fn dial_in_memory(server: &InMemory, offer: Offer) -> Result<Dialed, DialError> {
+    let stream = server.connect().map_err(DialError::InMemory)?;
+    Ok(Dialed { stream: Stream::Right(Either::Right(stream)), speaks_http2: offer == Offer::Any })
 }
 
 /// Connects. With a rule the name is resolved once, and every address of it must be allowed.

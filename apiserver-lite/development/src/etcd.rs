@@ -1,0 +1,185 @@
+//! The stand-in for etcd: test harnesses start a program of that name beside the API server and wait until it answers `/health`. This one answers that, and
+//! stores nothing: the API server has its store within itself.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use proto_daemon::admin::AdminServer;
+use proto_daemon::drain::{Drain, stop_signal};
+
+/// The flag that says where clients are listened to.
+const LISTEN: &str = "listen-client-urls";
+/// Where etcd listens without it.
+const LISTEN_DEFAULT: &str = "http://localhost:2379";
+/// Most arguments, and most of what is said of them.
+const FLAGS_MAX: usize = 64;
+
+/// What `--help` says.
+pub const HELP: &str = "\
+etcd: a stand-in that belongs to an API server with a store of its own, for test harnesses that start etcd beside it.
+It answers GET /health and /version, and stores nothing.
+
+Flags:
+  --listen-client-urls URL   where it listens; http only (default http://localhost:2379)
+  --help                     says this
+Every other flag has no effect.
+";
+
+/// What the arguments ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The help text.
+    Help,
+    /// To listen.
+    Serve {
+        /// Where.
+        address: SocketAddr,
+        /// The flags without effect.
+        ignored: Vec<String>,
+    },
+}
+
+/// Why the stand-in does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// An argument is not understood.
+    #[error("{0}")]
+    Usage(String),
+    /// The port cannot be listened to.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Signals cannot be awaited.
+    #[error("cannot wait for signals")]
+    Signal(#[source] std::io::Error),
+}
+
+/// Reads the arguments after the program's name.
+///
+/// # Errors
+/// A URL that cannot be listened to, or too many arguments.
+pub fn read_arguments(arguments: &[OsString]) -> Result<Asked, EtcdError> {
+    let mut url = LISTEN_DEFAULT.to_owned();
+    let mut ignored = Vec::new();
+    let mut rest =
+        arguments.iter().take(FLAGS_MAX.saturating_add(1)).map(|text| text.to_string_lossy());
+    while let Some(argument) = rest.next() {
+        let flag = argument.trim_start_matches('-');
+        let (name, value) =
+            flag.split_once('=').map_or((flag, None), |(n, v)| (n, Some(v.to_owned())));
+        match name {
+            "help" | "h" => return Ok(Asked::Help),
+            LISTEN => {
+                let missing = || EtcdError::Usage(format!("--{LISTEN}: expected a URL"));
+                let value = value.or_else(|| rest.next().map(std::borrow::Cow::into_owned));
+                url = value.ok_or_else(missing)?;
+            }
+            _ if argument.starts_with('-') => ignored.push(format!("--{name}")),
+            // The value of the flag before it.
+            _ => {}
+        }
+    }
+    if ignored.len() > FLAGS_MAX {
+        return Err(EtcdError::Usage(format!("more than {FLAGS_MAX} flags")));
+    }
+    // Several may be given: harnesses give one.
+    let first = url.split(',').next().unwrap_or_default();
+    Ok(Asked::Serve { address: address(first)?, ignored })
+}
+
+fn address(url: &str) -> Result<SocketAddr, EtcdError> {
+    let wrong = || EtcdError::Usage(format!("--{LISTEN}: expected http://HOST:PORT, got {url:?}"));
+    let host = url.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
+    let mut found = host.to_socket_addrs().map_err(|_| wrong())?;
+    found
+        .find(SocketAddr::is_ipv4)
+        .or_else(|| host.to_socket_addrs().ok()?.next())
+        .ok_or_else(wrong)
+}
+
+/// Answers until a stop signal.
+///
+/// # Errors
+/// The port is taken.
+pub async fn run(address: SocketAddr) -> Result<(), EtcdError> {
+    let listening = AdminServer::bind(address).await;
+    let listening = listening.map_err(|source| EtcdError::Listen { address, source })?;
+    let drain = Drain::default();
+    let serving = listening.serve(|request| answer(request), drain.watch());
+    tokio::select! {
+        () = serving => Ok(()),
+        signal = stop_signal() => signal.map(drop).map_err(EtcdError::Signal),
+    }
+}
+
+fn answer<B>(request: &Request<B>) -> Response<Full<Bytes>> {
+    let (code, text) = match request.uri().path() {
+        "/health" => (200, "{\"health\":\"true\",\"reason\":\"\"}\n"),
+        "/version" => (200, "{\"etcdserver\":\"stand-in\",\"etcdcluster\":\"stand-in\"}\n"),
+        _ => (
+            501,
+            "{\"error\":\"this is a stand-in for etcd: it answers /health and /version and stores nothing\"}\n",
+        ),
+    };
+    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+    let json = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(arguments: &[&str]) -> Result<Asked, String> {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        read_arguments(&arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_arguments_of_a_harness_are_understood() {
+        let asked = read(&[
+            "--advertise-client-urls=http://127.0.0.1:41111",
+            "--data-dir=/tmp/k8s_test_framework_1",
+            "--listen-client-urls=http://127.0.0.1:41111",
+            "--listen-peer-urls=http://127.0.0.1:41112",
+            "--unsafe-no-fsync=true",
+        ]);
+        let ignored =
+            ["--advertise-client-urls", "--data-dir", "--listen-peer-urls", "--unsafe-no-fsync"];
+        let ignored = ignored.map(str::to_owned).to_vec();
+        let address = SocketAddr::from(([127, 0, 0, 1], 41111));
+        assert_eq!(asked, Ok(Asked::Serve { address, ignored }));
+        assert_eq!(read(&["--help"]), Ok(Asked::Help));
+        let separate = read(&["--listen-client-urls", "http://127.0.0.1:1/"]);
+        assert!(matches!(separate, Ok(Asked::Serve { address, .. }) if address.port() == 1));
+    }
+
+    #[test]
+    fn what_cannot_be_listened_to_is_refused() {
+        for url in
+            ["https://127.0.0.1:1", "127.0.0.1:1", "http://127.0.0.1", "http://", "unix:///x"]
+        {
+            let error = read(&[&format!("--listen-client-urls={url}")]).unwrap_err();
+            assert!(error.contains(LISTEN), "{error}");
+        }
+        assert!(read(&["--listen-client-urls"]).is_err());
+        let many: Vec<String> = (0..=FLAGS_MAX).map(|nth| format!("--f{nth}")).collect();
+        assert!(read(&many.iter().map(String::as_str).collect::<Vec<_>>()).is_err());
+    }
+
+    #[test]
+    fn health_is_answered_and_nothing_is_stored() {
+        let code = |path: &str| answer(&Request::get(path).body(()).unwrap()).status().as_u16();
+        assert_eq!([code("/health"), code("/version"), code("/v3/kv/put")], [200, 200, 501]);
+    }
+}

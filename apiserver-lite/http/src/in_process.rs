@@ -1,0 +1,80 @@
+//! Connections from this process, without a socket: for tests that have a server of their own, and for what the server loads before it listens.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use apiserver_auth::{ClientCertificate, User};
+use proto_daemon::connections::{Connection, Connections};
+use proto_daemon::panics::isolate;
+use tokio::io::DuplexStream;
+use tokio_util::task::TaskTracker;
+
+use crate::handler::handle;
+use crate::peer::Peer;
+use crate::serve::LIMITS;
+use crate::server::HttpServer;
+
+/// Bytes that one side may write before the other reads.
+const PIPE_LEN: usize = 256 << 10;
+
+/// The connections from this process.
+pub struct InProcess {
+    server: Arc<HttpServer>,
+    connections: Arc<Connections>,
+    serving: TaskTracker,
+}
+
+impl InProcess {
+    /// There is none yet.
+    #[must_use]
+    pub fn new(server: Arc<HttpServer>) -> Self {
+        let closed = Some(server.metrics.connections_closed.clone());
+        Self { server, connections: Connections::new(LIMITS, closed), serving: TaskTracker::new() }
+    }
+
+    /// A new connection, whose requests are of `user` unless they have credentials of their own. It ends with the server.
+    ///
+    /// # Errors
+    /// The server is stopping, or there are too many.
+    pub fn connect(&self, user: Option<User>) -> io::Result<DuplexStream> {
+        let server = self.server.clone();
+        if server.stopping.is_cancelled() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the server has stopped"));
+        }
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let connection = self.connections.admit(address).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::ConnectionRefused, "too many connections")
+        })?;
+        let (own, given) = tokio::io::duplex(PIPE_LEN);
+        self.serving.spawn(async move {
+            if let Ok(Err(error)) = isolate(serve(server, own, connection, user)).await {
+                tracing::debug!(%error, "connection from this process ended");
+            }
+        });
+        Ok(given)
+    }
+
+    /// Waits for the connections to end, once the server is stopping.
+    pub async fn ended(&self) {
+        self.serving.close();
+        self.serving.wait().await;
+    }
+}
+
+async fn serve(
+    server: Arc<HttpServer>,
+    stream: DuplexStream,
+    connection: Connection,
+    user: Option<User>,
+) -> Result<(), proto_daemon::connections::ConnectionError> {
+    let shown = user.map(|user| {
+        connection.authenticated();
+        // As if the user had shown a certificate that never expires.
+        Arc::new(ClientCertificate::User { user: user.authenticated(), not_after: i64::MAX })
+    });
+    let peer = Peer { certificate: shown, proxy: None, connection: Some(connection.clone()) };
+    let stopping = server.stopping.clone();
+    let handler = move |request| handle(server.clone(), peer.clone(), request);
+    connection.serve(stream, handler, stopping.cancelled_owned()).await
+}

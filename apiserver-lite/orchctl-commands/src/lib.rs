@@ -13,5 +13,6 @@ pub mod logs;
 pub mod print_flags;
 pub mod time;
 pub mod top;
+pub mod tree;
 pub mod version;
 pub mod wait;

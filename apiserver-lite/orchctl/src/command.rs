@@ -52,6 +52,8 @@ pub enum Command {
     Top(commands::top::Args),
     /// Wait until objects have a condition or are gone
     Wait(commands::wait::Args),
+    /// Show the owners above an object and the dependents below it
+    Tree(commands::tree::Args),
     // What changes and what streams.
     /// Bring objects to what files describe
     Apply(changes::apply::Args),
@@ -149,6 +151,7 @@ pub async fn run(
         Command::Logs(args) => commands::logs::run(session, args, output).await,
         Command::Top(args) => commands::top::run(session, args, output).await,
         Command::Wait(args) => commands::wait::run(session, args, output).await,
+        Command::Tree(args) => commands::tree::run(session, args, output).await,
         Command::Apply(args) => changes::apply::run(session, args, output).await,
         Command::Create(args) => changes::create::run(session, args, output).await,
         Command::Replace(args) => changes::replace::run(session, args, output).await,

@@ -11,9 +11,7 @@ use apiserver_core::definition_lifecycle;
 use apiserver_core::saved_states;
 use apiserver_core::status::ApiError;
 use apiserver_encryption::Encryption;
-use apiserver_http::{
-    CurrentTls, HttpServer, InProcess, ServingTls, check_api_services, serve,
-};
+use apiserver_http::{CurrentTls, HttpServer, InProcess, ServingTls, check_api_services, serve};
 use proto_client::Client;
 use proto_client::transport::{Caller, ClientTlsError, InMemoryServer};
 use proto_daemon::drain::DrainWatch;

@@ -111,7 +111,7 @@ async fn edit(
     }
     let change = requests::changed(session, &shown, &after).await?;
     let results = ResultFlags { dry_run: DryRun::None, ..ResultFlags::default() };
-    let write = results.write(&args.field_manager);
+    let write = results.write(&args.field_manager)?;
     let path_of = place.path(args.subresource.as_deref());
     match requests::patch(session, path_of, &requests::as_patch(change), &write).await {
         Ok(object) => {

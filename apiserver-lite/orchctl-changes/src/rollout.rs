@@ -170,7 +170,7 @@ async fn change(
             }
         };
         let patch = requests::as_patch(requests::changed(session, &object, &changed).await?);
-        let write = results.write(&args.field_manager);
+        let write = results.write(&args.field_manager)?;
         match requests::patch(session, place.path(None), &patch, &write).await {
             Ok(object) => results.tell(output, &place, &object, done)?,
             Err(error) => errors.push(error),

@@ -98,6 +98,11 @@ async fn find(session: &Session, args: &Args, output: &mut Output) -> Result<Fou
         let namespace = Some(current).filter(|_| !args.all_namespaces);
         let collection = resource.collection(namespace);
         match name {
+            Some(_) if !args.selector.is_empty() => {
+                return Err(CommandError::said(
+                    "name cannot be provided when a selector is specified",
+                ));
+            }
             Some(name) => keep(by_name(session, &collection, &resource, &name, args).await),
             None => keep(list(session, &collection, &args.selector, args.chunk_size).await),
         }
@@ -226,7 +231,8 @@ async fn lease(session: &Session, node: &str) -> Option<Result<Value, String>> {
     }))
 }
 
-async fn events_of(session: &Session, object: &Value) -> Option<Vec<Value>> {
+/// What happened to an object, the oldest first; nothing if that cannot be read.
+pub async fn events_of(session: &Session, object: &Value) -> Option<Vec<Value>> {
     let mut fields = vec![
         format!("involvedObject.name={}", objects::name(object)),
         format!("involvedObject.kind={}", objects::text_at(object, "/kind")),

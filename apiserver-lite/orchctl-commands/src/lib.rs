@@ -16,3 +16,4 @@ pub mod top;
 pub mod tree;
 pub mod version;
 pub mod wait;
+pub mod why;

@@ -117,9 +117,7 @@ fn resource_of<'a>(
 ) -> Option<&'a ApiResource> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let of_group = |one: &&ApiResource| one.group == group && one.kind == kind;
-    discovery
-        .of_kind(api_version, kind)
-        .or_else(|| discovery.resources.iter().find(of_group))
+    discovery.of_kind(api_version, kind).or_else(|| discovery.resources.iter().find(of_group))
 }
 
 /// Everything in the namespace that has owners; everywhere for an object outside of namespaces. What cannot be listed is said and left out.
@@ -196,9 +194,8 @@ async fn list_page(
 ) -> Result<Value, CommandError> {
     let mut request = request::list(collection.path(), params);
     let group = session.names().await?.group("meta");
-    let accept = format!(
-        "application/json;as=PartialObjectMetadataList;v=v1;g={group},application/json"
-    );
+    let accept =
+        format!("application/json;as=PartialObjectMetadataList;v=v1;g={group},application/json");
     if let Ok(accept) = accept.parse() {
         request.headers_mut().insert(header::ACCEPT, accept);
     }
@@ -223,9 +220,9 @@ async fn read_drawn(
             Some((member.uid.clone(), collection.item(&member.name, None)))
         })
         .collect();
-    let reads = reads.into_iter().map(|(uid, path)| async move {
-        (uid, session.call_json(request::get(path)).await)
-    });
+    let reads = reads
+        .into_iter()
+        .map(|(uid, path)| async move { (uid, session.call_json(request::get(path)).await) });
     let mut answers = stream::iter(reads).buffer_unordered(REQUESTS_MAX);
     while let Some((uid, answer)) = answers.next().await {
         if let Ok(object) = answer {

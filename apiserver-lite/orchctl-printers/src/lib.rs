@@ -5,6 +5,7 @@
 //! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
 //! - [`describe`]: objects in words; [`schema`]: the fields of kinds. [`tree`]: owners and dependents; [`state`]: what of an object is ready;
 //!   [`why`]: what is wrong with it.
+//! - [`terminal`]: what a server's text may not do.
 
 pub mod age;
 pub mod columns;
@@ -19,6 +20,7 @@ pub mod schema;
 pub mod sort;
 pub mod state;
 pub mod table;
+pub mod terminal;
 pub mod tree;
 pub mod why;
 

@@ -122,11 +122,7 @@ mod tests {
                 "1/2",
                 "Init:ImagePullBackOff",
             ),
-            (
-                pod(json!({"terminated": {"reason": "Completed"}}), waiting("X")),
-                "1/2",
-                "X",
-            ),
+            (pod(json!({"terminated": {"reason": "Completed"}}), waiting("X")), "1/2", "X"),
             (apps("Deployment", json!({"readyReplicas": 1})), "1/3", ""),
             (apps("ReplicaSet", json!({})), "0/3", ""),
             (apps("DaemonSet", json!({"numberReady": 1, "desiredNumberScheduled": 2})), "1/2", ""),

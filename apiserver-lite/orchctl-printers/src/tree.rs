@@ -202,8 +202,7 @@ impl<'a> Drawing<'a> {
     fn dependents(&self, member: &Member) -> Vec<&'a Member> {
         let mut dependents = self.below.get(member.uid.as_str()).cloned().unwrap_or_default();
         if member.uid != self.asked && self.above.contains(member.uid.as_str()) {
-            dependents
-                .retain(|one| one.uid == self.asked || self.above.contains(one.uid.as_str()));
+            dependents.retain(|one| one.uid == self.asked || self.above.contains(one.uid.as_str()));
         }
         dependents
     }
@@ -242,8 +241,10 @@ pub fn render(lines: &[Line], read: &HashMap<String, Value>, now: i64) -> String
             let created = objects::text_at(object, "/metadata/creationTimestamp");
             age::since(Some(created), now)
         });
-        let status: Vec<&str> =
-            [state.status.as_str(), &line.note].into_iter().filter(|text| !text.is_empty()).collect();
+        let status: Vec<&str> = [state.status.as_str(), &line.note]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .collect();
         let name = match member.kind.as_str() {
             "" => "...".to_owned(),
             kind => format!("{}{kind}/{}", line.branch, member.name),

@@ -10,7 +10,7 @@ mod workload;
 
 use serde_json::Value;
 
-use crate::{age, objects};
+use crate::{age, objects, terminal};
 
 /// Longest evidence that is shown.
 const EVIDENCE_LEN_MAX: usize = 400;
@@ -130,7 +130,7 @@ pub fn render(verdict: &Verdict) -> String {
 /// One line of bounded length that cannot speak to a terminal.
 fn clean(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let line: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
+    let line = terminal::visible(&words.join(" ")).into_owned();
     if line.chars().count() <= EVIDENCE_LEN_MAX {
         return line;
     }
@@ -138,7 +138,11 @@ fn clean(text: &str) -> String {
 }
 
 impl Finding {
-    fn stuck(what: impl Into<String>, evidence: impl Into<String>, next: impl Into<String>) -> Self {
+    fn stuck(
+        what: impl Into<String>,
+        evidence: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
         let (what, evidence, next) = (what.into(), evidence.into(), next.into());
         Self { weight: Weight::Stuck, what, evidence, next }
     }

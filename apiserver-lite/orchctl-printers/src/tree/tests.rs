@@ -82,7 +82,13 @@ fn trees_have_owners_above_and_dependents_below() {
         ),
         (
             "a diamond below",
-            &[("A/a", &[]), ("B/b", &["a"]), ("B/c", &["a"]), ("D/d", &["b", "c"]), ("E/e", &["d"])],
+            &[
+                ("A/a", &[]),
+                ("B/b", &["a"]),
+                ("B/c", &["a"]),
+                ("D/d", &["b", "c"]),
+                ("E/e", &["d"]),
+            ],
             "a",
             &["A/a", "├─B/b", "│ └─D/d", "│   └─E/e", "└─B/c", "  └─D/d (drawn above)"],
         ),
@@ -157,17 +163,19 @@ fn trees_are_bounded() {
 
 #[test]
 fn lines_show_what_is_ready_and_the_age() {
-    let object = |kind: &str, created: &str| json!({"kind": kind, "apiVersion": "apps/v1", "metadata": {"creationTimestamp": created},
-        "spec": {"replicas": 2}, "status": {"readyReplicas": 1}});
+    let object = |kind: &str, created: &str| {
+        json!({"kind": kind, "apiVersion": "apps/v1", "metadata": {"creationTimestamp": created},
+        "spec": {"replicas": 2}, "status": {"readyReplicas": 1}})
+    };
     let members = vec![member("ReplicaSet/n/a", &["gone"]), member("Pod/n/p", &["a"])];
     let absent = HashMap::from([("gone".to_owned(), "does not exist".to_owned())]);
     let lines = build(members, "a", &absent);
     let read = HashMap::from([("a".to_owned(), object("ReplicaSet", "1970-01-01T00:00:10Z"))]);
     assert_eq!(
         render(&lines, &read, 40),
-        "NAME               READY   STATUS           AGE\n\
-         K/gone                     does not exist\n\
-         └─ReplicaSet/a     1/2                      30s\n  \
+        "NAME             READY   STATUS           AGE\n\
+         K/gone                   does not exist\n\
+         └─ReplicaSet/a   1/2                      30s\n  \
            └─Pod/p\n"
     );
 }

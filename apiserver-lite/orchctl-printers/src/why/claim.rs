@@ -9,7 +9,8 @@ const NO_PROVISIONER: &str = "/no-provisioner";
 /// Why a claim has no volume.
 pub(super) fn explain(case: &Case, now: i64) -> Verdict {
     let claim = &case.object;
-    let mut findings: Vec<Finding> = deletion(claim, now).map(|finding| held(case, finding)).into_iter().collect();
+    let mut findings: Vec<Finding> =
+        deletion(claim, now).map(|finding| held(case, finding)).into_iter().collect();
     let volume = objects::text_at(claim, "/spec/volumeName");
     match objects::text_at(claim, "/status/phase") {
         "Bound" if findings.is_empty() => {
@@ -33,7 +34,11 @@ fn held(case: &Case, finding: Finding) -> Finding {
         return finding;
     }
     let evidence = format!("{}; pods that use it: {}", finding.evidence, pods.join(", "));
-    Finding { evidence, next: "end these pods: the claim goes after the last".to_owned(), ..finding }
+    Finding {
+        evidence,
+        next: "end these pods: the claim goes after the last".to_owned(),
+        ..finding
+    }
 }
 
 fn pending(case: &Case) -> Vec<Finding> {
@@ -56,7 +61,9 @@ fn pending(case: &Case) -> Vec<Finding> {
             if mode == "WaitForFirstConsumer" && case.pods.is_empty() {
                 return vec![Finding::waiting(
                     "it waits for a pod that uses it",
-                    format!("the class {class} has the volumeBindingMode {mode}, and no pod names the claim"),
+                    format!(
+                        "the class {class} has the volumeBindingMode {mode}, and no pod names the claim"
+                    ),
                     "create the pod: its node decides where the volume is made",
                 )];
             }
@@ -78,7 +85,8 @@ fn pending(case: &Case) -> Vec<Finding> {
     if class.is_empty() {
         return vec![Finding::stuck(
             "no volume fits it, and it has no storage class that would make one",
-            last_event(&case.events, &["FailedBinding"]).unwrap_or("spec.storageClassName is empty"),
+            last_event(&case.events, &["FailedBinding"])
+                .unwrap_or("spec.storageClassName is empty"),
             "create a PersistentVolume that fits, or make the claim again with a storageClassName",
         )];
     }
@@ -106,7 +114,8 @@ fn of_provisioner(case: &Case, class: &str, provisioner: &str) -> Finding {
 
 fn waits(case: &Case) -> Finding {
     let last = case.events.last().map(super::reason_of).filter(|text| !text.is_empty());
-    let evidence = last.unwrap_or_else(|| "it is Pending and nothing has happened to it".to_owned());
+    let evidence =
+        last.unwrap_or_else(|| "it is Pending and nothing has happened to it".to_owned());
     let pods: Vec<&str> = case.pods.iter().map(|one| objects::name(&one.pod)).collect();
     let next = match pods.first() {
         Some(pod) => {
@@ -136,7 +145,11 @@ fn named_volume(case: &Case, name: &str) -> Finding {
             if owner != ["", ""] && (owner != own || other_uid) {
                 return Finding::stuck(
                     format!("the volume {name} belongs to another claim"),
-                    format!("its claimRef is {}, phase {}", owner.join("/"), objects::text_at(volume, "/status/phase")),
+                    format!(
+                        "its claimRef is {}, phase {}",
+                        owner.join("/"),
+                        objects::text_at(volume, "/status/phase")
+                    ),
                     "take the claimRef off the volume if its data may be used again, or choose another volume",
                 );
             }

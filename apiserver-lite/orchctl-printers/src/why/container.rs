@@ -83,18 +83,27 @@ impl<'a> Container<'a> {
         let called = self.called();
         let shown = super::reason_of(waiting);
         match objects::text_at(waiting, "/reason") {
-            "ImagePullBackOff" | "ErrImagePull" | "InvalidImageName" | "ErrImageNeverPull"
-            | "ImageInspectError" | "RegistryUnavailable" | "ErrImageNotFound" => {
+            "ImagePullBackOff"
+            | "ErrImagePull"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
+            | "ErrImageNotFound" => {
                 vec![self.explain_image(waiting)]
             }
             "CreateContainerConfigError" => {
                 let what = format!("{called} cannot be configured");
-                let general = Finding::stuck(what, message, "correct the container in the pod's spec");
+                let general =
+                    Finding::stuck(what, message, "correct the container in the pod's spec");
                 vec![missing_source(message).unwrap_or(general)]
             }
             "CrashLoopBackOff" => self.explain_crash(message),
-            "CreateContainerError" | "RunContainerError" | "PostStartHookError"
-            | "PreCreateHookError" | "PreStartHookError" => vec![Finding::stuck(
+            "CreateContainerError"
+            | "RunContainerError"
+            | "PostStartHookError"
+            | "PreCreateHookError"
+            | "PreStartHookError" => vec![Finding::stuck(
                 format!("{called} cannot be started"),
                 shown,
                 "check its command, mounts and security context against the message",
@@ -147,12 +156,12 @@ impl<'a> Container<'a> {
             None => (message.to_owned(), format!("read its last output: {}", self.last_logs())),
         };
         let evidence = format!("CrashLoopBackOff: restarted {times} times, {ended}");
-        let mut findings =
-            vec![Finding::stuck(format!("{called} keeps crashing"), evidence, next)];
+        let mut findings = vec![Finding::stuck(format!("{called} keeps crashing"), evidence, next)];
         // A process that the node ends for its probes seems to crash.
         let killed = last_event(&self.case.events, &["Killing"]);
         if killed.is_some_and(|message| message.contains("probe")) {
-            findings.extend(["Liveness", "Startup"].iter().find_map(|kind| self.failed_probe(kind)));
+            findings
+                .extend(["Liveness", "Startup"].iter().find_map(|kind| self.failed_probe(kind)));
         }
         findings
     }
@@ -249,7 +258,8 @@ pub(super) fn ended_as(ended: &Value) -> String {
     // Shells and runtimes add 128 to the signal that ended a process.
     let signal = signal.or_else(|| code.checked_sub(128).filter(|code| (1..=64).contains(code)));
     let reason = objects::text_at(ended, "/reason");
-    let mut words: Vec<String> = Some(reason.to_owned()).filter(|text| !text.is_empty()).into_iter().collect();
+    let mut words: Vec<String> =
+        Some(reason.to_owned()).filter(|text| !text.is_empty()).into_iter().collect();
     words.extend(signal.map(|signal| format!("signal {signal}")));
     if !words.is_empty() {
         text = format!("{text} ({})", words.join(", "));

@@ -58,7 +58,8 @@ fn well(case: &PodCase, ready: Option<&Value>) -> String {
         if let Some(ended) = one.pointer("/lastState/terminated").filter(|_| times > 0) {
             let name = objects::text_at(one, "/name");
             let ended = ended_as(ended);
-            text = format!("{text}; container {name} was restarted {times} times, last after {ended}");
+            text =
+                format!("{text}; container {name} was restarted {times} times, last after {ended}");
         }
     }
     text
@@ -80,7 +81,10 @@ fn explain_failure(case: &PodCase) -> Finding {
     parts.retain(|part| !part.is_empty());
     let (namespace, name) = (objects::namespace(&case.pod), objects::name(&case.pod));
     let next = match objects::text_at(status, "/reason") {
-        "Evicted" => "free what the node lacks, or give the pod requests that it can keep to; then delete it".to_owned(),
+        "Evicted" => {
+            "free what the node lacks, or give the pod requests that it can keep to; then delete it"
+                .to_owned()
+        }
         "" => format!("read its output: orchctl logs -n {namespace} {name} --all-containers"),
         _ => "see to the reason, then delete the pod: it will not run again".to_owned(),
     };
@@ -159,7 +163,8 @@ fn preparation(case: &PodCase) -> Vec<Finding> {
             "look whether another node still has it: orchctl get volumeattachments",
         ));
     }
-    if let Some(message) = last_event(&case.events, &["FailedCreatePodSandBox", "NetworkNotReady"]) {
+    if let Some(message) = last_event(&case.events, &["FailedCreatePodSandBox", "NetworkNotReady"])
+    {
         findings.push(Finding::stuck(
             "the sandbox or network of the pod cannot be made",
             message,
@@ -184,7 +189,8 @@ fn containers(case: &PodCase, says_not_begun: bool) -> Vec<Finding> {
             objects::name(&case.pod)
         );
         let evidence = objects::text_at(container.status, "/state/waiting/reason");
-        let evidence = if evidence.is_empty() { "its node has not said anything of it" } else { evidence };
+        let evidence =
+            if evidence.is_empty() { "its node has not said anything of it" } else { evidence };
         Finding::waiting(format!("{} is not made yet", container.called()), evidence, next)
     };
     // Those after the first that is not done have not had their turn.
@@ -197,8 +203,12 @@ fn containers(case: &PodCase, says_not_begun: bool) -> Vec<Finding> {
             let container_name = objects::text_at(container.spec, "/name");
             return vec![Finding::waiting(
                 format!("{} still runs", container.called()),
-                format!("{at} of {count} init containers are done; containers start after the last"),
-                format!("read what it waits for: orchctl logs -n {namespace} {name} -c {container_name}"),
+                format!(
+                    "{at} of {count} init containers are done; containers start after the last"
+                ),
+                format!(
+                    "read what it waits for: orchctl logs -n {namespace} {name} -c {container_name}"
+                ),
             )];
         }
         return container.explain();

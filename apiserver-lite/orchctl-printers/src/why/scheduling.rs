@@ -54,7 +54,8 @@ fn of_refusal(pod: &Value, refusal: &Refusal<'_>, all: &str) -> Finding {
     let (count, reason) = refusal;
     let (what, next) = advice(reason);
     let asked = reason.strip_prefix("Insufficient ").map(|resource| requests(pod, resource));
-    let asked = asked.filter(|asked| !asked.is_empty()).map(|asked| format!("; it asks for {asked}"));
+    let asked =
+        asked.filter(|asked| !asked.is_empty()).map(|asked| format!("; it asks for {asked}"));
     let evidence = format!("{count} of {all} nodes: {reason}{}", asked.unwrap_or_default());
     Finding::stuck(what, evidence, next)
 }
@@ -77,11 +78,7 @@ fn advice(reason: &str) -> (&'static str, &'static str) {
             "nodes have as many pods as they may have",
             "end other pods or add a node",
         ),
-        (
-            "unschedulable",
-            "nodes are cordoned",
-            "let them have pods again: orchctl uncordon NODE",
-        ),
+        ("unschedulable", "nodes are cordoned", "let them have pods again: orchctl uncordon NODE"),
         (
             "volume node affinity",
             "its volumes are where no fitting node is",
@@ -107,11 +104,7 @@ fn advice(reason: &str) -> (&'static str, &'static str) {
             "the host port that it asks for is taken",
             "use another hostPort or none, or more nodes",
         ),
-        (
-            "PersistentVolumeClaim",
-            "its claims are not bound",
-            "ask why: orchctl why pvc/NAME",
-        ),
+        ("PersistentVolumeClaim", "its claims are not bound", "ask why: orchctl why pvc/NAME"),
         (
             "persistentvolumeclaim",
             "a claim that it names is missing or going",

@@ -49,7 +49,9 @@ fn no_endpoints(case: &Case, now: i64) -> Vec<Finding> {
     if case.pods.is_empty() {
         return vec![Finding::stuck(
             "no pod has the labels that it selects",
-            format!("spec.selector is {selector}; no pod of namespace {namespace} has these labels"),
+            format!(
+                "spec.selector is {selector}; no pod of namespace {namespace} has these labels"
+            ),
             format!("compare them: orchctl get pods -n {namespace} --show-labels"),
         )];
     }

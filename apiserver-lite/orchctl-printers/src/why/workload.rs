@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{Case, Finding, Verdict, Weight, deletion, last_event, pod, reason_of, refusal};
-use crate::state::{self, number};
 use crate::objects;
+use crate::state::{self, number};
 
 /// Pods of a workload in numbers.
 struct Counts {
@@ -96,10 +96,7 @@ fn behind(object: &Value) -> Option<Finding> {
     (unseen || observed < generation).then(|| {
         Finding::waiting(
             "its controller has not acted on the last change",
-            format!(
-                "generation {generation}, observed {}",
-                if unseen { 0 } else { observed }
-            ),
+            format!("generation {generation}, observed {}", if unseen { 0 } else { observed }),
             "look whether the controller manager runs",
         )
     })

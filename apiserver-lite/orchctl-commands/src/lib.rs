@@ -12,6 +12,7 @@ pub mod get;
 pub mod logs;
 pub mod print_flags;
 pub mod time;
+pub mod timeline;
 pub mod top;
 pub mod tree;
 pub mod version;

@@ -4,7 +4,7 @@
 //! - [`columns`]: rows in aligned columns; [`table`]: the server's tables; [`custom_columns`]: those of the command line.
 //! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
 //! - [`describe`]: objects in words; [`schema`]: the fields of kinds. [`tree`]: owners and dependents; [`state`]: what of an object is ready;
-//!   [`why`]: what is wrong with it.
+//!   [`why`]: what is wrong with it; [`timeline`]: how a pod started.
 //! - [`terminal`]: what a server's text may not do.
 
 pub mod age;
@@ -21,6 +21,7 @@ pub mod sort;
 pub mod state;
 pub mod table;
 pub mod terminal;
+pub mod timeline;
 pub mod tree;
 pub mod why;
 

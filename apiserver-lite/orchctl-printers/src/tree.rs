@@ -103,7 +103,6 @@ pub fn build(members: Vec<Member>, asked: &str, absent: &HashMap<String, String>
         dependents.sort_by_key(|one| (&one.kind, &one.namespace, &one.name, &one.uid));
     }
     let mut drawing = Drawing {
-        known: &known,
         below,
         above: above.iter().map(String::as_str).collect(),
         asked,
@@ -154,7 +153,6 @@ fn ancestors(known: &mut HashMap<String, Member>, asked: &str) -> Vec<String> {
 }
 
 struct Drawing<'a> {
-    known: &'a HashMap<String, Member>,
     /// Those that name an owner, by the owner's UID.
     below: HashMap<&'a str, Vec<&'a Member>>,
     above: HashSet<&'a str>,

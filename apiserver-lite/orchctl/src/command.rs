@@ -56,6 +56,8 @@ pub enum Command {
     Tree(commands::tree::Args),
     /// Say what is wrong with a pod, workload, service or claim: exits with 1 if something is
     Why(commands::why::Args),
+    /// Show how a pod started, with the time between the steps
+    Timeline(commands::timeline::Args),
     // What changes and what streams.
     /// Bring objects to what files describe
     Apply(changes::apply::Args),
@@ -162,6 +164,7 @@ pub async fn run(
         Command::Wait(args) => commands::wait::run(session, args, output).await,
         Command::Tree(args) => commands::tree::run(session, args, output).await,
         Command::Why(args) => commands::why::run(session, args, output).await,
+        Command::Timeline(args) => commands::timeline::run(session, args, output).await,
         Command::Apply(args) => changes::apply::run(session, args, output).await,
         Command::Create(args) => changes::create::run(session, args, output).await,
         Command::Replace(args) => changes::replace::run(session, args, output).await,

@@ -188,6 +188,7 @@ fn images_that_cannot_be_pulled() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn containers_that_crash_or_cannot_start() {
     let crashed = |ended: Value| {
         let mut status = waiting("CrashLoopBackOff", "back-off 10s");
@@ -344,6 +345,7 @@ fn containers_that_run_and_are_not_ready() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn what_comes_before_containers() {
     let creating = |events: &[Value]| pod(json!({}), waiting("ContainerCreating", ""), events);
     let with_node = |lookup: Lookup| PodCase { node: Some(lookup), ..creating(&[]) };
@@ -517,6 +519,7 @@ fn workload(
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn workloads_say_why_pods_are_missing_or_not_ready() {
     let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"conditions": [{"type": kind, "status": status, "reason": reason, "message": message}]});
     let quota = "pods \"w-\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2";
@@ -798,6 +801,7 @@ fn services_say_why_they_have_no_endpoints() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn claims_say_what_they_wait_for() {
     let claim = |spec: Value, phase: &str, case: Case| {
         let object = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",

@@ -3,8 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
 
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::header;
+use http::{Request, header};
 use orchctl_client::names;
 use orchctl_client::{ApiResource, CommandError, Discovery, Output, Session};
 use orchctl_printers::objects;
@@ -192,10 +193,17 @@ async fn list_page(
     collection: &Collection,
     params: &ListParams,
 ) -> Result<Value, CommandError> {
-    let mut request = request::list(collection.path(), params);
+    let request = request::list(collection.path(), params);
+    ask_metadata(session, request, "PartialObjectMetadataList").await
+}
+
+async fn ask_metadata(
+    session: &Session,
+    mut request: Request<Bytes>,
+    form: &str,
+) -> Result<Value, CommandError> {
     let group = session.names().await?.group("meta");
-    let accept =
-        format!("application/json;as=PartialObjectMetadataList;v=v1;g={group},application/json");
+    let accept = format!("application/json;as={form};v=v1;g={group},application/json");
     if let Ok(accept) = accept.parse() {
         request.headers_mut().insert(header::ACCEPT, accept);
     }
@@ -217,12 +225,20 @@ async fn read_drawn(
         .filter_map(|member| {
             let resource = discovery.of_kind(&member.api_version, &member.kind)?;
             let collection = resource.collection(Some(&member.namespace));
-            Some((member.uid.clone(), collection.item(&member.name, None)))
+            Some((member, collection.item(&member.name, None)))
         })
         .collect();
-    let reads = reads
-        .into_iter()
-        .map(|(uid, path)| async move { (uid, session.call_json(request::get(path)).await) });
+    let reads = reads.into_iter().map(|(member, path)| async move {
+        let request = request::get(path);
+        // Contents have no state, and those of Secrets should stay where they are.
+        let answer = match (member.api_version.as_str(), member.kind.as_str()) {
+            ("v1", "Secret" | "ConfigMap") => {
+                ask_metadata(session, request, "PartialObjectMetadata").await
+            }
+            _ => session.call_json(request).await,
+        };
+        (member.uid.clone(), answer)
+    });
     let mut answers = stream::iter(reads).buffer_unordered(REQUESTS_MAX);
     while let Some((uid, answer)) = answers.next().await {
         if let Ok(object) = answer {

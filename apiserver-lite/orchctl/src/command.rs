@@ -105,6 +105,8 @@ pub enum Command {
     Attach(changes::exec::AttachArgs),
     /// Lead local ports to a pod
     PortForward(changes::port_forward::Args),
+    /// Pass local requests on to the API server, as this user
+    Proxy(changes::proxy::Args),
     /// Copy files from and to containers
     Cp(changes::cp::Args),
     /// Put a container into a running pod
@@ -188,6 +190,7 @@ pub async fn run(
         Command::Exec(args) => changes::exec::run_exec(session, args, output).await,
         Command::Attach(args) => changes::exec::run_attach(session, args, output).await,
         Command::PortForward(args) => changes::port_forward::run(session, args, output).await,
+        Command::Proxy(args) => changes::proxy::run(session, args, output).await,
         Command::Cp(args) => changes::cp::run(session, args, output).await,
         Command::Debug(args) => changes::debug::run(session, args, output).await,
         Command::Completion(args) => {

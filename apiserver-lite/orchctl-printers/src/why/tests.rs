@@ -651,6 +651,17 @@ fn workloads_say_why_pods_are_missing_or_not_ready() {
             &[&["nothing is wrong - no pods are wanted"]],
         ),
         (
+            "pods that are replaced when they are deleted",
+            workload(
+                "DaemonSet",
+                json!({"updateStrategy": {"type": "OnDelete"}}),
+                json!({"desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberReady": 1}),
+                &[],
+                vec![],
+            ),
+            &[&["nothing is wrong - 1 of 1 pods are ready"]],
+        ),
+        (
             "a partition",
             workload(
                 "StatefulSet",

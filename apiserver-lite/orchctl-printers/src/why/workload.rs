@@ -33,7 +33,7 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
         return whole(object, &counts);
     }
     findings.extend(rollout(object, &counts));
-    let refused = last_event(&case.events, &["FailedCreate", "FailedDaemonPod"]);
+    let refused = last_event(&case.events, &["FailedCreate"]);
     if let Some(message) = refused.filter(|_| counts.made < counts.wanted)
         && true_condition(object, "ReplicaFailure").is_none()
     {
@@ -52,18 +52,19 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
 
 fn counts(object: &Value) -> Counts {
     let count = |field: &str| number(object, &format!("/status/{field}"), 0);
+    let on_delete = objects::text_at(object, "/spec/updateStrategy/type") == "OnDelete";
     match objects::text_at(object, "/kind") {
-        "DaemonSet" => Counts {
-            wanted: count("desiredNumberScheduled"),
-            made: count("currentNumberScheduled"),
-            ready: count("numberReady"),
-            updated: count("updatedNumberScheduled"),
-        },
+        "DaemonSet" => {
+            let wanted = count("desiredNumberScheduled");
+            let updated = if on_delete { wanted } else { count("updatedNumberScheduled") };
+            let (made, ready) = (count("currentNumberScheduled"), count("numberReady"));
+            Counts { wanted, made, ready, updated }
+        }
         kind => {
             let wanted = number(object, "/spec/replicas", 1);
             // Replica sets have one template; stateful sets may be told to keep pods of the old one.
             let one_template = kind == "ReplicaSet"
-                || objects::text_at(object, "/spec/updateStrategy/type") == "OnDelete"
+                || on_delete
                 || number(object, "/spec/updateStrategy/rollingUpdate/partition", 0) > 0;
             let updated = if one_template { wanted } else { count("updatedReplicas") };
             Counts { wanted, made: count("replicas"), ready: count("readyReplicas"), updated }

@@ -39,6 +39,11 @@ pub struct ResultFlags {
 }
 
 impl ResultFlags {
+    /// Flags of a command without dry run, that print so.
+    pub fn printing(print: PrintFlags) -> Self {
+        Self { print, ..Self::default() }
+    }
+
     /// The write of these flags.
     ///
     /// # Errors

@@ -156,7 +156,7 @@ async fn change(
     make: impl Fn(&Names, &Value) -> Result<Value, ArgumentError>,
 ) -> Result<ExitCode, CommandError> {
     let names = session.names().await?;
-    let results = ResultFlags { print: args.print.clone(), ..ResultFlags::default() };
+    let results = ResultFlags::printing(args.print.clone());
     let mut errors = Vec::new();
     for Target { place, object } in
         targets::read(session, &args.targets, &args.objects, output).await?

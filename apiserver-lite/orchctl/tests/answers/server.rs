@@ -32,7 +32,10 @@ impl Server {
         std::fs::write(directory.path().join("config"), bound.kubeconfig()).expect("a file");
         let drain = Drain::default();
         tokio::spawn(bound.run(drain.watch()));
-        Self { directory, _drain: drain }
+        let server = Self { directory, _drain: drain };
+        // No controller makes it here, and pods need it.
+        server.run(&["create", "serviceaccount", "default"]).await;
+        server
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -35,8 +35,7 @@ fn owned(
     )
 }
 
-const TEMPLATE: &str = "\
-  selector: {matchLabels: {app: web}}
+const TEMPLATE: &str = "  selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
     spec: {containers: [{name: c, image: i}]}

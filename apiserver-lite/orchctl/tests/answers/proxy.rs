@@ -1,6 +1,7 @@
 //! `proxy`: requests of programs without credentials reach the API server, and those that the rules reject do not.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
@@ -151,11 +152,7 @@ async fn sockets_are_the_users_own() {
 /// A server that switches to any protocol, and returns what it is sent then.
 async fn echo(listener: TcpListener) {
     let (mut stream, _) = listener.accept().await.expect("a connection");
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.expect("a head"));
-    }
-    let head = String::from_utf8_lossy(&head).to_lowercase();
+    let head = read_until(&mut stream, b"\r\n\r\n").await.to_lowercase();
     let switches =
         head.contains("\r\nupgrade: mine/1\r\n") && head.contains("\r\nconnection: upgrade\r\n");
     let status = if switches { "101 Switching Protocols" } else { "400 Bad Request" };
@@ -177,11 +174,7 @@ async fn switches_of_protocols_are_passed_on() {
     let head =
         "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mine/1\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("sent");
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\n") {
-        answer.push(stream.read_u8().await.expect("a head"));
-    }
-    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let answer = read_until(&mut stream, b"\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{answer}");
     assert!(answer.to_lowercase().contains("\r\nupgrade: mine/1\r\n"), "{answer}");
     stream.write_all(b"to and fro").await.expect("sent");
@@ -190,4 +183,39 @@ async fn switches_of_protocols_are_passed_on() {
     stream.read_to_string(&mut back).await.expect("returned");
     assert_eq!(back, "to and fro");
     echoing.await.expect("ended");
+}
+
+/// How long a piece may take that has to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Reads until what was read ends so.
+async fn read_until(stream: &mut TcpStream, end: &[u8]) -> String {
+    let mut text = Vec::new();
+    while !text.ends_with(end) {
+        let byte = tokio::time::timeout(PATIENCE, stream.read_u8()).await;
+        text.push(byte.expect("a piece comes").expect("more"));
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_are_passed_on_as_they_come() {
+    let server = Server::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("--server=http://{}", listener.local_addr().expect("bound"));
+    let proxy = Proxy::start(&server, &["--port=0", &url]).await;
+    let mut client = proxy.connect().await;
+    let head = "POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+    client.write_all(format!("{head}3\r\none\r\n").as_bytes()).await.expect("sent");
+    let (mut upstream, _) = listener.accept().await.expect("a connection");
+    // The first piece is there before the second is sent, in both directions.
+    read_until(&mut upstream, b"3\r\none\r\n").await;
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    upstream.write_all(format!("{head}3\r\ntwo\r\n").as_bytes()).await.expect("sent");
+    let answer = read_until(&mut client, b"3\r\ntwo\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    client.write_all(b"5\r\nthree\r\n0\r\n\r\n").await.expect("sent");
+    read_until(&mut upstream, b"5\r\nthree\r\n0\r\n\r\n").await;
+    upstream.write_all(b"4\r\nfour\r\n0\r\n\r\n").await.expect("sent");
+    read_until(&mut client, b"4\r\nfour\r\n0\r\n\r\n").await;
 }

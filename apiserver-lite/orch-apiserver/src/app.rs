@@ -337,8 +337,8 @@ fn adopt_services(
     let Some(kind) = engine.resource("", "v1", "services") else { return };
     let prefix = apiserver_core::key::prefix(kind, "");
     let range = Range { prefix: &prefix, after: None, limit: None };
-    let entries = store.snapshot().range(range).map(|page| page.entries).unwrap_or_default();
-    entries.iter().for_each(|entry| allocations.adopt(entry.record.object()));
+    let services = store.current_range(range).entries;
+    services.iter().for_each(|entry| allocations.adopt(entry.record.object()));
 }
 
 fn static_tokens(config: &Config) -> Result<StaticTokens, BuildError> {

@@ -8,7 +8,7 @@ use apiserver_auth::User;
 use apiserver_core::api_service_lifecycle;
 use apiserver_core::config::Config;
 use apiserver_core::definition_lifecycle;
-use apiserver_core::saved_states;
+use apiserver_core::state_requests::{START, save};
 use apiserver_core::status::ApiError;
 use apiserver_encryption::Encryption;
 use apiserver_http::{
@@ -97,7 +97,7 @@ impl RunningServer {
     /// # Errors
     /// The server is not ephemeral.
     pub async fn save_start(&self) -> Result<(), ApiError> {
-        saved_states::save(&self.server.core, &User::server(), saved_states::START).await.map(drop)
+        save(&self.server.core, &User::server(), START).await.map(drop)
     }
 
     /// The administrator's kubeconfig for a listener at `address`; empty without a CA of the server's own.

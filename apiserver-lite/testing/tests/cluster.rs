@@ -118,7 +118,7 @@ async fn other_clients_come_over_loopback() {
     create(&cluster.client().unwrap(), "a").await.unwrap();
     let text = cluster.kubeconfig().await.unwrap();
     assert_eq!(cluster.kubeconfig().await.unwrap(), text, "one listener");
-    let config = file::parse(&text, Path::new("kubeconfig"), None).unwrap();
+    let config = file::parse(Path::new("kubeconfig"), &text, None).unwrap();
     let other = Client::new(&config, Names::new(Profile::Kubernetes), "other/1").unwrap();
     assert_eq!(names(&other).await, ["a"]);
     cluster.stop().await;

@@ -176,3 +176,35 @@ async fn write(server: &HttpServer, service: &ApiService, condition: Condition) 
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use apiserver_core::aggregation::priorities::CUSTOM;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_asked_again_when_its_api_service_says_something_else() {
+        let mut service = ApiService {
+            name: "v1.example.com".to_owned(),
+            uid: "1".to_owned(),
+            group: "example.com".to_owned(),
+            version: "v1".to_owned(),
+            priority: CUSTOM,
+            backend: None,
+            available: true,
+        };
+        let mut asked = HashMap::new();
+        assert!(is_due(&asked, &service));
+        let again = Instant::now() + AGAIN_AVAILABLE;
+        let (uid, available) = (service.uid.clone(), true);
+        asked.insert(service.name.clone(), Asked { uid, backend: None, available, again, len: 0 });
+        assert!(!is_due(&asked, &service));
+        // As after a state was put back.
+        service.available = false;
+        assert!(is_due(&asked, &service));
+        service.available = true;
+        service.uid = "2".to_owned();
+        assert!(is_due(&asked, &service));
+    }
+}

@@ -68,6 +68,12 @@ impl BoundServer {
         self.address
     }
 
+    /// Where clients on this machine reach it: at loopback, if it listens on all addresses.
+    #[must_use]
+    pub fn reached_at(&self) -> SocketAddr {
+        kubeconfig::reached_at(self.address)
+    }
+
     /// The administrator's kubeconfig: address, CA and client certificate. Empty when certificates are configured, because the
     /// server then has no CA to issue a client certificate with.
     #[must_use]

@@ -11,9 +11,7 @@ use apiserver_core::definition_lifecycle;
 use apiserver_core::state_requests::{START, save};
 use apiserver_core::status::ApiError;
 use apiserver_encryption::Encryption;
-use apiserver_http::{
-    CurrentTls, HttpServer, InProcess, ServingTls, check_api_services, serve,
-};
+use apiserver_http::{CurrentTls, HttpServer, InProcess, ServingTls, check_api_services, serve};
 use proto_client::Client;
 use proto_client::transport::{Caller, ClientTlsError, InMemoryServer};
 use proto_daemon::drain::DrainWatch;
@@ -121,10 +119,10 @@ impl RunningServer {
         self.server.about_to_stop.cancel();
     }
 
-    /// Ends connections from this process and all tasks, and closes the store.
+    /// Ends connections from this process, those still open after the shutdown deadline by force, and all tasks, and closes the store.
     pub async fn stop(mut self) {
         self.server.stopping.cancel();
-        self.in_process.ended().await;
+        self.in_process.end(self.config().shutdown_deadline).await;
         // The tasks end because `server.stopping` is cancelled.
         while self.tasks.join_next().await.is_some() {}
         if let Some(audit) = &self.server.audit {

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use apiserver_schema::{Format, Strictness};
+use apiserver_schema::{Format, Object, Strictness};
 use apiserver_store::{Expect, Write};
 use proto_api::names::{Names, Profile};
 
@@ -12,7 +13,7 @@ use super::*;
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
 use crate::own_writes::{agent, call, request};
-use crate::record::Draft;
+use crate::record::{Draft, StoredObject};
 use crate::request::{Query, Verb};
 use crate::saved_states::STATES_MAX;
 use crate::verbs::{create_object, delete_object};
@@ -26,7 +27,10 @@ fn server(ephemeral: bool) -> Arc<Server> {
 /// Writes an object as it is.
 async fn put(server: &Server, json: &str) {
     let decoded = server.engine.decode_any(Format::Json, json.as_bytes(), Strictness::Strict);
-    let object = decoded.unwrap().object;
+    put_object(server, decoded.unwrap().object).await;
+}
+
+async fn put_object(server: &Server, object: Object) {
     let key = key::object(&object.kind, object.namespace(), object.name());
     let draft = Draft::new(&server.engine, object);
     server.store.write(Write::Put { key, expect: Expect::Anything, draft }).await.unwrap();
@@ -153,23 +157,83 @@ async fn a_restore_is_completed_whoever_waits_for_it() {
     }
 }
 
-#[tokio::test]
-async fn nothing_that_is_under_way_changes_the_allocations_of_a_state() {
-    let server = with_addresses().await;
+/// Writes of so many objects.
+fn maps(server: &Server, count: usize) -> Vec<Write<StoredObject>> {
+    let kind = server.kind("", "configmaps").unwrap();
+    let mut object = Object::new(kind.clone());
+    object.set_meta_str("namespace", "busy");
+    let write = |nth: usize| {
+        let name = nth.to_string();
+        object.set_meta_str("name", &name);
+        Write::create(key::object(kind, "busy", &name), Draft::new(&server.engine, object.clone()))
+    };
+    (0..count).map(write).collect()
+}
+
+/// Begins `work`, which waits for its first write once that is `written`, and puts the state `with` back meanwhile, if it can be.
+async fn interrupted<T>(
+    server: &Arc<Server>,
+    work: impl Future<Output = T>,
+    written: impl Fn() -> bool,
+) -> T {
     let admin = User::server();
-    for _ in 0..200 {
-        let (gone, back) = tokio::join!(delete(&server, "a"), restore(&server, &admin, "with"));
-        back.unwrap();
-        // Deleted before, or after.
-        let there = server.find_in("", "services", "default", "a").is_some();
-        assert_eq!(is_taken(&server), there, "{gone:?}");
-        restore(&server, &admin, "without").await.unwrap();
-        let (made, back) = tokio::join!(create(&server, "b"), restore(&server, &admin, "with"));
-        back.unwrap();
-        let found = |name: &str| server.find_in("", "services", "default", name).is_some();
-        assert!(found("a") && !found("b"), "one Service has an address: {made:?}");
-        assert!(is_taken(&server));
+    let (mut work, mut restored) = (pin!(work), pin!(restore(server, &admin, "with")));
+    let mut context = Context::from_waker(Waker::noop());
+    // The writer is not done with these when its next request comes.
+    let mut busy = pin!(server.store.write_all(maps(server, 2000)));
+    assert!(busy.as_mut().poll(&mut context).is_pending());
+    assert!(work.as_mut().poll(&mut context).is_pending());
+    for _ in 0..5000 {
+        if written() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
+    assert!(written());
+    for _ in 0..50 {
+        if let Poll::Ready(done) = restored.as_mut().poll(&mut context) {
+            done.unwrap();
+            return work.await;
+        }
+        tokio::task::yield_now().await;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (done, restored) = tokio::join!(work, restored);
+    restored.unwrap();
+    done
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_under_way_releases_nothing_of_a_state() {
+    let server = with_addresses().await;
+    let found = || server.find_in("", "services", "default", "a").is_some();
+    let gone = interrupted(&server, delete(&server, "a"), || !found()).await;
+    assert!(gone.is_ok() && found() && is_taken(&server), "{gone:?}");
+    assert!(create(&server, "b").await.is_err(), "one Service has an address");
+}
+
+#[tokio::test]
+async fn a_definition_that_goes_takes_nothing_of_a_state_with_it() {
+    let (server, admin) = (server(true), User::server());
+    put(&server, THINGS).await;
+    let kind = server.resource("example.com", "v1", "things").unwrap();
+    for name in ["a", "b", "c"] {
+        let mut thing = Object::new(kind.clone());
+        thing.set_meta_str("name", name);
+        put_object(&server, thing).await;
+    }
+    save(&server, &admin, "with").await.unwrap();
+    let going = r#""generation":1,"deletionTimestamp":"2026-01-02T03:04:05Z",
+        "deletionGracePeriodSeconds":0,"finalizers":["customresourcecleanup.apiextensions.k8s.io"]"#;
+    put(&server, &THINGS.replace(r#""generation":1"#, going)).await;
+    // It gets its names, says that it goes, and deletes then.
+    for _ in 0..2 {
+        definition_lifecycle::settle(&server).await.unwrap();
+    }
+    let count = || server.objects(&kind, "", None).len();
+    assert_eq!(count(), 3);
+    interrupted(&server, definition_lifecycle::settle(&server), || count() < 3).await.unwrap();
+    assert_eq!(count(), 3);
 }
 
 #[tokio::test]

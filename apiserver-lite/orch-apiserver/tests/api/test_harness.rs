@@ -131,6 +131,8 @@ async fn an_unchanged_harness_starts_and_stops_both_programs() {
     let (etcd, kube_apiserver) = (programs.join("etcd"), programs.join("kube-apiserver"));
 
     assert!(!lists(&etcd, "unsafe-no-fsync"));
+    let version = Command::new(&etcd).arg("--version").output().unwrap();
+    assert!(version.status.success() && version.stdout.starts_with(b"etcd Version: "));
     let (client, peer) = (suggest(), suggest());
     let mut etcd = spawn(
         &etcd,
@@ -165,6 +167,9 @@ async fn an_unchanged_harness_starts_and_stops_both_programs() {
         &[
             "--allow-privileged=true".to_owned(),
             "--authorization-mode=RBAC".to_owned(),
+            // As arguments that a suite appends come.
+            "--feature-gates=AllAlpha=false".to_owned(),
+            "--feature-gates=AllBeta=true".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--cert-dir={}", certs.display()),
             format!("--client-ca-file={}", file("client-cert-auth-ca.crt")),

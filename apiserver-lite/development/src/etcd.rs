@@ -120,7 +120,7 @@ pub async fn run(address: SocketAddr) -> Result<(), EtcdError> {
     let listening = AdminServer::bind(address).await;
     let listening = listening.map_err(|source| EtcdError::Listen { address, source })?;
     let drain = Drain::default();
-    let serving = listening.serve(|request| answer(request), drain.watch());
+    let serving = listening.serve(answer, drain.watch());
     tokio::select! {
         () = serving => Ok(()),
         signal = stop_signal() => signal.map(drop).map_err(EtcdError::Signal),

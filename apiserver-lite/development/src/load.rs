@@ -29,7 +29,7 @@ const OF_ANOTHER_SERVER: [&str; 4] = ["resourceVersion", "uid", "managedFields",
 pub struct LoadError {
     place: Place,
     object: String,
-    source: LoadFault,
+    source: Box<LoadFault>,
 }
 
 /// Why an object cannot be created.
@@ -282,7 +282,7 @@ fn failed(place: &Place, object: &Value, source: LoadFault) -> LoadError {
     let namespace = text(metadata, "namespace");
     let slash = if namespace.is_empty() { "" } else { "/" };
     let object = format!("{} {namespace}{slash}{name}", text(object, "kind"));
-    LoadError { place: place.clone(), object, source }
+    LoadError { place: place.clone(), object, source: Box::new(source) }
 }
 
 fn text<'a>(of: &'a Value, field: &str) -> &'a str {

@@ -50,7 +50,7 @@ use crate::certificate_files::CertificateFiles;
 use crate::encryption::{self, Unreadable};
 use crate::kubeconfig;
 use crate::pki::{Pki, ServingNames};
-use crate::running::{FollowedFiles, RunningServer};
+use crate::running_server::{FollowedFiles, RunningServer};
 use crate::tls::{self, TlsError};
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.

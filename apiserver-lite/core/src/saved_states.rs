@@ -65,7 +65,7 @@ impl SavedStates {
         HeldState { _steps: Some(self.steps.clone().read_owned().await) }
     }
 
-    /// Waits until nobody holds the state.
+    /// Waits until no write with side effects holds the state.
     pub async fn alone(&self) -> OwnedRwLockWriteGuard<()> {
         self.steps.clone().write_owned().await
     }

@@ -70,7 +70,7 @@ impl InProcess {
         Ok(given)
     }
 
-    /// Waits for the connections to end, once the server is stopping. Those whose responses nobody has read at the deadline are closed.
+    /// Waits for the connections to end, once the server is stopping. Those with unread responses at the deadline are closed.
     pub async fn end(&self, deadline: Duration) {
         self.serving.close();
         if tokio::time::timeout(deadline, self.serving.wait()).await.is_err() {

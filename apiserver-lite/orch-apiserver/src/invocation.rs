@@ -60,7 +60,7 @@ fn with_kubernetes_names(mut arguments: Vec<OsString>) -> Adapted {
     Adapted { arguments, warnings: Vec::new() }
 }
 
-/// Makes the links, and says how a harness is told of them.
+/// Creates the links, and prints the variable that tells a harness where they are.
 pub fn assets(arguments: &[OsString]) -> Result<(), Failure> {
     let [dir] = arguments else { return Err(Failure::usage(AssetsUsage)) };
     let program = std::env::current_exe().map_err(Failure::run)?;

@@ -75,7 +75,7 @@ pub async fn run(
 ) -> Result<ExitCode, CommandError> {
     if args.www.is_some() {
         return Err(CommandError::said(
-            "--www is refused: whoever reaches these files would have this user's rights in the cluster; serve them with a web server",
+            "--www is refused: every client of the proxy has this user's rights in the cluster; serve them with a web server",
         ));
     }
     let rules = ProxyRules::parse(ProxyFlags {
@@ -107,7 +107,7 @@ fn read_address(text: &str) -> Result<IpAddr, CommandError> {
     })?;
     if !address.is_loopback() {
         return Err(CommandError::said(format!(
-            "--address {text} is refused: whoever reaches it would have this user's rights in the cluster; expected a loopback address"
+            "--address {text} is refused: every client of the proxy has this user's rights in the cluster; expected a loopback address"
         )));
     }
     Ok(address)
@@ -146,7 +146,7 @@ async fn accept(listener: &Listener, room: &Arc<Semaphore>) -> (Accepted, OwnedS
     }
 }
 
-/// Answers the requests of one connection. A connection that breaks concerns nobody else.
+/// Answers the requests of one connection. Other connections go on when it breaks.
 async fn answer_all(
     session: &Session,
     rules: &ProxyRules,

@@ -249,7 +249,7 @@ impl Session {
         Ok((headers, connection))
     }
 
-    /// Passes on somebody else's request, as this session's user. The response is returned as it is, whatever its status.
+    /// Forwards a client's request with this session's credentials. The response is returned as it is, whatever its status.
     ///
     /// # Errors
     /// When the server cannot be asked.

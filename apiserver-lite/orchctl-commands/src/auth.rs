@@ -70,7 +70,7 @@ impl CanIArgs {
             }
             (false, 2) => None,
             (false, _) => Some(
-                "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'kubectl auth can-i -h' for help and examples.",
+                "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'orchctl auth can-i -h' for help and examples.",
             ),
         }
     }

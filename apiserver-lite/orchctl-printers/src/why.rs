@@ -61,7 +61,7 @@ pub struct Case {
 /// How bad a finding is; the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Nothing will change until somebody acts.
+    /// It stays so until a user changes something.
     Stuck,
     /// It may pass by itself.
     Waiting,

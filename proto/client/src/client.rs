@@ -311,7 +311,7 @@ impl Client {
             .map_err(|cause| ClientError::Read { request: label, cause })
     }
 
-    /// Passes on somebody else's request: its body is streamed, and its headers stay but for the credentials, which are this client's. The response is
+    /// Forwards a request of another client: its body is streamed, and its headers stay but for the credentials, which are this client's. The response is
     /// returned as it is, whatever its status.
     pub async fn forward(
         &self,

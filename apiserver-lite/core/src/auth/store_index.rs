@@ -25,7 +25,7 @@ pub trait Indexed: Send + Sync {
     /// Removes an object.
     fn remove(&mut self, object: &Object);
 
-    /// Lets go of what `before` has and this index has not. Called when this one was filled anew, since changes were missed that would have removed it.
+    /// Removes what `before` has and this index does not have. Called when this one was filled anew, since changes were missed that would have removed it.
     fn succeed(&mut self, _before: &Self) {}
 }
 

@@ -232,7 +232,7 @@ fn gates(pod: &Value) -> Vec<Finding> {
         let evidence = match condition {
             Some(one) if objects::text_at(one, "/status") == "True" => continue,
             Some(one) => format!("it is {} {}", objects::text_at(one, "/status"), reason_of(one)),
-            None => "nobody has set it".to_owned(),
+            None => "it is not set".to_owned(),
         };
         findings.push(Finding::waiting(
             format!("its readiness gate {kind} is not met"),

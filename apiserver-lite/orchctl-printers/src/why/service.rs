@@ -40,7 +40,7 @@ fn no_endpoints(case: &Case, now: i64) -> Vec<Finding> {
     let selector = objects::map_at(service, "/spec/selector").filter(|map| !map.is_empty());
     let Some(selector) = selector else {
         return vec![Finding::stuck(
-            "it has no selector, and nobody has written endpoints for it",
+            "it has no selector, and no Endpoints were created for it",
             format!("spec.selector is empty, and the Endpoints {name} have no address"),
             "set spec.selector, or write the Endpoints or EndpointSlices yourself",
         )];

@@ -336,7 +336,7 @@ fn containers_that_run_and_are_not_ready() {
             ),
             &[
                 &["its readiness gate a is not met - it is False Target"][..],
-                &["its readiness gate c is not met - nobody has set it"],
+                &["its readiness gate c is not met - it is not set"],
             ],
         ),
     ] {

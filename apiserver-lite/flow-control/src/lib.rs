@@ -1,0 +1,46 @@
+//! pure: API priority and fairness, as in Kubernetes 1.25 (`flowcontrol.apiserver`): which flow schema takes a request, how many seats a priority level
+//! has, and who waits for one in which order.
+//!
+//! A request has one seat while it is served. Where Kubernetes weighs how long requests take and how large lists are, this counts requests.
+//!
+//! ```text
+//!  user, groups, verb, resource ──▶ FlowSchemas ──▶ schema ──▶ level, flow
+//!                                                                │
+//!  shares of all levels, seats of the server ──▶ divide ──▶ FairQueue ──▶ executes now, waits in a queue, or is rejected
+//!                                                                ▲
+//!                                            a request ends, is cancelled; the level changes
+//! ```
+
+mod built_in;
+mod dangling;
+mod fair_queue;
+mod flow_schema;
+mod hand;
+mod level;
+mod read;
+mod reconcile;
+mod schemas;
+
+pub use built_in::{BuiltIn, built_in_objects};
+pub use dangling::{DANGLING, Dangling, dangling};
+pub use fair_queue::{Arrival, FairQueue, Rejection, Seat, Ticket, WAITING_MAX};
+pub use flow_schema::{
+    Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject, Target,
+};
+pub use level::{Limit, LimitResponse, PriorityLevel, Queuing, divide};
+pub use read::{Unusable, read_flow_schema, read_priority_level};
+pub use reconcile::{is_auto_updated, is_obsolete, reconcile};
+pub use schemas::{FLOW_SCHEMAS_MAX, FlowSchemas};
+
+/// Group of both kinds, without its domain.
+pub const GROUP: &str = "flowcontrol.apiserver";
+/// Their version.
+pub const VERSION: &str = "v1beta2";
+/// Resource of flow schemas.
+pub const FLOW_SCHEMAS: &str = "flowschemas";
+/// Resource of priority levels.
+pub const PRIORITY_LEVELS: &str = "prioritylevelconfigurations";
+/// Name of the flow schema of administrators, and of the level without a limit.
+pub const EXEMPT: &str = "exempt";
+/// Name of the flow schema of what no other takes, and of its level.
+pub const CATCH_ALL: &str = "catch-all";

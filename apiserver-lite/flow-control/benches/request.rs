@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use apiserver_flow_control::{
-    Arrival, FLOW_SCHEMAS, FairQueue, FlowSchemas, GROUP, LimitResponse, Queuing, Request, Target,
+    Arrival, FLOW_SCHEMAS, FairQueue, FlowSchemas, GROUP, LimitResponse, Queuing, Request, Seat, Target,
     VERSION, built_in_objects, read_flow_schema,
 };
 use apiserver_schema::{Engine, Format, Strictness};
@@ -34,6 +34,13 @@ fn schemas() -> FlowSchemas {
     FlowSchemas::new(schemas, |_| true).0
 }
 
+fn seat_of(arrival: Arrival) -> Option<Seat> {
+    match arrival {
+        Arrival::Executing(seat) => Some(seat),
+        Arrival::Queued(_) | Arrival::Rejected(_) => None,
+    }
+}
+
 fn measure(schemas: &FlowSchemas, what: &str, user: &str, groups: &[&str]) {
     let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
     let target =
@@ -45,9 +52,7 @@ fn measure(schemas: &FlowSchemas, what: &str, user: &str, groups: &[&str]) {
         for _ in 0..BATCH {
             let request = black_box(&request);
             let schema = schemas.ordered().get(schemas.find(request)).expect("a schema");
-            let Arrival::Executing(seat) = level.arrive(schema.flow(request), || ()) else {
-                panic!("no seat is free");
-            };
+            let seat = seat_of(level.arrive(schema.flow(request), || ())).expect("a free seat");
             black_box(level.finish(seat));
         }
         began.elapsed() / BATCH

@@ -6,6 +6,7 @@ use std::time::Instant;
 use apiserver_audit::Trail;
 use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
 use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
+use apiserver_core::flow_control::Classified;
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
 use apiserver_core::times::now;
@@ -26,7 +27,7 @@ use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
 use super::{
-    aggregated_requests, backup, compress, deprecation, dispatch, negotiate, render,
+    aggregated_requests, backup, compress, deprecation, dispatch, flow_control, negotiate, render,
     resource_metrics, saved_states, watch, websocket,
 };
 use crate::discovery;
@@ -104,6 +105,7 @@ async fn serve_with_metrics(
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
     let in_flight = server.metrics.started(labels.kind());
     let mut audit = RequestAudit::new(request.headers());
+    let mut classified = None;
     let outcome = match &target {
         Ok(target) => {
             let parsed = ParsedRequest {
@@ -112,7 +114,8 @@ async fn serve_with_metrics(
                 kind: labels.kind(),
                 accepted: accepted.ok(),
             };
-            authenticate_and_serve(&server, &peer, request, parsed, &mut audit).await
+            authenticate_and_serve(&server, &peer, request, parsed, &mut audit, &mut classified)
+                .await
         }
         Err(error) => Err(begin_unserved(&server, &peer, &request, error, &mut audit).await),
     };
@@ -121,6 +124,9 @@ async fn serve_with_metrics(
         audit.fail(server.core.names, &error);
         failure(&server, encoding, &error)
     });
+    if let Some((flows, classified)) = server.flow_control.as_ref().zip(classified.as_ref()) {
+        flows.tell(classified, &mut response);
+    }
     if method == Method::HEAD {
         *response.body_mut() = body::full(Bytes::new());
     }
@@ -150,6 +156,7 @@ async fn authenticate_and_serve(
     mut request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
     audit: &mut RequestAudit,
+    classified: &mut Option<Classified>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, .. } = parsed;
     let method = request.method().as_str().to_ascii_lowercase();
@@ -182,7 +189,12 @@ async fn authenticate_and_serve(
         peer.connection.iter().for_each(Connection::authenticated);
     }
     let user = acting_user(server, requester, &request, audit.trail()).await?;
-    let permit = server.overload.admit(kind, &user)?;
+    let mut permit = server.overload.admit(kind, &user)?;
+    let flows = server.flow_control.as_ref();
+    *classified = flows.and_then(|flows| flows.classify(kind, target, &user, &method));
+    let seat = flow_control::seat(classified.as_ref()).await?;
+    // A watch needs its seat only until it has begun.
+    let _starting = permit.take_seat(kind, seat);
     authorize(server, &user, &method, target, selected, audit.trail()).await?;
     audit.allow();
     if authenticated || matches!(target, Target::Resource(_)) {

@@ -1,19 +1,17 @@
 //! Limits of requests in flight: further ones get a 429. Reads, writes and streams are limited separately, in total and per
-//! user; short requests of `system:masters` are exempt.
+//! user; short requests of `system:masters` are exempt. With priority and fairness only streams are limited here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_auth::User;
+use apiserver_core::config::{RequestLimits, RequestSharing};
+use apiserver_core::flow_control::HeldSeat;
 use apiserver_core::status::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::labels::RequestKind;
 
-/// Most read requests in flight (`--max-requests-inflight` in kube-apiserver).
-const READING_MAX: usize = 400;
-/// Most mutating requests in flight (`--max-mutating-requests-inflight` in kube-apiserver).
-const CHANGING_MAX: usize = 200;
 /// A user other than an administrator may have one part in this many of the short requests.
 const USER_SHARE: usize = 4;
 /// Most watches, logs and proxied sessions: a few kilobytes each, several per node of a large cluster.
@@ -23,21 +21,22 @@ const STREAMS_OF_USER_MAX: usize = 8_192;
 
 /// The limits of requests in flight and the permits in use.
 pub struct Overload {
-    reading: Arc<Semaphore>,
-    changing: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
+    /// `None` where short requests are not limited here.
+    reading: Option<Places>,
+    changing: Option<Places>,
+    streams: Places,
     by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
 }
 
-impl Default for Overload {
-    fn default() -> Self {
-        let places = |count| Arc::new(Semaphore::new(count));
-        Self {
-            reading: places(READING_MAX),
-            changing: places(CHANGING_MAX),
-            streams: places(STREAMS_MAX),
-            by_user: Arc::default(),
-        }
+/// The places of a class of requests.
+struct Places {
+    free: Arc<Semaphore>,
+    of_user_max: usize,
+}
+
+impl Places {
+    fn new(max: usize, of_user_max: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(max)), of_user_max }
     }
 }
 
@@ -45,6 +44,18 @@ impl Default for Overload {
 pub struct InFlightPermit {
     _permit: Option<OwnedSemaphorePermit>,
     _user: Option<UserPermit>,
+    seat: Option<HeldSeat>,
+}
+
+impl InFlightPermit {
+    /// Takes the seat of a request, except that of a stream: it needs it only to begin, so it is given back to the caller.
+    pub fn take_seat(&mut self, kind: RequestKind, seat: Option<HeldSeat>) -> Option<HeldSeat> {
+        if kind == RequestKind::LongRunning {
+            return seat;
+        }
+        self.seat = seat;
+        None
+    }
 }
 
 /// Class of requests with a limit of its own.
@@ -74,29 +85,44 @@ impl Drop for UserPermit {
 }
 
 impl Overload {
+    /// The limits of streams, and those of short requests unless they are the seats of priority levels.
+    #[must_use]
+    pub fn new(limits: &RequestLimits) -> Self {
+        let places = |max: u32| {
+            let max = usize::try_from(max).unwrap_or(Semaphore::MAX_PERMITS);
+            let is_limited = limits.sharing == RequestSharing::Plain && max > 0;
+            let of_user_max = max.div_ceil(USER_SHARE);
+            is_limited.then(|| Places::new(max.min(Semaphore::MAX_PERMITS), of_user_max))
+        };
+        Self {
+            reading: places(limits.reading),
+            changing: places(limits.mutating),
+            streams: Places::new(STREAMS_MAX, STREAMS_OF_USER_MAX),
+            by_user: Arc::default(),
+        }
+    }
+
     /// A permit for a request of `kind` by `user`.
     ///
     /// # Errors
     /// 429 when the limit of the class or the user is reached.
     pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
-        let is_master = user.is_in(apiserver_auth::MASTERS);
-        let (class, free, of_user_max) = match kind {
-            RequestKind::LongRunning => (RequestClass::Streams, &self.streams, STREAMS_OF_USER_MAX),
-            RequestKind::ReadOnly => {
-                (RequestClass::Reading, &self.reading, READING_MAX / USER_SHARE)
-            }
-            RequestKind::Mutating => {
-                (RequestClass::Changing, &self.changing, CHANGING_MAX / USER_SHARE)
-            }
+        let (class, places) = match kind {
+            RequestKind::LongRunning => (RequestClass::Streams, Some(&self.streams)),
+            RequestKind::ReadOnly => (RequestClass::Reading, self.reading.as_ref()),
+            RequestKind::Mutating => (RequestClass::Changing, self.changing.as_ref()),
         };
-        let is_exempt = is_master && class != RequestClass::Streams;
-        let permit = free.clone().try_acquire_owned().ok();
+        let Some(places) = places else {
+            return Ok(InFlightPermit { _permit: None, _user: None, seat: None });
+        };
+        let is_exempt = class != RequestClass::Streams && user.is_in(apiserver_auth::MASTERS);
+        let permit = places.free.clone().try_acquire_owned().ok();
         if is_exempt {
-            return Ok(InFlightPermit { _permit: permit, _user: None });
+            return Ok(InFlightPermit { _permit: permit, _user: None, seat: None });
         }
         let permit = permit.ok_or_else(too_many)?;
-        let user_permit = self.acquire_for_user(class, user, of_user_max)?;
-        Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit) })
+        let user_permit = self.acquire_for_user(class, user, places.of_user_max)?;
+        Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit), seat: None })
     }
 
     fn acquire_for_user(
@@ -116,7 +142,8 @@ impl Overload {
     }
 }
 
-fn too_many() -> ApiError {
+/// The 429 of a request that finds no place. The words are Kubernetes'.
+pub fn too_many() -> ApiError {
     ApiError::too_many_requests("Too many requests, please try again later.", 1)
 }
 
@@ -124,9 +151,34 @@ fn too_many() -> ApiError {
 mod tests {
     use super::*;
 
+    /// Most requests that change something.
+    const CHANGING_MAX: usize = 200;
+
+    fn plain() -> Overload {
+        let sharing = RequestSharing::Plain;
+        Overload::new(&RequestLimits { reading: 400, mutating: 200, sharing })
+    }
+
+    #[test]
+    fn limits_are_switched_off_where_levels_have_seats_and_by_zero() {
+        let user = User { name: "a".to_owned(), ..User::default() };
+        let sharing = RequestSharing::Plain;
+        for limits in [
+            RequestLimits { reading: 1, mutating: 1, sharing: RequestSharing::Fair },
+            RequestLimits { reading: 0, mutating: 0, sharing },
+        ] {
+            let overload = Overload::new(&limits);
+            let admit = || overload.admit(RequestKind::Mutating, &user);
+            assert!((0..10).map(|_| admit()).collect::<Result<Vec<_>, _>>().is_ok(), "{limits:?}");
+        }
+        let overload = Overload::new(&RequestLimits { reading: 1, mutating: 1, sharing });
+        let _one = overload.admit(RequestKind::Mutating, &user).unwrap();
+        assert!(overload.admit(RequestKind::Mutating, &user).is_err());
+    }
+
     #[test]
     fn a_user_has_a_part_of_all_places() {
-        let overload = Overload::default();
+        let overload = plain();
         let user = |name: &str| User { name: name.to_owned(), ..User::default() };
         let write = |name: &str| overload.admit(RequestKind::Mutating, &user(name));
         let of_one: Vec<_> = (0..CHANGING_MAX / USER_SHARE).map(|_| write("a").unwrap()).collect();
@@ -148,7 +200,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_user_leave_places_to_others() {
-        let overload = Overload::default();
+        let overload = plain();
         let user = |name: &str| User { name: name.to_owned(), ..User::default() };
         let stream = |name: &str| overload.admit(RequestKind::LongRunning, &user(name));
         let of_one: Vec<_> = (0..STREAMS_OF_USER_MAX).map(|_| stream("a").unwrap()).collect();

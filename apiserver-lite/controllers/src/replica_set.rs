@@ -38,7 +38,9 @@ pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Tim
         conditions: set.status.conditions.clone(),
     };
     let mut next = ReplicaSet { status, ..set.clone() };
-    plan.on_failure = Some(FailureStatus::new(next.clone(), next.status != set.status));
+    if !plan.events.is_empty() {
+        plan.on_failure = Some(FailureStatus::new(next.clone(), next.status != set.status));
+    }
     next.status.conditions.retain(|condition| condition.type_ != REPLICA_FAILURE);
     if next.status != set.status {
         plan.writes.push(ApiWrite::UpdateStatus(next.into()));

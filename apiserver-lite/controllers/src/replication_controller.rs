@@ -46,7 +46,9 @@ pub fn plan<P: AsRef<Pod>>(
         conditions: controller.status.conditions.clone(),
     };
     let mut next = ReplicationController { status, ..controller.clone() };
-    plan.on_failure = Some(FailureStatus::new(next.clone(), next.status != controller.status));
+    if !plan.events.is_empty() {
+        plan.on_failure = Some(FailureStatus::new(next.clone(), next.status != controller.status));
+    }
     next.status.conditions.retain(|condition| condition.type_ != REPLICA_FAILURE);
     if next.status != controller.status {
         plan.writes.push(ApiWrite::UpdateStatus(next.into()));

@@ -12,7 +12,7 @@ use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::apply::{self, Documents};
 use proto_api::names::Names;
 use proto_client::Patch;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::create::{Validation, validation};
 use crate::delete::DeletionFlags;
@@ -125,18 +125,31 @@ async fn run_apply(
 ) -> Result<ExitCode, CommandError> {
     check(&flags)?;
     let mut applied = Vec::new();
+    // Objects that are printed at the end.
+    let mut objects = Vec::new();
     let mut errors = Vec::new();
     let names = session.names().await?;
     let engine = Engine::new(names);
     let run = Run { session, flags: &flags, names, engine };
     for manifest in flags.selection.read(session, output).await? {
         match run.apply(&manifest, output).await {
-            Ok(one) => applied.push(one),
+            Ok((one, object)) => {
+                applied.push(one);
+                objects.extend(object);
+            }
             Err(error) => errors.push(error),
         }
     }
     if applied.is_empty() && errors.is_empty() {
         return Err(CommandError::said("no objects passed to apply"));
+    }
+    if errors.is_empty() && !objects.is_empty() {
+        let whole = match objects.len() {
+            1 => objects.remove(0),
+            _ => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": objects}),
+        };
+        flags.results.print(output, whole)?;
+        output.out.flush()?;
     }
     if flags.prune && errors.is_empty() {
         let scope =
@@ -167,7 +180,7 @@ impl Run<'_> {
         &self,
         manifest: &Manifest,
         output: &mut Output,
-    ) -> Result<Applied, CommandError> {
+    ) -> Result<(Applied, Option<Value>), CommandError> {
         let place = Place::of_new(self.session, manifest).await?;
         if place.name.is_empty() {
             let prefix = manifest.object.pointer("/metadata/generateName").and_then(Value::as_str);
@@ -185,20 +198,24 @@ impl Run<'_> {
         } else {
             self.apply_here(&place, manifest).await?
         };
+        let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+        let uid = uid.to_owned();
+        if self.flags.results.prints_objects() {
+            return Ok(((place, uid), Some(object)));
+        }
         self.flags.results.tell(output, &place, &object, done)?;
         output.out.flush()?;
-        let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
-        Ok((place, uid.to_owned()))
+        Ok(((place, uid), None))
     }
 
-    fn write(&self) -> Write {
+    fn write(&self) -> Result<Write, CommandError> {
         let usual = if self.flags.server_side { "kubectl" } else { "kubectl-client-side-apply" };
         let manager = self.flags.field_manager.as_deref().unwrap_or(usual);
-        Write {
+        Ok(Write {
             validation: Some(validation(self.flags.validate)),
             force: self.flags.force_conflicts,
-            ..self.flags.results.write(manager)
-        }
+            ..self.flags.results.write(manager)?
+        })
     }
 
     async fn apply_on_server(
@@ -211,7 +228,7 @@ impl Run<'_> {
             metadata.remove("managedFields");
         }
         let patch = Patch::Apply(object);
-        let applied = requests::patch(self.session, place.path(None), &patch, &self.write()).await;
+        let applied = requests::patch(self.session, place.path(None), &patch, &self.write()?).await;
         applied.map_err(|error| match requests::code(&error) {
             Some(409) => CommandError::said(format!(
                 "{}\n\
@@ -234,7 +251,7 @@ impl Run<'_> {
                 return Ok((modified, "created"));
             }
             let made =
-                requests::create(self.session, place.collection(), &modified, &self.write()).await;
+                requests::create(self.session, place.collection(), &modified, &self.write()?).await;
             let made =
                 made.map_err(|error| requests::with_source(error, "creating", &manifest.source));
             return Ok((made?, "created"));
@@ -281,7 +298,7 @@ impl Run<'_> {
                 check_overwrite(place, original.as_ref(), &current, change.body())?;
             }
             let patch = requests::as_patch(change);
-            match requests::patch(self.session, place.path(None), &patch, &self.write()).await {
+            match requests::patch(self.session, place.path(None), &patch, &self.write()?).await {
                 Ok(object) => return Ok((object, "configured")),
                 Err(error) if requests::code(&error) == Some(409) && attempt < CONFLICTS_MAX => {
                     current = requests::get(self.session, place).await?;
@@ -328,7 +345,7 @@ async fn create(run: &Run<'_>, place: &Place, object: &Value) -> Result<Value, C
             !["resourceVersion", "uid", "creationTimestamp"].contains(&&**field)
         });
     }
-    requests::create(run.session, place.collection(), &object, &run.write()).await
+    requests::create(run.session, place.collection(), &object, &run.write()?).await
 }
 
 /// Whether the server will never take the change.

@@ -58,11 +58,12 @@ pub async fn run(
     let version = names.api_version("certificates", "v1");
     let resource =
         session.discovery().await?.served_kind(&version, "CertificateSigningRequest")?.clone();
-    let results = ResultFlags { print: args.print.clone(), ..ResultFlags::default() };
+    let results = ResultFlags::printing(args.print.clone());
+    let write = results.write("")?;
     for name in &args.names {
         let name = name.rsplit('/').next().unwrap_or_default().to_owned();
         let place = Place { resource: resource.clone(), namespace: None, name };
-        let object = decide(session, &place, decision, args.force).await?;
+        let object = decide(session, &place, decision, (args.force, &write)).await?;
         results.tell(output, &place, &object, done)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -72,7 +73,7 @@ async fn decide(
     session: &Session,
     place: &Place,
     decision: &str,
-    force: bool,
+    (force, write): (bool, &Write),
 ) -> Result<Value, CommandError> {
     let mut attempt = 0;
     loop {
@@ -92,7 +93,7 @@ async fn decide(
             "lastUpdateTime": Time::from_unix(seconds).to_string()}));
         request["status"]["conditions"] = Value::Array(conditions);
         let path = place.path(Some("approval"));
-        match requests::update(session, path, &request, &Write::default()).await {
+        match requests::update(session, path, &request, write).await {
             Err(error) if requests::code(&error) == Some(409) && attempt < CONFLICTS_MAX => {
                 attempt += 1
             }

@@ -213,7 +213,7 @@ impl CommonFlags {
         let made = if self.results.sends() {
             let write = Write {
                 validation: Some(validation(self.validate)),
-                ..self.results.write(&self.field_manager)
+                ..self.results.write(&self.field_manager)?
             };
             requests::create(session, place.collection(), &object, &write).await?
         } else {

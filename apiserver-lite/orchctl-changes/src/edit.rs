@@ -11,7 +11,7 @@ use proto_daemon::private_files;
 use serde_json::Value;
 
 use crate::requests;
-use crate::results::{DryRun, ResultFlags};
+use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
 
 /// Most names of files that are tried.
@@ -110,8 +110,8 @@ async fn edit(
         }
     }
     let change = requests::changed(session, &shown, &after).await?;
-    let results = ResultFlags { dry_run: DryRun::None, ..ResultFlags::default() };
-    let write = results.write(&args.field_manager);
+    let results = ResultFlags::default();
+    let write = results.write(&args.field_manager)?;
     let path_of = place.path(args.subresource.as_deref());
     match requests::patch(session, path_of, &requests::as_patch(change), &write).await {
         Ok(object) => {

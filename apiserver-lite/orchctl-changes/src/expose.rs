@@ -113,7 +113,7 @@ pub(crate) async fn create(
         metadata.insert("namespace".into(), json!(namespace));
     }
     if results.sends() {
-        let write = results.write(manager);
+        let write = results.write(manager)?;
         object = requests::create(session, place.collection(), &object, &write).await?;
     }
     results.tell(output, &place, &object, done)?;

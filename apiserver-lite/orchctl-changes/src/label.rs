@@ -140,7 +140,7 @@ async fn change(
     let changed = if args.results.sends() {
         let manager = args.field_manager.as_deref().unwrap_or(words.manager);
         let patch = Patch::Merge(json!({"metadata": metadata}));
-        requests::patch(session, place.path(None), &patch, &args.results.write(manager)).await?
+        requests::patch(session, place.path(None), &patch, &args.results.write(manager)?).await?
     } else {
         with_entries(object, words.field, &edited.patch)
     };

@@ -83,7 +83,7 @@ pub async fn run(
     let write = requests::Write {
         // What is not sent is checked by the server all the same: a patch has to be applied.
         dry_run: args.results.dry_run != crate::results::DryRun::None,
-        ..args.results.write(&args.field_manager)
+        ..args.results.write(&args.field_manager)?
     };
     let mut errors = Vec::new();
     for target in targets::read(session, &flags, &args.objects, output).await? {

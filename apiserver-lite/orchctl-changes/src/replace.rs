@@ -57,7 +57,7 @@ pub async fn run(
     }
     let write = Write {
         validation: Some(validation(args.validate)),
-        ..args.results.write(&args.field_manager)
+        ..args.results.write(&args.field_manager)?
     };
     let mut errors = Vec::new();
     for manifest in manifests::read(session, &args.files, output).await? {

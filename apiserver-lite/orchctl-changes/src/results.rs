@@ -1,8 +1,12 @@
 //! What a changing command tells of each object: one line, or the object itself.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use clap::{Args, ValueEnum};
 use orchctl_client::{CommandError, Output};
 use orchctl_commands::print_flags::PrintFlags;
+use orchctl_printers::Form;
 use serde_json::Value;
 
 use crate::requests::{Place, Write};
@@ -29,16 +33,55 @@ pub struct ResultFlags {
     /// How the object is printed instead of a line.
     #[command(flatten)]
     pub print: PrintFlags,
+    /// Whether an object was printed.
+    #[arg(skip)]
+    printed: Arc<AtomicBool>,
 }
 
 impl ResultFlags {
+    /// Flags of a command without dry run, that print so.
+    pub fn printing(print: PrintFlags) -> Self {
+        Self { print, ..Self::default() }
+    }
+
     /// The write of these flags.
-    pub fn write(&self, manager: &str) -> Write {
-        Write {
+    ///
+    /// # Errors
+    /// When what is written could not be printed: nothing is changed then.
+    pub fn write(&self, manager: &str) -> Result<Write, CommandError> {
+        self.form()?;
+        Ok(Write {
             dry_run: self.dry_run == DryRun::Server,
             manager: manager.to_owned(),
             ..Write::default()
+        })
+    }
+
+    fn form(&self) -> Result<Form, CommandError> {
+        match self.print.form()? {
+            Form::Wide | Form::Columns(_) => Err(CommandError::said(format!(
+                "unable to match a printer suitable for the output format \"{}\", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
+                self.print.output.as_deref().unwrap_or_default()
+            ))),
+            form => Ok(form),
         }
+    }
+
+    /// Whether objects are printed whole or in part, not lines about them.
+    pub fn prints_objects(&self) -> bool {
+        !matches!(self.print.output.as_deref(), None | Some("" | "name"))
+    }
+
+    /// Prints an object; of several the YAML documents are divided.
+    ///
+    /// # Errors
+    /// When a template has no meaning for the object, or the output has gone.
+    pub fn print(&self, output: &mut Output, object: Value) -> Result<(), CommandError> {
+        let form = self.form()?;
+        if matches!(form, Form::Yaml) && self.printed.swap(true, Ordering::Relaxed) {
+            writeln!(output.out, "---")?;
+        }
+        self.print.print(&form, object, true, output)
     }
 
     /// Whether requests are sent.
@@ -68,10 +111,7 @@ impl ResultFlags {
                 writeln!(output.out, "{title} {done}{note}")?;
             }
             Some("name") => writeln!(output.out, "{title}")?,
-            Some(_) => {
-                let form = self.print.form()?;
-                self.print.print(&form, object.clone(), true, output)?;
-            }
+            Some(_) => self.print(output, object.clone())?,
         }
         Ok(())
     }

@@ -156,7 +156,7 @@ async fn change(
     make: impl Fn(&Names, &Value) -> Result<Value, ArgumentError>,
 ) -> Result<ExitCode, CommandError> {
     let names = session.names().await?;
-    let results = ResultFlags { print: args.print.clone(), ..ResultFlags::default() };
+    let results = ResultFlags::printing(args.print.clone());
     let mut errors = Vec::new();
     for Target { place, object } in
         targets::read(session, &args.targets, &args.objects, output).await?
@@ -170,7 +170,7 @@ async fn change(
             }
         };
         let patch = requests::as_patch(requests::changed(session, &object, &changed).await?);
-        let write = results.write(&args.field_manager);
+        let write = results.write(&args.field_manager)?;
         match requests::patch(session, place.path(None), &patch, &write).await {
             Ok(object) => results.tell(output, &place, &object, done)?,
             Err(error) => errors.push(error),

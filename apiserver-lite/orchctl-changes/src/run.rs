@@ -135,7 +135,7 @@ pub async fn run(
         expose::create(session, &place, "created", pod, how, output).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let write = args.results.write(&args.field_manager);
+    let write = args.results.write(&args.field_manager)?;
     requests::create(session, place.collection(), &pod, &write).await?;
     let ended = join(session, &args, &place, output).await;
     if args.rm {

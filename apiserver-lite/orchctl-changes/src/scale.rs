@@ -87,7 +87,7 @@ async fn scale(
         patch["metadata"] = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
     }
     let path = place.path(Some("scale"));
-    let write = args.results.write("");
+    let write = args.results.write("")?;
     requests::patch(session, path, &Patch::Merge(patch), &write).await?;
     if let Some(limit) = limit {
         let mut pauses = Pauses::up_to(limit);

@@ -260,7 +260,7 @@ async fn change(
             continue; // nothing to tell, as ever
         }
         if common.results.sends() {
-            let write = common.results.write(&common.field_manager);
+            let write = common.results.write(&common.field_manager)?;
             let patch = requests::as_patch(patch);
             match requests::patch(session, place.path(None), &patch, &write).await {
                 Ok(object) => changed = object,

@@ -77,7 +77,7 @@ pub async fn run(
             let patch = Patch::Merge(
                 json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}}),
             );
-            let write = args.results.write(&args.field_manager);
+            let write = args.results.write(&args.field_manager)?;
             node = requests::patch(session, place.path(None), &patch, &write).await?;
         } else {
             node["spec"]["taints"] = json!(taints);

@@ -49,8 +49,8 @@ pub struct ServerFlags {
     #[arg(long, global = true, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
     /// Accept any certificate of the server: its connections are not secure
-    #[arg(long, global = true)]
-    pub insecure_skip_tls_verify: bool,
+    #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub insecure_skip_tls_verify: Option<bool>,
     /// Name that the server's certificate must have, instead of the URL's
     #[arg(long, global = true, value_name = "NAME")]
     pub tls_server_name: Option<String>,

@@ -1,7 +1,9 @@
 //! The client configuration (kubeconfig) as files that are read together and edited one by one. What the files say is kept, known or not.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proto_api::names::{Names, Profile};
 use proto_api::yaml;
@@ -16,6 +18,9 @@ use crate::{CommandError, GlobalFlags};
 const FILE_LEN_MAX: u64 = 8 << 20;
 /// The server when nothing names one.
 const DEFAULT_SERVER: &str = "http://localhost:8080";
+/// How often a lock is tried before it counts as left behind, and the pause between.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Fields of clusters and users that are paths.
 const PATHS: [&str; 4] = ["certificate-authority", "client-certificate", "client-key", "tokenFile"];
 
@@ -172,10 +177,11 @@ impl Kubeconfig {
         self.files.iter().find(|(_, tree)| says(tree)).map(|(path, _)| &**path)
     }
 
-    /// Changes the file at `path` and writes it, readable by its owner alone.
+    /// Changes the file at `path` and writes it, readable by its owner alone; behind a link its target. The file is read again and
+    /// locked meanwhile, as other clients of its format lock it: by a file beside it.
     ///
     /// # Errors
-    /// When `change` fails or the file cannot be written.
+    /// When `change` fails, another program keeps the lock, or the file cannot be written.
     pub fn edit(
         &mut self,
         path: &Path,
@@ -186,6 +192,16 @@ impl Kubeconfig {
             let text = format!("{} is not a file of the configuration", path.display());
             return Err(CommandError::said(text));
         };
+        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let path = target.as_path();
+        let cannot_write = |error: io::Error| {
+            CommandError::said(format!("cannot write {}: {error}", path.display()))
+        };
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            private_files::create_trusted_dir(parent).map_err(cannot_write)?;
+        }
+        let _lock = FileLock::take(path)?;
+        *tree = read_file(path)?.unwrap_or_default();
         if is_unset(tree) {
             *tree = json!({
                 "apiVersion": "v1", "kind": "Config", "current-context": "", "preferences": {},
@@ -193,15 +209,45 @@ impl Kubeconfig {
             });
         }
         change(tree)?;
-        let write = || -> io::Result<()> {
-            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                private_files::create_trusted_dir(parent)?;
+        let text = yaml::to_string(tree);
+        private_files::write_private_atomically(path, text.as_bytes()).map_err(cannot_write)
+    }
+}
+
+/// The lock of a file: a file beside it, which goes with this.
+struct FileLock(PathBuf);
+
+impl FileLock {
+    fn take(path: &Path) -> Result<Self, CommandError> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let lock = PathBuf::from(name);
+        for _ in 0..LOCK_TRIES {
+            match File::options().write(true).create_new(true).open(&lock) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(error) => {
+                    return Err(CommandError::said(format!(
+                        "cannot lock {}: {error}",
+                        path.display()
+                    )));
+                }
+                Ok(_) => return Ok(Self(lock)),
             }
-            private_files::write_private_atomically(path, yaml::to_string(tree).as_bytes())
-        };
-        write().map_err(|error| {
-            CommandError::said(format!("cannot write {}: {error}", path.display()))
-        })
+        }
+        Err(CommandError::said(format!(
+            "another program is changing {}; if none is, remove {}",
+            path.display(),
+            lock.display()
+        )))
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // What is left of it is named by the next program that wants it.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -254,11 +300,11 @@ impl Overrides {
         let server = &flags.server;
         let identity = &flags.identity;
         let text = |value: &Option<String>| value.as_ref().map(|value| json!(value));
-        let yes = server.insecure_skip_tls_verify.then_some(Value::Bool(true));
+        let insecure = server.insecure_skip_tls_verify.map(Value::Bool);
         for (field, value) in [
             ("server", text(&server.server)),
             ("certificate-authority", server.certificate_authority.as_ref().map(path)),
-            ("insecure-skip-tls-verify", yes),
+            ("insecure-skip-tls-verify", insecure),
             ("tls-server-name", text(&server.tls_server_name)),
         ] {
             cluster_fields.extend(value.map(|value| (field.to_owned(), value)));

@@ -20,12 +20,20 @@ pub struct LineReader {
     buffer: BytesMut,
     ended: bool,
     deadline: Option<Instant>,
+    /// Whether passing the deadline is an error.
+    is_complete: bool,
 }
 
 impl LineReader {
     /// Of this response.
     pub fn new(response: Response<Incoming>) -> Self {
-        Self { body: response.into_body(), buffer: BytesMut::new(), ended: false, deadline: None }
+        Self {
+            body: response.into_body(),
+            buffer: BytesMut::new(),
+            ended: false,
+            deadline: None,
+            is_complete: false,
+        }
     }
 
     /// The same, ending after this time; never for none.
@@ -33,6 +41,12 @@ impl LineReader {
     pub fn ending_after(mut self, time: Duration) -> Self {
         self.deadline = (!time.is_zero()).then(|| Instant::now() + time);
         self
+    }
+
+    /// The same, failing after this time; never for none.
+    #[must_use]
+    pub fn failing_after(self, time: Duration) -> Self {
+        Self { is_complete: true, ..self.ending_after(time) }
     }
 
     /// The next line without its end; the last one may have had none.
@@ -65,13 +79,20 @@ impl LineReader {
     /// The next bytes as they arrive.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// When the connection breaks, or the time is up that it had.
     pub async fn part(&mut self) -> Result<Option<Bytes>, CommandError> {
         loop {
             let frame = match self.deadline {
                 Some(deadline) => {
-                    let frame = tokio::time::timeout_at(deadline, self.body.frame());
-                    frame.await.unwrap_or_default()
+                    match tokio::time::timeout_at(deadline, self.body.frame()).await {
+                        Ok(frame) => frame,
+                        Err(_) if self.is_complete => {
+                            return Err(CommandError::said(
+                                "the response did not end within --request-timeout",
+                            ));
+                        }
+                        Err(_) => None,
+                    }
                 }
                 None => self.body.frame().await,
             };

@@ -32,7 +32,7 @@ enum Command {
 
 #[derive(clap::Args, Debug)]
 struct CanIArgs {
-    /// VERB TYPE, VERB TYPE/NAME, VERB TYPE NAME or VERB /PATH
+    /// VERB TYPE, VERB TYPE/NAME or VERB /PATH
     args: Vec<String>,
     /// List what is allowed in the namespace
     #[arg(long)]
@@ -51,6 +51,31 @@ struct CanIArgs {
     no_headers: bool,
 }
 
+impl CanIArgs {
+    /// Why the flags and arguments do not go together; the words are kubectl's.
+    fn contradiction(&self) -> Option<&'static str> {
+        let is_path = self.args.get(1).is_some_and(|what| what.starts_with('/'));
+        let narrowed = self.quiet || self.all_namespaces || !self.subresource.is_empty();
+        match (self.list, self.args.len()) {
+            (true, 1..) => Some("list option must be specified with no arguments"),
+            (true, 0) if narrowed => Some(
+                "list option can't be specified with neither quiet, all-namespaces nor subresource options",
+            ),
+            (true, 0) => None,
+            (false, 2) if is_path && !self.subresource.is_empty() => {
+                Some("--subresource can not be used with NonResourceURL")
+            }
+            (false, 2) if self.no_headers => {
+                Some("--no-headers cannot be set without --list specified")
+            }
+            (false, 2) => None,
+            (false, _) => Some(
+                "you must specify two arguments: verb resource or verb resource/resourceName.\nSee 'kubectl auth can-i -h' for help and examples.",
+            ),
+        }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -61,8 +86,15 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     match args.command {
-        Command::CanI(args) if args.list => rules::list(session, args.no_headers, output).await,
-        Command::CanI(args) => can_i(session, args, output).await,
+        Command::CanI(args) => {
+            if let Some(why) = args.contradiction() {
+                return Err(CommandError::said(why));
+            }
+            match args.list {
+                true => rules::list(session, args.no_headers, output).await,
+                false => can_i(session, args, output).await,
+            }
+        }
         Command::Whoami(print) => whoami(session, &print, output).await,
     }
 }
@@ -94,17 +126,10 @@ async fn can_i(
     args: CanIArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let (verb, what, name) = match args.args.as_slice() {
-        [verb, what] => match what.split_once('/').filter(|_| !what.starts_with('/')) {
-            Some((what, name)) => (verb, what, name),
-            None => (verb, what.as_str(), ""),
-        },
-        [verb, what, name] => (verb, what.as_str(), name.as_str()),
-        _ => {
-            return Err(CommandError::said(
-                "you must specify two or three arguments: verb, resource, and optional resourceName",
-            ));
-        }
+    let [verb, what] = args.args.as_slice() else { return Ok(ExitCode::FAILURE) };
+    let (what, name) = match what.split_once('/').filter(|_| !what.starts_with('/')) {
+        Some((what, name)) => (what, name),
+        None => (what.as_str(), ""),
     };
     let spec = if what.starts_with('/') {
         json!({"nonResourceAttributes": {"verb": verb, "path": what}})

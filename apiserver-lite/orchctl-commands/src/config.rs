@@ -85,7 +85,7 @@ enum Command {
         property: String,
         /// Its value
         value: String,
-        /// The value is base64
+        /// The value of a -data field is not base64 yet
         #[arg(long)]
         set_raw_bytes: bool,
     },

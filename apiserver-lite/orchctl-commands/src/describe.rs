@@ -98,6 +98,11 @@ async fn find(session: &Session, args: &Args, output: &mut Output) -> Result<Fou
         let namespace = Some(current).filter(|_| !args.all_namespaces);
         let collection = resource.collection(namespace);
         match name {
+            Some(_) if !args.selector.is_empty() => {
+                return Err(CommandError::said(
+                    "name cannot be provided when a selector is specified",
+                ));
+            }
             Some(name) => keep(by_name(session, &collection, &resource, &name, args).await),
             None => keep(list(session, &collection, &args.selector, args.chunk_size).await),
         }

@@ -27,6 +27,9 @@ pub struct Args {
     /// Most logs that are followed at once
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     max_log_requests: usize,
+    /// How long a workload may take to have a pod that runs
+    #[arg(long, value_name = "TIME", default_value = "20s")]
+    pod_running_timeout: String,
     /// Print pod and container before each line
     #[arg(long)]
     prefix: bool,

@@ -6,12 +6,16 @@ use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_printers::columns::{Layout, Row};
 use orchctl_printers::objects;
-use proto_api::Quantity;
+use proto_api::{Quantity, Time};
 use proto_client::ListParams;
 use proto_client::request::{self, Collection};
 use serde_json::Value;
 
+use crate::time;
+
 const MIB: i64 = 1 << 20;
+/// Seconds after which a pod has metrics, as kubectl assumes.
+const METRICS_DUE_SECS: i64 = 120;
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -24,10 +28,10 @@ pub struct Args {
 enum What {
     /// CPU and memory of nodes
     #[command(alias = "nodes", alias = "no")]
-    Node(Flags),
+    Node(NodeFlags),
     /// CPU and memory of pods
     #[command(alias = "pods", alias = "po")]
-    Pod(Flags),
+    Pod(PodFlags),
 }
 
 #[derive(clap::Args, Debug)]
@@ -43,18 +47,39 @@ struct Flags {
         hide_default_value = true
     )]
     selector: String,
-    /// Pods of all namespaces
-    #[arg(long, short = 'A')]
-    all_namespaces: bool,
-    /// Each container of pods
-    #[arg(long)]
-    containers: bool,
     /// Order: the largest first
     #[arg(long, value_parser = ["cpu", "memory"])]
     sort_by: Option<String>,
     /// Leave out the names of columns
     #[arg(long)]
     no_headers: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct NodeFlags {
+    #[command(flatten)]
+    common: Flags,
+    /// Per cent of what nodes have instead of what pods may use
+    #[arg(long)]
+    show_capacity: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct PodFlags {
+    #[command(flatten)]
+    common: Flags,
+    /// Those with these fields
+    #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    field_selector: String,
+    /// Pods of all namespaces
+    #[arg(long, short = 'A')]
+    all_namespaces: bool,
+    /// Each container of pods
+    #[arg(long)]
+    containers: bool,
+    /// With the sum of all
+    #[arg(long)]
+    sum: bool,
 }
 
 /// Thousandths of a CPU, and bytes.
@@ -78,63 +103,71 @@ pub async fn run(
     let version = discovery.groups.iter().find(|known| known.name == group);
     let version = version.and_then(|group| group.versions.first());
     let version = version.ok_or_else(|| CommandError::said("Metrics API not available"))?.clone();
+    let metrics = Collection { group, version, plural: String::new(), namespace: None };
     let rows = match &args.what {
-        What::Node(flags) => nodes(session, flags, group, version).await?,
-        What::Pod(flags) => pods(session, flags, group, version).await?,
+        What::Node(flags) => nodes(session, flags, metrics).await?,
+        What::Pod(flags) => pods(session, flags, metrics, output).await?,
     };
     output.out.write_all(Layout::default().render(&rows).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(
+/// The object of a name, or those of a list.
+async fn read(
     session: &Session,
-    flags: &Flags,
-    collection: Collection,
+    name: Option<&str>,
+    params: &ListParams,
+    collection: &Collection,
 ) -> Result<Vec<Value>, CommandError> {
-    let request = match &flags.name {
+    let request = match name {
         Some(name) => request::get(collection.item(name, None)),
-        None => request::list(collection.path(), &ListParams::labels(flags.selector.clone())),
+        None => request::list(collection.path(), params),
     };
-    let answer = session.call_json(request).await?;
-    let mut items = objects::into_items(answer);
+    Ok(objects::into_items(session.call_json(request).await?))
+}
+
+fn sort(items: &mut [Value], by: Option<&str>) {
     items.sort_by(|a, b| {
         let usages = (total(a), total(b));
         let by_name = (objects::namespace(a), objects::name(a))
             .cmp(&(objects::namespace(b), objects::name(b)));
-        match flags.sort_by.as_deref() {
+        match by {
             Some("cpu") => usages.1.cpu_millis.cmp(&usages.0.cpu_millis).then(by_name),
             Some(_) => usages.1.memory.cmp(&usages.0.memory).then(by_name),
             None => by_name,
         }
     });
-    Ok(items)
 }
 
 async fn nodes(
     session: &Session,
-    flags: &Flags,
-    group: String,
-    version: String,
+    flags: &NodeFlags,
+    metrics: Collection,
 ) -> Result<Vec<Row>, CommandError> {
-    let collection = Collection { group, version, plural: "nodes".to_owned(), namespace: None };
-    let items = list(session, flags, collection).await?;
-    let capacities = Collection {
-        group: String::new(),
-        version: "v1".to_owned(),
-        plural: "nodes".to_owned(),
-        namespace: None,
-    };
-    let known = session.get_json(&capacities.path()).await?;
+    let NodeFlags { common, show_capacity } = flags;
+    if common.name.is_some() && !common.selector.is_empty() {
+        return Err(CommandError::said("only one of NAME or --selector can be provided"));
+    }
+    let name = common.name.as_deref();
+    let params = ListParams::labels(common.selector.clone());
+    let metrics = Collection { plural: "nodes".to_owned(), ..metrics };
+    let mut items = read(session, name, &params, &metrics).await?;
+    if items.is_empty() {
+        return Err(CommandError::said("metrics not available yet"));
+    }
+    sort(&mut items, common.sort_by.as_deref());
+    let core = Collection { group: String::new(), version: "v1".to_owned(), ..metrics };
+    let known = read(session, name, &params, &core).await?;
     let mut rows = Vec::new();
-    if !flags.no_headers {
+    if !common.no_headers {
         let heads = ["NAME", "CPU(cores)", "CPU%", "MEMORY(bytes)", "MEMORY%"];
         rows.push(heads.map(str::to_owned).to_vec());
     }
+    let part = if *show_capacity { "/status/capacity" } else { "/status/allocatable" };
     for item in &items {
         let name = objects::name(item);
-        let node =
-            objects::list_at(&known, "/items").iter().find(|node| objects::name(node) == name);
-        let all = node.map(|node| usage(node, "/status/allocatable")).unwrap_or_default();
+        let node = known.iter().find(|node| objects::name(node) == name);
+        let all = node.map(|node| usage(node, part)).unwrap_or_default();
         let used = total(item);
         rows.push(vec![
             name.to_owned(),
@@ -144,31 +177,82 @@ async fn nodes(
             percent(used.memory, all.memory),
         ]);
     }
+    // Nodes whose kubelet does not answer.
+    let told = |node: &&Value| items.iter().any(|item| objects::name(item) == objects::name(node));
+    for node in known.iter().filter(|node| !told(node)) {
+        let unknown = std::iter::repeat_n("<unknown>", 4);
+        rows.push(std::iter::once(objects::name(node)).chain(unknown).map(str::to_owned).collect());
+    }
     Ok(rows)
 }
 
 async fn pods(
     session: &Session,
-    flags: &Flags,
-    group: String,
-    version: String,
+    flags: &PodFlags,
+    metrics: Collection,
+    output: &mut Output,
 ) -> Result<Vec<Row>, CommandError> {
+    let common = &flags.common;
+    let selects = !common.selector.is_empty() || !flags.field_selector.is_empty();
+    if common.name.is_some() && selects {
+        return Err(CommandError::said("only one of NAME or selector can be provided"));
+    }
+    let name = common.name.as_deref();
     let namespace = Some(session.namespace()?.to_owned()).filter(|_| !flags.all_namespaces);
-    let collection = Collection { group, version, plural: "pods".to_owned(), namespace };
-    let items = list(session, flags, collection).await?;
+    let params = ListParams {
+        label_selector: common.selector.clone(),
+        field_selector: flags.field_selector.clone(),
+        ..ListParams::default()
+    };
+    let metrics = Collection { plural: "pods".to_owned(), namespace, ..metrics };
+    let mut items = read(session, name, &params, &metrics).await?;
+    if items.is_empty() {
+        let core = Collection { group: String::new(), version: "v1".to_owned(), ..metrics };
+        let now = time::now();
+        let is_old = |pod: &&Value| age_secs(pod, now).is_some_and(|age| age > METRICS_DUE_SECS);
+        if let Some(pod) = read(session, name, &params, &core).await?.iter().find(is_old) {
+            return Err(CommandError::said(format!(
+                "Metrics not available for pod {}/{}, age: {}s",
+                objects::namespace(pod),
+                objects::name(pod),
+                age_secs(pod, now).unwrap_or_default()
+            )));
+        }
+        match core.namespace {
+            Some(namespace) => {
+                writeln!(output.err, "No resources found in {namespace} namespace.")?;
+            }
+            None => writeln!(output.err, "No resources found")?,
+        }
+        return Ok(Vec::new());
+    }
+    sort(&mut items, common.sort_by.as_deref());
+    Ok(pod_rows(flags, &items))
+}
+
+/// Seconds since an object was made.
+fn age_secs(object: &Value, now: i64) -> Option<i64> {
+    let made: Time = objects::text_at(object, "/metadata/creationTimestamp").parse().ok()?;
+    Some(now.saturating_sub(made.unix()?))
+}
+
+fn pod_rows(flags: &PodFlags, items: &[Value]) -> Vec<Row> {
     let mut rows = Vec::new();
-    if !flags.no_headers {
+    let numbers =
+        |used: Usage| [format!("{}m", used.cpu_millis), format!("{}Mi", used.memory / MIB)];
+    if !flags.common.no_headers {
         let heads: &[&str] = if flags.containers { &["POD", "NAME"] } else { &["NAME"] };
         let namespace = flags.all_namespaces.then_some("NAMESPACE");
         let heads = namespace.into_iter().chain(heads.iter().copied());
         rows.push(heads.chain(["CPU(cores)", "MEMORY(bytes)"]).map(str::to_owned).collect());
     }
-    for item in &items {
+    let mut sum = Usage::default();
+    for item in items {
+        sum.add(total(item));
         let mut add = |container: Option<&str>, used: Usage| {
             let namespace = flags.all_namespaces.then(|| objects::namespace(item));
             let names = namespace.into_iter().chain([objects::name(item)]).chain(container);
-            let numbers = [format!("{}m", used.cpu_millis), format!("{}Mi", used.memory / MIB)];
-            rows.push(names.map(str::to_owned).chain(numbers).collect());
+            rows.push(names.map(str::to_owned).chain(numbers(used)).collect());
         };
         if flags.containers {
             for container in objects::list_at(item, "/containers") {
@@ -178,18 +262,29 @@ async fn pods(
             add(None, total(item));
         }
     }
-    Ok(rows)
+    if flags.sum {
+        let names = 1 + usize::from(flags.all_namespaces) + usize::from(flags.containers);
+        let empty = || std::iter::repeat_n(String::new(), names);
+        rows.push(empty().chain(["________", "________"].map(str::to_owned)).collect());
+        rows.push(empty().chain(numbers(sum)).collect());
+    }
+    rows
 }
 
 /// What a node uses, or all containers of a pod.
 fn total(item: &Value) -> Usage {
     let mut sum = usage(item, "/usage");
     for container in objects::list_at(item, "/containers") {
-        let one = usage(container, "/usage");
-        sum.cpu_millis = sum.cpu_millis.saturating_add(one.cpu_millis);
-        sum.memory = sum.memory.saturating_add(one.memory);
+        sum.add(usage(container, "/usage"));
     }
     sum
+}
+
+impl Usage {
+    fn add(&mut self, more: Self) {
+        self.cpu_millis = self.cpu_millis.saturating_add(more.cpu_millis);
+        self.memory = self.memory.saturating_add(more.memory);
+    }
 }
 
 fn usage(object: &Value, pointer: &str) -> Usage {

@@ -10,7 +10,7 @@ use orchctl_printers::jsonpath::{Missing, Path, text_of};
 use orchctl_printers::objects;
 use proto_client::{ListParams, request};
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 /// What a negative limit means: a week.
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -30,7 +30,7 @@ pub struct Args {
     /// What to wait for: delete, condition=NAME[=VALUE] or jsonpath=PATH[=VALUE]
     #[arg(long = "for", value_name = "WHAT")]
     what: String,
-    /// How long; 0 to ask once, negative for a week
+    /// How long for each object; 0 to look once, negative for a week
     #[arg(long, value_name = "TIME", default_value = "30s", allow_hyphen_values = true)]
     timeout: String,
     /// Objects with these labels
@@ -155,7 +155,7 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     let goal = Goal::parse(&args.what)?;
-    let until = Instant::now() + limit(&args.timeout)?;
+    let limit = Limit::parse(&args.timeout)?;
     let targets = targets(session, &args, &goal, output).await?;
     if targets.is_empty() {
         if goal == Goal::Deleted {
@@ -165,15 +165,24 @@ pub async fn run(
     }
     let mut errors = Vec::new();
     for target in targets {
-        match timeout_at(until, reach(session, &target, &goal)).await {
-            Ok(Ok(())) if args.output == "name" => {
+        let reached = async {
+            match limit {
+                Limit::Once => look(session, &target, &goal).await,
+                Limit::Time(time) => match timeout(time, reach(session, &target, &goal)).await {
+                    Ok(reached) => reached.map(|()| true),
+                    Err(_) => Ok(false),
+                },
+            }
+        };
+        match reached.await {
+            Ok(true) if args.output == "name" => {
                 writeln!(output.out, "{}/{}", target.resource.word(), target.name)?;
             }
-            Ok(Ok(())) => {
+            Ok(true) => {
                 writeln!(output.out, "{}/{} condition met", target.resource.word(), target.name)?;
             }
-            Ok(Err(error)) => errors.push(error),
-            Err(_) => errors.push(CommandError::said(format!(
+            Err(error) => errors.push(error),
+            Ok(false) => errors.push(CommandError::said(format!(
                 "timed out waiting for the condition on {}/{}",
                 target.resource.plural, target.name
             ))),
@@ -183,15 +192,25 @@ pub async fn run(
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
 }
 
-fn limit(text: &str) -> Result<Duration, CommandError> {
-    if text.starts_with('-') {
-        return Ok(WEEK);
-    }
-    match proto_api::duration::parse(text) {
-        // Once: the time of one request.
-        Ok(Duration::ZERO) => Ok(Duration::from_secs(1)),
-        Ok(limit) => Ok(limit),
-        Err(error) => Err(CommandError::said(format!("--timeout: {error}"))),
+/// How long each object is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// It is looked at once.
+    Once,
+    /// So long.
+    Time(Duration),
+}
+
+impl Limit {
+    fn parse(text: &str) -> Result<Self, CommandError> {
+        let positive = text.strip_prefix('-');
+        let time = proto_api::duration::parse(positive.unwrap_or(text))
+            .map_err(|error| CommandError::said(format!("--timeout: {error}")))?;
+        Ok(match (time, positive) {
+            (Duration::ZERO, _) => Self::Once,
+            (_, Some(_)) => Self::Time(WEEK),
+            (time, None) => Self::Time(time),
+        })
     }
 }
 
@@ -217,6 +236,16 @@ async fn targets(
     for Selection { resource, name } in names::parse(discovery, &args.args)? {
         let namespace = Some(current.to_owned()).filter(|_| !args.all_namespaces);
         if let Some(name) = name {
+            if by_selector {
+                return Err(CommandError::said(
+                    "name cannot be provided when a selector is specified",
+                ));
+            }
+            if args.all_namespaces && resource.namespaced {
+                return Err(CommandError::said(
+                    "a resource cannot be retrieved by name across all namespaces",
+                ));
+            }
             // An object that does not exist is an error, unless it should be gone.
             let path = resource.collection(namespace.as_deref()).item(&name, None);
             match session.call(request::get(path)).await {
@@ -245,6 +274,16 @@ async fn targets(
     Ok(targets)
 }
 
+/// Whether the object has reached the goal now.
+async fn look(session: &Session, target: &Target, goal: &Goal) -> Result<bool, CommandError> {
+    let path = target.resource.collection(target.namespace.as_deref()).path();
+    let list = session.call_json(request::list(path, &ListParams::name(&target.name))).await?;
+    match objects::list_at(&list, "/items").first() {
+        None => Ok(*goal == Goal::Deleted),
+        Some(object) => goal.is_reached(object),
+    }
+}
+
 /// Waits without a limit.
 async fn reach(session: &Session, target: &Target, goal: &Goal) -> Result<(), CommandError> {
     let path = target.resource.collection(target.namespace.as_deref()).path();
@@ -267,7 +306,8 @@ async fn reach(session: &Session, target: &Target, goal: &Goal) -> Result<(), Co
         let version = objects::text_at(&list, "/metadata/resourceVersion");
         let request = request::watch(path.clone(), &params, version, WATCH_SECS);
         let mut lines = LineReader::new(session.open(request).await?);
-        while let Some(line) = lines.next_line().await? {
+        // A watch that breaks has ended.
+        while let Ok(Some(line)) = lines.next_line().await {
             let event: Value = serde_json::from_slice(&line).unwrap_or_default();
             let object = event.get("object").unwrap_or(&Value::Null);
             match objects::text_at(&event, "/type") {
@@ -323,8 +363,11 @@ mod tests {
 
     #[test]
     fn limits_may_be_negative() {
-        assert_eq!(limit("-1s").expect("a week"), WEEK);
-        assert_eq!(limit("5s").expect("valid"), Duration::from_secs(5));
-        assert!(limit("x").is_err());
+        let limit = |text: &str| Limit::parse(text).ok();
+        assert_eq!(limit("-1s"), Some(Limit::Time(WEEK)));
+        assert_eq!(limit("5s"), Some(Limit::Time(Duration::from_secs(5))));
+        assert_eq!(limit("0"), Some(Limit::Once));
+        assert_eq!(limit("0s"), Some(Limit::Once));
+        assert_eq!((limit("x"), limit("-x")), (None, None));
     }
 }

@@ -1,5 +1,7 @@
 //! Rows in aligned columns: every cell but the last of a row is padded to its column's width and three spaces.
 
+use crate::terminal::visible;
+
 /// Cells of a row.
 pub type Row = Vec<String>;
 
@@ -24,8 +26,10 @@ impl Layout {
 
     /// The rows as lines.
     pub fn render(&mut self, rows: &[Row]) -> String {
-        let rows: Vec<Row> =
-            rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
+        let rows: Vec<Row> = rows
+            .iter()
+            .map(|row| row.iter().map(|cell| visible(cell).into_owned()).collect())
+            .collect();
         let padding = self.padding.unwrap_or(PADDING);
         let width_min = self.width_min.unwrap_or(WIDTH_MIN);
         for row in &rows {
@@ -52,11 +56,6 @@ impl Layout {
         }
         out
     }
-}
-
-/// What would move a terminal's cursor or change its colours is shown instead.
-fn visible(cell: &str) -> String {
-    cell.replace('\u{1b}', "^[").replace('\r', "\\r")
 }
 
 #[cfg(test)]

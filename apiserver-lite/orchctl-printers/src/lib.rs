@@ -3,7 +3,7 @@
 //! - [`Form`]: what `-o` says, and objects in that form. [`json`], [`proto_api::yaml`]: whole objects.
 //! - [`columns`]: rows in aligned columns; [`table`]: the server's tables; [`custom_columns`]: those of the command line.
 //! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
-//! - [`describe`]: objects in words; [`schema`]: the fields of kinds.
+//! - [`describe`]: objects in words; [`schema`]: the fields of kinds. [`terminal`]: what a server's text may not do.
 
 pub mod age;
 pub mod columns;
@@ -17,5 +17,6 @@ pub mod rules;
 pub mod schema;
 pub mod sort;
 pub mod table;
+pub mod terminal;
 
 pub use form::{Form, FormError};

@@ -86,6 +86,28 @@ pub fn kind_and_name(object: &Value) -> String {
     }
 }
 
+/// A selector of the API (`matchLabels`, `matchExpressions`) as the text of a query; `None` if it says nothing.
+pub fn label_selector(object: &Value, pointer: &str) -> Option<String> {
+    let at = |part: &str| format!("{pointer}/{part}");
+    let labels = map_at(object, &at("matchLabels")).into_iter().flatten();
+    let mut parts: Vec<String> = labels
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    parts.sort();
+    for one in list_at(object, &at("matchExpressions")) {
+        let key = text_at(one, "/key");
+        let values = list_at(one, "/values").iter().filter_map(Value::as_str);
+        let values = values.collect::<Vec<_>>().join(",");
+        parts.push(match text_at(one, "/operator") {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.to_owned(),
+        });
+    }
+    (!parts.is_empty()).then(|| parts.join(","))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::objects;
+use crate::terminal::visible;
 
 /// Deepest schema that is shown.
 const DEPTH_MAX: usize = 40;
@@ -35,6 +36,16 @@ pub struct Explanation<'a> {
     pub fields: &'a [&'a str],
     /// Names of all fields below instead of descriptions of the next ones.
     pub recursive: bool,
+}
+
+/// Fields as they are listed.
+struct Listing<'a> {
+    text: String,
+    lines: usize,
+    /// Schemas from the kind down to the field.
+    path: Vec<&'a Value>,
+    /// With all fields below.
+    recursive: bool,
 }
 
 /// Schemas of one document.
@@ -80,52 +91,52 @@ impl<'a> Schemas<'a> {
         let fields = self.properties(self.inner(schema));
         if !fields.is_empty() {
             text.push_str("FIELDS:\n");
-            let required = self.required(self.inner(schema));
-            let mut lines = 0;
-            for (name, schema) in fields {
-                self.push_field(
-                    &mut text,
-                    &required,
-                    (name, schema),
-                    what.recursive,
-                    1,
-                    &mut lines,
-                );
+            let whole = self.inner(schema);
+            let mut listing =
+                Listing { text, lines: 0, path: vec![whole], recursive: what.recursive };
+            for field in fields {
+                self.push_field(&mut listing, &self.required(whole), field);
             }
+            text = listing.text;
         }
         text.push('\n');
-        Ok(text)
+        Ok(visible(&text).into_owned())
     }
 
     fn push_field(
         &self,
-        text: &mut String,
+        listing: &mut Listing<'a>,
         required: &[&str],
-        (name, schema): (&str, &Value),
-        recursive: bool,
-        level: usize,
-        lines: &mut usize,
+        (name, schema): (&str, &'a Value),
     ) {
-        if level > DEPTH_MAX || *lines > LINES_MAX {
+        let level = listing.path.len();
+        if level > DEPTH_MAX || listing.lines > LINES_MAX {
             return;
         }
-        *lines += 1;
+        listing.lines += 1;
         let mark = if required.contains(&name) { " -required-" } else { "" };
         let indent = "  ".repeat(level);
-        text.push_str(&format!("{indent}{name}\t<{}>{mark}\n", self.type_of(schema)));
-        if recursive {
+        let line = format!("{indent}{name}\t<{}>{mark}\n", self.type_of(schema));
+        listing.text.push_str(&line);
+        if listing.recursive {
             let inner = self.inner(schema);
-            let required = self.required(inner);
-            for field in self.properties(inner) {
-                self.push_field(text, &required, field, true, level + 1, lines);
+            // A type that holds itself is listed once on the way down.
+            if listing.path.iter().any(|above| std::ptr::eq(*above, inner)) {
+                return;
             }
+            let required = self.required(inner);
+            listing.path.push(inner);
+            for field in self.properties(inner) {
+                self.push_field(listing, &required, field);
+            }
+            listing.path.pop();
             return;
         }
         match self.descriptions(schema).first() {
-            Some(description) => push_wrapped(text, description, 4),
-            None => text.push_str("    <no description>\n"),
+            Some(description) => push_wrapped(&mut listing.text, description, 4),
+            None => listing.text.push_str("    <no description>\n"),
         }
-        text.push('\n');
+        listing.text.push('\n');
     }
 
     /// The schema of a kind: the one that says that it is its.
@@ -301,7 +312,7 @@ mod tests {
     fn schemas_that_hold_themselves_end() {
         let text = explain(&["spec", "containers"], true).expect("a field");
         assert!(text.contains("FIELD: containers <[]Container>"), "{text}");
-        assert!(text.lines().count() < 200);
+        assert_eq!(text.matches("next").count(), 1, "{text}");
     }
 
     #[test]

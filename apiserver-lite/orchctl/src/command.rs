@@ -209,7 +209,7 @@ mod tests {
     fn flags_have_the_forms_that_scripts_use() {
         let parsed = read("orchctl get pods -A -oyaml -n=x --insecure-skip-tls-verify=true -v=6");
         let parsed = parsed.expect("valid");
-        assert!(parsed.flags.server.insecure_skip_tls_verify);
+        assert_eq!(parsed.flags.server.insecure_skip_tls_verify, Some(true));
         assert_eq!(parsed.flags.namespace.as_deref(), Some("x"));
         assert_eq!(parsed.flags.verbosity, 6);
         let Command::Get(get) = parsed.command else { panic!("get") };

@@ -126,7 +126,7 @@ pub(super) async fn run_undo(
         let changed = match args.results.dry_run {
             DryRun::Client => object.clone(),
             _ => {
-                let write = args.results.write("kubectl-rollout");
+                let write = args.results.write("kubectl-rollout")?;
                 requests::patch(session, place.path(None), &patch, &write).await?
             }
         };

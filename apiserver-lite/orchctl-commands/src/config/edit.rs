@@ -97,10 +97,7 @@ pub(super) fn use_context(
     if files.file_of("contexts", name).is_none() {
         return Err(CommandError::said(format!("no context exists with the name: \"{name}\"")));
     }
-    let path = match files.file_of_current_context() {
-        Some(path) => path.to_owned(),
-        None => destination(&files)?,
-    };
+    let path = destination(&files)?;
     files.edit(&path, |tree| {
         tree["current-context"] = json!(name);
         Ok(())
@@ -155,6 +152,13 @@ pub(super) fn set_cluster(
             fields.shift_remove("insecure-skip-tls-verify");
         }
         set_fields(fields, values);
+        match fields.get("insecure-skip-tls-verify") {
+            // No authority is asked then.
+            Some(Value::Bool(true)) => {
+                fields.retain(|field, _| !field.starts_with("certificate-authority"));
+            }
+            _ => drop(fields.shift_remove("insecure-skip-tls-verify")),
+        }
         fields.entry("server").or_insert_with(|| json!(""));
         Ok(())
     })?;
@@ -169,6 +173,17 @@ pub(super) fn set_credentials(
 ) -> Result<(), CommandError> {
     let values = embedded(Overrides::of(session.flags()).user_fields, embed)?;
     put(session, "users", name, |fields| {
+        let is_set = |field: &str| values.get(field).is_some_and(|value| value != "");
+        // One kind of credentials counts.
+        match (is_set("token"), is_set("username") || is_set("password")) {
+            (true, false) => {
+                fields
+                    .retain(|field, _| !["tokenFile", "username", "password"].contains(&&**field));
+            }
+            (false, true) => fields.retain(|field, _| !["token", "tokenFile"].contains(&&**field)),
+            (true, true) => drop(fields.shift_remove("tokenFile")),
+            (false, false) => {}
+        }
         set_fields(fields, values);
         Ok(())
     })?;
@@ -236,10 +251,8 @@ pub(super) fn rename_context(
         }
         Ok(())
     })?;
-    let current = files.file_of_current_context().map(PathBuf::from);
-    if let Some(path) = current
-        && objects::text_at(&files.merged(), "/current-context") == name
-    {
+    if objects::text_at(&files.merged(), "/current-context") == name {
+        let path = destination(&files)?;
         files.edit(&path, |tree| {
             tree["current-context"] = json!(new_name);
             Ok(())
@@ -291,6 +304,64 @@ impl Property {
     }
 }
 
+/// Fields of entries that have one value.
+fn is_field(list: &str, field: &str) -> bool {
+    let known: &[&str] = match list {
+        "clusters" => &[
+            "server",
+            "tls-server-name",
+            "insecure-skip-tls-verify",
+            "certificate-authority",
+            "certificate-authority-data",
+            "proxy-url",
+            "disable-compression",
+        ],
+        "contexts" => &["cluster", "user", "namespace"],
+        _ => &[
+            "client-certificate",
+            "client-certificate-data",
+            "client-key",
+            "client-key-data",
+            "token",
+            "tokenFile",
+            "username",
+            "password",
+            "as",
+            "as-uid",
+        ],
+    };
+    known.contains(&field)
+}
+
+/// The value that the file holds. Data are base64 there: given as such, or encoded here if `raw` says that they are not.
+fn property_value(
+    property: &str,
+    list: &str,
+    field: &str,
+    value: &str,
+    raw: bool,
+) -> Result<Value, CommandError> {
+    let refuse = |why: &str| CommandError::said(format!("{property} {why}"));
+    if !is_field(list, field) {
+        return Err(refuse("is no field of the configuration that has one value"));
+    }
+    match field {
+        "insecure-skip-tls-verify" | "disable-compression" => {
+            let value = value.parse::<bool>().map_err(|_| refuse("is true or false"))?;
+            Ok(json!(value))
+        }
+        field if field.ends_with("-data") && raw => {
+            Ok(json!(proto_client::config::file::encoded(value.as_bytes())))
+        }
+        field
+            if field.ends_with("-data") && proto_client::config::file::decoded(value).is_none() =>
+        {
+            Err(refuse("is base64 unless --set-raw-bytes says that it is to be encoded"))
+        }
+        _ => Ok(json!(value)),
+    }
+}
+
 pub(super) fn set(
     session: &Session,
     property: &str,
@@ -301,7 +372,7 @@ pub(super) fn set(
     let mut files = files(session)?;
     match Property::parse(property, &files.merged())? {
         Property::Current => {
-            let path = match files.file_of_current_context() {
+            let path = match files.file_of_current_context().filter(|_| value.is_empty()) {
                 Some(path) => path.to_owned(),
                 None => destination(&files)?,
             };
@@ -311,20 +382,7 @@ pub(super) fn set(
             })?;
         }
         Property::Field(list, name, field) => {
-            let value =
-                match field.as_str() {
-                    "insecure-skip-tls-verify" => {
-                        let value = value.parse::<bool>();
-                        json!(value.map_err(|_| CommandError::said(format!(
-                            "{property} is true or false"
-                        )))?)
-                    }
-                    // Such fields hold base64 in the file.
-                    field if field.ends_with("-data") && !raw => {
-                        json!(proto_client::config::file::encoded(value.as_bytes()))
-                    }
-                    _ => json!(value),
-                };
+            let value = property_value(property, &list, &field, value, raw)?;
             put(session, &list, &name, |fields| {
                 fields.insert(field, value);
                 Ok(())
@@ -396,5 +454,19 @@ mod tests {
         assert_eq!(read("clusters"), Some(Property::List("clusters".into())));
         assert_eq!(read("current-context"), Some(Property::Current));
         assert_eq!(read("foo.bar"), None);
+    }
+
+    #[test]
+    fn data_are_base64_unless_they_are_raw() {
+        let data = |value, raw| {
+            property_value("p", "clusters", "certificate-authority-data", value, raw).ok()
+        };
+        assert_eq!(data("YQ==", false), Some(json!("YQ==")));
+        assert_eq!(data("a", true), Some(json!("YQ==")));
+        assert_eq!(data("no base64!", false), None);
+        assert!(property_value("p", "contexts", "foo", "x", false).is_err());
+        assert!(
+            property_value("p", "clusters", "insecure-skip-tls-verify", "maybe", false).is_err()
+        );
     }
 }

@@ -1,13 +1,19 @@
 //! Which logs are meant: containers of a pod, of pods with labels, or of a pod of a workload.
 
+use std::time::{Duration, Instant};
+
 use orchctl_client::{CommandError, Output, Session, names};
 use orchctl_printers::objects;
+use proto_api::duration;
 use proto_api::names::Names;
 use proto_client::request::Collection;
 use proto_client::{ListParams, request};
 use serde_json::{Map, Value};
 
 use super::Args;
+
+/// Between two looks for a pod of a workload.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The log of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +38,7 @@ pub(super) async fn find(
     };
     let pods = match (&args.selector, args.args.as_slice()) {
         (Some(selector), []) => list(session, &collection, selector).await?,
-        (None, [name] | [name, _]) => vec![choose(session, &collection, name, output).await?],
+        (None, [name] | [name, _]) => vec![choose(session, &collection, name, args, output).await?],
         (None, []) => {
             return Err(CommandError::said(
                 "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'",
@@ -52,6 +58,11 @@ pub(super) async fn find(
         return Err(CommandError::said("only one of -c or an inline [CONTAINER] arg is allowed"));
     }
     let wanted = args.container.as_ref().or(positional).map(String::as_str);
+    if let (Some(name), true) = (wanted, args.all_containers) {
+        return Err(CommandError::said(format!(
+            "--all-containers=true should not be specified with container name {name}"
+        )));
+    }
     let labels = session.names().await?;
     let mut sources = Vec::new();
     for pod in &pods {
@@ -78,6 +89,7 @@ async fn choose(
     session: &Session,
     pods: &Collection,
     name: &str,
+    args: &Args,
     output: &mut Output,
 ) -> Result<Value, CommandError> {
     if !name.contains('/') {
@@ -90,16 +102,22 @@ async fn choose(
     if selection.resource.kind == "Pod" {
         return Ok(object);
     }
-    let labels = ["/spec/selector/matchLabels", "/spec/selector"]
-        .iter()
-        .find_map(|pointer| objects::map_at(&object, pointer))
+    let labels = objects::map_at(&object, "/spec/selector")
         .filter(|labels| labels.values().all(Value::is_string) && !labels.is_empty());
-    let Some(labels) = labels else {
+    let selector = objects::label_selector(&object, "/spec/selector");
+    let Some(selector) = selector.or_else(|| labels.map(selector_of)) else {
         return Err(CommandError::said(format!(
             "cannot get the logs from {name}: it selects no pods"
         )));
     };
-    let mut found = list(session, pods, &selector_of(labels)).await?;
+    let limit = duration::parse(&args.pod_running_timeout)
+        .map_err(|error| CommandError::said(format!("--pod-running-timeout: {error}")))?;
+    let begun = Instant::now();
+    let mut found = list(session, pods, &selector).await?;
+    while found.is_empty() && begun.elapsed() < limit {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        found = list(session, pods, &selector).await?;
+    }
     found.sort_by_key(rank);
     let count = found.len();
     let Some(first) = found.into_iter().next() else {

@@ -1,7 +1,8 @@
 //! Prints logs: one after the other, or all at once while they grow.
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use orchctl_client::{CommandError, LineReader, Output, Session};
 use proto_api::{duration, uri};
 use proto_client::request;
@@ -37,24 +38,29 @@ pub(super) async fn print(
         )));
     }
     let (sender, mut lines) = mpsc::channel::<Bytes>(QUEUE_LEN);
-    let followed = sources.iter().map(|source| {
-        let sender = sender.clone();
-        async move { follow(session, args, source, sender).await }
-    });
-    let followed = join_all(followed.collect::<Vec<_>>());
+    let followed = sources.iter().map(|source| follow(session, args, source, sender.clone()));
+    let mut followed: FuturesUnordered<_> = followed.collect();
     drop(sender);
-    let printed = async {
-        while let Some(line) = lines.recv().await {
-            output.out.write_all(&line)?;
-            if lines.is_empty() {
-                output.out.flush()?;
-            }
+    loop {
+        tokio::select! {
+            // What was read comes before the end of its log.
+            biased;
+            line = lines.recv() => match line {
+                Some(line) => {
+                    output.out.write_all(&line)?;
+                    if lines.is_empty() {
+                        output.out.flush()?;
+                    }
+                }
+                None => break,
+            },
+            Some(ended) = followed.next() => tell(ended, args, output)?,
         }
-        Ok::<_, CommandError>(())
-    };
-    let (ended, printed) = tokio::join!(followed, printed);
-    printed?;
-    ended.into_iter().try_for_each(|ended| tell(ended, args, output))
+    }
+    while let Some(ended) = followed.next().await {
+        tell(ended, args, output)?;
+    }
+    Ok(())
 }
 
 /// With --ignore-errors the other logs go on.
@@ -129,7 +135,7 @@ async fn open(session: &Session, args: &Args, source: &Source) -> Result<LineRea
     let path = source.pods.item(&source.pod, Some("log"));
     let query = query(&source.container, &args.part, args.follow, args.selector.is_some())?;
     let response = session.open(request::get(format!("{path}?{query}"))).await?;
-    Ok(LineReader::new(response).ending_after(session.timeout()?))
+    Ok(LineReader::new(response).failing_after(session.timeout()?))
 }
 
 fn query(

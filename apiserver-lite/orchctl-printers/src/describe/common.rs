@@ -104,24 +104,7 @@ pub(super) fn created(page: &mut Page, object: &Value) {
 
 /// A selector of labels in one line.
 pub(super) fn selector(object: &Value, pointer: &str) -> String {
-    let at = |part: &str| format!("{pointer}/{part}");
-    let mut parts: Vec<String> = objects::map_at(object, &at("matchLabels"))
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-        .collect();
-    parts.sort();
-    for one in objects::list_at(object, &at("matchExpressions")) {
-        let key = objects::text_at(one, "/key");
-        let values = texts(one, "/values").join(",");
-        parts.push(match objects::text_at(one, "/operator") {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "DoesNotExist" => format!("!{key}"),
-            _ => key.to_owned(),
-        });
-    }
-    if parts.is_empty() { "<none>".to_owned() } else { parts.join(",") }
+    objects::label_selector(object, pointer).unwrap_or_else(|| "<none>".to_owned())
 }
 
 /// Texts of a list.

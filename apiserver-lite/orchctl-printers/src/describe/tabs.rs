@@ -1,5 +1,7 @@
 //! Columns of text with tabs: cells that end with a tab and stand below each other in lines that follow each other are one column.
 
+use crate::terminal::visible;
+
 /// Spaces after the widest cell of a column.
 const PADDING: usize = 2;
 
@@ -9,22 +11,22 @@ pub(super) fn align(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     // Width of each column at each line, where the line has the column.
     let mut widths: Vec<Vec<usize>> = lines.iter().map(|_| Vec::new()).collect();
-    let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
-    for column in 0..columns {
-        let has = |line: usize| lines.get(line).is_some_and(|cells| cells.len() > column + 1);
-        let mut start = 0;
-        while start < lines.len() {
-            if !has(start) {
-                start += 1;
-                continue;
+    // Lines that have the column; each cell is visited once.
+    let mut having: Vec<usize> = (0..lines.len()).collect();
+    for column in 0.. {
+        let cells = |line: usize| lines.get(line).map_or(&[][..], Vec::as_slice);
+        having.retain(|line| cells(*line).len() > column + 1);
+        if having.is_empty() {
+            break;
+        }
+        for block in having.chunk_by(|line, next| line + 1 == *next) {
+            let found = block.iter().filter_map(|line| cells(*line).get(column));
+            let longest = found.map(|cell| len(cell)).max().unwrap_or_default();
+            for line in block {
+                if let Some(widths) = widths.get_mut(*line) {
+                    widths.push(longest + PADDING);
+                }
             }
-            let end = (start..lines.len()).find(|line| !has(*line)).unwrap_or(lines.len());
-            let block = lines.get(start..end).unwrap_or_default().iter();
-            let longest = block.filter_map(|cells| cells.get(column)).map(|cell| len(cell)).max();
-            for line in widths.get_mut(start..end).unwrap_or_default() {
-                line.push(longest.unwrap_or_default() + PADDING);
-            }
-            start = end;
         }
     }
     for (cells, widths) in lines.iter().zip(&widths) {
@@ -42,11 +44,6 @@ pub(super) fn align(text: &str) -> String {
 
 fn len(cell: &str) -> usize {
     visible(cell).chars().count()
-}
-
-/// What would move a terminal's cursor or change its colours is shown instead.
-fn visible(cell: &str) -> String {
-    cell.replace('\u{1b}', "^[").replace('\r', "\\r")
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../kubectl/mod.rs"]
+mod kubectl;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -10,6 +13,8 @@ use orch_apiserver::Config;
 use proto_api::names::{Names, Profile};
 use proto_daemon::drain::Drain;
 
+/// The client whose words count.
+const CLIENT: &str = "kubectl.1.32";
 /// The lines of the script.
 const SCRIPT: &str = include_str!("script.sh");
 /// What kubectl answers.
@@ -29,7 +34,6 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "kubectl asks for an order of containers that the server has already, and says configured",
     ),
 ];
-const KUBECTL: &str = "/usr/bin/kubectl";
 
 /// A file of the script.
 const FILES: &[(&str, &str)] = &[
@@ -130,11 +134,11 @@ async fn commands_answer_as_kubectl_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_record_is_what_kubectl_says() {
-    if !Path::new(KUBECTL).exists() {
-        eprintln!("{KUBECTL} is not installed: its record is not compared with it");
+    let Some(program) = kubectl::find(CLIENT) else {
+        println!("SKIPPED the_record_is_what_kubectl_says: {} is not here", CLIENT);
         return;
-    }
-    let theirs = transcript(&answers(KUBECTL).await);
+    };
+    let theirs = transcript(&answers(&program).await);
     if std::env::var_os("ORCH_RECORD").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/changes/answers.txt");
         std::fs::write(path, theirs).expect("written");

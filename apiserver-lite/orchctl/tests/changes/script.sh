@@ -198,6 +198,6 @@ k delete pods
 k delete deploy,svc -l app=nobody
 k delete all --all --wait=false
 k delete deploy/app svc/front
-k delete secret s --cascade=orphan
+k delete secret s --cascade=orphan --wait=false
 k delete cm a -l x=y
 k delete nonsense x

@@ -1,6 +1,10 @@
 //! The reading commands beside kubectl: every line of a script runs with both programs against one API server, and must be answered alike.
 
-use std::path::PathBuf;
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../kubectl/mod.rs"]
+mod kubectl;
+
 use std::process::Command;
 
 use orch_apiserver::Config;
@@ -8,25 +12,15 @@ use proto_api::names::{Names, Profile};
 use proto_daemon::drain::Drain;
 use regex::Regex;
 
+/// The client whose words count.
+const CLIENT: &str = "kubectl.1.27";
 /// The lines of the script.
 const SCRIPT: &str = include_str!("script.sh");
 const OBJECTS: &str = include_str!("objects.yaml");
-/// The client whose words count, beside any `kubectl` of PATH; other versions word some answers differently.
-const CLIENT: &str = "kubectl.1.27";
 
 /// Lines that are answered otherwise on purpose, with the reason.
 const DIFFERENCES: &[(&str, &str)] =
     &[("k config delete-context other", "the warning names the program")];
-
-fn find_client() -> Option<String> {
-    let path = std::env::var_os("PATH")?;
-    let beside = |directory: PathBuf| {
-        let real = std::fs::canonicalize(directory.join("kubectl")).ok()?;
-        let found = real.parent()?.join(CLIENT);
-        found.is_file().then(|| found.display().to_string())
-    };
-    std::env::split_paths(&path).find_map(beside)
-}
 
 /// What both programs work on.
 struct Workplace {
@@ -81,8 +75,8 @@ impl Workplace {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_are_answered_as_kubectl_answers_them() {
-    let Some(kubectl) = find_client() else {
-        println!("SKIPPED lines_are_answered_as_kubectl_answers_them: {CLIENT} is not here");
+    let Some(kubectl) = kubectl::find(CLIENT) else {
+        println!("SKIPPED lines_are_answered_as_kubectl_answers_them: {} is not here", CLIENT);
         return;
     };
     let bound = orch_apiserver::build(Config::for_tests(Names::new(Profile::Kubernetes)));

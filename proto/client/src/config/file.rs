@@ -162,6 +162,11 @@ pub fn encoded(pem: &[u8]) -> String {
     STANDARD.encode(pem)
 }
 
+/// What such a field holds; `None` if it is not base64.
+pub fn decoded(text: &str) -> Option<Vec<u8>> {
+    STANDARD.decode(text).ok()
+}
+
 /// Resolves relative paths and names the file in errors.
 struct Reader<'a> {
     path: &'a Path,

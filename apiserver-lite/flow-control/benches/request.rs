@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use apiserver_flow_control::{
-    Arrival, FLOW_SCHEMAS, FairQueue, FlowSchemas, GROUP, LimitResponse, Queuing, Request, Seat, Target,
-    VERSION, built_in_objects, read_flow_schema,
+    Arrival, FLOW_SCHEMAS, FairQueue, FlowSchemas, GROUP, LimitResponse, Queuing, Request, Seat,
+    Target, VERSION, built_in_objects, read_flow_schema,
 };
 use apiserver_schema::{Engine, Format, Strictness};
 use proto_api::names::{Names, Profile};

@@ -27,7 +27,7 @@ pub(super) struct Configured {
     schemas: BTreeMap<String, FlowSchema>,
     levels: BTreeMap<String, PriorityLevel>,
     live: Arc<Mutex<Live>>,
-    table: OnceLock<Arc<Table>>,
+    table: OnceLock<Table>,
 }
 
 /// What outlives a change of the configuration.
@@ -70,8 +70,8 @@ impl Configured {
     }
 
     /// The table of the current objects.
-    pub(super) fn table(&self) -> Arc<Table> {
-        self.table.get_or_init(|| Arc::new(self.make_table())).clone()
+    pub(super) fn table(&self) -> &Table {
+        self.table.get_or_init(|| self.make_table())
     }
 
     fn make_table(&self) -> Table {

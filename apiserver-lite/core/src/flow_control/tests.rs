@@ -157,7 +157,7 @@ async fn a_change_counts_at_once_and_serves_those_who_wait() {
     configured.set(&schema("janes", "low", "jane"));
     assert!(waits.as_mut().poll(context).is_pending(), "nothing changed");
     configured.set(&level("low", 500, Some(9)));
-    drop(configured.table());
+    configured.table();
     let Poll::Ready(Ok(_second)) = waits.as_mut().poll(context) else { panic!("not served") };
     assert!(registry.text().contains("request_concurrency_limit{priority_level=\"low\"} 2"));
     // A schema that is gone takes no further request, and its metrics go.

@@ -3,7 +3,7 @@
 use proto_api::names::Names;
 use serde_json::{Value, json};
 
-use crate::{CATCH_ALL, EXEMPT, FLOW_SCHEMAS, PRIORITY_LEVELS};
+use crate::objects::{CATCH_ALL, EXEMPT, FLOW_SCHEMAS, PRIORITY_LEVELS};
 
 /// An object that every server has.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,8 +169,9 @@ mod tests {
 
     use super::*;
     use crate::flow_schema::{Request, Target};
+    use crate::objects::VERSION;
+    use crate::read::{read_flow_schema, read_priority_level};
     use crate::schemas::FlowSchemas;
-    use crate::{VERSION, read_flow_schema, read_priority_level};
 
     fn decoded(names: &'static Names, resource: &str) -> Vec<(Object, bool)> {
         let engine = Engine::new(names);

@@ -17,6 +17,7 @@ mod fair_queue;
 mod flow_schema;
 mod hand;
 mod level;
+mod objects;
 mod read;
 mod reconcile;
 mod schemas;
@@ -28,19 +29,7 @@ pub use flow_schema::{
     Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject, Target,
 };
 pub use level::{Limit, LimitResponse, PriorityLevel, Queuing, divide};
+pub use objects::{CATCH_ALL, EXEMPT, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, VERSION};
 pub use read::{Unusable, read_flow_schema, read_priority_level};
 pub use reconcile::{is_auto_updated, is_obsolete, reconcile};
 pub use schemas::{FLOW_SCHEMAS_MAX, FlowSchemas};
-
-/// Group of both kinds, without its domain.
-pub const GROUP: &str = "flowcontrol.apiserver";
-/// Their version.
-pub const VERSION: &str = "v1beta2";
-/// Resource of flow schemas.
-pub const FLOW_SCHEMAS: &str = "flowschemas";
-/// Resource of priority levels.
-pub const PRIORITY_LEVELS: &str = "prioritylevelconfigurations";
-/// Name of the flow schema of administrators, and of the level without a limit.
-pub const EXEMPT: &str = "exempt";
-/// Name of the flow schema of what no other takes, and of its level.
-pub const CATCH_ALL: &str = "catch-all";

@@ -2,9 +2,9 @@
 
 use apiserver_schema::{Map, Object, Value};
 
-use crate::EXEMPT;
 use crate::flow_schema::{Distinguisher, FlowSchema, PathRule, ResourceRule, Rule, Subject};
 use crate::level::{Limit, LimitResponse, PriorityLevel, Queuing};
+use crate::objects::EXEMPT;
 
 /// A priority level cannot be used, as if it did not exist. Objects that were checked when they were stored are never so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use crate::flow_schema::{
     Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject,
 };
-use crate::{CATCH_ALL, EXEMPT};
+use crate::objects::{CATCH_ALL, EXEMPT};
 
 /// Most flow schemas that are asked.
 pub const FLOW_SCHEMAS_MAX: usize = 500;

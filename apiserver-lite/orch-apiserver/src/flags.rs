@@ -260,7 +260,7 @@ impl Flags {
             // No controller makes the accounts that pods would need.
             admission.disabled.push(accounts);
         }
-        let limits = self.requests.limits().map_err(FlagError)?;
+        let limits = self.requests.limits(features.has_fairness).map_err(FlagError)?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
         Ok((config, features.warnings))

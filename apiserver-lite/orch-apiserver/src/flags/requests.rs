@@ -19,12 +19,12 @@ pub struct RequestFlags {
 }
 
 impl RequestFlags {
-    /// The limits that the flags say.
+    /// The limits that the flags say; without the feature `has_fairness` there are no levels.
     ///
     /// # Errors
     /// There would be no seat.
-    pub fn limits(&self) -> Result<RequestLimits, String> {
-        let sharing = match self.enable_priority_and_fairness {
+    pub fn limits(&self, has_fairness: bool) -> Result<RequestLimits, String> {
+        let sharing = match has_fairness && self.enable_priority_and_fairness {
             true => RequestSharing::Fair,
             false => RequestSharing::Plain,
         };
@@ -51,7 +51,7 @@ mod tests {
 
     fn limits(args: &[&str]) -> Result<RequestLimits, String> {
         let alone = Alone::try_parse_from([&["program"], args].concat());
-        alone.map_err(|error| error.to_string())?.flags.limits()
+        alone.map_err(|error| error.to_string())?.flags.limits(true)
     }
 
     #[test]
@@ -63,6 +63,8 @@ mod tests {
         let plain = RequestLimits { reading: 0, mutating: 0, sharing: RequestSharing::Plain };
         let args = [&both[..], &["--enable-priority-and-fairness=false"]].concat();
         assert_eq!(limits(&args), Ok(plain));
+        let alone = Alone::try_parse_from(["program"]).unwrap();
+        assert_eq!(alone.flags.limits(false).unwrap().sharing, RequestSharing::Plain);
         assert_eq!(limits(&["--max-requests-inflight=7"]).unwrap().seats(), 207);
         assert!(limits(&["--max-requests-inflight=-1"]).is_err());
     }

@@ -97,6 +97,14 @@ pub fn capacity(root: &Path, pods: u32) -> Result<Capacity, MachineError> {
     })
 }
 
+/// Processes that the kernel has ended since the boot because memory ran out, of the machine or of a cgroup; `None` if it does not count them
+/// (Linux 4.13 does).
+#[must_use]
+pub fn oom_kills() -> Option<u64> {
+    let counters = procfs::vmstat().ok()?;
+    u64::try_from(*counters.get("oom_kill")?).ok()
+}
+
 /// Names and versions of the machine.
 #[must_use]
 pub fn identity() -> Identity {

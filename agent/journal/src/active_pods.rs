@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto_api::core::v1::Pod;
 use proto_daemon::private_files;
 
+use crate::last_run::LastEnd;
+
 /// Bytes of a record, with its line feed.
 const RECORD_BYTES: usize = 160;
 /// Longest uid that gets a record.
@@ -79,12 +81,16 @@ impl ActivityRecord {
     }
 }
 
-/// Updates crash counts after a crash that left these records, by uid; only suspects are returned.
+/// Updates crash counts after an end that left these records, by uid; only suspects are returned. An agent that was killed by another
+/// says nothing for or against a pod.
+///
 /// A pod that was active in two crashes in a row, and was the only such pod in the last one, is
 /// quarantined; several such pods are tried one at a time.
-pub fn count_crashes(left: Vec<ActivityRecord>) -> BTreeMap<String, ActivityRecord> {
-    let counted = left.into_iter().map(|record| {
+pub fn count_crashes(left: Vec<ActivityRecord>, end: LastEnd) -> BTreeMap<String, ActivityRecord> {
+    let counted = left.into_iter().map(|mut record| {
+        record.is_active &= end == LastEnd::Crashed;
         let crashes = match () {
+            () if end == LastEnd::Killed => record.crashes,
             () if record.is_active => record.crashes.saturating_add(1),
             () if record.is_quarantined || record.is_held_back => record.crashes,
             () => 0,
@@ -122,13 +128,13 @@ struct ActivityTable {
 }
 
 impl ActivePods {
-    /// Opens the file at `path`, evaluates the records of an earlier process, and rewrites it with
-    /// the suspects.
+    /// Opens the file at `path`, evaluates the records of an earlier process, which had this `end`,
+    /// and rewrites it with the suspects.
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let judged = count_crashes(read(path)?);
+    pub fn open(path: &Path, end: LastEnd) -> io::Result<Self> {
+        let judged = count_crashes(read(path)?, end);
         let new = path.with_extension("new");
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

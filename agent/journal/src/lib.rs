@@ -6,6 +6,7 @@
 pub mod active_pods;
 mod file;
 mod journal;
+pub mod last_run;
 mod queue;
 mod record;
 mod reserve;

@@ -17,9 +17,10 @@ use std::time::Duration;
 use agent_config::Settings;
 use agent_csi::{CsiError, CsiNode, Drivers, registration};
 use agent_host::cgroups::Cgroups;
-use agent_host::machine;
+use agent_host::{machine, process};
 use agent_images::CredentialSources;
 use agent_journal::active_pods::ActivePods;
+use agent_journal::last_run::{self, LastEnd, RunState};
 use agent_journal::{Journal, Record};
 use agent_node::status::{self, MachineInfo};
 use agent_node_volumes::csi_node::{ClusterDrivers, NoCluster, WithDevices};
@@ -119,7 +120,8 @@ pub fn build(settings: Settings) -> Result<Agent, Failure> {
     let (journal, records) =
         Journal::open(&root.join("journal.redb"), &identity.boot_id).map_err(Failure::run)?;
     // After the journal, whose lock only one process holds at a time.
-    let active_pods = ActivePods::open(&root.join("in-hand")).unwrap_or_else(|error| {
+    let end = judge_last_run(&root.join("last-run"), &identity.boot_id);
+    let active_pods = ActivePods::open(&root.join("in-hand"), end).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot open the record of active pods; a pod that crashes the agent will not be quarantined");
         ActivePods::default()
     });
@@ -164,6 +166,17 @@ pub fn build(settings: Settings) -> Result<Agent, Failure> {
         storage: NodeStorage { root_dir, csi, disks },
         kept: KeptState { journal, active_pods, records },
         telemetry: Telemetry { board: StatusBoard::default(), registry, metrics },
+    })
+}
+
+/// How the last agent ended. From now on an abort of this one is marked.
+fn judge_last_run(path: &Path, boot_id: &str) -> LastEnd {
+    let now = RunState { boot_id, oom_kills: machine::oom_kills() };
+    let begun = last_run::begin(path, &now)
+        .and_then(|(end, file)| process::mark_aborts(file).map(|()| end));
+    begun.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot record how this run ends; a kill of the agent will count as a crash of the pods that it was handling");
+        LastEnd::Crashed
     })
 }
 

@@ -3,7 +3,7 @@ use super::*;
 /// A process that ends while it has these pods in hand; what the next one knows, by uid: ends, and whether it is quarantined.
 fn end_with(path: &Path, pods: &[&str], kept: &[&str]) -> BTreeMap<String, (u32, bool)> {
     {
-        let active_pods = ActivePods::open(path).expect("open");
+        let active_pods = ActivePods::open(path, LastEnd::Crashed).expect("open");
         let marks: Vec<ActivityMark> =
             ["a", "b", "c"].iter().map(|uid| active_pods.mark(uid, 7)).collect();
         for uid in kept {
@@ -18,7 +18,7 @@ fn end_with(path: &Path, pods: &[&str], kept: &[&str]) -> BTreeMap<String, (u32,
             std::mem::forget(marks[at(uid)].set());
         }
     }
-    let next = ActivePods::open(path).expect("open again");
+    let next = ActivePods::open(path, LastEnd::Crashed).expect("open again");
     let records = next.lock().records.clone();
     // That look was no process of its own.
     let text: Vec<u8> = records.values().flat_map(|(_, record)| record.write()).collect();
@@ -63,7 +63,7 @@ fn of_several_suspects_none_is_quarantined_before_it_was_tried_alone() {
 async fn a_pod_is_in_hand_while_it_is_polled_and_not_while_it_waits() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("in-mark");
-    let active_pods = ActivePods::open(&path).expect("open");
+    let active_pods = ActivePods::open(&path, LastEnd::Crashed).expect("open");
     let marks = || -> Vec<bool> {
         read(&path).expect("read").into_iter().map(|record| record.is_active).collect()
     };
@@ -97,6 +97,29 @@ fn a_damaged_file_accuses_nobody() {
     let path = dir.path().join("in-mark");
     for text in ["", "\n", "1", "111 99999999999 zz uid", "\u{ff}\u{0}", &"x".repeat(5000)] {
         std::fs::write(&path, text).expect("write");
-        assert!(ActivePods::open(&path).expect("open").lock().records.is_empty(), "{text:?}");
+        assert!(
+            ActivePods::open(&path, LastEnd::Crashed).expect("open").lock().records.is_empty(),
+            "{text:?}"
+        );
     }
+}
+
+#[test]
+fn a_killed_agent_suspects_nobody() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("in-mark");
+    let left = |end: LastEnd| {
+        let active_pods = ActivePods::open(&path, end).expect("open");
+        // Killed: what would end the marks never runs.
+        for uid in ["a", "b"] {
+            let mark = active_pods.mark(uid, 7);
+            std::mem::forget(mark.set());
+        }
+        active_pods.record("a").map_or(0, |record| record.crashes)
+    };
+    assert_eq!(left(LastEnd::Crashed), 0);
+    assert_eq!(left(LastEnd::Killed), 0);
+    assert_eq!(left(LastEnd::Killed), 0);
+    assert_eq!(left(LastEnd::Crashed), 1);
+    assert_eq!(left(LastEnd::Killed), 1, "what was known before stays");
 }

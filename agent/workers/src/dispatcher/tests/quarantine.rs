@@ -9,6 +9,7 @@ use agent_interfaces::{
     WantedPart,
 };
 use agent_journal::active_pods::ActivePods;
+use agent_journal::last_run::LastEnd;
 use agent_pod::env::EnvObjects as _;
 use proto_api::Time;
 use proto_api::core::v1::{EnvVar, PodStatus};
@@ -132,7 +133,7 @@ impl Node {
 
     /// Starts over what an agent before has left in the file at `path` and in the runtime.
     async fn after(path: &Path, runtime: &Arc<FakeRuntime>, host: &Arc<FakeHost>) -> Self {
-        let active_pods = ActivePods::open(path).expect("open");
+        let active_pods = ActivePods::open(path, LastEnd::Crashed).expect("open");
         Self::start_with(host.clone(), runtime.clone(), vec![PodSource::Api], |shared| {
             shared.active_pods = active_pods;
         })

@@ -22,6 +22,7 @@ pub mod expose;
 pub mod label;
 pub mod patch;
 pub mod port_forward;
+pub mod proxy;
 pub mod replace;
 pub mod rollout;
 pub mod run;

@@ -249,6 +249,43 @@ impl Session {
         Ok((headers, connection))
     }
 
+    /// Passes on somebody else's request, as this session's user. The response is returned as it is, whatever its status.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, CommandError> {
+        self.take_credentials(request.headers_mut())?;
+        Ok(self.client()?.forward(request).await?)
+    }
+
+    /// As [`Session::forward`], for a request to switch protocols.
+    ///
+    /// # Errors
+    /// As [`Session::forward`].
+    pub async fn forward_upgrade(
+        &self,
+        mut request: Request<()>,
+    ) -> Result<Response<Incoming>, CommandError> {
+        self.take_credentials(request.headers_mut())?;
+        Ok(self.client()?.forward_upgrade(request).await?)
+    }
+
+    /// Another program's request counts as this session's user's, or as the user's that flags name.
+    fn take_credentials(&self, headers: &mut HeaderMap) -> Result<(), CommandError> {
+        headers.remove(http::header::AUTHORIZATION);
+        if self.flags.identity.impersonate.is_some() {
+            let acts = |name: &&HeaderName| name.as_str().starts_with("impersonate-");
+            let acting: Vec<HeaderName> = headers.keys().filter(acts).cloned().collect();
+            for name in acting {
+                headers.remove(name);
+            }
+        }
+        self.impersonate(headers)
+    }
+
     /// How many different warnings the server gave.
     pub fn warnings(&self) -> usize {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -261,7 +298,8 @@ impl Session {
         let _ = writeln!(notes, "Warning: {text}");
     }
 
-    fn prepare(&self, mut request: Request<Bytes>) -> Result<Request<Bytes>, CommandError> {
+    /// Names the user to act as.
+    fn impersonate(&self, headers: &mut HeaderMap) -> Result<(), CommandError> {
         let identity = &self.flags.identity;
         let impersonates = identity.impersonate.is_some();
         if !impersonates
@@ -275,7 +313,7 @@ impl Session {
             let value = HeaderValue::from_str(value).map_err(|_| {
                 CommandError::said(format!("{value:?} is not valid in the header {name}"))
             })?;
-            request.headers_mut().append(HeaderName::from_static(name), value);
+            headers.append(HeaderName::from_static(name), value);
             Ok(())
         };
         if let Some(user) = &identity.impersonate {
@@ -287,6 +325,11 @@ impl Session {
         if let Some(uid) = &identity.impersonate_uid {
             add("impersonate-uid", uid)?;
         }
+        Ok(())
+    }
+
+    fn prepare(&self, mut request: Request<Bytes>) -> Result<Request<Bytes>, CommandError> {
+        self.impersonate(request.headers_mut())?;
         self.note(7, || {
             let headers = header_lines(request.headers());
             format!("{} {}\nRequest Headers:\n{headers}", request.method(), request.uri())

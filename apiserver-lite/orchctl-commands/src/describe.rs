@@ -231,7 +231,8 @@ async fn lease(session: &Session, node: &str) -> Option<Result<Value, String>> {
     }))
 }
 
-async fn events_of(session: &Session, object: &Value) -> Option<Vec<Value>> {
+/// What happened to an object, the oldest first; nothing if that cannot be read.
+pub async fn events_of(session: &Session, object: &Value) -> Option<Vec<Value>> {
     let mut fields = vec![
         format!("involvedObject.name={}", objects::name(object)),
         format!("involvedObject.kind={}", objects::text_at(object, "/kind")),

@@ -4,7 +4,7 @@
 //! - [`edits`]: labels, annotations and taints as sets that arguments change.
 //! - [`pod_template`]: images, environment, resources and accounts of the pods of a workload.
 //! - [`rollout`]: how far a workload is with its update, in words. [`drain`]: which pods leave a node, and which prevent it.
-//! - [`text`]: objects side by side. [`generate`]: objects from flags.
+//! - [`text`]: objects side by side. [`generate`]: objects from flags. [`proxy_rules`]: which requests a proxy passes on.
 
 pub mod apply;
 mod argument_error;
@@ -13,6 +13,7 @@ pub mod edits;
 pub mod generate;
 mod keep;
 pub mod pod_template;
+pub mod proxy_rules;
 pub mod rollout;
 pub mod text;
 

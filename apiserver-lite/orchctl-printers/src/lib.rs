@@ -3,7 +3,9 @@
 //! - [`Form`]: what `-o` says, and objects in that form. [`json`], [`proto_api::yaml`]: whole objects.
 //! - [`columns`]: rows in aligned columns; [`table`]: the server's tables; [`custom_columns`]: those of the command line.
 //! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
-//! - [`describe`]: objects in words; [`schema`]: the fields of kinds. [`terminal`]: what a server's text may not do.
+//! - [`describe`]: objects in words; [`schema`]: the fields of kinds. [`tree`]: owners and dependents; [`state`]: what of an object is ready;
+//!   [`why`]: what is wrong with it; [`timeline`]: how a pod started.
+//! - [`terminal`]: what a server's text may not do.
 
 pub mod age;
 pub mod columns;
@@ -16,7 +18,11 @@ pub mod objects;
 pub mod rules;
 pub mod schema;
 pub mod sort;
+pub mod state;
 pub mod table;
 pub mod terminal;
+pub mod timeline;
+pub mod tree;
+pub mod why;
 
 pub use form::{Form, FormError};

@@ -85,7 +85,7 @@ impl<'a> Schemas<'a> {
         }
         text.push_str("DESCRIPTION:\n");
         for line in self.descriptions(schema) {
-            push_wrapped(&mut text, &line, 4);
+            push_wrapped(&mut text, line, 4);
         }
         text.push_str("    \n");
         let fields = self.properties(self.inner(schema));

@@ -52,6 +52,12 @@ pub enum Command {
     Top(commands::top::Args),
     /// Wait until objects have a condition or are gone
     Wait(commands::wait::Args),
+    /// Show the owners above an object and the dependents below it
+    Tree(commands::tree::Args),
+    /// Say what is wrong with a pod, workload, service or claim: exits with 1 if something is
+    Why(commands::why::Args),
+    /// Show how a pod started, with the time between the steps
+    Timeline(commands::timeline::Args),
     // What changes and what streams.
     /// Bring objects to what files describe
     Apply(changes::apply::Args),
@@ -99,6 +105,8 @@ pub enum Command {
     Attach(changes::exec::AttachArgs),
     /// Lead local ports to a pod
     PortForward(changes::port_forward::Args),
+    /// Pass local requests on to the API server, as this user
+    Proxy(changes::proxy::Args),
     /// Copy files from and to containers
     Cp(changes::cp::Args),
     /// Put a container into a running pod
@@ -129,6 +137,13 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::E
     Ok(parsed)
 }
 
+/// The exit code when a command line is no valid one.
+pub fn exit_code_of_usage(words: impl Iterator<Item = OsString>) -> u8 {
+    let lenient = Arguments::command().ignore_errors(true).try_get_matches_from(words);
+    let is_why = lenient.is_ok_and(|matches| matches.subcommand_name() == Some("why"));
+    if is_why { commands::why::NO_ANSWER } else { 1 }
+}
+
 /// Runs a command.
 pub async fn run(
     session: &Session,
@@ -149,6 +164,9 @@ pub async fn run(
         Command::Logs(args) => commands::logs::run(session, args, output).await,
         Command::Top(args) => commands::top::run(session, args, output).await,
         Command::Wait(args) => commands::wait::run(session, args, output).await,
+        Command::Tree(args) => commands::tree::run(session, args, output).await,
+        Command::Why(args) => commands::why::run(session, args, output).await,
+        Command::Timeline(args) => commands::timeline::run(session, args, output).await,
         Command::Apply(args) => changes::apply::run(session, args, output).await,
         Command::Create(args) => changes::create::run(session, args, output).await,
         Command::Replace(args) => changes::replace::run(session, args, output).await,
@@ -172,6 +190,7 @@ pub async fn run(
         Command::Exec(args) => changes::exec::run_exec(session, args, output).await,
         Command::Attach(args) => changes::exec::run_attach(session, args, output).await,
         Command::PortForward(args) => changes::port_forward::run(session, args, output).await,
+        Command::Proxy(args) => changes::proxy::run(session, args, output).await,
         Command::Cp(args) => changes::cp::run(session, args, output).await,
         Command::Debug(args) => changes::debug::run(session, args, output).await,
         Command::Completion(args) => {
@@ -203,6 +222,17 @@ mod tests {
         assert_eq!(parsed.expect("valid").flags.context.as_deref(), Some("c"));
         let parsed = read("orchctl --user=x create namespace n").expect("valid");
         assert_eq!(parsed.flags.identity.user.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn only_why_says_apart_that_it_was_not_understood() {
+        let code = |line: &str| {
+            assert!(read(line).is_err(), "{line}");
+            exit_code_of_usage(line.split(' ').map(OsString::from))
+        };
+        assert_eq!(code("orchctl -n x why pod/a --nonsense"), 2);
+        assert_eq!(code("orchctl get why --nonsense"), 1);
+        assert_eq!(code("orchctl --nonsense"), 1);
     }
 
     #[test]

@@ -20,7 +20,10 @@ fn main() -> ExitCode {
         Err(error) => {
             // A failed write to a closed terminal changes nothing.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+            if !error.use_stderr() {
+                return ExitCode::SUCCESS;
+            }
+            return ExitCode::from(command::exit_code_of_usage(std::env::args_os()));
         }
     };
     let runtime =

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use proto_api::Kind;
@@ -311,6 +311,36 @@ impl Client {
             .map_err(|cause| ClientError::Read { request: label, cause })
     }
 
+    /// Passes on somebody else's request: its body is streamed, and its headers stay but for the credentials, which are this client's. The response is
+    /// returned as it is, whatever its status.
+    pub async fn forward(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let label = label(&request);
+        let (mut head, body) = request.into_parts();
+        self.address(&mut head, &label)?;
+        let request = Request::from_parts(head, Either::Right(body));
+        let sent = tokio::time::timeout(self.deadline, self.shared.transport.send(request)).await;
+        sent.map_err(|_| ClientError::Deadline { request: label.clone(), deadline: self.deadline })?
+            .map_err(|cause| ClientError::Transport { request: label, cause })
+    }
+
+    /// As [`Client::forward`], for a request to switch protocols, over a separate connection.
+    pub async fn forward_upgrade(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let label = label(&request);
+        let (mut head, ()) = request.into_parts();
+        self.address(&mut head, &label)?;
+        let request = Request::from_parts(head, Either::Left(Full::default()));
+        let sent = self.shared.transport.send_for_upgrade(request);
+        let sent = tokio::time::timeout(self.deadline, sent).await;
+        sent.map_err(|_| ClientError::Deadline { request: label.clone(), deadline: self.deadline })?
+            .map_err(|cause| ClientError::Transport { request: label, cause })
+    }
+
     /// Sends the request that `make` returns for Protobuf, or for JSON once the server has refused Protobuf, and decodes the response with `decode`.
     pub(crate) async fn negotiate<A>(
         &self,
@@ -376,19 +406,25 @@ impl Client {
         label: &str,
     ) -> Result<Request<transport::Body>, ClientError> {
         let (mut head, body) = request.into_parts();
-        head.uri = absolute(&self.shared.config.server, &head.uri);
+        self.address(&mut head, label)?;
         let headers = &mut head.headers;
         headers.insert(header::USER_AGENT, self.shared.user_agent.clone());
         headers
             .entry(header::ACCEPT)
             .or_insert_with(|| HeaderValue::from_static("application/json"));
+        Ok(Request::from_parts(head, Either::Left(Full::new(body))))
+    }
+
+    /// Adds the server's URL and the credentials.
+    fn address(&self, head: &mut http::request::Parts, label: &str) -> Result<(), ClientError> {
+        head.uri = absolute(&self.shared.config.server, &head.uri);
         let authorization = self.authorization();
         let authorization = authorization
             .map_err(|cause| ClientError::Token { request: label.to_owned(), cause })?;
         if let Some(value) = authorization {
-            headers.insert(header::AUTHORIZATION, value);
+            head.headers.insert(header::AUTHORIZATION, value);
         }
-        Ok(Request::from_parts(head, Full::new(body)))
+        Ok(())
     }
 
     fn lock_authorization(&self) -> MutexGuard<'_, Authorization> {
@@ -434,7 +470,7 @@ impl Client {
 }
 
 /// Method and path, for errors.
-pub(crate) fn label(request: &Request<Bytes>) -> String {
+pub(crate) fn label<B>(request: &Request<B>) -> String {
     format!("{} {}", request.method(), request.uri().path())
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header};
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -27,7 +27,8 @@ use proto_daemon::write_coalescing::CoalescingStream;
 pub use tls::ClientTlsError;
 use tls::{Generation, TlsSource};
 
-pub(crate) type Body = Full<Bytes>;
+/// A request's body: most are whole, that of a request that is passed on comes piece by piece.
+pub(crate) type Body = Either<Full<Bytes>, Incoming>;
 
 /// How a dead HTTP/2 connection is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

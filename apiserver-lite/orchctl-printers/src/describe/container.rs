@@ -186,7 +186,7 @@ fn describe_probe(probe: &Value) -> String {
 fn environment(page: &mut Page, container: &Value, level: usize, place: &Place<'_>) {
     let from = objects::list_at(container, "/envFrom");
     if !from.is_empty() {
-        page.line(level, format!("Environment Variables from:"));
+        page.line(level, "Environment Variables from:");
     }
     for one in from {
         let (kind, source) = match one.get("secretRef") {
@@ -202,10 +202,10 @@ fn environment(page: &mut Page, container: &Value, level: usize, place: &Place<'
     }
     let variables = objects::list_at(container, "/env");
     if variables.is_empty() {
-        page.line(level, format!("Environment:\t<none>"));
+        page.line(level, "Environment:\t<none>");
         return;
     }
-    page.line(level, format!("Environment:"));
+    page.line(level, "Environment:");
     for variable in variables {
         let name = objects::text_at(variable, "/name");
         let Some(source) = variable.get("valueFrom") else {
@@ -264,9 +264,9 @@ fn field_value<'a>(path: &str, place: &Place<'a>) -> Option<&'a str> {
 fn mounts(page: &mut Page, container: &Value, level: usize) {
     let mounts = objects::list_at(container, "/volumeMounts");
     if mounts.is_empty() {
-        page.line(level, format!("Mounts:\t<none>"));
+        page.line(level, "Mounts:\t<none>");
     } else {
-        page.line(level, format!("Mounts:"));
+        page.line(level, "Mounts:");
     }
     let mut lines: Vec<(&str, String)> = mounts
         .iter()

@@ -1,0 +1,164 @@
+//! The start of a pod as moments in the order of time, and as a trace that Perfetto and Chrome show.
+//!
+//! Most times of the API are whole seconds; those with a fraction keep it.
+
+mod trace;
+
+use proto_api::MicroTime;
+use serde_json::Value;
+
+use crate::columns::{Layout, Row};
+use crate::objects;
+
+pub use trace::trace;
+
+/// Microseconds of a second.
+const SECOND: i64 = 1_000_000;
+/// Most moments.
+const MOMENTS_MAX: usize = 2000;
+/// Conditions of pods, with their place among the moments of the same second.
+const CONDITIONS: [(&str, usize); 4] =
+    [("PodScheduled", 1), ("Initialized", 20), ("ContainersReady", 40), ("Ready", LAST_CONDITION)];
+const LAST_CONDITION: usize = 41;
+
+/// Something that happened at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Microseconds since 1970.
+    pub at: i64,
+    /// Whether the time has a fraction of a second.
+    pub is_precise: bool,
+    /// Of moments at the same time, which comes first at a start.
+    order: usize,
+    /// What it happened to: empty for the pod, else a container.
+    pub subject: String,
+    /// What happened.
+    pub what: String,
+}
+
+/// The moments of a pod, of its object and its events.
+pub fn moments(pod: &Value, events: &[Value]) -> Vec<Moment> {
+    let mut found = Vec::new();
+    let mut add = |order: usize, time: &str, subject: &str, what: String| {
+        found.extend(read_time(time).map(|(at, is_precise)| Moment {
+            at,
+            is_precise,
+            order,
+            subject: subject.to_owned(),
+            what,
+        }));
+    };
+    let created = objects::text_at(pod, "/metadata/creationTimestamp");
+    add(0, created, "", "created".to_owned());
+    add(3, objects::text_at(pod, "/status/startTime"), "", "taken up by its node".to_owned());
+    let deleted = objects::text_at(pod, "/metadata/deletionTimestamp");
+    add(99, deleted, "", "has to be gone".to_owned());
+    for one in objects::list_at(pod, "/status/conditions") {
+        let text = |pointer: &str| objects::text_at(one, pointer);
+        let known = CONDITIONS.iter().find(|(kind, _)| *kind == text("/type"));
+        let order = known.map_or(LAST_CONDITION, |(_, order)| *order);
+        let reason = Some(text("/reason")).filter(|reason| !reason.is_empty());
+        let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let what = match text("/status") {
+            "True" => text("/type").to_owned(),
+            status => format!("{} {status}{reason}", text("/type")),
+        };
+        add(order, text("/lastTransitionTime"), "", what);
+    }
+    for (list, started, title) in
+        [("initContainerStatuses", 15, "init container"), ("containerStatuses", 30, "container")]
+    {
+        for status in objects::list_at(pod, &format!("/status/{list}")) {
+            let subject = format!("{title} {}", objects::text_at(status, "/name"));
+            for (state, word) in [("lastState", "started before"), ("state", "started")] {
+                let terminated = status.pointer(&format!("/{state}/terminated"));
+                let running = status.pointer(&format!("/{state}/running"));
+                let any = terminated.or(running).unwrap_or(&Value::Null);
+                add(started, objects::text_at(any, "/startedAt"), &subject, word.to_owned());
+                if let Some(ended) = terminated {
+                    let code = ended.get("exitCode").and_then(Value::as_i64).unwrap_or_default();
+                    let what = format!("ended with exit code {code}");
+                    add(started + 1, objects::text_at(ended, "/finishedAt"), &subject, what);
+                }
+            }
+        }
+    }
+    found.extend(events.iter().filter_map(of_event));
+    found.sort_by_key(|moment| (moment.at, moment.order));
+    found.truncate(MOMENTS_MAX);
+    found
+}
+
+/// The first time that something happened, with how often it did.
+fn of_event(event: &Value) -> Option<Moment> {
+    let text = |pointer: &str| objects::text_at(event, pointer);
+    let times = ["/eventTime", "/firstTimestamp", "/metadata/creationTimestamp"];
+    let (at, is_precise) = times.into_iter().find_map(|pointer| read_time(text(pointer)))?;
+    let count = event.pointer("/series/count").or_else(|| event.get("count"));
+    let count = count.and_then(Value::as_i64).filter(|count| *count > 1);
+    let count = count.map(|count| format!(" (x{count})")).unwrap_or_default();
+    let order = match text("/reason") {
+        "Scheduled" => 2,
+        "Pulling" => 10,
+        "Pulled" => 11,
+        "Created" => 12,
+        "Started" => 31,
+        _ => 32,
+    };
+    let subject = container_of(event).map(|name| format!("container {name}"));
+    let what = format!("{}: {}{count}", text("/reason"), text("/message").trim());
+    Some(Moment { at, is_precise, order, subject: subject.unwrap_or_default(), what })
+}
+
+/// The container that an event is about, of `spec.containers{name}`.
+fn container_of(event: &Value) -> Option<&str> {
+    let path = objects::text_at(event, "/involvedObject/fieldPath");
+    path.split_once('{').map(|(_, rest)| rest.trim_end_matches('}'))
+}
+
+fn read_time(text: &str) -> Option<(i64, bool)> {
+    let micros = text.parse::<MicroTime>().ok()?.unix_micros()?;
+    Some((micros, text.contains('.')))
+}
+
+/// The moments as a table, with the time since the first and since the one before.
+pub fn render(moments: &[Moment]) -> String {
+    let mut rows: Vec<Row> = vec![["TIME", "AFTER", "STEP", "WHAT"].map(str::to_owned).to_vec()];
+    let mut before: Option<&Moment> = None;
+    for moment in moments {
+        let first = moments.first().unwrap_or(moment);
+        let step = before.map(|before| between(before, moment)).unwrap_or_default();
+        let what = match moment.subject.as_str() {
+            "" => moment.what.clone(),
+            subject => format!("{subject}: {}", moment.what),
+        };
+        let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
+        rows.push(vec![clock(moment), between(first, moment), step, what]);
+        before = Some(moment);
+    }
+    Layout::default().render(&rows)
+}
+
+/// `06:30:46` or `06:30:46.250`, UTC.
+fn clock(moment: &Moment) -> String {
+    let seconds = moment.at.div_euclid(SECOND);
+    let plain = proto_api::Time::from_unix(seconds).to_string();
+    let time = plain.split_once('T').map_or("", |(_, time)| time.trim_end_matches('Z'));
+    match moment.is_precise {
+        true => format!("{time}.{:03}", moment.at.rem_euclid(SECOND) / 1000),
+        false => time.to_owned(),
+    }
+}
+
+/// Seconds from one moment to a later one, with milliseconds if one of them has some.
+fn between(from: &Moment, to: &Moment) -> String {
+    let micros = to.at.saturating_sub(from.at);
+    let (seconds, millis) = (micros / SECOND, micros % SECOND / 1000);
+    match from.is_precise || to.is_precise {
+        true => format!("{seconds}.{millis:03}s"),
+        false => format!("{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

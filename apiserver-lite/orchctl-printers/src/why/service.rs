@@ -1,0 +1,103 @@
+//! A service: why it has no endpoints.
+
+use serde_json::Value;
+
+use super::{Case, Finding, Lookup, Verdict, deletion, workload};
+use crate::{objects, state};
+
+/// Why a service has no endpoints.
+pub(super) fn explain(case: &Case, now: i64) -> Verdict {
+    let service = &case.object;
+    let mut findings: Vec<Finding> = deletion(service, now).into_iter().collect();
+    if objects::text_at(service, "/spec/type") == "ExternalName" && findings.is_empty() {
+        let name = objects::text_at(service, "/spec/externalName");
+        return Verdict::Well(format!("it is another name of {name} and has no endpoints"));
+    }
+    let (ready, not_ready) = addresses(case);
+    if ready > 0 && findings.is_empty() {
+        let text = format!("it has {ready} ready endpoints, and {not_ready} that are not ready");
+        return Verdict::Well(text);
+    }
+    if ready == 0 {
+        findings.extend(no_endpoints(case, now));
+    }
+    Verdict::Wrong(findings)
+}
+
+/// Numbers of ready addresses and of others.
+fn addresses(case: &Case) -> (usize, usize) {
+    let Some(Lookup::Found(endpoints)) = &case.endpoints else { return (0, 0) };
+    let count = |pointer: &str| {
+        let subsets = objects::list_at(endpoints, "/subsets").iter();
+        subsets.map(|subset| objects::list_at(subset, pointer).len()).sum()
+    };
+    (count("/addresses"), count("/notReadyAddresses"))
+}
+
+fn no_endpoints(case: &Case, now: i64) -> Vec<Finding> {
+    let service = &case.object;
+    let (namespace, name) = (objects::namespace(service), objects::name(service));
+    let selector = objects::map_at(service, "/spec/selector").filter(|map| !map.is_empty());
+    let Some(selector) = selector else {
+        return vec![Finding::stuck(
+            "it has no selector, and nobody has written endpoints for it",
+            format!("spec.selector is empty, and the Endpoints {name} have no address"),
+            "set spec.selector, or write the Endpoints or EndpointSlices yourself",
+        )];
+    };
+    let selector = objects::pairs(Some(selector));
+    if case.pods.is_empty() {
+        return vec![Finding::stuck(
+            "no pod has the labels that it selects",
+            format!(
+                "spec.selector is {selector}; no pod of namespace {namespace} has these labels"
+            ),
+            format!("compare them: orchctl get pods -n {namespace} --show-labels"),
+        )];
+    }
+    let mut findings = missing_ports(case);
+    findings.extend(workload::of_pods(case, now));
+    if findings.is_empty() {
+        let ready = case.pods.iter().filter(|one| is_ready(&one.pod)).count();
+        let evidence = format!("{ready} of {} pods with {selector} are ready", case.pods.len());
+        findings.push(match ready {
+            0 => Finding::stuck(
+                "none of the pods that it selects runs",
+                evidence,
+                format!("look at them: orchctl get pods -n {namespace} -l {selector}"),
+            ),
+            _ => Finding::waiting(
+                "its endpoints are not written yet",
+                evidence,
+                "wait, or look whether the controller manager runs",
+            ),
+        });
+    }
+    findings
+}
+
+fn is_ready(pod: &Value) -> bool {
+    state::condition_status(pod, "Ready") == "True"
+}
+
+/// Target ports by name that no container has.
+fn missing_ports(case: &Case) -> Vec<Finding> {
+    let has_port = |pod: &Value, name: &str| {
+        let containers = objects::list_at(pod, "/spec/containers").iter();
+        let mut ports = containers.flat_map(|one| objects::list_at(one, "/ports"));
+        ports.any(|port| objects::text_at(port, "/name") == name)
+    };
+    objects::list_at(&case.object, "/spec/ports")
+        .iter()
+        .map(|port| objects::text_at(port, "/targetPort"))
+        .filter(|target| !target.is_empty())
+        .filter(|target| !case.pods.iter().any(|one| has_port(&one.pod, target)))
+        .map(|target| {
+            Finding::stuck(
+                format!("no container has a port with the name {target}"),
+                format!("spec.ports has the targetPort {target}"),
+                "name the port in the pods' containers, or use its number as targetPort",
+            )
+        })
+        .collect()
+}

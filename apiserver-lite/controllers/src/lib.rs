@@ -33,6 +33,7 @@ pub mod write_events;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use proto_api::Time;
 use proto_api::meta::v1::ObjectMeta;
 use proto_client::ObjectKey;
 use proto_client::events::correlate::EventReport;
@@ -98,6 +99,12 @@ impl Plan {
     pub fn push_with_event(&mut self, write: ApiWrite, event: WriteEvent) {
         self.events.insert(self.writes.len(), event);
         self.writes.push(write);
+    }
+
+    /// The write of the status that says that the `nth` write failed with `error`, if there is one.
+    pub fn status_of_failure(&self, nth: usize, error: String, now: Time) -> Option<ApiWrite> {
+        let event = self.events.get(&nth)?;
+        self.on_failure.clone()?.write(&event.operation, error, now)
     }
 
     /// Plans to reconcile again in `delay`, or earlier if that is planned.

@@ -83,12 +83,13 @@ fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
     watches.collect::<Result<_, _>>().unwrap_or_default()
 }
 
-/// Makes, corrects and deletes local APIServices. Where all is as it should be, nothing is written.
+/// Makes, corrects and deletes local APIServices. Where all is as it should be, nothing is written. No state is put back meanwhile.
 ///
 /// # Errors
 /// The first write that failed; the others are done.
 pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
     let Some(kind) = server.kind(GROUP, RESOURCE) else { return Ok(()) };
+    let _held = server.hold_state().await;
     let (label, wanted) = (managed_label(server), wanted(server));
     let label = label.as_str();
     let mut writes = Vec::with_capacity(wanted.len());

@@ -10,7 +10,7 @@ use apiserver_custom_resources::OtherDefinition;
 use apiserver_schema::custom::CustomNames;
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Kind, Object, Value};
-use apiserver_store::{Range, WatchEnd, Write, WriteError};
+use apiserver_store::{WatchEnd, Write, WriteError};
 use tokio_util::sync::CancellationToken;
 
 use crate::definitions::strategy::{Condition, cleanup_finalizer, note_approval, set_condition};
@@ -38,7 +38,7 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
     loop {
         // Watched from before the look, so that no change is missed.
         let watched = server.store.watch(key::prefix(&kind, ""), server.store.revision());
-        let again = match Box::pin(look(&server, &kind)).await {
+        let again = match Box::pin(take_turn(&server, &kind)).await {
             Ok(again) => again,
             Err(error) => {
                 let error = error.to_string();
@@ -71,13 +71,28 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
     }
 }
 
+/// Brings the definitions up to date once, beside the task.
+///
+/// # Errors
+/// Errors of reading and writing.
+pub async fn settle(server: &Server) -> Result<(), ApiError> {
+    let Some(kind) = server.kind(GROUP, RESOURCE).cloned() else { return Ok(()) };
+    Box::pin(take_turn(server, &kind)).await.map(drop)
+}
+
+/// A look of its own: no state is put back until it has ended, so that it deletes nothing of one.
+async fn take_turn(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
+    let _held = server.hold_state().await;
+    look(server, kind).await
+}
+
 /// Brings the status of all definitions up to date. Returns when to look again although nothing has changed.
 async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
     let mut again: Option<Duration> = None;
     let mut soon = |after: Duration| again = Some(again.map_or(after, |other| other.min(after)));
     // Watches of what is not served any more end also when nobody asks for it.
     server.definitions.catch_up();
-    let stored = all(server, kind)?;
+    let stored = server.objects(kind, "", None);
     let mut others: Vec<_> =
         stored.iter().map(|record| names::of_stored(record.object())).collect();
     for record in &stored {
@@ -121,13 +136,6 @@ fn settled(server: &Server, definition: &Object, others: &[OtherDefinition<'_>])
     }
     note_approval(&mut next, server.names, &time);
     (next != *definition).then_some(next)
-}
-
-fn all(server: &Server, kind: &Kind) -> Result<Vec<Arc<StoredObject>>, ApiError> {
-    let prefix = key::prefix(kind, "");
-    let range = Range { prefix: &prefix, after: None, limit: None };
-    let page = server.snapshot().range(range).map_err(ApiError::internal)?;
-    Ok(page.entries.into_iter().map(|entry| entry.record).collect())
 }
 
 fn is_ending(definition: &Object) -> bool {
@@ -222,14 +230,11 @@ fn kind_of(server: &Server, definition: &Object) -> Option<Arc<Kind>> {
 
 async fn delete_objects(server: &Server, definition: &Object) -> Result<Left, ApiError> {
     let Some(kind) = kind_of(server, definition) else { return Ok(Left::None) };
-    let prefix = key::prefix(&kind, "");
-    let range = Range { prefix: &prefix, after: None, limit: None };
-    let page = server.snapshot().range(range).map_err(ApiError::internal)?;
-    let ending = |record: &StoredObject| record.object().deletion_timestamp().is_some();
-    let fresh = page.entries.iter().filter(|entry| !ending(&entry.record)).take(CHUNK);
+    let stored = server.objects(&kind, "", None);
+    let ending = |object: &Object| object.deletion_timestamp().is_some();
+    let objects = stored.iter().map(|record| record.object());
     let mut deleted = false;
-    for entry in fresh {
-        let object = entry.record.object();
+    for object in objects.filter(|object| !ending(object)).take(CHUNK) {
         // In the version in which it is stored, so that no webhook need be there to delete it.
         let kind = &object.kind;
         let request = request(Verb::Delete, kind, "", object.namespace(), object.name());
@@ -241,7 +246,7 @@ async fn delete_objects(server: &Server, definition: &Object) -> Result<Left, Ap
             _ => deleted = true,
         }
     }
-    Ok(match (page.entries.is_empty(), deleted) {
+    Ok(match (stored.is_empty(), deleted) {
         (true, _) => Left::None,
         (false, false) => Left::Waiting,
         (false, true) => Left::More,

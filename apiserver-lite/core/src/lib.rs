@@ -35,6 +35,7 @@ pub mod saved_states;
 pub mod server;
 pub mod service_endpoints;
 pub mod services;
+pub mod state_requests;
 pub mod status;
 pub mod subresources;
 pub mod times;

@@ -37,8 +37,8 @@ pub struct StoredObject {
 
 /// Where a record comes from.
 enum Origin {
-    /// A write.
-    Memory,
+    /// A write of so many bytes.
+    Memory(usize),
     /// These bytes on disk, for [`StoredObject::load`].
     Disk(Bytes),
     /// Bytes on disk that cannot be read. Its tree has a name and no content: it stands for the object where names count, and is never served.
@@ -104,7 +104,7 @@ impl StoredObject {
     /// The bytes are not an object of a known kind, or are unreadable and of a kind that the server decides by.
     pub fn load(&self, engine: &Engine) -> Result<(), LoadError> {
         let object = match &self.origin {
-            Origin::Memory => return Ok(()),
+            Origin::Memory(_) => return Ok(()),
             Origin::Disk(raw) => engine.decode_stored(raw)?,
             Origin::Unreadable(unreadable) => unreadable.stand_in(engine)?,
         };
@@ -118,7 +118,7 @@ impl StoredObject {
     /// That one.
     pub fn check_readable(&self) -> Result<(), ApiError> {
         match &self.origin {
-            Origin::Memory | Origin::Disk(_) => Ok(()),
+            Origin::Memory(_) | Origin::Disk(_) => Ok(()),
             Origin::Unreadable(unreadable) => {
                 let UnreadableObject { key, why, .. } = &**unreadable;
                 Err(ApiError::internal(format!("unable to transform key {key:?}: {why}")))
@@ -132,7 +132,7 @@ impl StoredObject {
         match &self.origin {
             Origin::Unreadable(unreadable) => BackupValue::AsOnDisk(unreadable.stored.clone()),
             Origin::Disk(raw) => BackupValue::Value(raw.clone()),
-            Origin::Memory => BackupValue::Value(Draft::new(engine, self.object().clone()).raw),
+            Origin::Memory(_) => BackupValue::Value(Draft::new(engine, self.object().clone()).raw),
         }
     }
 
@@ -146,6 +146,16 @@ impl StoredObject {
         self.object
             .get()
             .expect("invariant: set by stamp and tombstone, or by load before the store is served")
+    }
+
+    /// The size in which a store writes the object; 0 for what is not stored.
+    #[must_use]
+    pub fn stored_len(&self) -> usize {
+        match &self.origin {
+            Origin::Memory(len) => *len,
+            Origin::Disk(raw) => raw.len(),
+            Origin::Unreadable(unreadable) => unreadable.stored.len(),
+        }
     }
 
     /// The object encoded as JSON.
@@ -225,7 +235,7 @@ impl StoredObject {
     }
 
     fn of(object: Object, stamp: Stamp) -> Self {
-        Self::new(OnceLock::from(object), Origin::Memory, stamp)
+        Self::new(OnceLock::from(object), Origin::Memory(0), stamp)
     }
 
     fn new(object: OnceLock<Object>, origin: Origin, stamp: Stamp) -> Self {
@@ -257,7 +267,8 @@ impl Record for StoredObject {
     }
 
     fn stamp(draft: Draft, stamp: Stamp) -> Self {
-        Self::of(stamped(draft.object, stamp), stamp)
+        let object = OnceLock::from(stamped(draft.object, stamp));
+        Self::new(object, Origin::Memory(draft.raw.len()), stamp)
     }
 
     fn tombstone(last: &Self, stamp: Stamp) -> Self {

@@ -9,6 +9,7 @@ use apiserver_schema::{FieldErrors, Kind, Map, Object, Value};
 use crate::context::{RequestContext, about_kind};
 use crate::definitions::{self, strategy};
 use crate::options::GRACE_SECS_MAX;
+use crate::saved_states::HeldState;
 use crate::server::Server;
 use crate::services::{self, Reservation};
 use crate::status::ApiError;
@@ -136,11 +137,11 @@ pub(crate) fn validate(
 }
 
 /// Allocates the addresses and node ports of a Service and writes them into `object`. Empty for every other kind. `old` is the
-/// stored version of an update.
+/// stored version of an update. No state is put back until the reservation has ended.
 ///
 /// # Errors
 /// 422 for the field whose value cannot be allocated.
-pub(crate) fn reserve(
+pub(crate) async fn reserve(
     server: &Server,
     object: &mut Object,
     old: Option<&Object>,
@@ -148,8 +149,18 @@ pub(crate) fn reserve(
     if !object.kind.is("", "Service") {
         return Ok(Reservation::default());
     }
+    let held = server.hold_state().await;
     services::reserve(&server.allocations, object, old)
+        .map(|reserved| reserved.holding(held))
         .map_err(|problems| ApiError::invalid(about_kind(object), &problems))
+}
+
+/// What a deletion holds until [`release`], so that it releases nothing of a state that is put back in between.
+pub(crate) async fn hold_allocations(server: &Server, object: &Object) -> HeldState {
+    match object.kind.is("", "Service") {
+        true => server.hold_state().await,
+        false => HeldState::default(),
+    }
 }
 
 /// Releases the addresses and ports of a deleted Service.

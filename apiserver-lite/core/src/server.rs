@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use apiserver_schema::{Engine, Kind};
-use apiserver_store::{Snapshot, Store};
+use apiserver_store::{Range, Snapshot, Store};
 use proto_api::names::Names;
 
 use crate::aggregation::ApiServices;
@@ -14,7 +14,7 @@ use crate::field_ownership::FieldOwnership;
 use crate::key;
 use crate::quota_turns::QuotaTurns;
 use crate::record::StoredObject;
-use crate::saved_states::SavedStates;
+use crate::saved_states::{HeldState, SavedStates};
 use crate::services::ServiceAllocations;
 use crate::status::ApiError;
 use crate::webhooks::Webhooks;
@@ -55,6 +55,16 @@ pub struct Server {
 }
 
 impl Server {
+    /// Waits until no state is being put back, and keeps any from being as long as the returned value exists: for what reads and then writes, or keeps
+    /// something beside the store. It costs nothing on a server that is not ephemeral. Not for one who holds the state already, and not to be held while
+    /// another server is asked.
+    pub async fn hold_state(&self) -> HeldState {
+        match &self.saved_states {
+            Some(states) => states.hold().await,
+            None => HeldState::default(),
+        }
+    }
+
     /// A snapshot of the store at its current revision.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<StoredObject> {
@@ -64,12 +74,20 @@ impl Server {
     /// The current version of the object `namespace/name` of `kind`, if it exists.
     #[must_use]
     pub fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
-        // The current revision is never compacted.
-        self.snapshot()
-            .get(&key::object(kind, namespace, name))
-            .ok()
-            .flatten()
-            .map(|entry| entry.record)
+        self.store.current(&key::object(kind, namespace, name)).map(|entry| entry.record)
+    }
+
+    /// The current objects of a kind in a namespace, or in all without one, by key; at most so many.
+    #[must_use]
+    pub fn objects(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        limit: Option<usize>,
+    ) -> Vec<Arc<StoredObject>> {
+        let prefix = key::prefix(kind, namespace);
+        let page = self.store.current_range(Range { prefix: &prefix, after: None, limit });
+        page.entries.into_iter().map(|entry| entry.record).collect()
     }
 
     /// The current version of an object by the short group (without its domain) and resource of its kind, version `v1`.

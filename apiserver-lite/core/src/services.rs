@@ -17,6 +17,7 @@ use rand::Rng as _;
 pub use node_ports::{PortRange, PortRangeError};
 pub use service_range::ServiceRange;
 
+use crate::saved_states::HeldState;
 use crate::status::FieldProblem;
 
 /// Allocated cluster IPs and node ports.
@@ -44,6 +45,8 @@ pub struct Reservation {
     taken: AllocatedValues,
     /// Values of the stored Service that the new one no longer has; released on commit.
     dropped: AllocatedValues,
+    /// Held until the values are those of a stored Service, or released.
+    held: HeldState,
 }
 
 impl ServiceAllocations {
@@ -60,6 +63,11 @@ impl ServiceAllocations {
         self.addresses
             .extend(allocated.addresses.into_iter().map(|address| (address, uid.clone())));
         self.node_ports.extend(allocated.node_ports.into_iter().map(|port| (port, uid.clone())));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.contains_key(&address)
     }
 
     fn release(&mut self, allocated: &AllocatedValues) {
@@ -107,6 +115,13 @@ impl AllocatedValues {
 }
 
 impl Reservation {
+    /// Holds the state until the reservation has ended.
+    #[must_use]
+    pub fn holding(mut self, held: HeldState) -> Self {
+        self.held = held;
+        self
+    }
+
     /// Called once the write is durable: keeps the new values and releases those that the Service gave up.
     pub fn commit(mut self) {
         self.taken = AllocatedValues::default();
@@ -124,27 +139,15 @@ impl Drop for Reservation {
     }
 }
 
-/// Marks the values of these Services as allocated.
-pub fn adopt_all(allocations: &Mutex<ServiceAllocations>, services: &[&Object]) {
-    let mut allocations = locked(allocations);
-    services.iter().for_each(|service| allocations.adopt(service));
-}
-
-/// Releases the values of Services that are gone, but for those that a kept one has.
-pub fn release_all_but(
+/// Marks the values of these Services as allocated, and no others.
+pub fn adopt_only<'a>(
     allocations: &Mutex<ServiceAllocations>,
-    gone: &[&Object],
-    kept: &[&Object],
+    services: impl Iterator<Item = &'a Object>,
 ) {
-    let mut still = AllocatedValues::default();
-    for values in kept.iter().map(|service| AllocatedValues::from_service(service)) {
-        still.addresses.extend(values.addresses);
-        still.node_ports.extend(values.node_ports);
-    }
     let mut allocations = locked(allocations);
-    for values in gone.iter().map(|service| AllocatedValues::from_service(service)) {
-        allocations.release(&values.without(&still));
-    }
+    let mut fresh = ServiceAllocations::new(allocations.ranges.clone(), allocations.ports);
+    services.for_each(|service| fresh.adopt(service));
+    *allocations = fresh;
 }
 
 /// Releases the values of a deleted Service.

@@ -14,8 +14,8 @@ use proto_daemon::drain::{Drain, stop_signal};
 const LISTEN: &str = "listen-client-urls";
 /// Where etcd listens without it.
 const LISTEN_DEFAULT: &str = "http://localhost:2379";
-/// Most arguments, and most of what is said of them.
-const FLAGS_MAX: usize = 64;
+/// Most arguments.
+const ARGUMENTS_MAX: usize = 128;
 
 /// What `--help` says.
 pub const HELP: &str = "\
@@ -25,14 +25,21 @@ It answers GET /health and /version, and stores nothing.
 Flags:
   --listen-client-urls URL   where it listens; http only (default http://localhost:2379)
   --help                     says this
+  --version                  says which one it is
 Every other flag has no effect.
 ";
+
+/// What `--version` says.
+pub const VERSION: &str =
+    concat!("etcd Version: ", env!("CARGO_PKG_VERSION"), " (a stand-in that stores nothing)\n");
 
 /// What the arguments ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The help text.
     Help,
+    /// The version.
+    Version,
     /// To listen.
     Serve {
         /// Where.
@@ -69,26 +76,26 @@ pub enum EtcdError {
 pub fn read_arguments(arguments: &[OsString]) -> Result<Asked, EtcdError> {
     let mut url = LISTEN_DEFAULT.to_owned();
     let mut ignored = Vec::new();
-    let mut rest =
-        arguments.iter().take(FLAGS_MAX.saturating_add(1)).map(|text| text.to_string_lossy());
+    if arguments.len() > ARGUMENTS_MAX {
+        return Err(EtcdError::Usage(format!("more than {ARGUMENTS_MAX} arguments")));
+    }
+    let mut rest = arguments.iter().map(|text| text.to_string_lossy());
     while let Some(argument) = rest.next() {
-        let flag = argument.trim_start_matches('-');
+        let (flag, is_flag) = (argument.trim_start_matches('-'), argument.starts_with('-'));
         let (name, value) =
             flag.split_once('=').map_or((flag, None), |(n, v)| (n, Some(v.to_owned())));
         match name {
-            "help" | "h" => return Ok(Asked::Help),
-            LISTEN => {
+            "help" | "h" if is_flag => return Ok(Asked::Help),
+            "version" if is_flag || arguments.len() == 1 => return Ok(Asked::Version),
+            LISTEN if is_flag => {
                 let missing = || EtcdError::Usage(format!("--{LISTEN}: expected a URL"));
                 let value = value.or_else(|| rest.next().map(std::borrow::Cow::into_owned));
                 url = value.ok_or_else(missing)?;
             }
-            _ if argument.starts_with('-') => ignored.push(format!("--{name}")),
+            _ if is_flag => ignored.push(format!("--{name}")),
             // The value of the flag before it.
             _ => {}
         }
-    }
-    if ignored.len() > FLAGS_MAX {
-        return Err(EtcdError::Usage(format!("more than {FLAGS_MAX} flags")));
     }
     // Several may be given: harnesses give one.
     let first = url.split(',').next().unwrap_or_default();
@@ -113,7 +120,7 @@ pub async fn run(address: SocketAddr) -> Result<(), EtcdError> {
     let listening = AdminServer::bind(address).await;
     let listening = listening.map_err(|source| EtcdError::Listen { address, source })?;
     let drain = Drain::default();
-    let serving = listening.serve(|request| answer(request), drain.watch());
+    let serving = listening.serve(answer, drain.watch());
     tokio::select! {
         () = serving => Ok(()),
         signal = stop_signal() => signal.map(drop).map_err(EtcdError::Signal),
@@ -160,6 +167,10 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], 41111));
         assert_eq!(asked, Ok(Asked::Serve { address, ignored }));
         assert_eq!(read(&["--help"]), Ok(Asked::Help));
+        for version in ["--version", "-version", "--version=true", "version"] {
+            assert_eq!(read(&[version]), Ok(Asked::Version));
+        }
+        assert!(matches!(read(&["--name", "version"]), Ok(Asked::Serve { .. })));
         let separate = read(&["--listen-client-urls", "http://127.0.0.1:1/"]);
         assert!(matches!(separate, Ok(Asked::Serve { address, .. }) if address.port() == 1));
     }
@@ -173,8 +184,13 @@ mod tests {
             assert!(error.contains(LISTEN), "{error}");
         }
         assert!(read(&["--listen-client-urls"]).is_err());
-        let many: Vec<String> = (0..=FLAGS_MAX).map(|nth| format!("--f{nth}")).collect();
-        assert!(read(&many.iter().map(String::as_str).collect::<Vec<_>>()).is_err());
+        let many: Vec<String> = (0..=ARGUMENTS_MAX).map(|nth| format!("--f{nth}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(read(&many).is_err());
+        // None is dropped: the last one is read, too.
+        let last = [&many[..ARGUMENTS_MAX - 1], &["--listen-client-urls=http://127.0.0.1:7"]];
+        let last = read(&last.concat());
+        assert!(matches!(last, Ok(Asked::Serve { address, .. }) if address.port() == 7));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Creates the objects of manifests on a server, in an order that works: namespaces, definitions until they are established, then what others refer to, and
-//! webhooks last. An object that the server has made itself is changed to what its manifest says; a `status` is written after its object.
+//! webhooks last. An object that the server has made itself is changed to what its manifest says; a `status` is written after its object, but for those that
+//! only the server writes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +17,9 @@ use crate::manifests::{Manifest, Place};
 /// Looks at a definition that is not established yet, and the time between two.
 const LOOKS_MAX: u32 = 2_000;
 const LOOK_AFTER: Duration = Duration::from_millis(5);
+/// The kinds whose `status` is the server's own, each with the beginning of its group. Tools write an empty one into the files of definitions.
+const STATUS_OF_THE_SERVER: [(&str, &str); 2] =
+    [("apiextensions.", DEFINITION), ("apiregistration.", "APIService")];
 /// What an object has from the server that it was read from, and what no server takes.
 const OF_ANOTHER_SERVER: [&str; 4] = ["resourceVersion", "uid", "managedFields", "selfLink"];
 
@@ -25,7 +29,7 @@ const OF_ANOTHER_SERVER: [&str; 4] = ["resourceVersion", "uid", "managedFields",
 pub struct LoadError {
     place: Place,
     object: String,
-    source: LoadFault,
+    source: Box<LoadFault>,
 }
 
 /// Why an object cannot be created.
@@ -52,7 +56,7 @@ pub async fn load(client: &Client, manifests: &[Manifest]) -> Result<(), LoadErr
     let mut ordered: Vec<&Manifest> = manifests.iter().collect();
     // Stable: within a rank in the order of the files.
     ordered.sort_by_key(|manifest| rank(text(&manifest.object, "kind")));
-    let mut loading = Loading { client, resources: BTreeMap::new() };
+    let mut loading = Loading { client, resources: BTreeMap::new(), loaded: BTreeMap::new() };
     let is_definition = |manifest: &Manifest| text(&manifest.object, "kind") == DEFINITION;
     let (first, rest) = ordered.split_at(
         ordered.iter().take_while(|m| rank(text(&m.object, "kind")) <= rank(DEFINITION)).count(),
@@ -102,6 +106,7 @@ fn rank(kind: &str) -> usize {
     }
 }
 
+/// Refuses what is twice in the manifests before anything is created; what only discovery knows to be the same is refused when its turn comes.
 fn refuse_doubles(manifests: &[Manifest]) -> Result<(), LoadError> {
     let mut seen: BTreeMap<(String, &str, &str, &str), &Place> = BTreeMap::new();
     for Manifest { place, object } in manifests {
@@ -123,6 +128,8 @@ struct Loading<'a> {
     client: &'a Client,
     /// What discovery says of a group and version.
     resources: BTreeMap<String, Value>,
+    /// Where the objects stand that are loaded already, by group, resource, namespace and name.
+    loaded: BTreeMap<[String; 4], Place>,
 }
 
 /// The resource of a kind.
@@ -136,14 +143,34 @@ impl Loading<'_> {
         let Manifest { place, object } = manifest;
         let found = self.resource(object).await;
         let found = found.map_err(|fault| failed(place, object, fault))?;
+        self.note(&found.collection, manifest)?;
         let created = self.create(&found, object).await;
         created.map_err(|error| failed(place, object, error.into()))
+    }
+
+    /// Notes that an object is loaded, unless it is already: it would be changed as if the server had made it.
+    fn note(&mut self, collection: &Collection, manifest: &Manifest) -> Result<(), LoadError> {
+        let Manifest { place, object } = manifest;
+        let name = text(&object["metadata"], "name").to_owned();
+        if name.is_empty() {
+            return Ok(());
+        }
+        let Collection { group, plural, namespace, .. } = collection.clone();
+        let key = [group, plural, namespace.unwrap_or_default(), name];
+        match self.loaded.insert(key, place.clone()) {
+            Some(first) => Err(failed(place, object, LoadFault::Twice(first))),
+            None => Ok(()),
+        }
     }
 
     async fn create(&self, found: &FoundResource, object: &Value) -> Result<(), ClientError> {
         let mut object = object.clone();
         if let Some(metadata) = object["metadata"].as_object_mut() {
             OF_ANOTHER_SERVER.iter().for_each(|field| drop(metadata.remove(*field)));
+        }
+        let is_of_the_server = is_status_of_the_server(&object);
+        if let Some(fields) = object.as_object_mut().filter(|_| is_of_the_server) {
+            fields.remove("status");
         }
         let status = object.get("status").filter(|_| found.has_status).cloned();
         let params = WriteParams { field_validation: Some("Strict"), ..WriteParams::default() };
@@ -220,6 +247,15 @@ impl Loading<'_> {
     }
 }
 
+/// Whether the status of an object is left to the server: a namespace that was read while it was deleted would never be `Active` again.
+fn is_status_of_the_server(object: &Value) -> bool {
+    let (group, kind) = (group_version(object).0, text(object, "kind"));
+    let is_listed = |(of, listed): &(&str, &str)| group.starts_with(of) && kind == *listed;
+    let is_namespace = group.is_empty() && kind == "Namespace";
+    STATUS_OF_THE_SERVER.iter().any(is_listed)
+        || (is_namespace && object["status"]["phase"] == "Terminating")
+}
+
 fn has_condition(definition: &Value, kind: &str, status: &str) -> bool {
     let conditions = definition["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -246,7 +282,7 @@ fn failed(place: &Place, object: &Value, source: LoadFault) -> LoadError {
     let namespace = text(metadata, "namespace");
     let slash = if namespace.is_empty() { "" } else { "/" };
     let object = format!("{} {namespace}{slash}{name}", text(object, "kind"));
-    LoadError { place: place.clone(), object, source }
+    LoadError { place: place.clone(), object, source: Box::new(source) }
 }
 
 fn text<'a>(of: &'a Value, field: &str) -> &'a str {
@@ -274,5 +310,20 @@ mod tests {
         assert_eq!(ranks.len(), order.len());
         assert!(order.iter().map(|kind| rank(kind)).is_sorted());
         assert_eq!(rank("Anything"), rank("Pod"));
+    }
+
+    #[test]
+    fn some_status_is_left_to_the_server() {
+        let of = |api_version: &str, kind: &str, phase: &str| {
+            let status = json!({"phase": phase, "conditions": []});
+            is_status_of_the_server(
+                &json!({"apiVersion": api_version, "kind": kind, "status": status}),
+            )
+        };
+        assert!(of("apiextensions.k8s.io/v1", DEFINITION, ""));
+        assert!(of("apiregistration.orch.example/v1", "APIService", ""));
+        assert!(of("v1", "Namespace", "Terminating"));
+        assert!(!of("v1", "Namespace", "Active") && !of("v1", "Pod", "Terminating"));
+        assert!(!of("example.com/v1", "APIService", ""));
     }
 }

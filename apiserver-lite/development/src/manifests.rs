@@ -309,7 +309,7 @@ mod tests {
     fn errors_name_file_document_and_field() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.yaml");
-        let mut check = |text: &str, expected: &str| {
+        let check = |text: &str, expected: &str| {
             fs::write(&file, text).unwrap();
             let told = told(dir.path());
             assert!(told.contains("a.yaml") && told.contains(expected), "{text}: {told}");

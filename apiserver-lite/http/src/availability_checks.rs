@@ -41,6 +41,7 @@ const RESOURCES_LEN_ALL: usize = 32 << 20;
 struct Asked {
     uid: String,
     backend: Option<Backend>,
+    available: bool,
     again: Instant,
     /// Size of its list of resources.
     len: usize,
@@ -81,6 +82,7 @@ async fn look(server: &HttpServer, asked: &mut HashMap<String, Asked>) {
     };
     let mut answers = stream::iter(due).map(ask).buffer_unordered(ASKED_MAX);
     while let Some((service, answer)) = answers.next().await {
+        let available = answer.is_ok();
         let (condition, after, len) = match answer {
             Ok((list, len)) => {
                 keep(server, asked, &service.name, list, len);
@@ -89,7 +91,7 @@ async fn look(server: &HttpServer, asked: &mut HashMap<String, Asked>) {
             Err(problem) => (availability::failed(problem), AGAIN_UNAVAILABLE, 0),
         };
         let (uid, backend) = (service.uid.clone(), service.backend.clone());
-        let next = Asked { uid, backend, again: Instant::now() + after, len };
+        let next = Asked { uid, backend, available, again: Instant::now() + after, len };
         asked.insert(service.name.clone(), next);
         write(server, &service, condition).await;
     }
@@ -117,7 +119,8 @@ fn problem_of(core: &Server, backend: &Backend) -> Option<Condition> {
 fn is_due(asked: &HashMap<String, Asked>, service: &ApiService) -> bool {
     let Some(last) = asked.get(&service.name) else { return true };
     let same = last.uid == service.uid && last.backend == service.backend;
-    !same || last.again <= Instant::now()
+    // What was found may not be what the APIService says any more: a state was put back, or a client wrote its status.
+    !same || last.available != service.available || last.again <= Instant::now()
 }
 
 /// Keeps a list of resources for discovery, if there is room.
@@ -171,5 +174,37 @@ async fn write(server: &HttpServer, service: &ApiService, condition: Condition) 
             api_service,
             "the availability of another API server was not written; tried again soon"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_core::aggregation::priorities::CUSTOM;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_asked_again_when_its_api_service_says_something_else() {
+        let mut service = ApiService {
+            name: "v1.example.com".to_owned(),
+            uid: "1".to_owned(),
+            group: "example.com".to_owned(),
+            version: "v1".to_owned(),
+            priority: CUSTOM,
+            backend: None,
+            available: true,
+        };
+        let mut asked = HashMap::new();
+        assert!(is_due(&asked, &service));
+        let again = Instant::now() + AGAIN_AVAILABLE;
+        let (uid, available) = (service.uid.clone(), true);
+        asked.insert(service.name.clone(), Asked { uid, backend: None, available, again, len: 0 });
+        assert!(!is_due(&asked, &service));
+        // As after a state was put back.
+        service.available = false;
+        assert!(is_due(&asked, &service));
+        service.available = true;
+        service.uid = "2".to_owned();
+        assert!(is_due(&asked, &service));
     }
 }

@@ -3,11 +3,16 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_auth::{ClientCertificate, User};
+use http::Request;
+use http::header::AUTHORIZATION;
+use hyper::body::Incoming;
 use proto_daemon::connections::{Connection, Connections};
 use proto_daemon::panics::isolate;
 use tokio::io::DuplexStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::handler::handle;
@@ -23,6 +28,8 @@ pub struct InProcess {
     server: Arc<HttpServer>,
     connections: Arc<Connections>,
     serving: TaskTracker,
+    /// Cancelled when it is not waited for them any more.
+    abandoned: CancellationToken,
 }
 
 impl InProcess {
@@ -30,7 +37,13 @@ impl InProcess {
     #[must_use]
     pub fn new(server: Arc<HttpServer>) -> Self {
         let closed = Some(server.metrics.connections_closed.clone());
-        Self { server, connections: Connections::new(LIMITS, closed), serving: TaskTracker::new() }
+        let connections = Connections::new(LIMITS, closed);
+        Self {
+            server,
+            connections,
+            serving: TaskTracker::new(),
+            abandoned: CancellationToken::new(),
+        }
     }
 
     /// A new connection, whose requests are of `user` unless they have credentials of their own. It ends with the server.
@@ -47,18 +60,24 @@ impl InProcess {
             io::Error::new(io::ErrorKind::ConnectionRefused, "too many connections")
         })?;
         let (own, given) = tokio::io::duplex(PIPE_LEN);
+        let abandoned = self.abandoned.clone();
         self.serving.spawn(async move {
-            if let Ok(Err(error)) = isolate(serve(server, own, connection, user)).await {
+            let served = isolate(serve(server, own, connection, user));
+            if let Some(Ok(Err(error))) = abandoned.run_until_cancelled(served).await {
                 tracing::debug!(%error, "connection from this process ended");
             }
         });
         Ok(given)
     }
 
-    /// Waits for the connections to end, once the server is stopping.
-    pub async fn ended(&self) {
+    /// Waits for the connections to end, once the server is stopping. Those whose responses nobody has read at the deadline are closed.
+    pub async fn end(&self, deadline: Duration) {
         self.serving.close();
-        self.serving.wait().await;
+        if tokio::time::timeout(deadline, self.serving.wait()).await.is_err() {
+            tracing::warn!("shutdown deadline passed; connections from this process are closed");
+            self.abandoned.cancel();
+            self.serving.wait().await;
+        }
     }
 }
 
@@ -75,6 +94,13 @@ async fn serve(
     });
     let peer = Peer { certificate: shown, proxy: None, connection: Some(connection.clone()) };
     let stopping = server.stopping.clone();
-    let handler = move |request| handle(server.clone(), peer.clone(), request);
+    let handler = move |request: Request<Incoming>| {
+        let mut peer = peer.clone();
+        if request.headers().contains_key(AUTHORIZATION) {
+            // Or a wrong token would be as good as the right one.
+            peer.certificate = None;
+        }
+        handle(server.clone(), peer, request)
+    };
     connection.serve(stream, handler, stopping.cancelled_owned()).await
 }

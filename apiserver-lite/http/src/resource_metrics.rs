@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use apiserver_core::context::RequestContext;
-use apiserver_core::key;
 use apiserver_core::record::StoredObject;
 use apiserver_core::request::{RequestInfo, Verb};
 use apiserver_core::server::Server;
@@ -16,7 +15,6 @@ use apiserver_core::verbs::{Selection, VerbOutput, VerbResponse};
 use apiserver_metrics_api::{NodeUsage, PodKey, node_metrics, pod_metrics};
 use apiserver_schema::list::ListMeta;
 use apiserver_schema::{Kind, Object};
-use apiserver_store::Range;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -73,11 +71,8 @@ impl ResourceMetrics {
         of: &Arc<Kind>,
     ) -> Result<Vec<Arc<StoredObject>>, ApiError> {
         let selection = Selection::parse(call)?;
-        let prefix = key::prefix(of, &call.request.namespace);
-        let range = Range { prefix: &prefix, after: None, limit: None };
-        // The current revision is never compacted.
-        let page = call.server.snapshot().range(range).map_err(ApiError::internal)?;
-        let found = page.entries.iter().map(|entry| entry.record.object());
+        let stored = call.server.objects(of, &call.request.namespace, None);
+        let found = stored.iter().map(|record| record.object());
         let found = found.filter(|object| is_measured(object) && selection.matches(object));
         let measured = found.filter_map(|object| self.measured(&call.kind, object));
         Ok(measured.map(|object| Arc::new(StoredObject::unstored(object))).collect())

@@ -1,9 +1,11 @@
-//! `POST /store/save` and `POST /store/restore`, each with `?name=`: the state of an ephemeral server is kept under a name, and put back.
+//! `POST /store/save`, `/store/restore` and `/store/forget`, each with `?name=`: the state of an ephemeral server is kept under a name, put back, and dropped.
+
+use std::sync::Arc;
 
 use apiserver_auth::User;
 use apiserver_core::request::Query;
-use apiserver_core::saved_states::{self, START};
 use apiserver_core::server::Server;
+use apiserver_core::state_requests::{START, forget, restore, save};
 use apiserver_core::status::ApiError;
 use bytes::Bytes;
 use http::{Method, Response};
@@ -15,10 +17,12 @@ use crate::body::{ResponseBody, bytes_response};
 const SAVE: &str = "/store/save";
 /// The path that restores.
 const RESTORE: &str = "/store/restore";
+/// The path that forgets.
+const FORGET: &str = "/store/forget";
 
 /// Whether `path` is one of this file.
 pub fn is_path(path: &str) -> bool {
-    matches!(path, SAVE | RESTORE)
+    matches!(path, SAVE | RESTORE | FORGET)
 }
 
 /// Serves a request to a path of this file.
@@ -26,7 +30,7 @@ pub fn is_path(path: &str) -> bool {
 /// # Errors
 /// 405 for another method than POST; errors of saving and restoring.
 pub async fn serve(
-    server: &Server,
+    server: &Arc<Server>,
     user: &User,
     method: &Method,
     path: &str,
@@ -37,8 +41,9 @@ pub async fn serve(
     }
     let name = query.text("name").unwrap_or(START);
     let done = match path {
-        RESTORE => saved_states::restore(server, user, name).await?,
-        _ => saved_states::save(server, user, name).await?,
+        RESTORE => restore(server, user, name).await?,
+        FORGET => forget(server, user, name).await?,
+        _ => save(server, user, name).await?,
     };
     let answer = json!({
         "name": done.name,

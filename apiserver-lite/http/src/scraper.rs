@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_core::key;
 use apiserver_core::server::Server;
 use apiserver_core::status::ApiError;
 use apiserver_metrics_api::{PAGE_LEN_MAX, Scrape, parse};
 use apiserver_schema::Object;
-use apiserver_store::Range;
 use futures_util::{StreamExt as _, stream};
 use proto_daemon::panics;
 use tokio::time::Instant;
@@ -102,13 +100,9 @@ async fn ask_all(
 /// The names of all nodes, and of those whose agent has not fallen silent.
 fn nodes(server: &Server) -> (BTreeSet<String>, BTreeSet<String>) {
     let Some(kind) = server.kind("", "nodes") else { return Default::default() };
-    let prefix = key::prefix(kind, "");
-    let range = Range { prefix: &prefix, after: None, limit: None };
-    // The current revision is never compacted.
-    let page = server.snapshot().range(range);
-    let entries = page.map(|page| page.entries).unwrap_or_default();
+    let stored = server.objects(kind, "", None);
     let name = |object: &Object| object.name().to_owned();
-    let all = entries.iter().map(|entry| entry.record.object());
+    let all = stored.iter().map(|record| record.object());
     let answering = all.clone().filter(|node| !is_silent(node)).map(name).collect();
     (all.map(name).collect(), answering)
 }

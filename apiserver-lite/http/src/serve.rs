@@ -14,6 +14,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::handler::handle;
@@ -44,7 +45,7 @@ pub struct ServingTls {
 /// A new value counts for the handshake of new connections, and its authorities for the next request of every connection.
 pub type CurrentTls = watch::Receiver<Arc<ServingTls>>;
 
-/// Serves `listener` until `until` requests a drain; then closes it and waits for the open connections.
+/// Serves `listener` until `until` requests a drain; then closes it and waits for the open connections. Dropping the future closes them.
 pub async fn serve(
     server: Arc<HttpServer>,
     listener: TcpListener,
@@ -52,7 +53,8 @@ pub async fn serve(
     until: DrainWatch,
 ) {
     let connections = Connections::new(LIMITS, Some(server.metrics.connections_closed.clone()));
-    let serving = TaskTracker::new();
+    let (serving, abandoned) = (TaskTracker::new(), CancellationToken::new());
+    let _abandoned_when_dropped = abandoned.clone().drop_guard();
     loop {
         // Cancel safe: a connection that is not accepted stays in the kernel's queue.
         let (socket, connection) = tokio::select! {
@@ -63,12 +65,13 @@ pub async fn serve(
         };
         let address = connection.address();
         let (server, until) = (server.clone(), until.clone());
-        let tls = tls.clone();
+        let (tls, abandoned) = (tls.clone(), abandoned.clone());
         serving.spawn(async move {
-            match isolate(serve_connection(server, socket, connection, tls, until)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%address, %error, "connection ended"),
-                Err(panicked) => tracing::error!(%address, %panicked, "connection closed"),
+            let served = isolate(serve_connection(server, socket, connection, tls, until));
+            match abandoned.run_until_cancelled(served).await {
+                None | Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(error))) => tracing::debug!(%address, %error, "connection ended"),
+                Some(Err(panicked)) => tracing::error!(%address, %panicked, "connection closed"),
             }
         });
     }

@@ -53,7 +53,7 @@ use crate::certificate_files::CertificateFiles;
 use crate::encryption::{self, Unreadable};
 use crate::kubeconfig;
 use crate::pki::{Pki, ServingNames};
-use crate::running::{FollowedFiles, RunningServer};
+use crate::running_server::{FollowedFiles, RunningServer};
 use crate::tls::{self, TlsError};
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
@@ -69,6 +69,12 @@ impl BoundServer {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where clients on this machine reach it: at loopback, if it listens on all addresses.
+    #[must_use]
+    pub fn reached_at(&self) -> SocketAddr {
+        kubeconfig::reached_at(self.address)
     }
 
     /// The administrator's kubeconfig: address, CA and client certificate. Empty when certificates are configured, because the
@@ -362,8 +368,8 @@ fn adopt_services(
     let Some(kind) = engine.resource("", "v1", "services") else { return };
     let prefix = apiserver_core::key::prefix(kind, "");
     let range = Range { prefix: &prefix, after: None, limit: None };
-    let entries = store.snapshot().range(range).map(|page| page.entries).unwrap_or_default();
-    entries.iter().for_each(|entry| allocations.adopt(entry.record.object()));
+    let services = store.current_range(range).entries;
+    services.iter().for_each(|entry| allocations.adopt(entry.record.object()));
 }
 
 fn static_tokens(config: &Config) -> Result<StaticTokens, BuildError> {

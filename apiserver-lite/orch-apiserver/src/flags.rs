@@ -31,7 +31,8 @@ use service_accounts::ServiceAccountFlags;
 
 /// The API server: REST over an embedded durable store.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "orch-apiserver", version, about)]
+// As in Kubernetes the last one counts of a flag that is given twice; lists are joined.
+#[command(name = "orch-apiserver", version, about, args_override_self = true)]
 pub struct Flags {
     /// Flags of all programs.
     #[command(flatten)]
@@ -404,6 +405,22 @@ mod tests {
         assert_eq!(config.service_ranges.len(), 2);
         assert_eq!(config.cert_dir, Some(PathBuf::from("/var/lib/x/pki")));
         assert!(parse(&["--orchlet-client-certificate=/c", "--orchlet-client-key=/k"]).is_ok());
+    }
+
+    #[test]
+    fn of_flags_that_are_given_twice_the_last_counts_or_all() {
+        let config = parse(&[
+            "--secure-port=1",
+            "--secure-port=2",
+            "--allow-privileged",
+            "--allow-privileged=false",
+            "--authorization-mode=Node",
+            "--authorization-mode=RBAC",
+        ]);
+        let config = config.unwrap();
+        assert_eq!((config.bind.port(), config.privileged), (2, Privileged::Refused));
+        assert_eq!(config.authorization, [AuthorizationMode::Node, AuthorizationMode::Rbac]);
+        assert!(parse(&["--ephemeral", "--ephemeral"]).unwrap().ephemeral);
     }
 
     #[test]

@@ -87,7 +87,10 @@ mod tests {
     #[test]
     fn the_name_says_which_program_is_meant() {
         assert_eq!(read(&["/a/etcd", "--x"]), Invocation::Etcd(vec!["--x".into()]));
-        assert_eq!(server(&["/a/kube-apiserver"])[1..], ["--ephemeral", "--naming=kubernetes"]);
+        assert_eq!(
+            server(&["/a/kube-apiserver"])[1..],
+            ["--ephemeral", "--naming=kubernetes", "--secure-port=6443"]
+        );
         assert_eq!(server(&["orch-apiserver", "--v=1"])[1..], ["--v=1"]);
         let assets = read(&["orch-apiserver", "assets", "/d"]);
         assert_eq!(assets, Invocation::Assets(vec!["/d".into()]));

@@ -8,12 +8,18 @@ use proto_api::names::Names;
 
 use crate::pki::Pki;
 
-/// A kubeconfig with embedded certificates for the administrator. A server bound to all addresses is reached at loopback.
+/// Where a server that is bound to `address` is reached: one that is bound to all addresses at loopback.
 #[must_use]
-pub fn write(names: &Names, address: SocketAddr, pki: &Pki) -> String {
+pub fn reached_at(address: SocketAddr) -> SocketAddr {
     let ip =
         if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
-    let server = SocketAddr::new(ip, address.port());
+    SocketAddr::new(ip, address.port())
+}
+
+/// A kubeconfig with embedded certificates for the administrator.
+#[must_use]
+pub fn write(names: &Names, address: SocketAddr, pki: &Pki) -> String {
+    let server = reached_at(address);
     let cluster = names.api_service_name();
     let user = format!("{cluster}-admin");
     let context = format!("{user}@{cluster}");

@@ -22,11 +22,11 @@ mod kubeconfig;
 mod maintenance;
 mod pki;
 mod restore;
-mod running;
+mod running_server;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};
 pub use app::{BoundServer, begin, build};
 pub use build_error::BuildError;
 pub use restore::restore;
-pub use running::RunningServer;
+pub use running_server::RunningServer;

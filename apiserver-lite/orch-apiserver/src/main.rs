@@ -117,7 +117,7 @@ async fn make_ready(
     running.save_start().await.map_err(Failure::run)?;
     let file = MemoryFile::new("kubeconfig", bound.kubeconfig().as_bytes());
     let file = file.map_err(Failure::run)?;
-    let address = bound.address();
+    let address = bound.reached_at();
     // With certificates of others there is no user for whom to write it.
     let kubeconfig = match bound.kubeconfig() {
         "" => String::new(),
@@ -129,13 +129,17 @@ async fn make_ready(
     Ok(file)
 }
 
+fn say(text: &str) -> Result<(), Failure> {
+    // A failed write to a closed terminal changes nothing.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
 /// The stand-in for etcd.
 fn stand_in(arguments: &[std::ffi::OsString]) -> Result<(), Failure> {
     match etcd::read_arguments(arguments).map_err(Failure::usage)? {
-        etcd::Asked::Help => {
-            let _ = io::stdout().write_all(etcd::HELP.as_bytes());
-            Ok(())
-        }
+        etcd::Asked::Help => say(etcd::HELP),
+        etcd::Asked::Version => say(etcd::VERSION),
         etcd::Asked::Serve { address, ignored } => {
             eprintln!(
                 "etcd: a stand-in that stores nothing, on {address}; without effect: {}",

@@ -62,10 +62,7 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
     let ttl = time::Duration::try_from(server.config.event_ttl).unwrap_or(time::Duration::MAX);
     let Some(oldest) = now.checked_sub(ttl) else { return };
     let prefix = key::prefix(kind, "");
-    let Ok(page) = server.snapshot().range(Range { prefix: &prefix, after: None, limit: None })
-    else {
-        return;
-    };
+    let page = server.store.current_range(Range { prefix: &prefix, after: None, limit: None });
     // New events are younger than all remaining ones, so nothing expires before the oldest remaining event does.
     let mut next = now;
     for entry in page.entries {

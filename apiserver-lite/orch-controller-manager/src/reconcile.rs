@@ -201,8 +201,7 @@ impl Reconciler {
     }
 
     fn plan(&self, reconcile_key: &ReconcileKey) -> Plan {
-        let Informers { names, .. } = self.informers;
-        let informers = &self.informers;
+        let (informers, names) = (&self.informers, self.informers.names);
         match reconcile_key {
             ReconcileKey::ServiceAccount(namespace) => {
                 self.within_namespace(namespace, |namespace, key| {
@@ -210,13 +209,13 @@ impl Reconciler {
                     service_account::plan(namespace, existing.as_deref())
                 })
             }
-            ReconcileKey::RootCa(namespace) => {
-                self.within_namespace(namespace, |namespace, key| {
-                    let Some(ca) = &self.settings.root_ca else { return Plan::default() };
+            ReconcileKey::RootCa(namespace) => match &self.settings.root_ca {
+                Some(ca) => self.within_namespace(namespace, |namespace, key| {
                     let existing = informers.root_cas.get(&key(names.root_ca_config_map()));
                     root_ca::plan(names, namespace, ca, existing.as_deref())
-                })
-            }
+                }),
+                None => Plan::default(),
+            },
             ReconcileKey::Endpoints(key) => {
                 let (service, pods) =
                     (informers.services.get(key), informers.pods.within(&key.namespace));
@@ -231,20 +230,16 @@ impl Reconciler {
             ReconcileKey::NodeLifecycle(name) => self.plan_node(name),
             ReconcileKey::PodReadiness(key) => self.plan_pod_readiness(key),
             ReconcileKey::TaintEviction(key) => self.plan_taint_eviction(key),
-            ReconcileKey::ReplicaSet(key) => match informers.replica_sets.get(key) {
-                Some(set) => {
-                    replica_set::plan(names, &set, &informers.pods.within(&key.namespace), now())
-                }
-                None => Plan::default(),
-            },
+            ReconcileKey::ReplicaSet(key) => {
+                let pods = informers.pods.within(&key.namespace);
+                let plan = |set| replica_set::plan(names, set, &pods, now());
+                informers.replica_sets.get(key).as_deref().map(plan).unwrap_or_default()
+            }
             ReconcileKey::ReplicationController(key) => {
-                match informers.replication_controllers.get(key) {
-                    Some(controller) => {
-                        let pods = informers.pods.within(&key.namespace);
-                        replication_controller::plan(names, &controller, &pods, now())
-                    }
-                    None => Plan::default(),
-                }
+                let pods = informers.pods.within(&key.namespace);
+                let plan = |found| replication_controller::plan(names, found, &pods, now());
+                let found = informers.replication_controllers.get(key);
+                found.as_deref().map(plan).unwrap_or_default()
             }
             ReconcileKey::Deployment(key) => match informers.deployments.get(key) {
                 Some(deployment) => {
@@ -262,12 +257,10 @@ impl Reconciler {
                 None => Plan::default(),
             },
             ReconcileKey::RoleAggregation(name) => {
-                match informers.cluster_roles.get(&ObjectKey::new("", name)) {
-                    Some(role) => {
-                        cluster_role_aggregation::plan(&role, &informers.cluster_roles.objects())
-                    }
-                    None => Plan::default(),
-                }
+                let role = informers.cluster_roles.get(&ObjectKey::new("", name));
+                let plan =
+                    |role| cluster_role_aggregation::plan(role, &informers.cluster_roles.objects());
+                role.as_deref().map(plan).unwrap_or_default()
             }
             _ => self.plan_workload(reconcile_key),
         }
@@ -395,7 +388,6 @@ impl Reconciler {
         let mut effects = Vec::new();
         let mut failure = None;
         let mut has_gone = false;
-        let mut on_failure = plan.on_failure;
         for (nth, write) in plan.writes.iter().enumerate() {
             let done = execute(write, client).await;
             if let Some(event) = plan.events.get(&nth) {
@@ -406,13 +398,11 @@ impl Reconciler {
                 Err(error) => {
                     // What was to be patched is gone; the cache lags behind.
                     has_gone = matches!(write, ApiWrite::Patch { .. }) && error.is_not_found();
-                    let status = on_failure.take().zip(plan.events.get(&nth));
-                    if let Some((status, event)) = status
-                        && self.is_worth_telling(reconcile_key, &error)
-                        && let Some(write) =
-                            status.write(&event.operation, error.server_message(), now())
+                    let why = error.server_message();
+                    if self.is_worth_telling(reconcile_key, &error)
+                        && let Some(status) = plan.status_of_failure(nth, why, now())
                         // Without it the failure is still an event, and the next try writes the status.
-                        && let Ok(effect) = execute(&write, client).await
+                        && let Ok(effect) = execute(&status, client).await
                     {
                         effects.extend(effect);
                     }

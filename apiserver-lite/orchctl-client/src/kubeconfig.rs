@@ -1,6 +1,5 @@
 //! The client configuration (kubeconfig) as files that are read together and edited one by one. What the files say is kept, known or not.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -223,7 +222,7 @@ impl FileLock {
         name.push(".lock");
         let lock = PathBuf::from(name);
         for _ in 0..LOCK_TRIES {
-            match File::options().write(true).create_new(true).open(&lock) {
+            match private_files::create_private(&lock) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     std::thread::sleep(LOCK_PAUSE);
                 }

@@ -59,7 +59,7 @@ pub use disk::OpenError;
 pub use log::reencode_payload;
 pub use record::{Record, RestoreError, Revision, Stamp};
 pub use restore::{Restored, restore};
-pub use saved::{OnDisk, ReplaceError, Replaced, SavedRecords};
+pub use saved::{OnDisk, ReplaceError, SavedRecords};
 pub use snapshot::{Compacted, Entry, Page, Range, Snapshot, SnapshotError};
 pub use store::{Health, Store, TimedOut};
 pub use transform::{Form, Transform, TransformError};

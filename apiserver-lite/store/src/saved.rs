@@ -30,14 +30,6 @@ impl<T> Clone for SavedRecords<T> {
     }
 }
 
-/// What a replacement did.
-pub struct Replaced<T> {
-    /// Its revision.
-    pub revision: Revision,
-    /// The records that were there.
-    pub before: Vec<Entry<T>>,
-}
-
 /// The records of a store on disk are not replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store is on disk: only records in memory are replaced")]

@@ -128,18 +128,31 @@ impl<T> StoreState<T> {
 
     pub fn range(&self, range: Range<'_>, at: Revision) -> Result<Page<T>, Compacted> {
         self.check_kept(at)?;
+        Ok(self.page(range, |versions| versions.at(at)))
+    }
+
+    /// The newest versions in a range.
+    pub fn current_range(&self, range: Range<'_>) -> Page<T> {
+        self.page(range, |versions| Some(&versions.newest))
+    }
+
+    fn page<'a>(
+        &'a self,
+        range: Range<'a>,
+        version: impl Fn(&'a Versions<T>) -> Option<&'a Version<T>>,
+    ) -> Page<T> {
         let limit = range.limit.unwrap_or(usize::MAX);
         let mut entries = Vec::new();
         for (key, versions) in self.versions_in(range) {
-            let Some(entry) = versions.at(at).and_then(|version| version.entry(key)) else {
+            let Some(entry) = version(versions).and_then(|version| version.entry(key)) else {
                 continue;
             };
             if entries.len() == limit {
-                return Ok(Page { entries, more: true });
+                return Page { entries, more: true };
             }
             entries.push(entry);
         }
-        Ok(Page { entries, more: false })
+        Page { entries, more: false }
     }
 
     pub fn count(&self, range: Range<'_>, at: Revision) -> Result<usize, Compacted> {
@@ -219,10 +232,10 @@ impl<T> StoreState<T> {
         woken
     }
 
-    /// Puts `records` in the place of all that is there, as one step to the next revision, and returns what was there with the watchers to wake. Nothing
-    /// before it can be read or watched from: every watch has fallen behind.
-    pub fn replace(&mut self, records: &[Entry<T>]) -> (Vec<Entry<T>>, Vec<Arc<Watcher>>) {
-        let (seen, before) = self.all();
+    /// Puts `records` in the place of all that is there, as one step to the next revision, and returns the watchers to wake. Nothing before it can be
+    /// read or watched from: every watch has fallen behind.
+    pub fn replace(&mut self, records: &[Entry<T>]) -> Vec<Arc<Watcher>> {
+        let seen = self.revision;
         let versions = |entry: &Entry<T>| {
             let newest = Version { stamp: entry.stamp, record: Some(entry.record.clone()) };
             (entry.key.clone(), Versions { newest, older: VecDeque::new() })
@@ -232,7 +245,7 @@ impl<T> StoreState<T> {
         self.revision = seen.next();
         self.oldest = self.revision;
         let woken = self.watchers.iter().filter(|watcher| watcher.mark_pending(seen));
-        (before, woken.cloned().collect())
+        woken.cloned().collect()
     }
 
     /// Registers a watcher.

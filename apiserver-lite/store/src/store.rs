@@ -10,12 +10,12 @@ use std::{
 use tokio::sync::{mpsc, oneshot, watch as wake};
 
 use crate::{
-    CommittedWrite, Form, Identity, OpenError, Record, RestoreError, Revision, Snapshot,
-    SnapshotError, StoreConfig, Watch, WatchError, Write, WriteError,
+    CommittedWrite, Compacted, Entry, Form, Identity, OpenError, Page, Range, Record, RestoreError,
+    Revision, Snapshot, SnapshotError, StoreConfig, Watch, WatchError, Write, WriteError,
     backup::{self, BackupError, BackupSummary, BackupValue},
     disk::{Disk, DiskConfig},
     replay::{Restoring, replay},
-    saved::{ReplaceError, Replaced, SavedRecords},
+    saved::{ReplaceError, SavedRecords},
     state::{SharedState, StoreState},
     transform::StoredForms,
     writer::{Writer, WriterRequest},
@@ -141,6 +141,27 @@ impl<T: Record> Store<T> {
         Snapshot::new(self.shared.clone(), self.revision())
     }
 
+    /// The newest version of `key`, if it exists; sees every write answered before this call. Unlike a read of [`Store::snapshot`] it is one step, which
+    /// neither a compaction nor a replacement comes into.
+    #[must_use]
+    pub fn current(&self, key: &str) -> Option<Entry<T>> {
+        self.shared.read().current(key)
+    }
+
+    /// The keys of a range in byte order, as they are now: one step, as [`Store::current`].
+    #[must_use]
+    pub fn current_range(&self, range: Range<'_>) -> Page<T> {
+        self.shared.read().current_range(range)
+    }
+
+    /// The keys of a range in byte order at a revision that was current once.
+    ///
+    /// # Errors
+    /// The revision is no longer kept.
+    pub fn range_at(&self, revision: Revision, range: Range<'_>) -> Result<Page<T>, Compacted> {
+        self.shared.read().range(range, revision)
+    }
+
     /// A snapshot at `revision`.
     ///
     /// # Errors
@@ -254,16 +275,16 @@ impl<T: Record> Store<T> {
     }
 
     /// Puts `saved` in the place of all records, as they were, at a revision of its own. Reads and watches of earlier revisions are compacted: every watch
-    /// ends as one that fell behind. Writes that are queued come before or after it.
+    /// ends as one that fell behind. Writes that are queued come before or after it. Returns
+    /// that revision.
     ///
     /// # Errors
     /// The store is on disk: its log has writes and no replacements. Or it is closed.
-    pub async fn replace(&self, saved: &SavedRecords<T>) -> Result<Replaced<T>, ReplaceError> {
+    pub async fn replace(&self, saved: &SavedRecords<T>) -> Result<Revision, ReplaceError> {
         let (answer, answered) = oneshot::channel();
         let request = WriterRequest::Replace(saved.entries.clone(), answer);
         self.queue.send(request).await.map_err(|_| ReplaceError::Closed)?;
-        let (revision, before) = answered.await.map_err(|_| ReplaceError::Closed)??;
-        Ok(Replaced { revision, before })
+        Ok(answered.await.map_err(|_| ReplaceError::Closed)??)
     }
 
     /// Whether writes are possible; the receiver can be awaited for a change.

@@ -29,7 +29,7 @@ pub enum WriterRequest<T: Record> {
     /// Commits all of several writes, or none.
     WriteAll(Vec<Write<T>>, oneshot::Sender<WriteAllResult<T>>),
     /// Puts saved records in the place of all that is there.
-    Replace(Arc<[Entry<T>]>, oneshot::Sender<ReplaceResult<T>>),
+    Replace(Arc<[Entry<T>]>, oneshot::Sender<ReplaceResult>),
     /// Ends the thread after the requests queued before this one.
     Close(oneshot::Sender<()>),
 }
@@ -37,8 +37,8 @@ pub enum WriterRequest<T: Record> {
 pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
 pub type WriteAllResult<T> = Result<Vec<CommittedWrite<T>>, WriteError<T>>;
 
-/// The revision at which the records were replaced, and what was there before.
-pub type ReplaceResult<T> = Result<(Revision, Vec<Entry<T>>), OnDisk>;
+/// The revision at which the records were replaced.
+pub type ReplaceResult = Result<Revision, OnDisk>;
 
 /// The writes of a request.
 enum Writes<T: Record> {
@@ -132,17 +132,17 @@ impl<T: Record> Writer<T> {
         Ok(())
     }
 
-    fn replace(&self, records: &[Entry<T>]) -> ReplaceResult<T> {
+    fn replace(&self, records: &[Entry<T>]) -> ReplaceResult {
         if !matches!(self.disk, Disk::Memory) {
             return Err(OnDisk);
         }
         let mut state = self.shared.write();
-        let (before, woken) = state.replace(records);
+        let woken = state.replace(records);
         let revision = state.revision();
         drop(state);
         woken.iter().for_each(|watcher| watcher.wake());
         self.committed.send_replace(revision);
-        Ok((revision, before))
+        Ok(revision)
     }
 
     /// Decides, commits, publishes and answers one batch.

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use apiserver_store::{
-    Identity, Medium, OnDisk, ReplaceError, Revision, SnapshotError, Store, StoreConfig, WatchEnd,
-    Write, WriteError,
+    Identity, Medium, OnDisk, Range, ReplaceError, Revision, SnapshotError, Store, StoreConfig,
+    WatchEnd, Write, WriteError,
 };
 use bytes::Bytes;
 
@@ -38,8 +38,7 @@ async fn what_was_saved_is_put_back_as_it_was() {
     let last = store.revision();
     for nth in 1..=3 {
         let replaced = store.replace(&saved).await.unwrap();
-        assert_eq!((content(&store), replaced.revision), (before.clone(), Revision(last.0 + nth)));
-        assert_eq!(replaced.before.len(), 2);
+        assert_eq!((content(&store), replaced), (before.clone(), Revision(last.0 + nth)));
     }
     let entry = store.snapshot().get("b").unwrap().unwrap();
     assert_eq!((entry.record.as_ref(), entry.stamp.modified), (&Bytes::from("b"), b));
@@ -62,11 +61,19 @@ async fn readers_of_earlier_revisions_are_told_to_read_again() {
     let replaced = store.replace(&saved).await.unwrap();
     for watch in [&mut idle, &mut other] {
         let ended = watch.next_batch(&mut Vec::new()).await.unwrap_err();
-        assert!(matches!(ended, WatchEnd::Lagged(lag) if lag.oldest == replaced.revision));
+        assert!(matches!(ended, WatchEnd::Lagged(lag) if lag.oldest == replaced));
     }
     assert!(snapshot.get("a").is_err());
+    // A read of now is one step: it does not see a revision go.
+    assert_eq!(store.current("a").unwrap().record.as_ref(), &Bytes::from("a"));
+    assert!(store.current("ab").is_none());
+    let keys = |limit| {
+        let page = store.current_range(Range { prefix: "", after: None, limit });
+        (page.entries.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), page.more)
+    };
+    assert_eq!((keys(None), keys(Some(0))), ((vec!["a".to_owned()], false), (Vec::new(), true)));
     assert!(matches!(store.watch("", first), Err(SnapshotError::Compacted(_))));
-    let mut after = store.watch("", replaced.revision).unwrap();
+    let mut after = store.watch("", replaced).unwrap();
     create(&store, "d").await;
     let mut events = Vec::new();
     after.next_batch(&mut events).await.unwrap();

@@ -163,18 +163,34 @@ impl Cluster {
         self.post(&format!("/store/restore?name={name}")).await
     }
 
+    /// Drops what was saved under a name.
+    ///
+    /// # Errors
+    /// Nothing is saved under it.
+    pub async fn forget(&self, name: &str) -> Result<(), ClusterError> {
+        self.post(&format!("/store/forget?name={name}")).await
+    }
+
     async fn post(&self, path: &str) -> Result<(), ClusterError> {
         let post = request::create(path.to_owned(), &WriteParams::default(), JSON, Bytes::new());
         self.running.admin()?.call(post).await?;
         Ok(())
     }
 
-    /// Ends the server, and waits until nothing of it is left: no task, thread or port.
+    /// Ends the server, and waits until nothing of it is left: no task, thread or port. Responses that nobody reads are waited for as long as
+    /// `shutdown_deadline` of the configuration says.
     pub async fn stop(self) {
-        self.running.stop().await;
-        if let Some(listening) = self.listening.into_inner() {
+        let deadline = self.running.config().shutdown_deadline;
+        let listening = self.listening.into_inner();
+        let serving = async {
+            let Some(Listening { mut serving, .. }) = listening else { return };
             // It ends with the server; it has panicked otherwise, and was logged.
-            let _ = listening.serving.await;
-        }
+            if tokio::time::timeout(deadline, &mut serving).await.is_err() {
+                serving.abort();
+                let _ = serving.await;
+            }
+        };
+        // In this order: the first tells the server to stop.
+        tokio::join!(self.running.stop(), serving);
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
+use std::time::Duration;
 
 use apiserver_testing::{Cluster, Config};
 use bytes::Bytes;
@@ -12,14 +13,17 @@ use proto_api::names::{Names, Profile};
 use proto_client::config::file;
 use proto_client::dynamic::{Dynamic, get_json};
 use proto_client::request::{self, Collection};
-use proto_client::{Client, ClientError, DeleteParams, ListParams, WriteParams};
+use proto_client::{Client, ClientError, DeleteParams, ListParams, SharedToken, WriteParams};
 use serde_json::{Value, json};
 
-fn maps(client: &Client) -> Dynamic {
+fn maps_of_default() -> Collection {
     let text = str::to_owned;
     let (group, version, plural) = (String::new(), text("v1"), text("configmaps"));
-    let namespace = Some(text("default"));
-    Dynamic::new(client.clone(), Collection { group, version, plural, namespace })
+    Collection { group, version, plural, namespace: Some(text("default")) }
+}
+
+fn maps(client: &Client) -> Dynamic {
+    Dynamic::new(client.clone(), maps_of_default())
 }
 
 fn map(name: &str) -> Value {
@@ -118,7 +122,7 @@ async fn other_clients_come_over_loopback() {
     create(&cluster.client().unwrap(), "a").await.unwrap();
     let text = cluster.kubeconfig().await.unwrap();
     assert_eq!(cluster.kubeconfig().await.unwrap(), text, "one listener");
-    let config = file::parse(&text, Path::new("kubeconfig"), None).unwrap();
+    let config = file::parse(Path::new("kubeconfig"), &text, None).unwrap();
     let other = Client::new(&config, Names::new(Profile::Kubernetes), "other/1").unwrap();
     assert_eq!(names(&other).await, ["a"]);
     cluster.stop().await;
@@ -134,4 +138,63 @@ async fn a_watch_ends_with_its_cluster() {
     let body = tokio::spawn(http_body_util::BodyExt::collect(response.into_body()));
     cluster.stop().await;
     let _ended = body.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_token_counts_and_not_the_user_of_the_connection() {
+    let cluster = Cluster::start().await.unwrap();
+    let client = cluster.client().unwrap();
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
+    let accounts = Collection { plural: "serviceaccounts".to_owned(), ..maps_of_default() };
+    let path = accounts.item("robot", Some("token"));
+    let accounts = Dynamic::new(client.clone(), accounts);
+    accounts.create(&account, &WriteParams::default()).await.unwrap();
+    let asked =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let params = WriteParams::default();
+    let post = request::create(path, &params, request::JSON, Bytes::from(asked.to_string()));
+    let made = get_json(&client, post).await.unwrap();
+    let of = |text: &str| {
+        let token = SharedToken::default();
+        assert!(token.set(text));
+        client.with_token(token)
+    };
+    let robot = of(made["status"]["token"].as_str().unwrap());
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned();
+    let body = || Bytes::from(review.to_string());
+    let ask = request::create(reviews, &params, request::JSON, body());
+    get_json(&robot, ask).await.unwrap();
+    let restore = || Request::post("/store/restore").body(Bytes::new()).unwrap();
+    let refused = robot.call(restore()).await.unwrap_err();
+    assert!(refused.is_forbidden(), "the token is not of an administrator: {refused}");
+    let wrong = create(&of("wrong"), "a").await.unwrap_err();
+    assert!(wrong.code() == Some(401), "{wrong}");
+    client.call(restore()).await.unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_response_that_nobody_reads_does_not_hold_the_end_up_for_ever() {
+    let shutdown_deadline = Duration::from_millis(100);
+    let cluster = Cluster::with(Config { shutdown_deadline, ..Cluster::config() }).await.unwrap();
+    let client = cluster.client().unwrap();
+    // More than the buffers of a connection take.
+    let data = json!({"a": "x".repeat(900 << 10)});
+    for name in ["a", "b", "c", "d"] {
+        let mut map = map(name);
+        map["data"] = data.clone();
+        maps(&client).create(&map, &WriteParams::default()).await.unwrap();
+    }
+    let path = "/api/v1/namespaces/default/configmaps";
+    let get = || Request::get(path).body(Bytes::new()).unwrap();
+    let unread = client.open(get()).await.unwrap();
+    let text = cluster.kubeconfig().await.unwrap();
+    let config = file::parse(Path::new("kubeconfig"), &text, None).unwrap();
+    let other = Client::new(&config, Names::new(Profile::Kubernetes), "other/1").unwrap();
+    let unread_there = other.open(get()).await.unwrap();
+    cluster.stop().await;
+    drop((unread, unread_there));
 }

@@ -50,9 +50,9 @@ fn after(plan: Plan, operation: &ReplicaOperation) -> Option<ApiWrite> {
 fn a_refused_pod_is_said_once_with_the_counts_that_are_left() {
     let names = Names::new(Profile::Kubernetes);
     let mut controller = controller();
-    let pods = [Box::new(owned(&names, &controller))];
+    let pods = [Box::new(owned(names, &controller))];
     let plan = |controller: &_| {
-        replication_controller::plan(&names, controller, &pods, Time::from_unix(NOW))
+        replication_controller::plan(names, controller, &pods, Time::from_unix(NOW))
     };
     let written = after(plan(&controller), &ReplicaOperation::Create).unwrap();
     let ApiWrite::UpdateStatus(WrittenObject::ReplicationController(next)) = written else {
@@ -76,7 +76,7 @@ fn a_refused_pod_is_said_once_with_the_counts_that_are_left() {
 fn the_condition_goes_when_all_pods_could_be_made() {
     let names = Names::new(Profile::Kubernetes);
     let now = Time::from_unix(NOW);
-    let plan = |set: &_| replica_set::plan::<Box<Pod>>(&names, set, &[], now);
+    let plan = |set: &_| replica_set::plan::<Box<Pod>>(names, set, &[], now);
     let mut set = set();
     let written = after(plan(&set), &ReplicaOperation::Delete).unwrap();
     let ApiWrite::UpdateStatus(WrittenObject::ReplicaSet(next)) = written else {
@@ -95,6 +95,6 @@ fn the_condition_goes_when_all_pods_could_be_made() {
 #[test]
 fn only_pods_count() {
     let names = Names::new(Profile::Kubernetes);
-    let plan = replica_set::plan::<Box<Pod>>(&names, &set(), &[], Time::from_unix(NOW));
+    let plan = replica_set::plan::<Box<Pod>>(names, &set(), &[], Time::from_unix(NOW));
     assert_eq!(after(plan, &ReplicaOperation::Scale { from: None, to: 1 }), None);
 }

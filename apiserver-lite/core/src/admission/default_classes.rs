@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use apiserver_schema::{Map, Object};
-use apiserver_store::Range;
 
 use crate::context::RequestContext;
-use crate::key;
 use crate::record::StoredObject;
 
 /// The objects of a cluster-scoped kind, by short group and resource, of which one of `annotations` is `true`.
@@ -16,16 +14,12 @@ pub fn default_classes(
     annotations: &[String],
 ) -> Vec<Arc<StoredObject>> {
     let Some(kind) = call.server.kind(group, resource) else { return Vec::new() };
-    let prefix = key::prefix(kind, "");
-    let range = Range { prefix: &prefix, after: None, limit: None };
-    // The current revision is never compacted.
-    let Ok(page) = call.server.snapshot().range(range) else { return Vec::new() };
     let is_default = |class: &Object| {
         let found = class.metadata().and_then(|metadata| metadata.map("annotations"));
         let says =
             |found: &Map| annotations.iter().any(|annotation| found.str(annotation) == "true");
         found.is_some_and(says)
     };
-    let classes = page.entries.into_iter().map(|entry| entry.record);
+    let classes = call.server.objects(kind, "", None).into_iter();
     classes.filter(|class| is_default(class.object())).collect()
 }

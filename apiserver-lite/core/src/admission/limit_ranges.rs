@@ -6,13 +6,13 @@ mod defaults;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use apiserver_schema::{Map, Object};
-use apiserver_store::{Page, Range};
 
 use self::constraints::Subject;
 use super::Operation;
 use crate::context::RequestContext;
-use crate::key;
 use crate::record::StoredObject;
 use crate::request::BODY_LEN_MAX;
 use crate::server::missing_kind;
@@ -30,8 +30,8 @@ pub fn set_pod_defaults(
     if operation != Operation::Create || !object.kind.is("", "Pod") {
         return Ok(());
     }
-    let page = read_ranges(call, object.namespace())?;
-    let ranges = specs(&page);
+    let stored = read_ranges(call, object.namespace())?;
+    let ranges = specs(&stored);
     match ranges.is_empty() {
         true => Ok(()),
         false => set_defaults(&ranges, object, &call.server.names.label("limit-ranger")),
@@ -51,8 +51,8 @@ pub async fn check(
     if !is_limited(operation, object, old) {
         return Ok(());
     }
-    let page = read_ranges(call, object.namespace())?;
-    let ranges = specs(&page);
+    let stored = read_ranges(call, object.namespace())?;
+    let ranges = specs(&stored);
     if ranges.is_empty() {
         return Ok(());
     }
@@ -68,8 +68,8 @@ pub async fn check(
     Ok(())
 }
 
-fn specs(page: &Page<StoredObject>) -> Vec<&Map> {
-    page.entries.iter().filter_map(|entry| entry.record.object().spec()).collect()
+fn specs(stored: &[Arc<StoredObject>]) -> Vec<&Map> {
+    stored.iter().filter_map(|record| record.object().spec()).collect()
 }
 
 /// Whether limits apply. Updates of a pod do not change its containers; what is being deleted may be changed whatever its size, so
@@ -84,11 +84,12 @@ fn is_limited(operation: Operation, object: &Object, old: Option<&Object>) -> bo
 }
 
 /// The LimitRanges of a namespace, by name.
-fn read_ranges(call: &RequestContext<'_>, namespace: &str) -> Result<Page<StoredObject>, ApiError> {
+fn read_ranges(
+    call: &RequestContext<'_>,
+    namespace: &str,
+) -> Result<Vec<Arc<StoredObject>>, ApiError> {
     let kind = call.server.kind("", "limitranges").ok_or_else(|| missing_kind("LimitRange"))?;
-    let prefix = key::prefix(kind, namespace);
-    let range = Range { prefix: &prefix, after: None, limit: None };
-    call.server.snapshot().range(range).map_err(ApiError::internal)
+    Ok(call.server.objects(kind, namespace, None))
 }
 
 /// Sets what containers lack from each LimitRange in turn, and says so in `annotation`.

@@ -8,14 +8,12 @@ use apiserver_pod_security::{
     warn_of_pods,
 };
 use apiserver_schema::Object;
-use apiserver_store::Range;
 use proto_api::core::v1::Pod;
 use proto_api::object::{from_json, from_json_value};
 use serde_json::{Value, json};
 
 use super::Operation;
 use crate::context::{RequestContext, about_kind};
-use crate::key;
 use crate::server::missing_kind;
 use crate::status::{About, ApiError, FieldProblem};
 
@@ -139,12 +137,10 @@ fn policy_of(call: &RequestContext<'_>, namespace: &str) -> Policy {
 /// The pods of a namespace, no more than are compared and one, so that the client is told that there are more.
 async fn pods_in(call: &RequestContext<'_>, namespace: &str) -> Result<Vec<Pod>, ApiError> {
     let kind = call.server.kind("", "pods").ok_or_else(|| missing_kind("Pod"))?;
-    let prefix = key::prefix(kind, namespace);
-    let range = Range { prefix: &prefix, after: None, limit: Some(PODS_CHECKED_MAX + 1) };
-    let page = call.server.snapshot().range(range).map_err(ApiError::internal)?;
-    let mut pods = Vec::with_capacity(page.entries.len());
-    for entry in &page.entries {
-        pods.push(pod_of(call, entry.record.object())?);
+    let stored = call.server.objects(kind, namespace, Some(PODS_CHECKED_MAX + 1));
+    let mut pods = Vec::with_capacity(stored.len());
+    for record in &stored {
+        pods.push(pod_of(call, record.object())?);
         // Other requests go on in between.
         tokio::task::yield_now().await;
     }

@@ -1,11 +1,9 @@
 //! Admission of pods: privileged containers, priority, default tolerations.
 
 use apiserver_schema::{Map, Object, Value};
-use apiserver_store::Range;
 
 use crate::config::{AdmissionPlugin, Privileged};
 use crate::context::{RequestContext, about_kind};
-use crate::key;
 use crate::registry::pods::CONTAINER_LISTS;
 use crate::server::Server;
 use crate::status::{ApiError, FieldProblem};
@@ -104,10 +102,8 @@ fn class(call: &RequestContext<'_>, name: &str) -> Result<Option<Class>, ApiErro
 
 fn default_class(call: &RequestContext<'_>) -> Option<Class> {
     let kind = call.server.kind("scheduling", "priorityclasses")?;
-    let prefix = key::prefix(kind, "");
-    let page =
-        call.server.snapshot().range(Range { prefix: &prefix, after: None, limit: None }).ok()?;
-    let defaults = page.entries.iter().map(|entry| entry.record.object());
+    let classes = call.server.objects(kind, "", None);
+    let defaults = classes.iter().map(|class| class.object());
     defaults
         .filter(|class| class.fields.is_true("globalDefault"))
         .map(read_class)

@@ -121,8 +121,7 @@ impl NodeAuthorizer {
     }
 
     fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
-        let found = self.store.snapshot().get(&key::object(kind, namespace, name));
-        found.ok().flatten().map(|entry| entry.record)
+        self.store.current(&key::object(kind, namespace, name)).map(|entry| entry.record)
     }
 
     /// Whether a pod of the node meets a condition; one of all namespaces without `namespace`.

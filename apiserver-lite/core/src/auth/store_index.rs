@@ -3,9 +3,12 @@
 use std::sync::{PoisonError, RwLock};
 
 use apiserver_schema::Object;
-use apiserver_store::{Compacted, Event, EventKind, Range, Store, Watch, WatchError};
+use apiserver_store::{Compacted, Entry, Event, EventKind, Range, Store, Watch, WatchError};
 
 use crate::record::StoredObject;
+
+/// Attempts to read the objects at a revision: all records may be replaced just after it was the current one.
+const READ_TRIES: usize = 5;
 
 /// What is kept of the objects below a key prefix.
 pub trait Indexed: Send + Sync {
@@ -21,6 +24,9 @@ pub trait Indexed: Send + Sync {
 
     /// Removes an object.
     fn remove(&mut self, object: &Object);
+
+    /// Lets go of what `before` has and this index has not. Called when this one was filled anew, since changes were missed that would have removed it.
+    fn succeed(&mut self, _before: &Self) {}
 }
 
 /// An index that follows the store. A read sees every write that was answered before it.
@@ -84,7 +90,10 @@ impl<T: Indexed> StoreIndex<T> {
         if !state.catch_up() {
             // The next change is compacted: the index is filled again from the store.
             match Followed::fill(&self.store, state.index.emptied()) {
-                Ok(fresh) => *state = fresh,
+                Ok(mut fresh) => {
+                    fresh.index.succeed(&state.index);
+                    *state = fresh;
+                }
                 Err(error) => {
                     let prefix = T::PREFIX;
                     tracing::error!(%error, prefix, "objects of the store cannot be read; requests that depend on them are refused until they can");
@@ -98,13 +107,25 @@ impl<T: Indexed> StoreIndex<T> {
 
 impl<T: Indexed> Followed<T> {
     fn fill(store: &Store<StoredObject>, mut index: T) -> Result<Self, FillError> {
+        let mut read = Self::list_and_watch(store);
+        for _ in 1..READ_TRIES {
+            if read.is_ok() {
+                break;
+            }
+            read = Self::list_and_watch(store);
+        }
+        let (entries, changes) = read?;
+        entries.iter().for_each(|entry| index.set(entry.record.object()));
+        Ok(Self { index, changes })
+    }
+
+    fn list_and_watch(
+        store: &Store<StoredObject>,
+    ) -> Result<(Vec<Entry<StoredObject>>, Watch<StoredObject>), FillError> {
         let snapshot = store.snapshot();
         let changes = store.watch(T::PREFIX, snapshot.revision())?;
         let range = Range { prefix: T::PREFIX, after: None, limit: None };
-        for entry in snapshot.range(range)?.entries {
-            index.set(entry.record.object());
-        }
-        Ok(Self { index, changes })
+        Ok((snapshot.range(range)?.entries, changes))
     }
 
     /// Applies the changes since the last call; false if some of them are compacted.

@@ -59,6 +59,13 @@ impl FromStr for RuntimeConfig {
     }
 }
 
+impl FromIterator<Self> for RuntimeConfig {
+    /// Joins settings; of a key that several have the last counts.
+    fn from_iter<I: IntoIterator<Item = Self>>(all: I) -> Self {
+        Self(all.into_iter().flat_map(|config| config.0).collect())
+    }
+}
+
 impl RuntimeConfig {
     /// The settings with short groups.
     ///

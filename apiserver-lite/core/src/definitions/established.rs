@@ -71,6 +71,13 @@ impl Indexed for Established {
             clear(&gone, &[]);
         }
     }
+
+    fn succeed(&mut self, before: &Self) {
+        for (name, definition) in &before.by_name {
+            let kept = self.by_name.get(name).map_or(&[][..], |after| &after.versions);
+            clear(definition, kept);
+        }
+    }
 }
 
 /// Takes the rules from the kinds of `before` that are not among `kept`.

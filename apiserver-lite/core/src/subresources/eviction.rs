@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_schema::{Format, Map, Object, Value};
-use apiserver_store::{Range, Write, WriteError};
+use apiserver_store::{Write, WriteError};
 use proto_api::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use proto_api::selectors::Selector;
 
@@ -116,9 +116,7 @@ async fn take_disruption(
 /// The budget whose selector matches the pod, if any.
 fn covering(server: &Server, pod: &Object) -> Result<Option<Arc<StoredObject>>, ApiError> {
     let Some(kind) = server.kind("policy", "poddisruptionbudgets") else { return Ok(None) };
-    let prefix = key::prefix(kind, pod.namespace());
-    let page = server.snapshot().range(Range { prefix: &prefix, after: None, limit: None });
-    let budgets = page.map_err(ApiError::internal)?.entries.into_iter().map(|entry| entry.record);
+    let budgets = server.objects(kind, pod.namespace(), None).into_iter();
     let mut covering = budgets.filter(|budget| covers(budget.object(), pod));
     match (covering.next(), covering.next()) {
         (Some(_), Some(_)) => Err(ApiError::new(

@@ -112,7 +112,7 @@ async fn create_once(
         Box::pin(review.validate(Some(&object))).await?;
     }
     quotas::check(call, Change { new: &object, old: None }).await?;
-    let reserved = registry::reserve(call.server, &mut object, None)?;
+    let reserved = registry::reserve(call.server, &mut object, None).await?;
     if effects == Effects::DryRun {
         let response = VerbResponse::Object { code: 201, object: Box::new(object) };
         return Ok(VerbOutput { response, warnings });

@@ -278,6 +278,7 @@ async fn apply_step(
 ) -> Result<Option<VerbResponse>, ApiError> {
     let key = call.key();
     let store = &call.server.store;
+    let _held = registry::hold_allocations(call.server, old.object()).await;
     let (written, removed) = match step {
         DeletionStep::Wait => {
             return Ok(Some(VerbResponse::Stored { code: 200, record: old.clone() }));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apiserver_quota::{Charge, Counted, Kind, charge};
 use apiserver_schema::{Map, Object};
-use apiserver_store::{CommittedWrite, Range, Write, WriteError};
+use apiserver_store::{CommittedWrite, Write, WriteError};
 use proto_api::Time;
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use proto_api::object::from_json;
@@ -160,10 +160,7 @@ fn stored_quotas(
     limit: Option<usize>,
 ) -> Result<Vec<Arc<StoredObject>>, ApiError> {
     let kind = server.kind("", "resourcequotas").ok_or_else(|| missing_kind("ResourceQuota"))?;
-    let prefix = key::prefix(kind, namespace);
-    let range = Range { prefix: &prefix, after: None, limit };
-    let page = server.snapshot().range(range).map_err(ApiError::internal)?;
-    Ok(page.entries.into_iter().map(|entry| entry.record).collect())
+    Ok(server.objects(kind, namespace, limit))
 }
 
 /// The quotas of a namespace, decoded, by name.

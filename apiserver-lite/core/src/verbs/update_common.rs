@@ -218,7 +218,7 @@ pub(super) async fn commit_owned(
     if subresource == Subresource::Main {
         quotas::check(call, Change { new: &object, old: Some(before) }).await?;
     }
-    let reserved = registry::reserve(call.server, &mut object, Some(before))?;
+    let reserved = registry::reserve(call.server, &mut object, Some(before)).await?;
     if effects == Effects::DryRun {
         let response = VerbResponse::Object { code: 200, object: Box::new(object) };
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));

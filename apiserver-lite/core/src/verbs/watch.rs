@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_schema::Kind;
-use apiserver_store::{Event, EventKind, Record as _, Revision, SnapshotError, Watch};
+use apiserver_store::{
+    Compacted, Event, EventKind, Range, Record as _, Revision, SnapshotError, Watch,
+};
 use rand::Rng as _;
 use tokio_util::sync::CancellationToken;
 
@@ -105,15 +107,20 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
         _ => call.prefix(),
     };
     let changes = call.server.store.watch(prefix.clone(), start).map_err(|error| match error {
-        SnapshotError::Compacted(compacted) => ApiError::expired(format!(
-            "too old resource version: {} ({})",
-            compacted.requested, compacted.oldest
-        )),
+        SnapshotError::Compacted(compacted) => too_old(compacted),
         SnapshotError::Future { requested, current } => {
             ApiError::revision_too_large(requested.0, current.0)
         }
     });
-    let initial = if with_state { objects_at(call, start, &selection) } else { Vec::new() };
+    let initial = match with_state {
+        true => objects_at(call, start, &selection),
+        false => Ok(Vec::new()),
+    };
+    // Without them the stream is its error alone: the client would take it that there are none.
+    let (initial, changes) = match initial {
+        Ok(initial) => (initial, changes),
+        Err(compacted) => (Vec::new(), Err(too_old(compacted))),
+    };
     let length = timeout(call.query)?
         .unwrap_or_else(|| Duration::from_secs(rand::rng().random_range(LENGTH_SECS)));
     Ok(VerbResponse::Watch(Box::new(WatchStart {
@@ -156,21 +163,22 @@ fn initial_events(call: &RequestContext<'_>) -> Result<Option<bool>, ApiError> {
     }
 }
 
+/// The 410 for a revision that is not kept any more.
+fn too_old(Compacted { requested, oldest }: Compacted) -> ApiError {
+    ApiError::expired(format!("too old resource version: {requested} ({oldest})"))
+}
+
+/// The selected objects at a revision that was current just before. It is compacted all the same if a state was put back in between.
 fn objects_at(
     call: &RequestContext<'_>,
     revision: Revision,
     selection: &Selection,
-) -> Vec<Arc<StoredObject>> {
-    // The revision was current just before: it is not compacted.
-    let Ok(snapshot) = call.server.store.snapshot_at(revision) else { return Vec::new() };
+) -> Result<Vec<Arc<StoredObject>>, Compacted> {
     let prefix = call.prefix();
-    let range = apiserver_store::Range { prefix: &prefix, after: None, limit: None };
-    let entries = snapshot.range(range).map(|page| page.entries).unwrap_or_default();
-    entries
-        .into_iter()
-        .map(|entry| entry.record)
-        .filter(|record| may_match(record, selection))
-        .collect()
+    let range = Range { prefix: &prefix, after: None, limit: None };
+    let records = call.server.store.range_at(revision, range)?.entries.into_iter();
+    let records = records.map(|entry| entry.record);
+    Ok(records.filter(|record| may_match(record, selection)).collect())
 }
 
 /// Whether the object matches. What a selector says of one that cannot be decrypted is not known: its event becomes an error of the stream.

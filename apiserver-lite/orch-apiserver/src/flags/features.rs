@@ -20,10 +20,10 @@ const PREVIOUS_RELEASE: &str = "1.24";
 pub struct FeatureFlags {
     /// Versions and resources that are served or not: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE, each with =true or =false.
     #[arg(long, value_name = "LIST", value_parser = str::parse::<RuntimeConfig>)]
-    runtime_config: Option<RuntimeConfig>,
+    runtime_config: Vec<RuntimeConfig>,
     /// Features that are on or off: NAME=true or NAME=false.
     #[arg(long, value_name = "LIST", value_parser = feature_gates::parse)]
-    feature_gates: Option<BTreeMap<String, bool>>,
+    feature_gates: Vec<BTreeMap<String, bool>>,
     /// Time after the start in which /livez does not fail for what has not started yet. No effect: this server starts everything before it answers.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = go_duration::parse)]
     livez_grace_period: Duration,
@@ -53,10 +53,12 @@ impl FeatureFlags {
         names: &Names,
         admission: &mut AdmissionSettings,
     ) -> Result<Features, String> {
-        let runtime_config = self.runtime_config.unwrap_or_default().checked(names);
+        let runtime_config = self.runtime_config.into_iter().collect::<RuntimeConfig>();
+        let runtime_config = runtime_config.checked(names);
         let runtime_config =
             runtime_config.map_err(|error| format!("--runtime-config: {error}"))?;
-        let gates = self.feature_gates.unwrap_or_default();
+        // Of a setting that is given several times the last counts.
+        let gates = self.feature_gates.into_iter().flatten().collect();
         let settled = feature_gates::settle(&[], &[POD_SECURITY, FAIRNESS], &gates);
         let Settled { gates, mut warnings } = settled.map_err(|faults| {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
@@ -133,6 +135,19 @@ mod tests {
             let error = settle(&[&format!("--feature-gates={gates}")]).unwrap_err();
             assert!(error.contains(told), "{error}");
         }
+    }
+
+    #[test]
+    fn lists_that_are_given_twice_are_joined() {
+        let twice = ["--feature-gates=PodSecurity=false", "--feature-gates=AllAlpha=false"];
+        assert!(!settle(&twice).unwrap().1);
+        let twice = ["--feature-gates=PodSecurity=false", "--feature-gates=PodSecurity=true"];
+        assert!(settle(&twice).unwrap().1, "the last counts");
+        let twice = ["--runtime-config=batch/v1=false", "--runtime-config=apps/v1=false"];
+        let config = settle(&twice).unwrap().0.runtime_config;
+        assert!(
+            !config.serves("batch", "v1", "jobs") && !config.serves("apps", "v1", "deployments")
+        );
     }
 
     #[test]

@@ -105,14 +105,17 @@ async fn fixtures_are_there_from_the_first_request_on() {
     write(dir.path(), "a/boat.yaml", boat);
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: team}\nspec: {priorityClassName: high, containers: [{name: c, image: i}]}\nstatus: {phase: Running}\n";
     write(dir.path(), "b.yaml", pod);
-    write(dir.path(), "c.yaml", DEFINITION);
+    // As controller-gen writes it: what it says of conditions and names is the server's.
+    let status =
+        "status: {acceptedNames: {kind: '', plural: ''}, conditions: [], storedVersions: []}\n";
+    write(dir.path(), "c.yaml", &format!("{DEFINITION}{status}"));
     let class = r#"{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"high"},"value":1000}"#;
     write(
         dir.path(),
         "d.json",
         &format!(r#"{{"apiVersion":"v1","kind":"List","items":[{class}]}}"#),
     );
-    let namespaces = "apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {of: fixtures}}\n";
+    let namespaces = "apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\nstatus: {phase: Terminating}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {of: fixtures}}\n";
     write(dir.path(), "e.yaml", namespaces);
     let server = start(empty.path(), Some(dir.path()));
     let boats = "/apis/example.com/v1/namespaces/team/boats";
@@ -125,12 +128,30 @@ async fn fixtures_are_there_from_the_first_request_on() {
     );
     let default = server.api.get("/api/v1/namespaces/default").await.expect(200);
     assert_eq!(default["metadata"]["labels"]["of"], "fixtures");
+    let team = server.api.get("/api/v1/namespaces/team").await.expect(200);
+    assert_eq!(team["status"]["phase"], "Active");
+    // What the server adds by itself is there too, and has its place in the state.
+    let api_service = "/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com";
+    let api_service_of_boats = server.api.get(api_service).await.expect(200);
+    assert_eq!(api_service_of_boats["status"]["conditions"][0]["status"], "True");
     // They are the state that is put back.
     server.api.delete(&format!("{boats}/a")).await.expect(200);
     server.api.post("/api/v1/namespaces", r#"{"metadata":{"name":"other"}}"#).await.expect(201);
     server.api.post("/store/restore", "").await.expect(201);
     assert_eq!(server.api.get(&format!("{boats}/a")).await.expect(200), boat);
     assert!(!exists(&server.api, "/api/v1/namespaces/other").await);
+    assert_eq!(server.api.get(api_service).await.expect(200), api_service_of_boats);
+}
+
+#[test]
+fn the_line_of_a_server_on_all_addresses_says_where_it_is_reached() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = command(dir.path());
+    command.arg("--bind-address=0.0.0.0").stdout(Stdio::piped());
+    let mut process = Killed(command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains(" SERVER=https://127.0.0.1:"), "{line}");
 }
 
 /// What a server says that does not start with these fixtures.
@@ -161,6 +182,8 @@ fn fixtures_that_cannot_be_are_named() {
     check(&of("Service", "spec: {ports: [{port: 0}]}\n"), &["Service a", "spec.ports[0].port"]);
     check(&of("Boat", ""), &["Boat a", "kind", "no Boat in v1"]);
     check("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ok}\n", &["also in", "ok.yaml"]);
+    let spelled = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ok, namespace: default}\n";
+    check(spelled, &["also in", "ok.yaml"]);
     check(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: gone}\n",
         &["ConfigMap gone/a", "not found"],

@@ -5,7 +5,7 @@ use orch_apiserver::Config;
 use serde_json::{Value, json};
 
 use crate::custom_resources::{BACKUPS, DEFINITIONS, backup, backups, define};
-use crate::support::{TestServer, kubernetes};
+use crate::support::{Reply, TestServer, kubernetes};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
@@ -109,7 +109,7 @@ async fn addresses_are_free_or_taken_as_in_the_state() {
 async fn only_administrators_put_back_the_state_of_ephemeral_servers() {
     let server = ephemeral().await;
     server.post("/store/save", "").await.expect(201);
-    for path in ["/store/save", "/store/restore"] {
+    for path in ["/store/save", "/store/restore", "/store/forget"] {
         // AlwaysAllow lets every user who is known do everything else.
         let request = http::Request::post(path)
             .header("host", "test")
@@ -121,9 +121,42 @@ async fn only_administrators_put_back_the_state_of_ephemeral_servers() {
         server.get(path).await.expect(405);
     }
     server.post("/store/restore?name=other", "").await.expect(404);
+    for nth in 1..16 {
+        server.post(&format!("/store/save?name=s{nth}"), "").await.expect(201);
+    }
+    let full = server.post("/store/save?name=other", "").await;
+    full.expect(409);
+    assert!(!full.headers.contains_key("retry-after"), "no client tries again by itself");
+    server.post("/store/forget?name=s1", "").await.expect(201);
+    server.post("/store/forget?name=s1", "").await.expect(404);
+    server.post("/store/save?name=other", "").await.expect(201);
     server.stop().await;
     let server = TestServer::with(Config::for_tests(kubernetes())).await;
     let refused = server.post("/store/restore", "").await.expect(400);
     assert!(refused["message"].as_str().unwrap().contains("--ephemeral"), "{refused}");
+    server.stop().await;
+}
+
+fn count(list: &Reply) -> usize {
+    list.json_or_null()["items"].as_array().map_or(0, Vec::len)
+}
+
+#[tokio::test]
+async fn a_definition_that_is_deleted_takes_nothing_of_a_state_with_it() {
+    const COUNT: usize = 500;
+    let server = ephemeral().await;
+    define(&server, &backups()).await;
+    for nth in 0..COUNT {
+        server.post(BACKUPS, backup(&format!("b{nth}")).to_string()).await.expect(201);
+    }
+    server.post("/store/save", "").await.expect(201);
+    for _ in 0..10 {
+        let name = backups()["metadata"]["name"].as_str().unwrap().to_owned();
+        // It is answered at once; the objects go one after the other.
+        server.delete(&format!("{DEFINITIONS}/{name}")).await.expect(200);
+        while count(&server.get(BACKUPS).await) == COUNT {}
+        server.post("/store/restore", "").await.expect(201);
+        assert_eq!(names(&server, BACKUPS).await.len(), COUNT);
+    }
     server.stop().await;
 }

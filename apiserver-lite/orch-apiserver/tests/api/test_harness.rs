@@ -119,21 +119,14 @@ fn kubeconfig(
     )
 }
 
-#[tokio::test]
-async fn an_unchanged_harness_starts_and_stops_both_programs() {
-    let root = tempfile::tempdir().unwrap();
-    let (programs, data, certs) =
-        (root.path().join("assets"), root.path().join("etcd"), root.path().join("apiserver"));
-    for dir in [&data, &certs] {
-        std::fs::create_dir(dir).unwrap();
-    }
-    assets(&programs);
-    let (etcd, kube_apiserver) = (programs.join("etcd"), programs.join("kube-apiserver"));
-
-    assert!(!lists(&etcd, "unsafe-no-fsync"));
+/// Starts the stand-in for etcd as the harness does, and says where it is.
+async fn start_etcd(program: &Path, data: &Path) -> (Killed, SocketAddr) {
+    assert!(!lists(program, "unsafe-no-fsync"));
+    let version = Command::new(program).arg("--version").output().unwrap();
+    assert!(version.status.success() && version.stdout.starts_with(b"etcd Version: "));
     let (client, peer) = (suggest(), suggest());
     let mut etcd = spawn(
-        &etcd,
+        program,
         &[
             format!("--advertise-client-urls=http://{client}"),
             format!("--data-dir={}", data.display()),
@@ -144,6 +137,42 @@ async fn an_unchanged_harness_starts_and_stops_both_programs() {
     listening(client, &mut etcd).await;
     assert!(plain_get(client, "/health").starts_with("HTTP/1.1 200 "));
     assert!(plain_get(client, "/v3/kv").starts_with("HTTP/1.1 501 "));
+    (etcd, client)
+}
+
+/// What the harness gives to kube-apiserver.
+fn kube_apiserver_arguments(certs: &Path, etcd: SocketAddr, address: SocketAddr) -> Vec<String> {
+    let file = |name: &str| certs.join(name).display().to_string();
+    vec![
+        "--allow-privileged=true".to_owned(),
+        "--authorization-mode=RBAC".to_owned(),
+        // As arguments that a suite appends come.
+        "--feature-gates=AllAlpha=false".to_owned(),
+        "--feature-gates=AllBeta=true".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--cert-dir={}", certs.display()),
+        format!("--client-ca-file={}", file("client-cert-auth-ca.crt")),
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+        format!("--etcd-servers=http://{etcd}"),
+        format!("--secure-port={}", address.port()),
+        format!("--service-account-issuer=https://{address}/"),
+        format!("--service-account-key-file={}", file("sa-signer.crt")),
+        format!("--service-account-signing-key-file={}", file("sa-signer.key")),
+        "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+    ]
+}
+
+#[tokio::test]
+async fn an_unchanged_harness_starts_and_stops_both_programs() {
+    let root = tempfile::tempdir().unwrap();
+    let (programs, data, certs) =
+        (root.path().join("assets"), root.path().join("etcd"), root.path().join("apiserver"));
+    for dir in [&data, &certs] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    assets(&programs);
+    let kube_apiserver = programs.join("kube-apiserver");
+    let (etcd, client) = start_etcd(&programs.join("etcd"), &data).await;
 
     let (serving, users, accounts) = (authority(), authority(), authority());
     let (certificate, key) = issue(&serving, &["localhost", "127.0.0.1"], None);
@@ -159,24 +188,8 @@ async fn an_unchanged_harness_starts_and_stops_both_programs() {
     let before = names_in(&certs);
     assert!(!lists(&kube_apiserver, "insecure-port"), "the harness would give it");
     let address = suggest();
-    let file = |name: &str| certs.join(name).display().to_string();
-    let mut server = spawn(
-        &kube_apiserver,
-        &[
-            "--allow-privileged=true".to_owned(),
-            "--authorization-mode=RBAC".to_owned(),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--cert-dir={}", certs.display()),
-            format!("--client-ca-file={}", file("client-cert-auth-ca.crt")),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-            format!("--etcd-servers=http://{client}"),
-            format!("--secure-port={}", address.port()),
-            format!("--service-account-issuer=https://{address}/"),
-            format!("--service-account-key-file={}", file("sa-signer.crt")),
-            format!("--service-account-signing-key-file={}", file("sa-signer.key")),
-            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-        ],
-    );
+    let arguments = kube_apiserver_arguments(&certs, client, address);
+    let mut server = spawn(&kube_apiserver, &arguments);
     listening(address, &mut server).await;
     let admin = issue(&users, &[], Some(("default", "system:masters")));
     let api = Api::new(&kubeconfig(address, &serving.pem, &admin));

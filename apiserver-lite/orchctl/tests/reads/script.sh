@@ -64,8 +64,9 @@ k describe deploy api
 k describe ds ds
 k describe rs rs
 k describe job job1
-k describe cm settings
-k describe secret login
+# kubectl prints the keys in any order.
+k describe cm settings | sort
+k describe secret login | sort
 k describe role r1
 k describe clusterrole cr1
 k describe rolebinding rb1

@@ -9,7 +9,7 @@ use apiserver_core::api_service_lifecycle;
 use apiserver_core::config::Config;
 use apiserver_core::definition_lifecycle;
 use apiserver_core::flow_control_lifecycle;
-use apiserver_core::saved_states;
+use apiserver_core::state_requests::{START, save};
 use apiserver_core::status::ApiError;
 use apiserver_encryption::Encryption;
 use apiserver_http::{
@@ -101,7 +101,7 @@ impl RunningServer {
     /// # Errors
     /// The server is not ephemeral.
     pub async fn save_start(&self) -> Result<(), ApiError> {
-        saved_states::save(&self.server.core, &User::server(), saved_states::START).await.map(drop)
+        save(&self.server.core, &User::server(), START).await.map(drop)
     }
 
     /// The administrator's kubeconfig for a listener at `address`; empty without a CA of the server's own.
@@ -125,10 +125,10 @@ impl RunningServer {
         self.server.about_to_stop.cancel();
     }
 
-    /// Ends connections from this process and all tasks, and closes the store.
+    /// Ends connections from this process, those still open after the shutdown deadline by force, and all tasks, and closes the store.
     pub async fn stop(mut self) {
         self.server.stopping.cancel();
-        self.in_process.ended().await;
+        self.in_process.end(self.config().shutdown_deadline).await;
         // The tasks end because `server.stopping` is cancelled.
         while self.tasks.join_next().await.is_some() {}
         if let Some(audit) = &self.server.audit {

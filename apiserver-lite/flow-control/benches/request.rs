@@ -52,8 +52,8 @@ fn measure(schemas: &FlowSchemas, what: &str, user: &str, groups: &[&str]) {
         for _ in 0..BATCH {
             let request = black_box(&request);
             let schema = schemas.ordered().get(schemas.find(request)).expect("a schema");
-            let seat = seat_of(level.arrive(schema.flow(request), || ())).expect("a free seat");
-            black_box(level.finish(seat));
+            let seat = seat_of(level.arrive(schema.flow(request), began.elapsed(), || ())).expect("a free seat");
+            black_box(level.finish(seat, began.elapsed()));
         }
         began.elapsed() / BATCH
     });

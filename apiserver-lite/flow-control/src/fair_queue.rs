@@ -1,16 +1,22 @@
 //! The seats of one priority level, and the queues of those who wait for one: a state machine without clock and tasks. Whoever owns it wakes who is started.
 //!
-//! Among queues with requests the one with the least virtual start is served next, which is moved by one for each request it has been served. A queue that was
-//! empty begins at the virtual time of the level, so that nobody saves up or owes what it did not use. A request with `n` others before it in its
-//! queue therefore waits until each other queue with requests has been served at most `n + 2` times, however long those are.
+//! Among queues with requests the one with the least virtual start is served next. It is moved by the time for which the queue's requests had seats while others
+//! waited, and by [`TURN`] for each at least, so that long requests lose turns. A queue that was empty begins at the virtual time of the level, so that nobody
+//! saves up what it did not use. What was used while nobody waited is not owed.
+//!
+//! Where no request takes longer than a turn, one with `n` others before it in its queue waits until each other queue with requests has been served at most
+//! `n + 2` times, however long those queues are.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::hand::Hand;
 use crate::level::{LimitResponse, Queuing};
 
 /// Most requests that wait in all queues of a level.
 pub const WAITING_MAX: usize = 16_384;
+/// What a request uses at least: Kubernetes' estimate.
+const TURN: Duration = Duration::from_millis(3);
 
 /// The seats and queues of a level. `W` wakes a request that waits.
 #[derive(Debug)]
@@ -24,7 +30,11 @@ pub struct FairQueue<W> {
     /// May be more than are configured, while those have requests.
     queues: Vec<Queue<W>>,
     /// Virtual start of the request that was started last.
-    time: u64,
+    time: Duration,
+    /// For how long requests have waited, without the time since `waiting_since`.
+    waited: Duration,
+    /// Since when there has always been one that waits, if one does.
+    waiting_since: Duration,
     /// The queue that was served last.
     last: usize,
     /// Number of the next request that waits.
@@ -36,7 +46,7 @@ struct Queue<W> {
     waiting: VecDeque<(u64, W)>,
     executing: usize,
     /// Virtual start of its next request.
-    start: u64,
+    start: Duration,
 }
 
 /// What becomes of a request that arrives.
@@ -64,6 +74,8 @@ pub enum Rejection {
 #[must_use]
 pub struct Seat {
     queue: Option<usize>,
+    /// For how long others had waited in the level when it was taken.
+    waited: Duration,
 }
 
 /// The place of a request that waits.
@@ -75,7 +87,7 @@ pub struct Ticket {
 
 impl<W> Queue<W> {
     fn new() -> Self {
-        Self { waiting: VecDeque::new(), executing: 0, start: 0 }
+        Self { waiting: VecDeque::new(), executing: 0, start: Duration::ZERO }
     }
 
     fn load(&self) -> usize {
@@ -93,7 +105,9 @@ impl<W> FairQueue<W> {
             waiting: 0,
             queuing: None,
             queues: Vec::new(),
-            time: 0,
+            time: Duration::ZERO,
+            waited: Duration::ZERO,
+            waiting_since: Duration::ZERO,
             last: 0,
             number: 0,
         };
@@ -115,11 +129,11 @@ impl<W> FairQueue<W> {
         self.shrink();
     }
 
-    /// A request of `flow` arrives; `waiter` is made if it has to wait.
-    pub fn arrive(&mut self, flow: u64, waiter: impl FnOnce() -> W) -> Arrival {
+    /// A request of `flow` arrives; `waiter` is made if it has to wait. `now`, here and below, is the time since any moment that stays the same.
+    pub fn arrive(&mut self, flow: u64, now: Duration, waiter: impl FnOnce() -> W) -> Arrival {
         let at = self.queuing.map(|queuing| self.choose(flow, queuing));
         if self.waiting == 0 && self.executing < self.seats {
-            return Arrival::Executing(self.seat(at));
+            return Arrival::Executing(self.seat(at, now));
         }
         let (Some(queuing), Some(at)) = (self.queuing, at) else {
             return Arrival::Rejected(Rejection::ConcurrencyLimit);
@@ -136,33 +150,38 @@ impl<W> FairQueue<W> {
         let number = self.number;
         self.number = number.saturating_add(1);
         queue.waiting.push_back((number, waiter()));
+        if self.waiting == 0 {
+            self.waiting_since = now;
+        }
         self.waiting = self.waiting.saturating_add(1);
         Arrival::Queued(Ticket { queue: at, number })
     }
 
     /// A request gives its seat back. Gives the request that has it now, with its seat, if one waited.
-    pub fn finish(&mut self, seat: Seat) -> Option<(W, Seat)> {
+    pub fn finish(&mut self, seat: Seat, now: Duration) -> Option<(W, Seat)> {
         self.executing = self.executing.saturating_sub(1);
+        let used = self.waited(now).saturating_sub(seat.waited);
         if let Some(queue) = seat.queue.and_then(|at| self.queues.get_mut(at)) {
             queue.executing = queue.executing.saturating_sub(1);
+            queue.start = queue.start.saturating_add(used.saturating_sub(TURN));
         }
-        let started = self.start_next();
+        let started = self.start_next(now);
         self.shrink();
         started
     }
 
     /// A request no longer waits. `None` if it has been started, and so has a seat.
-    pub fn cancel(&mut self, ticket: Ticket) -> Option<W> {
+    pub fn cancel(&mut self, ticket: Ticket, now: Duration) -> Option<W> {
         let queue = self.queues.get_mut(ticket.queue)?;
         let at = queue.waiting.binary_search_by_key(&ticket.number, |(number, _)| *number).ok()?;
         let (_, waiter) = queue.waiting.remove(at)?;
-        self.waiting = self.waiting.saturating_sub(1);
+        self.waits_no_more(now);
         self.shrink();
         Some(waiter)
     }
 
     /// Starts the request that is next, if one waits and a seat is free.
-    pub fn start_next(&mut self) -> Option<(W, Seat)> {
+    pub fn start_next(&mut self, now: Duration) -> Option<(W, Seat)> {
         if self.waiting == 0 || self.executing >= self.seats {
             return None;
         }
@@ -170,9 +189,22 @@ impl<W> FairQueue<W> {
         // Among equals the first one after the queue that was served last.
         let (at, _) = waiting.min_by_key(|(at, queue)| (queue.start, *at <= self.last, *at))?;
         let (_, waiter) = self.queues.get_mut(at)?.waiting.pop_front()?;
-        self.waiting = self.waiting.saturating_sub(1);
+        self.waits_no_more(now);
         self.last = at;
-        Some((waiter, self.seat(Some(at))))
+        Some((waiter, self.seat(Some(at), now)))
+    }
+
+    /// For how long requests have waited until now.
+    fn waited(&self, now: Duration) -> Duration {
+        let last = if self.waiting > 0 { now.saturating_sub(self.waiting_since) } else { Duration::ZERO };
+        self.waited.saturating_add(last)
+    }
+
+    fn waits_no_more(&mut self, now: Duration) {
+        if self.waiting == 1 {
+            self.waited = self.waited(now);
+        }
+        self.waiting = self.waiting.saturating_sub(1);
     }
 
     /// Whether nobody has a seat or waits.
@@ -187,22 +219,25 @@ impl<W> FairQueue<W> {
         (self.seats, self.executing, self.waiting)
     }
 
-    /// The queue of the flow's hand with the fewest requests.
+    /// The queue of the flow's hand with the fewest requests, and among those the one that has used least.
     fn choose(&self, flow: u64, queuing: Queuing) -> usize {
         let hand = Hand::deal(flow, queuing.queues, queuing.hand);
-        let load = |at: &usize| self.queues.get(*at).map_or(usize::MAX, Queue::load);
+        let load = |at: &usize| {
+            let queue = self.queues.get(*at);
+            queue.map_or((usize::MAX, Duration::MAX), |queue| (queue.load(), queue.start.max(self.time)))
+        };
         hand.cards().min_by_key(load).unwrap_or_default()
     }
 
-    fn seat(&mut self, at: Option<usize>) -> Seat {
+    fn seat(&mut self, at: Option<usize>, now: Duration) -> Seat {
         self.executing = self.executing.saturating_add(1);
         if let Some(queue) = at.and_then(|at| self.queues.get_mut(at)) {
             queue.executing = queue.executing.saturating_add(1);
             let start = queue.start.max(self.time);
             self.time = start;
-            queue.start = start.saturating_add(1);
+            queue.start = start.saturating_add(TURN);
         }
-        Seat { queue: at }
+        Seat { queue: at, waited: self.waited(now) }
     }
 
     /// Drops queues that are no longer configured, once nobody is in them or behind them.

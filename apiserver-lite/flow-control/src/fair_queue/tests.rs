@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Of tests in which no time passes.
+const NOW: Duration = Duration::ZERO;
 const REJECT: LimitResponse = LimitResponse::Reject;
 
 fn queue(queues: i64, hand: i64, length: i64) -> LimitResponse {
@@ -25,38 +27,38 @@ fn executing<W>(arrival: Arrival) -> Seat {
 #[test]
 fn without_queues_what_finds_no_seat_is_rejected() {
     let mut level = FairQueue::<u32>::new(2, REJECT);
-    let first = executing::<u32>(level.arrive(1, || 0));
-    let _second = executing::<u32>(level.arrive(2, || 0));
+    let first = executing::<u32>(level.arrive(1, NOW, || 0));
+    let _second = executing::<u32>(level.arrive(2, NOW, || 0));
     let refused = Arrival::Rejected(Rejection::ConcurrencyLimit);
-    assert_eq!(level.arrive(3, || 0), refused);
-    assert_eq!(level.finish(first), None);
-    assert!(matches!(level.arrive(3, || 0), Arrival::Executing(_)));
+    assert_eq!(level.arrive(3, NOW, || 0), refused);
+    assert_eq!(level.finish(first, NOW), None);
+    assert!(matches!(level.arrive(3, NOW, || 0), Arrival::Executing(_)));
     assert_eq!(level.counts(), (2, 2, 0));
 }
 
 #[test]
 fn who_waits_is_served_in_the_order_of_its_queue() {
     let mut level = FairQueue::new(1, queue(1, 1, 2));
-    let seat = executing::<u32>(level.arrive(0, || 0));
-    assert!(matches!(level.arrive(0, || 1), Arrival::Queued(_)));
-    let Arrival::Queued(ticket) = level.arrive(0, || 2) else { panic!("not queued") };
-    assert_eq!(level.arrive(0, || 3), Arrival::Rejected(Rejection::QueueFull));
-    let (one, seat) = level.finish(seat).expect("the first");
+    let seat = executing::<u32>(level.arrive(0, NOW, || 0));
+    assert!(matches!(level.arrive(0, NOW, || 1), Arrival::Queued(_)));
+    let Arrival::Queued(ticket) = level.arrive(0, NOW, || 2) else { panic!("not queued") };
+    assert_eq!(level.arrive(0, NOW, || 3), Arrival::Rejected(Rejection::QueueFull));
+    let (one, seat) = level.finish(seat, NOW).expect("the first");
     assert_eq!(one, 1);
-    assert_eq!(level.cancel(ticket), Some(2));
-    assert_eq!(level.cancel(ticket), None, "it is cancelled once");
-    assert_eq!(level.finish(seat), None);
+    assert_eq!(level.cancel(ticket, NOW), Some(2));
+    assert_eq!(level.cancel(ticket, NOW), None, "it is cancelled once");
+    assert_eq!(level.finish(seat, NOW), None);
     assert!(level.is_idle());
 }
 
 #[test]
 fn a_request_that_was_started_is_not_cancelled() {
     let mut level = FairQueue::new(1, queue(4, 2, 9));
-    let seat = executing::<()>(level.arrive(0, || ()));
-    let Arrival::Queued(ticket) = level.arrive(7, || ()) else { panic!("not queued") };
-    let (_, seat) = level.finish(seat).expect("started");
-    assert_eq!(level.cancel(ticket), None);
-    assert_eq!(level.finish(seat), None);
+    let seat = executing::<()>(level.arrive(0, NOW, || ()));
+    let Arrival::Queued(ticket) = level.arrive(7, NOW, || ()) else { panic!("not queued") };
+    let (_, seat) = level.finish(seat, NOW).expect("started");
+    assert_eq!(level.cancel(ticket, NOW), None);
+    assert_eq!(level.finish(seat, NOW), None);
     assert!(level.is_idle());
 }
 
@@ -64,15 +66,15 @@ fn a_request_that_was_started_is_not_cancelled() {
 fn two_queues_take_turns_however_long_they_are() {
     let mut level = FairQueue::new(1, queue(2, 1, 100));
     let (flooding, quiet) = (flow_of(0, 2), flow_of(1, 2));
-    let mut seat = executing::<char>(level.arrive(flooding, || '-'));
+    let mut seat = executing::<char>(level.arrive(flooding, NOW, || '-'));
     for _ in 0..50 {
-        assert!(matches!(level.arrive(flooding, || 'f'), Arrival::Queued(_)));
+        assert!(matches!(level.arrive(flooding, NOW, || 'f'), Arrival::Queued(_)));
     }
     for _ in 0..3 {
-        assert!(matches!(level.arrive(quiet, || 'q'), Arrival::Queued(_)));
+        assert!(matches!(level.arrive(quiet, NOW, || 'q'), Arrival::Queued(_)));
     }
     let mut served = String::new();
-    while let Some((who, next)) = level.finish(seat) {
+    while let Some((who, next)) = level.finish(seat, NOW) {
         served.push(who);
         seat = next;
     }
@@ -85,44 +87,120 @@ fn nobody_pays_for_what_it_used_while_seats_were_free() {
     let mut level = FairQueue::new(1, queue(2, 1, 100));
     let (busy, idle) = (flow_of(0, 2), flow_of(1, 2));
     for _ in 0..1000 {
-        let seat = executing::<char>(level.arrive(busy, || '-'));
-        assert_eq!(level.finish(seat), None);
+        let seat = executing::<char>(level.arrive(busy, NOW, || '-'));
+        assert_eq!(level.finish(seat, NOW), None);
     }
-    let mut seat = executing::<char>(level.arrive(idle, || '-'));
+    let mut seat = executing::<char>(level.arrive(idle, NOW, || '-'));
     for _ in 0..4 {
-        level.arrive(idle, || 'i');
-        level.arrive(busy, || 'b');
+        level.arrive(idle, NOW, || 'i');
+        level.arrive(busy, NOW, || 'b');
     }
     let mut served = String::new();
-    while let Some((who, next)) = level.finish(seat) {
+    while let Some((who, next)) = level.finish(seat, NOW) {
         served.push(who);
         seat = next;
     }
     assert_eq!(served, "ibibibib");
 }
 
+/// Serves who is next until nobody waits, and gives who was served in which order. A request `l` takes a second, others the hundredth part.
+fn serve_all(level: &mut FairQueue<char>, mut seat: Seat, mut now: Duration) -> String {
+    let (mut served, mut takes) = (String::new(), Duration::ZERO);
+    loop {
+        now += takes;
+        let Some((who, next)) = level.finish(seat, now) else { return served };
+        takes = Duration::from_millis(if who == 'l' { 1000 } else { 10 });
+        served.push(who);
+        seat = next;
+    }
+}
+
+#[test]
+fn who_takes_long_is_served_less_often() {
+    let mut level = FairQueue::new(1, queue(2, 1, 300));
+    let (long, short) = (flow_of(0, 2), flow_of(1, 2));
+    let seat = executing::<char>(level.arrive(short, NOW, || '-'));
+    for _ in 0..3 {
+        assert!(matches!(level.arrive(long, NOW, || 'l'), Arrival::Queued(_)));
+    }
+    for _ in 0..250 {
+        assert!(matches!(level.arrive(short, NOW, || 's'), Arrival::Queued(_)));
+    }
+    let served = serve_all(&mut level, seat, NOW);
+    let of_short: Vec<usize> = served.split('l').map(str::len).collect();
+    // A second of the short ones for each second of a long one.
+    assert!(matches!(of_short[..], [0..=1, 99..=101, 99..=101, _]), "{of_short:?}");
+}
+
+#[test]
+fn a_long_request_that_ends_while_others_wait_is_owed_though_its_queue_was_empty() {
+    let mut level = FairQueue::new(1, queue(2, 1, 300));
+    let (long, short) = (flow_of(0, 2), flow_of(1, 2));
+    let mut seat = executing::<char>(level.arrive(long, NOW, || 'l'));
+    for _ in 0..20 {
+        level.arrive(short, NOW, || 's');
+    }
+    let mut now = Duration::from_millis(100);
+    (_, seat) = level.finish(seat, now).expect("a short one");
+    level.arrive(long, now, || 'l');
+    now += Duration::from_millis(10);
+    let served = serve_all(&mut level, seat, now);
+    assert_eq!(served.find('l'), Some(9), "as much time as the first long one took: {served}");
+}
+
+#[test]
+fn what_is_used_while_nobody_waits_is_not_owed() {
+    let mut level = FairQueue::new(2, queue(2, 1, 100));
+    let (long, short) = (flow_of(0, 2), flow_of(1, 2));
+    let first = executing::<char>(level.arrive(long, NOW, || '-'));
+    let second = executing::<char>(level.arrive(short, NOW, || '-'));
+    let hour = Duration::from_secs(3600);
+    // Others wait for no time at all.
+    for flow in [short, long, short, long] {
+        level.arrive(flow, hour, || if flow == long { 'l' } else { 's' });
+    }
+    let (who, other) = level.finish(first, hour).expect("the next");
+    assert_eq!(who, 's');
+    assert_eq!(level.finish(second, hour).map(|(who, _)| who), Some('l'));
+    assert_eq!(level.finish(other, hour).map(|(who, _)| who), Some('s'), "they take turns");
+}
+
+#[test]
+fn of_queues_that_are_as_long_a_flow_takes_the_one_that_owes_least() {
+    let mut level = FairQueue::new(1, queue(2, 2, 9));
+    let seat = executing::<char>(level.arrive(0, NOW, || '-'));
+    level.arrive(0, NOW, || 'a');
+    let (_, seat) = level.finish(seat, Duration::from_secs(9)).expect("the second");
+    assert_eq!(level.finish(seat, Duration::from_secs(9)), None);
+    let owing = level.queues.iter().position(|queue| queue.start > Duration::from_secs(1));
+    for flow in 0..9 {
+        let at = level.choose(flow, Queuing::new(2, 2, 9));
+        assert_eq!(Some(1 - at), owing, "{flow}");
+    }
+}
+
 #[test]
 fn more_seats_start_those_who_wait_and_fewer_stop_nobody() {
     let mut level = FairQueue::new(1, queue(8, 2, 9));
-    let seat = executing::<u32>(level.arrive(0, || 0));
+    let seat = executing::<u32>(level.arrive(0, NOW, || 0));
     for nth in 1..=4_u32 {
-        level.arrive(u64::from(nth), || nth);
+        level.arrive(u64::from(nth), NOW, || nth);
     }
     level.reconfigure(3, queue(2, 1, 1));
     let mut seats = vec![seat];
-    while let Some((_, seat)) = level.start_next() {
+    while let Some((_, seat)) = level.start_next(NOW) {
         seats.push(seat);
     }
     assert_eq!(level.counts(), (3, 3, 2), "those who wait stay, whatever queues there are now");
     level.reconfigure(1, REJECT);
-    assert_eq!(level.arrive(9, || 9), Arrival::Rejected(Rejection::ConcurrencyLimit));
+    assert_eq!(level.arrive(9, NOW, || 9), Arrival::Rejected(Rejection::ConcurrencyLimit));
     for seat in seats.drain(..2) {
-        assert_eq!(level.finish(seat), None, "as many as there are seats are still served");
+        assert_eq!(level.finish(seat, NOW), None, "as many as there are seats are still served");
     }
     let seat = seats.pop().expect("a seat");
-    let (_, seat) = level.finish(seat).expect("the fourth");
-    let (_, seat) = level.finish(seat).expect("the fifth");
-    assert_eq!(level.finish(seat), None);
+    let (_, seat) = level.finish(seat, NOW).expect("the fourth");
+    let (_, seat) = level.finish(seat, NOW).expect("the fifth");
+    assert_eq!(level.finish(seat, NOW), None);
     assert!(level.is_idle() && level.queues.is_empty());
 }
 
@@ -133,7 +211,7 @@ fn what_a_configuration_says_does_not_decide_what_is_kept() {
     level.reconfigure(0, queue(i64::MAX, i64::MAX, i64::MAX));
     let many = u64::try_from(WAITING_MAX).expect("small") + 100;
     let queued =
-        (0..many).filter(|flow| matches!(level.arrive(*flow, || ()), Arrival::Queued(_))).count();
+        (0..many).filter(|flow| matches!(level.arrive(*flow, NOW, || ()), Arrival::Queued(_))).count();
     assert_eq!(queued, WAITING_MAX);
 }
 
@@ -143,6 +221,7 @@ enum Step {
     Finish(usize),
     Cancel(usize),
     Reconfigure(usize, Option<(i64, i64, i64)>),
+    Pass(u64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -152,6 +231,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => any::<usize>().prop_map(Step::Cancel),
         1 => (0..5_usize, prop::option::of((-1..9_i64, -1..9_i64, -1..9_i64)))
             .prop_map(|(seats, queues)| Step::Reconfigure(seats, queues)),
+        2 => (0..60_000_u64).prop_map(Step::Pass),
     ];
     prop::collection::vec(step, 0..200)
 }
@@ -164,6 +244,7 @@ struct Model {
     /// Requests that ended, or were started after they had waited.
     settled: BTreeSet<u64>,
     next: u64,
+    now: Duration,
 }
 
 impl Model {
@@ -178,7 +259,7 @@ impl Model {
             Step::Arrive(flow) => {
                 let number = self.next;
                 self.next += 1;
-                match level.arrive(flow, || number) {
+                match level.arrive(flow, self.now, || number) {
                     Arrival::Executing(seat) => self.seats.push(seat),
                     Arrival::Queued(ticket) => self.waiting.push((number, ticket)),
                     Arrival::Rejected(_) => {}
@@ -186,23 +267,24 @@ impl Model {
             }
             Step::Finish(which) if !self.seats.is_empty() => {
                 let seat = self.seats.swap_remove(which % self.seats.len());
-                if let Some(started) = level.finish(seat) {
+                if let Some(started) = level.finish(seat, self.now) {
                     self.started(started);
                 }
             }
             Step::Cancel(which) if !self.waiting.is_empty() => {
                 let (number, ticket) = self.waiting.swap_remove(which % self.waiting.len());
-                assert_eq!(level.cancel(ticket), Some(number), "who waits can be cancelled");
+                assert_eq!(level.cancel(ticket, self.now), Some(number), "who waits can be cancelled");
                 assert!(self.settled.insert(number));
             }
             Step::Reconfigure(seats, queues) => {
                 let response =
                     queues.map_or(REJECT, |(queues, hand, length)| queue(queues, hand, length));
                 level.reconfigure(seats, response);
-                while let Some(started) = level.start_next() {
+                while let Some(started) = level.start_next(self.now) {
                     self.started(started);
                 }
             }
+            Step::Pass(millis) => self.now += Duration::from_millis(millis),
             Step::Finish(_) | Step::Cancel(_) => {}
         }
     }
@@ -223,11 +305,11 @@ proptest! {
         }
         // Every request that waits is served in the end.
         level.reconfigure(1, REJECT);
-        while let Some(started) = level.start_next() {
+        while let Some(started) = level.start_next(model.now) {
             model.started(started);
         }
         while let Some(seat) = model.seats.pop() {
-            if let Some(started) = level.finish(seat) {
+            if let Some(started) = level.finish(seat, model.now) {
                 model.started(started);
             }
         }
@@ -247,24 +329,24 @@ proptest! {
         let mut seats = Vec::new();
         for (at, ends) in steps {
             let flow = flow_of(usize::try_from(at).expect("small"), QUEUES);
-            if let Arrival::Executing(seat) = level.arrive(flow, || at) {
+            if let Arrival::Executing(seat) = level.arrive(flow, NOW, || at) {
                 seats.push(seat);
             }
             if ends && let Some(seat) = seats.pop() {
-                seats.extend(level.finish(seat).map(|(_, seat)| seat));
+                seats.extend(level.finish(seat, NOW).map(|(_, seat)| seat));
             }
         }
         // Every queue but the first is flooded; the first is emptied by waiting until nothing of it is left.
         for at in 1..QUEUES {
             for _ in 0..flood {
-                if let Arrival::Executing(seat) = level.arrive(flow_of(at, QUEUES), || 1) {
+                if let Arrival::Executing(seat) = level.arrive(flow_of(at, QUEUES), NOW, || 1) {
                     seats.push(seat);
                 }
             }
         }
         let before = level.queues[0].waiting.len();
         for _ in 0..=ahead {
-            if let Arrival::Executing(seat) = level.arrive(flow_of(0, QUEUES), || 99) {
+            if let Arrival::Executing(seat) = level.arrive(flow_of(0, QUEUES), NOW, || 99) {
                 seats.push(seat);
             }
         }
@@ -273,7 +355,7 @@ proptest! {
         let wanted = before.max(own);
         while own > 0 {
             let seat = seats.pop().expect("somebody has the seat while others wait");
-            let (who, seat) = level.finish(seat).expect("the next");
+            let (who, seat) = level.finish(seat, NOW).expect("the next");
             seats.push(seat);
             match who {
                 0 | 99 => own -= 1,
@@ -289,13 +371,13 @@ proptest! {
         let cards = |flow| Hand::deal(flow, 64, 6).cards().collect::<BTreeSet<_>>();
         prop_assume!(!cards(quiet).is_subset(&cards(flooding)));
         let mut level = FairQueue::new(1, queue(64, 6, 50));
-        let mut seat = executing::<char>(level.arrive(flooding, || 'f'));
-        let queued = (0..1_000).filter(|_| matches!(level.arrive(flooding, || 'f'), Arrival::Queued(_)));
+        let mut seat = executing::<char>(level.arrive(flooding, NOW, || 'f'));
+        let queued = (0..1_000).filter(|_| matches!(level.arrive(flooding, NOW, || 'f'), Arrival::Queued(_)));
         prop_assert_eq!(queued.count(), 6 * 50, "no more than its hand holds");
-        prop_assert!(matches!(level.arrive(quiet, || 'q'), Arrival::Queued(_)), "its queue is not full");
+        prop_assert!(matches!(level.arrive(quiet, NOW, || 'q'), Arrival::Queued(_)), "its queue is not full");
         let mut served = 0;
         loop {
-            let (who, next) = level.finish(seat).expect("somebody waits");
+            let (who, next) = level.finish(seat, NOW).expect("somebody waits");
             seat = next;
             if who == 'q' {
                 break;

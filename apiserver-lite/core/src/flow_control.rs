@@ -9,9 +9,10 @@ mod metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_flow_control::Request;
+use apiserver_flow_control::{Request, Usage};
 use apiserver_store::Store;
 use http::HeaderValue;
+use proto_api::names::Names;
 
 use crate::auth::{IndexError, StoreIndex};
 use crate::record::StoredObject;
@@ -38,15 +39,16 @@ impl FlowControl {
     pub fn follow(
         store: &Store<StoredObject>,
         seats: u32,
+        names: &Names,
         metrics: FlowMetrics,
     ) -> Result<Self, IndexError> {
-        StoreIndex::follow(store, Configured::new(seats, metrics)).map(Self)
+        StoreIndex::follow(store, Configured::new(seats, names, metrics)).map(Self)
     }
 
-    /// The flow schema that takes the request. The mandatory ones are there even if the objects cannot be read.
+    /// The flow schema that takes the request; if the objects cannot be read, as they were read last.
     #[must_use]
     pub fn classify(&self, request: &Request<'_>) -> Classified {
-        self.0.read(|configured| {
+        self.0.read_last(|configured| {
             let (schema, flow) = configured.table().find(request);
             Classified { schema, flow }
         })
@@ -54,10 +56,13 @@ impl FlowControl {
 
     /// Lets changes count for requests that wait, though no other arrives.
     pub fn catch_up(&self) {
-        self.0.read(|configured| {
-            configured.table();
-            configured.settle();
-        });
+        self.0.read_last(Configured::settle);
+    }
+
+    /// What becomes of a flow schema whose priority level is there.
+    #[must_use]
+    pub fn usage(&self, schema: &str, level: &str) -> Usage {
+        self.0.read_last(|configured| configured.table().usage(schema, level))
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_flow_control::{
-    BuiltIn, DANGLING, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, VERSION, built_in_objects, dangling,
-    is_obsolete, reconcile as compare,
+    BuiltIn, DANGLING, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, Usage, VERSION, built_in_objects,
+    dangling, is_obsolete, reconcile as compare,
 };
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Kind, Object, Strictness};
@@ -43,7 +43,7 @@ pub async fn run(server: Arc<Server>, control: Arc<FlowControl>, stopping: Cance
     loop {
         // Watched from before the look, so that no change is missed.
         let changes = changes(&server);
-        let outcome = Box::pin(reconcile(&server)).await;
+        let outcome = Box::pin(reconcile(&server, &control)).await;
         let text = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
         if !text.is_empty() && text != told {
             let error = &text;
@@ -84,7 +84,7 @@ fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
 ///
 /// # Errors
 /// The first write that failed; the others are done.
-pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
+pub async fn reconcile(server: &Server, control: &FlowControl) -> Result<(), ApiError> {
     let annotation = server.names.sub_label("apf", "autoupdate-spec");
     let annotation = annotation.as_str();
     let built_in = built_in_objects(server.names);
@@ -100,7 +100,7 @@ pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
         for record in stored(server, kind) {
             let object = record.object();
             let is_built_in =
-                built_in.iter().any(|of| of.resource == resource && name_of(of) == object.name());
+                built_in.iter().any(|of| of.resource == resource && of.name() == object.name());
             if !is_built_in && is_obsolete(object, annotation) {
                 steps.push(delete(server, kind, object.name()).await);
             }
@@ -109,15 +109,17 @@ pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
     let (schemas, levels) = (kind(server, FLOW_SCHEMAS)?, kind(server, PRIORITY_LEVELS)?);
     let mut conditions = Vec::new();
     for record in stored(server, schemas) {
-        conditions.push(async move { keep_condition(server, schemas, levels, &record).await });
+        let object = record.object();
+        let level = object.str_at(&["spec", "priorityLevelConfiguration", "name"]);
+        let usage = match server.find(levels, "", level) {
+            Some(_) => control.usage(object.name(), level),
+            None => Usage::NoLevel,
+        };
+        conditions.push(async move { keep_condition(server, schemas, usage, &record).await });
     }
     let written: Vec<Result<(), ApiError>> =
         stream::iter(conditions).buffer_unordered(WRITES_MAX).collect().await;
     steps.into_iter().chain(written).collect()
-}
-
-fn name_of(of: &BuiltIn) -> &str {
-    of.object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 /// The stored objects of a kind.
@@ -136,7 +138,7 @@ async fn keep(server: &Server, of: &BuiltIn, annotation: &str) -> Result<(), Api
     let decoded = server.engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
     let mut wanted = decoded.map_err(ApiError::internal)?.object;
     server.engine.default(&mut wanted);
-    let Some(record) = server.find(kind, "", name_of(of)) else {
+    let Some(record) = server.find(kind, "", of.name()) else {
         let request = request(Verb::Create, kind, "", "", "");
         let query = Query::default();
         let call = call(server, kind, &request, &query, PRODUCER);
@@ -151,15 +153,15 @@ async fn keep(server: &Server, of: &BuiltIn, annotation: &str) -> Result<(), Api
     }
 }
 
-/// Writes whether the level of a flow schema is missing, unless its condition says so.
+/// Writes whether a flow schema is used, unless its condition says so.
 async fn keep_condition(
     server: &Server,
     schemas: &Arc<Kind>,
-    levels: &Kind,
+    usage: Usage,
     record: &Arc<StoredObject>,
 ) -> Result<(), ApiError> {
     let level = record.object().str_at(&["spec", "priorityLevelConfiguration", "name"]);
-    let said = dangling(level, server.find(levels, "", level).is_some());
+    let said = dangling(level, usage);
     let condition = Condition {
         kind: DANGLING,
         status: said.status,

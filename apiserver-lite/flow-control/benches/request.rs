@@ -6,6 +6,7 @@
 mod figures;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_flow_control::{
@@ -29,9 +30,9 @@ fn schemas() -> FlowSchemas {
     let schemas = objects.map(|of| {
         let text = of.object.to_string();
         let decoded = engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
-        read_flow_schema(&decoded.expect("valid").object)
+        Arc::new(read_flow_schema(&decoded.expect("valid").object))
     });
-    FlowSchemas::new(schemas, |_| true).0
+    FlowSchemas::new(schemas, |_| true, |_| true).0
 }
 
 fn seat_of(arrival: Arrival) -> Option<Seat> {
@@ -52,7 +53,8 @@ fn measure(schemas: &FlowSchemas, what: &str, user: &str, groups: &[&str]) {
         for _ in 0..BATCH {
             let request = black_box(&request);
             let schema = schemas.ordered().get(schemas.find(request)).expect("a schema");
-            let seat = seat_of(level.arrive(schema.flow(request), began.elapsed(), || ())).expect("a free seat");
+            let seat = seat_of(level.arrive(schema.flow(request), began.elapsed(), || ()))
+                .expect("a free seat");
             black_box(level.finish(seat, began.elapsed()));
         }
         began.elapsed() / BATCH

@@ -16,6 +16,14 @@ pub struct BuiltIn {
     pub object: Value,
 }
 
+impl BuiltIn {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
 /// Verbs of leader election.
 const ELECTION: [&str; 3] = ["get", "create", "update"];
 
@@ -203,9 +211,10 @@ mod tests {
             .collect();
         assert_eq!(levels.len(), 8);
         let schemas = decoded(names, FLOW_SCHEMAS);
-        let schemas = schemas.iter().map(|(object, _)| read_flow_schema(object));
+        let schemas =
+            schemas.iter().map(|(object, _)| std::sync::Arc::new(read_flow_schema(object)));
         let (schemas, left_out) =
-            FlowSchemas::new(schemas, |level| levels.iter().any(|name| name == level));
+            FlowSchemas::new(schemas, |level| levels.iter().any(|name| name == level), |_| true);
         assert_eq!((schemas.ordered().len(), left_out.len()), (12, 0), "none without its level");
         let resource = |group, resource, namespace| Target::Resource {
             group,

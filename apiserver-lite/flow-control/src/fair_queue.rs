@@ -196,7 +196,8 @@ impl<W> FairQueue<W> {
 
     /// For how long requests have waited until now.
     fn waited(&self, now: Duration) -> Duration {
-        let last = if self.waiting > 0 { now.saturating_sub(self.waiting_since) } else { Duration::ZERO };
+        let last =
+            if self.waiting > 0 { now.saturating_sub(self.waiting_since) } else { Duration::ZERO };
         self.waited.saturating_add(last)
     }
 
@@ -224,7 +225,9 @@ impl<W> FairQueue<W> {
         let hand = Hand::deal(flow, queuing.queues, queuing.hand);
         let load = |at: &usize| {
             let queue = self.queues.get(*at);
-            queue.map_or((usize::MAX, Duration::MAX), |queue| (queue.load(), queue.start.max(self.time)))
+            queue.map_or((usize::MAX, Duration::MAX), |queue| {
+                (queue.load(), queue.start.max(self.time))
+            })
         };
         hand.cards().min_by_key(load).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! pure: API priority and fairness, as in Kubernetes 1.25 (`flowcontrol.apiserver`): which flow schema takes a request, how many seats a priority level
 //! has, and who waits for one in which order.
 //!
-//! A request has one seat while it is served. Where Kubernetes weighs how long requests take and how large lists are, this counts requests.
+//! A request has one seat while it is served. What it took counts once it has ended, as in Kubernetes; how large a list is does not.
 //!
 //! ```text
 //!  user, groups, verb, resource ──▶ FlowSchemas ──▶ schema ──▶ level, flow
@@ -23,7 +23,7 @@ mod reconcile;
 mod schemas;
 
 pub use built_in::{BuiltIn, built_in_objects};
-pub use dangling::{DANGLING, Dangling, dangling};
+pub use dangling::{DANGLING, Dangling, Usage, dangling};
 pub use fair_queue::{Arrival, FairQueue, Rejection, Seat, Ticket, WAITING_MAX};
 pub use flow_schema::{
     Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject, Target,

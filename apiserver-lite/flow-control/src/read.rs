@@ -11,7 +11,13 @@ use crate::objects::EXEMPT;
 #[error("{0}")]
 pub struct Unusable(&'static str);
 
-/// A FlowSchema. Subjects of unknown kinds are ignored.
+/// Precedence of a flow schema that says none, and shares of such a level, as the API's defaults are.
+const PRECEDENCE: i64 = 1000;
+const SHARES: i64 = 30;
+/// Precedences of flow schemas other than the first.
+const PRECEDENCES: (i64, i64) = (2, 10_000);
+
+/// A FlowSchema. Subjects of unknown kinds are ignored. One that was stored without defaults and checks counts as if it had the nearest value that may be.
 #[must_use]
 pub fn read_flow_schema(object: &Object) -> FlowSchema {
     let text = |path: &[&str]| object.str_at(path);
@@ -24,11 +30,18 @@ pub fn read_flow_schema(object: &Object) -> FlowSchema {
     FlowSchema {
         name: object.name().to_owned(),
         uid: object.uid().to_owned(),
-        precedence: spec.and_then(|spec| spec.int("matchingPrecedence")).unwrap_or_default(),
+        precedence: spec.map_or(PRECEDENCE, |spec| {
+            set(spec, "matchingPrecedence", PRECEDENCE).clamp(PRECEDENCES.0, PRECEDENCES.1)
+        }),
         level: text(&["spec", "priorityLevelConfiguration", "name"]).to_owned(),
         distinguisher,
         rules: spec.into_iter().flat_map(|spec| spec.maps("rules")).map(read_rule).collect(),
     }
+}
+
+/// A number; `default` if it is 0 or absent.
+fn set(map: &Map, field: &str, default: i64) -> i64 {
+    map.int(field).filter(|number| *number != 0).unwrap_or(default)
 }
 
 fn read_rule(rule: &Map) -> Rule {
@@ -85,18 +98,17 @@ pub fn read_priority_level(object: &Object) -> Result<PriorityLevel, Unusable> {
 }
 
 fn read_limited(limited: &Map) -> Result<Limit, Unusable> {
-    let shares =
-        limited.int("assuredConcurrencyShares").and_then(|shares| u32::try_from(shares).ok());
-    let shares = shares.filter(|shares| *shares > 0);
-    let shares = shares.ok_or(Unusable("spec.limited.assuredConcurrencyShares is not positive"))?;
+    let shares = u32::try_from(set(limited, "assuredConcurrencyShares", SHARES)).ok();
+    let shares = shares.ok_or(Unusable(
+        "spec.limited.assuredConcurrencyShares is not a positive number of 32 bits",
+    ))?;
     let response = limited.map("limitResponse");
     let queuing = response.and_then(|response| response.map("queuing"));
     let response = match (response.map_or("", |response| response.str("type")), queuing) {
         ("Reject", None) => LimitResponse::Reject,
         ("Queue", Some(queuing)) => {
-            let number = |field: &str| queuing.int(field).unwrap_or_default();
-            let (queues, hand) = (number("queues"), number("handSize"));
-            LimitResponse::Queue(Queuing::new(queues, hand, number("queueLengthLimit")))
+            let (queues, hand) = (set(queuing, "queues", 64), set(queuing, "handSize", 8));
+            LimitResponse::Queue(Queuing::new(queues, hand, set(queuing, "queueLengthLimit", 50)))
         }
         _ => {
             return Err(Unusable(
@@ -162,6 +174,28 @@ mod tests {
                 rules: vec![Rule { subjects, resources: vec![resource], paths: vec![path] }],
             }
         );
+    }
+
+    #[test]
+    fn what_was_stored_without_defaults_and_checks_counts_as_the_nearest_that_may_be() {
+        for (stored, expected) in [
+            (json!({}), 1000),
+            (json!({"matchingPrecedence": 0}), 1000),
+            (json!({"matchingPrecedence": 1}), 2),
+            (json!({"matchingPrecedence": -5}), 2),
+            (json!({"matchingPrecedence": 10_001}), 10_000),
+            (json!({"matchingPrecedence": 9_999}), 9_999),
+        ] {
+            let mut spec = stored;
+            spec["priorityLevelConfiguration"] = json!({"name": "low"});
+            let read = read_flow_schema(&object("FlowSchema", "s", &spec));
+            assert_eq!(read.precedence, expected, "{spec}");
+        }
+        let response = json!({"type": "Queue", "queuing": {}});
+        let spec = json!({"type": "Limited", "limited": {"limitResponse": response}});
+        let level = read_priority_level(&object("PriorityLevelConfiguration", "a", &spec));
+        let response = LimitResponse::Queue(Queuing::new(64, 8, 50));
+        assert_eq!(level.map(|level| level.limit), Ok(Limit::Limited { shares: 30, response }));
     }
 
     #[test]

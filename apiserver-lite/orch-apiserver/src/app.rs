@@ -175,7 +175,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
         webhooks,
         config: Config { admission, ..config },
     });
-    make_own_objects(&core, &served.authorities).await?;
+    make_own_objects(&core, flow_control.as_ref(), &served.authorities).await?;
     let server = Arc::new(HttpServer {
         core,
         nodes,
@@ -227,13 +227,14 @@ fn flow_control(
         return Ok(None);
     }
     let metrics = FlowMetrics::new(&pages.metrics)?;
-    let control = FlowControl::follow(store, limits.seats(), metrics)?;
+    let control = FlowControl::follow(store, limits.seats(), config.names, metrics)?;
     Ok(Some(RequestFlows::new(config.names, Arc::new(control))))
 }
 
 /// Writes the objects that the server has from its start.
 async fn make_own_objects(
     core: &Server,
+    flows: Option<&RequestFlows>,
     authorities: &bootstrap::ClientAuthorities,
 ) -> Result<(), BuildError> {
     // Boxed: they await whole requests.
@@ -241,8 +242,9 @@ async fn make_own_objects(
     if let Err(error) = Box::pin(api_service_lifecycle::reconcile(core)).await {
         tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
     }
-    if core.config.request_limits.sharing == RequestSharing::Fair
-        && let Err(error) = Box::pin(flow_control_lifecycle::reconcile(core)).await
+    if let Some(flows) = flows
+        && let Err(error) =
+            Box::pin(flow_control_lifecycle::reconcile(core, &flows.control())).await
     {
         tracing::warn!(%error, "flow schemas and priority levels were not made; tried again while the server runs");
     }

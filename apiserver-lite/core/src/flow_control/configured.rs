@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_flow_control::{
-    CATCH_ALL, EXEMPT, FlowSchema, FlowSchemas, Limit, LimitResponse, PriorityLevel, Request,
-    divide, read_flow_schema, read_priority_level,
+    CATCH_ALL, EXEMPT, FLOW_SCHEMAS, FlowSchema, FlowSchemas, Limit, LimitResponse, PriorityLevel,
+    Request, Usage, built_in_objects, divide, read_flow_schema, read_priority_level,
 };
 use apiserver_schema::Object;
 use http::HeaderValue;
+use proto_api::names::Names;
 
 use super::level::{Level, Schema};
 use super::metrics::FlowMetrics;
@@ -16,7 +17,7 @@ use crate::auth::Indexed;
 
 /// Most levels that are used.
 const LEVELS_MAX: usize = 256;
-/// Shares of the level of what no other schema takes, while it is not stored.
+/// Shares of the level of what no other schema takes.
 const CATCH_ALL_SHARES: u32 = 5;
 
 /// The objects, and what they are to requests.
@@ -24,10 +25,17 @@ pub(super) struct Configured {
     /// Of all levels together.
     seats: u32,
     metrics: FlowMetrics,
-    schemas: BTreeMap<String, FlowSchema>,
-    levels: BTreeMap<String, PriorityLevel>,
+    built_in: Arc<BuiltInNames>,
+    schemas: BTreeMap<String, Arc<FlowSchema>>,
+    levels: BTreeMap<String, Arc<PriorityLevel>>,
     live: Arc<Mutex<Live>>,
     table: OnceLock<Table>,
+}
+
+/// Names of the objects that every server has: they are the last to be left out.
+struct BuiltInNames {
+    schemas: BTreeSet<String>,
+    levels: BTreeSet<String>,
 }
 
 /// What outlives a change of the configuration.
@@ -52,6 +60,21 @@ pub(super) struct Table {
     entries: Vec<Arc<Schema>>,
     /// Of a request that has none: it cannot be.
     last: Arc<Schema>,
+    /// The levels that are used.
+    levels: BTreeMap<String, Arc<PriorityLevel>>,
+    /// Flow schemas that are not used though their level is.
+    left_out: BTreeSet<String>,
+}
+
+impl BuiltInNames {
+    fn new(names: &Names) -> Self {
+        let (mut schemas, mut levels) = (BTreeSet::new(), BTreeSet::new());
+        for of in built_in_objects(names) {
+            let own = if of.resource == FLOW_SCHEMAS { &mut schemas } else { &mut levels };
+            own.insert(of.name().to_owned());
+        }
+        Self { schemas, levels }
+    }
 }
 
 impl Table {
@@ -61,12 +84,26 @@ impl Table {
         let flow = self.schemas.ordered().get(at).map_or(0, |schema| schema.flow(request));
         (self.entries.get(at).unwrap_or(&self.last).clone(), flow)
     }
+
+    /// What becomes of a flow schema whose level is there.
+    pub(super) fn usage(&self, schema: &str, level: &str) -> Usage {
+        match [EXEMPT, CATCH_ALL].contains(&schema) {
+            true => Usage::Used,
+            false if !self.levels.contains_key(level) => Usage::LevelLeftOut,
+            false if self.left_out.contains(schema) => Usage::LeftOut,
+            false => Usage::Used,
+        }
+    }
 }
 
 impl Configured {
-    pub(super) fn new(seats: u32, metrics: FlowMetrics) -> Self {
+    pub(super) fn new(seats: u32, names: &Names, metrics: FlowMetrics) -> Self {
+        Self::of_no_object(seats, Arc::new(BuiltInNames::new(names)), metrics)
+    }
+
+    fn of_no_object(seats: u32, built_in: Arc<BuiltInNames>, metrics: FlowMetrics) -> Self {
         let (schemas, levels, live, table) = Default::default();
-        Self { seats, metrics, schemas, levels, live, table }
+        Self { seats, metrics, built_in, schemas, levels, live, table }
     }
 
     /// The table of the current objects.
@@ -76,21 +113,16 @@ impl Configured {
 
     fn make_table(&self) -> Table {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let levels = self.wanted_levels();
+        let levels = self.used_levels();
         self.set_levels(&mut live, &levels);
-        let all = self.schemas.values().cloned();
-        let (schemas, left_out) = FlowSchemas::new(all, |level| levels.contains_key(level));
-        if !left_out.is_empty() {
-            let first = left_out.first().map(String::as_str).unwrap_or_default();
-            let count = left_out.len();
-            tracing::warn!(
-                count,
-                first,
-                "flow schemas are not used: there are too many, or they are too large"
-            );
-        }
+        let (schemas, left_out) = FlowSchemas::new(
+            self.schemas.values().cloned(),
+            |level| levels.contains_key(level),
+            |schema| self.built_in.schemas.contains(schema),
+        );
+        self.warn(&levels, &left_out);
         let uid = |uid: &str| HeaderValue::from_str(uid).ok().filter(|uid| !uid.is_empty());
-        let entry = |schema: &FlowSchema| {
+        let entry = |schema: &Arc<FlowSchema>| {
             let of = live.levels.get(&schema.level)?;
             let level_uid = levels.get(&schema.level).and_then(|level| uid(&level.uid));
             Some(Arc::new(Schema {
@@ -108,31 +140,55 @@ impl Configured {
             self.metrics.remove(level, schema);
         }
         live.measured = measured;
-        Table { schemas, entries, last }
+        Table { schemas, entries, last, levels, left_out: left_out.into_iter().collect() }
     }
 
-    /// The levels of the store that are used, and the mandatory ones.
-    fn wanted_levels(&self) -> BTreeMap<String, PriorityLevel> {
-        let of =
-            |name: &str, limit| PriorityLevel { name: name.to_owned(), uid: String::new(), limit };
-        let reject = LimitResponse::Reject;
-        let mandatory = [
-            of(EXEMPT, Limit::Exempt),
-            of(CATCH_ALL, Limit::Limited { shares: CATCH_ALL_SHARES, response: reject }),
-        ];
-        let mut levels: BTreeMap<String, PriorityLevel> =
-            mandatory.into_iter().map(|level| (level.name.clone(), level)).collect();
-        let used = self.levels.iter().take(LEVELS_MAX);
-        levels.extend(used.map(|(name, level)| (name.clone(), level.clone())));
-        if self.levels.len() > LEVELS_MAX {
-            let unused = self.levels.len().saturating_sub(LEVELS_MAX);
+    fn warn(&self, used: &BTreeMap<String, Arc<PriorityLevel>>, left_out: &[String]) {
+        if let Some(first) = left_out.first() {
+            let count = left_out.len();
+            tracing::warn!(
+                count,
+                first,
+                "flow schemas are not used: there are too many, or they are too large"
+            );
+        }
+        let unused = self.levels.keys().filter(|name| !used.contains_key(*name)).count();
+        if unused > 0 {
             tracing::warn!(unused, "priority levels are not used: there are too many");
         }
-        levels
+    }
+
+    /// The levels that are used: those that every server has, then those of flow schemas, then others. Of the mandatory ones only the identity counts.
+    fn used_levels(&self) -> BTreeMap<String, Arc<PriorityLevel>> {
+        let reject = LimitResponse::Reject;
+        let mandatory = [
+            (EXEMPT, Limit::Exempt),
+            (CATCH_ALL, Limit::Limited { shares: CATCH_ALL_SHARES, response: reject }),
+        ];
+        let mut used: BTreeMap<String, Arc<PriorityLevel>> = BTreeMap::new();
+        for (name, limit) in mandatory {
+            let uid = self.levels.get(name).map(|level| level.uid.clone()).unwrap_or_default();
+            let level = PriorityLevel { name: name.to_owned(), uid, limit };
+            used.insert(name.to_owned(), Arc::new(level));
+        }
+        let mut schemas: Vec<&FlowSchema> = self.schemas.values().map(AsRef::as_ref).collect();
+        schemas.sort_by_key(|of| (!self.built_in.schemas.contains(&of.name), of.precedence));
+        let of_schemas = schemas.into_iter().map(|schema| &schema.level);
+        for name in self.built_in.levels.iter().chain(of_schemas).chain(self.levels.keys()) {
+            if used.len() >= LEVELS_MAX {
+                break;
+            }
+            if let Some(level) = self.levels.get(name)
+                && !used.contains_key(name)
+            {
+                used.insert(name.clone(), level.clone());
+            }
+        }
+        used
     }
 
     /// Brings the live levels up to date. One that is no longer wanted keeps its shares until the last of its requests has ended, as in Kubernetes.
-    fn set_levels(&self, live: &mut Live, wanted: &BTreeMap<String, PriorityLevel>) {
+    fn set_levels(&self, live: &mut Live, wanted: &BTreeMap<String, Arc<PriorityLevel>>) {
         let Live { levels, .. } = live;
         levels.retain(|name, of| {
             let stays = wanted.contains_key(name) || !of.level.is_idle();
@@ -174,12 +230,12 @@ impl Configured {
 
     /// Divides the seats anew once the last request of a level that is no longer wanted has ended.
     pub(super) fn settle(&self) {
+        let wanted = &self.table().levels;
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = self.wanted_levels();
         let is_over =
             |(name, of): (&String, &LiveLevel)| !wanted.contains_key(name) && of.level.is_idle();
         if live.levels.iter().any(is_over) {
-            self.set_levels(&mut live, &wanted);
+            self.set_levels(&mut live, wanted);
         }
     }
 }
@@ -188,17 +244,22 @@ impl Indexed for Configured {
     const PREFIX: &'static str = "/flowcontrol.apiserver/";
 
     fn emptied(&self) -> Self {
-        Self { live: self.live.clone(), ..Self::new(self.seats, self.metrics.clone()) }
+        let built_in = self.built_in.clone();
+        let empty = Self::of_no_object(self.seats, built_in, self.metrics.clone());
+        Self { live: self.live.clone(), ..empty }
     }
 
     fn set(&mut self, object: &Object) {
         let name = object.name().to_owned();
         let is_new = if object.kind.kind() == "FlowSchema" {
-            let schema = read_flow_schema(object);
+            let schema = Arc::new(read_flow_schema(object));
             self.schemas.insert(name, schema.clone()) != Some(schema)
         } else {
             match read_priority_level(object) {
-                Ok(level) => self.levels.insert(name, level.clone()) != Some(level),
+                Ok(level) => {
+                    let level = Arc::new(level);
+                    self.levels.insert(name, level.clone()) != Some(level)
+                }
                 Err(error) => {
                     tracing::warn!(%error, name, "a priority level is not used");
                     self.levels.remove(&name).is_some()

@@ -24,6 +24,8 @@ pub(super) struct Schema {
 /// The seats of a level; none are counted of the one without a limit.
 pub(super) struct Level {
     queue: Option<Mutex<FairQueue<Waiter>>>,
+    /// Moment from which the queue counts time.
+    since: Instant,
 }
 
 /// A seat, until it is dropped.
@@ -70,12 +72,13 @@ impl Schema {
 impl Level {
     /// The level without a limit.
     pub(super) fn exempt() -> Self {
-        Self { queue: None }
+        Self { queue: None, since: Instant::now() }
     }
 
     /// A level with these seats.
     pub(super) fn limited(seats: usize, response: LimitResponse) -> Self {
-        Self { queue: Some(Mutex::new(FairQueue::new(seats, response))) }
+        let queue = Some(Mutex::new(FairQueue::new(seats, response)));
+        Self { queue, since: Instant::now() }
     }
 
     fn queue(&self) -> Option<MutexGuard<'_, FairQueue<Waiter>>> {
@@ -87,8 +90,9 @@ impl Level {
     pub(super) fn reconfigure(&self, seats: usize, response: LimitResponse) {
         let Some(mut queue) = self.queue() else { return };
         queue.reconfigure(seats, response);
-        while let Some(started) = queue.start_next() {
-            wake(&mut queue, Some(started));
+        let now = self.since.elapsed();
+        while let Some(started) = queue.start_next(now) {
+            wake(&mut queue, Some(started), now);
         }
     }
 
@@ -99,17 +103,18 @@ impl Level {
 
     fn give_back(&self, seat: Seat) {
         let Some(mut queue) = self.queue() else { return };
-        let started = queue.finish(seat);
-        wake(&mut queue, started);
+        let now = self.since.elapsed();
+        let started = queue.finish(seat, now);
+        wake(&mut queue, started, now);
     }
 }
 
 /// Gives a seat to the request that is next, or to the one after it if that is gone.
-fn wake(queue: &mut FairQueue<Waiter>, mut started: Option<(Waiter, Seat)>) {
+fn wake(queue: &mut FairQueue<Waiter>, mut started: Option<(Waiter, Seat)>, now: Duration) {
     while let Some((waiter, seat)) = started {
         started = match waiter.send(seat) {
             Ok(()) => None,
-            Err(seat) => queue.finish(seat),
+            Err(seat) => queue.finish(seat, now),
         };
     }
 }
@@ -147,11 +152,12 @@ impl Drop for Waiting<'_> {
         self.schema.metrics.refused(why, self.since.elapsed());
         let Some(mut queue) = self.schema.level.queue() else { return };
         // Seats are given under the lock: if the request does not wait, its seat is here.
-        if queue.cancel(self.ticket).is_none()
+        let now = self.schema.level.since.elapsed();
+        if queue.cancel(self.ticket, now).is_none()
             && let Ok(seat) = self.granted.try_recv()
         {
-            let started = queue.finish(seat);
-            wake(&mut queue, started);
+            let started = queue.finish(seat, now);
+            wake(&mut queue, started, now);
         }
     }
 }
@@ -164,7 +170,7 @@ pub(super) async fn seat(
 ) -> Result<HeldSeat, NotServed> {
     let mut granted = None;
     let arrival = schema.level.queue().map(|mut queue| {
-        queue.arrive(flow, || {
+        queue.arrive(flow, schema.level.since.elapsed(), || {
             let (waiter, receiver) = oneshot::channel();
             granted = Some(receiver);
             waiter

@@ -210,8 +210,9 @@ fn what_a_configuration_says_does_not_decide_what_is_kept() {
     assert!(level.queues.len() <= 1024);
     level.reconfigure(0, queue(i64::MAX, i64::MAX, i64::MAX));
     let many = u64::try_from(WAITING_MAX).expect("small") + 100;
-    let queued =
-        (0..many).filter(|flow| matches!(level.arrive(*flow, NOW, || ()), Arrival::Queued(_))).count();
+    let queued = (0..many)
+        .filter(|flow| matches!(level.arrive(*flow, NOW, || ()), Arrival::Queued(_)))
+        .count();
     assert_eq!(queued, WAITING_MAX);
 }
 
@@ -273,7 +274,11 @@ impl Model {
             }
             Step::Cancel(which) if !self.waiting.is_empty() => {
                 let (number, ticket) = self.waiting.swap_remove(which % self.waiting.len());
-                assert_eq!(level.cancel(ticket, self.now), Some(number), "who waits can be cancelled");
+                assert_eq!(
+                    level.cancel(ticket, self.now),
+                    Some(number),
+                    "who waits can be cancelled"
+                );
                 assert!(self.settled.insert(number));
             }
             Step::Reconfigure(seats, queues) => {

@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use apiserver_auth::User;
 use apiserver_core::flow_control::{Classified, FlowControl, HeldSeat};
-use apiserver_core::request::Verb;
+use apiserver_core::request::{Query, Verb};
 use apiserver_core::status::ApiError;
 use apiserver_flow_control::{Request, Target as About};
 use http::{HeaderName, Response};
 use proto_api::names::Names;
+use proto_daemon::connections::Connection;
+use proto_daemon::go_duration;
 
 use crate::body::ResponseBody;
 use crate::labels::RequestKind;
 use crate::overload::too_many;
 use crate::routes::Target;
 
-/// Longest wait for a seat: as in Kubernetes a quarter of the time that a request has, which is a minute.
+/// Longest wait for a seat: as in Kubernetes a quarter of the time that a request has, which is a minute or less (`?timeout=`).
 const WAIT_MAX: Duration = Duration::from_secs(15);
 
 /// Priority and fairness of the requests of a server.
@@ -84,13 +86,42 @@ impl RequestFlows {
     }
 }
 
-/// A seat for a request, once one is free.
+/// A seat for a request, once one is free. The client of `connection` owes nothing meanwhile.
 ///
 /// # Errors
 /// 429 if it cannot wait, or waits too long.
-pub async fn seat(classified: Option<&Classified>) -> Result<Option<HeldSeat>, ApiError> {
-    match classified {
-        Some(classified) => classified.seat(WAIT_MAX).await.map(Some).map_err(|_| too_many()),
-        None => Ok(None),
+pub async fn seat(
+    classified: Option<&Classified>,
+    connection: Option<&Connection>,
+    query: &Query,
+) -> Result<Option<HeldSeat>, ApiError> {
+    let Some(classified) = classified else { return Ok(None) };
+    let _waits = connection.map(Connection::wait);
+    classified.seat(wait_max(query)).await.map(Some).map_err(|_| too_many())
+}
+
+fn wait_max(query: &Query) -> Duration {
+    let time = query.text("timeout").and_then(|text| go_duration::parse(text).ok());
+    time.map_or(WAIT_MAX, |time| WAIT_MAX.min(time / 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_for_a_quarter_of_its_time_and_not_for_longer_than_the_server_says() {
+        for (query, expected) in [
+            ("", 15_000),
+            ("timeout=10s", 2_500),
+            ("timeout=60s", 15_000),
+            ("timeout=1h", 15_000),
+            ("timeout=0s", 0),
+            ("timeout=-1s", 15_000),
+            ("timeout=soon", 15_000),
+        ] {
+            let wait = wait_max(&Query::parse(query));
+            assert_eq!(wait, Duration::from_millis(expected), "{query}");
+        }
     }
 }

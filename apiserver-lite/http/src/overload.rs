@@ -1,12 +1,12 @@
 //! Limits of requests in flight: further ones get a 429. Reads, writes and streams are limited separately, in total and per
-//! user; short requests of `system:masters` are exempt. With priority and fairness only streams are limited here.
+//! user; short requests of `system:masters` are exempt. With priority and fairness these are what remains of the limits for
+//! requests that have their seat: no user has a level, or the memory, alone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_auth::User;
-use apiserver_core::config::{RequestLimits, RequestSharing};
-use apiserver_core::flow_control::HeldSeat;
+use apiserver_core::config::RequestLimits;
 use apiserver_core::status::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -21,7 +21,7 @@ const STREAMS_OF_USER_MAX: usize = 8_192;
 
 /// The limits of requests in flight and the permits in use.
 pub struct Overload {
-    /// `None` where short requests are not limited here.
+    /// `None` where there may be any number.
     reading: Option<Places>,
     changing: Option<Places>,
     streams: Places,
@@ -44,18 +44,6 @@ impl Places {
 pub struct InFlightPermit {
     _permit: Option<OwnedSemaphorePermit>,
     _user: Option<UserPermit>,
-    seat: Option<HeldSeat>,
-}
-
-impl InFlightPermit {
-    /// Takes the seat of a request, except that of a stream: it needs it only to begin, so it is given back to the caller.
-    pub fn take_seat(&mut self, kind: RequestKind, seat: Option<HeldSeat>) -> Option<HeldSeat> {
-        if kind == RequestKind::LongRunning {
-            return seat;
-        }
-        self.seat = seat;
-        None
-    }
 }
 
 /// Class of requests with a limit of its own.
@@ -85,14 +73,13 @@ impl Drop for UserPermit {
 }
 
 impl Overload {
-    /// The limits of streams, and those of short requests unless they are the seats of priority levels.
+    /// Without any request.
     #[must_use]
     pub fn new(limits: &RequestLimits) -> Self {
         let places = |max: u32| {
             let max = usize::try_from(max).unwrap_or(Semaphore::MAX_PERMITS);
-            let is_limited = limits.sharing == RequestSharing::Plain && max > 0;
             let of_user_max = max.div_ceil(USER_SHARE);
-            is_limited.then(|| Places::new(max.min(Semaphore::MAX_PERMITS), of_user_max))
+            (max > 0).then(|| Places::new(max.min(Semaphore::MAX_PERMITS), of_user_max))
         };
         Self {
             reading: places(limits.reading),
@@ -113,16 +100,16 @@ impl Overload {
             RequestKind::Mutating => (RequestClass::Changing, self.changing.as_ref()),
         };
         let Some(places) = places else {
-            return Ok(InFlightPermit { _permit: None, _user: None, seat: None });
+            return Ok(InFlightPermit { _permit: None, _user: None });
         };
         let is_exempt = class != RequestClass::Streams && user.is_in(apiserver_auth::MASTERS);
         let permit = places.free.clone().try_acquire_owned().ok();
         if is_exempt {
-            return Ok(InFlightPermit { _permit: permit, _user: None, seat: None });
+            return Ok(InFlightPermit { _permit: permit, _user: None });
         }
         let permit = permit.ok_or_else(too_many)?;
         let user_permit = self.acquire_for_user(class, user, places.of_user_max)?;
-        Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit), seat: None })
+        Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit) })
     }
 
     fn acquire_for_user(
@@ -149,36 +136,38 @@ pub fn too_many() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_core::config::RequestSharing;
+
     use super::*;
 
     /// Most requests that change something.
     const CHANGING_MAX: usize = 200;
 
-    fn plain() -> Overload {
-        let sharing = RequestSharing::Plain;
+    fn overload(sharing: RequestSharing) -> Overload {
         Overload::new(&RequestLimits { reading: 400, mutating: 200, sharing })
     }
 
     #[test]
-    fn limits_are_switched_off_where_levels_have_seats_and_by_zero() {
+    fn zero_switches_a_limit_off() {
         let user = User { name: "a".to_owned(), ..User::default() };
         let sharing = RequestSharing::Plain;
-        for limits in [
-            RequestLimits { reading: 1, mutating: 1, sharing: RequestSharing::Fair },
-            RequestLimits { reading: 0, mutating: 0, sharing },
-        ] {
-            let overload = Overload::new(&limits);
-            let admit = || overload.admit(RequestKind::Mutating, &user);
-            assert!((0..10).map(|_| admit()).collect::<Result<Vec<_>, _>>().is_ok(), "{limits:?}");
-        }
-        let overload = Overload::new(&RequestLimits { reading: 1, mutating: 1, sharing });
-        let _one = overload.admit(RequestKind::Mutating, &user).unwrap();
-        assert!(overload.admit(RequestKind::Mutating, &user).is_err());
+        let overload = Overload::new(&RequestLimits { reading: 1, mutating: 0, sharing });
+        let admit = |kind| overload.admit(kind, &user);
+        let writes = (0..10).map(|_| admit(RequestKind::Mutating)).collect::<Result<Vec<_>, _>>();
+        assert!(writes.is_ok());
+        let _one = admit(RequestKind::ReadOnly).unwrap();
+        assert!(admit(RequestKind::ReadOnly).is_err());
     }
 
     #[test]
     fn a_user_has_a_part_of_all_places() {
-        let overload = plain();
+        for sharing in [RequestSharing::Plain, RequestSharing::Fair] {
+            check_parts(sharing);
+        }
+    }
+
+    fn check_parts(sharing: RequestSharing) {
+        let overload = overload(sharing);
         let user = |name: &str| User { name: name.to_owned(), ..User::default() };
         let write = |name: &str| overload.admit(RequestKind::Mutating, &user(name));
         let of_one: Vec<_> = (0..CHANGING_MAX / USER_SHARE).map(|_| write("a").unwrap()).collect();
@@ -200,7 +189,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_user_leave_places_to_others() {
-        let overload = plain();
+        let overload = overload(RequestSharing::Plain);
         let user = |name: &str| User { name: name.to_owned(), ..User::default() };
         let stream = |name: &str| overload.admit(RequestKind::LongRunning, &user(name));
         let of_one: Vec<_> = (0..STREAMS_OF_USER_MAX).map(|_| stream("a").unwrap()).collect();

@@ -52,7 +52,11 @@ fn configured(
     length: Option<i64>,
 ) -> (Configured, proto_daemon::metrics::Metrics) {
     let registry = registry();
-    let mut configured = Configured::new(seats, FlowMetrics::new(&registry).unwrap());
+    let mut configured = Configured::new(
+        seats,
+        Names::new(Profile::Kubernetes),
+        FlowMetrics::new(&registry).unwrap(),
+    );
     configured.set(&level("low", shares, length));
     configured.set(&schema("janes", "low", "jane"));
     (configured, registry)
@@ -202,11 +206,81 @@ fn what_cannot_be_used_is_as_if_it_were_not_there() {
     let exempt = json!({"type": "Exempt"});
     configured.set(&object("PriorityLevelConfiguration", "low", "l", &exempt));
     assert_eq!(classify(&configured, "jane").uids(), [None, None], "its schema takes nothing");
+    assert_eq!(configured.table().usage("janes", "low"), Usage::LevelLeftOut);
+}
+
+#[test]
+fn of_too_many_levels_the_built_in_ones_and_those_of_schemas_are_used() {
+    let (mut configured, registry) = configured(10, 5, Some(9));
     for nth in 0..300 {
-        configured.set(&level(&format!("m{nth}"), 5, None));
+        configured.set(&level(&format!("a{nth:03}"), 5, None));
     }
-    configured.set(&schema("joes", "m0", "joe"));
-    configured.set(&schema("janes", "m99", "jane"));
-    assert_eq!(classify(&configured, "joe").uids().map(Option::unwrap), ["s", "l"]);
-    assert_eq!(classify(&configured, "jane").uids(), [None, None], "there are too many levels");
+    configured.set(&level("workload-low", 100, None));
+    configured.set(&schema("service-accounts", "workload-low", "account"));
+    configured.set(&schema("joes", "a299", "joe"));
+    let uids = |user| classify(&configured, user).uids().map(Option::unwrap);
+    assert_eq!([uids("account"), uids("joe"), uids("jane")], [["s", "l"]; 3]);
+    let limits = registry.text().matches("request_concurrency_limit{").count();
+    assert_eq!(limits, 255, "and the one without a limit");
+    // Each level has a schema now.
+    for nth in 0..300 {
+        configured.set(&schema(&format!("a{nth:03}"), &format!("a{nth:03}"), &format!("u{nth}")));
+    }
+    let table = configured.table();
+    assert_eq!(table.usage("service-accounts", "workload-low"), Usage::Used);
+    assert_eq!(
+        (table.usage("a000", "a000"), table.usage("a299", "a299")),
+        (Usage::Used, Usage::LevelLeftOut)
+    );
+    assert_eq!(table.usage("exempt", "exempt"), Usage::Used);
+}
+
+#[test]
+fn of_too_many_schemas_the_built_in_ones_are_used() {
+    let (mut configured, _registry) = configured(10, 5, Some(9));
+    for nth in 0..600 {
+        configured.set(&schema(&format!("a{nth:03}"), "low", "jane"));
+    }
+    configured.set(&schema("service-accounts", "low", "account"));
+    let table = configured.table();
+    let usage = |name| table.usage(name, "low");
+    assert_eq!((usage("service-accounts"), usage("a000")), (Usage::Used, Usage::Used));
+    assert_eq!((usage("a599"), usage("janes")), (Usage::LeftOut, Usage::LeftOut));
+}
+
+#[test]
+fn of_mandatory_levels_only_the_identity_counts() {
+    let (mut configured, registry) = configured(10, 5, Some(9));
+    configured.set(&level("catch-all", 1000, None));
+    assert_eq!(classify(&configured, "joe").uids().map(|uid| uid.is_some()), [false, true]);
+    assert!(registry.text().contains("request_concurrency_limit{priority_level=\"catch-all\"} 5"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_with_a_seat_counts_against_its_queue() {
+    let registry = registry();
+    let metrics = FlowMetrics::new(&registry).unwrap();
+    let mut configured = Configured::new(2, &Names::new(Profile::Kubernetes), metrics);
+    let queuing = json!({"queues": 2, "handSize": 2, "queueLengthLimit": 9});
+    let response = json!({"type": "Queue", "queuing": queuing});
+    let limited = json!({"assuredConcurrencyShares": 5, "limitResponse": response});
+    let spec = json!({"type": "Limited", "limited": limited});
+    configured.set(&object("PriorityLevelConfiguration", "low", "l", &spec));
+    configured.set(&schema("janes", "low", "jane"));
+    let jane = classify(&configured, "jane");
+    let context = &mut Context::from_waker(Waker::noop());
+    let held = jane.seat(LONG).await.unwrap();
+    // Two wait in the other queue, the next one behind that which has the seat.
+    let (mut other, mut last) = (pin!(jane.seat(LONG)), pin!(jane.seat(LONG)));
+    assert!(other.as_mut().poll(context).is_pending() && last.as_mut().poll(context).is_pending());
+    let mut own = pin!(jane.seat(LONG));
+    assert!(own.as_mut().poll(context).is_pending());
+    tokio::time::advance(Duration::from_secs(5)).await;
+    drop(held);
+    let Poll::Ready(Ok(held)) = other.as_mut().poll(context) else { panic!("not served") };
+    drop(held);
+    assert!(own.as_mut().poll(context).is_pending(), "its queue has used five seconds");
+    let Poll::Ready(Ok(held)) = last.as_mut().poll(context) else { panic!("not served") };
+    drop(held);
+    assert!(own.await.is_ok());
 }

@@ -17,7 +17,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// A server with so few seats that each level has one.
 async fn small_server(names: &'static Names) -> TestServer {
     let sharing = RequestSharing::Fair;
-    let request_limits = RequestLimits { reading: 1, mutating: 0, sharing };
+    let request_limits = RequestLimits { reading: 0, mutating: 1, sharing };
     TestServer::with(Config { request_limits, ..Config::for_tests(names) }).await
 }
 
@@ -79,7 +79,8 @@ async fn becomes(server: &TestServer, path: &str, is_wanted: impl Fn(&Value) -> 
     }
 }
 
-fn gauge(what: &str, schema: &str, level: &str, value: usize) -> String {
+/// A line of a metric of a flow schema.
+pub fn gauge(what: &str, schema: &str, level: &str, value: usize) -> String {
     format!(
         "apiserver_flowcontrol_{what}{{flow_schema=\"{schema}\",priority_level=\"{level}\"}} {value}"
     )
@@ -153,6 +154,36 @@ async fn a_user_that_floods_waits_and_is_refused_while_others_are_served() {
     measured(server, "apiserver_flowcontrol_rejected_requests_total{flow_schema=\"users\",priority_level=\"slow\",reason=\"queue-full\"} 1").await;
     measured(server, "apiserver_flowcontrol_request_concurrency_limit{priority_level=\"slow\"} 1")
         .await;
+}
+
+#[tokio::test]
+async fn a_user_has_a_quarter_of_all_writes_whatever_seats_there_are() {
+    let sharing = RequestSharing::Fair;
+    let request_limits = RequestLimits { reading: 400, mutating: 4, sharing };
+    let server =
+        &TestServer::with(Config { request_limits, ..Config::for_tests(kubernetes()) }).await;
+    // Its body never comes.
+    let mut first = server.tls_http1().await;
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nhost: a\r\nimpersonate-user: jane\r\ncontent-length: 9\r\n\r\n"
+    );
+    first.write_all(head.as_bytes()).await.expect("written");
+    let executing =
+        |count| gauge("current_executing_requests", "global-default", "global-default", count);
+    measured(server, &executing(1)).await;
+    let post_as = async |user: &str| {
+        let request = Request::post(MAPS).header("host", "test").header("impersonate-user", user);
+        let body = json!({"metadata": {"generateName": "a-"}}).to_string();
+        let request = request.header("content-type", "application/json");
+        server.send(request.body(Full::from(body)).expect("a request")).await
+    };
+    let refused = post_as("jane").await;
+    assert_eq!(refused.headers.get("retry-after").expect("a time"), "1");
+    refused.expect(429);
+    assert!(!taken_by(&refused)[0].is_empty(), "it had a seat");
+    measured(server, &executing(1)).await;
+    get_as(server, "jane", MAPS).await.expect(200);
+    post_as("joe").await.expect(201);
 }
 
 #[tokio::test]

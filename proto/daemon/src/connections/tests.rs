@@ -32,13 +32,18 @@ fn from(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], 1))
 }
 
-/// Serves one end of a pipe; `/slow` and `/authorized`, which is authorized, are answered after 1,000 s.
+/// Serves one end of a pipe; `/queued` is answered after it has waited for 500 s, and 20 s more; `/slow` and `/authorized`, which is authorized, are answered after 1,000 s.
 fn served(connection: Connection, drain: &Drain) -> (DuplexStream, JoinHandle<Duration>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let until = drain.watch();
     let place = connection.clone();
     let handler = async |place: Connection, request: Request<Incoming>| {
-        if request.uri().path() != "/" {
+        if request.uri().path() == "/queued" {
+            let waits = place.wait();
+            tokio::time::sleep(Duration::from_secs(500)).await;
+            drop(waits);
+            tokio::time::sleep(Duration::from_secs(20)).await;
+        } else if request.uri().path() != "/" {
             if request.uri().path() == "/authorized" {
                 place.authorized();
             }
@@ -141,6 +146,30 @@ async fn an_answer_to_a_stranger_is_taken_in_time_or_not_at_all() {
         pings.await.expect("ended");
     }
     assert_eq!(counter.with_label_values(&["not_taken"]).get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_server_is_not_late() {
+    let (connections, counter) = connections();
+    let drain = Drain::default();
+    let (mut near, task) = served(connections.admit(from(1)).expect("a place"), &drain);
+    near.write_all(b"GET /queued HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    let mut begin = [0; 15];
+    near.read_exact(&mut begin).await.expect("answered");
+    assert_eq!(&begin, b"HTTP/1.1 200 OK");
+    drop(near);
+    task.await.expect("ended");
+    assert_eq!(counter.with_label_values(&["not_taken"]).get(), 0);
+    // It is late with what it owes before and after.
+    let (mut near, task) = served(connections.admit(from(1)).expect("a place"), &drain);
+    for path in ["slow", "queued"] {
+        let request = format!("GET /{path} HTTP/1.1\r\nhost: a\r\n\r\n");
+        near.write_all(request.as_bytes()).await.expect("sent");
+    }
+    let took = task.await.expect("ended");
+    let expected = LIMITS.unauthorized..=LIMITS.unauthorized + GOODBYE_MAX;
+    assert!(expected.contains(&took), "{took:?}");
+    assert_eq!(counter.with_label_values(&["not_taken"]).get(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -162,12 +162,12 @@ pub struct RequestLimits {
     pub sharing: RequestSharing,
 }
 
-/// What the limits of requests are.
+/// What the limits of requests are, beside that each is of all requests of its sort, and a quarter of it of those of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestSharing {
     /// Their sum is divided among priority levels.
     Fair,
-    /// Each is of all requests of its sort, a quarter of it of one user.
+    /// Nothing else.
     Plain,
 }
 

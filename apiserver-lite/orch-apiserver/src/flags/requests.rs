@@ -6,13 +6,13 @@ use clap::ArgAction;
 /// The flags.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RequestFlags {
-    /// Most requests that read, at a time; 0 for any number. With priority and fairness it is a part of the seats that priority levels have together.
+    /// Most requests that read, at a time; 0 for any number. With priority and fairness it is a part of the seats that priority levels have together, too.
     #[arg(long, value_name = "COUNT", default_value_t = RequestLimits::default().reading)]
     max_requests_inflight: u32,
-    /// Most requests that change something, at a time; 0 for any number. With priority and fairness it is a part of those seats.
+    /// Most requests that change something, at a time; 0 for any number. With priority and fairness it is a part of those seats, too.
     #[arg(long, value_name = "COUNT", default_value_t = RequestLimits::default().mutating)]
     max_mutating_requests_inflight: u32,
-    /// Whether FlowSchemas and PriorityLevelConfigurations decide which requests are served first. Without it a user has a quarter of each limit.
+    /// Whether FlowSchemas and PriorityLevelConfigurations decide which requests are served first, and who waits.
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_priority_and_fairness: bool,

@@ -87,12 +87,13 @@ impl Table {
 
     /// What becomes of a flow schema whose level is there.
     pub(super) fn usage(&self, schema: &str, level: &str) -> Usage {
-        match [EXEMPT, CATCH_ALL].contains(&schema) {
-            true => Usage::Used,
-            false if !self.levels.contains_key(level) => Usage::LevelLeftOut,
-            false if self.left_out.contains(schema) => Usage::LeftOut,
-            false => Usage::Used,
+        if [EXEMPT, CATCH_ALL].contains(&schema) {
+            return Usage::Used;
         }
+        if !self.levels.contains_key(level) {
+            return Usage::LevelLeftOut;
+        }
+        if self.left_out.contains(schema) { Usage::LeftOut } else { Usage::Used }
     }
 }
 

@@ -220,16 +220,17 @@ impl<W> FairQueue<W> {
         (self.seats, self.executing, self.waiting)
     }
 
-    /// The queue of the flow's hand with the fewest requests, and among those the one that has used least.
+    /// The queue of the flow's hand that is not full, with the fewest requests, and among those the one that has used least.
     fn choose(&self, flow: u64, queuing: Queuing) -> usize {
         let hand = Hand::deal(flow, queuing.queues, queuing.hand);
-        let load = |at: &usize| {
-            let queue = self.queues.get(*at);
-            queue.map_or((usize::MAX, Duration::MAX), |queue| {
-                (queue.load(), queue.start.max(self.time))
-            })
+        let rank = |at: &usize| match self.queues.get(*at) {
+            Some(queue) => {
+                let is_full = queue.waiting.len() >= queuing.length;
+                (is_full, queue.load(), queue.start.max(self.time))
+            }
+            None => (true, usize::MAX, Duration::MAX),
         };
-        hand.cards().min_by_key(load).unwrap_or_default()
+        hand.cards().min_by_key(rank).unwrap_or_default()
     }
 
     fn seat(&mut self, at: Option<usize>, now: Duration) -> Seat {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, HeaderName, UPGRADE};
+use http::header::{ACCEPT, CONNECTION, HeaderName, UPGRADE};
 use http::{HeaderValue, Method, Request};
 use hyper_util::rt::TokioIo;
 use orchctl_client::{CommandError, Session, names};
@@ -151,6 +151,8 @@ pub async fn connect(
     *request.uri_mut() =
         path.parse().map_err(|_| CommandError::said("the command is too long for a request"))?;
     let headers = request.headers_mut();
+    // Runtimes refuse a request whose answer may not be a stream of any kind.
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
     headers.insert(

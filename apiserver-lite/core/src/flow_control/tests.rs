@@ -260,7 +260,7 @@ fn of_mandatory_levels_only_the_identity_counts() {
 async fn time_with_a_seat_counts_against_its_queue() {
     let registry = registry();
     let metrics = FlowMetrics::new(&registry).unwrap();
-    let mut configured = Configured::new(2, &Names::new(Profile::Kubernetes), metrics);
+    let mut configured = Configured::new(2, Names::new(Profile::Kubernetes), metrics);
     let queuing = json!({"queues": 2, "handSize": 2, "queueLengthLimit": 9});
     let response = json!({"type": "Queue", "queuing": queuing});
     let limited = json!({"assuredConcurrencyShares": 5, "limitResponse": response});

@@ -1,8 +1,8 @@
 //! The seats of one priority level, and the queues of those who wait for one: a state machine without clock and tasks. Whoever owns it wakes who is started.
 //!
-//! Among queues with requests the one with the least virtual start is served next. It is moved by the time for which the queue's requests had seats while others
-//! waited, and by [`TURN`] for each at least, so that long requests lose turns. A queue that was empty begins at the virtual time of the level, so that nobody
-//! saves up what it did not use. What was used while nobody waited is not owed.
+//! Among queues with requests the one with the least virtual start is served next. It is moved by the time for which the queue's requests had seats while
+//! others waited, and by [`TURN`] for each at least, so that long requests lose turns. A queue that was empty begins at the virtual time of the level, so that
+//! nobody saves up what it did not use. What was used while nobody waited is not owed.
 //!
 //! Where no request takes longer than a turn, one with `n` others before it in its queue waits until each other queue with requests has been served at most
 //! `n + 2` times, however long those queues are.
@@ -55,7 +55,7 @@ pub enum Arrival {
     /// It is to be served.
     Executing(Seat),
     /// It waits.
-    Queued(Ticket),
+    Queued(QueuePlace),
     /// It is not served.
     Rejected(Rejection),
 }
@@ -80,7 +80,7 @@ pub struct Seat {
 
 /// The place of a request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct QueuePlace {
     queue: usize,
     number: u64,
 }
@@ -154,7 +154,7 @@ impl<W> FairQueue<W> {
             self.waiting_since = now;
         }
         self.waiting = self.waiting.saturating_add(1);
-        Arrival::Queued(Ticket { queue: at, number })
+        Arrival::Queued(QueuePlace { queue: at, number })
     }
 
     /// A request gives its seat back. Gives the request that has it now, with its seat, if one waited.
@@ -171,9 +171,9 @@ impl<W> FairQueue<W> {
     }
 
     /// A request no longer waits. `None` if it has been started, and so has a seat.
-    pub fn cancel(&mut self, ticket: Ticket, now: Duration) -> Option<W> {
-        let queue = self.queues.get_mut(ticket.queue)?;
-        let at = queue.waiting.binary_search_by_key(&ticket.number, |(number, _)| *number).ok()?;
+    pub fn cancel(&mut self, place: QueuePlace, now: Duration) -> Option<W> {
+        let queue = self.queues.get_mut(place.queue)?;
+        let at = queue.waiting.binary_search_by_key(&place.number, |(number, _)| *number).ok()?;
         let (_, waiter) = queue.waiting.remove(at)?;
         self.waits_no_more(now);
         self.shrink();

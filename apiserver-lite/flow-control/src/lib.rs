@@ -24,7 +24,7 @@ mod schemas;
 
 pub use built_in::{BuiltIn, built_in_objects};
 pub use dangling::{DANGLING, Dangling, Usage, dangling};
-pub use fair_queue::{Arrival, FairQueue, Rejection, Seat, Ticket, WAITING_MAX};
+pub use fair_queue::{Arrival, FairQueue, QueuePlace, Rejection, Seat, WAITING_MAX};
 pub use flow_schema::{
     Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject, Target,
 };

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apiserver_flow_control::{Arrival, FairQueue, LimitResponse, Rejection, Seat, Ticket};
+use apiserver_flow_control::{Arrival, FairQueue, LimitResponse, QueuePlace, Rejection, Seat};
 use http::HeaderValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -138,7 +138,7 @@ impl Drop for HeldSeat {
 /// A request that waits. When it is dropped it waits no longer.
 struct Waiting<'a> {
     schema: &'a Schema,
-    ticket: Ticket,
+    place: QueuePlace,
     granted: oneshot::Receiver<Seat>,
     since: Instant,
     /// Why it was not served, unless it was.
@@ -153,7 +153,7 @@ impl Drop for Waiting<'_> {
         let Some(mut queue) = self.schema.level.queue() else { return };
         // Seats are given under the lock: if the request does not wait, its seat is here.
         let now = self.schema.level.since.elapsed();
-        if queue.cancel(self.ticket, now).is_none()
+        if queue.cancel(self.place, now).is_none()
             && let Ok(seat) = self.granted.try_recv()
         {
             let started = queue.finish(seat, now);
@@ -180,7 +180,7 @@ pub(super) async fn seat(
         schema.metrics.refused(why, Duration::ZERO);
         Err(why)
     };
-    let ticket = match arrival {
+    let place = match arrival {
         None => {
             schema.metrics.dispatched.inc();
             return Ok(HeldSeat::new(schema, None));
@@ -193,12 +193,12 @@ pub(super) async fn seat(
             return refused(NotServed::ConcurrencyLimit);
         }
         Some(Arrival::Rejected(Rejection::QueueFull)) => return refused(NotServed::QueueFull),
-        Some(Arrival::Queued(ticket)) => ticket,
+        Some(Arrival::Queued(place)) => place,
     };
     let Some(granted) = granted else { return refused(NotServed::QueueFull) };
     schema.metrics.waiting.inc();
     let ended = Some(NotServed::Cancelled);
-    let mut waiting = Waiting { schema, ticket, granted, since: Instant::now(), ended };
+    let mut waiting = Waiting { schema, place, granted, since: Instant::now(), ended };
     match timeout(wait_max, &mut waiting.granted).await {
         Ok(Ok(seat)) => {
             waiting.ended = None;

@@ -41,12 +41,12 @@ fn who_waits_is_served_in_the_order_of_its_queue() {
     let mut level = FairQueue::new(1, queue(1, 1, 2));
     let seat = executing::<u32>(level.arrive(0, NOW, || 0));
     assert!(matches!(level.arrive(0, NOW, || 1), Arrival::Queued(_)));
-    let Arrival::Queued(ticket) = level.arrive(0, NOW, || 2) else { panic!("not queued") };
+    let Arrival::Queued(place) = level.arrive(0, NOW, || 2) else { panic!("not queued") };
     assert_eq!(level.arrive(0, NOW, || 3), Arrival::Rejected(Rejection::QueueFull));
     let (one, seat) = level.finish(seat, NOW).expect("the first");
     assert_eq!(one, 1);
-    assert_eq!(level.cancel(ticket, NOW), Some(2));
-    assert_eq!(level.cancel(ticket, NOW), None, "it is cancelled once");
+    assert_eq!(level.cancel(place, NOW), Some(2));
+    assert_eq!(level.cancel(place, NOW), None, "it is cancelled once");
     assert_eq!(level.finish(seat, NOW), None);
     assert!(level.is_idle());
 }
@@ -55,9 +55,9 @@ fn who_waits_is_served_in_the_order_of_its_queue() {
 fn a_request_that_was_started_is_not_cancelled() {
     let mut level = FairQueue::new(1, queue(4, 2, 9));
     let seat = executing::<()>(level.arrive(0, NOW, || ()));
-    let Arrival::Queued(ticket) = level.arrive(7, NOW, || ()) else { panic!("not queued") };
+    let Arrival::Queued(place) = level.arrive(7, NOW, || ()) else { panic!("not queued") };
     let (_, seat) = level.finish(seat, NOW).expect("started");
-    assert_eq!(level.cancel(ticket, NOW), None);
+    assert_eq!(level.cancel(place, NOW), None);
     assert_eq!(level.finish(seat, NOW), None);
     assert!(level.is_idle());
 }
@@ -241,7 +241,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Default)]
 struct Model {
     seats: Vec<Seat>,
-    waiting: Vec<(u64, Ticket)>,
+    waiting: Vec<(u64, QueuePlace)>,
     /// Requests that ended, or were started after they had waited.
     settled: BTreeSet<u64>,
     next: u64,
@@ -262,7 +262,7 @@ impl Model {
                 self.next += 1;
                 match level.arrive(flow, self.now, || number) {
                     Arrival::Executing(seat) => self.seats.push(seat),
-                    Arrival::Queued(ticket) => self.waiting.push((number, ticket)),
+                    Arrival::Queued(place) => self.waiting.push((number, place)),
                     Arrival::Rejected(_) => {}
                 }
             }
@@ -273,9 +273,9 @@ impl Model {
                 }
             }
             Step::Cancel(which) if !self.waiting.is_empty() => {
-                let (number, ticket) = self.waiting.swap_remove(which % self.waiting.len());
+                let (number, place) = self.waiting.swap_remove(which % self.waiting.len());
                 assert_eq!(
-                    level.cancel(ticket, self.now),
+                    level.cancel(place, self.now),
                     Some(number),
                     "who waits can be cancelled"
                 );

@@ -35,7 +35,8 @@ fn from(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], 1))
 }
 
-/// Serves one end of a pipe; `/queued` and `/queued/slow` are answered 20 s and 1,000 s after they have waited for 500 s; `/slow` and `/authorized`, which is authorized, are answered after 1,000 s.
+/// Serves one end of a pipe. `/queued` and `/queued/slow` are answered 20 s and 1,000 s after they have waited for [`QUEUED`]; `/slow` and `/authorized`,
+/// which is authorized, after 1,000 s.
 fn served(connection: Connection, drain: &Drain) -> (DuplexStream, JoinHandle<Duration>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let until = drain.watch();

@@ -111,6 +111,7 @@ fn every_workspace_dependency_has_a_user() {
 
 /// Dependencies that a crate's own files do not name: generated code does, or `tests/bench/figures.rs`, which its examples share.
 const NAMED_ELSEWHERE: &[(&str, &str)] = &[
+    ("apiserver-flow-control", "serde"),
     ("apiserver-store", "serde"),
     ("apiserver-store", "serde_json"),
     ("proto-grpc", "prost"),

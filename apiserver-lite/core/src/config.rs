@@ -72,6 +72,8 @@ pub struct Config {
     pub authorization_webhook: Option<AuthorizationWebhookSettings>,
     /// The policy file of the authorization module `ABAC`.
     pub policy_file: Option<PathBuf>,
+    /// How many requests are served at a time.
+    pub request_limits: RequestLimits,
     /// Admission.
     pub admission: AdmissionSettings,
     /// The audit log, if one is kept.
@@ -149,6 +151,40 @@ pub struct RequestHeaderConfig {
     pub headers: RequestHeaderSettings,
 }
 
+/// How many requests are served at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// Most that read; 0 for any number (`--max-requests-inflight`).
+    pub reading: u32,
+    /// Most that change something; 0 for any number (`--max-mutating-requests-inflight`).
+    pub mutating: u32,
+    /// What the limits are to requests (`--enable-priority-and-fairness`).
+    pub sharing: RequestSharing,
+}
+
+/// What the limits of requests are, beside that each is of all requests of its sort, and a quarter of it of those of one user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestSharing {
+    /// Their sum is divided among priority levels.
+    Fair,
+    /// Nothing else.
+    Plain,
+}
+
+impl RequestLimits {
+    /// The seats of all priority levels.
+    #[must_use]
+    pub fn seats(&self) -> u32 {
+        self.reading.saturating_add(self.mutating)
+    }
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self { reading: 400, mutating: 200, sharing: RequestSharing::Fair }
+    }
+}
+
 /// Whether privileged containers are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileged {
@@ -222,6 +258,7 @@ impl Config {
             token_webhook: None,
             authorization_webhook: None,
             policy_file: None,
+            request_limits: RequestLimits::default(),
             admission: AdmissionSettings::default(),
             audit: None,
             runtime_config: RuntimeConfig::default(),

@@ -20,6 +20,8 @@ pub mod definitions;
 pub mod deprecation;
 pub mod dial_policy;
 pub mod field_ownership;
+pub mod flow_control;
+pub mod flow_control_lifecycle;
 pub mod key;
 pub mod options;
 mod own_writes;

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 /// The flags of kube-apiserver that mean nothing here, each with what is so instead. They are taken away, and the log names them.
-const WITHOUT_EFFECT: [(&str, &str); 24] = [
+const WITHOUT_EFFECT: [(&str, &str); 21] = [
     ("etcd-servers", MEMORY),
     ("etcd-servers-overrides", MEMORY),
     ("etcd-prefix", MEMORY),
@@ -21,9 +21,6 @@ const WITHOUT_EFFECT: [(&str, &str); 24] = [
     ("watch-cache", WATCHES),
     ("watch-cache-sizes", WATCHES),
     ("default-watch-cache-size", WATCHES),
-    ("max-requests-inflight", LIMITS),
-    ("max-mutating-requests-inflight", LIMITS),
-    ("enable-priority-and-fairness", LIMITS),
     ("profiling", PROFILES),
     ("contention-profiling", PROFILES),
     ("logtostderr", LOGS),
@@ -33,18 +30,11 @@ const WITHOUT_EFFECT: [(&str, &str); 24] = [
 ];
 const MEMORY: &str = "objects are kept in the memory of this process";
 const WATCHES: &str = "watches are served from the store";
-const LIMITS: &str = "the limits of requests in flight are fixed";
 const PROFILES: &str = "there are no profiles";
 const LOGS: &str = "the log goes to standard error";
 /// Those of them that may stand without a value.
-const SWITCHES: [&str; 6] = [
-    "watch-cache",
-    "enable-priority-and-fairness",
-    "profiling",
-    "contention-profiling",
-    "logtostderr",
-    "alsologtostderr",
-];
+const SWITCHES: [&str; 5] =
+    ["watch-cache", "profiling", "contention-profiling", "logtostderr", "alsologtostderr"];
 
 /// The arguments of this program, and what the log says of those that are not among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::time::Instant;
 use apiserver_audit::Trail;
 use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
 use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
+use apiserver_core::flow_control::{Classified, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
 use apiserver_core::times::now;
@@ -26,7 +27,7 @@ use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
 use super::{
-    aggregated_requests, backup, compress, deprecation, dispatch, negotiate, render,
+    aggregated_requests, backup, compress, deprecation, dispatch, flow_control, negotiate, render,
     resource_metrics, saved_states, watch, websocket,
 };
 use crate::discovery;
@@ -104,6 +105,7 @@ async fn serve_with_metrics(
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
     let in_flight = server.metrics.started(labels.kind());
     let mut audit = RequestAudit::new(request.headers());
+    let mut classified = None;
     let outcome = match &target {
         Ok(target) => {
             let parsed = ParsedRequest {
@@ -112,7 +114,8 @@ async fn serve_with_metrics(
                 kind: labels.kind(),
                 accepted: accepted.ok(),
             };
-            authenticate_and_serve(&server, &peer, request, parsed, &mut audit).await
+            authenticate_and_serve(&server, &peer, request, parsed, &mut audit, &mut classified)
+                .await
         }
         Err(error) => Err(begin_unserved(&server, &peer, &request, error, &mut audit).await),
     };
@@ -121,6 +124,9 @@ async fn serve_with_metrics(
         audit.fail(server.core.names, &error);
         failure(&server, encoding, &error)
     });
+    if let Some((flows, classified)) = server.flow_control.as_ref().zip(classified.as_ref()) {
+        flows.tell(classified, &mut response);
+    }
     if method == Method::HEAD {
         *response.body_mut() = body::full(Bytes::new());
     }
@@ -150,6 +156,7 @@ async fn authenticate_and_serve(
     mut request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
     audit: &mut RequestAudit,
+    classified: &mut Option<Classified>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, .. } = parsed;
     let method = request.method().as_str().to_ascii_lowercase();
@@ -182,13 +189,17 @@ async fn authenticate_and_serve(
         peer.connection.iter().for_each(Connection::authenticated);
     }
     let user = acting_user(server, requester, &request, audit.trail()).await?;
+    let flows = server.flow_control.as_ref();
+    *classified = flows.and_then(|flows| flows.classify(kind, target, &user, &method));
+    // Held until the response begins: a stream needs its seat only to begin.
+    let seat = flow_control::seat(classified.as_ref(), peer.connection.as_ref(), query).await?;
     let permit = server.overload.admit(kind, &user)?;
     authorize(server, &user, &method, target, selected, audit.trail()).await?;
     audit.allow();
     if authenticated || matches!(target, Target::Resource(_)) {
         peer.connection.iter().for_each(Connection::authorized);
     }
-    serve_authorized(server, user, request, parsed, permit, audit).await
+    serve_authorized(server, user, request, parsed, (permit, seat), audit).await
 }
 
 async fn serve_authorized(
@@ -196,14 +207,21 @@ async fn serve_authorized(
     user: User,
     request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
-    permit: InFlightPermit,
+    (mut permit, seat): (InFlightPermit, Option<HeldSeat>),
     audit: &RequestAudit,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, accepted } = parsed;
     let elsewhere =
         aggregated_requests::served_elsewhere(&server.core, target, request.uri().path());
-    // What another server answers may be a stream, whatever was asked.
+    // What another server answers may be a stream, whatever was asked: it counts as one before it is asked.
     let streams = kind == RequestKind::LongRunning || elsewhere.is_some();
+    let short = match elsewhere {
+        Some(_) if kind != RequestKind::LongRunning => {
+            let stream = server.overload.admit(RequestKind::LongRunning, &user)?;
+            Some(std::mem::replace(&mut permit, stream))
+        }
+        _ => None,
+    };
     let response = match (elsewhere, target) {
         (Some(service), _) => {
             aggregated_requests::proxy(server, &service, &user, request, audit.id()).await
@@ -217,13 +235,14 @@ async fn serve_authorized(
         (None, Target::NonResource(path)) => discovery::serve(server, &request, path).await?,
         (None, Target::Resource(resource)) if is_write(request.method(), target) => {
             let write = (resource.clone(), query.clone());
-            return serve_write(server, user, request, write, accepted, permit, audit.record())
-                .await;
+            let held = (permit, seat);
+            return serve_write(server, user, request, write, accepted, held, audit.record()).await;
         }
         (None, Target::Resource(resource)) => {
             serve_resource(server, &user, request, resource, query, accepted, audit.trail()).await?
         }
     };
+    drop((short, seat));
     // The permit of a stream is held until its body ends.
     Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
 }
@@ -236,12 +255,12 @@ async fn serve_write(
     request: Request<Incoming>,
     (resource, query): (RequestInfo, Query),
     accepted: Option<Accepted>,
-    permit: InFlightPermit,
+    held: (InFlightPermit, Option<HeldSeat>),
     record: Option<&Arc<Record>>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let (server, shared) = (server.clone(), record.cloned());
     run_to_completion(record, async move {
-        let _permit = permit;
+        let _held = held;
         let trail = trail(shared.as_ref());
         let served = serve_resource(&server, &user, request, &resource, &query, accepted, trail);
         let served = served.await;

@@ -1,6 +1,6 @@
 //! Metric labels of a request. All values come from closed sets, so that clients cannot create new time series.
 
-use apiserver_core::request::Verb;
+use apiserver_core::request::{RequestInfo, Verb};
 use apiserver_core::server::Server;
 use http::Method;
 
@@ -43,6 +43,8 @@ pub struct Labels {
     pub subresource: String,
     /// `namespace`, `cluster` or `resource`.
     pub scope: &'static str,
+    /// Whether it streams, which its path and query say, whoever serves it.
+    pub is_stream: bool,
 }
 
 impl Labels {
@@ -52,9 +54,9 @@ impl Labels {
         let Some(Target::Resource(r)) = target else {
             return Self { verb: method_label(method), ..Self::default() };
         };
-        let verb = verb_label(r.verb);
+        let (verb, is_stream) = (verb_label(r.verb), is_stream(r));
         let kind = server.resource(&r.group, &r.version, &r.resource);
-        let Some(kind) = kind else { return Self { verb, ..Self::default() } };
+        let Some(kind) = kind else { return Self { verb, is_stream, ..Self::default() } };
         let scope = match (r.name.is_empty(), r.namespace.is_empty()) {
             (false, _) => "resource",
             (true, false) => "namespace",
@@ -70,23 +72,25 @@ impl Labels {
                 .map_or("", |_| r.subresource.as_str())
                 .to_owned(),
             scope,
+            is_stream,
         }
     }
 
     /// Class of the request for the in-flight limits.
     #[must_use]
     pub fn kind(&self) -> RequestKind {
-        let streamed = matches!(
-            self.subresource.as_str(),
-            "proxy" | "exec" | "attach" | "portforward" | "log"
-        );
         match self.verb {
-            "WATCH" => RequestKind::LongRunning,
-            _ if streamed => RequestKind::LongRunning,
+            _ if self.is_stream => RequestKind::LongRunning,
             "GET" | "LIST" => RequestKind::ReadOnly,
             _ => RequestKind::Mutating,
         }
     }
+}
+
+/// Whether a request may last: the watches and subresources that Kubernetes calls long-running, of whatever group.
+fn is_stream(request: &RequestInfo) -> bool {
+    let of = request.subresource.as_str();
+    request.verb == Verb::Watch || matches!(of, "proxy" | "exec" | "attach" | "portforward" | "log")
 }
 
 fn method_label(method: &Method) -> &'static str {

@@ -11,6 +11,7 @@ mod compress;
 mod deprecation;
 mod discovery;
 mod dispatch;
+mod flow_control;
 mod handler;
 mod in_process;
 mod labels;
@@ -34,6 +35,7 @@ mod websocket;
 
 pub use aggregation::Aggregation;
 pub use availability_checks::run as check_api_services;
+pub use flow_control::RequestFlows;
 pub use in_process::InProcess;
 pub use metrics::Metrics;
 pub use node_proxy::{NodeProxy, NodeProxyError};

@@ -1,19 +1,17 @@
 //! Limits of requests in flight: further ones get a 429. Reads, writes and streams are limited separately, in total and per
-//! user; short requests of `system:masters` are exempt.
+//! user; short requests of `system:masters` are exempt. With priority and fairness these are what remains of the limits for
+//! requests that have their seat: no user has a level, or the memory, alone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_auth::User;
+use apiserver_core::config::RequestLimits;
 use apiserver_core::status::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::labels::RequestKind;
 
-/// Most read requests in flight (`--max-requests-inflight` in kube-apiserver).
-const READING_MAX: usize = 400;
-/// Most mutating requests in flight (`--max-mutating-requests-inflight` in kube-apiserver).
-const CHANGING_MAX: usize = 200;
 /// A user other than an administrator may have one part in this many of the short requests.
 const USER_SHARE: usize = 4;
 /// Most watches, logs and proxied sessions: a few kilobytes each, several per node of a large cluster.
@@ -23,21 +21,22 @@ const STREAMS_OF_USER_MAX: usize = 8_192;
 
 /// The limits of requests in flight and the permits in use.
 pub struct Overload {
-    reading: Arc<Semaphore>,
-    changing: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
+    /// `None` where there may be any number.
+    reading: Option<Places>,
+    changing: Option<Places>,
+    streams: Places,
     by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
 }
 
-impl Default for Overload {
-    fn default() -> Self {
-        let places = |count| Arc::new(Semaphore::new(count));
-        Self {
-            reading: places(READING_MAX),
-            changing: places(CHANGING_MAX),
-            streams: places(STREAMS_MAX),
-            by_user: Arc::default(),
-        }
+/// The places of a class of requests.
+struct Places {
+    free: Arc<Semaphore>,
+    of_user_max: usize,
+}
+
+impl Places {
+    fn new(max: usize, of_user_max: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(max)), of_user_max }
     }
 }
 
@@ -74,28 +73,42 @@ impl Drop for UserPermit {
 }
 
 impl Overload {
+    /// Without any request.
+    #[must_use]
+    pub fn new(limits: &RequestLimits) -> Self {
+        let places = |max: u32| {
+            let max = usize::try_from(max).unwrap_or(Semaphore::MAX_PERMITS);
+            let of_user_max = max.div_ceil(USER_SHARE);
+            (max > 0).then(|| Places::new(max.min(Semaphore::MAX_PERMITS), of_user_max))
+        };
+        Self {
+            reading: places(limits.reading),
+            changing: places(limits.mutating),
+            streams: Places::new(STREAMS_MAX, STREAMS_OF_USER_MAX),
+            by_user: Arc::default(),
+        }
+    }
+
     /// A permit for a request of `kind` by `user`.
     ///
     /// # Errors
     /// 429 when the limit of the class or the user is reached.
     pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
-        let is_master = user.is_in(apiserver_auth::MASTERS);
-        let (class, free, of_user_max) = match kind {
-            RequestKind::LongRunning => (RequestClass::Streams, &self.streams, STREAMS_OF_USER_MAX),
-            RequestKind::ReadOnly => {
-                (RequestClass::Reading, &self.reading, READING_MAX / USER_SHARE)
-            }
-            RequestKind::Mutating => {
-                (RequestClass::Changing, &self.changing, CHANGING_MAX / USER_SHARE)
-            }
+        let (class, places) = match kind {
+            RequestKind::LongRunning => (RequestClass::Streams, Some(&self.streams)),
+            RequestKind::ReadOnly => (RequestClass::Reading, self.reading.as_ref()),
+            RequestKind::Mutating => (RequestClass::Changing, self.changing.as_ref()),
         };
-        let is_exempt = is_master && class != RequestClass::Streams;
-        let permit = free.clone().try_acquire_owned().ok();
+        let Some(places) = places else {
+            return Ok(InFlightPermit { _permit: None, _user: None });
+        };
+        let is_exempt = class != RequestClass::Streams && user.is_in(apiserver_auth::MASTERS);
+        let permit = places.free.clone().try_acquire_owned().ok();
         if is_exempt {
             return Ok(InFlightPermit { _permit: permit, _user: None });
         }
         let permit = permit.ok_or_else(too_many)?;
-        let user_permit = self.acquire_for_user(class, user, of_user_max)?;
+        let user_permit = self.acquire_for_user(class, user, places.of_user_max)?;
         Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit) })
     }
 
@@ -116,17 +129,45 @@ impl Overload {
     }
 }
 
-fn too_many() -> ApiError {
+/// The 429 of a request that finds no place. The words are Kubernetes'.
+pub fn too_many() -> ApiError {
     ApiError::too_many_requests("Too many requests, please try again later.", 1)
 }
 
 #[cfg(test)]
 mod tests {
+    use apiserver_core::config::RequestSharing;
+
     use super::*;
+
+    /// Most requests that change something.
+    const CHANGING_MAX: usize = 200;
+
+    fn overload(sharing: RequestSharing) -> Overload {
+        Overload::new(&RequestLimits { reading: 400, mutating: 200, sharing })
+    }
+
+    #[test]
+    fn zero_switches_a_limit_off() {
+        let user = User { name: "a".to_owned(), ..User::default() };
+        let sharing = RequestSharing::Plain;
+        let overload = Overload::new(&RequestLimits { reading: 1, mutating: 0, sharing });
+        let admit = |kind| overload.admit(kind, &user);
+        let writes = (0..10).map(|_| admit(RequestKind::Mutating)).collect::<Result<Vec<_>, _>>();
+        assert!(writes.is_ok());
+        let _one = admit(RequestKind::ReadOnly).unwrap();
+        assert!(admit(RequestKind::ReadOnly).is_err());
+    }
 
     #[test]
     fn a_user_has_a_part_of_all_places() {
-        let overload = Overload::default();
+        for sharing in [RequestSharing::Plain, RequestSharing::Fair] {
+            check_parts(sharing);
+        }
+    }
+
+    fn check_parts(sharing: RequestSharing) {
+        let overload = overload(sharing);
         let user = |name: &str| User { name: name.to_owned(), ..User::default() };
         let write = |name: &str| overload.admit(RequestKind::Mutating, &user(name));
         let of_one: Vec<_> = (0..CHANGING_MAX / USER_SHARE).map(|_| write("a").unwrap()).collect();
@@ -148,7 +189,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_user_leave_places_to_others() {
-        let overload = Overload::default();
+        let overload = overload(RequestSharing::Plain);
         let user = |name: &str| User { name: name.to_owned(), ..User::default() };
         let stream = |name: &str| overload.admit(RequestKind::LongRunning, &user(name));
         let of_one: Vec<_> = (0..STREAMS_OF_USER_MAX).map(|_| stream("a").unwrap()).collect();

@@ -8,6 +8,7 @@ use proto_daemon::admin::AdminPages;
 use tokio_util::sync::CancellationToken;
 
 use crate::aggregation::Aggregation;
+use crate::flow_control::RequestFlows;
 use crate::metrics::Metrics;
 use crate::node_proxy::NodeProxy;
 use crate::overload::Overload;
@@ -28,6 +29,8 @@ pub struct HttpServer {
     pub watch_batches: WatchBatches,
     /// Limits of requests in flight.
     pub overload: Overload,
+    /// Priority and fairness of requests; `None` where all are equal.
+    pub flow_control: Option<RequestFlows>,
     /// Health, metrics and task status pages.
     pub pages: AdminPages,
     /// The audit log, if there is one.

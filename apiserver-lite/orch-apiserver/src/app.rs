@@ -16,10 +16,13 @@ use apiserver_core::aggregation::ApiServices;
 use apiserver_core::api_service_lifecycle;
 use apiserver_core::auth::{Authenticators, ClusterPolicy, NodeAuthorizer, Rbac, TokenIssuer};
 use apiserver_core::config::{
-    AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage, advertised,
+    AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode, Config, RequestSharing,
+    Storage, advertised,
 };
 use apiserver_core::definitions::Definitions;
 use apiserver_core::field_ownership::FieldOwnership;
+use apiserver_core::flow_control::{FlowControl, FlowMetrics};
+use apiserver_core::flow_control_lifecycle;
 use apiserver_core::quota_turns::QuotaTurns;
 use apiserver_core::record::StoredObject;
 use apiserver_core::saved_states::SavedStates;
@@ -29,7 +32,7 @@ use apiserver_core::times::now;
 use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
-use apiserver_http::{Aggregation, HttpServer, NodeProxy, Overload, WatchBatches};
+use apiserver_http::{Aggregation, HttpServer, NodeProxy, Overload, RequestFlows, WatchBatches};
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
 use proto_api::names::{Names, Profile};
@@ -154,6 +157,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
     let metrics = WebhookMetrics::new(&pages.metrics)?;
     let webhooks = Webhooks::follow(&store, names, metrics, &config)?;
     let audit = audit_log(&config, audit_policy, &pages.metrics)?;
+    let (limits, flow_control) = (config.request_limits, flow_control(&config, &store, &pages)?);
     let core = Arc::new(Server {
         names,
         ownership: FieldOwnership::new(&engine, names),
@@ -171,14 +175,15 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
         webhooks,
         config: Config { admission, ..config },
     });
-    make_own_objects(&core, &served.authorities).await?;
+    make_own_objects(&core, flow_control.as_ref(), &served.authorities).await?;
     let server = Arc::new(HttpServer {
         core,
         nodes,
         aggregation: Aggregation::default(),
         resource_metrics: apiserver_http::ResourceMetrics::default(),
         watch_batches: WatchBatches::default(),
-        overload: Overload::default(),
+        overload: Overload::new(&limits),
+        flow_control,
         audit,
         metrics: Metrics::new(&pages.metrics)?,
         pages,
@@ -211,15 +216,37 @@ fn allocations(
     allocations
 }
 
+/// Priority and fairness of requests, unless it is switched off.
+fn flow_control(
+    config: &Config,
+    store: &Store<StoredObject>,
+    pages: &AdminPages,
+) -> Result<Option<RequestFlows>, BuildError> {
+    let limits = &config.request_limits;
+    if limits.sharing == RequestSharing::Plain {
+        return Ok(None);
+    }
+    let metrics = FlowMetrics::new(&pages.metrics)?;
+    let control = FlowControl::follow(store, limits.seats(), config.names, metrics)?;
+    Ok(Some(RequestFlows::new(config.names, Arc::new(control))))
+}
+
 /// Writes the objects that the server has from its start.
 async fn make_own_objects(
     core: &Server,
+    flows: Option<&RequestFlows>,
     authorities: &bootstrap::ClientAuthorities,
 ) -> Result<(), BuildError> {
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(core)).await?;
     if let Err(error) = Box::pin(api_service_lifecycle::reconcile(core)).await {
         tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
+    }
+    if let Some(flows) = flows
+        && let Err(error) =
+            Box::pin(flow_control_lifecycle::reconcile(core, &flows.control())).await
+    {
+        tracing::warn!(%error, "flow schemas and priority levels were not made; tried again while the server runs");
     }
     Box::pin(bootstrap::publish_authentication(core, authorities)).await?;
     Ok(())

@@ -4,6 +4,7 @@ mod admission;
 mod audit;
 mod external_identity;
 mod features;
+mod requests;
 mod service_accounts;
 
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use apiserver_core::config::{
     AdmissionPlugin, AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode,
     BootstrapTokens, Config, Credentials, EncryptionSettings, NodeClient, Privileged,
-    RuntimeConfig, Storage,
+    RequestLimits, RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
@@ -25,6 +26,7 @@ use admission::AdmissionFlags;
 use audit::AuditFlags;
 use external_identity::ExternalIdentityFlags;
 use features::FeatureFlags;
+use requests::RequestFlags;
 use service_accounts::ServiceAccountFlags;
 
 /// The API server: REST over an embedded durable store.
@@ -50,6 +52,9 @@ pub struct Flags {
     /// Flags that switch versions and features.
     #[command(flatten)]
     pub features: FeatureFlags,
+    /// Flags of how many requests are served at a time.
+    #[command(flatten)]
+    pub requests: RequestFlags,
 }
 
 /// Flags of listener, certificates and storage.
@@ -256,7 +261,9 @@ impl Flags {
             // No controller makes the accounts that pods would need.
             admission.disabled.push(accounts);
         }
-        let config = self.config_with(names, admission, features.runtime_config);
+        let limits = self.requests.limits(features.has_fairness).map_err(FlagError)?;
+        let mut config = self.config_with(names, admission, features.runtime_config);
+        config.request_limits = limits;
         Ok((config, features.warnings))
     }
 
@@ -323,6 +330,7 @@ impl Flags {
             } else {
                 Privileged::Refused
             },
+            request_limits: RequestLimits::default(),
             admission,
             audit: self.audit.settings(),
             runtime_config,

@@ -8,10 +8,13 @@ use apiserver_auth::User;
 use apiserver_core::api_service_lifecycle;
 use apiserver_core::config::Config;
 use apiserver_core::definition_lifecycle;
+use apiserver_core::flow_control_lifecycle;
 use apiserver_core::state_requests::{START, save};
 use apiserver_core::status::ApiError;
 use apiserver_encryption::Encryption;
-use apiserver_http::{CurrentTls, HttpServer, InProcess, ServingTls, check_api_services, serve};
+use apiserver_http::{
+    CurrentTls, HttpServer, InProcess, RequestFlows, ServingTls, check_api_services, serve,
+};
 use proto_client::Client;
 use proto_client::transport::{Caller, ClientTlsError, InMemoryServer};
 use proto_daemon::drain::DrainWatch;
@@ -56,6 +59,9 @@ impl RunningServer {
         tasks.spawn(maintenance::run(server.clone()));
         tasks.spawn(encryption::follow(reloaded, core.store.clone(), stopping.clone()));
         tasks.spawn(definition_lifecycle::run(core.clone(), stopping.clone()));
+        if let Some(control) = server.flow_control.as_ref().map(RequestFlows::control) {
+            tasks.spawn(flow_control_lifecycle::run(core.clone(), control, stopping.clone()));
+        }
         tasks.spawn(api_service_lifecycle::run(core, stopping));
         tasks.spawn(check_api_services(server.clone()));
         tasks.spawn(certificate_files::follow(server.clone(), files.certificates, tls));

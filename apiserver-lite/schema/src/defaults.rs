@@ -9,6 +9,7 @@ use crate::object::Object;
 use crate::value::{Key, Map, Value};
 
 mod cluster;
+mod flow_control;
 mod pod;
 mod service;
 mod storage;
@@ -52,6 +53,12 @@ pub(crate) fn apply(names: &'static Names, object: &mut Object) {
         ("batch", "Job") => workload::default_job(fields),
         ("batch", "CronJob") => workload::default_cron_job(fields.map_or_insert("spec")),
         ("discovery", "EndpointSlice") => service::default_slice(fields),
+        ("flowcontrol.apiserver", "FlowSchema") => {
+            flow_control::default_flow_schema(fields.map_or_insert("spec"));
+        }
+        ("flowcontrol.apiserver", "PriorityLevelConfiguration") => {
+            flow_control::default_priority_level(fields.map_or_insert("spec"));
+        }
         ("networking", "NetworkPolicy") => {
             service::default_network_policy(fields.map_or_insert("spec"));
         }

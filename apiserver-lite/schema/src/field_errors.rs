@@ -110,6 +110,18 @@ impl FieldErrors {
         self.push(path, Cause::NotSupported, Some(value.into()), &detail);
     }
 
+    /// Adds an error: one of the values is not one of `supported`.
+    pub(crate) fn none_supported(
+        &mut self,
+        path: &Path<'_>,
+        values: Vec<Value>,
+        supported: &[&str],
+    ) {
+        let quoted: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
+        let detail = format!("supported values: {}", quoted.join(", "));
+        self.push(path, Cause::NotSupported, Some(values.into()), &detail);
+    }
+
     /// Adds an error: the value is a duplicate.
     pub(crate) fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.push(path, Cause::Duplicate, Some(value.into()), "");

@@ -15,6 +15,7 @@ mod classes;
 mod cluster;
 mod config;
 mod csi;
+mod flow_control;
 mod metadata;
 pub mod names;
 mod network;
@@ -156,6 +157,10 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("batch", "Job") => workload::check_job(object, errors),
         ("batch", "CronJob") => workload::check_cron_job(object, errors),
         ("certificates", "CertificateSigningRequest") => certificates::check(object, errors),
+        ("flowcontrol.apiserver", "FlowSchema") => flow_control::check_schema(object, errors),
+        ("flowcontrol.apiserver", "PriorityLevelConfiguration") => {
+            flow_control::check_level(object, errors);
+        }
         ("policy", "PodDisruptionBudget") => policy::check_budget(object, errors),
         ("scheduling", "PriorityClass") => policy::check_priority_class(object, errors),
         ("networking", "NetworkPolicy") => network::check_policy(object, errors),
@@ -220,6 +225,7 @@ fn check_status(object: &Object, errors: &mut FieldErrors) {
         ("", "Node") => addresses::check_node_status(object, errors),
         ("", "Service") => service::check_status(object, errors),
         ("apiregistration", "APIService") => api_services::check_status(object, errors),
+        ("flowcontrol.apiserver", _) => flow_control::check_status(object, errors),
         ("networking", "Ingress") => service::check_status(object, errors),
         ("", "ResourceQuota") => quotas::check_status(object, errors),
         ("policy", "PodDisruptionBudget") => policy::check_budget_status(object, errors),

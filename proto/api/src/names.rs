@@ -277,6 +277,12 @@ impl Names {
         self.component(component).replace('-', "")
     }
 
+    /// A header of responses that says what took the request, `FlowSchema` or `PriorityLevel`: `X-Kubernetes-PF-FlowSchema-UID`.
+    pub fn flow_control_header(&self, what: &str) -> String {
+        let brand = self.words.api_service_name;
+        format!("x-{brand}-pf-{what}-uid").to_ascii_lowercase()
+    }
+
     /// The signer of client certificates of node agents.
     pub fn node_client_signer(&self) -> String {
         let name = format!("{}-client-{}", self.component("apiserver"), self.component("let"));

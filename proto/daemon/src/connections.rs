@@ -69,6 +69,8 @@ const GOODBYE_MAX: Duration = Duration::from_secs(5);
 const TCP_PROBE_AFTER_SECS: u32 = 60;
 const TCP_PROBE_EVERY_SECS: u32 = 20;
 const TCP_PROBES: u32 = 3;
+/// Time to the next look at a connection with a request that waits.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Pause after a connection could not be accepted, as descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -183,6 +185,7 @@ impl Connections {
             authenticated: AtomicBool::new(false),
             state: Mutex::new(State {
                 requests: 0,
+                waiting: (0, Instant::now()),
                 session: false,
                 upgraded: false,
                 since: Instant::now(),
@@ -243,6 +246,8 @@ struct Inner {
 struct State {
     /// In flight.
     requests: usize,
+    /// Of these, how many wait for the server, and since when one does.
+    waiting: (usize, Instant),
     /// One of them is authorized.
     session: bool,
     /// The connection no longer speaks HTTP.
@@ -255,6 +260,29 @@ struct State {
 impl State {
     fn now_missing(&mut self, what: Reason) {
         (self.since, self.missing) = (Instant::now(), what);
+    }
+
+    /// For how long the client has owed something.
+    fn owed(&self) -> Duration {
+        let (waiting, since) = self.waiting;
+        if waiting > 0 { since.saturating_duration_since(self.since) } else { self.since.elapsed() }
+    }
+}
+
+/// A request that waits for the server, until dropped ([`Connection::wait`]).
+#[derive(Debug)]
+pub struct Waiting<'a>(&'a Connection);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.0.state();
+        let (waiting, since) = state.waiting;
+        state.waiting.0 = waiting.saturating_sub(1);
+        if waiting == 1 {
+            // What was owed before is owed still.
+            let waited = since.max(state.since).elapsed();
+            state.since = state.since.checked_add(waited).unwrap_or(state.since);
+        }
     }
 }
 
@@ -326,6 +354,17 @@ impl Connection {
         if !inner.authenticated.load(Ordering::Acquire) {
             inner.owner.open().admission.begin_session(inner.id);
         }
+    }
+
+    /// A request in flight waits for the server: until the result is dropped the client owes nothing.
+    #[must_use]
+    pub fn wait(&self) -> Waiting<'_> {
+        let mut state = self.0.state();
+        if state.waiting.0 == 0 {
+            state.waiting.1 = Instant::now();
+        }
+        state.waiting.0 = state.waiting.0.saturating_add(1);
+        Waiting(self)
     }
 
     /// The result of a TLS handshake, if it succeeds in time and the connection is not replaced meanwhile.
@@ -409,9 +448,9 @@ impl Connection {
         let inner = &self.0;
         let limits = &inner.owner.limits;
         loop {
-            let (session, since, missing) = {
+            let (session, owed, missing, is_waiting) = {
                 let state = inner.state();
-                (state.session, state.since, state.missing)
+                (state.session, state.owed(), state.missing, state.waiting.0 > 0)
             };
             if session {
                 inner.session_ended.notified().await;
@@ -422,12 +461,13 @@ impl Connection {
                 Reason::NotTaken => limits.unauthorized,
                 _ => limits.idle,
             };
-            if since.elapsed() >= limit {
+            if owed >= limit && !is_waiting {
                 inner.owner.count(missing);
                 return;
             }
             // Requests do not wake this: it is checked again at the deadline, which no other limit shortens.
-            let next = limit.saturating_sub(since.elapsed()).min(limits.unauthorized);
+            let least = if is_waiting { LOOK_AGAIN } else { Duration::ZERO };
+            let next = limit.saturating_sub(owed).max(least).min(limits.unauthorized);
             tokio::time::sleep(next).await;
         }
     }

@@ -70,16 +70,24 @@ impl<T: Indexed> StoreIndex<T> {
 
     /// Calls `decide` with the current index, or with an empty one, which allows nothing, if the objects cannot be read.
     pub fn read<U>(&self, decide: impl FnOnce(&T) -> U) -> U {
-        self.read_or_empty(|index| decide(index.unwrap_or_else(|empty| empty)))
+        self.read_current(|index| match index {
+            Ok(index) => decide(index),
+            Err(last) => decide(&last.emptied()),
+        })
     }
 
     /// Calls `decide` with the current index; `None` if the objects cannot be read.
     pub fn try_read<U>(&self, decide: impl FnOnce(&T) -> U) -> Option<U> {
-        self.read_or_empty(|index| index.ok().map(decide))
+        self.read_current(|index| index.ok().map(decide))
     }
 
-    /// Calls `decide` with the current index, or with an empty one as an error.
-    fn read_or_empty<U>(&self, decide: impl for<'a> FnOnce(Result<&'a T, &'a T>) -> U) -> U {
+    /// Calls `decide` with the current index, or with the last one if the objects cannot be read.
+    pub fn read_last<U>(&self, decide: impl FnOnce(&T) -> U) -> U {
+        self.read_current(|index| decide(index.unwrap_or_else(|last| last)))
+    }
+
+    /// Calls `decide` with the current index, or with the last one as an error.
+    fn read_current<U>(&self, decide: impl for<'a> FnOnce(Result<&'a T, &'a T>) -> U) -> U {
         {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             if !state.changes.is_pending() {
@@ -96,8 +104,8 @@ impl<T: Indexed> StoreIndex<T> {
                 }
                 Err(error) => {
                     let prefix = T::PREFIX;
-                    tracing::error!(%error, prefix, "objects of the store cannot be read; requests that depend on them are refused until they can");
-                    return decide(Err(&state.index.emptied()));
+                    tracing::error!(%error, prefix, "objects of the store cannot be read; until they can, requests that need them are refused, and flow schemas stay as they were");
+                    return decide(Err(&state.index));
                 }
             }
         }

@@ -10,6 +10,8 @@ use proto_daemon::go_duration;
 
 /// The gate of the admission plugin PodSecurity.
 const POD_SECURITY: &str = "PodSecurity";
+/// The gate of priority and fairness.
+const FAIRNESS: &str = "APIPriorityAndFairness";
 /// The release whose hidden metrics may be shown.
 const PREVIOUS_RELEASE: &str = "1.24";
 
@@ -35,6 +37,8 @@ pub struct FeatureFlags {
 pub struct Features {
     /// The switched versions.
     pub runtime_config: RuntimeConfig,
+    /// Whether priority and fairness may be on.
+    pub has_fairness: bool,
     /// What the log says of flags without effect.
     pub warnings: Vec<String>,
 }
@@ -55,7 +59,7 @@ impl FeatureFlags {
             runtime_config.map_err(|error| format!("--runtime-config: {error}"))?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let settled = feature_gates::settle(&[], &[POD_SECURITY], &gates);
+        let settled = feature_gates::settle(&[], &[POD_SECURITY, FAIRNESS], &gates);
         let Settled { gates, mut warnings } = settled.map_err(|faults| {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             format!("--feature-gates: {}", faults.join("; "))
@@ -69,7 +73,7 @@ impl FeatureFlags {
         if self.show_hidden_metrics_for_version.is_some_and(|release| !release.is_empty()) {
             warnings.push("flag --show-hidden-metrics-for-version has no effect: no metric of this server is hidden".to_owned());
         }
-        Ok(Features { runtime_config, warnings })
+        Ok(Features { runtime_config, has_fairness: gates.is_on(FAIRNESS), warnings })
     }
 }
 
@@ -114,6 +118,12 @@ mod tests {
         let (features, _) = settle(&["--feature-gates=APIServerTracing=true"]).unwrap();
         let told = "Feature gate APIServerTracing=true has no effect in this program.";
         assert_eq!(features.warnings, [told]);
+        for (gates, expected) in
+            [("PodSecurity=false", true), ("APIPriorityAndFairness=false", false)]
+        {
+            let (features, _) = settle(&[&format!("--feature-gates={gates}")]).unwrap();
+            assert_eq!(features.has_fairness, expected, "{gates}");
+        }
         for (gates, told) in [
             (
                 "ServerSideApply=false",

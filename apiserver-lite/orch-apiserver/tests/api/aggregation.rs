@@ -13,6 +13,7 @@ use orch_apiserver::config::{AuthorizationMode, Credentials};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::flow_control::gauge;
 use crate::identity::{DAY, authority, client};
 use crate::proxy::routed;
 use crate::support::{Reply, TestServer, kubernetes};
@@ -208,6 +209,30 @@ async fn watches_and_upgrades_are_streams() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer, "PING");
+}
+
+#[tokio::test]
+async fn an_answer_that_goes_on_has_no_seat() {
+    let Some(world) = World::new("an_answer_that_goes_on_has_no_seat").await else { return };
+    world.ready().await;
+    let as_jane = |path: String| {
+        let request = Request::get(path).header("host", "test").header("impersonate-user", "jane");
+        world.server.open(request.body(Full::default()).unwrap())
+    };
+    let begun = as_jane(format!("{FLUNDERS}/f?follow=true")).await;
+    assert_eq!(begun.status(), 200);
+    assert!(begun.headers().contains_key("x-kubernetes-pf-flowschema-uid"), "it had one");
+    let page = world.server.get("/metrics").await;
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    assert!(
+        page.contains(&gauge("current_executing_requests", "global-default", "global-default", 0)),
+        "{page}"
+    );
+    drop(begun);
+    // What lasts is known by its path, though this server does not know the resource.
+    let log = as_jane(format!("{FLUNDERS}/f/log")).await;
+    assert_eq!(log.status(), 404);
+    assert!(!log.headers().contains_key("x-kubernetes-pf-flowschema-uid"));
 }
 
 #[tokio::test]

@@ -92,5 +92,5 @@ async fn writers_of_what_nobody_acts_on_are_warned_and_no_others() {
         server.delete(&one).await.expect(200);
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
-    assert!(warned >= 7 && silent >= 30, "{warned} {silent}");
+    assert!(warned >= 3 && silent >= 34, "{warned} {silent}");
 }

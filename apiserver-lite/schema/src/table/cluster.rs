@@ -30,6 +30,8 @@ pub(super) fn cells(object: &Object, cells: &mut Cells) {
             cells.set("Webhooks", fields.list("webhooks").len() as i64);
         }
         "APIService" => api_service(spec, status, cells),
+        "FlowSchema" => flow_schema(spec, status, cells),
+        "PriorityLevelConfiguration" => priority_level(spec, cells),
         "ComponentStatus" => {
             let healthy = fields.maps("conditions").find(|c| c.str("type") == "Healthy");
             let healthy = healthy.unwrap_or(&empty);
@@ -44,6 +46,29 @@ pub(super) fn cells(object: &Object, cells: &mut Cells) {
         }
         _ => {}
     }
+}
+
+fn flow_schema(spec: &Map, status: &Map, cells: &mut Cells) {
+    cells.set("PriorityLevel", spec.str_at(&["priorityLevelConfiguration", "name"]));
+    cells.set("MatchingPrecedence", count(Some(spec), "matchingPrecedence"));
+    let method = or_none(spec.str_at(&["distinguisherMethod", "type"]));
+    cells.set("DistinguisherMethod", method);
+    let dangling = status.maps("conditions").find(|c| c.str("type") == "Dangling");
+    cells.set("MissingPL", dangling.map_or("?", |condition| condition.str("status")));
+}
+
+fn priority_level(spec: &Map, cells: &mut Cells) {
+    cells.set("Type", spec.str("type"));
+    let limited = spec.map("limited");
+    let queuing = limited.and_then(|limited| limited.map("limitResponse")?.map("queuing"));
+    let number = |map: Option<&Map>, field: &str| match map {
+        Some(_) => Value::from(count(map, field)),
+        None => Value::from("<none>"),
+    };
+    cells.set("AssuredConcurrencyShares", number(limited, "assuredConcurrencyShares"));
+    cells.set("Queues", number(queuing, "queues"));
+    cells.set("HandSize", number(queuing, "handSize"));
+    cells.set("QueueLengthLimit", number(queuing, "queueLengthLimit"));
 }
 
 fn api_service(spec: &Map, status: &Map, cells: &mut Cells) {

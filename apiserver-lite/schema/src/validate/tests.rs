@@ -1,6 +1,7 @@
 //! Tests of validation: an object that violates a rule, and the error.
 
 mod api_services;
+mod flow_control;
 mod limits;
 mod rules;
 mod volumes;

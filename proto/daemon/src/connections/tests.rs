@@ -23,6 +23,9 @@ const LIMITS: Limits = Limits {
     streams: 8,
 };
 
+/// How long a request waits for the server.
+const QUEUED: Duration = Duration::from_secs(500);
+
 fn connections() -> (Arc<Connections>, IntCounterVec) {
     let counter = closed_counter("connections_closed_total").expect("a name");
     (Connections::new(LIMITS, Some(counter.clone())), counter)
@@ -32,13 +35,20 @@ fn from(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], 1))
 }
 
-/// Serves one end of a pipe; `/slow` and `/authorized`, which is authorized, are answered after 1,000 s.
+/// Serves one end of a pipe. `/queued` and `/queued/slow` are answered 20 s and 1,000 s after they have waited for [`QUEUED`]; `/slow` and `/authorized`,
+/// which is authorized, after 1,000 s.
 fn served(connection: Connection, drain: &Drain) -> (DuplexStream, JoinHandle<Duration>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let until = drain.watch();
     let place = connection.clone();
     let handler = async |place: Connection, request: Request<Incoming>| {
-        if request.uri().path() != "/" {
+        if request.uri().path().starts_with("/queued") {
+            let waits = place.wait();
+            tokio::time::sleep(QUEUED).await;
+            drop(waits);
+            let more = if request.uri().path() == "/queued" { 20 } else { 1000 };
+            tokio::time::sleep(Duration::from_secs(more)).await;
+        } else if request.uri().path() != "/" {
             if request.uri().path() == "/authorized" {
                 place.authorized();
             }
@@ -141,6 +151,28 @@ async fn an_answer_to_a_stranger_is_taken_in_time_or_not_at_all() {
         pings.await.expect("ended");
     }
     assert_eq!(counter.with_label_values(&["not_taken"]).get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_server_is_not_late() {
+    let (connections, counter) = connections();
+    let drain = Drain::default();
+    let (mut near, task) = served(connections.admit(from(1)).expect("a place"), &drain);
+    near.write_all(b"GET /queued HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    let mut begin = [0; 15];
+    near.read_exact(&mut begin).await.expect("answered");
+    assert_eq!(&begin, b"HTTP/1.1 200 OK");
+    drop(near);
+    task.await.expect("ended");
+    assert_eq!(counter.with_label_values(&["not_taken"]).get(), 0);
+    // Afterwards it has as long as ever.
+    let (mut near, task) = served(connections.admit(from(1)).expect("a place"), &drain);
+    near.write_all(b"GET /queued/slow HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    let took = task.await.expect("ended");
+    let deadline = QUEUED + LIMITS.unauthorized;
+    let expected = deadline..=deadline + LOOK_AGAIN + GOODBYE_MAX;
+    assert!(expected.contains(&took), "{took:?}");
+    assert_eq!(counter.with_label_values(&["not_taken"]).get(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,7 +50,7 @@ pub struct Backend {
     /// Its certificate, for `caBundle`.
     pub authority: String,
     got: Arc<Mutex<Vec<Got>>>,
-    /// What watches of it show.
+    /// What the one watch of it shows, or the one request that follows something.
     pub events: mpsc::Sender<Bytes>,
 }
 
@@ -111,7 +111,8 @@ async fn answer(
     let upgrade = path.ends_with("/stream").then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
+    let follows = |query: &str| query.contains("watch=true") || query.contains("follow=true");
+    let is_watch = head.uri.query().is_some_and(follows);
     shared.got.lock().unwrap().push(Got {
         line,
         headers: head.headers,

@@ -1,0 +1,35 @@
+//! pure: API priority and fairness, as in Kubernetes 1.25 (`flowcontrol.apiserver`): which flow schema takes a request, how many seats a priority level
+//! has, and who waits for one in which order.
+//!
+//! A request has one seat while it is served. What it took counts once it has ended, as in Kubernetes; how large a list is does not.
+//!
+//! ```text
+//!  user, groups, verb, resource ──▶ FlowSchemas ──▶ schema ──▶ level, flow
+//!                                                                │
+//!  shares of all levels, seats of the server ──▶ divide ──▶ FairQueue ──▶ executes now, waits in a queue, or is rejected
+//!                                                                ▲
+//!                                            a request ends, is cancelled; the level changes
+//! ```
+
+mod built_in;
+mod dangling;
+mod fair_queue;
+mod flow_schema;
+mod hand;
+mod level;
+mod objects;
+mod read;
+mod reconcile;
+mod schemas;
+
+pub use built_in::{BuiltIn, built_in_objects};
+pub use dangling::{DANGLING, Dangling, Usage, dangling};
+pub use fair_queue::{Arrival, FairQueue, QueuePlace, Rejection, Seat, WAITING_MAX};
+pub use flow_schema::{
+    Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject, Target,
+};
+pub use level::{Limit, LimitResponse, PriorityLevel, Queuing, divide};
+pub use objects::{CATCH_ALL, EXEMPT, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, VERSION};
+pub use read::{Unusable, read_flow_schema, read_priority_level};
+pub use reconcile::{is_auto_updated, is_obsolete, reconcile};
+pub use schemas::{FLOW_SCHEMAS_MAX, FlowSchemas};

@@ -52,6 +52,9 @@ pub fn configuration_object(context: &InitContext) -> Value {
 pub async fn bootstrap_token(context: &InitContext) -> Result<()> {
     let (names, client) = (context.host.names, context.client()?);
     let settings = &context.settings;
+    // Who finds the cluster joins at once: what it may do comes before what it finds.
+    apply(&client, &access::bindings(names)).await?;
+    apply(&client, &access::host_access(names)).await?;
     for token in &settings.tokens {
         apply_one(&client, &token.secret(names)).await?;
         context.host.output.say("bootstrap-token", &format!("made the token {}", token.token.id));
@@ -59,8 +62,6 @@ pub async fn bootstrap_token(context: &InitContext) -> Result<()> {
     let path = authority(settings);
     let pem = std::fs::read_to_string(path)?;
     apply_one(&client, &cluster_info::config_map(names, &settings.server(), &pem)).await?;
-    apply(&client, &access::bindings(names)).await?;
-    apply(&client, &access::host_access(names)).await?;
     let text = format!("the ConfigMap {} says where the cluster is", cluster_info::NAME);
     context.host.output.say("bootstrap-token", &text);
     Ok(())

@@ -133,7 +133,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(first_hour::everyday_commands_are_answered_as_kubernetes_answers),
         case!(deletion::dependents_and_evictions_end_as_asked),
         case!(node_return::pods_of_a_node_that_returns_serve_again),
-        case!(docker_nodes::docker_nodes_are_a_cluster_that_survives_restarts),
+        case!(docker_nodes::docker_nodes_survive_restarts_loss_and_upgrade),
     ]
 }
 

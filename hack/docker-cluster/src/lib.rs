@@ -191,6 +191,14 @@ impl DockerCluster {
         run(self.docker(&["rm", "--force", "--volumes", node])).map(drop)
     }
 
+    /// Exchanges the programs of all nodes, one after the other, for those of `ORCH_BIN_DIR` or of a build of this checkout.
+    ///
+    /// # Errors
+    /// They are not there, or one does not start.
+    pub fn upgrade(&self) -> Result<(), ClusterError> {
+        run(self.script("upgrade", &[] as &[&str])).map(drop)
+    }
+
     /// Switches a node off and on.
     ///
     /// # Errors
@@ -236,8 +244,7 @@ impl DockerCluster {
         command
     }
 
-    /// A program, with the words of [`Plan::through`] before it.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    fn command(&self, program: &str) -> Command {
         let mut command = match self.plan.through.split_first() {
             None => return quiet(Command::new(program)),
             Some((first, words)) => {

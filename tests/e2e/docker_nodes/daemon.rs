@@ -14,6 +14,8 @@ use crate::context::PATIENCE;
 
 /// Where everything lies.
 const DIR: &str = "/var/tmp/orch-e2e-docker";
+/// The cgroup of its containers.
+const CGROUP: &str = "/orch-e2e-docker";
 /// What makes the namespaces that it is started in the daemon's.
 const SET_UP: &str = "ip link set lo up && touch \"$DIR/held\" && exec sleep 1000000";
 
@@ -34,7 +36,9 @@ impl Daemon {
         let path = std::env::var_os("PATH").unwrap_or_default();
         for program in ["dockerd", "docker", "debootstrap"] {
             if !std::env::split_paths(&path).any(|dir| dir.join(program).exists()) {
-                return Err(Skip(format!("{program} is missing")).into());
+                return Err(
+                    Skip(format!("{program} is missing: Docker nodes are not tested")).into()
+                );
             }
         }
         clear().await?;
@@ -62,22 +66,26 @@ impl Daemon {
         self.run().await
     }
 
-    /// What stands in front of a command that speaks with it.
+    /// What stands in front of a command that speaks with it: its socket is a file, which is seen outside its namespaces too.
     pub fn words(&self) -> Vec<String> {
-        let (dir, bin) = (DIR, self.bin.display());
+        let bin = self.bin.display();
         [
-            "nsenter",
-            "--net",
-            "--target",
-            &self.holder.id().to_string(),
             "env",
-            &format!("DOCKER_HOST=unix://{dir}/docker.sock"),
-            &format!("DOCKER_CONFIG={dir}/client"),
-            &format!("XDG_STATE_HOME={dir}/state"),
+            &format!("DOCKER_HOST=unix://{DIR}/docker.sock"),
+            &format!("DOCKER_CONFIG={DIR}/client"),
+            &format!("XDG_STATE_HOME={DIR}/state"),
             &format!("ORCH_BIN_DIR={bin}"),
         ]
         .map(str::to_owned)
         .to_vec()
+    }
+
+    /// A program of the build, where the daemon publishes ports.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &self.holder.id().to_string()]);
+        command.arg(self.bin.join(name)).stdin(Stdio::null());
+        command
     }
 
     /// A file of the case's.
@@ -92,6 +100,7 @@ impl Daemon {
             .args(["--net", "--mount", "--target", &self.holder.id().to_string(), "dockerd"])
             .args(["--data-root", "data", "--exec-root", "exec", "--pidfile", "docker.pid"])
             .args(["--host", &format!("unix://{DIR}/docker.sock")])
+            .args(["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", CGROUP])
             .current_dir(DIR)
             .env("DIR", DIR)
             .stdin(Stdio::null())
@@ -139,6 +148,12 @@ impl Daemon {
             ensure!(left.trim().is_empty(), "docker {line:?}: {left}");
         }
         ensure!(!self.file("state/orch/dind/e2e").exists(), "files are left");
+        for group in cgroups() {
+            let all = fs::read_dir(&group).into_iter().flatten().flatten();
+            let left: Vec<PathBuf> =
+                all.map(|one| one.path()).filter(|path| path.is_dir()).collect();
+            ensure!(left.is_empty(), "cgroups are left: {left:?}");
+        }
         Ok(())
     }
 
@@ -159,6 +174,13 @@ async fn end(pid: i32, signal: Signal) -> Result<()> {
     Ok(())
 }
 
+/// The cgroup of its containers, in each hierarchy.
+fn cgroups() -> Vec<PathBuf> {
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let paths = hierarchies.map(|one| one.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
+    paths.map(|path| path.join(&CGROUP[1..])).filter(|path| path.exists()).collect()
+}
+
 /// Ends what a run that was cut off has left, the daemon before the namespaces: it ends its containers. Then removes the files.
 async fn clear() -> Result<()> {
     for (program, signal) in [("dockerd", Signal::SIGTERM), ("sleep", Signal::SIGKILL)] {
@@ -170,6 +192,9 @@ async fn clear() -> Result<()> {
                 end(pid, signal).await?;
             }
         }
+    }
+    for group in cgroups() {
+        fs::remove_dir(&group).with_context(|| group.display().to_string())?;
     }
     match fs::remove_dir_all(DIR) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -87,7 +87,7 @@ async fn live(daemon: &mut Daemon) -> Result<()> {
     let cluster = Cluster { nodes: docker.nodes()?, docker };
     ensure!(cluster.nodes.len() == 3, "{:?}", cluster.nodes);
     let config = std::fs::read_to_string(cluster.docker.kubeconfig())?;
-    ensure!(config.contains("https://127.0.0.1:"), "it leads elsewhere: {config}");
+    ensure!(config.contains("https://127.0.0.1:"), "it leads elsewhere than to the published port");
     cluster.orchctl(daemon, &["apply", "-f", &manifest.display().to_string()])?;
     cluster.pods_reach_each_other(daemon, "at first").await?;
 

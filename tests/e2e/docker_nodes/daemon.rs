@@ -98,10 +98,10 @@ impl Daemon {
             fs::OpenOptions::new().create(true).append(true).open(self.file("dockerd.log"))?;
         let daemon = Command::new("nsenter")
             .args(["--net", "--mount", "--target", &self.holder.id().to_string(), "dockerd"])
-            .args(["--data-root", "data", "--exec-root", "exec", "--pidfile", "docker.pid"])
+            .args(["--data-root", &format!("{DIR}/data"), "--exec-root", &format!("{DIR}/exec")])
+            .args(["--pidfile", &format!("{DIR}/docker.pid")])
             .args(["--host", &format!("unix://{DIR}/docker.sock")])
             .args(["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", CGROUP])
-            .current_dir(DIR)
             .env("DIR", DIR)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -113,6 +113,7 @@ impl Daemon {
             Err(error) => Err(format!("{error:#}")),
         })
         .await
+        .with_context(|| crate::context::last_lines(&self.file("dockerd.log"), 5))
     }
 
     /// Ends it and starts it again.

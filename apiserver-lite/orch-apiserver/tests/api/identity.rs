@@ -461,7 +461,7 @@ async fn dry_runs_and_local_reviews_are_decided_as_what_they_stand_for() {
     assert_eq!(allowed["status"]["allowed"], true, "{allowed}");
     let denied = post(reviews, review("create", "default")).await.expect(201);
     assert_eq!(denied["status"]["allowed"], false, "{denied}");
-    post(reviews, review("list", "other")).await.expect(400);
+    post(reviews, review("list", "other")).await.expect(422);
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use agent_devices::Plugins;
 use agent_telemetry::metrics::{AgentMetrics, PodGauges, Registrations};
+use agent_workers::probes::NodeProbes;
+use proto_api::names::{Names, Profile};
 use proto_client::metrics::RequestMetrics;
 use proto_daemon::exit::Failure;
 use proto_daemon::reference::Reference;
@@ -15,6 +17,11 @@ use proto_daemon::reference::Reference;
 /// A metric cannot be registered.
 pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
     agent_config::describe(reference)?;
+    let names = Names::new(Profile::Kubernetes);
+    for (path, example) in agent_server::example_pages(names) {
+        reference.add_page(path, &example);
+    }
+    reference.add_page("/metrics/probes", &NodeProbes::example());
     reference.add_metrics("let", |metrics, names| {
         let agent = AgentMetrics::register(metrics, names, "")?;
         RequestMetrics::register(metrics)?;

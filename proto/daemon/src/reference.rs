@@ -21,12 +21,16 @@ pub const ARGUMENT: &str = "--print-reference";
 pub struct Reference {
     /// Version of the program.
     pub version: String,
+    /// Whether it tells its version by a flag.
+    pub has_version_flag: bool,
     /// The program, with its flags and commands.
     pub command: CommandReference,
     /// Its configuration file, if it reads one.
     pub file: Option<FileReference>,
-    /// Its metrics, in the order of their names.
+    /// Its metrics at `/metrics`, in the order of their names.
     pub metrics: Vec<Described>,
+    /// Metrics of other pages, by their paths.
+    pub other_pages: Vec<(String, Vec<Described>)>,
     /// What the names of its own metrics begin with, under Kubernetes' names and under the project's.
     pub prefixes: Option<(String, String)>,
 }
@@ -103,9 +107,11 @@ impl Reference {
         command.build();
         Self {
             version: version.to_owned(),
+            has_version_flag: command.get_version().is_some(),
             command: CommandReference::new(&command, true),
             file: None,
             metrics: Vec::new(),
+            other_pages: Vec::new(),
             prefixes: None,
         }
     }
@@ -124,9 +130,21 @@ impl Reference {
         let build = BuildInfo { version: "", commit: "" };
         let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
         register(&metrics, names).map_err(Failure::run)?;
-        self.metrics = metrics.described();
+        self.metrics.extend(metrics.described());
+        self.metrics.sort_by(|a, b| a.name.cmp(&b.name));
         self.prefixes = Some((prefix, Names::new(Profile::default()).metric_prefix(component)));
         Ok(())
+    }
+
+    /// Adds the metrics of a page that is written on request, of an example with a value of each.
+    pub fn add_page(&mut self, path: &str, example: &str) {
+        let metrics = described_in(example);
+        if path == "/metrics" {
+            self.metrics.extend(metrics);
+            self.metrics.sort_by(|a, b| a.name.cmp(&b.name));
+        } else {
+            self.other_pages.push((path.to_owned(), metrics));
+        }
     }
 
     /// Leaves out a flag that all programs have and this one refuses.
@@ -239,6 +257,32 @@ fn add_fields(fields: &mut Vec<FieldReference>, path: &str, value: Value) {
     }
 }
 
+/// The metrics of a text in Prometheus' format; their labels are those of the first value.
+fn described_in(text: &str) -> Vec<Described> {
+    let mut all: Vec<Described> = Vec::new();
+    for line in text.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
+            all.push(Described {
+                name: name.to_owned(),
+                kind: "untyped".to_owned(),
+                labels: Vec::new(),
+                help: help.to_owned(),
+            });
+        }
+        let Some(last) = all.last_mut() else { continue };
+        if let Some((_, kind)) = line.strip_prefix("# TYPE ").and_then(|l| l.split_once(' ')) {
+            kind.clone_into(&mut last.kind);
+        } else if let Some((_, labels)) = line.split_once('{').filter(|_| last.labels.is_empty()) {
+            let names = labels.split("=\"").map(|part| part.rsplit([',', '"']).next());
+            let mut names: Vec<String> = names.flatten().map(str::to_owned).collect();
+            // Behind the last value there is no name.
+            names.pop();
+            last.labels = names;
+        }
+    }
+    all
+}
+
 /// Prints the reference and says how the process ends, if that is what it was started for.
 pub fn answer<F: CommandFactory>(
     version: &str,
@@ -308,6 +352,7 @@ mod tests {
         assert_eq!((go.name.as_str(), go.flags.len(), go.arguments.len()), ("go", 0, 1));
         assert!(go.arguments[0].is_repeated && go.arguments[0].is_optional);
         assert_eq!(command.flags.len(), 3, "help is not told");
+        assert!(!reference.has_version_flag);
     }
 
     #[test]
@@ -329,6 +374,22 @@ mod tests {
         assert!(named.contains(&("kubelet_things", "gauge", "kind".to_owned())), "{named:?}");
         assert!(named.contains(&("process_cpu_seconds_total", "counter", String::new())));
         assert_eq!(reference.prefixes, Some(("kubelet".to_owned(), "orchlet".to_owned())));
+    }
+
+    #[test]
+    fn metrics_of_a_page_are_read_from_an_example() {
+        let page = "# HELP a_total Of a.\n# TYPE a_total counter\na_total{x=\"\",y=\"1\"} 2 3\na_total{z=\"\"} 1\n# HELP b Of b.\n# TYPE b gauge\nb 0\n";
+        let mut reference = Reference::new("1", Flags::command());
+        reference.add_page("/metrics/other", page);
+        let [(path, metrics)] = reference.other_pages.as_slice() else { panic!("{reference:?}") };
+        assert_eq!((path.as_str(), metrics.len()), ("/metrics/other", 2));
+        let a = &metrics[0];
+        assert_eq!(
+            (a.name.as_str(), a.kind.as_str(), a.help.as_str()),
+            ("a_total", "counter", "Of a.")
+        );
+        assert_eq!(a.labels, ["x", "y"]);
+        assert_eq!((metrics[1].kind.as_str(), metrics[1].labels.len()), ("gauge", 0));
     }
 
     #[test]

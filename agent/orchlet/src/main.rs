@@ -7,6 +7,7 @@ mod eviction;
 mod network;
 mod node;
 mod oom;
+mod reference;
 mod reports;
 mod shutdown;
 
@@ -21,6 +22,10 @@ fn main() -> ExitCode {
     proto_daemon::panics::install();
     if std::env::args_os().nth(1).is_some_and(|first| first == connection_keeper::ARGUMENT) {
         return connection_keeper::run();
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    if let Some(code) = proto_daemon::reference::answer::<Flags>(version, reference::describe) {
+        return code;
     }
     let flags: Flags = match parse_flags(app::BUILD) {
         Ok(flags) => flags,

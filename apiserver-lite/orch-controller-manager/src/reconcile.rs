@@ -39,8 +39,8 @@ use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
 use crate::accounts::Accounts;
 use crate::keys::{CONTROLLERS, ReconcileKey};
-use crate::metrics::ControllerMetrics;
 use crate::settings::Settings;
+use apiserver_controller_io::metrics::ControllerMetrics;
 use expiring_map::ExpiringMap;
 
 /// How long the next plan of a key waits for the caches to show the last one's writes. After that the server is asked whether it still has them.

@@ -23,8 +23,8 @@ use proto_daemon::work_queue::WorkQueue;
 use tokio::task::JoinSet;
 
 use crate::keys::{ReconcileKey, Watched};
-use crate::metrics::ControllerMetrics;
 use crate::settings::Enabled;
+use apiserver_controller_io::metrics::ControllerMetrics;
 
 /// The reflectors that fill the caches.
 pub struct Reflectors {

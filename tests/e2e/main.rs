@@ -18,6 +18,7 @@ mod devices;
 mod disk_full;
 mod disk_pressure;
 mod dns;
+mod docker_nodes;
 mod explain;
 mod faults;
 mod first_hour;
@@ -132,6 +133,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(first_hour::everyday_commands_are_answered_as_kubernetes_answers),
         case!(deletion::dependents_and_evictions_end_as_asked),
         case!(node_return::pods_of_a_node_that_returns_serve_again),
+        case!(docker_nodes::docker_nodes_survive_restarts_loss_and_upgrade),
     ]
 }
 

@@ -15,6 +15,7 @@ pub mod time;
 pub mod timeline;
 pub mod top;
 pub mod tree;
+pub mod ui;
 pub mod version;
 pub mod wait;
 pub mod why;

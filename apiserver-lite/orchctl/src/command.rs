@@ -58,6 +58,8 @@ pub enum Command {
     Why(commands::why::Args),
     /// Show how a pod started, with the time between the steps
     Timeline(commands::timeline::Args),
+    /// Show nodes, pods, events and logs on the full screen, driven by keys
+    Ui(commands::ui::Args),
     // What changes and what streams.
     /// Bring objects to what files describe
     Apply(changes::apply::Args),
@@ -167,6 +169,7 @@ pub async fn run(
         Command::Tree(args) => commands::tree::run(session, args, output).await,
         Command::Why(args) => commands::why::run(session, args, output).await,
         Command::Timeline(args) => commands::timeline::run(session, args, output).await,
+        Command::Ui(args) => commands::ui::run(session, args, output).await,
         Command::Apply(args) => changes::apply::run(session, args, output).await,
         Command::Create(args) => changes::create::run(session, args, output).await,
         Command::Replace(args) => changes::replace::run(session, args, output).await,

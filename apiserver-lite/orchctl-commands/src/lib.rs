@@ -14,6 +14,7 @@ pub mod print_flags;
 pub mod time;
 pub mod timeline;
 pub mod top;
+pub mod trace;
 pub mod tree;
 pub mod ui;
 pub mod version;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the terminal may take to show something, on a busy machine.
@@ -20,7 +21,9 @@ pub(crate) fn is_here() -> bool {
 impl Terminal {
     /// With a shell that runs this line, and then stays.
     pub(crate) fn start(directory: &Path, width: u16, height: u16, line: &str) -> Self {
-        let socket = directory.join("tmux").display().to_string();
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let socket = directory.join(format!("tmux-{count}")).display().to_string();
         let terminal = Self { socket };
         let (width, height) = (width.to_string(), height.to_string());
         let line = format!("{line}; sleep 600");

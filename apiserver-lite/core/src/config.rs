@@ -34,6 +34,8 @@ pub struct Config {
     pub storage: Storage,
     /// Whether the server is there for tests only: administrators may save its state and put it back (`--ephemeral`).
     pub ephemeral: bool,
+    /// Whether the web page for people is served (`--web-page`).
+    pub web_page: bool,
     /// Whether a damaged store is opened without its unreadable writes (`--store-accept-damage`).
     pub accept_store_damage: bool,
     /// Encryption of objects at rest.
@@ -232,6 +234,7 @@ impl Config {
             advertise_address: None,
             storage: Storage::Memory,
             ephemeral: false,
+            web_page: false,
             accept_store_damage: false,
             encryption: None,
             cert_dir: None,

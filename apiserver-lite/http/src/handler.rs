@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_audit::Trail;
-use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
-use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
+use apiserver_auth::{Attributes, Decision, Subject, User};
+use apiserver_core::auth::{ClientConnection, effective_user};
 use apiserver_core::flow_control::{Classified, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
@@ -168,10 +168,8 @@ async fn authenticate_and_serve(
     let (log, selected) = (server.audit.as_ref(), selected.as_deref());
     let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
     if let Target::NonResource(path) = target
-        && is_health(path)
-        && server.core.config.anonymous != Anonymous::Refused
+        && server.is_open(path)
     {
-        // Health checks need no credentials: a kubelet or init system that restarts the server has none.
         let user = User::anonymous();
         let audited = AuditedRequest { user: Some(&user), ..audited };
         audit.begin(log, &request, peer, audited).await?;

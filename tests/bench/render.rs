@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use self::rows::Run;
-pub use self::scale::STREAMS;
+pub use self::scale::{CONNECTIONS, STREAMS};
 
 /// The run's data in its directory.
 const DATA: &str = "figures.jsonl";

@@ -6,6 +6,7 @@ mod costs;
 mod hollow_nodes;
 mod latencies;
 mod observer;
+mod proxy_watches;
 mod service_proxy;
 mod workload;
 
@@ -16,12 +17,13 @@ use anyhow::{Result, ensure};
 use tokio::process::Command;
 
 use crate::figures::{Figure, Group, Unit};
-use crate::render::STREAMS;
+use crate::render::{CONNECTIONS, STREAMS};
 use control_plane::ControlPlane;
 use costs::{Costs, Program};
 use hollow_nodes::HollowNodes;
 use latencies::Latencies;
 use observer::Observer;
+use proxy_watches::ProxyWatches;
 use service_proxy::ServiceProxy;
 
 /// What sizes of figures count.
@@ -49,6 +51,9 @@ pub struct Wanted {
     /// Seconds that pods tolerate a lost node
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     toleration: u32,
+    /// Opens the watches of a proxy for each node too, beside the one real proxy
+    #[arg(long)]
+    proxies: bool,
     /// Ends once the cluster was observed at rest, without the failure of a tenth of it
     #[arg(long)]
     no_failure: bool,
@@ -89,6 +94,8 @@ async fn size(bin_dir: &Path, dir: &Path, wanted: &Wanted, nodes: usize) -> Resu
     observer.ready_nodes(nodes).await?;
     figure("hollow nodes: programs started to all Ready", began.elapsed())?;
     let proxy = ServiceProxy::start(bin_dir, dir, &plane)?;
+    let watches = wanted.proxies.then(|| ProxyWatches::start(&plane, nodes));
+    let _watches = watches.transpose()?;
     let count = |what: &str, count: usize| {
         Figure::new(Group::Scale, what, Unit::Count, count as f64).at(nodes, NODES).tell()
     };
@@ -123,6 +130,7 @@ async fn size(bin_dir: &Path, dir: &Path, wanted: &Wanted, nodes: usize) -> Resu
     settled.tell("all pods running", nodes)?;
     latencies.tell("at rest", nodes)?;
     count(STREAMS, plane.open_streams().await?)?;
+    count(CONNECTIONS, plane.open_sockets()?)?;
     if !wanted.no_failure {
         failure(&mut hollow, &mut observer, nodes, pods).await?;
         latencies.tell("while a tenth of the nodes fails and returns", nodes)?;

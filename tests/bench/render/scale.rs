@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::figures::{Group, Unit};
 
-use super::numbers::{count, number};
+use super::numbers::{count, number, tick};
 use super::page::table;
 use super::rows::{Row, Run};
 use super::{Files, charts};
@@ -19,7 +19,9 @@ const FAR: [u64; 3] = [1_000, 5_000, 10_000];
 /// Costs that grow faster than this power of the number of nodes are named.
 const STEEP: f64 = 1.25;
 /// Streams that orch-apiserver keeps open (`STREAMS_MAX` in apiserver-lite/http/src/overload.rs).
-const STREAMS_MAX: f64 = 32_768.0;
+const STREAMS_MAX: u64 = 32_768;
+/// Connections that it has open (`Bounds` in apiserver-lite/http/src/serve.rs).
+const CONNECTIONS_MAX: u64 = 8192;
 const PROGRAMS: [&str; 5] =
     ["orch-apiserver", "orch-controller-manager", "orch-scheduler", "orch-proxy", "hollow nodes"];
 const SETTLED: &str = "all pods running";
@@ -112,12 +114,14 @@ fn fits(run: &Run) -> Vec<Fit<'_>> {
     let names = kinds.iter().flat_map(|(what, when)| {
         PROGRAMS.iter().map(move |program| format!("{program}: {what}, {when}"))
     });
-    let names = names.chain([STREAMS.to_owned()]);
+    let names = names.chain([STREAMS, CONNECTIONS].map(str::to_owned));
     names.filter_map(|what| Fit::of(&rows_of(run, &what))).collect()
 }
 
 /// The figure of open streams.
 pub const STREAMS: &str = "API streams open at rest";
+/// The figure of open connections.
+pub const CONNECTIONS: &str = "API connections open at rest";
 
 fn costs(fits: &[Fit<'_>]) -> String {
     if fits.is_empty() {
@@ -148,16 +152,7 @@ struct Wall {
 /// What is reached first if everything goes on as measured.
 fn walls(run: &Run, fits: &[Fit<'_>]) -> String {
     let mut walls: Vec<Wall> = fits.iter().filter_map(|fit| wall(run, fit)).collect();
-    let control_plane = of_all(run, &PROGRAMS[..3], "PSS");
-    walls.extend(control_plane.and_then(|fit| {
-        let nodes = fit.reaches(memory_mb(&run.facts.machine)?)?;
-        let what = "memory of this machine, control plane alone".to_owned();
-        Some(Wall {
-            what,
-            nodes,
-            moved_by: "a machine with more memory; objects that are smaller in the server's cache",
-        })
-    }));
+    walls.extend(memory_wall(run));
     if walls.is_empty() {
         return String::new();
     }
@@ -176,17 +171,31 @@ fn walls(run: &Run, fits: &[Fit<'_>]) -> String {
     text
 }
 
+/// The control plane with the machine for itself.
+fn memory_wall(run: &Run) -> Option<Wall> {
+    let nodes = of_all(run, &PROGRAMS[..3], "PSS")?.reaches(memory_mb(&run.facts.machine)?)?;
+    Some(Wall {
+        what: "memory of this machine, control plane alone".to_owned(),
+        nodes,
+        moved_by: "a machine with more memory; fewer bytes for each object in the caches",
+    })
+}
+
 fn wall(run: &Run, fit: &Fit<'_>) -> Option<Wall> {
     let of = |limit: f64, what: String, moved_by| {
         fit.reaches(limit).map(|nodes| Wall { what, nodes, moved_by })
     };
     if fit.what == STREAMS {
-        let what = format!("{} streams that orch-apiserver keeps open", number(STREAMS_MAX));
-        return of(
-            STREAMS_MAX,
-            what,
-            "the constant, and memory for them: fewer namespaces a node, since each has its authority in a ConfigMap that is watched",
-        );
+        let what = format!("{} streams that orch-apiserver keeps open", count(STREAMS_MAX));
+        let moved_by =
+            "the constant; pods of fewer namespaces on a node, which watches a ConfigMap of each";
+        return of(STREAMS_MAX as f64, what, moved_by);
+    }
+    if fit.what == CONNECTIONS {
+        let what = format!("{} connections that orch-apiserver has open", count(CONNECTIONS_MAX));
+        let moved_by =
+            "the constant; heartbeat and lease of a node over the connection of the rest";
+        return of(CONNECTIONS_MAX as f64, what, moved_by);
     }
     if fit.unit != Unit::Core || fit.what.starts_with("hollow") {
         return None;
@@ -195,12 +204,12 @@ fn wall(run: &Run, fit: &Fit<'_>) -> Option<Wall> {
     let (cores, moved_by) = match program {
         "orch-apiserver" => (
             processors(&run.facts.machine)?,
-            "more processors: it has a thread for each; renewals of leases are most of it",
+            "more processors, which it uses; nodes that renew their leases less often",
         ),
         "orch-proxy" => (1.0, "fewer changes of endpoints; an idle one does nothing"),
         _ => (1.0, "work that grows with what changed instead of with what there is"),
     };
-    let all = if cores > 1.0 { format!("{} cores", number(cores)) } else { "one core".to_owned() };
+    let all = if cores > 1.0 { format!("{} cores", tick(cores)) } else { "one core".to_owned() };
     of(cores * 100.0, format!("{all} of {program} at rest"), moved_by)
 }
 
@@ -253,4 +262,62 @@ fn memory_mb(machine: &str) -> Option<f64> {
 
 fn processors(machine: &str) -> Option<f64> {
     machine.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of two sizes, in which everything grows as its name says.
+    fn run() -> Run {
+        let mut data = r#"{"run":{"date":"d","commit":"c","build":"b","machine":"2 processors, invented, 4.0 GB","kernel":"k","runtime":"r"}}"#.to_owned();
+        let mut add = |what: &str, unit: &str, figures: [f64; 2]| {
+            for (nodes, median) in [100, 200].into_iter().zip(figures) {
+                let _ = write!(
+                    data,
+                    "\n{{\"figure\":{{\"group\":\"scale\",\"what\":\"{what}\",\"side\":\"ours\",\"unit\":\"{unit}\",\
+                     \"median\":{median},\"at\":{{\"of\":\"nodes\",\"count\":{nodes}}}}}}}"
+                );
+            }
+        };
+        for program in PROGRAMS {
+            add(&format!("{program}: PSS, {SETTLED}"), "MB", [50.0, 80.0]);
+        }
+        add(&format!("orch-apiserver: CPU, {SETTLED}"), "% of a core", [10.0, 20.0]);
+        add(&format!("orch-scheduler: CPU, {SETTLED}"), "% of a core", [1.0, 1.0]);
+        add(STREAMS, "count", [500.0, 1000.0]);
+        add(CONNECTIONS, "count", [310.0, 610.0]);
+        add("pods: created to Running", "ms", [1000.0, 4000.0]);
+        Run::read(&data).expect("a run")
+    }
+
+    #[test]
+    fn lines_are_extended_and_walls_stand_in_order() {
+        let page = page(&run());
+        for line in [
+            "| orch-apiserver: PSS, all pods running | MB | 20.0 | 0.30 | 320 | 1,520 | 3,020 |",
+            // three programs of 20 MB and 0.3 MB a node in 4,000 MB
+            "| memory of this machine, control plane alone | 4,377 |",
+            "| 2 cores of orch-apiserver at rest | 2,000 |",
+            "| 32,768 streams that orch-apiserver keeps open | 6,553 |",
+            // three of a node and ten others
+            "| 8,192 connections that orch-apiserver has open | 2,727 |",
+            "- pods: created to Running: nodes to the power of 2.00",
+            "The largest cluster of this run had 200 nodes.",
+        ] {
+            assert!(page.contains(line), "{line} is not in {page}");
+        }
+        let at = |what: &str| page.find(what).expect("a wall");
+        assert!(at("cores of orch-apiserver") < at("memory of this"), "the first wall first");
+        assert!(!page.contains("core of orch-scheduler"), "what does not grow has no wall");
+    }
+
+    #[test]
+    fn a_run_of_one_size_has_no_line() {
+        let mut one = run();
+        one.rows.retain(|row| row.at.as_ref().is_some_and(|at| at.count == 100));
+        let page = page(&one);
+        assert!(page.contains("This run has one size"), "{page}");
+        assert!(!page.contains("Where the walls are"), "{page}");
+    }
 }

@@ -116,6 +116,15 @@ impl ControlPlane {
         Ok(gauge.context("no gauge of open streams")?.trim().parse()?)
     }
 
+    /// Sockets that the API server has open: but for a few, connections of clients.
+    pub fn open_sockets(&self) -> Result<usize> {
+        let (_, server) = self.running.first().context("no API server")?;
+        let pid = server.id().context("the API server has ended")?;
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+        let targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        Ok(targets.filter(|to| to.to_string_lossy().starts_with("socket:")).count())
+    }
+
     /// Its programs.
     pub fn programs(&self) -> Vec<Program> {
         self.running.iter().map(|(name, child)| Program::of(name, [child])).collect()

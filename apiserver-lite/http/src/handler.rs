@@ -243,8 +243,12 @@ async fn serve_authorized(
         }
     };
     drop((short, seat));
-    // The permit of a stream is held until its body ends.
-    Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
+    if !streams {
+        return Ok(response);
+    }
+    // A stream has its permit, and is in flight, until its body ends.
+    let held = (permit, server.metrics.started(RequestKind::LongRunning));
+    Ok(response.map(|stream| body::hold_until_end(stream, held)))
 }
 
 /// A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too. What comes before it ends with the

@@ -7,5 +7,6 @@
 pub mod execute_write;
 pub mod informers;
 pub mod observe_write;
+pub mod pods_by_label;
 pub mod pods_by_node;
 pub mod projections;

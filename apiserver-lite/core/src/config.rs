@@ -80,6 +80,8 @@ pub struct Config {
     pub audit: Option<AuditSettings>,
     /// What is switched on or off (`--runtime-config`).
     pub runtime_config: RuntimeConfig,
+    /// Whether Jobs keep a `podFailurePolicy`; it is dropped from new ones otherwise.
+    pub keeps_pod_failure_policies: bool,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Client certificate for connections to other API servers, which know this one as an authenticating proxy by it.
@@ -262,6 +264,7 @@ impl Config {
             admission: AdmissionSettings::default(),
             audit: None,
             runtime_config: RuntimeConfig::default(),
+            keeps_pod_failure_policies: false,
             node_client: NodeClient::default(),
             proxy_client: None,
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),

@@ -14,6 +14,7 @@ mod dispatch;
 mod flow_control;
 mod handler;
 mod in_process;
+mod indent;
 mod labels;
 mod metrics;
 mod negotiate;

@@ -264,6 +264,7 @@ impl Flags {
         let limits = self.requests.limits(features.has_fairness).map_err(FlagError)?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
+        config.keeps_pod_failure_policies = features.has_failure_policies;
         Ok((config, features.warnings))
     }
 
@@ -334,6 +335,7 @@ impl Flags {
             admission,
             audit: self.audit.settings(),
             runtime_config,
+            keeps_pod_failure_policies: false,
             event_ttl: cluster.event_ttl,
             resource_metrics_interval: cluster.resource_metrics_interval,
             cluster_domain: cluster.cluster_domain,

@@ -15,6 +15,7 @@ mod classes;
 mod cluster;
 mod config;
 mod csi;
+mod failure_policy;
 mod flow_control;
 mod metadata;
 pub mod names;

@@ -5,7 +5,7 @@ use apiserver_cron::zone::Zone;
 
 use super::numbers::{self, CountOrPercent, SECONDS_MAX, not_negative};
 use super::pod::check_template;
-use super::{FieldErrors, metadata, selector};
+use super::{FieldErrors, failure_policy, metadata, selector};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -200,6 +200,7 @@ fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
     check_seconds(spec, "activeDeadlineSeconds", path, errors);
     check_completion(spec, path, errors);
+    failure_policy::check(spec, path, errors);
     let template = path.field("template");
     check_template(spec.map("template"), &template, errors);
     check_restart_policy(spec, &["OnFailure", "Never"], &template, errors);
@@ -235,7 +236,7 @@ fn check_completion(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
 
 pub(super) fn check_job_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
-    for field in ["completions", "selector", "completionMode"] {
+    for field in ["completions", "selector", "completionMode", "podFailurePolicy"] {
         check_unchanged(old, new, field, &path.field("spec"), errors);
     }
     let suspended = old.spec().is_some_and(|spec| spec.is_true("suspend"));

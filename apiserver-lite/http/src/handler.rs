@@ -269,11 +269,12 @@ async fn serve_authorized(
         }
     };
     drop((short, seat));
-    // The permit of a stream is held until its body ends.
-    Ok(match is_stream {
-        true => response.map(|stream| body::hold_until_end(stream, permit)),
-        false => response,
-    })
+    if !is_stream {
+        return Ok(response);
+    }
+    // A stream has its permit, and is in flight, until its body ends.
+    let held = (permit, server.metrics.started(RequestKind::LongRunning));
+    Ok(response.map(|stream| body::hold_until_end(stream, held)))
 }
 
 /// Longest time for which a request keeps its seat while its body arrives.

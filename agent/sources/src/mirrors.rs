@@ -152,9 +152,15 @@ pub async fn reconcile_mirrors(
         for step in steps {
             if let Err(error) = apply(&client, &node, &step).await {
                 failed = true;
+                let (action, meta) = match &step {
+                    MirrorChange::Create(pod) => ("create", &pod.metadata),
+                    MirrorChange::Delete(mirror) => ("delete", &mirror.metadata),
+                };
                 tracing::warn!(
+                    pod = meta.name,
+                    namespace = meta.namespace,
                     error = proto_daemon::exit::chain(&error),
-                    "cannot update a mirror pod; retried"
+                    "cannot {action} a mirror pod; retried"
                 );
             }
         }

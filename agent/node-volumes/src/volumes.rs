@@ -207,6 +207,7 @@ impl NodeVolumes {
             let pod = &request.pod.metadata;
             tracing::warn!(
                 pod = pod.name,
+                namespace = pod.namespace,
                 error = failure.message,
                 "update of volumes failed; it is retried"
             );
@@ -448,6 +449,7 @@ impl PodVolumes for NodeVolumes {
                 // The next update of the volumes retries.
                 tracing::warn!(
                     pod = pod.metadata.name,
+                    namespace = pod.metadata.namespace,
                     error,
                     "a subPath mount is not refreshed; the next update of the volumes retries"
                 );

@@ -58,6 +58,7 @@ impl Agent {
                 let (client, store) = (cluster.client.clone(), cluster.pods.clone());
                 tokio::spawn(mirrors::reconcile_mirrors(
                     client,
+                    self.machine.name.clone(),
                     store,
                     pods,
                     cluster.mirrors_kept.clone(),

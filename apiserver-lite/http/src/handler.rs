@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_audit::Trail;
-use apiserver_auth::{Attributes, Decision, Subject, User};
-use apiserver_core::auth::{ClientConnection, effective_user};
+use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
+use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
 use apiserver_core::flow_control::{Classified, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
@@ -37,6 +37,7 @@ use crate::overload::InFlightPermit;
 use crate::peer::Peer;
 use crate::server::HttpServer;
 use crate::warnings::add_warning;
+use crate::web_page::WebPage;
 
 /// Serves one request. Errors become a Status, a panic becomes a 500.
 pub async fn handle(
@@ -168,7 +169,7 @@ async fn authenticate_and_serve(
     let (log, selected) = (server.audit.as_ref(), selected.as_deref());
     let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
     if let Target::NonResource(path) = target
-        && server.is_open(path)
+        && is_open(server, path)
     {
         let user = User::anonymous();
         let audited = AuditedRequest { user: Some(&user), ..audited };
@@ -196,6 +197,13 @@ async fn authenticate_and_serve(
     audit.allow();
     let admitted = Admitted { user, open: peer.request.as_ref(), authenticated, permit, seat };
     serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit).await
+}
+
+/// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
+/// because a browser sends no token for a page. Neither tells anything of the cluster.
+fn is_open(server: &HttpServer, path: &str) -> bool {
+    server.core.config.anonymous != Anonymous::Refused
+        && (is_health(path) || server.web_page.is_some() && WebPage::is_at(path))
 }
 
 /// A request that may be served.

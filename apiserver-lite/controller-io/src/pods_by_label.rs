@@ -6,9 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto_api::core::v1::Pod;
 use proto_client::ObjectKey;
 
+/// Names of pods by namespace and what they have.
+type Found = BTreeMap<(String, Mark), BTreeSet<String>>;
+
 /// Names of pods by namespace and what they have. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct PodsByLabel(Arc<Mutex<BTreeMap<(String, Mark), BTreeSet<String>>>>);
+pub struct PodsByLabel(Arc<Mutex<Found>>);
 
 /// What pods are found by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,7 +66,7 @@ impl PodsByLabel {
         self.lock().get(&at).cloned().unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, Mark), BTreeSet<String>>> {
+    fn lock(&self) -> MutexGuard<'_, Found> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

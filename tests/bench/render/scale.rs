@@ -51,7 +51,7 @@ fn page(run: &Run) -> String {
          ## What each more node costs\n\n\
          ![costs by nodes](scale-costs.svg)\n\n\
          Lines through the sizes of this run, by least squares, each node with its pods and its share of the Services. Beyond the largest size they are\n\
-         extrapolations. The hollow nodes are one row: a node has one orchlet, and its own cost is the column \"each node\".\n\n",
+         extrapolations. What does not grow between these sizes has none. The hollow nodes are one row: a node has one orchlet, and its own cost is the column \"each node\".\n\n",
         facts.date, facts.commit, facts.build, facts.machine, facts.kernel,
     );
     let fits: Vec<Fit> = fits(run);
@@ -133,7 +133,9 @@ fn costs(fits: &[Fit<'_>]) -> String {
         titles.join(" | ")
     );
     for fit in fits {
-        let far: Vec<String> = FAR.iter().map(|nodes| number(fit.at(*nodes))).collect();
+        let grows = fit.each > 0.0;
+        let at = |nodes: &u64| if grows { number(fit.at(*nodes)) } else { "no growth".to_owned() };
+        let far: Vec<String> = FAR.iter().map(at).collect();
         let (fixed, each) = (number(fit.fixed), number(fit.each));
         let far = far.join(" | ");
         let _ =

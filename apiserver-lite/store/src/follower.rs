@@ -143,6 +143,12 @@ impl<T: Record> Follower<T> {
         }
     }
 
+    /// The newest version of `key` in memory.
+    #[must_use]
+    pub fn current(&self, key: &str) -> Option<Entry<T>> {
+        self.shared.read().current(key)
+    }
+
     /// The version of `key` at `revision`, if it is still kept.
     #[must_use]
     pub fn version(&self, key: &str, revision: Revision) -> Option<Entry<T>> {
@@ -164,6 +170,7 @@ impl<T: Record> Follower<T> {
         let mut state = self.shared.write();
         let woken = state.publish(events);
         state.advance(revision);
+        let revision = state.revision();
         drop(state);
         woken.iter().for_each(|watcher| watcher.wake());
         self.committed.send_replace(revision);

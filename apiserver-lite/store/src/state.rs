@@ -200,6 +200,20 @@ impl<T> StoreState<T> {
         Ok(self.revision)
     }
 
+    /// The revision before `seen` if several keys below `prefix` were written at `seen`, else `seen`.
+    pub fn resume_after(&self, prefix: &str, seen: Revision) -> Revision {
+        let before = Revision(seen.0.saturating_sub(1));
+        if before < self.oldest {
+            return seen;
+        }
+        let at_seen = self.ring.range(self.position_after(before)..);
+        let at_seen = at_seen.take_while(|entry| entry.event.stamp.modified == seen);
+        match at_seen.filter(|entry| entry.event.key.starts_with(prefix)).nth(1) {
+            Some(_) => before,
+            None => seen,
+        }
+    }
+
     /// Where the events after `seen` begin in the ring.
     fn position_after(&self, seen: Revision) -> usize {
         let made = |at: usize| self.ring.get(at).map(|entry| entry.event.stamp.modified);

@@ -142,12 +142,20 @@ impl<T: Record> Store<T> {
     /// # Errors
     /// The shared store does not answer in time.
     pub async fn sync(&self) -> SyncResult {
+        self.sync_to(Revision(0)).await
+    }
+
+    /// [`sync`](Store::sync), and waits for `at_least` if the shared store has come to it: another server may have given it to a client.
+    ///
+    /// # Errors
+    /// As `sync`.
+    pub async fn sync_to(&self, at_least: Revision) -> SyncResult {
         if self.ordering == Ordering::Own {
             return Ok(());
         }
         let closed = || NotSynced("the store is closed".into());
         let (answer, answered) = oneshot::channel();
-        self.queue.send(WriterRequest::Sync(answer)).await.map_err(|_| closed())?;
+        self.queue.send(WriterRequest::Sync(at_least, answer)).await.map_err(|_| closed())?;
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -246,6 +254,16 @@ impl<T: Record> Store<T> {
     ) -> Result<Watch<T>, WatchError> {
         self.shared.read().check_readable(after)?;
         Ok(Watch::new(self.shared.clone(), prefix.into(), after, self.health.clone()))
+    }
+
+    /// After which revision a client continues that has seen events below `prefix` up to `seen`. Where several keys were written in one transaction it may
+    /// have seen the first of them only: it gets all of them again.
+    #[must_use]
+    pub fn resume_after(&self, prefix: &str, seen: Revision) -> Revision {
+        match self.ordering {
+            Ordering::Own => seen,
+            Ordering::Shared => self.shared.read().resume_after(prefix, seen),
+        }
     }
 
     /// Compacts the history: revisions before `oldest` can no longer be read or watched from. Later revisions than the current one

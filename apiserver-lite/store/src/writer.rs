@@ -30,8 +30,8 @@ pub enum WriterRequest<T: Record> {
     WriteAll(Vec<Write<T>>, oneshot::Sender<WriteAllResult<T>>),
     /// Puts saved records in the place of all that is there.
     Replace(Arc<[Entry<T>]>, oneshot::Sender<ReplaceResult>),
-    /// Answers when memory has every write that was answered anywhere before.
-    Sync(oneshot::Sender<SyncResult>),
+    /// Answers when memory has every write that was answered anywhere before, and is at this revision if the shared store is.
+    Sync(Revision, oneshot::Sender<SyncResult>),
     /// Ends the thread after the requests queued before this one.
     Close(oneshot::Sender<()>),
 }
@@ -45,8 +45,8 @@ pub type SyncResult = Result<(), NotSynced>;
 pub struct NotSynced(pub Arc<str>);
 
 /// The result of a [`Write`].
-
 pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
+
 /// The results of several writes of which all or none are done.
 pub type WriteAllResult<T> = Result<Vec<CommittedWrite<T>>, WriteError<T>>;
 
@@ -133,7 +133,7 @@ impl<T: Record> Writer<T> {
                             let _ = answer.send(self.replace(&records));
                         }
                         // There is no other server.
-                        WriterRequest::Sync(answer) => drop(answer.send(Ok(()))),
+                        WriterRequest::Sync(_, answer) => drop(answer.send(Ok(()))),
                         WriterRequest::Close(answer) => closer = Some(answer),
                     }
                 }

@@ -88,6 +88,10 @@ async fn events_of_one_revision_are_seen_together_by_all() {
     events.clear();
     all.next_batch(&mut events).await.unwrap();
     assert_eq!(seen(&events), [("n/000".to_owned(), 6, EventKind::Updated)]);
+    // Who continues after an event of one of many gets all of them again.
+    assert_eq!(store.resume_after("n/", Revision(5)), Revision(4));
+    assert_eq!(store.resume_after("n/000", Revision(5)), Revision(5));
+    assert_eq!(store.resume_after("n/", Revision(6)), Revision(6));
 }
 
 #[tokio::test]

@@ -33,6 +33,7 @@ pub mod request;
 pub mod request_notes;
 pub mod saved_states;
 pub mod server;
+pub mod server_addresses;
 pub mod service_endpoints;
 pub mod services;
 pub mod state_requests;

@@ -4,6 +4,7 @@
 //! is committed. The allocations are rebuilt from the stored Services at start-up.
 
 mod node_ports;
+mod peers;
 mod service_range;
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +16,10 @@ use proto_api::Cidr;
 use rand::Rng as _;
 
 pub use node_ports::{PortRange, PortRangeError};
+pub use peers::PeerServices;
 pub use service_range::ServiceRange;
+
+use peers::{ServiceChange, ServiceChanges};
 
 use crate::saved_states::HeldState;
 use crate::status::FieldProblem;
@@ -29,6 +33,8 @@ pub struct ServiceAllocations {
     addresses: HashMap<IpAddr, String>,
     /// Allocated node ports, with the uid of their Service.
     node_ports: HashMap<u16, String>,
+    /// The Services that other servers write, where a store has several.
+    peers: Option<PeerServices>,
 }
 
 /// The addresses and node ports of one Service.
@@ -42,6 +48,8 @@ struct AllocatedValues {
 #[derive(Debug, Default)]
 pub struct Reservation {
     allocations: Option<Arc<Mutex<ServiceAllocations>>>,
+    /// Of the Service.
+    uid: String,
     taken: AllocatedValues,
     /// Values of the stored Service that the new one no longer has; released on commit.
     dropped: AllocatedValues,
@@ -53,7 +61,34 @@ impl ServiceAllocations {
     /// No allocations, in these ranges.
     #[must_use]
     pub fn new(ranges: Vec<Cidr>, ports: PortRange) -> Self {
-        Self { ranges, ports, addresses: HashMap::new(), node_ports: HashMap::new() }
+        let (addresses, node_ports) = (HashMap::new(), HashMap::new());
+        Self { ranges, ports, addresses, node_ports, peers: None }
+    }
+
+    /// Takes the values of Services that other servers write as well. What two servers give out at the same time the store refuses to one of them: the
+    /// values are [claims](claims) of the Service.
+    pub fn follow(&mut self, peers: PeerServices) {
+        self.peers = Some(peers);
+    }
+
+    /// Takes what other servers have written since, and gives back what they have deleted.
+    fn bring_up_to_date(&mut self) {
+        let Some(mut peers) = self.peers.take() else { return };
+        match peers.take_changes() {
+            ServiceChanges::Each(changes) => {
+                for ServiceChange { before, now } in changes {
+                    before.iter().for_each(|before| self.release(before.object()));
+                    now.iter().for_each(|now| self.adopt(now.object()));
+                }
+            }
+            // Reservations of requests that are under way are forgotten; their claims remain.
+            ServiceChanges::Anew(services) => {
+                self.addresses.clear();
+                self.node_ports.clear();
+                services.iter().for_each(|service| self.adopt(service.object()));
+            }
+        }
+        self.peers = Some(peers);
     }
 
     /// Marks the values of a stored Service as allocated.
@@ -70,9 +105,22 @@ impl ServiceAllocations {
         self.addresses.contains_key(&address)
     }
 
-    fn release(&mut self, allocated: &AllocatedValues) {
-        allocated.addresses.iter().for_each(|address| drop(self.addresses.remove(address)));
-        allocated.node_ports.iter().for_each(|port| drop(self.node_ports.remove(port)));
+    /// Gives back the values of a Service, unless another one has them by now.
+    fn release(&mut self, service: &Object) {
+        self.release_of(service.uid(), &AllocatedValues::from_service(service));
+    }
+
+    fn release_of(&mut self, uid: &str, allocated: &AllocatedValues) {
+        for address in &allocated.addresses {
+            if self.addresses.get(address).is_some_and(|owner| owner == uid) {
+                self.addresses.remove(address);
+            }
+        }
+        for port in &allocated.node_ports {
+            if self.node_ports.get(port).is_some_and(|owner| owner == uid) {
+                self.node_ports.remove(port);
+            }
+        }
     }
 
     fn free_address(&self, range: Cidr) -> Option<IpAddr> {
@@ -126,7 +174,7 @@ impl Reservation {
     pub fn commit(mut self) {
         self.taken = AllocatedValues::default();
         if let Some(allocations) = self.allocations.take() {
-            locked(&allocations).release(&self.dropped);
+            locked(&allocations).release_of(&self.uid, &self.dropped);
         }
     }
 }
@@ -134,7 +182,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(allocations) = &self.allocations {
-            locked(allocations).release(&self.taken);
+            locked(allocations).release_of(&self.uid, &self.taken);
         }
     }
 }
@@ -146,13 +194,25 @@ pub fn adopt_only<'a>(
 ) {
     let mut allocations = locked(allocations);
     let mut fresh = ServiceAllocations::new(allocations.ranges.clone(), allocations.ports);
+    fresh.peers = allocations.peers.take();
     services.for_each(|service| fresh.adopt(service));
     *allocations = fresh;
 }
 
 /// Releases the values of a deleted Service.
 pub fn release(allocations: &Mutex<ServiceAllocations>, service: &Object) {
-    locked(allocations).release(&AllocatedValues::from_service(service));
+    locked(allocations).release(service);
+}
+
+/// What no two Services have: addresses and node ports. Empty for other objects.
+pub(crate) fn claims(object: &Object) -> Vec<String> {
+    if !object.kind.is("", "Service") {
+        return Vec::new();
+    }
+    let AllocatedValues { addresses, node_ports } = AllocatedValues::from_service(object);
+    let addresses = addresses.iter().map(|address| format!("addresses/{address}"));
+    let ports = node_ports.iter().map(|port| format!("node-ports/{port}"));
+    addresses.chain(ports).collect()
 }
 
 fn locked(allocations: &Mutex<ServiceAllocations>) -> MutexGuard<'_, ServiceAllocations> {
@@ -173,7 +233,9 @@ pub(crate) fn reserve(
     let mut reservation = Reservation::default();
     reservation.allocations = Some(allocations.clone());
     let uid = service.uid().to_owned();
+    reservation.uid.clone_from(&uid);
     let mut guard = locked(allocations);
+    guard.bring_up_to_date();
     let mut allocator = Allocator {
         allocations: &mut guard,
         before: &before,

@@ -23,6 +23,7 @@ mod maintenance;
 mod pki;
 mod restore;
 mod running_server;
+mod shared_store;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};

@@ -142,7 +142,7 @@ fn check<T: Record>(shared: &Shared<T>, last: &LastWrite) -> Result<(), FollowEr
 
 /// What became of a new watch. etcd may also say later that its position is compacted.
 enum Begun {
-    Watch(WatchStream),
+    Watch(Box<WatchStream>),
     Compacted(i64),
 }
 
@@ -157,7 +157,7 @@ async fn begin<T: Record>(shared: &Shared<T>) -> Result<Begun, FollowError> {
             Ok(Begun::Compacted(response.compact_revision()))
         }
         Some(response) if response.canceled() => Err(cancelled(&response)),
-        Some(response) if response.created() => Ok(Begun::Watch(stream)),
+        Some(response) if response.created() => Ok(Begun::Watch(Box::new(stream))),
         _ => Err(FollowError::Cancelled("it does not begin".to_owned())),
     }
 }

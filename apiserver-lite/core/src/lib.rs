@@ -35,6 +35,7 @@ pub mod saved_states;
 pub mod server;
 pub mod server_addresses;
 pub mod service_endpoints;
+mod service_values;
 pub mod services;
 pub mod state_requests;
 pub mod status;

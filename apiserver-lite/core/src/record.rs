@@ -12,7 +12,7 @@ use apiserver_store::{BackupValue, Record, RestoreError, Revision, Stamp, Transf
 use bytes::Bytes;
 
 use crate::key;
-use crate::services;
+use crate::service_values;
 use crate::status::ApiError;
 use crate::versions;
 
@@ -296,11 +296,11 @@ impl Record for StoredObject {
     }
 
     fn claims(&self) -> Vec<String> {
-        services::claims(self.object())
+        service_values::claims(self.object())
     }
 
     fn claims_of(draft: &Draft) -> Vec<String> {
-        services::claims(&draft.object)
+        service_values::claims(&draft.object)
     }
 
     fn is_readable(&self) -> bool {

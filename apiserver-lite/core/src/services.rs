@@ -22,6 +22,7 @@ pub use service_range::ServiceRange;
 use peers::{ServiceChange, ServiceChanges};
 
 use crate::saved_states::HeldState;
+use crate::service_values::{AllocatedValues, texts};
 use crate::status::FieldProblem;
 
 /// Allocated cluster IPs and node ports.
@@ -35,13 +36,6 @@ pub struct ServiceAllocations {
     node_ports: HashMap<u16, String>,
     /// The Services that other servers write, where a store has several.
     peers: Option<PeerServices>,
-}
-
-/// The addresses and node ports of one Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct AllocatedValues {
-    addresses: HashSet<IpAddr>,
-    node_ports: HashSet<u16>,
 }
 
 /// Values allocated for a Service that is being written. Released when dropped before [`Reservation::commit`].
@@ -66,7 +60,7 @@ impl ServiceAllocations {
     }
 
     /// Takes the values of Services that other servers write as well. What two servers give out at the same time the store refuses to one of them: the
-    /// values are [claims](claims) of the Service.
+    /// values are claims of the Service there.
     pub fn follow(&mut self, peers: PeerServices) {
         self.peers = Some(peers);
     }
@@ -142,26 +136,6 @@ impl ServiceAllocations {
     }
 }
 
-impl AllocatedValues {
-    fn from_service(service: &Object) -> Self {
-        let Some(spec) = service.spec() else { return Self::default() };
-        let addresses =
-            texts(spec.list("clusterIPs")).filter_map(|text| text.parse().ok()).collect();
-        let ports = spec.maps("ports").filter_map(|port| port.int("nodePort"));
-        let ports = ports.chain(spec.int("healthCheckNodePort"));
-        let node_ports =
-            ports.filter(|port| *port > 0).filter_map(|port| u16::try_from(port).ok()).collect();
-        Self { addresses, node_ports }
-    }
-
-    fn without(&self, other: &Self) -> Self {
-        Self {
-            addresses: self.addresses.difference(&other.addresses).copied().collect(),
-            node_ports: self.node_ports.difference(&other.node_ports).copied().collect(),
-        }
-    }
-}
-
 impl Reservation {
     /// Holds the state until the reservation has ended.
     #[must_use]
@@ -202,17 +176,6 @@ pub fn adopt_only<'a>(
 /// Releases the values of a deleted Service.
 pub fn release(allocations: &Mutex<ServiceAllocations>, service: &Object) {
     locked(allocations).release(service);
-}
-
-/// What no two Services have: addresses and node ports. Empty for other objects.
-pub(crate) fn claims(object: &Object) -> Vec<String> {
-    if !object.kind.is("", "Service") {
-        return Vec::new();
-    }
-    let AllocatedValues { addresses, node_ports } = AllocatedValues::from_service(object);
-    let addresses = addresses.iter().map(|address| format!("addresses/{address}"));
-    let ports = node_ports.iter().map(|port| format!("node-ports/{port}"));
-    addresses.chain(ports).collect()
 }
 
 fn locked(allocations: &Mutex<ServiceAllocations>) -> MutexGuard<'_, ServiceAllocations> {
@@ -458,10 +421,6 @@ fn given_addresses(spec: &Map) -> Vec<String> {
         one if many.is_empty() => vec![one.to_owned()],
         _ => many,
     }
-}
-
-fn texts(values: &[Value]) -> impl Iterator<Item = &str> {
-    values.iter().filter_map(Value::as_str)
 }
 
 /// Removes fields that belong to the old type and were not changed together with the type.

@@ -10,7 +10,7 @@ use crate::{
     client::{CallError, Etcd},
     keys::Keys,
     load::revision,
-    service::Shared,
+    shared::Shared,
 };
 
 /// Requests that may wait for one question.

@@ -8,7 +8,7 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use crate::{
     client::CallError,
     load::{of_etcd, revision},
-    service::Shared,
+    shared::Shared,
 };
 
 /// What a server saw at its last turn.

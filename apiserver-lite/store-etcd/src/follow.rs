@@ -14,7 +14,7 @@ use crate::{
     barrier::{LastWrite, last_write},
     client::CallError,
     load::{LoadError, load, of_etcd, record, revision},
-    service::Shared,
+    shared::Shared,
 };
 
 /// How long etcd may take to begin a watch.

@@ -25,6 +25,7 @@ mod format;
 mod keys;
 mod load;
 mod service;
+mod shared;
 mod writes;
 
 pub use config::{EtcdConfig, EtcdUser, TlsFiles};

@@ -21,30 +21,13 @@ use crate::{
     format::{self, PrefixError},
     keys::Keys,
     load::{LoadError, load},
+    shared::Shared,
 };
 
 /// Transactions at a time.
 const WRITES_MAX: u32 = 256;
 /// Time between two attempts to open.
 const OPEN_WAIT: Duration = Duration::from_millis(500);
-
-/// What the tasks of a store share.
-pub struct Shared<T: Record> {
-    pub etcd: Etcd,
-    pub keys: Keys,
-    pub follower: Follower<T>,
-    /// Which etcd it was when the store was opened.
-    pub cluster: u64,
-    /// Told when the watch may hang.
-    pub doubted: Notify,
-}
-
-impl<T: Record> Shared<T> {
-    /// Lets the watch be begun anew.
-    pub fn doubt(&self) {
-        self.doubted.notify_waiters();
-    }
-}
 
 /// Why a store in etcd does not open.
 #[derive(Debug, thiserror::Error)]

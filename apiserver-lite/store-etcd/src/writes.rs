@@ -14,7 +14,7 @@ use crate::{
     client::CallError,
     keys::Keys,
     load::{of_etcd, revision},
-    service::Shared,
+    shared::Shared,
 };
 
 /// Times that a write without a condition on a revision is planned, because other servers change its key meanwhile.

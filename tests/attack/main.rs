@@ -112,6 +112,7 @@ async fn attack(flags: &Flags) -> Result<usize> {
         tokio::spawn(connections::silent(target.clone())),
         tokio::spawn(connections::junk(target.clone(), flags.seed)),
         tokio::spawn(stalled::hold(target.clone())),
+        tokio::spawn(stalled::hold_known(target.clone())),
         tokio::spawn(pods::hostile(target.clone())),
     ];
     for attacker in attackers {

@@ -1,9 +1,12 @@
 //! Valid objects to mutate: one invalid field in a valid object reaches more code than a random object.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
 use cluster::apply::apply;
+use http::Request;
 use proto_api::names::Names;
 use proto_api::schema::Resource;
+use proto_client::Client;
 use serde_json::{Value as Json, json};
 
 use crate::{NAMESPACE, Target};
@@ -16,6 +19,19 @@ pub async fn prepare(target: &Target) -> Result<()> {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     apply(&target.client, &namespace.to_string()).await
+}
+
+/// A token of a service account that has no role.
+pub async fn service_account_token(client: &Client) -> Result<String> {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "stalled", "namespace": NAMESPACE}});
+    apply(client, &account.to_string()).await?;
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/stalled/token");
+    let request = Request::post(path).header("content-type", "application/json");
+    let answer = client.call(request.body(Bytes::from_static(b"{\"spec\":{}}"))?).await?;
+    let answer: Json = serde_json::from_slice(&answer.body)?;
+    let token = answer["status"]["token"].as_str();
+    token.map(ToOwned::to_owned).context("the answer has no token")
 }
 
 /// A valid object of a resource; only its metadata for kinds that need nothing else.

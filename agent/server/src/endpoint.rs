@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use prometheus::IntGauge;
 use proto_client::serving::tls::{Agreed, Certified, ServerTls};
 use proto_daemon::connections::admission::Bounds;
-use proto_daemon::connections::{Connection, Connections, Limits};
+use proto_daemon::connections::{Connection, Connections, Limits, OpenRequest};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::panics::isolate;
@@ -27,15 +27,26 @@ use crate::view::ViewError;
 /// scrapers open one each. A connection takes some 50 KiB. The idle timeout is that of Kubernetes'
 /// API server.
 const LIMITS: Limits = Limits {
-    bounds: Bounds { total: 512, unauthenticated: 256, unauthenticated_per_peer: 128 },
+    // Of the authenticated ones most are the API server's: sessions, and metrics.
+    bounds: Bounds {
+        total: 512,
+        unauthenticated: 256,
+        unauthenticated_per_peer: 128,
+        authenticated_per_peer: 512,
+        authenticated_per_user: 512,
+    },
     handshake: HEAD_TIMEOUT,
     first_request: HEAD_TIMEOUT,
     unauthorized: Duration::from_secs(30),
+    answered: Duration::from_secs(60),
     idle: Duration::from_secs(90),
     streams: 128,
 };
 /// Time limit of the TLS handshake and of the first request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who is known by a token, as far as connections are counted: there is no bound for a user here.
+const BY_TOKEN: &str = "";
 
 /// The endpoint, bound to its address.
 pub struct Server {
@@ -93,17 +104,17 @@ async fn connection(
     let Some(stream) = place.handshake(acceptor.accept(socket)).await else { return };
     let certified = agreed.certified(stream.get_ref().1.peer_certificates());
     match &certified {
-        Some(Ok(_)) => place.authenticated(),
+        Some(Ok(user)) => place.authenticated(&user.username),
         Some(Err(reason)) => tracing::info!(
             %reason,
             "client certificate is not valid; the client is treated as anonymous or by its token"
         ),
         None => {}
     }
-    let peer = Peer { certified: Arc::new(certified), connection: place.clone() };
-    let handler = move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer.connection.address());
-        let (service, peer) = (service.clone(), peer.clone());
+    let certified = Arc::new(certified);
+    let handler = move |mut request: Request<Incoming>, open: OpenRequest| {
+        request.extensions_mut().insert(open.address());
+        let (service, peer) = (service.clone(), Peer { certified: certified.clone(), open });
         async move {
             let answer = isolate(service.serve(request, &peer)).await;
             answer.unwrap_or_else(|panicked| text(500, &panicked.to_string()))
@@ -113,12 +124,11 @@ async fn connection(
     let _ = place.serve(stream, handler, std::future::pending()).await;
 }
 
-/// The client of a connection.
-#[derive(Clone)]
+/// The client of a request.
 struct Peer {
     /// What the client certificate proves.
     certified: Arc<Certified>,
-    connection: Connection,
+    open: OpenRequest,
 }
 
 impl Service {
@@ -131,14 +141,19 @@ impl Service {
         self.metrics.http_requests.with_label_values(&labels).inc();
         let in_flight = InFlight::new(self.metrics.http_inflight.with_label_values(&labels));
         let began = Instant::now();
-        let response = self.respond(request, peer).await;
+        let response = self.respond(request, peer, long).await;
         drop(in_flight);
         let took = began.elapsed().as_secs_f64();
         self.metrics.http_seconds.with_label_values(&labels).observe(took);
         response
     }
 
-    async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+    async fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        is_stream: bool,
+    ) -> Response<Body> {
         let path = request.uri().path().to_owned();
         let permission = routes::permission(request.method(), &path);
         let authorization =
@@ -150,9 +165,12 @@ impl Service {
                 Refused::CannotTell(why) => text(500, &why),
             };
         }
-        peer.connection.authorized();
+        match is_stream {
+            true => peer.open.stream(),
+            false => peer.open.authorized(),
+        }
         if self.access.knows_by_token(authorization) {
-            peer.connection.authenticated();
+            peer.open.connection().authenticated(BY_TOKEN);
         }
         match routes::route(request.method(), &path, |switch| self.switches.is_on(switch)) {
             Err(NoRoute::NotFound | NoRoute::SwitchedOff(Switch::Checkpoint)) => {

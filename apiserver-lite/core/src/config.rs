@@ -34,6 +34,8 @@ pub struct Config {
     pub storage: Storage,
     /// Whether the server is there for tests only: administrators may save its state and put it back (`--ephemeral`).
     pub ephemeral: bool,
+    /// Whether the web page for people is served (`--web-page`).
+    pub web_page: bool,
     /// Whether a damaged store is opened without its unreadable writes (`--store-accept-damage`).
     pub accept_store_damage: bool,
     /// Encryption of objects at rest.
@@ -80,6 +82,8 @@ pub struct Config {
     pub audit: Option<AuditSettings>,
     /// What is switched on or off (`--runtime-config`).
     pub runtime_config: RuntimeConfig,
+    /// Whether Jobs keep a `podFailurePolicy`; it is dropped from new ones otherwise.
+    pub keeps_pod_failure_policies: bool,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Client certificate for connections to other API servers, which know this one as an authenticating proxy by it.
@@ -249,6 +253,7 @@ impl Config {
             advertise_address: None,
             storage: Storage::Memory,
             ephemeral: false,
+            web_page: false,
             accept_store_damage: false,
             encryption: None,
             cert_dir: None,
@@ -281,6 +286,7 @@ impl Config {
             admission: AdmissionSettings::default(),
             audit: None,
             runtime_config: RuntimeConfig::default(),
+            keeps_pod_failure_policies: false,
             node_client: NodeClient::default(),
             proxy_client: None,
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),

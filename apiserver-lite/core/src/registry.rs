@@ -1,6 +1,7 @@
 //! Behaviour of single kinds beyond the generic verbs, as the strategies of kube-apiserver's registry: preparation before
 //! create and update, graceful deletion, allocation.
 
+mod jobs;
 pub mod pods;
 
 use apiserver_schema::update::{Subresource, prepare_for_create};
@@ -39,7 +40,9 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
             registered.into_iter().for_each(|status| drop(object.fields.insert("status", status)))
         }
         ("certificates", "CertificateSigningRequest") => set_requester(call.user, object),
+        ("batch", "CronJob") => jobs::drop_disabled(&call.server.config, object, None),
         ("batch", "Job") => {
+            jobs::drop_disabled(&call.server.config, object, None);
             // Its pods are counted by their finalizers.
             let tracking = call.server.names.sub_label("batch", "job-tracking");
             object.metadata_mut().map_or_insert("annotations").insert(tracking, "");
@@ -104,7 +107,15 @@ fn date_conditions(object: &mut Object, before: &Object, now: &str) {
 }
 
 /// Carries server-decided fields over from `before`. Runs after admission and before validation.
-pub(crate) fn prepare_update(object: &mut Object, before: &Object, subresource: Subresource) {
+pub(crate) fn prepare_update(
+    server: &Server,
+    object: &mut Object,
+    before: &Object,
+    subresource: Subresource,
+) {
+    if object.kind.short_group == "batch" {
+        jobs::drop_disabled(&server.config, object, Some(before));
+    }
     if object.kind.is("", "Service") && subresource == Subresource::Main {
         services::carry_over(object, before);
     }

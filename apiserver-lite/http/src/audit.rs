@@ -256,7 +256,7 @@ impl AuditedRequest<'_> {
     fn head<B>(&self, request: &Request<B>, peer: &Peer, id: &HeaderValue) -> RequestHead {
         let headers = request.headers();
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let address = peer.connection.as_ref().map(|connection| connection.address().ip());
+        let address = peer.request.as_ref().map(|request| request.address().ip());
         let uri = request.uri();
         let object = match self.target {
             Some(Target::Resource(r)) => Some(ObjectReference {

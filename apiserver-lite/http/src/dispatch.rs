@@ -18,9 +18,7 @@ use apiserver_schema::{Format, Kind, Map, PatchType, Strictness, actors};
 use bytes::Bytes;
 use http::Request;
 use http::header::USER_AGENT;
-use hyper::body::Incoming;
 
-use super::body;
 use super::negotiate::{self, PatchKind};
 
 /// Whether the request is proxied to a kubelet or a workload.
@@ -44,7 +42,7 @@ pub fn is_proxied(request: &RequestInfo) -> bool {
 pub async fn dispatch(
     server: &Server,
     user: &User,
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     resource: &RequestInfo,
     query: &Query,
     accepted: Accepted,
@@ -164,7 +162,7 @@ fn stored_only_warning(request: &RequestInfo, kind: &Kind) -> Option<String> {
 
 async fn serve_verb(
     call: &RequestContext<'_>,
-    request: Request<Incoming>,
+    request: Request<Bytes>,
 ) -> Result<VerbOutput, ApiError> {
     let (server, resource, query) = (call.server, call.request, call.query);
     match resource.verb {
@@ -173,16 +171,16 @@ async fn serve_verb(
         Verb::List => verbs::list(call).await,
         Verb::Watch => verbs::watch(call).await,
         Verb::Create => {
-            let (bytes, format) = object_body(call, request).await?;
+            let (bytes, format) = object_body(call, request)?;
             create(call, bytes, format).await
         }
         Verb::Update => {
-            let (bytes, format) = object_body(call, request).await?;
+            let (bytes, format) = object_body(call, request)?;
             update(call, bytes, format).await
         }
         Verb::Patch => {
             let kind = patch_type(call, &request)?;
-            let bytes = body::read(request.into_body()).await?;
+            let bytes = request.into_body();
             record_patch(call, kind, &bytes);
             match kind {
                 Some(kind) => patch(call, kind, bytes).await,
@@ -190,7 +188,7 @@ async fn serve_verb(
             }
         }
         Verb::Delete | Verb::DeleteCollection => {
-            let options = delete_options(call, request).await?;
+            let options = delete_options(call, request)?;
             let options = DeleteOptions::new(server.names, &options, query)?;
             match resource.verb {
                 Verb::Delete => verbs::delete(call, &options).await,
@@ -316,10 +314,10 @@ async fn apply(call: &RequestContext<'_>, bytes: Bytes) -> Result<VerbOutput, Ap
     }
 }
 
-/// Reads a request body with an object, and its format.
-async fn object_body(
+/// The body of a request with an object, and its format.
+fn object_body(
     call: &RequestContext<'_>,
-    request: Request<Incoming>,
+    request: Request<Bytes>,
 ) -> Result<(Bytes, Format), ApiError> {
     let server = call.server;
     let encoding = negotiate::body_encoding(request.headers(), server.names);
@@ -328,8 +326,7 @@ async fn object_body(
     if whole && encoding == Encoding::Protobuf {
         return Err(ApiError::unsupported_media_type(&["application/json", "application/yaml"]));
     }
-    let bytes = body::read(request.into_body()).await?;
-    Ok((bytes, format(encoding)))
+    Ok((request.into_body(), format(encoding)))
 }
 
 fn format(encoding: Encoding) -> Format {
@@ -348,7 +345,7 @@ fn unsupported(server: &Server) -> ApiError {
 /// The type of a patch; `None` for an apply. A scale is not applied: its object is.
 fn patch_type(
     call: &RequestContext<'_>,
-    request: &Request<Incoming>,
+    request: &Request<Bytes>,
 ) -> Result<Option<PatchType>, ApiError> {
     const SERVED: [&str; 4] = [
         "application/json-patch+json",
@@ -393,13 +390,10 @@ fn record_patch(call: &RequestContext<'_>, kind: Option<PatchType>, body: &[u8])
 }
 
 /// Reads `DeleteOptions` from the body, in any encoding; empty for an empty body.
-async fn delete_options(
-    call: &RequestContext<'_>,
-    request: Request<Incoming>,
-) -> Result<Map, ApiError> {
+fn delete_options(call: &RequestContext<'_>, request: Request<Bytes>) -> Result<Map, ApiError> {
     let server = call.server;
     let encoding = negotiate::body_encoding(request.headers(), server.names);
-    let bytes = body::read(request.into_body()).await?;
+    let bytes = request.into_body();
     if bytes.is_empty() {
         return Ok(Map::new());
     }

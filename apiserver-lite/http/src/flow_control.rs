@@ -10,7 +10,7 @@ use apiserver_core::status::ApiError;
 use apiserver_flow_control::{Request, Target as About};
 use http::{HeaderName, Response};
 use proto_api::names::Names;
-use proto_daemon::connections::Connection;
+use proto_daemon::connections::OpenRequest;
 use proto_daemon::go_duration;
 
 use crate::body::ResponseBody;
@@ -86,17 +86,17 @@ impl RequestFlows {
     }
 }
 
-/// A seat for a request, once one is free. The client of `connection` owes nothing meanwhile.
+/// A seat for a request, once one is free. The client of `request` owes nothing meanwhile.
 ///
 /// # Errors
 /// 429 if it cannot wait, or waits too long.
 pub async fn seat(
     classified: Option<&Classified>,
-    connection: Option<&Connection>,
+    request: Option<&OpenRequest>,
     query: &Query,
 ) -> Result<Option<HeldSeat>, ApiError> {
     let Some(classified) = classified else { return Ok(None) };
-    let _waits = connection.map(Connection::wait);
+    let _waits = request.map(OpenRequest::wait);
     classified.seat(wait_max(query)).await.map(Some).map_err(|_| too_many())
 }
 

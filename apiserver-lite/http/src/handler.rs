@@ -1,11 +1,12 @@
 //! One request from its head to its response: parse, authenticate, authorize, run the verb, encode, count.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use apiserver_audit::Trail;
-use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
-use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
+use apiserver_auth::{Attributes, Decision, Subject, User};
+use apiserver_core::auth::{ClientConnection, effective_user};
 use apiserver_core::flow_control::{Classified, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
@@ -16,7 +17,7 @@ use http::header::{AUTHORIZATION, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
-use proto_daemon::connections::Connection;
+use proto_daemon::connections::OpenRequest;
 use proto_daemon::panics::{Panicked, isolate};
 
 use super::audit::{
@@ -27,8 +28,8 @@ use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::routes::{self, Target};
 use super::{
-    aggregated_requests, backup, compress, deprecation, dispatch, flow_control, negotiate, render,
-    resource_metrics, saved_states, watch, websocket,
+    aggregated_requests, backup, compress, deprecation, dispatch, flow_control, indent, negotiate,
+    render, resource_metrics, saved_states, watch, websocket,
 };
 use crate::discovery;
 use crate::labels::RequestKind;
@@ -167,10 +168,8 @@ async fn authenticate_and_serve(
     let (log, selected) = (server.audit.as_ref(), selected.as_deref());
     let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
     if let Target::NonResource(path) = target
-        && is_health(path)
-        && server.core.config.anonymous != Anonymous::Refused
+        && server.is_open(path)
     {
-        // Health checks need no credentials: a kubelet or init system that restarts the server has none.
         let user = User::anonymous();
         let audited = AuditedRequest { user: Some(&user), ..audited };
         audit.begin(log, &request, peer, audited).await?;
@@ -185,48 +184,74 @@ async fn authenticate_and_serve(
         named.strip(request.headers_mut());
     }
     let authenticated = requester.is_in(apiserver_auth::AUTHENTICATED);
-    if authenticated {
-        peer.connection.iter().for_each(Connection::authenticated);
+    if authenticated && let Some(request) = &peer.request {
+        request.connection().authenticated(&requester.name);
     }
     let user = acting_user(server, requester, &request, audit.trail()).await?;
     let flows = server.flow_control.as_ref();
     *classified = flows.and_then(|flows| flows.classify(kind, target, &user, &method));
-    // Held until the response begins: a stream needs its seat only to begin.
-    let seat = flow_control::seat(classified.as_ref(), peer.connection.as_ref(), query).await?;
+    let seat = flow_control::seat(classified.as_ref(), peer.request.as_ref(), query).await?;
     let permit = server.overload.admit(kind, &user)?;
     authorize(server, &user, &method, target, selected, audit.trail()).await?;
     audit.allow();
-    if authenticated || matches!(target, Target::Resource(_)) {
-        peer.connection.iter().for_each(Connection::authorized);
+    let admitted = Admitted { user, open: peer.request.as_ref(), authenticated, permit, seat };
+    serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit).await
+}
+
+/// A request that may be served.
+struct Admitted<'a> {
+    user: User,
+    open: Option<&'a OpenRequest>,
+    authenticated: bool,
+    /// Held until the response is written.
+    permit: InFlightPermit,
+    /// Held until the response begins: a stream needs its seat only to begin.
+    seat: Option<HeldSeat>,
+}
+
+impl Admitted<'_> {
+    /// What the client owes from now on. Strangers owe the reading of the response from the beginning.
+    fn note(&self, is_stream: bool) {
+        match self.open {
+            Some(open) if is_stream => open.stream(),
+            Some(open) if self.authenticated => open.authorized(),
+            _ => {}
+        }
     }
-    serve_authorized(server, user, request, parsed, (permit, seat), audit).await
 }
 
 async fn serve_authorized(
     server: &Arc<HttpServer>,
-    user: User,
+    admitted: Admitted<'_>,
     request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
-    (mut permit, seat): (InFlightPermit, Option<HeldSeat>),
+    classified: Option<&Classified>,
     audit: &RequestAudit,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, accepted } = parsed;
     let elsewhere =
         aggregated_requests::served_elsewhere(&server.core, target, request.uri().path());
-    // What another server answers may be a stream, whatever was asked: it counts as one before it is asked.
-    let streams = kind == RequestKind::LongRunning || elsewhere.is_some();
-    let short = match elsewhere {
-        Some(_) if kind != RequestKind::LongRunning => {
+    // What another server answers may be a stream, whatever was asked: it counts as one before it is asked. A backup takes as long as it is large.
+    let is_backup = matches!(target, Target::NonResource(path) if path == backup::PATH);
+    let is_stream = kind == RequestKind::LongRunning || elsewhere.is_some() || is_backup;
+    admitted.note(is_stream);
+    let Admitted { user, open, mut permit, seat, .. } = admitted;
+    let short = match is_stream && kind != RequestKind::LongRunning {
+        true => {
             let stream = server.overload.admit(RequestKind::LongRunning, &user)?;
             Some(std::mem::replace(&mut permit, stream))
         }
-        _ => None,
+        false => None,
     };
+    let permit = Arc::new(permit);
+    if let Some(open) = open.filter(|_| !is_stream) {
+        open.keep(permit.clone());
+    }
     let response = match (elsewhere, target) {
         (Some(service), _) => {
             aggregated_requests::proxy(server, &service, &user, request, audit.id()).await
         }
-        (None, Target::NonResource(path)) if path == backup::PATH => {
+        (None, Target::NonResource(_)) if is_backup => {
             backup::serve(&server.core, request.method()).await?
         }
         (None, Target::NonResource(path)) if saved_states::is_path(path) => {
@@ -234,6 +259,7 @@ async fn serve_authorized(
         }
         (None, Target::NonResource(path)) => discovery::serve(server, &request, path).await?,
         (None, Target::Resource(resource)) if is_write(request.method(), target) => {
+            let (request, seat) = read_body(request, classified, open, query, seat).await?;
             let write = (resource.clone(), query.clone());
             let held = (permit, seat);
             return serve_write(server, user, request, write, accepted, held, audit.record()).await;
@@ -243,8 +269,34 @@ async fn serve_authorized(
         }
     };
     drop((short, seat));
-    // The permit of a stream is held until its body ends.
-    Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
+    if !is_stream {
+        return Ok(response);
+    }
+    // A stream has its permit, and is in flight, until its body ends.
+    let held = (permit, server.metrics.started(RequestKind::LongRunning));
+    Ok(response.map(|stream| body::hold_until_end(stream, held)))
+}
+
+/// Longest time for which a request keeps its seat while its body arrives.
+const SEATED_READ_MAX: Duration = Duration::from_millis(50);
+
+/// The request with its body. A client that is slow to send it takes no seat meanwhile: the request is seated anew when it is here.
+async fn read_body(
+    request: Request<Incoming>,
+    classified: Option<&Classified>,
+    open: Option<&OpenRequest>,
+    query: &Query,
+    seat: Option<HeldSeat>,
+) -> Result<(Request<Bytes>, Option<HeldSeat>), ApiError> {
+    let (head, body) = request.into_parts();
+    let mut reading = pin!(body::read(body));
+    if let Ok(read) = tokio::time::timeout(SEATED_READ_MAX, reading.as_mut()).await {
+        return Ok((Request::from_parts(head, read?), seat));
+    }
+    drop(seat);
+    let read = reading.await?;
+    let seat = flow_control::seat(classified, open, query).await?;
+    Ok((Request::from_parts(head, read), seat))
 }
 
 /// A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too. What comes before it ends with the
@@ -252,17 +304,17 @@ async fn serve_authorized(
 async fn serve_write(
     server: &Arc<HttpServer>,
     user: User,
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     (resource, query): (RequestInfo, Query),
     accepted: Option<Accepted>,
-    held: (InFlightPermit, Option<HeldSeat>),
+    held: (Arc<InFlightPermit>, Option<HeldSeat>),
     record: Option<&Arc<Record>>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let (server, shared) = (server.clone(), record.cloned());
     run_to_completion(record, async move {
         let _held = held;
         let trail = trail(shared.as_ref());
-        let served = serve_resource(&server, &user, request, &resource, &query, accepted, trail);
+        let served = serve_verb(&server, &user, request, &resource, &query, accepted, trail);
         let served = served.await;
         // The client may be gone, so that nobody else records what became of it.
         record_outcome(trail, server.core.names, &served);
@@ -282,7 +334,7 @@ async fn authenticate(
     let client = || ClientConnection {
         certificate: peer.certificate.as_deref(),
         is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
-        address: peer.connection.as_ref().map(|connection| connection.address().ip()),
+        address: peer.request.as_ref().map(|request| request.address().ip()),
     };
     let refusal = match core.authenticators.authenticate(&**core, client(), headers).await {
         Err(refusal) if core.store.is_shared() && headers.contains_key(AUTHORIZATION) => refusal,
@@ -400,6 +452,20 @@ async fn serve_resource_plain(
         dispatch::admit_proxied(&server.core, user, resource, query, trail).await?;
         return server.nodes.proxy(&server.core, request, resource, query).await;
     }
+    let request = request.map(|_| Bytes::new());
+    serve_verb(server, user, request, resource, query, accepted, trail).await
+}
+
+/// Serves a request whose body has been read; reads have none.
+async fn serve_verb(
+    server: &Arc<HttpServer>,
+    user: &User,
+    request: Request<Bytes>,
+    resource: &RequestInfo,
+    query: &Query,
+    accepted: Option<Accepted>,
+    trail: &Trail,
+) -> Result<Response<ResponseBody>, ApiError> {
     let accepted = accepted
         .ok_or_else(|| ApiError::not_acceptable(server.core.names.protobuf_media_type()))?;
     let accepted = accepted.with_include(query)?;
@@ -435,7 +501,7 @@ async fn encode_response(
     let one = |code: u16, bytes: Bytes| {
         let mut response = Response::new(body::parts(with_final_newline(
             encoding,
-            vec![pretty(query, encoding, bytes)],
+            pretty(query, encoding, vec![bytes]),
         )));
         *response.status_mut() = body::status_code(code);
         body::set_type(&mut response, encoding.media_type(names));
@@ -450,10 +516,7 @@ async fn encode_response(
         }
         VerbResponse::List { kind, meta, items } => {
             let parts = render::collection(&server.core, accepted, &kind, &meta, &items)?;
-            let parts = match query.flag("pretty") {
-                true => vec![pretty(query, encoding, Bytes::from(parts.concat()))],
-                false => parts,
-            };
+            let parts = pretty(query, encoding, parts);
             let mut response =
                 compress::response(with_final_newline(encoding, parts), packed).await;
             body::set_type(&mut response, encoding.media_type(names));
@@ -483,12 +546,12 @@ fn with_final_newline(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
     parts
 }
 
-fn pretty(query: &Query, encoding: Encoding, bytes: Bytes) -> Bytes {
+/// JSON indented if that is asked for, and it is not too long.
+fn pretty(query: &Query, encoding: Encoding, parts: Vec<Bytes>) -> Vec<Bytes> {
     if encoding != Encoding::Json || !query.flag("pretty") {
-        return bytes;
+        return parts;
     }
-    let tree = serde_json::from_slice::<serde_json::Value>(&bytes);
-    tree.and_then(|tree| serde_json::to_vec_pretty(&tree)).map_or(bytes, Bytes::from)
+    indent::indent(&parts).map_or(parts, |indented| vec![indented])
 }
 
 /// The response of a failed request: the Status in `encoding`, with `Retry-After` and `WWW-Authenticate` where they apply.

@@ -9,7 +9,7 @@ use apiserver_auth::{ClientCertificate, User};
 use http::Request;
 use http::header::AUTHORIZATION;
 use hyper::body::Incoming;
-use proto_daemon::connections::{Connection, Connections};
+use proto_daemon::connections::{Connection, Connections, OpenRequest};
 use proto_daemon::panics::isolate;
 use tokio::io::DuplexStream;
 use tokio_util::sync::CancellationToken;
@@ -88,14 +88,13 @@ async fn serve(
     user: Option<User>,
 ) -> Result<(), proto_daemon::connections::ConnectionError> {
     let shown = user.map(|user| {
-        connection.authenticated();
+        connection.authenticated(&user.name);
         // As if the user had shown a certificate that never expires.
         Arc::new(ClientCertificate::User { user: user.authenticated(), not_after: i64::MAX })
     });
-    let peer = Peer { certificate: shown, proxy: None, connection: Some(connection.clone()) };
     let stopping = server.stopping.clone();
-    let handler = move |request: Request<Incoming>| {
-        let mut peer = peer.clone();
+    let handler = move |request: Request<Incoming>, open: OpenRequest| {
+        let mut peer = Peer { certificate: shown.clone(), proxy: None, request: Some(open) };
         if request.headers().contains_key(AUTHORIZATION) {
             // Or a wrong token would be as good as the right one.
             peer.certificate = None;

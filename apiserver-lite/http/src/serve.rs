@@ -24,10 +24,17 @@ use crate::server::HttpServer;
 /// Limits of connections. A peer may have a thousand unauthenticated connections, which covers all pods of a node behind one
 /// translated address. `first_request` and `idle` are kube-apiserver's `ReadHeaderTimeout` and `IdleTimeout`.
 pub const LIMITS: Limits = Limits {
-    bounds: Bounds { total: 8192, unauthenticated: 4096, unauthenticated_per_peer: 1024 },
+    bounds: Bounds {
+        total: 8192,
+        unauthenticated: 4096,
+        unauthenticated_per_peer: 1024,
+        authenticated_per_peer: 4096,
+        authenticated_per_user: 2048,
+    },
     handshake: Duration::from_secs(10),
     first_request: Duration::from_secs(32),
     unauthorized: Duration::from_secs(30),
+    answered: Duration::from_secs(60),
     idle: Duration::from_secs(90),
     streams: 1024,
 };
@@ -103,7 +110,10 @@ async fn serve_connection(
             () = stopping.cancelled() => {}
         }
     };
-    let handler = move |request| handle(server.clone(), client.peer(&server), request);
+    let handler = move |request, open| {
+        let peer = Peer { request: Some(open), ..client.peer(&server) };
+        handle(server.clone(), peer, request)
+    };
     connection.serve(stream, handler, ending).await
 }
 
@@ -121,7 +131,7 @@ impl Client {
     /// Who the client is by the current authorities. Its certificate is verified once for each of them.
     fn peer(&self, server: &HttpServer) -> Peer {
         if self.chain.is_empty() {
-            return Peer { connection: Some(self.connection.clone()), ..Peer::default() };
+            return Peer::default();
         }
         let tls = self.tls.borrow().clone();
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,8 +169,9 @@ fn judge(
             ClientCertificate::Invalid(error.to_string())
         }
     });
-    if proxy.is_some() || matches!(certificate, Some(ClientCertificate::User { .. })) {
-        connection.authenticated();
+    let known = certificate.as_ref().or(proxy.as_deref());
+    if let Some(ClientCertificate::User { user, .. }) = known {
+        connection.authenticated(&user.name);
     }
-    Peer { certificate: certificate.map(Arc::new), proxy, connection: Some(connection.clone()) }
+    Peer { certificate: certificate.map(Arc::new), proxy, request: None }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use apiserver_audit_log::AuditLog;
+use apiserver_auth::is_health;
+use apiserver_core::auth::Anonymous;
 use apiserver_core::server::Server;
 use proto_daemon::admin::AdminPages;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +16,7 @@ use crate::node_proxy::NodeProxy;
 use crate::overload::Overload;
 use crate::resource_metrics::ResourceMetrics;
 use crate::watch_batching::WatchBatches;
+use crate::web_page::WebPage;
 
 /// The state of an API server behind its listener.
 pub struct HttpServer {
@@ -31,6 +34,8 @@ pub struct HttpServer {
     pub overload: Overload,
     /// Priority and fairness of requests; `None` where all are equal.
     pub flow_control: Option<RequestFlows>,
+    /// The web page for people, if it is served.
+    pub web_page: Option<WebPage>,
     /// Health, metrics and task status pages.
     pub pages: AdminPages,
     /// The audit log, if there is one.
@@ -41,4 +46,13 @@ pub struct HttpServer {
     pub about_to_stop: CancellationToken,
     /// Cancelled when the listener closes; ends watches and other long-running requests.
     pub stopping: CancellationToken,
+}
+
+impl HttpServer {
+    /// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page, because a
+    /// browser sends no token for a page. Neither tells anything of the cluster.
+    pub(crate) fn is_open(&self, path: &str) -> bool {
+        self.core.config.anonymous != Anonymous::Refused
+            && (is_health(path) || self.web_page.is_some() && WebPage::is_at(path))
+    }
 }

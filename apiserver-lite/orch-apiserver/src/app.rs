@@ -32,7 +32,9 @@ use apiserver_core::times::now;
 use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
-use apiserver_http::{Aggregation, HttpServer, NodeProxy, Overload, RequestFlows, WatchBatches};
+use apiserver_http::{
+    Aggregation, HttpServer, NodeProxy, Overload, RequestFlows, WatchBatches, WebPage,
+};
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
 use proto_api::names::{Names, Profile};
@@ -178,6 +180,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
     });
     make_own_objects(&core, flow_control.as_ref(), &served.authorities).await?;
     let server = Arc::new(HttpServer {
+        web_page: core.config.web_page.then(|| WebPage::new(names)),
         core,
         nodes,
         aggregation: Aggregation::default(),

@@ -120,6 +120,11 @@ pub struct ServingFlags {
     /// File to which the administrator's kubeconfig is written.
     #[arg(long, value_name = "FILE")]
     write_kubeconfig: Option<PathBuf>,
+    /// Whether a web page for people is served at /ui/: nodes, pods, events and logs, read-only. The page has no data of the cluster and is shown without
+    /// credentials, unless --anonymous-auth=false; what it asks the API needs those of its user: a client certificate or a bearer token.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    web_page: bool,
     /// Worker threads.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     worker_threads: usize,
@@ -270,6 +275,7 @@ impl Flags {
         let limits = self.requests.limits(features.has_fairness).map_err(FlagError)?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
+        config.keeps_pod_failure_policies = features.has_failure_policies;
         if let Some(etcd) = etcd {
             if config.cert_dir.is_none() && config.service_accounts.signing_key_file.is_none() {
                 return Err(FlagError("--etcd-servers needs --service-account-signing-key-file, the same for all servers of the cluster, or --cert-dir: \
@@ -302,6 +308,7 @@ impl Flags {
             advertise_address: serving.advertise_address,
             storage: serving.data_dir.clone().map_or(Storage::Memory, Storage::Directory),
             ephemeral: serving.ephemeral,
+            web_page: serving.web_page,
             accept_store_damage: serving.store_accept_damage,
             encryption: serving.encryption_provider_config.map(|file| EncryptionSettings {
                 file,
@@ -347,6 +354,7 @@ impl Flags {
             admission,
             audit: self.audit.settings(),
             runtime_config,
+            keeps_pod_failure_policies: false,
             event_ttl: cluster.event_ttl,
             resource_metrics_interval: cluster.resource_metrics_interval,
             cluster_domain: cluster.cluster_domain,
@@ -434,6 +442,9 @@ mod tests {
         assert_eq!((config.bind.port(), config.privileged), (2, Privileged::Refused));
         assert_eq!(config.authorization, [AuthorizationMode::Node, AuthorizationMode::Rbac]);
         assert!(parse(&["--ephemeral", "--ephemeral"]).unwrap().ephemeral);
+        let page = ["--web-page", "--web-page=false"];
+        assert!(parse(&page[..1]).unwrap().web_page);
+        assert!(!parse(&page).unwrap().web_page && !parse(&[]).unwrap().web_page);
     }
 
     #[test]

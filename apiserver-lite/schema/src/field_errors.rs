@@ -137,6 +137,20 @@ impl FieldErrors {
         self.push(path, Cause::TooLong, None, &format!("must have at most {limit} bytes"));
     }
 
+    /// Adds an error if a list has more than `limit` entries.
+    pub(crate) fn at_most(&mut self, path: &Path<'_>, len: usize, limit: usize) {
+        if len > limit {
+            let len = i64::try_from(len).unwrap_or(i64::MAX);
+            let detail = format!("must have at most {limit} items");
+            self.push(path, Cause::TooMany, Some(len.into()), &detail);
+        }
+    }
+
+    /// Adds an error: the value is invalid, and too large to be repeated.
+    pub(crate) fn invalid_part(&mut self, path: &Path<'_>, detail: &str) {
+        self.push(path, Cause::Invalid, None, detail);
+    }
+
     /// Adds an error: the value names something that does not exist.
     pub(crate) fn not_found(&mut self, path: &Path<'_>, value: &str) {
         self.push(path, Cause::NotFound, Some(value.into()), "");

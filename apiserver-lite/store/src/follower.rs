@@ -168,7 +168,7 @@ impl<T: Record> Follower<T> {
             events.push((restore_change(current, change, &restoring)?, len));
         }
         let mut state = self.shared.write();
-        let woken = state.publish(events);
+        let woken = state.publish(events, T::topic);
         state.advance(revision);
         let revision = state.revision();
         drop(state);

@@ -51,6 +51,7 @@ mod store;
 mod transform;
 mod watch;
 mod watcher;
+mod watchers;
 mod write;
 mod writer;
 

@@ -6,6 +6,7 @@
 //! suspended, lose their finalizer before they are deleted, and are not counted.
 
 mod counts;
+mod failure_policy;
 mod finish;
 mod indexes;
 mod pod_changes;

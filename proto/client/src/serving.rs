@@ -21,7 +21,7 @@ use proto_api::authorization::v1::{
 };
 use proto_daemon::admin::{AdminPages, page_of};
 use proto_daemon::connections::admission::Bounds;
-use proto_daemon::connections::{Connection, Connections, Limits};
+use proto_daemon::connections::{Connection, Connections, Limits, OpenRequest};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::panics::isolate;
@@ -34,15 +34,24 @@ use tls::{Agreed, Certified, ServerTls};
 
 /// Limits of connections: probes and scrapers have one each.
 const LIMITS: Limits = Limits {
-    bounds: Bounds { total: 128, unauthenticated: 64, unauthenticated_per_peer: 48 },
+    bounds: Bounds {
+        total: 128,
+        unauthenticated: 64,
+        unauthenticated_per_peer: 48,
+        authenticated_per_peer: 128,
+        authenticated_per_user: 128,
+    },
     handshake: HEAD_TIMEOUT,
     first_request: HEAD_TIMEOUT,
     unauthorized: Duration::from_secs(30),
+    answered: Duration::from_secs(60),
     idle: Duration::from_secs(90),
     streams: 16,
 };
 /// For the TLS handshake, and for the head of the first request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Who is known by a token, as far as connections are counted: there is no bound for a user here.
+const BY_TOKEN: &str = "";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// A page or the checks below one. Paths that are not in the table do not exist.
@@ -190,15 +199,15 @@ impl Service {
         let Some(stream) = place.handshake(acceptor.accept(socket)).await else { return };
         let certified = agreed.certified(stream.get_ref().1.peer_certificates());
         match &certified {
-            Some(Ok(_)) => place.authenticated(),
+            Some(Ok(user)) => place.authenticated(&user.username),
             Some(Err(reason)) => tracing::info!(%reason, "client certificate refused"),
             None => {}
         }
-        let peer = (Arc::new(certified), place.clone());
-        let handler = move |request: Request<Incoming>| {
-            let (service, (certified, place)) = (self.clone(), peer.clone());
+        let certified = Arc::new(certified);
+        let handler = move |request: Request<Incoming>, open: OpenRequest| {
+            let (service, certified) = (self.clone(), certified.clone());
             async move {
-                let answer = isolate(service.answer(&request, &certified, &place)).await;
+                let answer = isolate(service.answer(&request, &certified, &open)).await;
                 answer.unwrap_or_else(|panicked| page_of(500, TEXT, panicked.to_string()))
             }
         };
@@ -210,7 +219,7 @@ impl Service {
         &self,
         request: &Request<B>,
         certified: &Certified,
-        place: &Connection,
+        open: &OpenRequest,
     ) -> Response<Full<Bytes>> {
         let missing = || page_of(404, TEXT, "404 page not found\n".to_owned());
         let Some(page) = Page::of(request) else { return missing() };
@@ -219,7 +228,7 @@ impl Service {
         match self.guard.check(request.uri().path(), page, certified, authorization).await {
             Ok(Seen::ByAll) => {}
             Ok(Seen::ByKnown) if self.guard.access.knows_by_token(authorization) => {
-                place.authenticated();
+                open.connection().authenticated(BY_TOKEN);
             }
             Ok(Seen::ByKnown) => {}
             Err(Refused::Unknown) => return page_of(401, TEXT, "Unauthorized\n".to_owned()),

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::net::TcpListener;
 
 use crate::connections::admission::Bounds;
-use crate::connections::{Connections, Limits};
+use crate::connections::{Connections, Limits, OpenRequest};
 use crate::drain::DrainWatch;
 use crate::health::{Health, Probe};
 use crate::metrics::{self, Metrics};
@@ -21,10 +21,17 @@ use crate::statusz::StatusBoard;
 
 /// Limits of connections: probes and scrapers have one each. No client authenticates, so half of the connections suffice.
 const LIMITS: Limits = Limits {
-    bounds: Bounds { total: 128, unauthenticated: 64, unauthenticated_per_peer: 48 },
+    bounds: Bounds {
+        total: 128,
+        unauthenticated: 64,
+        unauthenticated_per_peer: 48,
+        authenticated_per_peer: 128,
+        authenticated_per_user: 128,
+    },
     handshake: HEAD_TIMEOUT,
     first_request: HEAD_TIMEOUT,
     unauthorized: Duration::from_secs(30),
+    answered: Duration::from_secs(60),
     idle: Duration::from_secs(90),
     streams: 16,
 };
@@ -154,7 +161,9 @@ impl AdminServer {
             };
             let (answer, until) = (answer.clone(), until.clone());
             tokio::spawn(async move {
-                let handler = |request: Request<Incoming>| std::future::ready(answer(&request));
+                let handler = |request: Request<Incoming>, _: OpenRequest| {
+                    std::future::ready(answer(&request))
+                };
                 // A client may disconnect at any time.
                 let _ = isolate(place.serve(socket, handler, until.asked())).await;
             });

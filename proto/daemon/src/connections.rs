@@ -1,12 +1,14 @@
 //! io: the connections of a server that any client can reach. Their number is limited ([`admission`]). Each has a deadline for its TLS
-//! handshake, for its first request and for the time between requests. HTTP/2 PINGs and part of a request's head do not count as activity; an open
-//! watch or session does. Requests that were not authorized also have a deadline for the client to read the response: an HTTP/2 window of zero would
-//! block it for ever.
+//! handshake, for its first request, for the time between requests, and for the reading of each response: an HTTP/2 window of zero would keep it for
+//! ever. HTTP/2 PINGs and part of a request's head do not count as activity. A request is in flight until its response is written, not only made; what
+//! the server counts for it is kept as long ([`OpenRequest::keep`]). Streams (an open watch, a session) last as long as they last.
 
 pub mod admission;
 
+mod debts;
 mod held;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
@@ -30,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::panics::IsolatedExecutor;
 use admission::{AdmissionDecision, Bounds, ConnectionAdmission, Peer};
+use debts::Debts;
 use held::{Counted, Held};
 
 /// Limits of a server's connections.
@@ -41,8 +45,10 @@ pub struct Limits {
     pub handshake: Duration,
     /// Longest time from the handshake to the complete head of the first request.
     pub first_request: Duration,
-    /// Longest time with requests in flight none of which was authorized ([`Connection::authorized`]).
+    /// Longest time from the head of a request that is not authorized until its response is written.
     pub unauthorized: Duration,
+    /// Longest time from the beginning of the response to an authorized request until it is written.
+    pub answered: Duration,
     /// Longest time between the end of a request and the complete head of the next.
     pub idle: Duration,
     /// Requests that one HTTP/2 connection may have open.
@@ -69,8 +75,6 @@ const GOODBYE_MAX: Duration = Duration::from_secs(5);
 const TCP_PROBE_AFTER_SECS: u32 = 60;
 const TCP_PROBE_EVERY_SECS: u32 = 20;
 const TCP_PROBES: u32 = 3;
-/// Time to the next look at a connection with a request that waits.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Pause after a connection could not be accepted, as descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -90,7 +94,7 @@ enum Reason {
     NoRequest,
     /// No further request in time.
     Idle,
-    /// The client did not read the responses to unauthorized requests.
+    /// The client did not read a response in time.
     NotTaken,
 }
 
@@ -184,14 +188,11 @@ impl Connections {
             closer,
             authenticated: AtomicBool::new(false),
             state: Mutex::new(State {
-                requests: 0,
-                waiting: (0, Instant::now()),
-                session: false,
+                debts: Debts::new(Instant::now()),
                 upgraded: false,
-                since: Instant::now(),
-                missing: Reason::NoRequest,
+                asleep: false,
             }),
-            session_ended: Notify::new(),
+            changed: Notify::new(),
         })))
     }
 
@@ -239,51 +240,17 @@ struct Inner {
     closer: CancellationToken,
     authenticated: AtomicBool,
     state: Mutex<State>,
-    session_ended: Notify,
+    /// What the client owes has changed while nobody looked at it.
+    changed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    /// In flight.
-    requests: usize,
-    /// Of these, how many wait for the server, and since when one does.
-    waiting: (usize, Instant),
-    /// One of them is authorized.
-    session: bool,
+    debts: Debts,
     /// The connection no longer speaks HTTP.
     upgraded: bool,
-    /// Since when the client has owed a request or the reading of a response. Unused during a session.
-    since: Instant,
-    missing: Reason,
-}
-
-impl State {
-    fn now_missing(&mut self, what: Reason) {
-        (self.since, self.missing) = (Instant::now(), what);
-    }
-
-    /// For how long the client has owed something.
-    fn owed(&self) -> Duration {
-        let (waiting, since) = self.waiting;
-        if waiting > 0 { since.saturating_duration_since(self.since) } else { self.since.elapsed() }
-    }
-}
-
-/// A request that waits for the server, until dropped ([`Connection::wait`]).
-#[derive(Debug)]
-pub struct Waiting<'a>(&'a Connection);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.0.state();
-        let (waiting, since) = state.waiting;
-        state.waiting.0 = waiting.saturating_sub(1);
-        if waiting == 1 {
-            // What was owed before is owed still.
-            let waited = since.max(state.since).elapsed();
-            state.since = state.since.checked_add(waited).unwrap_or(state.since);
-        }
-    }
+    /// The deadline is not looked at until `changed`.
+    asleep: bool,
 }
 
 impl Drop for Inner {
@@ -294,26 +261,107 @@ impl Drop for Inner {
     }
 }
 
-/// A request under way, until dropped.
+/// A request in flight: until the last clone is dropped, and the response is written.
+#[derive(Clone, Debug)]
+pub struct OpenRequest(Arc<InFlight>);
+
 #[derive(Debug)]
-pub(crate) struct InFlight(Connection);
+struct InFlight {
+    connection: Connection,
+    number: u64,
+    is_stream: AtomicBool,
+    kept: Mutex<Option<Box<dyn Any + Send>>>,
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let Connection(inner) = &self.0;
+        let Connection(inner) = &self.connection;
         let mut state = inner.state();
-        state.requests = state.requests.saturating_sub(1);
-        if state.requests > 0 {
-            return;
+        let had_streams = state.debts.has_streams();
+        state.debts.end(self.number, Instant::now());
+        if had_streams
+            && !state.debts.has_streams()
+            && !state.upgraded
+            && !inner.authenticated.load(Ordering::Acquire)
+        {
+            inner.owner.open().admission.end_session(inner.id);
         }
-        state.now_missing(Reason::Idle);
-        if state.session && !state.upgraded {
-            state.session = false;
-            if !inner.authenticated.load(Ordering::Acquire) {
-                inner.owner.open().admission.end_session(inner.id);
-            }
-            inner.session_ended.notify_one();
+        inner.wake(&mut state);
+    }
+}
+
+/// A request that waits for the server, until dropped ([`OpenRequest::wait`]).
+#[derive(Debug)]
+pub struct Waiting<'a>(&'a OpenRequest);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.change(|debts, number| debts.resume(number, Instant::now()));
+    }
+}
+
+impl OpenRequest {
+    /// The address of the client.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0.connection.address()
+    }
+
+    /// Its connection.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.0.connection
+    }
+
+    /// It is authorized: until its response begins the client owes nothing.
+    pub fn authorized(&self) {
+        self.change(Debts::authorize);
+    }
+
+    /// It is authorized, and lasts as long as its client reads: it has no deadline, and its connection is among the last to be replaced.
+    pub fn stream(&self) {
+        let Connection(inner) = &self.0.connection;
+        self.0.is_stream.store(true, Ordering::Release);
+        let mut state = inner.state();
+        let is_first = !state.debts.has_streams();
+        // An authenticated connection is never replaced for this: its requests need not take the server's one lock.
+        if state.debts.stream(self.0.number)
+            && is_first
+            && !inner.authenticated.load(Ordering::Acquire)
+        {
+            inner.owner.open().admission.begin_session(inner.id);
         }
+    }
+
+    /// It waits for the server: until the result is dropped the client owes nothing.
+    #[must_use]
+    pub fn wait(&self) -> Waiting<'_> {
+        self.change(|debts, number| debts.wait(number, Instant::now()));
+        Waiting(self)
+    }
+
+    /// Keeps `value` until the response is written.
+    pub fn keep(&self, value: impl Any + Send) {
+        *self.0.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(value));
+    }
+
+    fn is_stream(&self) -> bool {
+        self.0.is_stream.load(Ordering::Acquire)
+    }
+
+    fn answered(&self) {
+        self.change(|debts, number| debts.answer(number, Instant::now()));
+    }
+
+    fn upgraded(&self) {
+        self.0.connection.0.state().upgraded = true;
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Debts, u64)) {
+        let Connection(inner) = &self.0.connection;
+        let mut state = inner.state();
+        change(&mut state.debts, self.0.number);
+        inner.wake(&mut state);
     }
 }
 
@@ -321,6 +369,13 @@ impl Inner {
     /// Taken before the lock of [`Connections`], never within it.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the deadline be looked at again.
+    fn wake(&self, state: &mut State) {
+        if std::mem::take(&mut state.asleep) {
+            self.changed.notify_one();
+        }
     }
 }
 
@@ -331,40 +386,15 @@ impl Connection {
         self.0.address
     }
 
-    /// A client certificate or the credentials of a request were accepted: the connection counts among those that are reserved for authenticated clients.
-    pub fn authenticated(&self) {
+    /// A client certificate or the credentials of a request were accepted as those of `user`: the connection counts among those that are reserved for
+    /// authenticated clients, unless the user or the peer has its part of them.
+    pub fn authenticated(&self, user: &str) {
         let inner = &self.0;
         if !inner.authenticated.load(Ordering::Acquire)
-            && inner.owner.open().admission.authenticated(inner.id)
+            && inner.owner.open().admission.authenticated(inner.id, user)
         {
             inner.authenticated.store(true, Ordering::Release);
         }
-    }
-
-    /// A request in flight was authorized, for more than a public page. Its response has no deadline, and the connection is among the last to be replaced
-    /// until its last request has ended.
-    pub fn authorized(&self) {
-        let inner = &self.0;
-        let mut state = inner.state();
-        if state.session {
-            return;
-        }
-        state.session = true;
-        // An authenticated connection is never replaced for this: its requests need not take the server's one lock.
-        if !inner.authenticated.load(Ordering::Acquire) {
-            inner.owner.open().admission.begin_session(inner.id);
-        }
-    }
-
-    /// A request in flight waits for the server: until the result is dropped the client owes nothing.
-    #[must_use]
-    pub fn wait(&self) -> Waiting<'_> {
-        let mut state = self.0.state();
-        if state.waiting.0 == 0 {
-            state.waiting.1 = Instant::now();
-        }
-        state.waiting.0 = state.waiting.0.saturating_add(1);
-        Waiting(self)
     }
 
     /// The result of a TLS handshake, if it succeeds in time and the connection is not replaced meanwhile.
@@ -378,15 +408,15 @@ impl Connection {
             done = tokio::time::timeout(owner.limits.handshake, handshake) => done.ok().and_then(Result::ok),
             () = self.0.closer.cancelled() => return None,
         };
-        self.0.state().now_missing(Reason::NoRequest);
+        self.0.state().debts.await_first(Instant::now());
         if done.is_none() {
             owner.count(Reason::Handshake);
         }
         done
     }
 
-    /// Serves HTTP/1.1 or HTTP/2 on `io` until the client disconnects, a deadline passes, the connection is replaced, or `until` has begun and the open
-    /// requests are answered. The connection counts until `io` is dropped, which for an upgraded connection is later.
+    /// Serves HTTP/1.1 or HTTP/2 on `io` by `handler` until the client disconnects, a deadline passes, the connection is replaced, or `until` has begun
+    /// and the open requests are answered. The connection counts until `io` is dropped, which for an upgraded connection is later.
     ///
     /// # Errors
     /// The error that ended the connection.
@@ -398,22 +428,22 @@ impl Connection {
     ) -> Result<(), ConnectionError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        H: Fn(Request<Incoming>) -> F,
+        H: Fn(Request<Incoming>, OpenRequest) -> F,
         F: Future<Output = Response<B>> + Send + 'static,
-        B: Body + Send + Unpin + 'static,
-        B::Data: Send,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<ConnectionError>,
     {
         let counted = self.clone();
         let service = service_fn(move |request| {
-            let in_flight = counted.request();
-            let answer = handler(request);
+            let open = counted.request();
+            let answer = handler(request, open.clone());
             async move {
                 let answer = answer.await;
-                if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-                    in_flight.0.0.state().upgraded = true;
+                match answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    true => open.upgraded(),
+                    false => open.answered(),
                 }
-                Ok::<_, Infallible>(answer.map(|body| Counted::new(body, in_flight)))
+                Ok::<_, Infallible>(answer.map(|body| Counted::new(body, open)))
             }
         });
         let builder = builder(&self.0.owner.limits);
@@ -433,14 +463,14 @@ impl Connection {
         connection.await
     }
 
-    fn request(&self) -> InFlight {
-        let mut state = self.0.state();
-        state.requests = state.requests.saturating_add(1);
-        if state.requests == 1 {
-            state.now_missing(Reason::NotTaken);
-        }
-        drop(state);
-        InFlight(self.clone())
+    fn request(&self) -> OpenRequest {
+        let number = self.0.state().debts.begin(Instant::now());
+        OpenRequest(Arc::new(InFlight {
+            connection: self.clone(),
+            number,
+            is_stream: AtomicBool::new(false),
+            kept: Mutex::new(None),
+        }))
     }
 
     /// Returns when the client has owed a request, or the reading of a response, for longer than the limits allow.
@@ -448,27 +478,23 @@ impl Connection {
         let inner = &self.0;
         let limits = &inner.owner.limits;
         loop {
-            let (session, owed, missing, is_waiting) = {
-                let state = inner.state();
-                (state.session, state.owed(), state.missing, state.waiting.0 > 0)
+            let due = {
+                let mut state = inner.state();
+                let due = state.debts.due(limits).filter(|_| !state.upgraded);
+                state.asleep = due.is_none();
+                due
             };
-            if session {
-                inner.session_ended.notified().await;
+            let Some((at, reason)) = due else {
+                inner.changed.notified().await;
                 continue;
-            }
-            let limit = match missing {
-                Reason::NoRequest => limits.first_request,
-                Reason::NotTaken => limits.unauthorized,
-                _ => limits.idle,
             };
-            if owed >= limit && !is_waiting {
-                inner.owner.count(missing);
+            let left = at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                inner.owner.count(reason);
                 return;
             }
-            // Requests do not wake this: it is checked again at the deadline, which no other limit shortens.
-            let least = if is_waiting { LOOK_AGAIN } else { Duration::ZERO };
-            let next = limit.saturating_sub(owed).max(least).min(limits.unauthorized);
-            tokio::time::sleep(next).await;
+            // A request does not end this pause: no debt is due sooner than this after it.
+            tokio::time::sleep(left.min(limits.unauthorized).min(limits.answered)).await;
         }
     }
 }

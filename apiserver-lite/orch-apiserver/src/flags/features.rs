@@ -12,6 +12,8 @@ use proto_daemon::go_duration;
 const POD_SECURITY: &str = "PodSecurity";
 /// The gate of priority and fairness.
 const FAIRNESS: &str = "APIPriorityAndFairness";
+/// The gate of the pod failure policies of Jobs.
+const FAILURE_POLICY: &str = "JobPodFailurePolicy";
 /// The release whose hidden metrics may be shown.
 const PREVIOUS_RELEASE: &str = "1.24";
 
@@ -39,6 +41,8 @@ pub struct Features {
     pub runtime_config: RuntimeConfig,
     /// Whether priority and fairness may be on.
     pub has_fairness: bool,
+    /// Whether Jobs keep a pod failure policy.
+    pub has_failure_policies: bool,
     /// What the log says of flags without effect.
     pub warnings: Vec<String>,
 }
@@ -59,7 +63,7 @@ impl FeatureFlags {
             runtime_config.map_err(|error| format!("--runtime-config: {error}"))?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let settled = feature_gates::settle(&[], &[POD_SECURITY, FAIRNESS], &gates);
+        let settled = feature_gates::settle(&[], &[POD_SECURITY, FAIRNESS, FAILURE_POLICY], &gates);
         let Settled { gates, mut warnings } = settled.map_err(|faults| {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             format!("--feature-gates: {}", faults.join("; "))
@@ -73,7 +77,12 @@ impl FeatureFlags {
         if self.show_hidden_metrics_for_version.is_some_and(|release| !release.is_empty()) {
             warnings.push("flag --show-hidden-metrics-for-version has no effect: no metric of this server is hidden".to_owned());
         }
-        Ok(Features { runtime_config, has_fairness: gates.is_on(FAIRNESS), warnings })
+        Ok(Features {
+            runtime_config,
+            has_fairness: gates.is_on(FAIRNESS),
+            has_failure_policies: gates.is_on(FAILURE_POLICY),
+            warnings,
+        })
     }
 }
 
@@ -123,7 +132,10 @@ mod tests {
         {
             let (features, _) = settle(&[&format!("--feature-gates={gates}")]).unwrap();
             assert_eq!(features.has_fairness, expected, "{gates}");
+            assert!(!features.has_failure_policies, "alpha");
         }
+        let (features, _) = settle(&["--feature-gates=JobPodFailurePolicy=true"]).unwrap();
+        assert_eq!((features.has_failure_policies, features.warnings), (true, Vec::new()));
         for (gates, told) in [
             (
                 "ServerSideApply=false",

@@ -7,8 +7,11 @@ use orch_apiserver::config::{RequestLimits, RequestSharing};
 use proto_api::names::Names;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
 
 use crate::support::{Reply, TestServer, kubernetes, orch};
+use crate::webhooks::hook::MUTATING;
 
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1beta2/flowschemas";
 const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1beta2/prioritylevelconfigurations";
@@ -86,6 +89,18 @@ pub fn gauge(what: &str, schema: &str, level: &str, value: usize) -> String {
     )
 }
 
+/// A webhook for new ConfigMaps that is reached and does not answer until it is dropped; then they are written without it.
+async fn silent_webhook(server: &TestServer) -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}/", listener.local_addr().expect("bound"));
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]});
+    let webhook = json!({"name": "a.b.c", "clientConfig": {"url": url}, "rules": [rule], "failurePolicy": "Ignore",
+        "timeoutSeconds": 30, "sideEffects": "None", "admissionReviewVersions": ["v1"]});
+    let object = json!({"metadata": {"name": "silent"}, "webhooks": [webhook]});
+    server.post(MUTATING, object.to_string()).await.expect(201);
+    listener
+}
+
 #[tokio::test]
 async fn a_user_that_floods_waits_and_is_refused_while_others_are_served() {
     let server = &small_server(kubernetes()).await;
@@ -95,18 +110,22 @@ async fn a_user_that_floods_waits_and_is_refused_while_others_are_served() {
         uid(server, &format!("{SCHEMAS}/users")).await,
         uid(server, &format!("{LEVELS}/slow")).await,
     ];
-    // Its body does not come yet, so that it has the seat of the level.
-    let body = r#"{"metadata":{"name":"janes"}}"#;
-    let mut first = server.tls_http1().await;
-    let head = format!(
-        "POST {MAPS} HTTP/1.1\r\nhost: a\r\nimpersonate-user: jane\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    first.write_all(head.as_bytes()).await.expect("written");
-    measured(server, &gauge("current_executing_requests", "users", "slow", 1)).await;
+    // A webhook that does not answer holds her write, and with it the seat of the level.
+    let webhook = silent_webhook(server).await;
+    let first = async {
+        let request = Request::post(MAPS).header("host", "test").header("impersonate-user", "jane");
+        let request = request.header("content-type", "application/json");
+        let body = Full::from(r#"{"metadata":{"name":"janes"}}"#);
+        server.send(request.body(body).expect("a request")).await
+    };
+    let executing = gauge("current_executing_requests", "users", "slow", 1);
     let waiting = async {
         tokio::join!(
-            get_as(server, "jane", MAPS),
+            first,
+            async {
+                measured(server, &executing).await;
+                get_as(server, "jane", MAPS).await
+            },
             async {
                 measured(server, &gauge("current_inqueue_requests", "users", "slow", 1)).await;
                 get_as(server, "jane", MAPS).await
@@ -134,18 +153,12 @@ async fn a_user_that_floods_waits_and_is_refused_while_others_are_served() {
                     taken_by(&other)[0],
                     uid(server, &format!("{SCHEMAS}/global-default")).await
                 );
-                first.write_all(body.as_bytes()).await.expect("written");
-                let mut text = String::new();
-                first.read_to_string(&mut text).await.expect("read");
-                assert!(text.starts_with("HTTP/1.1 201"), "{text}");
-                assert!(
-                    text.contains(&format!("x-kubernetes-pf-flowschema-uid: {}", slow[0])),
-                    "{text}"
-                );
+                drop(webhook);
             },
         )
     };
-    let (second, third, joes, ()) = waiting.await;
+    let (first, second, third, joes, ()) = waiting.await;
+    assert_eq!((first.code(), taken_by(&first)), (201, slow.each_ref().map(String::as_str)));
     for served in [second, third, joes] {
         served.expect(200);
         assert_eq!(taken_by(&served), slow);
@@ -162,28 +175,55 @@ async fn a_user_has_a_quarter_of_all_writes_whatever_seats_there_are() {
     let request_limits = RequestLimits { reading: 400, mutating: 4, sharing };
     let server =
         &TestServer::with(Config { request_limits, ..Config::for_tests(kubernetes()) }).await;
-    // Its body never comes.
-    let mut first = server.tls_http1().await;
-    let head = format!(
-        "POST {MAPS} HTTP/1.1\r\nhost: a\r\nimpersonate-user: jane\r\ncontent-length: 9\r\n\r\n"
-    );
-    first.write_all(head.as_bytes()).await.expect("written");
+    let _first = post_without_body(server).await;
     let executing =
         |count| gauge("current_executing_requests", "global-default", "global-default", count);
-    measured(server, &executing(1)).await;
-    let post_as = async |user: &str| {
-        let request = Request::post(MAPS).header("host", "test").header("impersonate-user", user);
-        let body = json!({"metadata": {"generateName": "a-"}}).to_string();
-        let request = request.header("content-type", "application/json");
-        server.send(request.body(Full::from(body)).expect("a request")).await
-    };
-    let refused = post_as("jane").await;
+    measured(server, &executing(0)).await;
+    let refused = post_as(server, "jane").await;
     assert_eq!(refused.headers.get("retry-after").expect("a time"), "1");
     refused.expect(429);
     assert!(!taken_by(&refused)[0].is_empty(), "it had a seat");
-    measured(server, &executing(1)).await;
     get_as(server, "jane", MAPS).await.expect(200);
-    post_as("joe").await.expect(201);
+    post_as(server, "joe").await.expect(201);
+}
+
+#[tokio::test]
+async fn a_body_that_is_late_takes_no_seat() {
+    let sharing = RequestSharing::Fair;
+    // One seat in the level, and two requests of a user.
+    let request_limits = RequestLimits { reading: 0, mutating: 8, sharing };
+    let server =
+        &TestServer::with(Config { request_limits, ..Config::for_tests(kubernetes()) }).await;
+    measured(
+        server,
+        "apiserver_flowcontrol_request_concurrency_limit{priority_level=\"global-default\"} 1",
+    )
+    .await;
+    let mut late = post_without_body(server).await;
+    post_as(server, "joe").await.expect(201);
+    late.write_all(b"{\"metadata\":{\"generateName\":\"b-\"}}").await.expect("written");
+    let mut begin = [0; 12];
+    late.read_exact(&mut begin).await.expect("answered");
+    assert_eq!(String::from_utf8_lossy(&begin), "HTTP/1.1 201");
+}
+
+async fn post_as(server: &TestServer, user: &str) -> Reply {
+    let request = Request::post(MAPS).header("host", "test").header("impersonate-user", user);
+    let body = json!({"metadata": {"generateName": "a-"}}).to_string();
+    let request = request.header("content-type", "application/json");
+    server.send(request.body(Full::from(body)).expect("a request")).await
+}
+
+/// A request of jane that has had its seat, and whose 34 bytes of body do not come.
+async fn post_without_body(server: &TestServer) -> TlsStream<TcpStream> {
+    let mut stream = server.tls_http1().await;
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nhost: a\r\nimpersonate-user: jane\r\ncontent-type: application/json\r\ncontent-length: 34\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("written");
+    let served = gauge("dispatched_requests_total", "global-default", "global-default", 1);
+    measured(server, &served).await;
+    stream
 }
 
 #[tokio::test]

@@ -44,5 +44,6 @@ mod support;
 mod test_harness;
 mod tls;
 mod tokens;
+mod web_page;
 mod webhooks;
 mod workloads;

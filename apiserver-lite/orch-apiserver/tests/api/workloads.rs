@@ -8,10 +8,11 @@ use apiserver_controllers::{Plan, for_every_written_kind};
 use apiserver_workloads::daemon_set::FailedPods;
 use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
 use http::Method;
+use orch_apiserver::Config;
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, StatefulSet};
 use proto_api::batch::v1::{CronJob, Job};
 use proto_api::core::v1::{Node, PersistentVolumeClaim, Pod};
-use proto_api::names::Names;
+use proto_api::names::{Names, Profile};
 use proto_api::{Resource, Time};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -382,4 +383,37 @@ async fn a_cron_job_starts_a_job_and_notes_its_end() {
     let status = cluster.read::<CronJob>().await.expect("it").status;
     assert!(status.active.is_empty() && status.last_successful_time.is_some());
     assert_eq!(cluster.list::<Job>().await.len(), 1, "its time is over");
+}
+
+#[tokio::test]
+async fn a_failure_policy_is_kept_with_its_feature_only() {
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    const CRON_JOBS: &str = "/apis/batch/v1/namespaces/default/cronjobs";
+    let rule = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]});
+    let containers = json!([{"name": "c", "image": "i"}]);
+    let spec = json!({"podFailurePolicy": {"rules": [rule]},
+        "template": {"spec": {"restartPolicy": "Never", "containers": containers}}});
+    let job = json!({"metadata": {"name": "a"}, "spec": spec});
+    let cron_job = json!({"metadata": {"name": "a"},
+        "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": spec}}});
+    for keeps_pod_failure_policies in [false, true] {
+        let names = Names::new(Profile::Kubernetes);
+        let config = Config { keeps_pod_failure_policies, ..Config::for_tests(names) };
+        let server = TestServer::with(config).await;
+        for (path, object, policy) in [
+            (JOBS, &job, "/spec/podFailurePolicy"),
+            (CRON_JOBS, &cron_job, "/spec/jobTemplate/spec/podFailurePolicy"),
+        ] {
+            let stored = server.post(path, object.to_string()).await.expect(201);
+            let status = stored.pointer(&format!("{policy}/rules/0/onPodConditions/0/status"));
+            assert_eq!(status == Some(&json!("True")), keeps_pod_failure_policies, "{path}");
+            // An update does not bring it in either.
+            let mut again = stored.clone();
+            let parent = policy.trim_end_matches("/podFailurePolicy");
+            again.pointer_mut(parent).expect("a spec")["podFailurePolicy"] =
+                object.pointer(policy).expect("a policy").clone();
+            let stored = server.put(&format!("{path}/a"), &again).await.expect(200);
+            assert_eq!(stored.pointer(policy).is_some(), keeps_pod_failure_policies, "{path}");
+        }
+    }
 }

@@ -62,8 +62,16 @@ pub(super) fn default_job(fields: &mut Map) {
     set_default(spec, "backoffLimit", 6);
     set_default(spec, "completionMode", "NonIndexed");
     set_default(spec, "suspend", false);
+    default_failure_policy(spec);
     default_template(spec.map_or_insert("template"));
     labels_from_template(fields);
+}
+
+fn default_failure_policy(spec: &mut Map) {
+    let Some(policy) = spec.map_mut("podFailurePolicy") else { return };
+    for pattern in policy.maps_mut("rules").flat_map(|rule| rule.maps_mut("onPodConditions")) {
+        set_default(pattern, "status", "True");
+    }
 }
 
 pub(super) fn default_cron_job(spec: &mut Map) {
@@ -72,6 +80,7 @@ pub(super) fn default_cron_job(spec: &mut Map) {
     set_default(spec, "successfulJobsHistoryLimit", 3);
     set_default(spec, "failedJobsHistoryLimit", 1);
     let job = spec.map_or_insert("jobTemplate").map_or_insert("spec");
+    default_failure_policy(job);
     default_template(job.map_or_insert("template"));
 }
 

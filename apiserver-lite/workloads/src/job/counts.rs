@@ -7,7 +7,7 @@ use proto_api::batch::v1::{Job, JobStatus, UncountedTerminatedPods};
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 
-use super::{Intervals, count, index_of, is_indexed, is_tracked};
+use super::{Intervals, count, failure_policy, index_of, is_indexed, is_tracked};
 
 /// Maximum number of uids in a status.
 const UNCOUNTED_MAX: usize = 500;
@@ -56,12 +56,12 @@ impl<'a> Counts<'a> {
             tracked.into_iter().map(|pod| (index_of(names, job, &pod.metadata), pod)).collect();
         tracked.sort_by_key(|(index, pod)| (*index, &pod.metadata.uid));
         for (index, pod) in tracked {
-            counts.note(index, pod);
+            counts.note(job, index, pod);
         }
         counts
     }
 
-    fn note(&mut self, index: Option<i32>, pod: &'a Pod) {
+    fn note(&mut self, job: &Job, index: Option<i32>, pod: &'a Pod) {
         let uid = &pod.metadata.uid;
         let has_succeeded = pod.status.phase == "Succeeded";
         if !has_succeeded && pod.status.phase != "Failed" && !is_terminating(pod) {
@@ -70,8 +70,9 @@ impl<'a> Counts<'a> {
         let len = self.uncounted.succeeded.len().saturating_add(self.uncounted.failed.len());
         let is_noted =
             self.uncounted.failed.contains(uid) || self.uncounted.succeeded.contains(uid);
-        // Pods of an indexed job without a valid index count for nothing.
-        let counts = !self.is_indexed || index.is_some();
+        // Pods of an indexed job without a valid index count for nothing, nor do failures that its policy ignores.
+        let counts = (!self.is_indexed || index.is_some())
+            && (has_succeeded || !failure_policy::ignores(job, pod));
         if !is_noted && counts {
             if self.is_indexed && has_succeeded {
                 // The index says that it is counted.

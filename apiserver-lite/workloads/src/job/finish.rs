@@ -1,5 +1,6 @@
 //! The end of a job: when it is complete or has failed, and its conditions.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use apiserver_controllers::addresses::has_ended;
@@ -11,17 +12,20 @@ use proto_client::events::EventKind;
 use proto_client::events::correlate::EventReport;
 
 use super::counts::Counts;
-use super::{is_suspended, report};
+use super::{failure_policy, is_suspended, report};
 
 /// Default of `backoffLimit`.
 const BACKOFF_LIMIT: i32 = 6;
 
+/// The reason of jobs that end by a rule of their pod failure policy.
+const POD_FAILURE_POLICY: &str = "PodFailurePolicy";
+
 /// How a job ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Complete,
     /// With reason and message.
-    Failed(&'static str, &'static str),
+    Failed(&'static str, Cow<'static, str>),
 }
 
 /// Whether the job is complete or has failed.
@@ -46,14 +50,17 @@ pub(super) fn failure(
     pods: &[&Pod],
     now: Time,
 ) -> Option<Outcome> {
+    if let Some(message) = failure_policy::fails(job, pods) {
+        return Some(Outcome::Failed(POD_FAILURE_POLICY, message.into()));
+    }
     let limit = job.spec.backoff_limit.unwrap_or(BACKOFF_LIMIT);
     if counts.failed() > limit || restarts_exceed(job, pods, limit) {
         let message = "Job has reached the specified backoff limit";
-        return Some(Outcome::Failed("BackoffLimitExceeded", message));
+        return Some(Outcome::Failed("BackoffLimitExceeded", message.into()));
     }
     let left = deadline_in(job, status, now)?;
     let message = "Job was active longer than specified deadline";
-    left.is_zero().then_some(Outcome::Failed("DeadlineExceeded", message))
+    left.is_zero().then_some(Outcome::Failed("DeadlineExceeded", message.into()))
 }
 
 /// Whether containers that restart in their pods have done so too often.
@@ -144,17 +151,20 @@ impl Outcome {
                 status.completion_time = Some(now);
             }
             Self::Failed(reason, message) => {
-                set_condition(status, "Failed", "True", (reason, message), now);
+                if reason == POD_FAILURE_POLICY {
+                    set_condition(status, "FailureTarget", "True", (reason, &message), now);
+                }
+                set_condition(status, "Failed", "True", (reason, &message), now);
             }
         }
     }
 
     /// The events of the end.
-    pub(super) fn reports(self, names: &Names, job: &Job, status: &JobStatus) -> Vec<EventReport> {
+    pub(super) fn reports(&self, names: &Names, job: &Job, status: &JobStatus) -> Vec<EventReport> {
         let said =
             |kind, reason, message: &str| report(names, job, kind, reason, message.to_owned());
         match self {
-            Self::Failed(reason, message) => vec![said(EventKind::Warning, reason, message)],
+            Self::Failed(reason, message) => vec![said(EventKind::Warning, *reason, message)],
             Self::Complete => {
                 let many = job.spec.completions.is_some_and(|asked| status.succeeded > asked);
                 let message = "Too many succeeded pods running after completion count reached";

@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use proto_api::Time;
+use proto_api::batch::v1::Job;
 use proto_api::core::v1::{ContainerStatus, Pod};
+
+use super::failure_policy;
 
 const FIRST_SECS: u64 = 10;
 const LONGEST_SECS: u64 = 360;
 
-/// The time until pods may be created; none if that is now. `pods` are all pods of the job.
-pub(super) fn left(pods: &[&Pod], now: Time) -> Option<Duration> {
+/// The time until pods may be created; none if that is now. `pods` are all pods of the job. Failures that its policy ignores delay nothing.
+pub(super) fn left(job: &Job, pods: &[&Pod], now: Time) -> Option<Duration> {
     let ended = |phase: &'static str| pods.iter().filter(move |pod| pod.status.phase == phase);
     let last_success = ended("Succeeded").map(|pod| finished_at(pod)).max();
     let failures: Vec<i64> = ended("Failed")
+        .filter(|pod| !failure_policy::ignores(job, pod))
         .map(|pod| finished_at(pod))
         .filter(|finished| last_success.is_none_or(|success| *finished > success))
         .collect();

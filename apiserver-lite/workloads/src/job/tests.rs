@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use apiserver_controllers::api_writes::WrittenObject;
-use proto_api::core::v1::{Container, ContainerStatus};
+use proto_api::batch::v1::{
+    PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
+    PodFailurePolicyRule,
+};
+use proto_api::core::v1::{Container, ContainerStatus, PodCondition};
 use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
@@ -311,4 +315,106 @@ fn events_tell_the_end() {
     assert_eq!(planned(&world).reports[0].reason, "UnknownCompletionMode");
     let created = |write: &ApiWrite| matches!(write, ApiWrite::Create(WrittenObject::Pod(_)));
     assert!(!planned(&world).writes.iter().any(created));
+}
+
+fn on_exit_codes(action: &str, operator: &str, values: &[i32]) -> PodFailurePolicyRule {
+    let codes = PodFailurePolicyOnExitCodesRequirement {
+        container_name: None,
+        operator: operator.into(),
+        values: values.to_vec(),
+    };
+    PodFailurePolicyRule {
+        action: action.into(),
+        on_exit_codes: Some(codes),
+        ..PodFailurePolicyRule::default()
+    }
+}
+
+/// A job of one pod with a policy: code 3 is ignored, a disruption too, codes above fail the job, 5 and 6 of container `c` count.
+fn with_policy() -> Job {
+    let mut job = job(1, Some(1));
+    job.spec.backoff_limit = Some(1);
+    let mut counted = on_exit_codes("Count", "In", &[5, 6]);
+    counted.on_exit_codes.get_or_insert_default().container_name = Some("c".into());
+    let disruption = PodFailurePolicyOnPodConditionsPattern {
+        type_: "DisruptionTarget".into(),
+        status: "True".into(),
+    };
+    let disrupted = PodFailurePolicyRule {
+        action: "Ignore".into(),
+        on_pod_conditions: vec![disruption],
+        ..PodFailurePolicyRule::default()
+    };
+    let rules = vec![
+        on_exit_codes("Ignore", "In", &[3]),
+        disrupted,
+        counted,
+        on_exit_codes("FailJob", "NotIn", &[7]),
+    ];
+    job.spec.pod_failure_policy.get_or_insert_default().rules = rules;
+    job
+}
+
+/// Lets the active pod fail in `container` with `code`.
+fn fail(world: &mut World, container: &str, code: i32, condition: Option<&str>) {
+    let name = active(world)[0].metadata.name.clone();
+    end(world, &name, "Failed");
+    world.edit::<Pod>(ObjectKind::Pod, &name, |pod| {
+        let mut status = ContainerStatus { name: container.into(), ..Default::default() };
+        status.state.terminated.get_or_insert_default().exit_code = code;
+        pod.status.container_statuses = vec![status];
+        pod.status.conditions.extend(condition.map(|kind| PodCondition {
+            type_: kind.into(),
+            status: "True".into(),
+            ..PodCondition::default()
+        }));
+    });
+    settle(world);
+}
+
+#[test]
+fn failures_that_the_policy_ignores_are_not_counted_and_delay_nothing() {
+    let mut world = world(with_policy());
+    settle(&mut world);
+    for _ in 0..3 {
+        fail(&mut world, "c", 3, None);
+        fail(&mut world, "c", 9, Some("DisruptionTarget"));
+        assert_eq!((status(&world).failed, active(&world).len()), (0, 1));
+    }
+    assert!(
+        world
+            .pods()
+            .iter()
+            .filter(|pod| has_ended(pod))
+            .all(|pod| pod.metadata.finalizers.is_empty())
+    );
+    // What a rule counts, and what no rule matches.
+    fail(&mut world, "c", 5, None);
+    assert_eq!((status(&world).failed, active(&world).len()), (1, 0));
+    world.now += 400;
+    settle(&mut world);
+    fail(&mut world, "c", 7, None);
+    assert_eq!(conditions(&world), ["Failed True BackoffLimitExceeded"]);
+}
+
+#[test]
+fn a_rule_of_the_policy_ends_the_job() {
+    for (container, code) in [("c", 4), ("d", 5)] {
+        let mut world = world(with_policy());
+        settle(&mut world);
+        fail(&mut world, container, code, None);
+        let told = ["FailureTarget True PodFailurePolicy", "Failed True PodFailurePolicy"];
+        assert_eq!(conditions(&world), told);
+        let message = &status(&world).conditions[1].message;
+        let expected = format!("Container {container} for pod ns/");
+        assert!(message.starts_with(&expected), "{message}");
+        let expected = format!(" failed with exit code {code} matching FailJob rule at index 3");
+        assert!(message.ends_with(&expected), "{message}");
+        assert_eq!((status(&world).failed, active(&world).len()), (1, 0));
+    }
+    // Containers that ended well say nothing.
+    let mut world = world(with_policy());
+    settle(&mut world);
+    fail(&mut world, "c", 0, None);
+    assert_eq!((status(&world).failed, conditions(&world).len()), (1, 0));
 }

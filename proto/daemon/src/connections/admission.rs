@@ -1,7 +1,9 @@
 //! Which connections are admitted. Pure: connections are numbers, time is the order of events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 /// How many connections a server keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,10 @@ pub struct Bounds {
     pub unauthenticated: usize,
     /// Unauthenticated connections from one IPv4 address or one IPv6 /64.
     pub unauthenticated_per_peer: usize,
+    /// Authenticated connections from there.
+    pub authenticated_per_peer: usize,
+    /// Authenticated connections of one user.
+    pub authenticated_per_user: usize,
 }
 
 /// Where a connection comes from. One host has a whole IPv6 /64.
@@ -64,11 +70,13 @@ enum Class {
     Session,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     peer: Peer,
     /// `None` once authenticated.
     rank: Option<Rank>,
+    /// Who it is, once authenticated.
+    user: Option<Arc<str>>,
 }
 
 /// The open connections.
@@ -80,6 +88,9 @@ pub struct ConnectionAdmission {
     open: BTreeMap<u64, Entry>,
     unauthenticated: BTreeSet<Rank>,
     by_peer: HashMap<Peer, BTreeSet<Rank>>,
+    /// Authenticated connections of each peer and of each user.
+    known_by_peer: HashMap<Peer, usize>,
+    known_by_user: HashMap<Arc<str>, usize>,
 }
 
 impl ConnectionAdmission {
@@ -92,6 +103,8 @@ impl ConnectionAdmission {
             open: BTreeMap::new(),
             unauthenticated: BTreeSet::new(),
             by_peer: HashMap::new(),
+            known_by_peer: HashMap::new(),
+            known_by_user: HashMap::new(),
         }
     }
 
@@ -115,7 +128,7 @@ impl ConnectionAdmission {
         victim.iter().for_each(|id| self.remove(*id));
         self.last = self.last.wrapping_add(1);
         let id = self.last;
-        self.open.insert(id, Entry { peer, rank: None });
+        self.open.insert(id, Entry { peer, rank: None, user: None });
         self.rank(id, peer, Class::Ordinary);
         match victim {
             Some(closed) => AdmissionDecision::Replacing { id, closed },
@@ -140,26 +153,44 @@ impl ConnectionAdmission {
         self.change(id, Class::Ordinary);
     }
 
-    /// A request of the connection was authenticated: it no longer counts among the unauthenticated. `false` if that would leave less than a sixteenth
-    /// of the connections for new ones; it then still counts as unauthenticated.
-    pub fn authenticated(&mut self, id: u64) -> bool {
+    /// A request of the connection was authenticated as `user`: it no longer counts among the unauthenticated. `false` if the user or the peer has its
+    /// part, or if that would leave less than a sixteenth of the connections for new ones; it then still counts as unauthenticated.
+    pub fn authenticated(&mut self, id: u64, user: &str) -> bool {
         let authenticated = self.open.len().saturating_sub(self.unauthenticated.len());
         let kept = (self.bounds.total / 16).max(1);
-        if authenticated >= self.bounds.total.saturating_sub(kept) {
+        let Some(entry) = self.open.get(&id) else { return false };
+        let peer = entry.peer;
+        if entry.user.is_some() {
+            return true;
+        }
+        let of_user = self.known_by_user.get(user).copied().unwrap_or(0);
+        let of_peer = self.known_by_peer.get(&peer).copied().unwrap_or(0);
+        if authenticated >= self.bounds.total.saturating_sub(kept)
+            || of_user >= self.bounds.authenticated_per_user
+            || of_peer >= self.bounds.authenticated_per_peer
+        {
             return false;
         }
         self.unrank(id);
+        let user: Arc<str> = user.into();
+        if let Some(entry) = self.open.get_mut(&id) {
+            entry.user = Some(user.clone());
+        }
+        self.known_by_user.insert(user, of_user.saturating_add(1));
+        self.known_by_peer.insert(peer, of_peer.saturating_add(1));
         true
     }
 
     /// The connection is closed. Does nothing for one that has been replaced.
     pub fn remove(&mut self, id: u64) {
         self.unrank(id);
-        self.open.remove(&id);
+        let Some(Entry { peer, user: Some(user), .. }) = self.open.remove(&id) else { return };
+        forget_one(&mut self.known_by_user, &user);
+        forget_one(&mut self.known_by_peer, &peer);
     }
 
     fn change(&mut self, id: u64, to: Class) {
-        let Some(Entry { peer, rank: Some(_) }) = self.open.get(&id).copied() else { return };
+        let Some(&Entry { peer, rank: Some(_), .. }) = self.open.get(&id) else { return };
         self.unrank(id);
         self.rank(id, peer, to);
     }
@@ -186,11 +217,26 @@ impl ConnectionAdmission {
     }
 }
 
+/// Counts one less of `key`.
+fn forget_one<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+    let Some(count) = counts.get_mut(key) else { return };
+    *count = count.saturating_sub(1);
+    if *count == 0 {
+        counts.remove(key);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { total: 16, unauthenticated: 8, unauthenticated_per_peer: 4 };
+    const BOUNDS: Bounds = Bounds {
+        total: 16,
+        unauthenticated: 8,
+        unauthenticated_per_peer: 4,
+        authenticated_per_peer: 16,
+        authenticated_per_user: 16,
+    };
 
     fn peer(last: u8) -> Peer {
         Peer::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
@@ -251,7 +297,7 @@ mod tests {
         assert_eq!(admission.open.len(), BOUNDS.unauthenticated);
         for number in 0..7 {
             let id = id(admission.admit(peer(number)));
-            assert!(admission.authenticated(id));
+            assert!(admission.authenticated(id, "a"));
         }
         let left = |admission: &ConnectionAdmission| {
             (admission.open.len(), admission.unauthenticated.len())
@@ -264,10 +310,38 @@ mod tests {
         let mut admission = ConnectionAdmission::new(BOUNDS);
         for number in 0..BOUNDS.total {
             let id = id(admission.admit(peer(1)));
-            assert_eq!(admission.authenticated(id), number < BOUNDS.total - 1, "{number}");
+            assert_eq!(admission.authenticated(id, "a"), number < BOUNDS.total - 1, "{number}");
         }
         let next = admission.admit(peer(2));
         assert!(matches!(next, AdmissionDecision::Replacing { .. }), "{next:?}");
+    }
+
+    #[test]
+    fn a_user_and_a_peer_have_their_part_of_the_authenticated_connections() {
+        let bounds = Bounds { authenticated_per_peer: 5, authenticated_per_user: 3, ..BOUNDS };
+        let mut admission = ConnectionAdmission::new(bounds);
+        let mut known = Vec::new();
+        for (from, user, expected) in [
+            (1, "a", true),
+            (2, "a", true),
+            (3, "a", true),
+            (4, "a", false),
+            (1, "b", true),
+            (1, "c", true),
+            (1, "d", true),
+            (1, "e", true),
+            (1, "f", false),
+            (5, "f", true),
+        ] {
+            let id = id(admission.admit(peer(from)));
+            assert_eq!(admission.authenticated(id, user), expected, "{user} from {from}");
+            known.push(id);
+        }
+        assert!(admission.authenticated(known[0], "a"), "it is known");
+        // A place that is left can be taken.
+        admission.remove(known[0]);
+        assert!(admission.authenticated(known[3], "a"));
+        assert!(admission.authenticated(known[8], "f"));
     }
 
     #[test]
@@ -284,11 +358,12 @@ mod tests {
     fn closed_connections_leave_nothing_behind() {
         let mut admission = ConnectionAdmission::new(BOUNDS);
         let ids: Vec<u64> = (0..40).map(|number| id(admission.admit(peer(number % 7)))).collect();
-        admission.authenticated(ids[39]);
+        admission.authenticated(ids[39], "a");
         // Some have been replaced before: closing them once more is harmless.
         ids.iter().for_each(|id| admission.remove(*id));
         assert!(admission.open.is_empty() && admission.unauthenticated.is_empty());
         assert!(admission.by_peer.is_empty());
+        assert!(admission.known_by_peer.is_empty() && admission.known_by_user.is_empty());
         assert_eq!(admission.make_room(), None);
     }
 

@@ -5,11 +5,12 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::{Connection, InFlight};
+use super::{Connection, OpenRequest};
 
 /// A socket whose connection counts as long as it exists; reads fail once the connection was replaced.
 pub(super) struct Held<S> {
@@ -68,27 +69,48 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
     }
 }
 
-/// A response body: its request is in flight until the body is dropped.
+/// A response body: its request is in flight until the body is dropped, and all that it gave is written.
 pub(super) struct Counted<B> {
     body: B,
-    _in_flight: InFlight,
+    request: OpenRequest,
 }
 
 impl<B> Counted<B> {
-    pub(super) fn new(body: B, in_flight: InFlight) -> Self {
-        Self { body, _in_flight: in_flight }
+    pub(super) fn new(body: B, request: OpenRequest) -> Self {
+        Self { body, request }
     }
 }
 
-impl<B: Body + Unpin> Body for Counted<B> {
-    type Data = B::Data;
+/// Bytes of a response that wait to be written.
+struct Unwritten {
+    bytes: Bytes,
+    _request: OpenRequest,
+}
+
+impl AsRef<[u8]> for Unwritten {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
+    type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        // A stream is in flight until its body ends, whatever is written.
+        if self.request.is_stream() {
+            return polled;
+        }
+        let request = &self.request;
+        polled.map_ok(|frame| {
+            frame
+                .map_data(|bytes| Bytes::from_owner(Unwritten { bytes, _request: request.clone() }))
+        })
     }
 
     fn is_end_stream(&self) -> bool {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::TokioExecutor;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::task::JoinHandle;
@@ -14,11 +15,18 @@ use super::admission::Bounds;
 use super::*;
 use crate::drain::Drain;
 
-const LIMITS: Limits = Limits {
-    bounds: Bounds { total: 8, unauthenticated: 4, unauthenticated_per_peer: 2 },
+pub(super) const LIMITS: Limits = Limits {
+    bounds: Bounds {
+        total: 8,
+        unauthenticated: 4,
+        unauthenticated_per_peer: 2,
+        authenticated_per_peer: 8,
+        authenticated_per_user: 8,
+    },
     handshake: Duration::from_secs(10),
     first_request: Duration::from_secs(30),
     unauthorized: Duration::from_secs(40),
+    answered: Duration::from_secs(60),
     idle: Duration::from_secs(90),
     streams: 8,
 };
@@ -35,28 +43,29 @@ fn from(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], 1))
 }
 
-/// Serves one end of a pipe. `/queued` and `/queued/slow` are answered 20 s and 1,000 s after they have waited for [`QUEUED`]; `/slow` and `/authorized`,
-/// which is authorized, after 1,000 s.
+/// Serves one end of a pipe. `/queued` and `/queued/slow` are answered 20 s and 1,000 s after they have waited for [`QUEUED`]; `/slow`, `/authorized`,
+/// which is authorized, and `/stream`, which is one, after 1,000 s; `/a`, which is authorized, and `/s`, which is a stream, at once.
 fn served(connection: Connection, drain: &Drain) -> (DuplexStream, JoinHandle<Duration>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let until = drain.watch();
-    let place = connection.clone();
-    let handler = async |place: Connection, request: Request<Incoming>| {
+    let handler = async |open: OpenRequest, request: Request<Incoming>| {
+        match request.uri().path() {
+            "/authorized" | "/a" => open.authorized(),
+            "/stream" | "/s" => open.stream(),
+            _ => {}
+        }
         if request.uri().path().starts_with("/queued") {
-            let waits = place.wait();
+            let waits = open.wait();
             tokio::time::sleep(QUEUED).await;
             drop(waits);
             let more = if request.uri().path() == "/queued" { 20 } else { 1000 };
             tokio::time::sleep(Duration::from_secs(more)).await;
-        } else if request.uri().path() != "/" {
-            if request.uri().path() == "/authorized" {
-                place.authorized();
-            }
+        } else if request.uri().path().len() > 2 {
             tokio::time::sleep(Duration::from_secs(1000)).await;
         }
         Response::new(Full::new(Bytes::from_static(b"ok")))
     };
-    let handler = move |request| Box::pin(handler(place.clone(), request));
+    let handler = move |request, open| Box::pin(handler(open, request));
     let task = tokio::spawn(async move {
         let began = Instant::now();
         let _ = connection.serve(far, handler, until.asked()).await;
@@ -153,6 +162,69 @@ async fn an_answer_to_a_stranger_is_taken_in_time_or_not_at_all() {
     assert_eq!(counter.with_label_values(&["not_taken"]).get(), 2);
 }
 
+/// The response to a request over HTTP/2 whose client answers PINGs and gives a window of `window` octets, and what keeps the connection open.
+async fn stalled(
+    near: DuplexStream,
+    window: u32,
+    path: &str,
+) -> (Response<Incoming>, SendRequest<Empty<Bytes>>) {
+    let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let client = client.initial_stream_window_size(window).handshake(TokioIo::new(near));
+    let (mut sender, client) = client.await.expect("HTTP/2");
+    tokio::spawn(client);
+    let request = Request::get(format!("http://a{path}")).body(Empty::<Bytes>::new());
+    let response = sender.send_request(request.expect("valid")).await.expect("answered");
+    (response, sender)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_authorized_client_reads_its_responses_in_time_too() {
+    let (connections, counter) = connections();
+    let drain = Drain::default();
+    // Without a window, and with one of a single octet, so that the whole response has left the body and waits to be written.
+    for window in [0, 1] {
+        let connection = connections.admit(from(1)).expect("a place");
+        connection.authenticated("a");
+        let (near, task) = served(connection, &drain);
+        let _unread = stalled(near, window, "/a").await;
+        let took = task.await.expect("ended");
+        let expected = LIMITS.answered..=LIMITS.answered + GOODBYE_MAX;
+        assert!(expected.contains(&took), "{took:?}");
+    }
+    assert_eq!(counter.with_label_values(&["not_taken"]).get(), 2);
+    let connection = connections.admit(from(1)).expect("a place");
+    let (near, task) = served(connection, &drain);
+    let _unread = stalled(near, 0, "/s").await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(!task.is_finished(), "a stream");
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_for_a_request_is_kept_until_its_response_is_written() {
+    let (connections, _) = connections();
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let kept = Arc::new(());
+    let given = kept.clone();
+    let connection = connections.admit(from(1)).expect("a place");
+    let handler = move |_: Request<Incoming>, open: OpenRequest| {
+        open.authorized();
+        open.keep(given.clone());
+        std::future::ready(Response::new(Full::new(Bytes::from_static(b"ok"))))
+    };
+    let serving = tokio::spawn(async move {
+        let _ = connection.serve(far, handler, std::future::pending()).await;
+    });
+    let (response, _sender) = stalled(near, 1, "/a").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(Arc::strong_count(&kept), 3, "an octet is not written");
+    // Reading gives the window.
+    response.into_body().collect().await.expect("read");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(Arc::strong_count(&kept), 2, "written");
+    serving.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_the_server_is_not_late() {
     let (connections, counter) = connections();
@@ -170,7 +242,7 @@ async fn who_waits_for_the_server_is_not_late() {
     near.write_all(b"GET /queued/slow HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     let took = task.await.expect("ended");
     let deadline = QUEUED + LIMITS.unauthorized;
-    let expected = deadline..=deadline + LOOK_AGAIN + GOODBYE_MAX;
+    let expected = deadline..=deadline + GOODBYE_MAX;
     assert!(expected.contains(&took), "{took:?}");
     assert_eq!(counter.with_label_values(&["not_taken"]).get(), 1);
 }
@@ -184,7 +256,7 @@ async fn a_new_connection_replaces_the_oldest() {
     near.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     tokio::time::sleep(Duration::from_secs(1)).await;
     let known = connections.admit(from(1)).expect("a place");
-    known.authenticated();
+    known.authenticated("a");
     let (_near, authenticated) = served(known, &drain);
     let (_near, second) = served(connections.admit(from(1)).expect("a place"), &drain);
     let (_near, _third) = served(connections.admit(from(1)).expect("a place"), &drain);

@@ -883,3 +883,53 @@ fn drivers_are_asked_for_each_audience_and_listed_once() {
         &[json!([of("a", 1), of("a", 1)]), json!([of("", 1)]), json!([of("a", -1)])],
     );
 }
+
+#[test]
+fn the_failure_policy_of_a_job_has_rules_that_can_match() {
+    let policy = |rules: Json| json!({ "rules": rules });
+    let job = named(
+        "batch/v1",
+        "Job",
+        json!({"podFailurePolicy": policy(json!([])), "template": {"spec": {"restartPolicy": "Never",
+            "containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "init", "image": "i"}]}}}),
+    );
+    let codes = |operator: &str, values: Json| json!([{"action": "FailJob", "onExitCodes": {"operator": operator, "values": values}}]);
+    let of = |name: &str| {
+        let codes = json!({"containerName": name, "operator": "In", "values": [1]});
+        json!([{"action": "Ignore", "onExitCodes": codes}])
+    };
+    let conditions = |kind: &str, status: &str| json!([{"action": "Count", "onPodConditions": [{"type": kind, "status": status}]}]);
+    let both = json!([{"action": "Count", "onExitCodes": {"operator": "In", "values": [1]},
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]);
+    let many = |len: usize| Json::from(vec![of("c")[0].clone(); len]);
+    let all: Vec<usize> = (1..=256).collect();
+    let good = [
+        codes("In", json!([1, 2, 255])),
+        codes("NotIn", json!([0, 1])),
+        codes("In", json!(all[..255])),
+        of("c"),
+        of("init"),
+        conditions("DisruptionTarget", "True"),
+        json!([{"action": "Count", "onPodConditions": [{"type": "DisruptionTarget"}]}]),
+        many(20),
+    ];
+    let bad = [
+        codes("In", json!([0])),
+        codes("In", json!([])),
+        codes("In", json!([2, 1])),
+        codes("In", json!([1, 1])),
+        codes("In", json!(all)),
+        codes("Is", json!([1])),
+        of("other"),
+        conditions("DisruptionTarget", "Maybe"),
+        conditions("a b", "True"),
+        both,
+        json!([{"action": "Count"}]),
+        json!([{"action": "Forgive", "onExitCodes": {"operator": "In", "values": [1]}}]),
+        many(21),
+    ];
+    check(&job, "/spec/podFailurePolicy", &good.map(policy), &bad.map(policy));
+    let mut restarting = job.clone();
+    restarting["spec"]["template"]["spec"]["restartPolicy"] = json!("OnFailure");
+    assert_eq!(fault(&restarting).as_deref(), Some("spec.template.spec.restartPolicy"));
+}

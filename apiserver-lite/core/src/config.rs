@@ -109,6 +109,25 @@ pub enum Storage {
     Directory(PathBuf),
     /// In memory only.
     Memory,
+    /// In etcd, which several servers may share.
+    Etcd(EtcdSettings),
+}
+
+/// Where etcd is, and who this server is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdSettings {
+    /// URLs of its members (`--etcd-servers`).
+    pub servers: Vec<String>,
+    /// What the keys of all objects start with (`--etcd-prefix`).
+    pub prefix: String,
+    /// The authorities that its certificate is verified with (`--etcd-cafile`).
+    pub authority: Option<PathBuf>,
+    /// The certificate of this server (`--etcd-certfile`, `--etcd-keyfile`).
+    pub client: Option<Credentials>,
+    /// A user's name and the file of its password (`--etcd-username`, `--etcd-password-file`).
+    pub user: Option<(String, PathBuf)>,
+    /// Time between two compactions of its history (`--etcd-compaction-interval`).
+    pub compaction_interval: Duration,
 }
 
 /// Encryption of objects at rest.

@@ -13,7 +13,7 @@ use apiserver_core::status::{About, ApiError};
 use apiserver_core::times::now;
 use apiserver_core::verbs::{VerbOutput, VerbResponse};
 use bytes::Bytes;
-use http::header::{HeaderName, RETRY_AFTER};
+use http::header::{AUTHORIZATION, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
@@ -338,12 +338,21 @@ async fn authenticate(
     request: &Request<Incoming>,
 ) -> Result<User, ApiError> {
     let proxy = peer.proxy.as_deref();
-    let client = ClientConnection {
+    let (core, headers) = (&server.core, request.headers());
+    let client = || ClientConnection {
         certificate: peer.certificate.as_deref(),
         is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
         address: peer.request.as_ref().map(|request| request.address().ip()),
     };
-    server.core.authenticators.authenticate(&*server.core, client, request.headers()).await
+    let refusal = match core.authenticators.authenticate(&**core, client(), headers).await {
+        Err(refusal) if core.store.is_shared() && headers.contains_key(AUTHORIZATION) => refusal,
+        outcome => return outcome,
+    };
+    // The token may be of an account that another server has just made.
+    match core.store.sync().await {
+        Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
+        Err(_) => Err(refusal),
+    }
 }
 
 /// The user in whose name the request acts.

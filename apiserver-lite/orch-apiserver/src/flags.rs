@@ -2,6 +2,7 @@
 
 mod admission;
 mod audit;
+mod etcd;
 mod external_identity;
 mod features;
 mod requests;
@@ -24,12 +25,13 @@ use proto_daemon::flags::CommonFlags;
 
 use admission::AdmissionFlags;
 use audit::AuditFlags;
+use etcd::EtcdFlags;
 use external_identity::ExternalIdentityFlags;
 use features::FeatureFlags;
 use requests::RequestFlags;
 use service_accounts::ServiceAccountFlags;
 
-/// The API server: REST over an embedded durable store.
+/// The API server: REST over an embedded durable store, or over etcd.
 #[derive(Parser, Clone, Debug)]
 // As in Kubernetes the last one counts of a flag that is given twice; lists are joined.
 #[command(name = "orch-apiserver", version, about, args_override_self = true)]
@@ -40,6 +42,9 @@ pub struct Flags {
     /// Flags of listener, certificates and storage.
     #[command(flatten)]
     pub serving: ServingFlags,
+    /// Flags of etcd as the store.
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
     /// Flags of authentication and authorization.
     #[command(flatten)]
     pub identity: IdentityFlags,
@@ -266,10 +271,18 @@ impl Flags {
             // No controller makes the accounts that pods would need.
             admission.disabled.push(accounts);
         }
+        let etcd = self.etcd.clone().settings();
         let limits = self.requests.limits(features.has_fairness).map_err(FlagError)?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
         config.keeps_pod_failure_policies = features.has_failure_policies;
+        if let Some(etcd) = etcd {
+            if config.cert_dir.is_none() && config.service_accounts.signing_key_file.is_none() {
+                return Err(FlagError("--etcd-servers needs --service-account-signing-key-file, the same for all servers of the cluster, or --cert-dir: \
+                    without them tokens would be signed with a key that is lost when this process ends".to_owned()));
+            }
+            config.storage = Storage::Etcd(etcd);
+        }
         Ok((config, features.warnings))
     }
 

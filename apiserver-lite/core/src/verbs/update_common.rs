@@ -132,7 +132,12 @@ pub fn invalid(object: &Object, errors: &FieldErrors) -> ApiError {
 /// The Status of a failed write that is neither a conflict nor a missing object.
 pub fn write_failed(error: &WriteError<StoredObject>) -> ApiError {
     match error {
-        WriteError::Size { .. } => ApiError::too_large(crate::request::BODY_LEN_MAX),
+        WriteError::Size { max, .. } => ApiError::too_large(crate::request::BODY_LEN_MAX.min(*max)),
+        // The same request finds the address or port taken, or takes another one.
+        WriteError::Claimed { claim, .. } => ApiError::too_many_requests(
+            format!("{claim} was allocated through another API server at the same time"),
+            1,
+        ),
         WriteError::Closed | WriteError::ReadOnly { .. } | WriteError::NotWritten { .. } => {
             ApiError::unavailable(error.to_string())
         }

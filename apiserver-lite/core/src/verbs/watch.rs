@@ -101,7 +101,9 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let (start, with_state) = match (from, initial_events) {
         (_, Some(true)) | (None | Some(0), None) => (call.server.store.revision(), true),
         (None | Some(0), Some(false)) => (call.server.store.revision(), false),
-        (Some(revision), _) => (Revision(revision), false),
+        (Some(revision), _) => {
+            (call.server.store.resume_after(&call.prefix(), Revision(revision)), false)
+        }
     };
     // A single name is watched by its key; longer names with that prefix are filtered by the selection.
     let prefix = match selection.name() {

@@ -18,6 +18,7 @@ mod deletion;
 mod deprecation;
 mod encryption;
 mod ephemeral;
+mod etcd;
 mod flow_control;
 mod identity;
 mod key_rotation;

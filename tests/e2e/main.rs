@@ -24,6 +24,7 @@ mod faults;
 mod first_hour;
 mod hangs;
 mod health;
+mod hollow;
 mod identity;
 mod inventory;
 mod lost_nodes;
@@ -108,6 +109,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(stolen_credentials::each_opens_only_what_it_is_for),
         case!(orchadm::two_hosts_become_a_cluster_and_are_hosts_again),
         // Last: the cases before it look at the only node.
+        case!(hollow::hollow_nodes_take_pods_and_let_go_of_them),
         case!(services::a_cluster_grows_and_pods_reach_each_other),
         case!(claims::a_volume_for_one_node_moves_to_another),
     ]

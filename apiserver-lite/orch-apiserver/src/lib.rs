@@ -21,8 +21,10 @@ pub mod flags;
 mod kubeconfig;
 mod maintenance;
 mod pki;
+pub mod reference;
 mod restore;
 mod running_server;
+mod shared_store;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};

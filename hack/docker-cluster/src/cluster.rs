@@ -1,4 +1,4 @@
-//! A plan, the cluster that is made of it, and the commands that both run.
+//! The cluster, and how it is made.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

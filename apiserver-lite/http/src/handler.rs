@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_audit::Trail;
-use apiserver_auth::{Attributes, Decision, Subject, User};
-use apiserver_core::auth::{ClientConnection, effective_user};
+use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
+use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
 use apiserver_core::flow_control::{Classified, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
@@ -37,6 +37,7 @@ use crate::overload::InFlightPermit;
 use crate::peer::Peer;
 use crate::server::HttpServer;
 use crate::warnings::add_warning;
+use crate::web_page::WebPage;
 
 /// Serves one request. Errors become a Status, a panic becomes a 500.
 pub async fn handle(
@@ -151,6 +152,13 @@ struct ParsedRequest<'a> {
     accepted: Option<Accepted>,
 }
 
+/// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
+/// because a browser sends no token for a page. Neither tells anything of the cluster.
+fn is_open(server: &HttpServer, path: &str) -> bool {
+    let page = server.web_page.is_some() && WebPage::is_at(path);
+    server.core.config.anonymous != Anonymous::Refused && (page || is_health(path))
+}
+
 async fn authenticate_and_serve(
     server: &Arc<HttpServer>,
     peer: &Peer,
@@ -168,7 +176,7 @@ async fn authenticate_and_serve(
     let (log, selected) = (server.audit.as_ref(), selected.as_deref());
     let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
     if let Target::NonResource(path) = target
-        && server.is_open(path)
+        && is_open(server, path)
     {
         let user = User::anonymous();
         let audited = AuditedRequest { user: Some(&user), ..audited };

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use apiserver_audit_log::AuditLog;
-use apiserver_auth::is_health;
-use apiserver_core::auth::Anonymous;
 use apiserver_core::server::Server;
 use proto_daemon::admin::AdminPages;
 use tokio_util::sync::CancellationToken;
@@ -46,13 +44,4 @@ pub struct HttpServer {
     pub about_to_stop: CancellationToken,
     /// Cancelled when the listener closes; ends watches and other long-running requests.
     pub stopping: CancellationToken,
-}
-
-impl HttpServer {
-    /// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page, because a
-    /// browser sends no token for a page. Neither tells anything of the cluster.
-    pub(crate) fn is_open(&self, path: &str) -> bool {
-        self.core.config.anonymous != Anonymous::Refused
-            && (is_health(path) || self.web_page.is_some() && WebPage::is_at(path))
-    }
 }

@@ -54,6 +54,8 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("agent/runtime/src/import.rs", "File::options()", "O_EXCL, and without a name at once"),
     // What a user asks for in so many words.
     ("proxy/orch-proxy/src/main.rs", "fs::write(", "a file that the command line names"),
+    ("hack/packaging/src/main.rs", "fs::write(", "what a package holds is read by all"),
+    ("hack/packaging/src/main.rs", "create_dir", "directories of a package, read by all"),
     // Programs that do not depend on the daemon's crate.
     ("hack/cluster/src/files.rs", "", "the same rules for clusters on a developer's machine"),
     ("hack/cluster/src/namespaces.rs", "create_dir", "mount points below a closed directory"),

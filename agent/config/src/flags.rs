@@ -12,6 +12,7 @@ use clap::Parser;
 use proto_daemon::flags::CommonFlags;
 
 pub use overrides::Overrides;
+pub(crate) use table::OVERRIDES;
 use texts::label;
 
 /// Node agent: runs the pods that are assigned to this node.

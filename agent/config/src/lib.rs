@@ -5,10 +5,12 @@ pub mod file;
 pub mod flags;
 pub mod gates;
 pub mod node;
+mod reference;
 mod settings;
 mod validate;
 
 pub use file::{FileConfig, Mode};
 pub use flags::Flags;
+pub use reference::describe;
 pub use settings::Settings;
 pub use validate::log_size;

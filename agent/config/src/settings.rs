@@ -116,12 +116,12 @@ fn fill_in(tree: &mut Value, usual: &Value) {
 }
 
 /// Accepted file types: orchlet's and Kubernetes' KubeletConfiguration.
-fn file_types(names: &Names) -> Vec<FileType> {
+pub(crate) fn file_types(names: &Names) -> [FileType; 2] {
     let file_type = |component: &str, domain: &str, kind: &str| FileType {
         api_version: format!("{component}.config.{domain}/v1beta1"),
         kind: kind.to_owned(),
     };
-    vec![
+    [
         file_type("orchlet", names.group_domain(), "OrchletConfiguration"),
         file_type("kubelet", "k8s.io", "KubeletConfiguration"),
     ]

@@ -280,7 +280,7 @@ fn eviction(file: &FileConfig, faults: &mut Faults) {
 }
 
 /// Fields without effect, each with the reason.
-const WITHOUT_EFFECT: &[(&str, &str)] = &[
+pub(crate) const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("syncFrequency", "pods are looked at when something happens"),
     ("enableContentionProfiling", "there is no such profile"),
     ("showHiddenMetricsForVersion", "no metric is hidden"),

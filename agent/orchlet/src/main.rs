@@ -7,11 +7,13 @@ mod eviction;
 mod network;
 mod node;
 mod oom;
+mod reference;
 mod reports;
 mod shutdown;
 
 use std::process::ExitCode;
 
+use agent_config::node::RuntimeKind;
 use agent_config::{Flags, Settings};
 use agent_runtime::connection_keeper;
 use proto_daemon::exit::{Failure, conclude, parse_flags};
@@ -21,6 +23,10 @@ fn main() -> ExitCode {
     proto_daemon::panics::install();
     if std::env::args_os().nth(1).is_some_and(|first| first == connection_keeper::ARGUMENT) {
         return connection_keeper::run();
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    if let Some(code) = proto_daemon::reference::answer::<Flags>(version, reference::describe) {
+        return code;
     }
     let flags: Flags = match parse_flags(app::BUILD) {
         Ok(flags) => flags,
@@ -39,6 +45,9 @@ fn run(flags: Flags) -> Result<(), Failure> {
     let settings = Settings::load(flags).map_err(Failure::usage)?;
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     runtime::run(Threads::One, async {
+        if settings.flags.node.runtime == RuntimeKind::Memory {
+            return app::hollow::run(&settings).await;
+        }
         if !bootstrapped(&settings).await? {
             return Ok(());
         }

@@ -18,6 +18,7 @@ pub mod open;
 mod pages;
 mod patience;
 mod query;
+mod reference;
 mod resource_metrics;
 mod routes;
 mod service;
@@ -27,4 +28,5 @@ mod view;
 
 pub use endpoint::Server;
 pub use proto_client::serving::tls;
+pub use reference::example_pages;
 pub use service::{Service, Switches, long_requests};

@@ -78,6 +78,20 @@ impl NodeProbes {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).retain(|of, _| of.uid != uid);
     }
 
+    /// The counters with one value, for the agent's reference.
+    pub fn example() -> String {
+        let probes = Self::new(String::new());
+        let of = ProbeCounterKey {
+            uid: String::new(),
+            namespace: String::new(),
+            pod: String::new(),
+            container: String::new(),
+            kind: ProbeKind::Liveness,
+        };
+        probes.counts.lock().unwrap_or_else(PoisonError::into_inner).insert(of, [1, 0, 0]);
+        probes.metrics()
+    }
+
     /// The counters in the Prometheus text format.
     pub fn metrics(&self) -> String {
         let mut text = "# HELP prober_probe_total [ALPHA] Cumulative number of a liveness, readiness or startup probe for a \

@@ -15,3 +15,4 @@ mod rotating_file;
 mod webhook_sender;
 
 pub use audit_log::{AuditLog, AuditLogError};
+pub use metrics::Metrics as AuditMetrics;

@@ -36,18 +36,22 @@ impl Metrics {
         })
     }
 
+    /// Counts a recorded event.
     pub fn event(&self) {
         self.events.inc();
     }
 
+    /// Counts a request by the level at which it is recorded.
     pub fn level(&self, level: Level) {
         self.levels.with_label_values(&[level.as_str()]).inc();
     }
 
+    /// Counts events that were not stored, by what failed.
     pub fn failed(&self, plugin: &str, events: usize) {
         self.errors.with_label_values(&[plugin]).inc_by(events as u64);
     }
 
+    /// Counts a request that is refused because it could not be recorded.
     pub fn rejected(&self) {
         self.rejected.inc();
     }

@@ -71,12 +71,29 @@ fn kind(program: &str) -> Kind {
     Kind { description, after, settings }
 }
 
-/// The unit of a program.
+/// The unit of a program of a cluster.
 pub fn text(program: &Program) -> String {
-    let kind = kind(&program.name);
     let command: Vec<String> = program.argv.iter().map(|word| quoted(word)).collect();
+    let about =
+        "# Written by orchadm, which writes it again at an upgrade: put changes into a drop-in.";
+    unit(&program.name, about, &format!("ExecStart={}", command.join(" ")))
+}
+
+/// The unit of a program in a package, whose administrator writes its flags. systemd prefers that of a cluster, which lies in `/etc/systemd/system`.
+pub fn packaged(name: &str) -> String {
+    let about = "# Flags are those of /etc/default. orchadm writes a unit of this name to /etc/systemd/system, which takes the place of this one.";
+    // Wrong flags do not get better by another start.
+    let start = format!(
+        "EnvironmentFile=-/etc/default/{name}\nExecStart=/usr/bin/{name} $FLAGS\nRestartPreventExitStatus={}",
+        proto_daemon::exit::USAGE
+    );
+    unit(name, about, &start)
+}
+
+fn unit(name: &str, about: &str, start: &str) -> String {
+    let kind = kind(name);
     format!(
-        "# Written by orchadm, which writes it again at an upgrade: put changes into a drop-in.
+        "{about}
 [Unit]
 Description={}
 After=network-online.target {}
@@ -86,7 +103,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=notify
 WatchdogSec=60
-ExecStart={}
+{start}
 Restart=always
 RestartSec=1
 {}
@@ -96,7 +113,6 @@ WantedBy=multi-user.target
 ",
         kind.description,
         kind.after,
-        command.join(" "),
         kind.settings.join("\n"),
     )
     .replace("network-online.target \n", "network-online.target\n")
@@ -148,5 +164,16 @@ mod tests {
             assert!(unit(confined).contains("CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"));
             assert!(unit(confined).contains(&format!("ExecStart=/usr/bin/{confined}\n")));
         }
+    }
+
+    #[test]
+    fn a_packaged_unit_has_the_flags_of_its_host_and_the_same_rights() {
+        let unit = packaged("orch-apiserver");
+        assert!(unit.contains("ExecStart=/usr/bin/orch-apiserver $FLAGS\n"));
+        assert!(unit.contains("EnvironmentFile=-/etc/default/orch-apiserver\n"));
+        assert!(unit.contains("RestartPreventExitStatus=64\n"));
+        let own = Program { name: "orch-apiserver".into(), argv: vec!["/usr/bin/a".into()] };
+        let settings = |unit: &str| unit.split("RestartSec=1\n").nth(1).map(str::to_owned);
+        assert_eq!(settings(&unit), settings(&text(&own)));
     }
 }

@@ -1,11 +1,14 @@
 //! io: what controllers read and write: caches of the objects with the fields that controllers read, the execution of their writes, and whether the
-//! caches show the effect of a write.
+//! caches show the effect of a write; and what is counted of them.
 
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod execute_write;
 pub mod informers;
+pub mod metrics;
 pub mod observe_write;
+pub mod pods_by_label;
 pub mod pods_by_node;
 pub mod projections;
+pub mod volume_counts;

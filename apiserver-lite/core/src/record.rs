@@ -262,6 +262,12 @@ impl StoredObject {
 impl Record for StoredObject {
     type Draft = Draft;
 
+    /// Of a pod its node, each of which watches its own.
+    fn topic(&self) -> Option<&str> {
+        let object = self.is_readable().then(|| self.object())?;
+        object.kind.is("", "Pod").then(|| object.str_at(&["spec", "nodeName"]))
+    }
+
     fn stored(draft: &Draft) -> Bytes {
         draft.raw.clone()
     }

@@ -152,13 +152,6 @@ struct ParsedRequest<'a> {
     accepted: Option<Accepted>,
 }
 
-/// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
-/// because a browser sends no token for a page. Neither tells anything of the cluster.
-fn is_open(server: &HttpServer, path: &str) -> bool {
-    let page = server.web_page.is_some() && WebPage::is_at(path);
-    server.core.config.anonymous != Anonymous::Refused && (page || is_health(path))
-}
-
 async fn authenticate_and_serve(
     server: &Arc<HttpServer>,
     peer: &Peer,
@@ -204,6 +197,13 @@ async fn authenticate_and_serve(
     audit.allow();
     let admitted = Admitted { user, open: peer.request.as_ref(), authenticated, permit, seat };
     serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit).await
+}
+
+/// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
+/// because a browser sends no token for a page. Neither tells anything of the cluster.
+fn is_open(server: &HttpServer, path: &str) -> bool {
+    server.core.config.anonymous != Anonymous::Refused
+        && (is_health(path) || server.web_page.is_some() && WebPage::is_at(path))
 }
 
 /// A request that may be served.
@@ -277,11 +277,12 @@ async fn serve_authorized(
         }
     };
     drop((short, seat));
-    // The permit of a stream is held until its body ends.
-    Ok(match is_stream {
-        true => response.map(|stream| body::hold_until_end(stream, permit)),
-        false => response,
-    })
+    if !is_stream {
+        return Ok(response);
+    }
+    // A stream has its permit, and is in flight, until its body ends.
+    let held = (permit, server.metrics.started(RequestKind::LongRunning));
+    Ok(response.map(|stream| body::hold_until_end(stream, held)))
 }
 
 /// Longest time for which a request keeps its seat while its body arrives.

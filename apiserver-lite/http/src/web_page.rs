@@ -1,5 +1,5 @@
-//! The web page: nodes, pods, events and logs in a browser, read-only. It is one constant document without data of the cluster; its script asks the API
-//! with the user's own credentials: a client certificate of the browser, or a bearer token that is typed in and kept in the page's memory.
+//! The web page: nodes, pods, events and logs in a browser, read-only. It is one constant document without data of the cluster; its script asks the API with
+//! the user's own credentials: a client certificate of the browser, or a bearer token that is typed in and kept in the page's memory.
 //!
 //! It is served where a flag says so. A browser cannot send a token with the request for a page, so it needs no credentials, as health checks do; where
 //! anonymous requests are refused it needs a certificate and the right to `get` its path.

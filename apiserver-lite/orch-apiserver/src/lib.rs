@@ -21,6 +21,7 @@ pub mod flags;
 mod kubeconfig;
 mod maintenance;
 mod pki;
+pub mod reference;
 mod restore;
 mod running_server;
 mod tls;

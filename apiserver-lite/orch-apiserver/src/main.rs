@@ -22,6 +22,11 @@ const PROGRAM: &str = "orch-apiserver";
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
+    let version = env!("CARGO_PKG_VERSION");
+    let describe = orch_apiserver::reference::describe;
+    if let Some(code) = proto_daemon::reference::answer::<Flags>(version, describe) {
+        return code;
+    }
     match Invocation::read(std::env::args_os()) {
         Invocation::Server { arguments, warnings } => run(arguments, &warnings),
         Invocation::Etcd(arguments) => exit::conclude("etcd", stand_in(&arguments)),

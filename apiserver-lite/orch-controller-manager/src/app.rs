@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use apiserver_autoscaling_controller::{self as autoscaling, AutoscalingController};
 use apiserver_controller_io::informers::Informers;
+use apiserver_controller_io::metrics::ControllerMetrics;
+use apiserver_controller_io::volume_counts::{VolumeCounts, VolumeGauges};
 use apiserver_garbage::{self as garbage, Garbage};
 use apiserver_quota_controller::{self as quota, QuotaController};
 use apiserver_signers::bootstrap::{Bootstrap, TokenControllers};
@@ -21,6 +23,7 @@ use proto_daemon::health::Health;
 use proto_daemon::log;
 use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
+use proto_daemon::reference::Reference;
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
@@ -29,16 +32,26 @@ use tokio::task::JoinSet;
 
 use crate::accounts::{Accounts, Renewal, run_renewals};
 use crate::keys::{CONTROLLERS, EVENT_SOURCES};
-use crate::metrics::ControllerMetrics;
 use crate::reconcile::{Observability, Reconciler};
 use crate::reflectors::{self, Reflectors, Sink};
 use crate::settings::{ControllerManagerFlags, Settings};
-use crate::volume_counts::VolumeCounts;
 
 /// Time limit for running reconciles at shutdown.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VERSION"));
+
+/// Adds what this program's reference has besides flags.
+///
+/// # Errors
+/// A metric cannot be registered.
+pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
+    reference.leave_out("config");
+    reference.add_metrics("controller_manager", |metrics, _| {
+        ControllerMetrics::new(metrics)?;
+        metrics.register(VolumeGauges::new()?).map(drop)
+    })
+}
 
 /// Runs until a stop signal.
 ///

@@ -13,19 +13,24 @@
 mod accounts;
 mod app;
 mod keys;
-mod metrics;
 mod reconcile;
 mod reflectors;
 mod settings;
-mod volume_counts;
 
 use std::process::ExitCode;
 
 use proto_daemon::exit::{conclude, parse_flags};
+use proto_daemon::reference;
 use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
+    let version = env!("CARGO_PKG_VERSION");
+    if let Some(code) =
+        reference::answer::<settings::ControllerManagerFlags>(version, app::describe)
+    {
+        return code;
+    }
     match parse_flags(proto_daemon::build_info!()) {
         Ok(flags) => {
             conclude("orch-controller-manager", runtime::run(Threads::One, app::run(flags)))

@@ -22,6 +22,7 @@ use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::log;
 use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::Readiness;
+use proto_daemon::reference::Reference;
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
@@ -78,6 +79,15 @@ const PLAIN_PORT: u16 = 10251;
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
+
+/// Adds what this program's reference has besides flags.
+///
+/// # Errors
+/// A metric cannot be registered.
+pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
+    reference.file = Some(crate::config::describe()?);
+    reference.add_metrics("scheduler", |metrics, _| SchedulerMetrics::new(metrics, "").map(drop))
+}
 
 /// Runs until a stop signal.
 ///

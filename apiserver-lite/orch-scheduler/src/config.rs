@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use proto_api::names::Names;
 use proto_daemon::config::{self, ConfigError, Configuration, FieldError, FileType};
+use proto_daemon::exit::Failure;
+use proto_daemon::reference::FileReference;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -76,8 +78,30 @@ pub fn load(path: &Path, names: &Names) -> Result<FromFile, ConfigError> {
     config::load::<File>(path, &types(names)).map(|file| select_fields(&file))
 }
 
+/// The file's fields, for the program's reference.
+///
+/// # Errors
+/// The defaults are no JSON.
+pub fn describe() -> Result<FileReference, Failure> {
+    let file = File { profiles: vec![Profile::default()], ..File::default() };
+    let names = Names::new(proto_api::names::Profile::Kubernetes);
+    let [newest, ..] = types(names);
+    let mut reference = FileReference::new(newest, &file)?;
+    let unused = fields_without_effect(&file);
+    let is_unused = |path: &str| unused.iter().any(|(name, _)| *name == path);
+    let flags = [
+        ("clientConnection.kubeconfig", "kubeconfig"),
+        ("profiles[0].schedulerName", "scheduler-name"),
+    ];
+    let flag = |path: &str| {
+        flags.iter().find(|(field, _)| *field == path).map(|(_, flag)| (*flag).to_owned())
+    };
+    reference.note(flag, |path| is_unused(path).then_some("accepted for existing files"));
+    Ok(reference)
+}
+
 /// The versions that Kubernetes 1.25 reads, named by the naming profile.
-fn types(names: &Names) -> Vec<FileType> {
+fn types(names: &Names) -> [FileType; 3] {
     let component = names.component("scheduler");
     let group = format!("{}.config.{}", component.replace('-', ""), names.group_domain());
     let capital = |word: &str| {
@@ -87,7 +111,7 @@ fn types(names: &Names) -> Vec<FileType> {
     let kind = component.split('-').map(capital).collect::<String>() + "Configuration";
     let version =
         |version: &str| FileType { api_version: format!("{group}/{version}"), kind: kind.clone() };
-    ["v1", "v1beta3", "v1beta2"].map(version).into()
+    ["v1", "v1beta3", "v1beta2"].map(version)
 }
 
 fn select_fields(file: &File) -> FromFile {
@@ -101,6 +125,11 @@ fn select_fields(file: &File) -> FromFile {
 }
 
 fn without_effect(file: &File) -> Vec<String> {
+    let set = fields_without_effect(file).into_iter().filter(|(_, value)| !value.is_null());
+    set.map(|(name, _)| format!("configuration field {name} has no effect")).collect()
+}
+
+fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
     let connection = &file.client_connection;
     let mut fields = vec![
         ("parallelism", &file.parallelism),
@@ -125,8 +154,7 @@ fn without_effect(file: &File) -> Vec<String> {
             ("profiles[0].pluginConfig", &profile.plugin_config),
         ]);
     }
-    let set = fields.into_iter().filter(|(_, value)| !value.is_null());
-    set.map(|(name, _)| format!("configuration field {name} has no effect")).collect()
+    fields
 }
 
 #[cfg(test)]

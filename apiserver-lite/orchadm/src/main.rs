@@ -34,6 +34,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    let version = env!("CARGO_PKG_VERSION");
+    if let Some(code) = proto_daemon::reference::answer::<command::Command>(version, |_| Ok(())) {
+        return code;
+    }
     let command = match command::Command::try_parse() {
         Ok(command) => command,
         Err(error) => {

@@ -13,8 +13,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use orchctl_client::{CommandError, Output, Session};
+use proto_daemon::reference;
 
 fn main() -> ExitCode {
+    let version = env!("CARGO_PKG_VERSION");
+    if let Some(code) = reference::answer::<command::Arguments>(version, |_| Ok(())) {
+        return code;
+    }
     let parsed = match command::parse(std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(error) => {

@@ -48,6 +48,7 @@ mod store;
 mod transform;
 mod watch;
 mod watcher;
+mod watchers;
 mod write;
 mod writer;
 

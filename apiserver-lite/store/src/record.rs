@@ -72,6 +72,12 @@ pub trait Record: Send + Sync + Sized + 'static {
         Err(why)
     }
 
+    /// What the record is about, where many watches of the same keys follow one topic each, as nodes follow their pods. `None` where it is not known: it
+    /// concerns all of them. The default is that of records that no watch follows by topic.
+    fn topic(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether the record could be read. One that could not is never replaced, only deleted.
     fn is_readable(&self) -> bool {
         true

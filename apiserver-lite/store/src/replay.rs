@@ -49,7 +49,7 @@ pub fn replay<T: Record>(
     for change in changes {
         let len = change.value.as_ref().map_or(0, Bytes::len);
         let event = replay_change(&state, change, restoring)?;
-        state.publish([(event, len)]);
+        state.publish([(event, len)], T::topic);
     }
     Ok(state)
 }

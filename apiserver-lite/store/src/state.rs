@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
-    watcher::Watcher,
+    watcher::Watcher, watchers::Watchers,
 };
 
 /// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.
@@ -41,7 +41,7 @@ pub struct StoreState<T> {
     revision: Revision,
     oldest: Revision,
     retention: Retention,
-    watchers: Vec<Arc<Watcher>>,
+    watchers: Watchers,
 }
 
 /// An event and the length of its record's stored form.
@@ -81,7 +81,7 @@ impl<T> StoreState<T> {
             revision: loaded.revision,
             oldest: loaded.revision,
             retention,
-            watchers: Vec::new(),
+            watchers: Watchers::default(),
         }
     }
 
@@ -199,16 +199,24 @@ impl<T> StoreState<T> {
     }
 
     /// Makes a batch of durable events visible atomically. Their revisions follow the current one without a gap; each comes with the
-    /// length of its record's stored form. Returns the watchers to wake.
+    /// length of its record's stored form. `topic` is that of a record. Returns the watchers to wake.
     pub fn publish(
         &mut self,
         events: impl IntoIterator<Item = (Event<T>, usize)>,
+        topic: impl Fn(&T) -> Option<&str>,
     ) -> Vec<Arc<Watcher>> {
         let mut woken = Vec::new();
         for (event, len) in events {
             debug_assert_eq!(event.stamp.modified, self.revision.next());
-            let following = self.watchers.iter().filter(|watcher| watcher.matches(&event.key));
-            woken.extend(following.filter(|watcher| watcher.mark_pending(self.revision)).cloned());
+            let topics = || {
+                let before = event.previous.as_ref().unwrap_or(&event.record);
+                [topic(&event.record), topic(before)]
+            };
+            self.watchers.each_of(&event.key, topics, |watcher| {
+                if watcher.mark_pending(self.revision) {
+                    woken.push(watcher.clone());
+                }
+            });
             self.revision = event.stamp.modified;
             let record = (event.kind != EventKind::Deleted).then(|| event.record.clone());
             let version = Version { stamp: event.stamp, record };
@@ -244,18 +252,18 @@ impl<T> StoreState<T> {
         (self.ring, self.ring_bytes) = (VecDeque::new(), 0);
         self.revision = seen.next();
         self.oldest = self.revision;
-        let woken = self.watchers.iter().filter(|watcher| watcher.mark_pending(seen));
+        let woken = self.watchers.all().filter(|watcher| watcher.mark_pending(seen));
         woken.cloned().collect()
     }
 
     /// Registers a watcher.
     pub fn add_watcher(&mut self, watcher: Arc<Watcher>) {
-        self.watchers.push(watcher);
+        self.watchers.add(watcher);
     }
 
     /// Removes the watcher of an ended watch.
     pub fn remove_watcher(&mut self, watcher: &Arc<Watcher>) {
-        self.watchers.retain(|other| !Arc::ptr_eq(other, watcher));
+        self.watchers.remove(watcher);
     }
 
     /// Compacts the revisions before `oldest`.

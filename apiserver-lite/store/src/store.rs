@@ -194,8 +194,22 @@ impl<T: Record> Store<T> {
         prefix: impl Into<String>,
         after: Revision,
     ) -> Result<Watch<T>, WatchError> {
+        self.watch_topic(prefix, None, after)
+    }
+
+    /// As [`Store::watch`], for a watch that ignores events of which neither the record nor the one before has this [topic](Record::topic). It is not woken
+    /// by them, but gets those that lie between others.
+    ///
+    /// # Errors
+    /// `after` is compacted or in the future.
+    pub fn watch_topic(
+        &self,
+        prefix: impl Into<String>,
+        topic: Option<String>,
+        after: Revision,
+    ) -> Result<Watch<T>, WatchError> {
         self.shared.read().check_readable(after)?;
-        Ok(Watch::new(self.shared.clone(), prefix.into(), after, self.health.clone()))
+        Ok(Watch::new(self.shared.clone(), prefix.into(), topic, after, self.health.clone()))
     }
 
     /// Compacts the history: revisions before `oldest` can no longer be read or watched from. Later revisions than the current one

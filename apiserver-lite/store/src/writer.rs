@@ -179,7 +179,7 @@ impl<T: Record> Writer<T> {
         let committed: Vec<_> = events.iter().map(committed_write).collect();
         if !committed.is_empty() {
             let lens = changes.iter().map(|change| change.value.as_ref().map_or(0, Bytes::len));
-            let woken = self.shared.write().publish(events.into_iter().zip(lens));
+            let woken = self.shared.write().publish(events.into_iter().zip(lens), T::topic);
             woken.iter().for_each(|watcher| watcher.wake());
             self.committed.send_replace(revision);
         }

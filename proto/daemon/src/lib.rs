@@ -24,6 +24,7 @@ pub mod panics;
 pub mod private_files;
 pub mod rate;
 pub mod ready;
+pub mod reference;
 pub mod runtime;
 pub mod statusz;
 mod systemd;

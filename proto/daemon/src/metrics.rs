@@ -1,12 +1,15 @@
 //! The metrics registry of a program and its text form (Prometheus 0.0.4), with the metrics that every program has: of its build and its process.
 
+use std::fmt;
 use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use procfs::FromRead as _;
 use procfs::process::{LimitValue, Limits, Stat};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use serde::{Deserialize, Serialize};
 
 /// `Content-Type` of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -35,24 +38,45 @@ macro_rules! build_info {
 }
 
 /// The registry of one program. Cheap to clone; all clones are one registry.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
+    /// What is registered: the registry itself tells nothing of metrics without values.
+    collectors: Arc<Mutex<Vec<Box<dyn Collector>>>>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").field("registry", &self.registry).finish_non_exhaustive()
+    }
+}
+
+/// What is to be known of a metric, whether it has a value or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: String,
+    /// Names of its labels.
+    pub labels: Vec<String>,
+    /// What it counts.
+    pub help: String,
 }
 
 impl Metrics {
     /// A registry with `<prefix>_build_info` and `process_*`; `prefix` comes from the naming
     /// profile.
     pub fn new(prefix: &str, build: BuildInfo) -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
+        let metrics = Self { registry: Registry::new(), collectors: Arc::default() };
         let info = IntGaugeVec::new(
             Opts::new(format!("{prefix}_build_info"), "What was built; always 1."),
             &["version", "commit"],
         )?;
         info.with_label_values(&[build.version, build.commit]).set(1);
-        registry.register(Box::new(info))?;
-        registry.register(Box::new(ProcessCollector::new()?))?;
-        Ok(Self { registry })
+        metrics.register(info)?;
+        metrics.register(ProcessCollector::new()?)?;
+        Ok(metrics)
     }
 
     /// Adds a metric and returns it, as in `let x = metrics.register(IntCounter::new(..)?)?`.
@@ -61,7 +85,17 @@ impl Metrics {
         metric: C,
     ) -> Result<C, prometheus::Error> {
         self.registry.register(Box::new(metric.clone()))?;
+        let mut collectors = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
+        collectors.push(Box::new(metric.clone()));
         Ok(metric)
+    }
+
+    /// What is registered, in the order of names.
+    pub fn described(&self) -> Vec<Described> {
+        let collectors = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = collectors.iter().flat_map(|of| describe(of.as_ref())).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
     }
 
     /// All metrics as text. Empty if a collector violates the format, which its own test shows.
@@ -70,7 +104,25 @@ impl Metrics {
     }
 }
 
+/// The metrics of a collector.
+fn describe(collector: &dyn Collector) -> Vec<Described> {
+    let families = collector.collect();
+    let kind = |name: &str| {
+        let family = families.iter().find(|family| family.name() == name);
+        let kind = family.map(|family| format!("{:?}", family.get_field_type()));
+        kind.unwrap_or_else(|| "untyped".to_owned()).to_lowercase()
+    };
+    let of = |desc: &&Desc| Described {
+        name: desc.fq_name.clone(),
+        kind: kind(&desc.fq_name),
+        labels: desc.variable_labels.clone(),
+        help: desc.help.clone(),
+    };
+    collector.desc().iter().map(of).collect()
+}
+
 /// `process_*` from /proc/self, read at each scrape.
+#[derive(Clone)]
 struct ProcessCollector {
     cpu_seconds: Gauge,
     open_fds: Gauge,

@@ -15,7 +15,7 @@ use crate::dns_settings::DnsSettings;
 use crate::flags::Flags;
 use crate::mode::Mode;
 
-mod file;
+pub(crate) mod file;
 use file::ProxyConfiguration;
 
 /// Feature gates of this program alone.
@@ -311,7 +311,7 @@ fn document(file: &ProxyConfiguration, names: &Names) -> serde_json::Value {
 }
 
 /// `apiVersion` and `kind` of the profile.
-fn file_type(names: &Names) -> FileType {
+pub(crate) fn file_type(names: &Names) -> FileType {
     let capital = |word: &str| {
         let mut letters = word.chars();
         letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>())
@@ -323,7 +323,7 @@ fn file_type(names: &Names) -> FileType {
 }
 
 /// The file with the flags applied.
-fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration {
+pub(crate) fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration {
     fn over<T, F: Into<T>>(field: &mut T, flag: Option<F>) {
         if let Some(flag) = flag {
             *field = flag.into();

@@ -25,6 +25,7 @@ pub mod loopback;
 pub mod metrics_page;
 pub mod mode;
 pub mod open_files;
+pub mod reference;
 pub mod sources;
 pub mod startup;
 pub mod tables;

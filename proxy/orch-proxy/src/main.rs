@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orch_proxy::flags::{CleanupFlags, Flags, Operation};
 use orch_proxy::forwarding_path::{ForwardingPath, select_path};
-use orch_proxy::{app, cleanup, config, configz_client, explain, host, userspace};
+use orch_proxy::{app, cleanup, config, configz_client, explain, host, reference, userspace};
 use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
@@ -23,6 +23,10 @@ const USERSPACE_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
+    let version = env!("CARGO_PKG_VERSION");
+    if let Some(code) = proto_daemon::reference::answer::<Flags>(version, reference::describe) {
+        return code;
+    }
     let flags: Flags = match exit::parse_flags(proto_daemon::build_info!()) {
         Ok(flags) => flags,
         Err(code) => return code,

@@ -1,11 +1,11 @@
 //! The flags that override a field of the configuration file.
 
 /// A flag that overrides a field of the file: its name, the field, its format, and its help text.
-pub(super) type Row = (&'static str, &'static str, Shape, &'static str);
+pub(crate) type Row = (&'static str, &'static str, Shape, &'static str);
 
 /// Format of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// A string: texts, paths, durations, addresses.
     Text,
     /// A whole number.
@@ -28,7 +28,7 @@ pub(super) enum Shape {
 
 use Shape::{Headers, List, Number, Pairs, PerNode, Switch, Switches, Taints, Text};
 
-pub(super) const OVERRIDES: &[Row] = &[
+pub(crate) const OVERRIDES: &[Row] = &[
     ("address", "address", Text, "Address of the HTTPS endpoint"),
     (
         "allowed-unsafe-sysctls",

@@ -55,7 +55,7 @@ pub fn decode(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<
 /// Decodes a body as an object of `kind`, with the request's `fieldValidation`.
 ///
 /// # Errors
-/// 400 naming what is wrong with it.
+/// 400 naming what is wrong with it; 413 if it has too many values.
 pub fn decode_as(
     call: &RequestContext<'_>,
     kind: &Arc<apiserver_schema::Kind>,
@@ -108,10 +108,13 @@ pub fn strictness(call: &RequestContext<'_>) -> Result<Strictness, ApiError> {
     }
 }
 
-/// The 400 for a body that cannot be decoded.
+/// The 400 for a body that cannot be decoded, the 413 for one with too many values.
 #[must_use]
 pub fn object_error(error: &DecodeError) -> ApiError {
-    ApiError::bad_request(error.to_string())
+    match error {
+        DecodeError::TooLarge(_) => ApiError::new(413, "RequestEntityTooLarge", error.to_string()),
+        _ => ApiError::bad_request(error.to_string()),
+    }
 }
 
 /// The 422 for an object with validation errors.

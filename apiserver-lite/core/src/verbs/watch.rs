@@ -24,6 +24,8 @@ pub struct WatchStart {
     pub kind: Arc<Kind>,
     /// Key prefix of the watched objects.
     pub prefix: String,
+    /// Their topic, if they are of one only.
+    pub topic: Option<String>,
     /// Objects that are sent as `ADDED` first.
     pub initial: Vec<Arc<StoredObject>>,
     /// Revision of `initial`.
@@ -106,7 +108,9 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
         Some(name) if names_one_object(call) => format!("{}{name}", call.prefix()),
         _ => call.prefix(),
     };
-    let changes = call.server.store.watch(prefix.clone(), start).map_err(|error| match error {
+    let topic = selection.topic(&call.kind).map(str::to_owned);
+    let changes = call.server.store.watch_topic(prefix.clone(), topic.clone(), start);
+    let changes = changes.map_err(|error| match error {
         SnapshotError::Compacted(compacted) => too_old(compacted),
         SnapshotError::Future { requested, current } => {
             ApiError::revision_too_large(requested.0, current.0)
@@ -126,6 +130,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     Ok(VerbResponse::Watch(Box::new(WatchStart {
         kind: call.kind.clone(),
         prefix,
+        topic,
         initial,
         revision: start,
         changes,

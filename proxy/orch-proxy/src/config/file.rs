@@ -17,6 +17,25 @@ use super::Conntrack;
 use crate::dns_settings::DnsFile;
 use crate::mode::Mode;
 
+/// Fields that this proxy accepts and does not use, because those of other modes, platforms and requests mean nothing to it.
+pub(crate) const WITHOUT_EFFECT: &[&str] = &[
+    "clientConnection.acceptContentTypes",
+    "clientConnection.burst",
+    "clientConnection.contentType",
+    "clientConnection.qps",
+    "enableProfiling",
+    "iptables.masqueradeBit",
+    "iptables.syncPeriod",
+    "ipvs",
+    "logging",
+    "nftables.masqueradeBit",
+    "nftables.syncPeriod",
+    "portRange",
+    "showHiddenMetricsForVersion",
+    "windowsRunAsService",
+    "winkernel",
+];
+
 /// KubeProxyConfiguration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -3,18 +3,25 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use apiserver_controller_io::informers::Informers;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Opts};
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
-/// The collector of the counts: bound and unbound, by storage class or namespace.
+use crate::informers::Informers;
+
+/// The gauges: bound and unbound, by storage class or namespace.
+#[derive(Clone)]
+pub struct VolumeGauges {
+    volumes: [IntGaugeVec; 2],
+    claims: [IntGaugeVec; 2],
+}
+
+/// The collector of the counts.
 #[derive(Clone)]
 pub struct VolumeCounts {
     informers: Informers,
-    volumes: [IntGaugeVec; 2],
-    claims: [IntGaugeVec; 2],
+    gauges: VolumeGauges,
 }
 
 impl fmt::Debug for VolumeCounts {
@@ -23,17 +30,16 @@ impl fmt::Debug for VolumeCounts {
     }
 }
 
-impl VolumeCounts {
-    /// A collector over the caches.
+impl VolumeGauges {
+    /// The gauges, without values.
     ///
     /// # Errors
     /// A metric's name is invalid.
-    pub fn new(informers: Informers) -> Result<Self, prometheus::Error> {
+    pub fn new() -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str, label: &str| {
             IntGaugeVec::new(Opts::new(format!("pv_collector_{name}"), help), &[label])
         };
         Ok(Self {
-            informers,
             volumes: [
                 gauge("bound_pv_count", "Bound PersistentVolumes.", "storage_class")?,
                 gauge("unbound_pv_count", "Unbound PersistentVolumes.", "storage_class")?,
@@ -50,17 +56,37 @@ impl VolumeCounts {
     }
 }
 
-impl Collector for VolumeCounts {
+impl VolumeCounts {
+    /// A collector over the caches.
+    ///
+    /// # Errors
+    /// A metric's name is invalid.
+    pub fn new(informers: Informers) -> Result<Self, prometheus::Error> {
+        Ok(Self { informers, gauges: VolumeGauges::new()? })
+    }
+}
+
+impl Collector for VolumeGauges {
     fn desc(&self) -> Vec<&Desc> {
         self.all().flat_map(Collector::desc).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let volumes = self.informers.volumes.list();
-        show(&self.volumes, count(volumes.iter().map(|(_, volume)| of_volume(volume))));
-        let claims = self.informers.claims.list();
-        show(&self.claims, count(claims.iter().map(|(_, claim)| of_claim(claim))));
         self.all().flat_map(Collector::collect).collect()
+    }
+}
+
+impl Collector for VolumeCounts {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauges.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let volumes = self.informers.volumes.list();
+        show(&self.gauges.volumes, count(volumes.iter().map(|(_, volume)| of_volume(volume))));
+        let claims = self.informers.claims.list();
+        show(&self.gauges.claims, count(claims.iter().map(|(_, claim)| of_claim(claim))));
+        self.gauges.collect()
     }
 }
 

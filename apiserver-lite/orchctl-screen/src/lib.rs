@@ -16,5 +16,5 @@ pub mod text;
 
 pub use draw::draw;
 pub use key::{Key, KeyReader};
-pub use rows::{Rows, View};
-pub use screen::{Effect, Question, Screen, Target, Update};
+pub use rows::{Rows, Target, View};
+pub use screen::{Effect, Question, Screen, Update};

@@ -6,7 +6,6 @@ use orchctl_printers::table::{self, TableOptions};
 use orchctl_printers::{age, objects};
 use serde_json::Value;
 
-use crate::Target;
 use crate::text;
 
 /// Most rows of a view. Of events the newest are kept, of others the first.
@@ -38,6 +37,19 @@ impl View {
             Self::Logs => "logs",
         }
     }
+}
+
+/// An object that a question is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Namespace; empty outside of namespaces.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
 }
 
 /// How a row is meant.

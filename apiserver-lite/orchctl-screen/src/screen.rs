@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::key::Key;
 use crate::log::LogLines;
 use crate::page::Window;
-use crate::rows::{Row, Rows, View};
+use crate::rows::{Row, Rows, Target, View};
 use crate::text;
 
 /// Most characters that are typed into a line.
@@ -14,19 +14,6 @@ const TYPED_MAX: usize = 253;
 const PAGE_LINES_MAX: usize = 10_000;
 /// Most containers of a pod.
 const CONTAINERS_MAX: usize = 100;
-
-/// An object that a question is about.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
-    /// Group and version.
-    pub api_version: String,
-    /// Kind.
-    pub kind: String,
-    /// Namespace; empty outside of namespaces.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-}
 
 /// What is asked of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

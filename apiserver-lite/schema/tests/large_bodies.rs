@@ -57,7 +57,7 @@ fn config_map(keys: usize, managed: bool) -> String {
 
 /// A field of Protobuf with these bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![number << 3 | 2];
+    let mut out = vec![(number << 3) | 2];
     let mut len = bytes.len();
     while len >= 0x80 {
         out.push(u8::try_from(len & 0x7f).unwrap_or(0) | 0x80);
@@ -98,9 +98,9 @@ fn bodies_that_would_become_much_larger_are_refused() {
         (&pods, repeated(r#"{"spec":{"containers":[{"args":["#, r#""""#, "]}]}}", usize::MAX)),
         (&pods, repeated(r#"{"unknown":["#, "0", "]}", usize::MAX)),
         (&maps, repeated(r#"{"data":{"#, r#""":"""#, "}}", usize::MAX)),
-        (&maps, format!(r#"{{"data":{}}}"#, &zeros)),
-        (&revisions, format!(r#"{{"data":{}}}"#, &zeros)),
-        (&widgets, format!(r#"{{"spec":{}}}"#, &zeros)),
+        (&maps, format!(r#"{{"data":{zeros}}}"#)),
+        (&revisions, format!(r#"{{"data":{zeros}}}"#)),
+        (&widgets, format!(r#"{{"spec":{zeros}}}"#)),
         (&widgets, repeated(r#"{"spec":["#, r#"{"a":0}"#, "]}", usize::MAX)),
     ];
     for (kind, body) in &of_json {

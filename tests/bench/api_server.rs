@@ -76,7 +76,8 @@ async fn wait_port(address: SocketAddr) -> Result<()> {
     bail!("orch-apiserver does not listen")
 }
 
-async fn wait_ready(client: &Client) -> Result<()> {
+/// Waits until a server says that it is ready.
+pub async fn wait_ready(client: &Client) -> Result<()> {
     for _ in 0..5_000 {
         if client.call(request::get("/readyz".into())).await.is_ok_and(|a| a.status == 200) {
             return Ok(());

@@ -52,6 +52,8 @@ pub enum Group {
     Packets,
     /// Flows to endpoints that are gone.
     Stale,
+    /// Clusters of hollow nodes, on a page of their own.
+    Scale,
 }
 
 /// What a figure counts.

@@ -15,6 +15,7 @@ mod peer;
 mod probes;
 mod render;
 mod runtime_floor;
+mod scale;
 mod volumes;
 mod workload;
 
@@ -38,6 +39,8 @@ enum What {
     Load,
     /// From writes of the API to files in pods.
     Volumes,
+    /// Clusters of hollow nodes.
+    Scale(scale::Wanted),
     /// A cluster that runs already, for comparison.
     Peer(peer::Flags),
     /// The page of a run, with its charts.
@@ -54,6 +57,7 @@ async fn main() -> Result<()> {
         What::Bursts(wanted) => agent::measure_bursts(bin_dir, &wanted).await,
         What::Load => agent::measure_load(bin_dir).await,
         What::Volumes => volumes::measure(bin_dir).await,
+        What::Scale(wanted) => scale::measure(bin_dir, &wanted).await,
         What::Peer(flags) => peer::measure(flags).await,
         What::Render(flags) => render::render(&flags),
     }

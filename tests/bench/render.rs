@@ -5,6 +5,7 @@ mod numbers;
 mod page;
 mod readme;
 mod rows;
+mod scale;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use self::rows::Run;
+pub use self::scale::{CONNECTIONS, STREAMS};
 
 /// The run's data in its directory.
 const DATA: &str = "figures.jsonl";
@@ -36,7 +38,8 @@ pub struct Flags {
 /// Files by name.
 type Files = Vec<(String, String)>;
 
-/// Writes the page, its charts and its data into the tree with the figures of README.md, or page and charts into a directory.
+/// Writes the page, its charts and its data into the tree with the figures of README.md, or page and charts into a directory. Clusters of hollow nodes have
+/// a page of their own.
 pub fn render(flags: &Flags) -> Result<()> {
     let path = flags.run.join(DATA);
     let data = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
@@ -48,9 +51,13 @@ pub fn render(flags: &Flags) -> Result<()> {
 
 /// Replaces what the tree has of a run. The README is made first, because a run of single groups is not the tree's, and written last: it quotes the page.
 fn replace(root: &Path, run: &Run, data: &str, files: &Files) -> Result<()> {
+    let dir = root.join(RESULTS);
+    if run.is_of_scale() {
+        fs::write(dir.join(scale::KEPT_DATA), data)?;
+        return write(&dir, files);
+    }
     let readme = root.join(README);
     let quoted = readme::with_figures(&fs::read_to_string(&readme)?, run)?;
-    let dir = root.join(RESULTS);
     remove_charts(&dir)?;
     fs::write(dir.join(KEPT_DATA), data)?;
     write(&dir, files)?;
@@ -67,6 +74,9 @@ fn write(dir: &Path, files: &Files) -> Result<()> {
 
 /// The page and its charts.
 fn files(run: &Run) -> Result<Files> {
+    if run.is_of_scale() {
+        return scale::files(run);
+    }
     let charts = charts::all(run)?;
     let names: Vec<&str> = charts.iter().map(|(name, _)| name.as_str()).collect();
     let page = page::page(run, &names);

@@ -224,7 +224,7 @@ pub async fn output(mut command: Command) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-fn bin_dir() -> Result<PathBuf> {
+pub fn bin_dir() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("ORCH_BIN_DIR") {
         return Ok(dir.into());
     }

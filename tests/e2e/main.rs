@@ -18,11 +18,13 @@ mod devices;
 mod disk_full;
 mod disk_pressure;
 mod dns;
+mod docker_nodes;
 mod explain;
 mod faults;
 mod first_hour;
 mod hangs;
 mod health;
+mod hollow;
 mod identity;
 mod inventory;
 mod lost_nodes;
@@ -107,6 +109,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(stolen_credentials::each_opens_only_what_it_is_for),
         case!(orchadm::two_hosts_become_a_cluster_and_are_hosts_again),
         // Last: the cases before it look at the only node.
+        case!(hollow::hollow_nodes_take_pods_and_let_go_of_them),
         case!(services::a_cluster_grows_and_pods_reach_each_other),
         case!(claims::a_volume_for_one_node_moves_to_another),
     ]
@@ -132,6 +135,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(first_hour::everyday_commands_are_answered_as_kubernetes_answers),
         case!(deletion::dependents_and_evictions_end_as_asked),
         case!(node_return::pods_of_a_node_that_returns_serve_again),
+        case!(docker_nodes::docker_nodes_survive_restarts_loss_and_upgrade),
     ]
 }
 

@@ -177,6 +177,8 @@ fn objects_of_others(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
 fn pods_to_itself(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
     let here = |rest: &str| within(ns, rest);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
+    let absent = json!({"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"});
+    let owner = json!({"metadata": {"ownerReferences": [absent]}});
     let pod = |node: &str, mirror: bool, volumes: Value| {
         let annotations =
             if mirror { json!({c.names.label("config.mirror"): "x"}) } else { json!({}) };
@@ -196,11 +198,15 @@ fn pods_to_itself(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
         ("PATCH", core("nodes/node-1"), labels(restricted), 403),
         ("PATCH", core("nodes/node-1"), labels(role), 403),
         ("PATCH", core("nodes/node-1"), taint, 403),
+        ("PATCH", core("nodes/node-1"), owner, 403),
+        ("DELETE", core("nodes/node-1"), Value::Null, 403),
         ("PATCH", here("pods/here/status"), labels("app"), 403),
         ("PATCH", here("pods/here"), labels("app"), 403),
         ("POST", here("pods"), pod("node-1", false, json!([])), 403),
         ("POST", here("pods"), pod("elsewhere", true, json!([])), 403),
         ("POST", here("pods"), pod("node-1", true, secret_volume), 403),
+        // A mirror that its Node does not own would be counted by a controller.
+        ("POST", here("pods"), pod("node-1", true, json!([])), 403),
         ("POST", here("pods/here/binding"), json!({"target": {"name": "node-1"}}), 403),
         ("PATCH", here("pods/here/ephemeralcontainers"), json!({"spec": {}}), 403),
     ]

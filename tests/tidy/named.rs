@@ -1,8 +1,8 @@
 //! Files, tests and judges that documents name exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::{check, root, sources};
 
@@ -105,4 +105,94 @@ fn is_there(sources: &BTreeMap<String, String>, named: &str) -> bool {
         let mut found = source.match_indices(&function);
         found.any(|(at, found)| source.get(at + found.len()..).is_some_and(begins))
     })
+}
+
+/// The document whose tables name tests, in columns with this heading.
+const TESTS_NAMED_IN: &str = "tests/results/security.md";
+const TESTS_COLUMN: &str = "test";
+
+/// The cells of a row of a table, if the line is one.
+fn cells(line: &str) -> Option<Vec<String>> {
+    let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+    // A bar in a cell is escaped.
+    let row = row.replace("\\|", "\u{0}");
+    Some(row.split('|').map(|cell| cell.trim().to_owned()).collect())
+}
+
+/// What stands in backquotes in the columns of tests, with the number of its line.
+fn tests_named(text: &str) -> Vec<(usize, String)> {
+    let mut named = Vec::new();
+    let mut column = None;
+    let mut is_heading = true;
+    for (number, line) in text.lines().enumerate() {
+        let Some(cells) = cells(line) else {
+            is_heading = true;
+            continue;
+        };
+        if is_heading {
+            column = cells.iter().position(|cell| cell == TESTS_COLUMN);
+            is_heading = false;
+        } else if let Some(cell) = column.and_then(|column| cells.get(column)) {
+            let names = cell.split('`').skip(1).step_by(2);
+            named.extend(names.map(|name| (number + 1, name.to_owned())));
+        }
+    }
+    named
+}
+
+/// Names of functions and modules.
+fn functions_and_modules(sources: &[(String, String)]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (path, source) in sources {
+        names.extend(Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        for after in source.split("fn ").skip(1) {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let end = after.find(|c| !is_name(c)).unwrap_or(after.len());
+            names.insert(after[..end].to_owned());
+        }
+    }
+    names
+}
+
+/// Whether `module::name` is there, or a name that starts so if it is cut off with `...`.
+fn is_test_there(names: &BTreeSet<String>, named: &str) -> bool {
+    let name = named.rsplit("::").next().unwrap_or(named);
+    let start = name.strip_suffix("...").or_else(|| name.strip_suffix('…'));
+    match start {
+        Some(start) => names
+            .range(start.to_owned()..)
+            .next()
+            .is_some_and(|first| !start.is_empty() && first.starts_with(start)),
+        None => names.contains(name),
+    }
+}
+
+#[test]
+fn tests_that_findings_name_are_there() {
+    let names = functions_and_modules(&sources());
+    let text = fs::read_to_string(root().join(TESTS_NAMED_IN)).expect("the document");
+    let named = tests_named(&text);
+    assert!(named.len() > 100, "{TESTS_NAMED_IN} names {} tests", named.len());
+    // Files are checked with those of all documents.
+    let tests = named.iter().filter(|(_, name)| !name.ends_with(".rs"));
+    let missing = tests.filter(|(_, name)| !is_test_there(&names, name));
+    let missing = missing.map(|(line, name)| format!("{TESTS_NAMED_IN}:{line}: {name}")).collect();
+    check("a test that a finding names is there", missing);
+}
+
+#[test]
+fn a_finding_whose_test_is_gone_is_found() {
+    let table = "`before`\n\n| finding | test | fix |\n|---|---|---|\n\
+        | `a` \\| b | *seen* `kept`, `m::cut_off_...` | `f` |\n| c | none | |\n\n\
+        | kind | files |\n|---|---|\n| d | `e` |\n";
+    let named = tests_named(table);
+    assert_eq!(named, [(5, "kept".to_owned()), (5, "m::cut_off_...".to_owned())]);
+    let source = "fn kept() {}\nasync fn cut_off_here<T>() {}\n".to_owned();
+    let names = functions_and_modules(&[("a/src/module.rs".to_owned(), source)]);
+    for there in ["kept", "m::kept", "module", "m::cut_off_...", "cut_off_…"] {
+        assert!(is_test_there(&names, there), "{there}");
+    }
+    for gone in ["kep", "cut_off_", "cut_on_...", "...", "kept::gone"] {
+        assert!(!is_test_there(&names, gone), "{gone}");
+    }
 }

@@ -11,7 +11,7 @@ use agent_node::eviction::thresholds::{
 };
 use agent_node::image_gc::ImageGcLimits;
 use agent_node::shutdown::{PriorityGrace, ShutdownGroups};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use proto_daemon::rate::Rate;
 
 use super::file::FileConfig;
@@ -31,6 +31,22 @@ pub struct NodeFlags {
     /// Dead instances kept per container.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub maximum_dead_containers_per_container: u32,
+    /// The container runtime: `cri`, or `memory` for hollow nodes, which run nothing.
+    #[arg(long, value_name = "RUNTIME", value_enum, default_value_t = RuntimeKind::Cri)]
+    pub runtime: RuntimeKind,
+    /// Hollow nodes of this process, with --runtime=memory: --hostname-override is what their names begin with, and a directory given as --kubeconfig has a
+    /// file <name>.conf for each of them.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub hollow_nodes: u16,
+}
+
+/// What runs the containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RuntimeKind {
+    /// A runtime with the Container Runtime Interface.
+    Cri,
+    /// Nothing does: a runtime in memory says that they run.
+    Memory,
 }
 
 /// Default of concurrent pulls: one large image must not delay all other pods.

@@ -36,7 +36,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
     /// It did not answer.
-    #[error("ask who it is")]
+    #[error("GetInfo of the plugin failed")]
     Info(#[source] CallError),
     /// Its name cannot be part of paths and object names.
     #[error("invalid driver name {0:?}")]
@@ -45,7 +45,7 @@ pub enum RegistrationError {
     #[error("versions {0:?} are not supported, only 1.x")]
     Versions(Vec<String>),
     /// The driver did not answer.
-    #[error("ask driver {driver} what it can do")]
+    #[error("cannot query driver {driver}")]
     Capabilities {
         /// Its name.
         driver: String,
@@ -54,7 +54,7 @@ pub enum RegistrationError {
         error: CallError,
     },
     /// The driver answered, and is not published.
-    #[error("announce {driver}")]
+    #[error("cannot publish driver {driver} in CSINode")]
     NotAnnounced {
         /// Its name.
         driver: String,

@@ -4,8 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use proto_grpc::device_plugin::v1beta1 as wire;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use wire::registration_server::{Registration, RegistrationServer};
 
@@ -13,8 +12,6 @@ use crate::{Plugins, socket};
 
 /// Name of the socket in the plugin directory, which plugins expect.
 pub const SOCKET: &str = "kubelet.sock";
-/// Concurrent requests per connection.
-const CONCURRENT_MAX: usize = 4;
 
 /// Serves registrations in `directory` until `stop`.
 ///
@@ -25,17 +22,9 @@ pub fn serve<S: Future<Output = ()> + Send + 'static>(
     directory: &Path,
     stop: S,
 ) -> std::io::Result<impl Future<Output = ()> + Send + use<S>> {
-    let listener = socket::listen(&directory.join(SOCKET))?;
-    let service = RegistrationServer::new(RegistrationService { plugins });
-    let server = Server::builder()
-        .concurrency_limit_per_connection(CONCURRENT_MAX)
-        .add_service(service)
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop);
-    Ok(async move {
-        if let Err(error) = server.await {
-            tracing::error!(%error, "registration socket failed: device plugins cannot register");
-        }
-    })
+    let service = Routes::new(RegistrationServer::new(RegistrationService { plugins }));
+    let consequence = "device plugins cannot register";
+    socket::serve(directory.join(SOCKET), service, stop, consequence)
 }
 
 struct RegistrationService {

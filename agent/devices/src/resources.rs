@@ -8,8 +8,7 @@ use std::sync::Arc;
 use agent_node::managers::devices::{Devices, Inventory};
 use agent_node::managers::{Grant, IdSet};
 use proto_grpc::pod_resources::v1 as wire;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use wire::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 
@@ -17,8 +16,6 @@ use crate::socket;
 
 /// Name of the socket, which monitoring agents expect.
 pub const SOCKET: &str = "kubelet.sock";
-/// Concurrent requests per connection.
-const CONCURRENT_MAX: usize = 4;
 
 /// The current allocations; queried for every request.
 pub trait AllocationSource: Send + Sync + 'static {
@@ -52,17 +49,9 @@ pub fn serve<S: Future<Output = ()> + Send + 'static>(
     directory: &Path,
     stop: S,
 ) -> std::io::Result<impl Future<Output = ()> + Send + use<S>> {
-    let listener = socket::listen(&directory.join(SOCKET))?;
-    let service = PodResourcesListerServer::new(Lister { shares });
-    let server = Server::builder()
-        .concurrency_limit_per_connection(CONCURRENT_MAX)
-        .add_service(service)
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop);
-    Ok(async move {
-        if let Err(error) = server.await {
-            tracing::error!(%error, "pod resources socket failed");
-        }
-    })
+    let service = Routes::new(PodResourcesListerServer::new(Lister { shares }));
+    let consequence = "monitoring agents cannot list the resources of pods";
+    socket::serve(directory.join(SOCKET), service, stop, consequence)
 }
 
 struct Lister {

@@ -8,14 +8,41 @@ use std::path::{Path, PathBuf};
 use hyper_util::rt::TokioIo;
 use proto_daemon::private_files;
 use tokio::net::{UnixListener, UnixStream};
-use tonic::transport::{Channel, Endpoint};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::Routes;
+use tonic::transport::{Channel, Endpoint, Server};
+
+/// Concurrent requests per connection.
+const CONCURRENT_MAX: usize = 4;
+
+/// Serves a gRPC service on a new socket until `stop`. `consequence` is logged if serving fails.
+///
+/// # Errors
+/// The socket cannot be created.
+pub(crate) fn serve<S: Future<Output = ()> + Send + 'static>(
+    path: PathBuf,
+    service: Routes,
+    stop: S,
+    consequence: &'static str,
+) -> std::io::Result<impl Future<Output = ()> + Send + use<S>> {
+    let listener = listen(&path)?;
+    let server = Server::builder()
+        .concurrency_limit_per_connection(CONCURRENT_MAX)
+        .add_routes(service)
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop);
+    Ok(async move {
+        if let Err(error) = server.await {
+            tracing::error!(path = %path.display(), %error, "gRPC socket failed: {consequence}");
+        }
+    })
+}
 
 /// Listens on a new socket that only root can use; replaces the socket of an earlier process. Plugins that watch the directory
 /// see the new one.
 ///
 /// # Errors
 /// The directory or the socket cannot be created.
-pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         private_files::create_private_dir(directory)?;
     }

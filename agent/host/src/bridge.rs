@@ -12,10 +12,10 @@ use rtnetlink::{Handle, LinkBridge, LinkUnspec};
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
     /// The netlink socket could not be opened.
-    #[error("open a netlink socket")]
+    #[error("cannot open a netlink socket")]
     Socket(#[source] std::io::Error),
     /// The kernel rejected a step.
-    #[error("{step} bridge {name}")]
+    #[error("cannot {step} bridge {name}")]
     Step {
         /// The step.
         step: &'static str,
@@ -52,13 +52,13 @@ async fn ensure_with(
         // A hardware address set at creation stays; otherwise the bridge takes the lowest one of its ports.
         let message = LinkBridge::new(name).address(hardware_address(addresses)).build();
         let made = handle.link().add(message).execute().await;
-        made.or_else(unless_exists).map_err(step("make"))?;
+        made.or_else(unless_exists).map_err(step("create"))?;
     }
     let index = index_of(handle, name).await;
     let index = index.ok_or_else(|| BridgeError::Vanished(name.to_owned()))?;
     for (address, prefix_len) in addresses {
         let added = handle.address().add(index, *address, *prefix_len).execute().await;
-        added.or_else(unless_exists).map_err(step("address"))?;
+        added.or_else(unless_exists).map_err(step("add an address to"))?;
     }
     let up = LinkUnspec::new_with_index(index).up().build();
     handle.link().set(up).execute().await.map_err(step("set up"))

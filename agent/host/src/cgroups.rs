@@ -64,7 +64,7 @@ impl V1Trees {
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// The mount table cannot be read.
-    #[error("find the cgroup hierarchies")]
+    #[error("cannot find the cgroup hierarchies")]
     Mounts(#[source] std::io::Error),
     /// No hierarchy has the controllers cpu and memory.
     #[error("no cgroup hierarchy has the controllers cpu and memory")]
@@ -73,7 +73,7 @@ pub enum CgroupError {
     #[error("cgroup {0:?} is not an absolute path of plain names")]
     Path(String),
     /// A directory cannot be created.
-    #[error("make cgroup {}", path.display())]
+    #[error("cannot create cgroup {}", path.display())]
     Make {
         /// The directory.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum CgroupError {
         source: std::io::Error,
     },
     /// A limit cannot be set.
-    #[error("set {} to {value}", path.display())]
+    #[error("cannot set {} to {value}", path.display())]
     Set {
         /// The file.
         path: PathBuf,
@@ -93,7 +93,7 @@ pub enum CgroupError {
         source: std::io::Error,
     },
     /// A directory cannot be removed or read.
-    #[error("remove cgroup {}", path.display())]
+    #[error("cannot remove cgroup {}", path.display())]
     Remove {
         /// The directory.
         path: PathBuf,

@@ -29,13 +29,13 @@ const DESCRIPTORS_MAX: usize = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// The connection broke or could not be opened.
-    #[error("message bus")]
+    #[error("connection to the D-Bus system bus failed")]
     Broken(#[source] std::io::Error),
     /// A message violates the protocol.
-    #[error("message bus: {0}")]
+    #[error("invalid D-Bus message: {0}")]
     Malformed(&'static str),
     /// The bus rejected the authentication.
-    #[error("message bus rejected the client: {0}")]
+    #[error("the D-Bus system bus rejected the authentication: {0}")]
     Refused(String),
     /// A call failed.
     #[error("{call}: {error}")]
@@ -46,7 +46,7 @@ pub enum BusError {
         error: String,
     },
     /// No reply in time.
-    #[error("{0}: no answer")]
+    #[error("no reply to {0}")]
     Deadline(String),
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// A file in /proc cannot be read.
-    #[error("read /proc/{file}")]
+    #[error("cannot read /proc/{file}")]
     Proc {
         /// The file.
         file: &'static str,

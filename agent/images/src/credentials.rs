@@ -108,7 +108,7 @@ fn of_secrets(repository: &str, pod: &Pod, objects: &PodObjects) -> Vec<Login> {
             Ok(keyring) => logins.extend(keyring.lookup(repository)),
             Err(error) => {
                 let name = &reference.name;
-                tracing::warn!(pod = pod.metadata.name, secret = name, %error, "an image pull secret is invalid and ignored");
+                tracing::warn!(pod = pod.metadata.name, namespace = pod.metadata.namespace, secret = name, %error, "an image pull secret is invalid and ignored");
             }
         }
     }

@@ -41,7 +41,7 @@ const ANSWERS_MAX: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The file cannot be read.
-    #[error("read {}", path.display())]
+    #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,

@@ -84,6 +84,21 @@ impl Journal {
         Ok((Self { shared, durable }, records))
     }
 
+    /// A journal of a node that is gone with its process: everything counts as durable at once, and nothing is kept.
+    pub fn of_hollow_node() -> Self {
+        let shared = Shared {
+            pending: Mutex::new(Pending { discards: true, ..Pending::default() }),
+            changed: Condvar::new(),
+            #[cfg(feature = "testing")]
+            given: Arc::default(),
+            notes: BTreeMap::new(),
+        };
+        // No record has a higher number.
+        let durable = Progress::default();
+        durable.advance(u64::MAX);
+        Self { shared: Arc::new(shared), durable: Arc::new(durable) }
+    }
+
     /// Queues the newest record of a pod, or its removal.
     pub fn put(&self, uid: &str, record: Option<Record>) -> CommitHandle {
         self.hand_in(|pending| drop(pending.batch.records.insert(uid.to_owned(), record)))
@@ -91,6 +106,9 @@ impl Journal {
 
     fn hand_in(&self, add: impl FnOnce(&mut Pending)) -> CommitHandle {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.discards {
+            return self.ticket(pending.number);
+        }
         // The thread is woken once per batch.
         let is_first = pending.batch.is_empty();
         add(&mut pending);
@@ -146,6 +164,15 @@ mod tests {
     fn record(name: &str) -> Record {
         let memory = PodRecord { accepted_boot: Duration::from_secs(7), ..PodRecord::default() };
         Record { namespace: "ns".into(), name: name.into(), memory }
+    }
+
+    #[tokio::test]
+    async fn the_journal_of_a_hollow_node_holds_up_nothing_and_keeps_nothing() {
+        let journal = Journal::of_hollow_node();
+        journal.put("a", Some(record("pa"))).durable().await;
+        journal.put_note("n", Some(b"1".to_vec())).durable().await;
+        assert_eq!(journal.note("n"), None);
+        assert!(journal.shared.pending.lock().expect("lock").batch.is_empty());
     }
 
     #[tokio::test]

@@ -27,6 +27,8 @@ pub(crate) struct Pending {
     /// The newest number that is awaited.
     pub(crate) awaited: u64,
     pub(crate) closed: bool,
+    /// Whether nothing is kept.
+    pub(crate) discards: bool,
 }
 
 /// Handle to await the commit of a queued record.

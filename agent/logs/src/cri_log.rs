@@ -7,7 +7,7 @@
 
 /// Longer entries are passed on in pieces; runtimes split lines at 16 KiB. Lines that are not
 /// entries are left out, as in Kubernetes: a file that a pod has put there is not shown.
-const ENTRY_LEN_MAX: usize = 256 << 10;
+pub const ENTRY_LEN_MAX: usize = 256 << 10;
 
 /// Converts log entries for a client, chunk by chunk.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Cutter {
     within: Option<Within>,
     /// Whether the next entry starts a line.
     at_line_start: bool,
+    /// Bytes that were ignored since [`Cutter::take_ignored`].
+    ignored: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,12 +43,19 @@ impl Cutter {
             rest: Vec::new(),
             within: None,
             at_line_start: true,
+            ignored: 0,
         }
     }
 
     /// Whether the client's limit is reached.
     pub fn is_done(&self) -> bool {
         self.left == Some(0)
+    }
+
+    /// Bytes since the last call that are not entries of a runtime, or belong to overlong entries
+    /// that are left out. A runtime's log has next to none; a sparse file consists of them.
+    pub fn take_ignored(&mut self) -> u64 {
+        std::mem::take(&mut self.ignored)
     }
 
     /// Converts the next chunk of the file.
@@ -77,15 +86,23 @@ impl Cutter {
 
     /// Converts an entry, or a part of an overlong one.
     fn part(&mut self, part: &[u8], ends: bool, out: &mut Vec<u8>) {
+        let len = part.len() as u64;
         let part = part.strip_suffix(b"\n").unwrap_or(part);
         let within = match self.within.take() {
+            Some(within) if within.is_shown => {
+                out.extend_from_slice(part);
+                within
+            }
             Some(within) => {
-                out.extend_from_slice(if within.is_shown { part } else { &[] });
+                self.ignored = self.ignored.saturating_add(len);
                 within
             }
             None => match Entry::parse(part) {
                 Some(entry) => self.begin(&entry, out),
-                None => Within { is_shown: false, is_whole: self.at_line_start },
+                None => {
+                    self.ignored = self.ignored.saturating_add(len);
+                    Within { is_shown: false, is_whole: self.at_line_start }
+                }
             },
         };
         if !ends {
@@ -254,6 +271,25 @@ mod tests {
             log.as_bytes().chunks(10_000).for_each(|piece| out.extend(cutter.push(piece)));
             assert!(out == expected.as_bytes());
         }
+    }
+
+    #[test]
+    fn bytes_without_entries_are_counted() {
+        let hole = vec![0; 3 * ENTRY_LEN_MAX];
+        let long = format!("2024-01-01T00:00:01Z stdout F {}", "x".repeat(3 * ENTRY_LEN_MAX));
+        let since = Some("2025-01-01T00:00:00Z".to_owned());
+        let ignored = |since: Option<String>, bytes: &[u8]| {
+            let mut cutter = Cutter::new(false, since, None);
+            bytes.chunks(1000).for_each(|piece| drop(cutter.push(piece)));
+            cutter.finish();
+            (cutter.take_ignored(), cutter.take_ignored())
+        };
+        assert_eq!(ignored(None, LOG.as_bytes()), ("not from a runtime\n".len() as u64, 0));
+        assert_eq!(ignored(since.clone(), b"\n\n"), (2, 0));
+        assert_eq!(ignored(None, &hole), (3 * ENTRY_LEN_MAX as u64 + 1, 0));
+        assert_eq!(ignored(None, long.as_bytes()), (0, 0), "all of it is shown");
+        let (left_out, _) = ignored(since, long.as_bytes());
+        assert!(left_out > ENTRY_LEN_MAX as u64, "{left_out}");
     }
 
     #[test]

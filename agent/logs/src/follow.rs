@@ -1,5 +1,6 @@
 //! Reads a log file and sends it as the client requested, to the end of the file or of the
-//! container.
+//! container. A pod may have written the file: a request ends with its client, whatever it is
+//! reading, and reads a bounded number of bytes that are not log entries (`SearchBudget`).
 
 use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc::Sender;
 
-use super::cri_log::{Cutter, tail_start};
+use super::cri_log::{Cutter, ENTRY_LEN_MAX, tail_start};
 use super::options::{LogOptions, Since};
 use super::rotated_files::{BLOCK, Part};
 
@@ -22,6 +23,9 @@ const ASK_EVERY: u32 = 5;
 /// A rotated file is read to its end this often before the next one: the runtime may write a last
 /// line to it while it opens the new one.
 const ENDS_BEFORE_NEXT: u32 = 2;
+/// Bytes that are not log entries which a request may read. A runtime's log has next to none; a
+/// sparse file of terabytes costs nothing to make.
+const IGNORED_LEN_MAX: u64 = 256 << 20;
 
 /// Sends `path` filtered by `options`. Returns when everything is sent, a followed container has
 /// ended, or the client has disconnected.
@@ -31,21 +35,66 @@ pub async fn send<Runs: Future<Output = bool> + Send>(
     is_running: impl Fn() -> Runs + Send,
     to: Sender<io::Result<Bytes>>,
 ) {
-    if let Err(error) = read(&path, &options, is_running, &to).await {
+    let budget = SearchBudget::new(&path, IGNORED_LEN_MAX);
+    send_within(budget, &options, is_running, &to).await;
+}
+
+async fn send_within<Runs: Future<Output = bool> + Send>(
+    budget: SearchBudget<'_>,
+    options: &LogOptions,
+    is_running: impl Fn() -> Runs + Send,
+    to: &Sender<io::Result<Bytes>>,
+) {
+    // All that `read` does may be given up at any moment: it only reads.
+    let done = tokio::select! {
+        done = read(budget, options, is_running, to) => done,
+        () = to.closed() => return,
+    };
+    if let Err(error) = done {
         // The client may have disconnected as well.
         let _ = to.send(Err(error)).await;
     }
 }
 
+/// What a request may still read without finding log entries.
+struct SearchBudget<'a> {
+    path: &'a Path,
+    max: u64,
+    left: u64,
+}
+
+impl<'a> SearchBudget<'a> {
+    fn new(path: &'a Path, max: u64) -> Self {
+        Self { path, max, left: max }
+    }
+
+    /// Counts bytes that were not entries.
+    fn spend(&mut self, bytes: u64) -> io::Result<()> {
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
+            let (path, mib) = (self.path.display(), self.max >> 20);
+            let why = format!("{path} is not a container's log: {mib} MiB hold no log entries");
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })?;
+        Ok(())
+    }
+
+    /// Counts bytes that were searched for line ends; each line may be as long as an entry.
+    fn search(&mut self, bytes: u64, lines: u64) -> io::Result<()> {
+        let entries = lines.saturating_mul(ENTRY_LEN_MAX as u64);
+        self.left = self.left.saturating_add(entries).min(self.max.saturating_add(bytes));
+        self.spend(bytes)
+    }
+}
+
 async fn read<Runs: Future<Output = bool> + Send>(
-    path: &Path,
+    mut budget: SearchBudget<'_>,
     options: &LogOptions,
     is_running: impl Fn() -> Runs + Send,
     to: &Sender<io::Result<Bytes>>,
 ) -> io::Result<()> {
-    let current = Part::current(path.to_owned()).await?;
+    let current = Part::current(budget.path.to_owned()).await?;
     let (mut part, begun) = match options.tail_lines {
-        Some(lines) => last_lines_of(current, lines).await?,
+        Some(lines) => last_lines_of(current, lines, &mut budget).await?,
         None => (current, Begun::Here),
     };
     // Without `follow` the log ends with the current file.
@@ -55,27 +104,34 @@ async fn read<Runs: Future<Output = bool> + Send>(
     let mut block = Vec::new();
     let mut looks: u32 = 0;
     let mut may_grow = options.follow;
+    // Whether this file was read to its end. Only then do its successor and the container matter.
+    let mut is_at_end = false;
     // How often this file was read to its end since it was rotated.
     let mut ends: u32 = 0;
     loop {
-        if may_grow && looks.is_multiple_of(ASK_EVERY) {
+        if may_grow && is_at_end && looks.is_multiple_of(ASK_EVERY) {
             // Checked before reading, so that everything written before the container's end is
             // read.
             may_grow = is_running().await;
         }
-        let succeeded = goes_on && part.has_successor().await;
+        let succeeded = goes_on && is_at_end && part.has_successor().await;
         let len = part.read(&mut block).await?;
         if len > 0 {
             let cut = cutter.push(block.get(..len).unwrap_or_default());
             if !give(to, cut).await || cutter.is_done() {
                 return Ok(());
             }
-            ends = 0;
+            budget.spend(cutter.take_ignored())?;
+            (ends, is_at_end) = (0, false);
+            continue;
+        }
+        if goes_on && !is_at_end {
+            is_at_end = true;
             continue;
         }
         ends = if succeeded { ends.saturating_add(1) } else { 0 };
         if ends >= ends_before_next {
-            (part, ends) = (part.successor().await?, 0);
+            (part, ends, is_at_end) = (part.successor().await?, 0, false);
             continue;
         }
         if may_grow || succeeded {
@@ -102,23 +158,27 @@ enum Begun {
 }
 
 /// Seeks to the last lines; they may start in the previous file if the log was just rotated.
-async fn last_lines_of(mut current: Part, lines: u64) -> io::Result<(Part, Begun)> {
+async fn last_lines_of(
+    mut current: Part,
+    lines: u64,
+    budget: &mut SearchBudget<'_>,
+) -> io::Result<(Part, Begun)> {
     let Some(file) = current.plain() else { return Ok((current, Begun::Here)) };
-    let start = last_lines(file, lines).await?;
-    let here = if start > 0 || lines == 0 { lines } else { count_lines(file).await? };
+    let start = last_lines(file, lines, budget).await?;
+    let here = if start > 0 || lines == 0 { lines } else { count_lines(file, budget).await? };
     file.seek(SeekFrom::Start(start)).await?;
     if here >= lines {
         return Ok((current, Begun::Here));
     }
     let Some(mut before) = current.predecessor().await? else { return Ok((current, Begun::Here)) };
     let Some(file) = before.plain() else { return Ok((current, Begun::Here)) };
-    let start = last_lines(file, lines.saturating_sub(here)).await?;
+    let start = last_lines(file, lines.saturating_sub(here), budget).await?;
     file.seek(SeekFrom::Start(start)).await?;
     Ok((before, Begun::Earlier))
 }
 
 /// The number of lines in a file.
-async fn count_lines(file: &mut File) -> io::Result<u64> {
+async fn count_lines(file: &mut File, budget: &mut SearchBudget<'_>) -> io::Result<u64> {
     file.seek(SeekFrom::Start(0)).await?;
     let mut block = vec![0; BLOCK];
     let mut lines: u64 = 0;
@@ -127,8 +187,9 @@ async fn count_lines(file: &mut File) -> io::Result<u64> {
         if len == 0 {
             return Ok(lines);
         }
-        let read = block.get(..len).unwrap_or_default();
-        lines = lines.saturating_add(line_ends(read));
+        let ends = line_ends(block.get(..len).unwrap_or_default());
+        budget.search(len as u64, ends)?;
+        lines = lines.saturating_add(ends);
     }
 }
 
@@ -142,7 +203,7 @@ async fn give(to: &Sender<io::Result<Bytes>>, bytes: Vec<u8>) -> bool {
 }
 
 /// The offset of the last `lines` lines, searched from the end block by block.
-async fn last_lines(file: &mut File, lines: u64) -> io::Result<u64> {
+async fn last_lines(file: &mut File, lines: u64, budget: &mut SearchBudget<'_>) -> io::Result<u64> {
     let len = file.metadata().await?.len();
     if lines == 0 {
         return Ok(len);
@@ -167,6 +228,7 @@ async fn last_lines(file: &mut File, lines: u64) -> io::Result<u64> {
             return Ok(begin.saturating_add(tail_start(body, wanted).unwrap_or(0) as u64));
         }
         found = found.saturating_add(ends);
+        budget.search(size, ends)?;
     }
     Ok(0)
 }
@@ -391,6 +453,82 @@ mod tests {
         let task = tokio::spawn(send(file.path().to_owned(), options, || ready(true), to));
         drop(from);
         task.await.expect("ended");
+    }
+
+    /// A file that takes no room on the disk, longer than anybody can read.
+    fn sparse() -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        file.as_file().set_len(1 << 42).expect("a sparse file");
+        file
+    }
+
+    /// All ways to read a log.
+    fn ways() -> [LogOptions; 4] {
+        let all = LogOptions::default();
+        [
+            LogOptions { follow: true, ..all.clone() },
+            LogOptions { tail_lines: Some(10), ..all.clone() },
+            LogOptions { since: Some(Since::Unix(0)), ..all.clone() },
+            all,
+        ]
+    }
+
+    /// So long a test waits for what takes moments if it ends at all.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    #[tokio::test]
+    async fn a_sparse_log_is_read_no_longer_than_its_client_is_there() {
+        for options in ways() {
+            let file = sparse();
+            let path = file.path().to_owned();
+            let (to, from) = channel(1);
+            let name = format!("{options:?}");
+            let task = tokio::spawn(async move {
+                let budget = SearchBudget::new(&path, u64::MAX);
+                send_within(budget, &options, || ready(true), &to).await;
+            });
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!task.is_finished(), "{name}: it cannot be read to its end");
+            drop(from);
+            let ended = tokio::time::timeout(PATIENCE, task).await;
+            ended.expect(&name).expect("ended");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sparse_log_is_refused_after_a_bounded_number_of_bytes() {
+        for options in ways() {
+            let file = sparse();
+            let path = file.path().to_owned();
+            let (to, mut from) = channel(1);
+            let name = format!("{options:?}");
+            tokio::spawn(async move {
+                let budget = SearchBudget::new(&path, 8 << 20);
+                send_within(budget, &options, || ready(true), &to).await;
+            });
+            let first = tokio::time::timeout(PATIENCE, from.recv()).await.expect(&name);
+            let error = first.expect("told").expect_err(&name);
+            assert!(error.to_string().ends_with(": 8 MiB hold no log entries"), "{name}: {error}");
+        }
+        let (file, options) =
+            (sparse(), LogOptions { tail_lines: Some(1), ..LogOptions::default() });
+        let (to, mut from) = channel(1);
+        tokio::spawn(send(file.path().to_owned(), options, || ready(true), to));
+        let first = tokio::time::timeout(PATIENCE, from.recv()).await.expect("a bound");
+        assert!(first.expect("told").is_err());
+    }
+
+    #[test]
+    fn a_search_may_go_on_while_it_finds_lines() {
+        let mut budget = SearchBudget::new(Path::new("0.log"), 1 << 20);
+        for _ in 0..10_000 {
+            budget.search(BLOCK as u64, 1).expect("a line a block");
+        }
+        // Lines that were found do not pay for a later hole.
+        let blocks = (0..).take_while(|_| budget.search(BLOCK as u64, 0).is_ok()).count();
+        assert_eq!(blocks, (1 << 20) / BLOCK);
     }
 
     /// Sends a log of `<directory>/0.log`; what came, and whether it ended with an error.

@@ -127,6 +127,18 @@ impl LogDirectory {
         Ok(rustix::fs::renameat(&self.opened, plain(from)?, &self.opened, plain(to)?)?)
     }
 
+    /// The names in no particular order, including those of directories.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.opened)?.take(NAMES_MAX) {
+            names.extend(entry?.file_name().to_str().map(str::to_owned).ok());
+        }
+        Ok(names)
+    }
+
     /// The entries in no particular order. Entries removed meanwhile are left out.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! and `0.log`, the current one. A reader goes through them without gaps.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -34,12 +34,12 @@ pub fn stamp_of(log: &str, name: &str) -> Option<Stamp> {
 /// Whether the current file exists, and the timestamps of the rotated ones.
 fn look(path: &Path) -> io::Result<(bool, BTreeSet<Stamp>)> {
     let (directory, log) = log_files::split(path)?;
-    let entries = match LogDirectory::open(directory) {
+    let names = match LogDirectory::open(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        opened => opened?.entries()?,
+        opened => opened?.names()?,
     };
-    let there = entries.iter().any(|entry| entry.name == log);
-    Ok((there, entries.iter().filter_map(|entry| stamp_of(log, &entry.name)).collect()))
+    let there = names.iter().any(|name| name == log);
+    Ok((there, names.iter().filter_map(|name| stamp_of(log, name)).collect()))
 }
 
 /// Opens a file of a log; does not block and follows no link.
@@ -172,26 +172,43 @@ async fn rotated(path: &Path, stamp: &str) -> io::Result<Option<Content>> {
 /// Decompresses on a separate thread, no further ahead than the bound.
 fn unpack(file: std::fs::File) -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (to, pieces) = mpsc::channel(PIECES_MAX);
-    panics::spawn_blocking(move || {
-        use std::io::Read as _;
-        let mut content = MultiGzDecoder::new(io::BufReader::new(file));
-        loop {
-            let mut block = vec![0; BLOCK];
-            let piece = match content.read(&mut block) {
-                Ok(0) => return,
-                Ok(len) => {
-                    block.truncate(len);
-                    Ok(block)
-                }
-                Err(error) => Err(error),
-            };
-            let failed = piece.is_err();
-            if to.blocking_send(piece).is_err() || failed {
-                return;
-            }
-        }
-    });
+    panics::spawn_blocking(move || unpack_to(file, &to));
     pieces
+}
+
+fn unpack_to(file: impl Read, to: &mpsc::Sender<io::Result<Vec<u8>>>) {
+    let mut content = MultiGzDecoder::new(io::BufReader::new(WhileWanted { file, to }));
+    loop {
+        let mut block = vec![0; BLOCK];
+        let piece = match content.read(&mut block) {
+            Ok(0) => return,
+            Ok(len) => {
+                block.truncate(len);
+                Ok(block)
+            }
+            Err(error) => Err(error),
+        };
+        let failed = piece.is_err();
+        if to.blocking_send(piece).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// A file that can be read while its reader is there: a compressed file of gigabytes may have no
+/// content.
+struct WhileWanted<'a, R> {
+    file: R,
+    to: &'a mpsc::Sender<io::Result<Vec<u8>>>,
+}
+
+impl<R: Read> Read for WhileWanted<'_, R> {
+    fn read(&mut self, block: &mut [u8]) -> io::Result<usize> {
+        if self.to.is_closed() {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the reader has gone"));
+        }
+        self.file.read(block)
+    }
 }
 
 #[cfg(test)]
@@ -212,5 +229,38 @@ mod tests {
         ] {
             assert_eq!(stamp(other), None, "{other}");
         }
+    }
+
+    /// Compressed files without content, one after another and without end.
+    struct Empty<'a> {
+        member: Vec<u8>,
+        reads: &'a mut usize,
+        gone_after: (usize, Option<mpsc::Receiver<io::Result<Vec<u8>>>>),
+    }
+
+    impl Read for Empty<'_> {
+        fn read(&mut self, block: &mut [u8]) -> io::Result<usize> {
+            *self.reads += 1;
+            assert!(*self.reads <= self.gone_after.0, "read on after the reader has gone");
+            if *self.reads == self.gone_after.0 {
+                self.gone_after.1 = None;
+            }
+            let mut filled = 0;
+            for part in block.chunks_exact_mut(self.member.len()) {
+                part.copy_from_slice(&self.member);
+                filled += self.member.len();
+            }
+            Ok(filled)
+        }
+    }
+
+    #[test]
+    fn a_compressed_file_without_content_is_read_while_its_reader_is_there() {
+        let packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let member = packed.finish().expect("packed");
+        let (to, pieces) = mpsc::channel(1);
+        let mut reads = 0;
+        unpack_to(Empty { member, reads: &mut reads, gone_after: (9, Some(pieces)) }, &to);
+        assert_eq!(reads, 9);
     }
 }

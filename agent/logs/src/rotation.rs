@@ -3,39 +3,40 @@
 //!
 //! The next pass repairs what a crash between two steps leaves: a moved file is reopened, a partial
 //! compressed file is removed, a complete one replaces its source.
+//!
+//! All logs are rotated before the first file is compressed, and compression has a length and a
+//! time: a pod may leave a sparse file of terabytes beside its log.
 
+mod compression;
 mod plan;
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent_pod::translate::log_directory;
 use agent_runtime::ContainerLogs;
 use agent_runtime::runtime::RuntimeError;
 use agent_telemetry::metrics::AgentMetrics;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use futures_util::StreamExt as _;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use tokio::task::{JoinError, spawn_blocking};
 
-use crate::log_files::LogDirectory;
+use crate::log_files::{Entry, LogDirectory};
+use compression::{RotatedFile, compress_all};
 use plan::{RotationStep, plan};
 
 pub use plan::Limits;
 
 /// Interval between passes, as in Kubernetes' kubelet.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Logs rotated concurrently; compression occupies a processor.
+/// Logs rotated concurrently.
 const PARALLEL_MAX: usize = 2;
-
-/// Permission bits that a compressed log takes from its source, so that log collectors can read it.
-const RIGHTS: u32 = 0o644;
+/// Time for the compressions of a pass, in which no log is rotated.
+const COMPRESSION_TIME: Duration = Duration::from_secs(20);
 
 /// The log of a running container.
 #[derive(Debug)]
@@ -46,8 +47,8 @@ struct Log {
     directory: Arc<LogDirectory>,
     /// Name of the current file.
     name: String,
-    /// All names in the directory.
-    names: Vec<String>,
+    /// All files in the directory.
+    entries: Vec<Entry>,
     /// Size of the current file; `None` if it does not exist.
     size: Option<u64>,
     /// Whether the current file's name belongs to something else than a regular file.
@@ -84,20 +85,27 @@ pub async fn run(rotated: LogRotation, limits: Limits, page: TaskStatus) {
             .buffer_unordered(PARALLEL_MAX)
             .collect::<Vec<_>>()
             .await;
-        let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
-        let count_rotated =
-            outcomes.iter().filter(|outcome| matches!(outcome, Ok(Kept::Rotated))).count();
+        let (mut kept, mut failed) = (Vec::new(), Vec::new());
+        for outcome in outcomes {
+            match outcome {
+                Ok(outcome) => kept.push(outcome),
+                Err(error) => failed.push(error),
+            }
+        }
+        let count_rotated = kept.iter().filter(|kept| matches!(kept, Kept::Rotated(_))).count();
         count(&rotated.metrics, count_rotated, failed.len());
         match failed.first() {
             None => page.done(format!("{count_rotated} logs rotated")),
-            Some(first) => page.failed(chain(*first)),
+            Some(first) => page.failed(chain(first)),
         }
         for error in failed {
             tracing::warn!(
-                error = chain(error),
+                error = chain(&error),
                 "cannot rotate a container's log; retried at the next pass"
             );
         }
+        let files = kept.into_iter().flat_map(Kept::uncompressed).collect();
+        compress_all(files, limits, Instant::now() + COMPRESSION_TIME).await;
     }
 }
 
@@ -108,12 +116,21 @@ fn count(metrics: &AgentMetrics, rotated: usize, failed: usize) {
 }
 
 /// Outcome for a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Kept {
     /// It was within its limits.
     Within,
-    /// It was rotated.
-    Rotated,
+    /// It was rotated. These files of it are to be compressed.
+    Rotated(Vec<RotatedFile>),
+}
+
+impl Kept {
+    fn uncompressed(self) -> Vec<RotatedFile> {
+        match self {
+            Self::Within => Vec::new(),
+            Self::Rotated(files) => files,
+        }
+    }
 }
 
 /// Why a log was not kept within its limits; the next pass tries again.
@@ -169,9 +186,8 @@ fn look(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
     let written = entries.iter().find(|entry| entry.name == name);
     let (size, is_foreign) =
         written.map_or((None, false), |written| (written.len, written.len.is_none()));
-    let names = entries.into_iter().map(|entry| entry.name).collect();
     let (instance, directory) = (instance.to_owned(), Arc::new(directory));
-    Some(Log { instance, path, directory, name, names, size, is_foreign, taken, owner })
+    Some(Log { instance, path, directory, name, entries, size, is_foreign, taken, owner })
 }
 
 async fn keep(runtime: &dyn ContainerLogs, log: Log, limits: Limits) -> Result<Kept, KeepError> {
@@ -180,33 +196,26 @@ async fn keep(runtime: &dyn ContainerLogs, log: Log, limits: Limits) -> Result<K
         return Err(KeepError::NotRegular(log.path.join(&log.name)));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let steps = plan(&log.name, &log.names, log.size, limits, i64::try_from(now).unwrap_or(0));
-    let mut kept = Kept::Within;
+    let names: Vec<_> = log.entries.iter().map(|entry| entry.name.clone()).collect();
+    let steps = plan(&log.name, &names, log.size, limits, i64::try_from(now).unwrap_or(0));
+    let (mut is_rotated, mut uncompressed) = (false, Vec::new());
     for step in steps {
         let directory = log.directory.clone();
         let done = match step.clone() {
             RotationStep::Remove(name) => off_thread(move || directory.remove(&name)).await,
             RotationStep::Compress(name) => {
-                // A full disk does not prevent rotation: the file stays uncompressed.
-                if let Err(error) = off_thread(move || compress(&directory, &name)).await {
-                    let failed = KeepError::Step { directory: log.path.clone(), step, error };
-                    tracing::warn!(
-                        error = chain(&failed),
-                        "cannot compress a rotated log; it stays uncompressed until the next pass"
-                    );
-                    continue;
-                }
+                uncompressed.push(RotatedFile::of(&log, name));
                 Ok(())
             }
             RotationStep::Rotate(name) => {
-                kept = Kept::Rotated;
+                is_rotated = true;
                 rotate(runtime, &log, name).await
             }
             RotationStep::Reopen => reopen(runtime, &log.instance).await,
         };
         done.map_err(|error| KeepError::Step { directory: log.path.clone(), step, error })?;
     }
-    Ok(kept)
+    Ok(if is_rotated { Kept::Rotated(uncompressed) } else { Kept::Within })
 }
 
 async fn off_thread(
@@ -241,28 +250,6 @@ async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<()
         }
     }
     told
-}
-
-/// Creates `<name>.gz` atomically and removes `name`.
-fn compress(directory: &LogDirectory, name: &str) -> io::Result<()> {
-    let (cut, whole) = (format!("{name}.tmp"), format!("{name}.gz"));
-    let plain = directory.read(name)?;
-    let rights = plain.metadata()?.permissions().mode() & RIGHTS;
-    let made = directory.create(&cut)?;
-    let packed = (|| {
-        let mut packed = GzEncoder::new(io::BufWriter::new(made), Compression::default());
-        io::copy(&mut io::BufReader::new(plain), &mut packed)?;
-        let file = packed.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.set_permissions(std::fs::Permissions::from_mode(rights))?;
-        file.sync_all()?;
-        directory.replace(&cut, &whole)
-    })();
-    if packed.is_err() {
-        // If this fails, the next pass removes it.
-        let _ = directory.remove(&cut);
-        return packed;
-    }
-    directory.remove(name)
 }
 
 #[cfg(test)]

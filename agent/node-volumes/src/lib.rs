@@ -4,4 +4,5 @@
 pub mod csi_node;
 pub mod persistent_volumes;
 pub mod volumes;
+pub mod volumes_in_memory;
 pub mod volumes_in_use;

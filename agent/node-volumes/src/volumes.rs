@@ -34,7 +34,8 @@ use tokio::task::JoinSet;
 use self::ephemeral::{SetUpResult, SetUpTask, refreshes_subpaths};
 use self::republish_queue::RepublishQueue;
 use self::subpath_refresh::SubPathRefresher;
-use self::tokens::{IssuedToken, PodTokens, Tokens};
+use self::tokens::PodTokens;
+pub(crate) use self::tokens::{IssuedToken, Tokens};
 pub use self::tokens::{Issuer, issuer};
 use crate::persistent_volumes::nfs_unmount::NfsUnmounter;
 use crate::persistent_volumes::{self, PersistentVolumes, REPUBLISH_PERIOD};
@@ -206,6 +207,7 @@ impl NodeVolumes {
             let pod = &request.pod.metadata;
             tracing::warn!(
                 pod = pod.name,
+                namespace = pod.namespace,
                 error = failure.message,
                 "update of volumes failed; it is retried"
             );
@@ -447,6 +449,7 @@ impl PodVolumes for NodeVolumes {
                 // The next update of the volumes retries.
                 tracing::warn!(
                     pod = pod.metadata.name,
+                    namespace = pod.metadata.namespace,
                     error,
                     "a subPath mount is not refreshed; the next update of the volumes retries"
                 );

@@ -3,6 +3,7 @@
 
 mod allocation;
 mod cluster;
+pub mod hollow;
 mod maintenance;
 mod node;
 mod pod_context;
@@ -36,10 +37,10 @@ use agent_volume::private;
 use agent_volume::shared_mounts::SharedMounts;
 use agent_workers::runtime_limiter::RuntimeLimiter;
 use agent_workers::{FoundAtStart, Pods};
-use proto_client::Client;
 use proto_client::config::file;
 use proto_client::events::EventKind;
 use proto_client::metrics::RequestMetrics;
+use proto_client::{Client, ClientConfig};
 use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::metrics::{BuildInfo, Metrics};
@@ -233,10 +234,15 @@ fn client(settings: &Settings, registry: &Metrics) -> Result<Option<Client>, Fai
     if settings.file.rotate_certificates {
         bootstrap::renewed_identity(settings, &mut config).map_err(Failure::run)?;
     }
-    let agent = format!("orchlet/{}", env!("CARGO_PKG_VERSION"));
-    let client = Client::new(&config, settings.names, &agent).map_err(Failure::usage)?;
+    let client = new_client(&config, settings)?;
     let requests = RequestMetrics::register(registry).map_err(Failure::run)?;
     Ok(Some(client.with_metrics(requests)))
+}
+
+/// A client that says who it is.
+fn new_client(config: &ClientConfig, settings: &Settings) -> Result<Client, Failure> {
+    let agent = format!("orchlet/{}", env!("CARGO_PKG_VERSION"));
+    Client::new(config, settings.names, &agent).map_err(Failure::usage)
 }
 
 impl Agent {

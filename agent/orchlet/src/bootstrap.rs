@@ -81,9 +81,9 @@ async fn issue(issuing: &Issuing<'_>) {
 enum Unusable {
     #[error(transparent)]
     File(#[from] ClientConfigError),
-    #[error("its certificate")]
+    #[error("cannot read its client certificate")]
     Certificate(#[source] std::io::Error),
-    #[error("its certificate has expired")]
+    #[error("its client certificate has expired")]
     Expired,
 }
 

@@ -75,7 +75,7 @@ enum PassOutcome {
     /// Number of evicted pods.
     Evicted(usize),
     /// A resource is short, but no pod may be evicted for it.
-    Helpless,
+    Helpless(Signal),
 }
 
 impl Evictor {
@@ -89,8 +89,11 @@ impl Evictor {
         loop {
             page.started("pass");
             let (did, wake_at) = self.run_pass().await;
-            if did == PassOutcome::Helpless && last != did {
+            if let PassOutcome::Helpless(signal) = did
+                && last != did
+            {
                 tracing::warn!(
+                    signal = signal.as_str(),
                     "a resource is below its eviction threshold, but no pod may be evicted for it"
                 );
             }
@@ -216,7 +219,7 @@ impl Evictor {
             })
             .collect();
         let Some(first) = rank::eviction_order(&candidates, signal).first().copied() else {
-            return PassOutcome::Helpless;
+            return PassOutcome::Helpless(signal);
         };
         let uid = first.pod.metadata.uid.clone();
         let grace = if reclaim.at_once { Duration::ZERO } else { self.soft_grace };

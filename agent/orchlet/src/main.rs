@@ -13,6 +13,7 @@ mod shutdown;
 
 use std::process::ExitCode;
 
+use agent_config::node::RuntimeKind;
 use agent_config::{Flags, Settings};
 use agent_runtime::connection_keeper;
 use proto_daemon::exit::{Failure, conclude, parse_flags};
@@ -44,6 +45,9 @@ fn run(flags: Flags) -> Result<(), Failure> {
     let settings = Settings::load(flags).map_err(Failure::usage)?;
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     runtime::run(Threads::One, async {
+        if settings.flags.node.runtime == RuntimeKind::Memory {
+            return app::hollow::run(&settings).await;
+        }
         if !bootstrapped(&settings).await? {
             return Ok(());
         }

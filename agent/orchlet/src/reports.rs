@@ -130,6 +130,7 @@ impl Reports for NoReports {
 
     fn event(&self, pod: &Pod, event: PodEvent) {
         let PodEvent { reason, message, .. } = event;
-        tracing::info!(pod = pod.metadata.name, reason = &*reason, message, "event");
+        let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
+        tracing::info!(pod = name, namespace, reason = &*reason, message, "event");
     }
 }

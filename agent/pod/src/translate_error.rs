@@ -67,7 +67,10 @@ pub enum TranslateError {
         fault: &'static str,
     },
     /// A mount of a volume that the pod does not have or that is not set up.
-    #[error("no volume {0:?} to mount")]
+    #[error(
+        "a volumeMount or volumeDevice refers to volume {0:?}, which the pod does not have or which \
+         is not set up"
+    )]
     NoVolume(String),
     /// Command or arguments exceed the limit after expansion.
     #[error("{field} of container {container:?} is more than {limit} bytes with its variables")]

@@ -75,11 +75,11 @@ pub fn watch(runtime: CriRuntime, containerd_namespace: &str) -> mpsc::Receiver<
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
-    #[error("query the version of the runtime")]
+    #[error("cannot query the version of the runtime")]
     Version(#[source] RuntimeError),
-    #[error("subscribe to events")]
+    #[error("cannot subscribe to events")]
     Subscribe(#[source] tonic::Status),
-    #[error("read events")]
+    #[error("cannot read events")]
     Read(#[source] tonic::Status),
     #[error("the runtime closed the event stream")]
     Closed,

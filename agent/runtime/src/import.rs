@@ -44,7 +44,7 @@ const SHOWN_POLL: Backoff =
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The archive's file cannot be opened.
-    #[error("open {}", path.display())]
+    #[error("cannot open {}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
@@ -53,10 +53,10 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// It is not an image archive with an image for this platform.
-    #[error("understand the archive")]
+    #[error("invalid image archive")]
     Archive(#[source] ArchiveError),
     /// A blob cannot be read.
-    #[error("read {digest} from the archive")]
+    #[error("cannot read {digest} from the archive")]
     Read {
         /// Digest of the blob.
         digest: String,
@@ -65,10 +65,10 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// The lease was not created.
-    #[error("lease content")]
+    #[error("cannot create a lease for the content")]
     Lease(#[source] Status),
     /// The content store rejected a blob, usually because its digest does not match.
-    #[error("write content {digest}")]
+    #[error("cannot write content {digest}")]
     Content {
         /// Digest of the blob.
         digest: String,

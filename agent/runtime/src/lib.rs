@@ -14,6 +14,7 @@ pub mod events;
 
 pub mod image;
 pub mod import;
+pub mod memory;
 pub mod observe;
 #[allow(clippy::arithmetic_side_effects, reason = "it computes on what it is made of alone")]
 pub mod pause;

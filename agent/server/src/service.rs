@@ -16,7 +16,7 @@ use crate::routes::Switch;
 use crate::view::NodeView;
 
 /// Concurrent sessions and followed logs; a further one gets 429.
-const LONG_REQUESTS_MAX: usize = 128;
+pub(crate) const LONG_REQUESTS_MAX: usize = 128;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use agent_interfaces::PodSourceEvent;
 use agent_pod::desired::PodSource;
-use proto_api::core::v1::Pod;
+use proto_api::core::v1::{Node, Pod};
+use proto_api::meta::v1::OwnerReference;
 use proto_api::names::Names;
 use proto_client::{Change, Client, DeleteParams, ObjectKey, Store, WriteParams};
 use tokio::sync::{Notify, mpsc, watch};
@@ -59,9 +60,18 @@ pub fn plan(names: &Names, pods: &StaticPods, mirrors: &[Arc<Pod>]) -> Vec<Mirro
     deleted.chain(created.map(|(_, pod)| MirrorChange::Create(pod.clone()))).collect()
 }
 
-/// The mirror pod of a static pod.
-pub fn mirror_of(names: &Names, pod: &Pod) -> Pod {
+/// The mirror pod of a static pod. Its Node owns it: it goes when the Node goes, and API servers let
+/// kubelets create no other pods.
+pub fn mirror_of(names: &Names, pod: &Pod, node: &Node) -> Pod {
     let mut mirror = pod.clone();
+    mirror.metadata.owner_references = vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.metadata.name.clone(),
+        uid: node.metadata.uid.clone(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }];
     let uid = std::mem::take(&mut mirror.metadata.uid);
     mirror.metadata.annotations.insert(names.label("config.mirror"), uid);
     mirror.status = Default::default();
@@ -121,9 +131,10 @@ fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod
     }
 }
 
-/// Reconciles mirrors on every change, and again after a failure.
+/// Reconciles the mirrors of a node on every change, and again after a failure.
 pub async fn reconcile_mirrors(
     client: Client,
+    node: String,
     store: Store<Pod>,
     mut pods: watch::Receiver<ManifestPods>,
     changed: Arc<Notify>,
@@ -139,11 +150,17 @@ pub async fn reconcile_mirrors(
         // A mirror without a static pod may belong to a source that has not been read yet.
         steps.retain(|step| current.is_synced() || matches!(step, MirrorChange::Create(_)));
         for step in steps {
-            if let Err(error) = apply(&client, names, &step).await {
+            if let Err(error) = apply(&client, &node, &step).await {
                 failed = true;
+                let (action, meta) = match &step {
+                    MirrorChange::Create(pod) => ("create", &pod.metadata),
+                    MirrorChange::Delete(mirror) => ("delete", &mirror.metadata),
+                };
                 tracing::warn!(
+                    pod = meta.name,
+                    namespace = meta.namespace,
                     error = proto_daemon::exit::chain(&error),
-                    "cannot update a mirror pod; retried"
+                    "cannot {action} a mirror pod; retried"
                 );
             }
         }
@@ -167,13 +184,16 @@ pub async fn reconcile_mirrors(
 
 async fn apply(
     client: &Client,
-    names: &Names,
+    node: &str,
     step: &MirrorChange,
 ) -> Result<(), proto_client::ClientError> {
     let done = match step {
         MirrorChange::Create(pod) => {
+            // Without its Node there is no owner: that the Node is not registered yet is a failure.
+            let node = client.all::<Node>().get(node).await?;
+            let mirror = mirror_of(client.names(), pod, &node);
             let api = client.within::<Pod>(&pod.metadata.namespace);
-            api.create(&mirror_of(names, pod), &WriteParams::default()).await.map(drop)
+            api.create(&mirror, &WriteParams::default()).await.map(drop)
         }
         MirrorChange::Delete(mirror) => {
             let api = client.within::<Pod>(&mirror.metadata.namespace);
@@ -192,6 +212,26 @@ mod tests {
     use super::*;
     use proto_api::names::Profile;
 
+    fn node() -> Node {
+        let mut node = Node::default();
+        node.metadata.name = "n".into();
+        node.metadata.uid = "1".into();
+        node
+    }
+
+    #[test]
+    fn the_node_alone_owns_a_mirror() {
+        let names = Names::new(Profile::Kubernetes);
+        let mut pod = Pod::default();
+        let other = OwnerReference { kind: "ReplicaSet".into(), ..OwnerReference::default() };
+        pod.metadata.owner_references.push(other);
+        let owners = mirror_of(names, &pod, &node()).metadata.owner_references;
+        let [owner] = owners.as_slice() else { panic!("one owner: {owners:?}") };
+        let said = [&owner.api_version, &owner.kind, &owner.name, &owner.uid];
+        assert_eq!(said, ["v1", "Node", "n", "1"]);
+        assert_eq!((owner.controller, owner.block_owner_deletion), (Some(true), None));
+    }
+
     #[test]
     fn mirrors_follow_static_pods() {
         let names = Names::new(Profile::Kubernetes);
@@ -202,8 +242,8 @@ mod tests {
             pod
         };
         let pods = StaticPods::from([("new".to_owned(), Arc::new(pod("new")))]);
-        let current = Arc::new(mirror_of(names, &pod("new")));
-        let stale = Arc::new(mirror_of(names, &pod("old")));
+        let current = Arc::new(mirror_of(names, &pod("new"), &node()));
+        let stale = Arc::new(mirror_of(names, &pod("old"), &node()));
         assert!(is_mirror(names, &current) && is_mirror(names, &stale));
         let of_new = [&current, &stale].map(|mirror| is_mirror_of(names, mirror, &pods["new"]));
         assert_eq!(of_new, [true, false]);
@@ -222,7 +262,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_no_mirror_concerns_mirrors_only_by_its_end() {
         let names = Names::new(Profile::Kubernetes);
-        let (pod, mirror) = (Pod::default(), mirror_of(names, &Pod::default()));
+        let (pod, mirror) = (Pod::default(), mirror_of(names, &Pod::default(), &node()));
         let [pod, mirror] = [pod, mirror].map(Arc::new);
         let key = ObjectKey::default;
         let applied = |new: &Arc<Pod>, old: Option<&Arc<Pod>>| {

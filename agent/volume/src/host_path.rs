@@ -28,7 +28,7 @@ pub enum HostPathError {
         path: String,
     },
     /// It cannot be opened or created.
-    #[error("open hostPath {path}")]
+    #[error("cannot open hostPath {path}")]
     Open {
         /// The path.
         path: String,

@@ -82,7 +82,7 @@ pub enum SetUpError {
 
 /// Why the volumes of a pod were not removed completely.
 #[derive(Debug, thiserror::Error)]
-#[error("remove {}", path.display())]
+#[error("cannot remove {}", path.display())]
 pub struct TearDownError {
     /// What could not be removed.
     pub path: PathBuf,

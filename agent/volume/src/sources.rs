@@ -275,7 +275,7 @@ pub enum SourceError {
         key: String,
     },
     /// The path of a file is not allowed.
-    #[error("volume path")]
+    #[error(transparent)]
     Path(#[from] PathError),
     /// The files of the pod exceed the budget.
     #[error(transparent)]

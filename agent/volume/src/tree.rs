@@ -62,10 +62,10 @@ pub enum Written {
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
     /// The volume's directory cannot be read.
-    #[error("read the current files of the volume")]
+    #[error("cannot read the current files of the volume")]
     Inspect(#[source] Errno),
     /// The new generation cannot be built.
-    #[error("write {path}")]
+    #[error("cannot write {path}")]
     Write {
         /// The file.
         path: String,
@@ -74,10 +74,10 @@ pub enum TreeError {
         source: Errno,
     },
     /// The switch failed.
-    #[error("switch to the new files")]
+    #[error("cannot switch to the new files")]
     Switch(#[source] Errno),
     /// A link in the volume's top directory cannot be created; the next write retries.
-    #[error("link {name}")]
+    #[error("cannot create link {name}")]
     Link {
         /// The link.
         name: String,

@@ -92,9 +92,11 @@ fn is_kubelet_write(
     // The domain differs by naming profile.
     let group = group.split('.').next().unwrap_or_default();
     match (group, resource, subresource) {
-        ("", "nodes", "" | "status")
-        | ("coordination", "leases", "")
-        | ("storage", "csinodes", "") => {
+        // A Node that is deleted and registered again loses what administrators have set.
+        ("", "nodes", "" | "status") => {
+            matches!(verb, "create" | "update" | "patch") && (name.is_empty() || node == Some(name))
+        }
+        ("coordination", "leases", "") | ("storage", "csinodes", "") => {
             verb != "deletecollection" && (name.is_empty() || node == Some(name))
         }
         ("" | "events", "events", "") => matches!(verb, "create" | "update" | "patch"),
@@ -220,6 +222,8 @@ mod tests {
             assert!(allowed(&user("system:node:n1", &["system:nodes"]), "update", subject));
             // Another node's object.
             assert_eq!(allowed(&node, "update", subject), resource_name != "nodes");
+            let own = user("system:node:n1", &["system:nodes"]);
+            assert!(resource_name != "nodes" || !allowed(&own, "delete", subject));
         }
         for (resource_name, subresource) in [
             ("secrets", ""),

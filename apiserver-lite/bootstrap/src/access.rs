@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use proto_api::core::v1::Service;
 use proto_api::names::Names;
 use proto_client::Client;
+use serde_json::Value;
 
 use crate::apply::apply;
+use crate::bootstrap_token::TokenSpec;
 use crate::certificates::NODE_CLIENT;
 use crate::cluster_info;
 use crate::error::BootstrapError;
@@ -173,11 +175,34 @@ fn binding(names: &Names, namespace: &str, name: &str, subjects: &[Subject]) -> 
     )
 }
 
+/// What hosts need that join, in the order in which it is made: who finds the cluster joins at once, so what a token may do comes before it, and
+/// `cluster-info` is the last.
+///
+/// # Errors
+/// The manifests are no YAML.
+pub fn for_hosts_that_join(
+    names: &Names,
+    tokens: &[TokenSpec],
+    server: &str,
+    authority: &str,
+) -> Result<Vec<Value>, BootstrapError> {
+    let mut objects = Vec::new();
+    for manifests in [bindings(names), host_access(names)] {
+        let all = proto_api::yaml::parse_all(&manifests)
+            .map_err(|error| BootstrapError::Invalid(format!("the manifests: {error}")))?;
+        objects.extend(all.into_iter().filter(|object| !object.is_null()));
+    }
+    objects.extend(tokens.iter().map(|token| token.secret(names)));
+    objects.push(cluster_info::config_map(names, server, authority));
+    Ok(objects)
+}
+
 #[cfg(test)]
 mod tests {
     use proto_api::names::Profile;
 
     use super::*;
+    use crate::bootstrap_token::BootstrapToken;
 
     #[test]
     fn bindings_have_kubeadm_s_names_and_bind_existing_roles() {
@@ -216,6 +241,25 @@ mod tests {
             ]
         );
     }
+    #[test]
+    fn what_a_token_may_do_is_there_before_it_finds_the_cluster() {
+        let names = Names::new(Profile::Kubernetes);
+        let token = TokenSpec {
+            token: BootstrapToken::generate(),
+            description: String::new(),
+            expires: None,
+            usages: vec!["signing".to_owned()],
+            groups: vec![join_group(names)],
+        };
+        let all = for_hosts_that_join(names, &[token], "https://x:6443", "").unwrap();
+        let place = |kind: &str| all.iter().rposition(|object| object["kind"] == kind).unwrap();
+        let (secret, info) = (place("Secret"), place("ConfigMap"));
+        assert_eq!(info, all.len() - 1);
+        for kind in ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"] {
+            assert!(place(kind) < secret && secret < info, "{kind}");
+        }
+    }
+
     #[test]
     fn who_joins_reads_what_it_needs_and_nothing_else() {
         let names = Names::new(Profile::Kubernetes);

@@ -1,5 +1,6 @@
 //! The caches of the controllers: one per kind, filled by a reflector with the fields that controllers read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apiserver_controllers::api_writes::{Effect, EffectState, ObjectKind};
@@ -19,6 +20,7 @@ use proto_api::rbac::v1::ClusterRole;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{ObjectKey, Store};
 
+use crate::pods_by_label::PodsByLabel;
 use crate::pods_by_node::PodsByNode;
 
 /// The caches. Cheap to clone.
@@ -44,6 +46,8 @@ pub struct Informers {
     pub pods: Store<Pod>,
     /// The pods of each node.
     pub pods_by_node: PodsByNode,
+    /// The pods with each label, and those of each controller.
+    pub pods_by_label: PodsByLabel,
     /// All nodes, without capacity and images.
     pub nodes: Store<Node>,
     /// The nodes' leases.
@@ -145,6 +149,40 @@ impl Informers {
             self.pods_by_node.on(node).iter().filter_map(|key| self.pods.get(key)).collect();
         pods.retain(|pod| pod.spec.node_name == node);
         pods
+    }
+
+    /// Applies a change of a pod to what finds pods. To be called before a key is queued because of it.
+    pub fn index_pod(&self, key: &ObjectKey, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
+        let (old, new) = (old.map(|pod| &**pod), new.map(|pod| &**pod));
+        self.pods_by_node.apply(key, old, new);
+        self.pods_by_label.apply(key, old, new);
+    }
+
+    /// The pods that a Service may select; none without a selector.
+    pub fn pods_of_service(&self, service: Option<&Service>) -> Vec<Arc<Pod>> {
+        let Some(service) = service else { return Vec::new() };
+        let namespace = &service.metadata.namespace;
+        let names = self.pods_by_label.labelled(namespace, &service.spec.selector);
+        self.pods_named(namespace, names.unwrap_or_default())
+    }
+
+    /// The pods of a controller, and those that it may adopt: of its namespace all that have `labels`.
+    pub fn pods_of_controller(
+        &self,
+        controller: &ObjectMeta,
+        labels: &BTreeMap<String, String>,
+    ) -> Vec<Arc<Pod>> {
+        let namespace = &controller.namespace;
+        let Some(mut names) = self.pods_by_label.labelled(namespace, labels) else {
+            return self.pods.within(namespace);
+        };
+        names.extend(self.pods_by_label.controlled(namespace, &controller.uid));
+        self.pods_named(namespace, names)
+    }
+
+    fn pods_named(&self, namespace: &str, names: BTreeSet<String>) -> Vec<Arc<Pod>> {
+        let keys = names.into_iter().map(|name| ObjectKey::new(namespace, name));
+        keys.filter_map(|key| self.pods.get(&key)).collect()
     }
 
     /// Whether a namespace is being deleted.

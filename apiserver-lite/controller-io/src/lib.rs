@@ -8,6 +8,7 @@ pub mod execute_write;
 pub mod informers;
 pub mod metrics;
 pub mod observe_write;
+pub mod pods_by_label;
 pub mod pods_by_node;
 pub mod projections;
 pub mod volume_counts;

@@ -47,6 +47,13 @@ pub fn has_selector(service: &Service) -> bool {
     !service.spec.selector.is_empty() && service.spec.type_ != "ExternalName"
 }
 
+/// Whether the Service has endpoints of a pod's labels.
+pub fn selects(service: &Service, pod: &Pod) -> bool {
+    let labels = &pod.metadata.labels;
+    has_selector(service)
+        && service.spec.selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
 /// Whether the Service has no cluster IP.
 pub fn is_headless(service: &Service) -> bool {
     service.spec.cluster_ip == "None"

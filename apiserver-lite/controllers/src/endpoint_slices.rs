@@ -28,7 +28,7 @@ pub struct SliceContext<'a> {
     pub endpoints_max: usize,
 }
 
-/// Plans the slices of a Service. `pods` are those of the namespace, `existing` the Service's slices of this controller.
+/// Plans the slices of a Service. `pods` are those that it may select, `existing` the Service's slices of this controller.
 pub fn plan<P: AsRef<Pod>, S: AsRef<EndpointSlice>>(
     context: &SliceContext<'_>,
     service: Option<&Service>,

@@ -17,7 +17,7 @@ use crate::api_writes::{ApiWrite, ObjectKind};
 /// Maximum number of addresses in an Endpoints object, as in Kubernetes.
 const ADDRESSES_MAX: usize = 1000;
 
-/// Plans the Endpoints of a Service. `pods` are those of the namespace.
+/// Plans the Endpoints of a Service. `pods` are those that it may select.
 pub fn plan<P: AsRef<Pod>>(
     names: &Names,
     service: Option<&Service>,

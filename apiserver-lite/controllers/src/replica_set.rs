@@ -1,5 +1,7 @@
 //! The replicaset controller.
 
+use std::collections::BTreeMap;
+
 use proto_api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
@@ -11,7 +13,12 @@ use crate::api_writes::ApiWrite;
 use crate::replica_failure::{FailureStatus, REPLICA_FAILURE};
 use crate::replicas::{self, DesiredPods};
 
-/// Plans pods and status. `pods` are those of the namespace.
+/// Labels that all pods have that the set selects.
+pub fn labels(set: &ReplicaSet) -> BTreeMap<String, String> {
+    set.spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default()
+}
+
+/// Plans pods and status. `pods` are those of the set, and all with its [`labels`].
 pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Time) -> Plan {
     let selector = set.spec.selector.as_ref();
     let selector = selector.and_then(|s| Selector::from_label_selector(s, "spec.selector").ok());

@@ -52,7 +52,7 @@ pub struct ReplicaCounts {
     pub available: i32,
 }
 
-/// Plans creations and deletions, and counts. `pods` are those of the namespace.
+/// Plans creations and deletions, and counts. `pods` are those of the object, and all that it may adopt.
 pub fn plan<P: AsRef<Pod>>(
     names: &Names,
     asked: &DesiredPods<'_>,

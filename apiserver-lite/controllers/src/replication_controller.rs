@@ -12,7 +12,7 @@ use crate::api_writes::ApiWrite;
 use crate::replica_failure::{FailureStatus, REPLICA_FAILURE};
 use crate::replicas::{self, DesiredPods};
 
-/// Plans pods and status. `pods` are those of the namespace.
+/// Plans pods and status. `pods` are those of the controller, and all that it selects.
 pub fn plan<P: AsRef<Pod>>(
     names: &Names,
     controller: &ReplicationController,

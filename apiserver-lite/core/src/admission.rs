@@ -122,10 +122,10 @@ impl Withheld {
     }
 }
 
-/// Asks the webhooks about an object that is not stored: of a subresource, or a review.
+/// Asks node restriction and the webhooks about an object that is not stored: of a subresource, or a review.
 ///
 /// # Errors
-/// What webhooks say.
+/// 403, and what webhooks say.
 pub async fn admit_unstored(
     call: &RequestContext<'_>,
     operation: WebhookOperation,
@@ -133,6 +133,7 @@ pub async fn admit_unstored(
     old: Option<&Object>,
     effects: Effects,
 ) -> Result<(), ApiError> {
+    nodes::admit_unstored(call, operation, object)?;
     let kind = object.kind.clone();
     let reviewed = Reviewed { operation, kind: &kind, old, effects, deletion: None };
     let Some(mut review) = WebhookReview::begin(call, reviewed)? else { return Ok(()) };

@@ -21,9 +21,12 @@ const BACKUPS_MAX: usize = 64;
 /// 400 without a data directory, 429 while another backup is written, 507 when there are too many, 500 when it cannot be written.
 pub async fn back_up(server: Arc<Server>, now: OffsetDateTime) -> Result<BackupSummary, ApiError> {
     let Storage::Directory(data) = &server.config.storage else {
-        return Err(ApiError::bad_request(
-            "this server has no --data-dir: its objects are in memory only",
-        ));
+        return Err(ApiError::bad_request(match &server.config.storage {
+            Storage::Etcd(_) => {
+                "the objects are in etcd: back that up instead (etcdctl snapshot save)"
+            }
+            _ => "this server has no --data-dir: its objects are in memory only",
+        }));
     };
     let directory = data.join("backups");
     let Ok(turn) = server.backup_turn.clone().try_lock_owned() else {

@@ -34,6 +34,8 @@ pub struct Config {
     pub storage: Storage,
     /// Whether the server is there for tests only: administrators may save its state and put it back (`--ephemeral`).
     pub ephemeral: bool,
+    /// Whether the web page for people is served (`--web-page`).
+    pub web_page: bool,
     /// Whether a damaged store is opened without its unreadable writes (`--store-accept-damage`).
     pub accept_store_damage: bool,
     /// Encryption of objects at rest.
@@ -107,6 +109,25 @@ pub enum Storage {
     Directory(PathBuf),
     /// In memory only.
     Memory,
+    /// In etcd, which several servers may share.
+    Etcd(EtcdSettings),
+}
+
+/// Where etcd is, and who this server is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdSettings {
+    /// URLs of its members (`--etcd-servers`).
+    pub servers: Vec<String>,
+    /// What the keys of all objects start with (`--etcd-prefix`).
+    pub prefix: String,
+    /// The authorities that its certificate is verified with (`--etcd-cafile`).
+    pub authority: Option<PathBuf>,
+    /// The certificate of this server (`--etcd-certfile`, `--etcd-keyfile`).
+    pub client: Option<Credentials>,
+    /// A user's name and the file of its password (`--etcd-username`, `--etcd-password-file`).
+    pub user: Option<(String, PathBuf)>,
+    /// Time between two compactions of its history (`--etcd-compaction-interval`).
+    pub compaction_interval: Duration,
 }
 
 /// Encryption of objects at rest.
@@ -232,6 +253,7 @@ impl Config {
             advertise_address: None,
             storage: Storage::Memory,
             ephemeral: false,
+            web_page: false,
             accept_store_damage: false,
             encryption: None,
             cert_dir: None,

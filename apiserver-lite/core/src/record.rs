@@ -12,6 +12,7 @@ use apiserver_store::{BackupValue, Record, RestoreError, Revision, Stamp, Transf
 use bytes::Bytes;
 
 use crate::key;
+use crate::service_values;
 use crate::status::ApiError;
 use crate::versions;
 
@@ -262,6 +263,12 @@ impl StoredObject {
 impl Record for StoredObject {
     type Draft = Draft;
 
+    /// Of a pod its node, each of which watches its own.
+    fn topic(&self) -> Option<&str> {
+        let object = self.is_readable().then(|| self.object())?;
+        object.kind.is("", "Pod").then(|| object.str_at(&["spec", "nodeName"]))
+    }
+
     fn stored(draft: &Draft) -> Bytes {
         draft.raw.clone()
     }
@@ -292,6 +299,14 @@ impl Record for StoredObject {
     ) -> Result<Self, RestoreError> {
         let unreadable = UnreadableObject { key: key.to_owned(), stored, why: why.to_string() };
         Ok(Self::new(OnceLock::new(), Origin::Unreadable(Box::new(unreadable)), stamp))
+    }
+
+    fn claims(&self) -> Vec<String> {
+        service_values::claims(self.object())
+    }
+
+    fn claims_of(draft: &Draft) -> Vec<String> {
+        service_values::claims(&draft.object)
     }
 
     fn is_readable(&self) -> bool {

@@ -4,6 +4,7 @@
 //! is committed. The allocations are rebuilt from the stored Services at start-up.
 
 mod node_ports;
+mod peers;
 mod service_range;
 
 use std::collections::{HashMap, HashSet};
@@ -15,9 +16,13 @@ use proto_api::Cidr;
 use rand::Rng as _;
 
 pub use node_ports::{PortRange, PortRangeError};
+pub use peers::PeerServices;
 pub use service_range::ServiceRange;
 
+use peers::{ServiceChange, ServiceChanges};
+
 use crate::saved_states::HeldState;
+use crate::service_values::{AllocatedValues, texts};
 use crate::status::FieldProblem;
 
 /// Allocated cluster IPs and node ports.
@@ -29,19 +34,16 @@ pub struct ServiceAllocations {
     addresses: HashMap<IpAddr, String>,
     /// Allocated node ports, with the uid of their Service.
     node_ports: HashMap<u16, String>,
-}
-
-/// The addresses and node ports of one Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct AllocatedValues {
-    addresses: HashSet<IpAddr>,
-    node_ports: HashSet<u16>,
+    /// The Services that other servers write, where a store has several.
+    peers: Option<PeerServices>,
 }
 
 /// Values allocated for a Service that is being written. Released when dropped before [`Reservation::commit`].
 #[derive(Debug, Default)]
 pub struct Reservation {
     allocations: Option<Arc<Mutex<ServiceAllocations>>>,
+    /// Of the Service.
+    uid: String,
     taken: AllocatedValues,
     /// Values of the stored Service that the new one no longer has; released on commit.
     dropped: AllocatedValues,
@@ -53,7 +55,34 @@ impl ServiceAllocations {
     /// No allocations, in these ranges.
     #[must_use]
     pub fn new(ranges: Vec<Cidr>, ports: PortRange) -> Self {
-        Self { ranges, ports, addresses: HashMap::new(), node_ports: HashMap::new() }
+        let (addresses, node_ports) = (HashMap::new(), HashMap::new());
+        Self { ranges, ports, addresses, node_ports, peers: None }
+    }
+
+    /// Takes the values of Services that other servers write as well. What two servers give out at the same time the store refuses to one of them: the
+    /// values are claims of the Service there.
+    pub fn follow(&mut self, peers: PeerServices) {
+        self.peers = Some(peers);
+    }
+
+    /// Takes what other servers have written since, and gives back what they have deleted.
+    fn bring_up_to_date(&mut self) {
+        let Some(mut peers) = self.peers.take() else { return };
+        match peers.take_changes() {
+            ServiceChanges::Each(changes) => {
+                for ServiceChange { before, now } in changes {
+                    before.iter().for_each(|before| self.release(before.object()));
+                    now.iter().for_each(|now| self.adopt(now.object()));
+                }
+            }
+            // Reservations of requests that are under way are forgotten; their claims remain.
+            ServiceChanges::Anew(services) => {
+                self.addresses.clear();
+                self.node_ports.clear();
+                services.iter().for_each(|service| self.adopt(service.object()));
+            }
+        }
+        self.peers = Some(peers);
     }
 
     /// Marks the values of a stored Service as allocated.
@@ -70,9 +99,22 @@ impl ServiceAllocations {
         self.addresses.contains_key(&address)
     }
 
-    fn release(&mut self, allocated: &AllocatedValues) {
-        allocated.addresses.iter().for_each(|address| drop(self.addresses.remove(address)));
-        allocated.node_ports.iter().for_each(|port| drop(self.node_ports.remove(port)));
+    /// Gives back the values of a Service, unless another one has them by now.
+    fn release(&mut self, service: &Object) {
+        self.release_of(service.uid(), &AllocatedValues::from_service(service));
+    }
+
+    fn release_of(&mut self, uid: &str, allocated: &AllocatedValues) {
+        for address in &allocated.addresses {
+            if self.addresses.get(address).is_some_and(|owner| owner == uid) {
+                self.addresses.remove(address);
+            }
+        }
+        for port in &allocated.node_ports {
+            if self.node_ports.get(port).is_some_and(|owner| owner == uid) {
+                self.node_ports.remove(port);
+            }
+        }
     }
 
     fn free_address(&self, range: Cidr) -> Option<IpAddr> {
@@ -94,26 +136,6 @@ impl ServiceAllocations {
     }
 }
 
-impl AllocatedValues {
-    fn from_service(service: &Object) -> Self {
-        let Some(spec) = service.spec() else { return Self::default() };
-        let addresses =
-            texts(spec.list("clusterIPs")).filter_map(|text| text.parse().ok()).collect();
-        let ports = spec.maps("ports").filter_map(|port| port.int("nodePort"));
-        let ports = ports.chain(spec.int("healthCheckNodePort"));
-        let node_ports =
-            ports.filter(|port| *port > 0).filter_map(|port| u16::try_from(port).ok()).collect();
-        Self { addresses, node_ports }
-    }
-
-    fn without(&self, other: &Self) -> Self {
-        Self {
-            addresses: self.addresses.difference(&other.addresses).copied().collect(),
-            node_ports: self.node_ports.difference(&other.node_ports).copied().collect(),
-        }
-    }
-}
-
 impl Reservation {
     /// Holds the state until the reservation has ended.
     #[must_use]
@@ -126,7 +148,7 @@ impl Reservation {
     pub fn commit(mut self) {
         self.taken = AllocatedValues::default();
         if let Some(allocations) = self.allocations.take() {
-            locked(&allocations).release(&self.dropped);
+            locked(&allocations).release_of(&self.uid, &self.dropped);
         }
     }
 }
@@ -134,7 +156,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(allocations) = &self.allocations {
-            locked(allocations).release(&self.taken);
+            locked(allocations).release_of(&self.uid, &self.taken);
         }
     }
 }
@@ -146,13 +168,14 @@ pub fn adopt_only<'a>(
 ) {
     let mut allocations = locked(allocations);
     let mut fresh = ServiceAllocations::new(allocations.ranges.clone(), allocations.ports);
+    fresh.peers = allocations.peers.take();
     services.for_each(|service| fresh.adopt(service));
     *allocations = fresh;
 }
 
 /// Releases the values of a deleted Service.
 pub fn release(allocations: &Mutex<ServiceAllocations>, service: &Object) {
-    locked(allocations).release(&AllocatedValues::from_service(service));
+    locked(allocations).release(service);
 }
 
 fn locked(allocations: &Mutex<ServiceAllocations>) -> MutexGuard<'_, ServiceAllocations> {
@@ -173,7 +196,9 @@ pub(crate) fn reserve(
     let mut reservation = Reservation::default();
     reservation.allocations = Some(allocations.clone());
     let uid = service.uid().to_owned();
+    reservation.uid.clone_from(&uid);
     let mut guard = locked(allocations);
+    guard.bring_up_to_date();
     let mut allocator = Allocator {
         allocations: &mut guard,
         before: &before,
@@ -396,10 +421,6 @@ fn given_addresses(spec: &Map) -> Vec<String> {
         one if many.is_empty() => vec![one.to_owned()],
         _ => many,
     }
-}
-
-fn texts(values: &[Value]) -> impl Iterator<Item = &str> {
-    values.iter().filter_map(Value::as_str)
 }
 
 /// Removes fields that belong to the old type and were not changed together with the type.

@@ -30,7 +30,7 @@ pub use apply::apply;
 pub use create::{create, create_object};
 pub use delete::{about_deleted, delete, delete_collection, delete_object};
 pub use patch::patch;
-pub use read::{get, list};
+pub use read::{be_current, get, list};
 pub use selection::{Selection, labels_match};
 pub use update::update;
 pub use update_common::{

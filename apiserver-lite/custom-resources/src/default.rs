@@ -1,11 +1,15 @@
 //! Defaulting: unset fields get the values of their schema.
 
+use apiserver_schema::value::Key;
 use apiserver_schema::{Map, Value};
 
 use crate::node::Node;
 
 /// Most bytes that defaulting of one object adds, counted generously: defaults of items multiply with the items. What is beyond stays unset.
 const ADDED_MAX: usize = 8 << 20;
+
+/// What the first entry of a map takes besides its value, in bytes: maps make room for some more.
+const ROOM: usize = 4 * size_of::<(Key, Value)>();
 
 /// What a value takes, in bytes.
 fn weight(value: &Value) -> usize {
@@ -18,9 +22,9 @@ fn weight(value: &Value) -> usize {
     below.saturating_add(size_of::<Value>())
 }
 
-/// Whether a default fits what is left; it is then counted.
-fn take(default: &Value, added: &mut usize) -> bool {
-    let with = added.saturating_add(weight(default));
+/// Whether a default fits what is left, with what it takes where it is put; it is then counted.
+fn take(default: &Value, around: usize, added: &mut usize) -> bool {
+    let with = added.saturating_add(around).saturating_add(weight(default));
     let fits = with <= ADDED_MAX;
     if fits {
         *added = with;
@@ -63,7 +67,8 @@ fn set_defaults(value: &mut Value, node: &Node, added: &mut usize) {
             for (name, property) in &node.properties {
                 let Some(default) = &property.default else { continue };
                 let unset = map.get(name).is_none_or(|have| property.replaces(have));
-                if unset && take(default, added) {
+                let room = if map.is_empty() { ROOM } else { 0 };
+                if unset && take(default, room.saturating_add(name.len()), added) {
                     map.insert(name.clone(), default.clone());
                 }
             }
@@ -93,7 +98,7 @@ fn default_fields(map: &mut Map, node: &Node, added: &mut usize) {
 
 fn replace_null(value: &mut Value, node: &Node, added: &mut usize) {
     if let Some(default) = node.default.as_ref().filter(|_| node.replaces(value))
-        && take(default, added)
+        && take(default, 0, added)
     {
         *value = default.clone();
     }

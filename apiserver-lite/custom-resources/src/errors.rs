@@ -119,7 +119,7 @@ impl Errors {
         let value = value.map(shortened);
         for part in value.as_deref().into_iter().chain((!detail.is_empty()).then_some(detail)) {
             message.push_str(": ");
-            message.push_str(part);
+            message.push_str(part.get(..part.floor_char_boundary(DETAIL_LEN_MAX)).unwrap_or(part));
         }
         self.0.push(FieldError { field: path.name(), cause, message });
     }
@@ -135,8 +135,11 @@ impl Errors {
 /// Longest value that an error shows, in bytes.
 const VALUE_LEN_MAX: usize = 4096;
 
+/// Longest detail that an error has, in bytes.
+const DETAIL_LEN_MAX: usize = 10_000;
+
 /// A shown value, cut where it is too long.
-fn shortened(mut shown: String) -> String {
+pub(crate) fn shortened(mut shown: String) -> String {
     if shown.len() > VALUE_LEN_MAX {
         shown.truncate(shown.floor_char_boundary(VALUE_LEN_MAX));
         shown.push_str("...");

@@ -1,6 +1,7 @@
 //! Regular expressions of schemas and rules: those of RE2, as kube-apiserver reads them, bounded in size.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use regex_automata::meta::{BuildError, Config, Regex};
@@ -54,9 +55,9 @@ impl Pattern {
         text.get(self.0.find(text)?.range())
     }
 
-    /// The matches in a text that do not overlap.
-    pub(crate) fn find_all<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
-        self.0.find_iter(text).filter_map(|found| text.get(found.range()))
+    /// The places in a text of matches that do not overlap.
+    pub(crate) fn find_all(&self, text: &str) -> impl Iterator<Item = Range<usize>> {
+        self.0.find_iter(text).map(|found| found.range())
     }
 
     /// Its memory, in bytes.

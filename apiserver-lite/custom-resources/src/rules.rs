@@ -68,6 +68,9 @@ impl Checker<'_> {
         if !node.has_rules || *new == Value::Null {
             return Next::Continue;
         }
+        if self.errors.is_full() {
+            return Next::Stop;
+        }
         for rule in &node.rules {
             if self.rule(rule, node, new, old, &path) == Next::Stop {
                 return Next::Stop;
@@ -150,7 +153,8 @@ impl Checker<'_> {
         }
         let mut run = Run::new(program, CALL_MAX);
         let result = run.run(node, new, old);
-        let spent = run.spent();
+        // A rule that is only a literal takes its time too.
+        let spent = run.spent().max(1);
         if spent > self.budget {
             let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
             self.invalid(node, path, detail);

@@ -23,6 +23,7 @@ use rows::Row;
 use crate::body::{BoxError, ResponseBody, bytes_response, set_type};
 use crate::compress::{is_accepted as accepts_gzip, response as large_response};
 use crate::server::HttpServer;
+use crate::web_page::WebPage;
 
 /// Kubernetes release (major, minor) whose API is served.
 const RELEASE: (&str, &str) = ("1", "25");
@@ -36,6 +37,9 @@ pub async fn serve(
     request: &Request<Incoming>,
     path: &str,
 ) -> Result<Response<ResponseBody>, ApiError> {
+    if let Some(page) = server.web_page.as_ref().filter(|_| WebPage::is_at(path)) {
+        return page.serve(request.method());
+    }
     if let Some(page) = server.pages.answer(request) {
         return Ok(
             page.map(|body| body.map_err(|never| -> BoxError { match never {} }).boxed_unsync())

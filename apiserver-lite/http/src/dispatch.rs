@@ -48,6 +48,8 @@ pub async fn dispatch(
     accepted: Accepted,
     audit: &Trail,
 ) -> Result<VerbOutput, ApiError> {
+    // Before anything is looked up: also definitions of kinds.
+    verbs::be_current(server, resource, query).await?;
     let requested_version = served(server, resource)?;
     let user_agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     let user_agent = user_agent.unwrap_or_default().to_owned();

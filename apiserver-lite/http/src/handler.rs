@@ -13,7 +13,7 @@ use apiserver_core::status::{About, ApiError};
 use apiserver_core::times::now;
 use apiserver_core::verbs::{VerbOutput, VerbResponse};
 use bytes::Bytes;
-use http::header::{HeaderName, RETRY_AFTER};
+use http::header::{AUTHORIZATION, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
@@ -37,6 +37,7 @@ use crate::overload::InFlightPermit;
 use crate::peer::Peer;
 use crate::server::HttpServer;
 use crate::warnings::add_warning;
+use crate::web_page::WebPage;
 
 /// Serves one request. Errors become a Status, a panic becomes a 500.
 pub async fn handle(
@@ -168,10 +169,8 @@ async fn authenticate_and_serve(
     let (log, selected) = (server.audit.as_ref(), selected.as_deref());
     let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
     if let Target::NonResource(path) = target
-        && is_health(path)
-        && server.core.config.anonymous != Anonymous::Refused
+        && is_open(server, path)
     {
-        // Health checks need no credentials: a kubelet or init system that restarts the server has none.
         let user = User::anonymous();
         let audited = AuditedRequest { user: Some(&user), ..audited };
         audit.begin(log, &request, peer, audited).await?;
@@ -198,6 +197,13 @@ async fn authenticate_and_serve(
     audit.allow();
     let admitted = Admitted { user, open: peer.request.as_ref(), authenticated, permit, seat };
     serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit).await
+}
+
+/// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
+/// because a browser sends no token for a page. Neither tells anything of the cluster.
+fn is_open(server: &HttpServer, path: &str) -> bool {
+    server.core.config.anonymous != Anonymous::Refused
+        && (is_health(path) || server.web_page.is_some() && WebPage::is_at(path))
 }
 
 /// A request that may be served.
@@ -271,11 +277,12 @@ async fn serve_authorized(
         }
     };
     drop((short, seat));
-    // The permit of a stream is held until its body ends.
-    Ok(match is_stream {
-        true => response.map(|stream| body::hold_until_end(stream, permit)),
-        false => response,
-    })
+    if !is_stream {
+        return Ok(response);
+    }
+    // A stream has its permit, and is in flight, until its body ends.
+    let held = (permit, server.metrics.started(RequestKind::LongRunning));
+    Ok(response.map(|stream| body::hold_until_end(stream, held)))
 }
 
 /// Longest time for which a request keeps its seat while its body arrives.
@@ -331,12 +338,21 @@ async fn authenticate(
     request: &Request<Incoming>,
 ) -> Result<User, ApiError> {
     let proxy = peer.proxy.as_deref();
-    let client = ClientConnection {
+    let (core, headers) = (&server.core, request.headers());
+    let client = || ClientConnection {
         certificate: peer.certificate.as_deref(),
         is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
         address: peer.request.as_ref().map(|request| request.address().ip()),
     };
-    server.core.authenticators.authenticate(&*server.core, client, request.headers()).await
+    let refusal = match core.authenticators.authenticate(&**core, client(), headers).await {
+        Err(refusal) if core.store.is_shared() && headers.contains_key(AUTHORIZATION) => refusal,
+        outcome => return outcome,
+    };
+    // The token may be of an account that another server has just made.
+    match core.store.sync().await {
+        Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
+        Err(_) => Err(refusal),
+    }
 }
 
 /// The user in whose name the request acts.

@@ -32,6 +32,7 @@ mod upgrade;
 mod warnings;
 mod watch;
 mod watch_batching;
+mod web_page;
 mod websocket;
 
 pub use aggregation::Aggregation;
@@ -46,3 +47,4 @@ pub use scraper::run as run_resource_metrics;
 pub use serve::{CurrentTls, ServingTls, serve};
 pub use server::HttpServer;
 pub use watch_batching::WatchBatches;
+pub use web_page::WebPage;

@@ -14,6 +14,7 @@ use crate::node_proxy::NodeProxy;
 use crate::overload::Overload;
 use crate::resource_metrics::ResourceMetrics;
 use crate::watch_batching::WatchBatches;
+use crate::web_page::WebPage;
 
 /// The state of an API server behind its listener.
 pub struct HttpServer {
@@ -31,6 +32,8 @@ pub struct HttpServer {
     pub overload: Overload,
     /// Priority and fairness of requests; `None` where all are equal.
     pub flow_control: Option<RequestFlows>,
+    /// The web page for people, if it is served.
+    pub web_page: Option<WebPage>,
     /// Health, metrics and task status pages.
     pub pages: AdminPages,
     /// The audit log, if there is one.

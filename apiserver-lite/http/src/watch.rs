@@ -35,7 +35,7 @@ pub fn body(server: Arc<HttpServer>, start: WatchStart, accepted: Accepted) -> R
     let streaming = WatchStream {
         ends_at: now.checked_add(start.length.min(LENGTH_MAX)).unwrap_or(now),
         bookmark_at: now + BOOKMARK_EVERY,
-        member: server.watch_batches.join(&start.prefix),
+        member: server.watch_batches.join(&group(&start)),
         encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },
         selection: start.selection,
         bookmarks: start.bookmarks,
@@ -52,6 +52,14 @@ pub fn body(server: Arc<HttpServer>, start: WatchStart, accepted: Accepted) -> R
         Some((Ok::<_, BoxError>(Frame::data(chunk)), streaming))
     });
     StreamBody::new(frames).boxed_unsync()
+}
+
+/// What the watches have in common that the same events wake.
+fn group(start: &WatchStart) -> String {
+    match &start.topic {
+        Some(topic) => format!("{}?{topic}", start.prefix),
+        None => start.prefix.clone(),
+    }
 }
 
 struct WatchStream {

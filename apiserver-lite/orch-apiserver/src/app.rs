@@ -27,12 +27,14 @@ use apiserver_core::quota_turns::QuotaTurns;
 use apiserver_core::record::StoredObject;
 use apiserver_core::saved_states::SavedStates;
 use apiserver_core::server::Server;
-use apiserver_core::services::{ServiceAllocations, ServiceRange as _};
+use apiserver_core::services::{PeerServices, ServiceAllocations, ServiceRange as _};
 use apiserver_core::times::now;
 use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
-use apiserver_http::{Aggregation, HttpServer, NodeProxy, Overload, RequestFlows, WatchBatches};
+use apiserver_http::{
+    Aggregation, HttpServer, NodeProxy, Overload, RequestFlows, WatchBatches, WebPage,
+};
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
 use proto_api::names::{Names, Profile};
@@ -54,6 +56,7 @@ use crate::encryption::{self, Unreadable};
 use crate::kubeconfig;
 use crate::pki::{Pki, ServingNames};
 use crate::running_server::{FollowedFiles, RunningServer};
+use crate::shared_store;
 use crate::tls::{self, TlsError};
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
@@ -148,8 +151,8 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
     let nodes = node_proxy(&provider, &mut certificates, started)?;
     let tokens = Arc::new(token_issuer(&config, token_keys, pki.as_ref())?);
     let authenticators = authenticators(&config, static_tokens, tokens)?;
-    let store = open_store(&engine, &config, encryption.as_ref())?;
-    let allocations = allocations(&config, &engine, &store);
+    let store = open_store(&engine, &config, encryption.as_ref()).await?;
+    let allocations = allocations(&config, &engine, &store)?;
     let policy = Arc::new(ClusterPolicy::follow(&store, names)?);
     let authorizer = authorizer(&config, &engine, &store, &policy)?;
     let (stopping, about_to_stop) = (CancellationToken::new(), CancellationToken::new());
@@ -177,6 +180,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
     });
     make_own_objects(&core, flow_control.as_ref(), &served.authorities).await?;
     let server = Arc::new(HttpServer {
+        web_page: core.config.web_page.then(|| WebPage::new(names)),
         core,
         nodes,
         aggregation: Aggregation::default(),
@@ -210,10 +214,13 @@ fn allocations(
     config: &Config,
     engine: &Engine,
     store: &Store<StoredObject>,
-) -> ServiceAllocations {
+) -> Result<ServiceAllocations, BuildError> {
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
+    if let Some(kind) = engine.resource("", "v1", "services").filter(|_| store.is_shared()) {
+        allocations.follow(PeerServices::follow(store, kind)?);
+    }
     adopt_services(engine, store, &mut allocations);
-    allocations
+    Ok(allocations)
 }
 
 /// Priority and fairness of requests, unless it is switched off.
@@ -321,12 +328,19 @@ fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
 }
 
 /// Opens the store and decodes every record, so that an unreadable record fails the start and not a later request.
-fn open_store(
-    engine: &Engine,
+async fn open_store(
+    engine: &Arc<Engine>,
     config: &Config,
     encryption: Option<&Arc<Encryption>>,
 ) -> Result<Store<StoredObject>, BuildError> {
+    let transform = encryption.map(|encryption| encryption.clone() as Arc<dyn Transform>);
+    let identity = store_identity(config.names);
     let medium = match &config.storage {
+        Storage::Etcd(etcd) => {
+            let store = StoreConfig { transform, ..StoreConfig::new(Medium::Memory, identity) };
+            // Boxed: the futures of all other starts stay small.
+            return Box::pin(shared_store::open(etcd, store, engine.clone())).await;
+        }
         Storage::Memory => Medium::Memory,
         Storage::Directory(dir) => {
             let failed = |source| BuildError::Directory { path: dir.clone(), source };
@@ -342,8 +356,6 @@ fn open_store(
         Ok(())
     };
     let on_damage = if config.accept_store_damage { OnDamage::SetAside } else { OnDamage::Refuse };
-    let transform = encryption.map(|encryption| encryption.clone() as Arc<dyn Transform>);
-    let identity = store_identity(config.names);
     let store = StoreConfig { on_damage, transform, ..StoreConfig::new(medium, identity) };
     let store = Store::open_with(store, decode)?;
     unreadable.log();
@@ -499,9 +511,11 @@ fn pages(
 ) -> Result<AdminPages, BuildError> {
     let build = proto_daemon::build_info!();
     let store_health = store.health();
+    // As kube-apiserver's check of it is called.
+    let store_check = if store.is_shared() { "etcd" } else { "store" };
     let stopping = about_to_stop.clone();
     let health = Health::new(Readiness::default())
-        .with("store", Scope::ReadyOnly, move || match &*store_health.borrow() {
+        .with(store_check, Scope::ReadyOnly, move || match &*store_health.borrow() {
             apiserver_store::Health::Serving => Ok(()),
             apiserver_store::Health::Refusing { reason } => Err(format!("cannot write: {reason}")),
             apiserver_store::Health::ReadOnly { reason } => Err(format!("read-only: {reason}")),

@@ -6,6 +6,7 @@ mod writes;
 
 use apiserver_core::config::{AuthorizationMode, advertised};
 use apiserver_core::server::Server;
+use apiserver_core::server_addresses;
 use apiserver_core::services::ServiceRange as _;
 use futures_util::future::{try_join, try_join_all, try_join3};
 use serde_json::{Value, json};
@@ -113,11 +114,19 @@ async fn own_service(server: &Server) -> Result<(), BootstrapError> {
         // Pods cannot reach a loopback address: no endpoints.
         return service.await;
     }
+    let announced = Box::pin(server_addresses::announce(server)).await;
+    let mut addresses = announced
+        .map_err(|source| BootstrapError { what: "the lease of this server".to_owned(), source })?;
+    addresses.retain(|other| other.is_ipv6() == address.is_ipv6());
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+    let ready = |address: &String| json!({"addresses": [address], "conditions": {"ready": true}});
+    let ready: Vec<Value> = addresses.iter().map(ready).collect();
     let skip = server.names.sub_label("endpointslice", "skip-mirror");
     let endpoints = json!({
         "metadata": {"name": name, "namespace": "default", "labels": {skip: "true"}},
         "subsets": [{
-            "addresses": [{"ip": address.to_string()}],
+            "addresses": ips,
             "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
         }],
     });
@@ -126,7 +135,7 @@ async fn own_service(server: &Server) -> Result<(), BootstrapError> {
     let slice = json!({
         "metadata": {"name": name, "namespace": "default", "labels": {of_service: name}},
         "addressType": if address.is_ipv6() { "IPv6" } else { "IPv4" },
-        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "endpoints": ready,
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     });
     let slice = create_or_replace(server, "discovery", "endpointslices", slice, "endpoints");

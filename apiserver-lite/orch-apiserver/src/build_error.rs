@@ -8,7 +8,8 @@ use apiserver_auth::{AbacError, OidcError, TokenFileError, TokenKeysError, Webho
 use apiserver_core::auth::{IndexError, NodeAuthorizerError};
 use apiserver_core::config::{AdmissionPlugin, AuthorizationMode};
 use apiserver_http::NodeProxyError;
-use apiserver_store::{BackupError, OpenError};
+use apiserver_store::{BackupError, OpenError, WatchError};
+use apiserver_store_etcd::OpenEtcdError;
 use proto_daemon::config::ConfigError;
 
 use crate::bootstrap::BootstrapError;
@@ -102,6 +103,12 @@ pub enum BuildError {
     /// The store cannot be opened.
     #[error("cannot open the store")]
     Store(#[from] OpenError),
+    /// The store in etcd cannot be opened.
+    #[error("cannot open the store in etcd")]
+    Etcd(#[from] OpenEtcdError),
+    /// The Services of other servers cannot be followed.
+    #[error("cannot watch the Services of other servers")]
+    Services(#[from] WatchError),
     /// Roles and bindings cannot be followed.
     #[error(transparent)]
     Policy(#[from] IndexError),

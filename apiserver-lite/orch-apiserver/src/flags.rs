@@ -2,6 +2,7 @@
 
 mod admission;
 mod audit;
+mod etcd;
 mod external_identity;
 mod features;
 mod requests;
@@ -24,12 +25,13 @@ use proto_daemon::flags::CommonFlags;
 
 use admission::AdmissionFlags;
 use audit::AuditFlags;
+use etcd::EtcdFlags;
 use external_identity::ExternalIdentityFlags;
 use features::FeatureFlags;
 use requests::RequestFlags;
 use service_accounts::ServiceAccountFlags;
 
-/// The API server: REST over an embedded durable store.
+/// The API server: REST over an embedded durable store, or over etcd.
 #[derive(Parser, Clone, Debug)]
 // As in Kubernetes the last one counts of a flag that is given twice; lists are joined.
 #[command(name = "orch-apiserver", version, about, args_override_self = true)]
@@ -40,6 +42,9 @@ pub struct Flags {
     /// Flags of listener, certificates and storage.
     #[command(flatten)]
     pub serving: ServingFlags,
+    /// Flags of etcd as the store.
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
     /// Flags of authentication and authorization.
     #[command(flatten)]
     pub identity: IdentityFlags,
@@ -115,6 +120,11 @@ pub struct ServingFlags {
     /// File to which the administrator's kubeconfig is written.
     #[arg(long, value_name = "FILE")]
     write_kubeconfig: Option<PathBuf>,
+    /// Whether a web page for people is served at /ui/: nodes, pods, events and logs, read-only. The page has no data of the cluster and is shown without
+    /// credentials, unless --anonymous-auth=false; what it asks the API needs those of its user: a client certificate or a bearer token.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    web_page: bool,
     /// Worker threads.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     worker_threads: usize,
@@ -261,10 +271,18 @@ impl Flags {
             // No controller makes the accounts that pods would need.
             admission.disabled.push(accounts);
         }
+        let etcd = self.etcd.clone().settings();
         let limits = self.requests.limits(features.has_fairness).map_err(FlagError)?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
         config.keeps_pod_failure_policies = features.has_failure_policies;
+        if let Some(etcd) = etcd {
+            if config.cert_dir.is_none() && config.service_accounts.signing_key_file.is_none() {
+                return Err(FlagError("--etcd-servers needs --service-account-signing-key-file, the same for all servers of the cluster, or --cert-dir: \
+                    without them tokens would be signed with a key that is lost when this process ends".to_owned()));
+            }
+            config.storage = Storage::Etcd(etcd);
+        }
         Ok((config, features.warnings))
     }
 
@@ -290,6 +308,7 @@ impl Flags {
             advertise_address: serving.advertise_address,
             storage: serving.data_dir.clone().map_or(Storage::Memory, Storage::Directory),
             ephemeral: serving.ephemeral,
+            web_page: serving.web_page,
             accept_store_damage: serving.store_accept_damage,
             encryption: serving.encryption_provider_config.map(|file| EncryptionSettings {
                 file,
@@ -423,6 +442,9 @@ mod tests {
         assert_eq!((config.bind.port(), config.privileged), (2, Privileged::Refused));
         assert_eq!(config.authorization, [AuthorizationMode::Node, AuthorizationMode::Rbac]);
         assert!(parse(&["--ephemeral", "--ephemeral"]).unwrap().ephemeral);
+        let page = ["--web-page", "--web-page=false"];
+        assert!(parse(&page[..1]).unwrap().web_page);
+        assert!(!parse(&page).unwrap().web_page && !parse(&[]).unwrap().web_page);
     }
 
     #[test]

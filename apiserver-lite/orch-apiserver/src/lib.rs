@@ -24,6 +24,7 @@ mod pki;
 pub mod reference;
 mod restore;
 mod running_server;
+mod shared_store;
 mod tls;
 
 pub use apiserver_core::config::{self, Config};

@@ -217,8 +217,8 @@ impl Reconciler {
                 None => Plan::default(),
             },
             ReconcileKey::Endpoints(key) => {
-                let (service, pods) =
-                    (informers.services.get(key), informers.pods.within(&key.namespace));
+                let service = informers.services.get(key);
+                let pods = informers.pods_of_service(service.as_deref());
                 let existing = informers.endpoints.get(key);
                 endpoints::plan(names, service.as_deref(), &pods, existing.as_deref())
             }
@@ -231,15 +231,16 @@ impl Reconciler {
             ReconcileKey::PodReadiness(key) => self.plan_pod_readiness(key),
             ReconcileKey::TaintEviction(key) => self.plan_taint_eviction(key),
             ReconcileKey::ReplicaSet(key) => {
-                let pods = informers.pods.within(&key.namespace);
-                let plan = |set| replica_set::plan(names, set, &pods, now());
-                informers.replica_sets.get(key).as_deref().map(plan).unwrap_or_default()
+                let Some(set) = informers.replica_sets.get(key) else { return Plan::default() };
+                let labels = replica_set::labels(&set);
+                let pods = informers.pods_of_controller(&set.metadata, &labels);
+                replica_set::plan(names, &set, &pods, now())
             }
             ReconcileKey::ReplicationController(key) => {
-                let pods = informers.pods.within(&key.namespace);
-                let plan = |found| replication_controller::plan(names, found, &pods, now());
                 let found = informers.replication_controllers.get(key);
-                found.as_deref().map(plan).unwrap_or_default()
+                let Some(found) = found else { return Plan::default() };
+                let pods = informers.pods_of_controller(&found.metadata, &found.spec.selector);
+                replication_controller::plan(names, &found, &pods, now())
             }
             ReconcileKey::Deployment(key) => match informers.deployments.get(key) {
                 Some(deployment) => {
@@ -324,7 +325,7 @@ impl Reconciler {
         let service = informers.services.get(key);
         match manager {
             Manager::Selector => {
-                let pods = informers.pods.within(&key.namespace);
+                let pods = informers.pods_of_service(service.as_deref());
                 endpoint_slices::plan(&context, service.as_deref(), &pods, &slices)
             }
             Manager::Mirror => {

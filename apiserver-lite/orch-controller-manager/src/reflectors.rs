@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use apiserver_controller_io::informers::Informers;
-use apiserver_controller_io::pods_by_node::PodsByNode;
 use apiserver_controller_io::projections::{slim, slim_node, slim_pod, slim_secret};
 use apiserver_controllers::account_token;
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
@@ -98,7 +97,8 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         endpoints: reflectors.endpoints.store(),
         slices: reflectors.slices.store(),
         pods: reflectors.pods.store(),
-        pods_by_node: PodsByNode::default(),
+        pods_by_node: Default::default(),
+        pods_by_label: Default::default(),
         nodes: reflectors.nodes.store(),
         leases: reflectors.leases.store(),
         replica_sets: reflectors.replica_sets.store(),

@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto_client::events::{EventKind, Recorder};
+use proto_client::events::Recorder;
 use proto_client::{Client, ObjectKey, Store};
 use proto_daemon::drain::DrainWatch;
-use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
 use crate::backoff_queue::{BackoffQueue, Due, Failure};
@@ -34,6 +33,8 @@ use bind::FailureReason;
 use bind_volumes::NodeReservation;
 use preempt::Nomination;
 
+/// Bindings that are written at the same time. Their pods are due in order, the nodes selected one after the other.
+const BINDINGS_MAX: usize = 32;
 /// How long a binding is assumed before the watch shows it. After that it must have been undone.
 const ASSUMED: Duration = Duration::from_secs(30);
 /// The same while the watch shows no newer version of the pod: the watch is behind, and the pod occupies its node.
@@ -144,8 +145,7 @@ impl Scheduler {
             |(key, labels): (ObjectKey, Arc<BTreeMap<_, _>>)| (key.name, (*labels).clone());
         let namespaces: NamespaceLabels =
             self.caches.namespaces.list().into_iter().map(labels).collect();
-        let mut next: Option<Instant> = None;
-        let (mut bound, mut failed) = (0, 0);
+        let mut tally = Tally::default();
         let mut due = Vec::new();
         let pending = self.pending(&pods);
         let mut nominated = self.list_nominated(&pending);
@@ -153,7 +153,7 @@ impl Scheduler {
             match self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
                 Due::Now => due.push(pod),
                 Due::At(at) => {
-                    next = Some(next.map_or(at, |earlier| earlier.min(at)));
+                    tally.is_due(at);
                     self.add_reservation(&pod, &mut loads);
                 }
             }
@@ -162,37 +162,44 @@ impl Scheduler {
         due.sort_by_key(|pod| !self.reserved.contains_key(&pod.uid));
         let claims = due.iter().any(|pod| !pod.claims.is_empty());
         let mut storage = if claims { self.storage.snapshot() } else { StorageSnapshot::default() };
+        let mut placed = Vec::new();
         for pod in due {
-            if (bound, failed) == (0, 0) {
+            if placed.is_empty() && (tally.bound, tally.failed) == (0, 0) {
                 self.status.started(format!("pod {}", pod.key));
             }
             let begun = Instant::now();
             let view = CycleView { namespaces: &namespaces, nominated: &mut nominated };
-            let outcome = self.schedule(&pod, &mut loads, view, &mut storage).await;
-            let attempt = match outcome {
-                Ok(()) => Attempt::Scheduled,
-                Err(Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes) => {
-                    Attempt::Unschedulable
-                }
-                Err(Failure::Error) => Attempt::Error,
-            };
-            self.counters.count_attempt(attempt, begun.elapsed());
-            match outcome {
-                Ok(()) => add(&mut bound, 1),
-                Err(failure) => {
-                    add(&mut failed, 1);
-                    self.backoff.note_failure(&pod.key, &pod.uid, failure, Instant::now());
-                    if let Due::At(at) = self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
-                        next = Some(next.map_or(at, |earlier| earlier.min(at)));
-                    }
-                }
+            match self.schedule(&pod, &mut loads, view, &mut storage).await {
+                Ok((nth, assigned)) => placed.push(Placement { pod, nth, assigned, begun }),
+                Err(failure) => self.note_failure(&pod, failure, begun, &mut tally),
+            }
+            if placed.len() >= BINDINGS_MAX {
+                self.bind_all(std::mem::take(&mut placed), &mut loads, &mut tally).await;
             }
         }
+        self.bind_all(placed, &mut loads, &mut tally).await;
         self.counters.set_pending(self.backoff.len());
+        let Tally { bound, failed, next } = tally;
         if (bound, failed) != (0, 0) {
             self.status.done(format!("{bound} bound, {failed} waiting"));
         }
         next
+    }
+
+    /// Notes that a pod was not scheduled. It is due again after its back-off.
+    fn note_failure(&mut self, pod: &PodInfo, failure: Failure, begun: Instant, tally: &mut Tally) {
+        let attempt = match failure {
+            Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => {
+                Attempt::Unschedulable
+            }
+            Failure::Error => Attempt::Error,
+        };
+        self.counters.count_attempt(attempt, begun.elapsed());
+        add(&mut tally.failed, 1);
+        self.backoff.note_failure(&pod.key, &pod.uid, failure, Instant::now());
+        if let Due::At(at) = self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
+            tally.is_due(at);
+        }
     }
 
     /// Lists all pods; assumed ones have their node.
@@ -274,13 +281,14 @@ impl Scheduler {
         }
     }
 
+    /// Selects a node for a pod. Returns its index and the pod with it, which counts for the pods after it from now on.
     async fn schedule(
         &mut self,
         pod: &Arc<PodInfo>,
         loads: &mut [NodeLoad],
         view: CycleView<'_>,
         storage: &mut StorageSnapshot,
-    ) -> Result<(), Failure> {
+    ) -> Result<(usize, Arc<PodInfo>), Failure> {
         let storage_view = StorageView { storage, annotations: &self.annotations };
         let mut nominated = NominatedLoads::of(pod, loads, view.nominated);
         let namespaces = view.namespaces;
@@ -310,19 +318,36 @@ impl Scheduler {
             return Err(Failure::Volumes);
         }
         self.reserved.remove(&pod.uid);
-        if let Err(error) = self.bind(pod, &node).await {
-            tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "binding failed; retrying after its back-off");
-            return Err(Failure::Error);
-        }
         let assigned = on_node(pod, &node);
         load.add(assigned.clone());
-        self.assumed.insert(pod.uid.clone(), (assigned, Instant::now()));
         view.nominated.retain(|other| other.uid != pod.uid);
-        self.backoff.remove(&pod.key);
-        let message = format!("Successfully assigned {} to {node}", pod.key);
-        self.events.event(&pod.reference, EventKind::Normal, "Scheduled", message);
-        tracing::info!(pod = %pod.key, uid = pod.uid, node, "pod bound");
-        Ok(())
+        Ok((nth, assigned))
+    }
+}
+
+/// A pod with the node that was selected for it.
+struct Placement {
+    pod: Arc<PodInfo>,
+    /// Index of the node in the loads.
+    nth: usize,
+    /// The pod on its node.
+    assigned: Arc<PodInfo>,
+    /// When the selection began.
+    begun: Instant,
+}
+
+/// What came of a cycle.
+#[derive(Default)]
+struct Tally {
+    bound: i64,
+    failed: i64,
+    /// When the next cycle is due if nothing changes.
+    next: Option<Instant>,
+}
+
+impl Tally {
+    fn is_due(&mut self, at: Instant) {
+        self.next = Some(self.next.map_or(at, |earlier| earlier.min(at)));
     }
 }
 

@@ -286,6 +286,11 @@ impl Session {
         self.impersonate(headers)
     }
 
+    /// Writes warnings and reports of requests there from now on: a full screen has no place for lines between.
+    pub fn divert_notes(&self, notes: Box<dyn Write + Send>) {
+        *self.notes.lock().unwrap_or_else(PoisonError::into_inner) = notes;
+    }
+
     /// How many different warnings the server gave.
     pub fn warnings(&self) -> usize {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).len()

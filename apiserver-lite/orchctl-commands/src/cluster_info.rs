@@ -1,4 +1,6 @@
-//! `cluster-info`: where the control plane and the services of the system are.
+//! `cluster-info`: where the control plane and the services of the system are; `dump`: objects and logs for a diagnosis.
+
+mod dump;
 
 use std::process::ExitCode;
 
@@ -8,9 +10,20 @@ use proto_api::uri;
 use proto_client::request;
 use proto_client::{ListParams, request::Collection};
 
-/// Flags of the command: none.
+/// Flags of the command.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
+pub struct Args {
+    /// What else to show
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What else to show.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Write objects and logs for a diagnosis
+    Dump(dump::Args),
+}
 
 /// Runs the command.
 ///
@@ -18,9 +31,13 @@ pub struct Args {}
 /// When the server cannot be asked.
 pub async fn run(
     session: &Session,
-    _args: Args,
+    args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
+    if let Some(Command::Dump(args)) = args.command {
+        dump::run(session, args, output).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let names = session.names().await?;
     let namespace = names.system_namespace();
     let services = Collection {

@@ -75,6 +75,16 @@ pub async fn run(
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
 }
 
+/// An object in words, with what belongs to it.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub async fn text_of(session: &Session, object: &Value) -> Result<String, CommandError> {
+    let context = Context { names: session.names().await?, now: time::now() };
+    let related = related(session, object, true).await;
+    Ok(describe::describe(object, &related, context))
+}
+
 type Found = (Vec<Value>, Vec<CommandError>);
 
 async fn find(session: &Session, args: &Args, output: &mut Output) -> Result<Found, CommandError> {

@@ -1,8 +1,8 @@
-//! `events`: what happened, in the order of time.
+//! `events`: what happened, in the order of time, and what happens from then on.
 
 use std::process::ExitCode;
 
-use orchctl_client::{CommandError, Output, Session, names};
+use orchctl_client::{CommandError, LineReader, Output, Session, names};
 use orchctl_printers::columns::{Layout, Row};
 use orchctl_printers::{Form, age, objects};
 use proto_client::ListParams;
@@ -16,6 +16,8 @@ use crate::time;
 const PAGE: u32 = 500;
 /// Most pages.
 const PAGES_MAX: usize = 10_000;
+/// Seconds after which the server ends a watch.
+const WATCH_SECS: u64 = 3600;
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -26,6 +28,9 @@ pub struct Args {
     /// Events of this object: TYPE/NAME
     #[arg(long = "for", value_name = "OBJECT")]
     object: Option<String>,
+    /// Go on with what happens from now on
+    #[arg(long, short)]
+    watch: bool,
     /// Only these types: Normal, Warning
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
@@ -54,11 +59,20 @@ pub async fn run(
         fields.push(format!("involvedObject.name={}", selection.name.unwrap_or_default()));
     }
     let namespace = Some(session.namespace()?.to_owned()).filter(|_| !args.all_namespaces);
-    let mut events = list(session, namespace.clone(), &fields.join(",")).await?;
-    events.retain(|event| {
-        let kind = objects::text_at(event, "/type");
-        args.types.is_empty() || args.types.iter().any(|wanted| wanted.eq_ignore_ascii_case(kind))
-    });
+    let fields = fields.join(",");
+    let (mut events, version) = list_at_version(session, namespace.clone(), &fields).await?;
+    events.retain(|event| args.wants(event));
+    let mut printer = Printer { args: &args, form, layout: Layout::default(), printed: false };
+    if args.watch {
+        if !events.is_empty() {
+            printer.print(events, output)?;
+        }
+        let params = ListParams::fields(fields);
+        let path = collection(namespace).path();
+        let request = request::watch(path, &params, &version, WATCH_SECS);
+        printer.follow(session, request, output).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if events.is_empty() {
         match namespace {
             Some(namespace) => writeln!(output.err, "No events found in {namespace} namespace.")?,
@@ -66,20 +80,98 @@ pub async fn run(
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if !matches!(form, Form::Table | Form::Wide) {
-        args.print.print(&form, objects::list_of(events), !args.no_headers, output)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let now = time::now();
-    let mut rows = Vec::new();
-    if !args.no_headers {
-        let heads = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"].map(str::to_owned);
-        let namespace = args.all_namespaces.then(|| "NAMESPACE".to_owned());
-        rows.push(namespace.into_iter().chain(heads).collect());
-    }
-    rows.extend(events.iter().map(|event| row(event, now, args.all_namespaces)));
-    output.out.write_all(Layout::default().render(&rows).as_bytes())?;
+    printer.print(events, output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// Whether an event is of the wanted types.
+    fn wants(&self, event: &Value) -> bool {
+        let kind = objects::text_at(event, "/type");
+        self.types.is_empty() || self.types.iter().any(|wanted| wanted.eq_ignore_ascii_case(kind))
+    }
+}
+
+/// Prints events: a table, whose later rows stand below the earlier ones, or objects.
+struct Printer<'a> {
+    args: &'a Args,
+    form: Form,
+    layout: Layout,
+    printed: bool,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, events: Vec<Value>, output: &mut Output) -> Result<(), CommandError> {
+        let (args, is_first) = (self.args, !std::mem::replace(&mut self.printed, true));
+        let heads = is_first && !args.no_headers;
+        if !matches!(self.form, Form::Table | Form::Wide) {
+            args.print.print(&self.form, objects::list_of(events), heads, output)?;
+            return Ok(output.out.flush()?);
+        }
+        let now = time::now();
+        let mut rows = Vec::new();
+        if heads {
+            let heads = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"].map(str::to_owned);
+            let namespace = args.all_namespaces.then(|| "NAMESPACE".to_owned());
+            rows.push(namespace.into_iter().chain(heads).collect());
+        }
+        rows.extend(events.iter().map(|event| row(event, now, args.all_namespaces)));
+        output.out.write_all(self.layout.render(&rows).as_bytes())?;
+        Ok(output.out.flush()?)
+    }
+
+    /// Prints what happens, until the server ends the watch.
+    async fn follow(
+        &mut self,
+        session: &Session,
+        request: http::Request<bytes::Bytes>,
+        output: &mut Output,
+    ) -> Result<(), CommandError> {
+        let mut lines =
+            LineReader::new(session.open(request).await?).ending_after(session.timeout()?);
+        while let Some(line) = lines.next_line().await? {
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let change: Value = serde_json::from_slice(&line).map_err(|error| {
+                CommandError::said(format!("an event of the watch is no JSON: {error}"))
+            })?;
+            let Some(event) = change.get("object") else { continue };
+            match objects::text_at(&change, "/type") {
+                // An event is deleted when it is old: that is no news.
+                "ADDED" | "MODIFIED" if self.args.wants(event) => {
+                    self.print_one(event.clone(), output)?;
+                }
+                "ERROR" => {
+                    let text = objects::text_at(event, "/message");
+                    return Err(CommandError::said(format!("the server ended the watch: {text}")));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn print_one(&mut self, event: Value, output: &mut Output) -> Result<(), CommandError> {
+        if matches!(self.form, Form::Table | Form::Wide) {
+            return self.print(vec![event], output);
+        }
+        if self.form == Form::Yaml && self.printed {
+            writeln!(output.out, "---")?;
+        }
+        self.printed = true;
+        self.args.print.print(&self.form, event, false, output)?;
+        Ok(output.out.flush()?)
+    }
+}
+
+fn collection(namespace: Option<String>) -> Collection {
+    Collection {
+        group: String::new(),
+        version: "v1".to_owned(),
+        plural: "events".to_owned(),
+        namespace,
+    }
 }
 
 /// Events of a namespace or of all, the oldest first.
@@ -91,17 +183,23 @@ pub async fn list(
     namespace: Option<String>,
     field_selector: &str,
 ) -> Result<Vec<Value>, CommandError> {
-    let collection = Collection {
-        group: String::new(),
-        version: "v1".to_owned(),
-        plural: "events".to_owned(),
-        namespace,
-    };
+    list_at_version(session, namespace, field_selector).await.map(|(events, _)| events)
+}
+
+/// The same, with the version of the list.
+async fn list_at_version(
+    session: &Session,
+    namespace: Option<String>,
+    field_selector: &str,
+) -> Result<(Vec<Value>, String), CommandError> {
+    let collection = collection(namespace);
+    let mut version = String::new();
     let mut params = ListParams { limit: Some(PAGE), ..ListParams::fields(field_selector) };
     let mut events = Vec::new();
     for _ in 0..PAGES_MAX {
         let page = session.call_json(request::list(collection.path(), &params)).await?;
         let next = objects::text_at(&page, "/metadata/continue").to_owned();
+        version = objects::text_at(&page, "/metadata/resourceVersion").to_owned();
         events.extend(objects::into_items(page));
         if next.is_empty() {
             break;
@@ -109,7 +207,7 @@ pub async fn list(
         params.continue_ = Some(next);
     }
     events.sort_by_key(|event| age::last_seen(event).and_then(age::seconds_of));
-    Ok(events)
+    Ok((events, version))
 }
 
 fn row(event: &Value, now: i64, namespaces: bool) -> Row {

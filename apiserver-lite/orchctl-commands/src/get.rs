@@ -4,6 +4,8 @@ mod read;
 mod show;
 mod watch;
 
+pub(crate) use read::accept_table;
+
 use std::process::ExitCode;
 
 use orchctl_client::manifests::FileFlags;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 
 use futures_util::{StreamExt as _, stream};
-use orchctl_client::{CommandError, Output, Session, names};
+use orchctl_client::{ApiResource, CommandError, Output, Session, names};
 use orchctl_printers::objects;
 use orchctl_printers::why::{self, Case, Lookup, PodCase, Verdict};
 use proto_client::ListParams;
@@ -66,18 +66,38 @@ async fn answer(session: &Session, args: &Args) -> Result<(Verdict, Vec<String>)
     let discovery = session.discovery().await?;
     let selection = names::parse_one(discovery, &args.args, "pods")?;
     let resource = &selection.resource;
-    if !why::knows(&resource.group, &resource.kind) {
-        return Err(CommandError::said(format!(
-            "why knows pods, workloads, services and claims; look at {} with describe",
-            resource.full_name()
-        )));
-    }
+    check(resource)?;
     let collection = resource.collection(Some(session.namespace()?));
     let path = collection.item(selection.name.as_deref().unwrap_or_default(), None);
     let object = session.call_json(request::get(path)).await?;
+    Ok(explain(session, object).await)
+}
+
+/// Refuses a kind that no rules are known of.
+///
+/// # Errors
+/// When there are none.
+pub fn check(resource: &ApiResource) -> Result<(), CommandError> {
+    if why::knows(&resource.group, &resource.kind) {
+        return Ok(());
+    }
+    Err(CommandError::said(format!(
+        "why knows pods, workloads, services and claims; look at {} with describe",
+        resource.full_name()
+    )))
+}
+
+async fn explain(session: &Session, object: Value) -> (Verdict, Vec<String>) {
     let mut reading = Reading { session, nodes: HashMap::new(), notes: Vec::new() };
     let case = reading.case(object).await;
-    Ok((why::explain(&case, time::now()), reading.notes))
+    (why::explain(&case, time::now()), reading.notes)
+}
+
+/// What is wrong with an object, and what could not be read for the answer.
+pub async fn text_of(session: &Session, object: Value) -> String {
+    let (verdict, notes) = explain(session, object).await;
+    let notes: String = notes.iter().map(|note| format!("\n{note}\n")).collect();
+    format!("{}{notes}", why::render(&verdict))
 }
 
 /// Reads what an object depends on.

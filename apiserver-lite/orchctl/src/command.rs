@@ -58,6 +58,10 @@ pub enum Command {
     Why(commands::why::Args),
     /// Show how a pod started, with the time between the steps
     Timeline(commands::timeline::Args),
+    /// Explain the path of a packet to a service through the kernel of this node
+    Trace(commands::trace::Args),
+    /// Show nodes, pods, events and logs on the full screen, driven by keys
+    Ui(commands::ui::Args),
     // What changes and what streams.
     /// Bring objects to what files describe
     Apply(changes::apply::Args),
@@ -167,6 +171,8 @@ pub async fn run(
         Command::Tree(args) => commands::tree::run(session, args, output).await,
         Command::Why(args) => commands::why::run(session, args, output).await,
         Command::Timeline(args) => commands::timeline::run(session, args, output).await,
+        Command::Trace(args) => commands::trace::run(session, args, output).await,
+        Command::Ui(args) => commands::ui::run(session, args, output).await,
         Command::Apply(args) => changes::apply::run(session, args, output).await,
         Command::Create(args) => changes::create::run(session, args, output).await,
         Command::Replace(args) => changes::replace::run(session, args, output).await,

@@ -26,6 +26,8 @@ pub struct NodeLoad {
     pub disks: Disks,
     /// The pods.
     pub pods: Vec<Arc<PodInfo>>,
+    /// Those of them whose constraints concern other pods. Each pod that is scheduled looks at these of all nodes.
+    pub constraining: Vec<Arc<PodInfo>>,
     /// The number of pods by the uid of their controller.
     pub by_controller: BTreeMap<String, i64>,
 }
@@ -55,6 +57,7 @@ impl NodeLoad {
             ports: HostPorts::default(),
             disks: Disks::default(),
             pods: Vec::new(),
+            constraining: Vec::new(),
             by_controller: BTreeMap::new(),
         }
     }
@@ -80,6 +83,9 @@ impl NodeLoad {
         pod.disks.iter().for_each(|disk| self.disks.add(disk));
         if let Some(controller) = &pod.controller {
             add(self.by_controller.entry(controller.clone()).or_default(), 1);
+        }
+        if pod.constraints.concern_others() {
+            self.constraining.push(pod.clone());
         }
         self.pods.push(pod);
     }

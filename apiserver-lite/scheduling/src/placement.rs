@@ -112,6 +112,11 @@ impl PlacementConstraints {
         !self.preferred.is_empty() || !self.affinity.is_empty()
     }
 
+    /// Whether they decide about the placement of later pods.
+    pub fn concern_others(&self) -> bool {
+        self.attracts_or_repels() || self.has_anti_affinity()
+    }
+
     /// Whether there are anti-affinity terms.
     pub fn has_anti_affinity(&self) -> bool {
         !self.anti_affinity.is_empty()

@@ -101,11 +101,7 @@ impl InterPodState {
                 .extend(domains.into_iter().map(|value| (term.topology_key.clone(), value)));
         }
         for load in loads {
-            let terms = load
-                .pods
-                .iter()
-                .filter(|p| p.constraints.has_anti_affinity())
-                .flat_map(|p| &p.constraints.anti_affinity);
+            let terms = load.constraining.iter().flat_map(|p| &p.constraints.anti_affinity);
             for term in terms.filter(|term| term.selects(pod, namespaces)) {
                 if let Some(value) = load.node.labels.get(&term.topology_key) {
                     state.excluded_by_pods.insert((term.topology_key.clone(), value.clone()));

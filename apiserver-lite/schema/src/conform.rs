@@ -19,6 +19,9 @@ pub struct TypeError {
     pub got: String,
 }
 
+/// Most unknown fields of an object that are named.
+const UNKNOWN_MAX: usize = 100;
+
 /// Checks and normalizes `map` for `shape`. Unknown fields are dropped and their paths added to `unknown`.
 pub(crate) fn conform(
     shapes: &Shapes,
@@ -41,7 +44,9 @@ impl Conform<'_> {
         for (key, value) in map {
             let here = path.field(&key);
             let Some(field) = shape.field(&key) else {
-                self.unknown.push(here.to_string());
+                if self.unknown.len() < UNKNOWN_MAX {
+                    self.unknown.push(here.to_string());
+                }
                 continue;
             };
             if let Some(value) = self.field(field, value, &here)? {

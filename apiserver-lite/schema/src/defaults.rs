@@ -62,6 +62,7 @@ pub(crate) fn apply(names: &'static Names, object: &mut Object) {
         ("networking", "NetworkPolicy") => {
             service::default_network_policy(fields.map_or_insert("spec"));
         }
+        ("networking", "IngressClass") => service::default_ingress_class(fields),
         ("rbac.authorization", "RoleBinding" | "ClusterRoleBinding") => {
             cluster::default_role_binding(names, fields);
         }

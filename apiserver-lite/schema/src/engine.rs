@@ -17,11 +17,17 @@ use crate::patch::{PatchError, PatchType, apply_json_patch, apply_merge_patch, a
 use crate::shape::compile;
 use crate::update::Subresource;
 use crate::validate::{self, FieldErrors};
-use crate::value::{Map, Path, TreeSeed, Value, parse_json, read_yaml, write_json_string};
+use crate::value::{
+    Allowance, Map, ParseError, Path, Reading, TooLarge, TreeSeed, Value, parse_json_within,
+    read_yaml, write_json_string,
+};
 use crate::wire::{WireError, decode_message, encode_message};
 use crate::write::{write_object, write_tree};
 
+mod bounds;
 mod custom;
+
+use bounds::{parse_patch, within_bounds};
 
 /// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +70,7 @@ pub struct Decoded {
     pub warnings: Vec<String>,
 }
 
-/// Why a body is not an object of the expected kind: a 400.
+/// Why a body is not an object of the expected kind: a 400, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes are not valid in the format.
@@ -119,6 +125,9 @@ pub enum DecodeError {
         /// The error of the decoder.
         error: WireError,
     },
+    /// The object has too many values: a 413.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     /// Unknown or duplicate fields, under [`Strictness::Strict`].
     #[error("strict decoding error: {}", .0.join(", "))]
     Strict(Vec<String>),
@@ -221,14 +230,15 @@ impl Engine {
         body: &[u8],
         strictness: Strictness,
     ) -> Result<Decoded, DecodeError> {
-        match format {
-            Format::Protobuf => self.decode_protobuf(Some(kind), body),
+        let decoded = match format {
+            Format::Protobuf => self.decode_protobuf(Some(kind), body, Allowance::of_body()),
             Format::Json | Format::Yaml => {
                 let mut problems = Problems::default();
-                let document = problems.parse(format, body)?;
+                let document = problems.parse(format, body, Allowance::of_body())?;
                 self.check(kind, document, problems, strictness)
             }
-        }
+        };
+        within_bounds(decoded?, None)
     }
 
     /// Decodes an object of the kind that the document names.
@@ -239,10 +249,11 @@ impl Engine {
         strictness: Strictness,
     ) -> Result<Decoded, DecodeError> {
         if format == Format::Protobuf {
-            return self.decode_protobuf(None, body);
+            let decoded = self.decode_protobuf(None, body, Allowance::of_body());
+            return within_bounds(decoded?, None);
         }
         let mut problems = Problems::default();
-        let document = problems.parse(format, body)?;
+        let document = problems.parse(format, body, Allowance::of_body())?;
         let Value::Map(map) = &document else {
             return Err(DecodeError::NotAnObject(document.shape()));
         };
@@ -254,7 +265,7 @@ impl Engine {
             api_version: api_version.to_owned(),
             kind: name.to_owned(),
         })?;
-        self.check(&Arc::clone(kind), document, problems, strictness)
+        within_bounds(self.check(&Arc::clone(kind), document, problems, strictness)?, None)
     }
 
     /// Parses a body of JSON or YAML without looking at its kind; an apply patch is such a document. Of duplicate keys the last value wins, with a
@@ -266,11 +277,22 @@ impl Engine {
         strictness: Strictness,
     ) -> Result<(Value, Vec<String>), DecodeError> {
         let mut problems = Problems::default();
-        let document = problems.parse(format, body)?;
+        let document = problems.parse(format, body, Allowance::of_body())?;
         Ok((document, problems.into_warnings(strictness)?))
     }
 
-    /// The object of `kind` that a document is, for documents that are made by patches or apply. It is not defaulted.
+    /// The object of `kind` that apply has made of `old`, or of nothing. It is not defaulted.
+    pub fn applied(
+        &self,
+        kind: &Arc<Kind>,
+        document: Value,
+        old: Option<&Object>,
+        strictness: Strictness,
+    ) -> Result<Decoded, DecodeError> {
+        within_bounds(self.object_of(kind, document, strictness)?, old)
+    }
+
+    /// The object of `kind` that a document is, for documents that are made from objects. It is not defaulted.
     pub fn object_of(
         &self,
         kind: &Arc<Kind>,
@@ -316,6 +338,7 @@ impl Engine {
         &self,
         kind: Option<&Arc<Kind>>,
         body: &[u8],
+        allowance: Allowance,
     ) -> Result<Decoded, DecodeError> {
         let envelope = open_envelope(body).ok_or_else(|| DecodeError::Malformed {
             format: Format::Protobuf,
@@ -333,12 +356,14 @@ impl Engine {
                 }
             })?,
         };
-        let fields = decode_message(&kind.shapes, kind.root, envelope.raw).map_err(|error| {
-            DecodeError::Wire {
+        let fields = decode_message(&kind.shapes, kind.root, envelope.raw, allowance);
+        let fields = fields.map_err(|error| match error {
+            WireError::TooLarge(error) => error.into(),
+            error => DecodeError::Wire {
                 kind: kind.kind().to_owned(),
                 version: kind.api_version.clone(),
                 error,
-            }
+            },
         })?;
         Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings: Vec::new() })
     }
@@ -425,9 +450,7 @@ impl Engine {
         body: &[u8],
         strictness: Strictness,
     ) -> Result<Result<Decoded, DecodeError>, PatchError> {
-        let mut problems = Problems::default();
-        let patch = parse_json(body, &mut problems.duplicates)
-            .map_err(|error| PatchError::Malformed(error.to_string()))?;
+        let (patch, problems) = parse_patch(body)?;
         let mut document = self.document(object);
         match (patch_type, patch) {
             (PatchType::Json, patch) => apply_json_patch(&mut document, &patch)?,
@@ -444,7 +467,8 @@ impl Engine {
                 return Err(PatchError::Malformed(why));
             }
         }
-        Ok(self.check(&object.kind, document, problems, strictness))
+        let patched = self.check(&object.kind, document, problems, strictness);
+        Ok(patched.and_then(|patched| within_bounds(patched, Some(object))))
     }
 
     /// The strategic merge patch that brings `current`, as the server has it, from what a user described last to what they describe now. The documents have
@@ -465,12 +489,11 @@ impl Engine {
         object: &Object,
         body: &[u8],
     ) -> Result<Result<Decoded, DecodeError>, PatchError> {
-        let mut problems = Problems::default();
-        let patch = parse_json(body, &mut problems.duplicates)
-            .map_err(|error| PatchError::Malformed(error.to_string()))?;
+        let (patch, problems) = parse_patch(body)?;
         let mut document = self.written_document(object);
         apply_json_patch(&mut document, &patch)?;
-        Ok(self.check(&object.kind, document, problems, Strictness::Ignore))
+        let patched = self.check(&object.kind, document, problems, Strictness::Ignore);
+        Ok(patched.and_then(|patched| within_bounds(patched, Some(object))))
     }
 
     /// Validates an object to be created: defaulted, with name and namespace.
@@ -527,16 +550,28 @@ struct Problems {
 }
 
 impl Problems {
-    fn parse(&mut self, format: Format, body: &[u8]) -> Result<Value, DecodeError> {
+    fn parse(
+        &mut self,
+        format: Format,
+        body: &[u8],
+        allowance: Allowance,
+    ) -> Result<Value, DecodeError> {
         let malformed = |detail: String| DecodeError::Malformed { format, detail };
-        if format == Format::Json {
-            return parse_json(body, &mut self.duplicates).map_err(|e| malformed(e.to_string()));
-        }
-        let found = RefCell::new(Vec::new());
-        let seed = TreeSeed { path: Path::ROOT, duplicates: &found };
-        let text = str::from_utf8(body).map_err(|_| malformed("not UTF-8".to_owned()))?;
-        let parsed = read_yaml(text, seed).map_err(malformed);
-        self.duplicates = found.into_inner();
+        let reading = Reading { duplicates: RefCell::default(), allowance };
+        let parsed = if format == Format::Json {
+            parse_json_within(body, &reading).map_err(|error| match error {
+                ParseError::TooLarge(error) => error.into(),
+                ParseError::Malformed(why) => malformed(why),
+            })
+        } else {
+            let text = str::from_utf8(body).map_err(|_| malformed("not UTF-8".to_owned()))?;
+            let parsed = read_yaml(text, TreeSeed { path: Path::ROOT, reading: &reading });
+            parsed.map_err(|why| match reading.allowance.is_exceeded() {
+                true => TooLarge::Values.into(),
+                false => malformed(why),
+            })
+        };
+        self.duplicates = reading.duplicates.into_inner();
         parsed
     }
 

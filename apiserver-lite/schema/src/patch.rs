@@ -16,6 +16,8 @@ pub(crate) use json_patch::apply_json_patch;
 pub(crate) use merge_patch::apply_merge_patch;
 pub(crate) use strategic::apply_strategic;
 
+use crate::value::TooLarge;
+
 /// Format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
@@ -53,6 +55,9 @@ pub enum PatchError {
     /// More than [`JSON_PATCH_OPS_MAX`] operations (413).
     #[error("The allowed maximum operations in a JSON patch is {JSON_PATCH_OPS_MAX}, got {0}")]
     TooManyOperations(usize),
+    /// The patch has too many values (413).
+    #[error(transparent)]
+    TooLarge(TooLarge),
     /// An operation does not apply to the object (422).
     #[error("{0}")]
     Inapplicable(String),

@@ -140,6 +140,8 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("", "ReplicationController") => workload::check_replication_controller(object, errors),
         ("", "Service") => service::check(object, errors),
         ("", "Endpoints") => service::check_endpoints(object, errors),
+        ("", "Namespace") => metadata::check_namespace(object, errors),
+        ("", "Event") => cluster::check_event(object, errors),
         ("", "ConfigMap") => config::check_config_map(object, errors),
         ("", "Secret") => config::check_secret(names, object, errors),
         ("", "Node") => {
@@ -155,6 +157,7 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => {
             workload::check_apps(object, errors);
         }
+        ("apps", "ControllerRevision") => workload::check_revision(object, errors),
         ("batch", "Job") => workload::check_job(object, errors),
         ("batch", "CronJob") => workload::check_cron_job(object, errors),
         ("certificates", "CertificateSigningRequest") => certificates::check(object, errors),
@@ -166,6 +169,7 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("scheduling", "PriorityClass") => policy::check_priority_class(object, errors),
         ("networking", "NetworkPolicy") => network::check_policy(object, errors),
         ("networking", "Ingress") => network::check_ingress(object, errors),
+        ("networking", "IngressClass") => network::check_ingress_class(object, errors),
         ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(object, errors),
         ("rbac.authorization", "Role" | "ClusterRole") => rbac::check_role(object, errors),
         ("rbac.authorization", "RoleBinding" | "ClusterRoleBinding") => {

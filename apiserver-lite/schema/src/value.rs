@@ -10,13 +10,18 @@ mod map;
 mod path;
 #[cfg(test)]
 mod tests;
+mod weight;
 mod yaml;
 
-pub(crate) use json::TreeSeed;
 pub use json::{ParseError, parse_json, write_json, write_json_string};
+pub(crate) use json::{Reading, TreeSeed, parse_json_within};
 pub use map::{Key, Map};
 pub(crate) use path::Path;
 pub use path::cut;
+pub use weight::TooLarge;
+pub(crate) use weight::{
+    Allowance, ENTRY, ITEM, MAPS_IN_LISTS_MAX, ROOM, TEXT, WEIGHT_MAX, maps_in_lists, weigh,
+};
 pub(crate) use yaml::read_yaml;
 
 /// One node of a tree.

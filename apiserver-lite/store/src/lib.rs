@@ -27,6 +27,8 @@
 //!
 //! A store in memory can be put back: [`Store::save`] keeps all records of now, [`Store::replace`] puts them in the place of what is there then.
 //!
+//! Several servers may share a store that is elsewhere: a [`Follower`] takes the place of the writer thread, and memory shows what was committed there.
+//!
 //! Queue, batch, key, value and history are bounded by [`StoreConfig`].
 
 mod acknowledged;
@@ -35,6 +37,7 @@ mod checkpoint;
 mod config;
 mod damage;
 mod disk;
+mod follower;
 mod format;
 mod log;
 mod log_reader;
@@ -48,6 +51,7 @@ mod store;
 mod transform;
 mod watch;
 mod watcher;
+mod watchers;
 mod write;
 mod writer;
 
@@ -55,6 +59,8 @@ pub use backup::{BackupError, BackupSummary, BackupValue};
 pub use config::{Bounds, Identity, Medium, OnDamage, Retention, StoreConfig};
 pub use damage::Damage;
 pub use disk::OpenError;
+pub use follower::{Follower, PlannedWrite, Prepare};
+pub use log::Change;
 #[doc(hidden)]
 pub use log::reencode_payload;
 pub use record::{Record, RestoreError, Revision, Stamp};
@@ -65,3 +71,4 @@ pub use store::{Health, Store, TimedOut};
 pub use transform::{Form, Transform, TransformError};
 pub use watch::{Event, EventKind, Lagged, Watch, WatchEnd, WatchError};
 pub use write::{CommittedWrite, Expect, Write, WriteError};
+pub use writer::{NotSynced, SyncResult, WriteAllResult, WriteResult, WriterRequest};

@@ -47,7 +47,9 @@ const FRAME_LEN_MAX: usize = 1 << 30;
 /// A written or deleted record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
+    /// The key.
     pub key: Arc<str>,
+    /// Revisions of the version, or of the deletion.
     pub stamp: Stamp,
     /// `None` deletes the key.
     pub value: Option<Bytes>,

@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use crate::TransformError;
 
-/// A point in the store's history: the number of writes ever committed. The first write is 1.
+/// A point in the store's history: the number of writes ever committed, of which the first is 1. Where several servers share a store it is that store's
+/// revision: it rises, by any number, and writes of one transaction have one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -70,6 +71,23 @@ pub trait Record: Send + Sync + Sized + 'static {
         why: TransformError,
     ) -> Result<Self, RestoreError> {
         Err(why)
+    }
+
+    /// Names that one record has at a time, such as an address. Where several servers share a store no two of them get one; a store of one server
+    /// does not look at them, since the server itself knows what it has given out.
+    fn claims(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The [claims](Record::claims) of the record that a draft becomes.
+    fn claims_of(_draft: &Self::Draft) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What the record is about, where many watches of the same keys follow one topic each, as nodes follow their pods. `None` where it is not known: it
+    /// concerns all of them. The default is that of records that no watch follows by topic.
+    fn topic(&self) -> Option<&str> {
+        None
     }
 
     /// Whether the record could be read. One that could not is never replaced, only deleted.

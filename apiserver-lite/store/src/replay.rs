@@ -48,21 +48,20 @@ pub fn replay<T: Record>(
     let mut state = StoreState::new(LoadedRecords { revision, entries }, retention);
     for change in changes {
         let len = change.value.as_ref().map_or(0, Bytes::len);
-        let event = replay_change(&state, change, restoring)?;
-        state.publish([(event, len)]);
+        let event = restore_change(state.current(&change.key), change, restoring)?;
+        state.publish([(event, len)], T::topic);
     }
     Ok(state)
 }
 
-/// The event of a change.
-fn replay_change<T: Record>(
-    state: &StoreState<T>,
+/// The event of a change of a key with this version.
+pub fn restore_change<T: Record>(
+    current: Option<Entry<T>>,
     change: Change,
     restoring: &Restoring<'_, T>,
 ) -> Result<Event<T>, OpenError> {
     let Change { key, stamp, value } = change;
-    let previous = state.current(&key);
-    let (key, previous) = match previous {
+    let (key, previous) = match current {
         Some(entry) => (entry.key, Some(entry.record)),
         None => (key, None),
     };
@@ -83,7 +82,12 @@ fn replay_change<T: Record>(
 
 impl<T: Record> Restoring<'_, T> {
     /// The record of bytes read from disk. Versions of a key are restored in order, so that the form noted last is that of the current one.
-    fn restore(&self, key: &Arc<str>, stored: Bytes, stamp: Stamp) -> Result<Arc<T>, OpenError> {
+    pub fn restore(
+        &self,
+        key: &Arc<str>,
+        stored: Bytes,
+        stamp: Stamp,
+    ) -> Result<Arc<T>, OpenError> {
         let read = match self.forms.transform() {
             None => T::restore(key, stored, stamp),
             Some(transform) => match transform.decode_stored(key, stored.clone()) {

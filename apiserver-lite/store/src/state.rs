@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
-    watcher::Watcher,
+    watcher::Watcher, watchers::Watchers,
 };
 
 /// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.
@@ -34,14 +34,15 @@ impl<T> SharedState<T> {
 /// Versions by key, and the events after `oldest`.
 pub struct StoreState<T> {
     keys: BTreeMap<Arc<str>, Versions<T>>,
-    /// Events of the revisions `oldest + 1 ..= revision`, one each, in order.
+    /// Events of the revisions `oldest + 1 ..= revision`, in order. Where a store orders its own writes each revision has one; where etcd does, a revision
+    /// may have none, or those of a transaction.
     ring: VecDeque<HistoryEntry<T>>,
     /// Sum of their lengths.
     ring_bytes: usize,
     revision: Revision,
     oldest: Revision,
     retention: Retention,
-    watchers: Vec<Arc<Watcher>>,
+    watchers: Watchers,
 }
 
 /// An event and the length of its record's stored form.
@@ -81,7 +82,7 @@ impl<T> StoreState<T> {
             revision: loaded.revision,
             oldest: loaded.revision,
             retention,
-            watchers: Vec::new(),
+            watchers: Watchers::default(),
         }
     }
 
@@ -176,7 +177,7 @@ impl<T> StoreState<T> {
     }
 
     /// Appends to `into` at most `max` events after `seen` whose key starts with `prefix`, and returns the revision up to which all
-    /// matching events were appended.
+    /// matching events were appended. Events of one revision are never parted, however many they are.
     pub fn events_after(
         &self,
         seen: Revision,
@@ -186,29 +187,70 @@ impl<T> StoreState<T> {
     ) -> Result<Revision, Compacted> {
         self.check_kept(seen)?;
         let room = into.len() + max;
-        let skip = usize::try_from(seen.0 - self.oldest.0).unwrap_or(usize::MAX);
-        for HistoryEntry { event, .. } in self.ring.range(skip.min(self.ring.len())..) {
+        let mut last = seen;
+        for HistoryEntry { event, .. } in self.ring.range(self.position_after(seen)..) {
             if event.key.starts_with(prefix) {
-                into.push(event.clone());
-                if into.len() == room {
-                    return Ok(event.stamp.modified);
+                if into.len() >= room && event.stamp.modified > last {
+                    return Ok(last);
                 }
+                into.push(event.clone());
+                last = event.stamp.modified;
             }
         }
         Ok(self.revision)
     }
 
-    /// Makes a batch of durable events visible atomically. Their revisions follow the current one without a gap; each comes with the
-    /// length of its record's stored form. Returns the watchers to wake.
+    /// The revision before `seen` if several keys below `prefix` were written at `seen`, else `seen`.
+    pub fn resume_after(&self, prefix: &str, seen: Revision) -> Revision {
+        let before = Revision(seen.0.saturating_sub(1));
+        if before < self.oldest {
+            return seen;
+        }
+        let at_seen = self.ring.range(self.position_after(before)..);
+        let at_seen = at_seen.take_while(|entry| entry.event.stamp.modified == seen);
+        match at_seen.filter(|entry| entry.event.key.starts_with(prefix)).nth(1) {
+            Some(_) => before,
+            None => seen,
+        }
+    }
+
+    /// Where the events after `seen` begin in the ring.
+    fn position_after(&self, seen: Revision) -> usize {
+        let made = |at: usize| self.ring.get(at).map(|entry| entry.event.stamp.modified);
+        // Where revisions have one event each.
+        let dense = usize::try_from(seen.0.saturating_sub(self.oldest.0)).unwrap_or(usize::MAX);
+        let before = dense.checked_sub(1).map(made);
+        if dense <= self.ring.len()
+            && before.is_none_or(|before| before.is_some_and(|before| before <= seen))
+            && made(dense).is_none_or(|next| next > seen)
+        {
+            return dense;
+        }
+        self.ring.partition_point(|entry| entry.event.stamp.modified <= seen)
+    }
+
+    /// Makes a batch of durable events visible atomically. Their revisions are after the current one and ascend; all events of a revision are in one
+    /// batch. Each comes with the length of its record's stored form, and `topic` is that of a record.
+    /// Returns the watchers to wake.
     pub fn publish(
         &mut self,
         events: impl IntoIterator<Item = (Event<T>, usize)>,
+        topic: impl Fn(&T) -> Option<&str>,
     ) -> Vec<Arc<Watcher>> {
         let mut woken = Vec::new();
+        // A watcher without pending events has seen all before the batch; it may match only the second event of a revision.
+        let seen = self.revision;
         for (event, len) in events {
-            debug_assert_eq!(event.stamp.modified, self.revision.next());
-            let following = self.watchers.iter().filter(|watcher| watcher.matches(&event.key));
-            woken.extend(following.filter(|watcher| watcher.mark_pending(self.revision)).cloned());
+            debug_assert!(event.stamp.modified > seen && event.stamp.modified >= self.revision);
+            let topics = || {
+                let before = event.previous.as_ref().unwrap_or(&event.record);
+                [topic(&event.record), topic(before)]
+            };
+            self.watchers.each_of(&event.key, topics, |watcher| {
+                if watcher.mark_pending(seen) {
+                    woken.push(watcher.clone());
+                }
+            });
             self.revision = event.stamp.modified;
             let record = (event.kind != EventKind::Deleted).then(|| event.record.clone());
             let version = Version { stamp: event.stamp, record };
@@ -232,9 +274,14 @@ impl<T> StoreState<T> {
         woken
     }
 
-    /// Puts `records` in the place of all that is there, as one step to the next revision, and returns the watchers to wake. Nothing before it can be
+    /// Moves to a later revision at which nothing changed.
+    pub fn advance(&mut self, revision: Revision) {
+        self.revision = self.revision.max(revision);
+    }
+
+    /// Puts `records` in the place of all that is there, as one step to a later revision, and returns the watchers to wake. Nothing before it can be
     /// read or watched from: every watch has fallen behind.
-    pub fn replace(&mut self, records: &[Entry<T>]) -> Vec<Arc<Watcher>> {
+    pub fn replace(&mut self, records: &[Entry<T>], revision: Revision) -> Vec<Arc<Watcher>> {
         let seen = self.revision;
         let versions = |entry: &Entry<T>| {
             let newest = Version { stamp: entry.stamp, record: Some(entry.record.clone()) };
@@ -242,26 +289,29 @@ impl<T> StoreState<T> {
         };
         self.keys = records.iter().map(versions).collect();
         (self.ring, self.ring_bytes) = (VecDeque::new(), 0);
-        self.revision = seen.next();
+        self.revision = revision;
         self.oldest = self.revision;
-        let woken = self.watchers.iter().filter(|watcher| watcher.mark_pending(seen));
+        let woken = self.watchers.all().filter(|watcher| watcher.mark_pending(seen));
         woken.cloned().collect()
     }
 
     /// Registers a watcher.
     pub fn add_watcher(&mut self, watcher: Arc<Watcher>) {
-        self.watchers.push(watcher);
+        self.watchers.add(watcher);
     }
 
     /// Removes the watcher of an ended watch.
     pub fn remove_watcher(&mut self, watcher: &Arc<Watcher>) {
-        self.watchers.retain(|other| !Arc::ptr_eq(other, watcher));
+        self.watchers.remove(watcher);
     }
 
     /// Compacts the revisions before `oldest`.
     pub fn compact(&mut self, oldest: Revision) {
         let oldest = oldest.min(self.revision);
-        while self.oldest < oldest && self.drop_oldest_event() {}
+        while self.ring.front().is_some_and(|entry| entry.event.stamp.modified <= oldest)
+            && self.drop_oldest_event()
+        {}
+        self.oldest = self.oldest.max(oldest);
     }
 
     /// Drops the oldest event; false if there is none.

@@ -18,7 +18,7 @@ use crate::{
     saved::{ReplaceError, SavedRecords},
     state::{SharedState, StoreState},
     transform::StoredForms,
-    writer::{Writer, WriterRequest},
+    writer::{NotSynced, SyncResult, Writer, WriterRequest},
 };
 
 /// An open store. Cheap to clone; the last clone to be dropped closes it.
@@ -30,7 +30,26 @@ pub struct Store<T: Record> {
     revision_times: Arc<Mutex<RevisionTimes>>,
     forms: Arc<StoredForms>,
     identity: Arc<Identity>,
+    ordering: Ordering,
 }
+
+/// Who orders the writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ordering {
+    /// This process, which is the only one.
+    Own,
+    /// A store that other processes write to as well.
+    Shared,
+}
+
+/// What a store that follows another one shares with its [`Follower`](crate::Follower).
+type FollowingParts<T> = (
+    Arc<SharedState<T>>,
+    mpsc::Sender<WriterRequest<T>>,
+    wake::Receiver<Revision>,
+    wake::Receiver<Health>,
+    Arc<StoredForms>,
+);
 
 /// Whether writes are possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +118,45 @@ impl<T: Record> Store<T> {
             .map_err(OpenError::Thread)?;
         let revision_times = Arc::new(Mutex::new(RevisionTimes::new(history)));
         let identity = Arc::new(identity);
-        Ok(Self { shared, queue, committed, health, revision_times, forms, identity })
+        let ordering = Ordering::Own;
+        Ok(Self { shared, queue, committed, health, revision_times, forms, identity, ordering })
+    }
+
+    /// A store whose writes are ordered elsewhere.
+    pub(crate) fn following(parts: FollowingParts<T>, config: StoreConfig) -> Self {
+        let (shared, queue, committed, health, forms) = parts;
+        let revision_times = Arc::new(Mutex::new(RevisionTimes::new(config.history)));
+        let (identity, ordering) = (Arc::new(config.identity), Ordering::Shared);
+        Self { shared, queue, committed, health, revision_times, forms, identity, ordering }
+    }
+
+    /// Whether other servers write to the same store, so that [`sync`](Store::sync) does something.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.ordering == Ordering::Shared
+    }
+
+    /// Waits until memory has every write that was answered by any server before this call. Costs nothing where there is only this one; callers
+    /// at the same time share one question to the store that is shared.
+    ///
+    /// # Errors
+    /// The shared store does not answer in time.
+    pub async fn sync(&self) -> SyncResult {
+        self.sync_to(Revision(0)).await
+    }
+
+    /// [`sync`](Store::sync), and waits for `at_least` if the shared store has come to it: another server may have given it to a client.
+    ///
+    /// # Errors
+    /// As `sync`.
+    pub async fn sync_to(&self, at_least: Revision) -> SyncResult {
+        if self.ordering == Ordering::Own {
+            return Ok(());
+        }
+        let closed = || NotSynced("the store is closed".into());
+        let (answer, answered) = oneshot::channel();
+        self.queue.send(WriterRequest::Sync(at_least, answer)).await.map_err(|_| closed())?;
+        answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// The last committed revision.
@@ -121,7 +178,8 @@ impl<T: Record> Store<T> {
     }
 
     /// Commits all of `writes`, in order, or none: each is decided on top of those before it, and a read sees all of them or none. The
-    /// results are in the order of the writes; the revisions follow each other.
+    /// results are in the order of the writes; the revisions follow each other. In a store that is [shared](Store::is_shared) each key is written
+    /// once, and all have one revision: a client that reads a watch of them event by event and continues after one of them misses the others.
     ///
     /// # Errors
     /// [`WriteError`] of the first write that fails; the store does not retry.
@@ -171,7 +229,7 @@ impl<T: Record> Store<T> {
         Ok(Snapshot::new(self.shared.clone(), revision))
     }
 
-    /// Waits until `revision` has been committed.
+    /// Waits until `revision` has been committed, and is in memory.
     ///
     /// # Errors
     /// It was not committed within `patience`, or the store was closed.
@@ -194,8 +252,32 @@ impl<T: Record> Store<T> {
         prefix: impl Into<String>,
         after: Revision,
     ) -> Result<Watch<T>, WatchError> {
+        self.watch_topic(prefix, None, after)
+    }
+
+    /// As [`Store::watch`], for a watch that ignores events of which neither the record nor the one before has this [topic](Record::topic). It is not woken
+    /// by them, but gets those that lie between others.
+    ///
+    /// # Errors
+    /// `after` is compacted or in the future.
+    pub fn watch_topic(
+        &self,
+        prefix: impl Into<String>,
+        topic: Option<String>,
+        after: Revision,
+    ) -> Result<Watch<T>, WatchError> {
         self.shared.read().check_readable(after)?;
-        Ok(Watch::new(self.shared.clone(), prefix.into(), after, self.health.clone()))
+        Ok(Watch::new(self.shared.clone(), prefix.into(), topic, after, self.health.clone()))
+    }
+
+    /// After which revision a client continues that has seen events below `prefix` up to `seen`. Where several keys were written in one transaction it may
+    /// have seen the first of them only: it gets all of them again.
+    #[must_use]
+    pub fn resume_after(&self, prefix: &str, seen: Revision) -> Revision {
+        match self.ordering {
+            Ordering::Own => seen,
+            Ordering::Shared => self.shared.read().resume_after(prefix, seen),
+        }
     }
 
     /// Compacts the history: revisions before `oldest` can no longer be read or watched from. Later revisions than the current one
@@ -304,6 +386,7 @@ impl<T: Record> Clone for Store<T> {
             revision_times: self.revision_times.clone(),
             forms: self.forms.clone(),
             identity: self.identity.clone(),
+            ordering: self.ordering,
         }
     }
 }

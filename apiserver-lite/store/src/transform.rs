@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::log::Change;
+use crate::{WriteError, log::Change};
 
 /// Transforms values between memory and disk.
 pub trait Transform: Send + Sync {
@@ -59,6 +59,15 @@ impl StoredForms {
 
     pub fn transform(&self) -> Option<&dyn Transform> {
         self.transform.as_deref()
+    }
+
+    /// The bytes that are written for a value, and their form.
+    pub fn encode<T>(&self, key: &str, value: Bytes) -> Result<(Bytes, Form), WriteError<T>> {
+        let Some(transform) = self.transform() else { return Ok((value, Form::AS_IS)) };
+        transform.encode_stored(key, value).map_err(|error| WriteError::Transform {
+            key: key.to_owned(),
+            reason: error.to_string(),
+        })
     }
 
     /// Whether the value of `key` would be written in another form than it has on disk.

@@ -44,7 +44,7 @@ pub enum EventKind {
 }
 
 /// A cursor into the shared history. It holds no events; a watch whose position is compacted ends with [`Lagged`]. It is woken
-/// only by events of its prefix.
+/// only by events of its prefix and topic.
 pub struct Watch<T> {
     shared: Arc<SharedState<T>>,
     watcher: Arc<Watcher>,
@@ -60,10 +60,11 @@ impl<T> Watch<T> {
     pub(crate) fn new(
         shared: Arc<SharedState<T>>,
         prefix: String,
+        topic: Option<String>,
         after: Revision,
         writer: tokio::sync::watch::Receiver<Health>,
     ) -> Self {
-        let watcher = Arc::new(Watcher::new(prefix, after));
+        let watcher = Arc::new(Watcher::new(prefix, topic, after));
         shared.write().add_watcher(watcher.clone());
         Self { shared, watcher, seen: after, writer }
     }

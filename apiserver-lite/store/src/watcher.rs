@@ -10,6 +10,8 @@ use crate::Revision;
 /// the watch with the read lock.
 pub struct Watcher {
     prefix: String,
+    /// See [`Record::topic`](crate::Record::topic).
+    topic: Option<String>,
     /// No undelivered event that matches is at or before this revision; [`NOTHING`] when all are delivered.
     pending: AtomicU64,
     notify: Notify,
@@ -19,12 +21,8 @@ pub struct Watcher {
 const NOTHING: u64 = u64::MAX;
 
 impl Watcher {
-    pub fn new(prefix: String, after: Revision) -> Self {
-        Self { prefix, pending: AtomicU64::new(after.0), notify: Notify::new() }
-    }
-
-    pub fn matches(&self, key: &str) -> bool {
-        key.starts_with(&self.prefix)
+    pub fn new(prefix: String, topic: Option<String>, after: Revision) -> Self {
+        Self { prefix, topic, pending: AtomicU64::new(after.0), notify: Notify::new() }
     }
 
     /// Marks events after `seen` as pending; returns whether none were pending before.
@@ -38,6 +36,10 @@ impl Watcher {
 
     pub fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    pub fn topic(&self) -> Option<&str> {
+        self.topic.as_deref()
     }
 
     pub fn wake(&self) {

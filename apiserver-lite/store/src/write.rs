@@ -127,14 +127,22 @@ pub enum WriteError<T> {
         /// What the [transform](crate::Transform) said.
         reason: String,
     },
+    /// The record needs a [claim](crate::Record::claims) that another record has.
+    #[error("{key} cannot have {claim}: another record has it")]
+    Claimed {
+        /// The key.
+        key: String,
+        /// The claim.
+        claim: String,
+    },
     /// The commit was not written. Nothing of it is on disk, and the next one may succeed.
     #[error("nothing was written: {reason}")]
     NotWritten {
         /// The error of the disk.
         reason: Arc<str>,
     },
-    /// The commit failed and may be on disk. It is not visible now, but may be after the store is opened again; until then the store
-    /// is read-only.
+    /// The commit failed and may be on disk, or in the store that several servers share. It is not visible now. On disk it may be after the store is
+    /// opened again, which is read-only until then; where servers share a store it is as soon as that says so.
     #[error("{key}: commit failed: {reason}")]
     NotDurable {
         /// The key.

@@ -22,7 +22,7 @@ use crate::{
     transform::{Form, StoredForms},
 };
 
-/// A request to the writer thread, with the channel for its result.
+/// A request to what orders the writes, with the channel for its result.
 pub enum WriterRequest<T: Record> {
     /// Commits a write.
     Write(Write<T>, oneshot::Sender<WriteResult<T>>),
@@ -30,11 +30,24 @@ pub enum WriterRequest<T: Record> {
     WriteAll(Vec<Write<T>>, oneshot::Sender<WriteAllResult<T>>),
     /// Puts saved records in the place of all that is there.
     Replace(Arc<[Entry<T>]>, oneshot::Sender<ReplaceResult>),
+    /// Answers when memory has every write that was answered anywhere before, and is at this revision if the shared store is.
+    Sync(Revision, oneshot::Sender<SyncResult>),
     /// Ends the thread after the requests queued before this one.
     Close(oneshot::Sender<()>),
 }
 
+/// Whether memory has every write that was answered before.
+pub type SyncResult = Result<(), NotSynced>;
+
+/// Memory may lack writes of other servers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("what is stored cannot be read now: {0}")]
+pub struct NotSynced(pub Arc<str>);
+
+/// The result of a [`Write`].
 pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
+
+/// The results of several writes of which all or none are done.
 pub type WriteAllResult<T> = Result<Vec<CommittedWrite<T>>, WriteError<T>>;
 
 /// The revision at which the records were replaced.
@@ -119,6 +132,8 @@ impl<T: Record> Writer<T> {
                             // The caller may be gone; what is replaced stays so.
                             let _ = answer.send(self.replace(&records));
                         }
+                        // There is no other server.
+                        WriterRequest::Sync(_, answer) => drop(answer.send(Ok(()))),
                         WriterRequest::Close(answer) => closer = Some(answer),
                     }
                 }
@@ -137,8 +152,8 @@ impl<T: Record> Writer<T> {
             return Err(OnDisk);
         }
         let mut state = self.shared.write();
-        let woken = state.replace(records);
-        let revision = state.revision();
+        let revision = state.revision().next();
+        let woken = state.replace(records, revision);
         drop(state);
         woken.iter().for_each(|watcher| watcher.wake());
         self.committed.send_replace(revision);
@@ -179,7 +194,7 @@ impl<T: Record> Writer<T> {
         let committed: Vec<_> = events.iter().map(committed_write).collect();
         if !committed.is_empty() {
             let lens = changes.iter().map(|change| change.value.as_ref().map_or(0, Bytes::len));
-            let woken = self.shared.write().publish(events.into_iter().zip(lens));
+            let woken = self.shared.write().publish(events.into_iter().zip(lens), T::topic);
             woken.iter().for_each(|watcher| watcher.wake());
             self.committed.send_replace(revision);
         }
@@ -283,7 +298,7 @@ impl<'a, T: Record> Batch<'a, T> {
         match write {
             Write::Put { key, expect, draft } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
-                let current = self.check_expectation(&key, expect)?;
+                let current = check_expectation(&key, expect, self.current(&key))?;
                 if current.as_ref().is_some_and(|current| !current.record.is_readable()) {
                     return Err(WriteError::Unreadable { key });
                 }
@@ -295,7 +310,7 @@ impl<'a, T: Record> Batch<'a, T> {
             Write::Delete { key, expect } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
                 let expect = if expect == Expect::Anything { Expect::Present } else { expect };
-                if let Some(current) = self.check_expectation(&key, expect)? {
+                if let Some(current) = check_expectation(&key, expect, self.current(&key))? {
                     self.delete(current);
                 }
             }
@@ -327,44 +342,20 @@ impl<'a, T: Record> Batch<'a, T> {
         done
     }
 
-    /// Returns the version of `key` before this write, if it is as expected.
-    fn check_expectation(
-        &self,
-        key: &str,
-        expect: Expect,
-    ) -> Result<Option<Entry<T>>, WriteError<T>> {
-        let current = match self.overlay.get(key) {
+    /// The version of `key` before this write.
+    fn current(&self, key: &str) -> Option<Entry<T>> {
+        match self.overlay.get(key) {
             Some(pending) => pending.clone(),
             None => self.shared.read().current(key),
-        };
-        match (expect, current) {
-            (Expect::Anything | Expect::Absent, None) => Ok(None),
-            (Expect::Anything | Expect::Present, Some(current)) => Ok(Some(current)),
-            (Expect::At(expected), Some(current)) if current.stamp.modified == expected => {
-                Ok(Some(current))
-            }
-            (Expect::Absent, Some(current)) => {
-                Err(WriteError::Exists { key: key.to_owned(), current: current.record })
-            }
-            (Expect::At(expected), Some(current)) => Err(WriteError::Conflict {
-                key: key.to_owned(),
-                expected,
-                revision: current.stamp.modified,
-                current: current.record,
-            }),
-            (Expect::At(_) | Expect::Present, None) => {
-                Err(WriteError::NotFound { key: key.to_owned() })
-            }
         }
     }
 
     /// The bytes that are written for a value. The form is noted for the change that follows.
     fn encode_stored(&mut self, key: &str, value: Bytes) -> Result<Bytes, WriteError<T>> {
-        let Some(transform) = self.forms.transform() else { return Ok(value) };
-        let (bytes, form) = transform.encode_stored(key, value).map_err(|error| {
-            WriteError::Transform { key: key.to_owned(), reason: error.to_string() }
-        })?;
-        self.written.push(form);
+        let (bytes, form) = self.forms.encode(key, value)?;
+        if self.forms.transform().is_some() {
+            self.written.push(form);
+        }
         Ok(bytes)
     }
 
@@ -401,7 +392,36 @@ impl<'a, T: Record> Batch<'a, T> {
     }
 }
 
-fn check_len<T>(
+/// Returns the version of `key` before a write, if it is as expected.
+pub fn check_expectation<T>(
+    key: &str,
+    expect: Expect,
+    current: Option<Entry<T>>,
+) -> Result<Option<Entry<T>>, WriteError<T>> {
+    match (expect, current) {
+        (Expect::Anything | Expect::Absent, None) => Ok(None),
+        (Expect::Anything | Expect::Present, Some(current)) => Ok(Some(current)),
+        (Expect::At(expected), Some(current)) if current.stamp.modified == expected => {
+            Ok(Some(current))
+        }
+        (Expect::Absent, Some(current)) => {
+            Err(WriteError::Exists { key: key.to_owned(), current: current.record })
+        }
+        (Expect::At(expected), Some(current)) => Err(WriteError::Conflict {
+            key: key.to_owned(),
+            expected,
+            revision: current.stamp.modified,
+            current: current.record,
+        }),
+        (Expect::At(_) | Expect::Present, None) => {
+            Err(WriteError::NotFound { key: key.to_owned() })
+        }
+    }
+}
+
+/// # Errors
+/// It is empty or too long.
+pub fn check_len<T>(
     key: &str,
     what: &'static str,
     len: usize,

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use apiserver_bootstrap::supervise::detach;
 use nix::mount::{MsFlags, mount};
+use proto_daemon::mountinfo;
 
 use crate::processes::{Handle, Identity};
 use crate::spec::{Node, Spec};
@@ -93,8 +94,8 @@ fn mount_points_of_all() -> BTreeSet<PathBuf> {
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Ok(namespace) = fs::read_link(process.path().join("ns/mnt")) else { continue };
         if seen.insert(namespace) {
-            let mounts = fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
-            points.extend(mounts.lines().filter_map(|l| l.split(' ').nth(4)).map(PathBuf::from));
+            let mounts = mountinfo::read_of(&process.path()).unwrap_or_default();
+            points.extend(mounts.into_iter().map(|mount| mount.point));
         }
     }
     points

@@ -1,6 +1,8 @@
 //! What `hack/package` makes of built programs: packages that install, upgrade and go without a trace, manual pages and completions that work, an image
 //! layout whose digests are right; and that the pages of reference say what the programs say.
 
+#![expect(clippy::expect_used, reason = "helpers of tests: what is missing is a failed test")]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};

@@ -55,6 +55,12 @@ pub fn all(run: &Run) -> Result<Files> {
     Ok(charts)
 }
 
+/// Charts of rows over their sizes, by these names.
+pub fn by_size(named: &[(&str, &[&Row])]) -> Result<Files> {
+    let drawn = named.iter().filter(|(_, rows)| !rows.is_empty());
+    drawn.map(|(name, rows)| Ok(((*name).to_owned(), lines::draw(rows)?))).collect()
+}
+
 fn is_another_size(row: &Row, other: &Row) -> bool {
     let are_sized = row.at.is_some() && other.at.is_some();
     are_sized && (&row.what, row.unit) == (&other.what, other.unit) && row.at != other.at

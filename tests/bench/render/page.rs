@@ -67,6 +67,7 @@ fn section(group: Group) -> (&'static str, &'static str) {
             "Flows to endpoints that are gone",
             "Among as many conntrack entries as the kernel tracks, at most a million.",
         ),
+        Group::Scale => ("Clusters of hollow nodes", "Their page is [scale.md](scale.md)."),
     }
 }
 
@@ -152,7 +153,7 @@ fn budget(row: &Row) -> String {
 }
 
 /// The rows of a section, with the columns that any of them uses.
-fn table(rows: Vec<&Row>) -> String {
+pub fn table(rows: Vec<&Row>) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     for row in rows {
         let alone = [None];

@@ -84,6 +84,11 @@ impl Run {
         groups
     }
 
+    /// Whether it measured clusters of hollow nodes alone.
+    pub fn is_of_scale(&self) -> bool {
+        self.groups() == [Group::Scale]
+    }
+
     /// The rows of a section.
     pub fn of(&self, group: Group) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.group == group)

@@ -20,10 +20,10 @@ pub struct Limits {
 pub enum RotationStep {
     /// Removes a partial compressed file, or an excess file.
     Remove(String),
-    /// Compresses it to `<name>.gz`.
-    Compress(String),
     /// Renames the current file to this name and asks the runtime to reopen its log.
     Rotate(String),
+    /// Compresses it to `<name>.gz`. Comes last: it takes long, and the rotation does not wait.
+    Compress(String),
     /// Asks the runtime to reopen its log: the agent died between the rename and the request.
     Reopen,
 }
@@ -70,6 +70,7 @@ pub fn plan(
     // The current file stays, and the rotation adds one.
     let keep = limits.files.saturating_sub(2);
     let over = rotated.len().saturating_sub(keep);
+    let mut compressions = Vec::new();
     for (at, (stamp, forms)) in rotated.iter().enumerate() {
         let (plain, packed) = (format!("{log}.{stamp}"), format!("{log}.{stamp}.gz"));
         if at < over {
@@ -79,11 +80,12 @@ pub fn plan(
             // A compressed file gets its name only when complete.
             steps.push(RotationStep::Remove(plain));
         } else if forms.plain {
-            steps.push(RotationStep::Compress(plain));
+            compressions.push(RotationStep::Compress(plain));
         }
     }
     let newest = rotated.last_key_value().map(|(stamp, _)| stamp.as_str());
     steps.push(RotationStep::Rotate(format!("{log}.{}", next_stamp(newest, now_unix))));
+    steps.extend(compressions);
     steps
 }
 
@@ -132,7 +134,7 @@ mod tests {
         let one = "0.log.20240101-000000";
         assert_eq!(
             steps(&["0.log", one], Some(101)),
-            [RotationStep::Compress(one.into()), rotate("20240102-150405")]
+            [rotate("20240102-150405"), RotationStep::Compress(one.into())]
         );
         let two = "0.log.20240102-000000";
         let packed = "0.log.20240101-000000.gz";
@@ -140,8 +142,8 @@ mod tests {
             steps(&["0.log", two, packed], Some(101)),
             [
                 RotationStep::Remove(packed.into()),
-                RotationStep::Compress(two.into()),
-                rotate("20240102-150405")
+                rotate("20240102-150405"),
+                RotationStep::Compress(two.into())
             ]
         );
     }

@@ -36,7 +36,7 @@ pub enum HelperError {
     #[error("{0} is not on this node")]
     Missing(String),
     /// It cannot be started.
-    #[error("start {program}: {error}")]
+    #[error("cannot start {program}: {error}")]
     Start {
         /// Name of the program.
         program: String,

@@ -130,6 +130,7 @@ impl Tokens {
                 (Err(line), Some(old)) => {
                     tracing::warn!(
                         pod = pod.metadata.name,
+                        namespace = pod.metadata.namespace,
                         error = line,
                         "service account token not renewed; it stays in use and is requested again later"
                     );

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use agent_config::Settings;
 use agent_config::node::event_rate;
+use agent_csi::Drivers;
 use agent_interfaces::PodSourceEvent;
 use agent_pod::desired::PodSource;
 use agent_pod::env::ServiceEnv;
@@ -10,7 +12,9 @@ use agent_sources::manifests::{Directory, ManifestPods, ManifestPublisher, Origi
 use agent_sources::object_cache::ClusterObjects;
 use agent_sources::{api, mirrors};
 use agent_telemetry::node_events::NodeEvents;
+use agent_workers::runtime_limiter::RuntimeLimiter;
 use proto_api::core::v1::{self, Pod};
+use proto_api::names::Names;
 use proto_client::events::recorder;
 use proto_client::{Client, ListParams, Reflector, Store};
 use proto_daemon::drain::Drain;
@@ -22,46 +26,9 @@ use crate::reports::ClusterReports;
 impl Agent {
     /// Starts the watches of the API server.
     pub(super) fn follow_cluster(&self, client: &Client, drain: &Drain) -> Cluster {
-        let pods = api::reflector(client, &self.machine.name);
-        let services =
-            Reflector::projected(client.all::<v1::Service>(), ListParams::default(), service_env);
-        // Clients select events by the component's name in the naming profile.
-        let component = self.settings.names.component("let");
-        let (events, writer) = recorder(client.clone(), &component, &self.machine.name);
-        let (pods_store, changed) = (pods.store(), Arc::<api::Changed>::default());
-        let mirrors_changed = Arc::new(Notify::new());
-        let mirrors_kept = Arc::new(Notify::new());
-        let (noted, names) = (changed.clone(), self.settings.names);
-        let pokes = [mirrors_changed.clone(), mirrors_kept.clone()];
-        tokio::spawn(pods.run(drain.watch(), move |change| {
-            noted.note(&change);
-            if mirrors::may_change(names, &change) {
-                pokes.iter().for_each(|poke| poke.notify_one());
-            }
-        }));
-        let objects = Arc::new(ClusterObjects::new(
-            client,
-            services.store(),
-            self.storage.csi.drivers().clone(),
-            &self.machine.name,
-        ));
-        tokio::spawn(services.run(drain.watch(), |_| {}));
-        // Creating pods takes precedence over events of existing ones.
+        let drivers = self.storage.csi.drivers().clone();
         let limiter = self.runtime_limiter.clone();
-        let rate = event_rate(&self.settings.file);
-        let writer = writer.yielding(Box::new(move || limiter.has_waiters())).paced(rate);
-        tokio::spawn(writer.run(drain.watch()));
-        let reports = ClusterReports::new(client.clone(), events.clone(), pods_store.clone());
-        Cluster {
-            client: client.clone(),
-            pods: pods_store,
-            changed,
-            mirrors_changed,
-            mirrors_kept,
-            objects,
-            reports: Arc::new(reports),
-            events: NodeEvents::new(Some(events), &self.machine.name),
-        }
+        Cluster::follow(client, &self.settings, &self.machine.name, drivers, limiter, drain)
     }
 
     /// Starts the pod sources. Returns which were started.
@@ -74,8 +41,7 @@ impl Agent {
         let mut sources = Vec::new();
         if let Some(cluster) = cluster {
             sources.push(PodSource::Api);
-            let (store, changed) = (cluster.pods.clone(), cluster.changed.clone());
-            tokio::spawn(api::run(store, changed, say.clone(), names));
+            cluster.send_pods(names, say);
         }
         if let Some(pods) = self.start_manifests(cluster) {
             sources.push(PodSource::Static);
@@ -92,6 +58,7 @@ impl Agent {
                 let (client, store) = (cluster.client.clone(), cluster.pods.clone());
                 tokio::spawn(mirrors::reconcile_mirrors(
                     client,
+                    self.machine.name.clone(),
                     store,
                     pods,
                     cluster.mirrors_kept.clone(),
@@ -139,6 +106,59 @@ pub(super) struct Cluster {
     pub(super) objects: Arc<ClusterObjects>,
     pub(super) reports: Arc<ClusterReports>,
     pub(super) events: NodeEvents,
+}
+
+impl Cluster {
+    /// Starts the watches of the API server for a node with these CSI drivers.
+    pub(super) fn follow(
+        client: &Client,
+        settings: &Settings,
+        node: &str,
+        drivers: Drivers,
+        limiter: Arc<RuntimeLimiter>,
+        drain: &Drain,
+    ) -> Self {
+        let pods = api::reflector(client, node);
+        let services =
+            Reflector::projected(client.all::<v1::Service>(), ListParams::default(), service_env);
+        // Clients select events by the component's name in the naming profile.
+        let component = settings.names.component("let");
+        let (events, writer) = recorder(client.clone(), &component, node);
+        let (pods_store, changed) = (pods.store(), Arc::<api::Changed>::default());
+        let mirrors_changed = Arc::new(Notify::new());
+        let mirrors_kept = Arc::new(Notify::new());
+        let (noted, names) = (changed.clone(), settings.names);
+        let pokes = [mirrors_changed.clone(), mirrors_kept.clone()];
+        tokio::spawn(pods.run(drain.watch(), move |change| {
+            noted.note(&change);
+            if mirrors::may_change(names, &change) {
+                pokes.iter().for_each(|poke| poke.notify_one());
+            }
+        }));
+        let objects = Arc::new(ClusterObjects::new(client, services.store(), drivers, node));
+        tokio::spawn(services.run(drain.watch(), |_| {}));
+        // Creating pods takes precedence over events of existing ones.
+        let rate = event_rate(&settings.file);
+        let writer = writer.yielding(Box::new(move || limiter.has_waiters())).paced(rate);
+        tokio::spawn(writer.run(drain.watch()));
+        let reports = ClusterReports::new(client.clone(), events.clone(), pods_store.clone());
+        Self {
+            client: client.clone(),
+            pods: pods_store,
+            changed,
+            mirrors_changed,
+            mirrors_kept,
+            objects,
+            reports: Arc::new(reports),
+            events: NodeEvents::new(Some(events), node),
+        }
+    }
+
+    /// Starts the source of the node's pods in the API.
+    pub(super) fn send_pods(&self, names: &'static Names, say: &mpsc::Sender<PodSourceEvent>) {
+        let (store, changed) = (self.pods.clone(), self.changed.clone());
+        tokio::spawn(api::run(store, changed, say.clone(), names));
+    }
 }
 
 /// A Service for the environment variables of containers; `None` without a cluster IP.

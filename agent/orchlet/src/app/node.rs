@@ -20,6 +20,7 @@ use proto_client::Client;
 use proto_client::events::EventKind;
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
+use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
 
 use super::{Agent, until};
@@ -79,6 +80,62 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
     })
 }
 
+/// What the tasks of a Node object are begun with.
+pub(super) struct NodeTasks<'a> {
+    pub(super) client: &'a Client,
+    pub(super) settings: &'a Settings,
+    pub(super) machine: &'a MachineInfo,
+    pub(super) board: &'a StatusBoard,
+    pub(super) shared: Arc<PodContext>,
+    pub(super) events: NodeEvents,
+}
+
+impl NodeTasks<'_> {
+    /// Starts the tasks for status and lease. `sender` is told each version of the Node, which `node` receives.
+    pub(super) fn start(
+        self,
+        sender: watch::Sender<Option<Arc<Node>>>,
+        node: watch::Receiver<Option<Arc<Node>>>,
+        drain: &Drain,
+    ) -> Result<(), Failure> {
+        let Self { client, settings, machine, board, shared, events } = self;
+        let heartbeat = client.separate().map_err(Failure::run)?;
+        let observed = node::observe(
+            client.clone(),
+            machine.name.clone(),
+            shared.clone(),
+            sender.clone(),
+            events.clone(),
+            drain.watch(),
+        );
+        tokio::spawn(observed);
+        let in_use = InUse {
+            client: client.clone(),
+            name: machine.name.clone(),
+            volumes: shared.volumes.clone(),
+            node: node.clone(),
+        };
+        tokio::spawn(in_use.run(board.task("volumes in use"), drain.watch()));
+        let task = NodeTask {
+            client: heartbeat.clone(),
+            machine: machine.clone(),
+            shared,
+            register: settings.file.register_node,
+            check_every: settings.file.node_status_update_frequency,
+            report_every: settings.file.node_status_report_frequency,
+            images_max: config::node::images_listed_max(&settings.file),
+            events,
+            node: sender,
+        };
+        tokio::spawn(task.run(board.task("node"), drain.watch()));
+        let lease = heartbeat.separate().map_err(Failure::run)?;
+        let (name, page) = (machine.name.clone(), board.task("lease"));
+        let lasts = config::node::lease_secs(&settings.file);
+        tokio::spawn(node::renew(lease, (name, lasts), node, page, drain.watch()));
+        Ok(())
+    }
+}
+
 impl Agent {
     /// Starts the tasks for status, lease and pod network.
     pub(super) fn start_node(
@@ -91,39 +148,10 @@ impl Agent {
         drain: &Drain,
     ) -> Result<(), Failure> {
         self.record_start_events(&events);
-        let heartbeat = client.separate().map_err(Failure::run)?;
-        let observed = node::observe(
-            client.clone(),
-            self.machine.name.clone(),
-            shared.clone(),
-            sender.clone(),
-            events.clone(),
-            drain.watch(),
-        );
-        tokio::spawn(observed);
-        let in_use = InUse {
-            client: client.clone(),
-            name: self.machine.name.clone(),
-            volumes: shared.volumes.clone(),
-            node: node.clone(),
-        };
-        tokio::spawn(in_use.run(self.telemetry.board.task("volumes in use"), drain.watch()));
-        let task = NodeTask {
-            client: heartbeat.clone(),
-            machine: self.machine.clone(),
-            shared,
-            register: self.settings.file.register_node,
-            check_every: self.settings.file.node_status_update_frequency,
-            report_every: self.settings.file.node_status_report_frequency,
-            images_max: config::node::images_listed_max(&self.settings.file),
-            events,
-            node: sender,
-        };
-        tokio::spawn(task.run(self.telemetry.board.task("node"), drain.watch()));
-        let lease = heartbeat.separate().map_err(Failure::run)?;
-        let (name, page) = (self.machine.name.clone(), self.telemetry.board.task("lease"));
-        let lasts = config::node::lease_secs(&self.settings.file);
-        tokio::spawn(node::renew(lease, (name, lasts), node.clone(), page, drain.watch()));
+        let (settings, machine) = (&self.settings, &self.machine);
+        let board = &self.telemetry.board;
+        let tasks = NodeTasks { client, settings, machine, board, shared, events };
+        tasks.start(sender, node.clone(), drain)?;
         if let Some(dir) = self.settings.flags.cni_conf_dir.clone() {
             tokio::spawn(until(drain.watch(), network::follow(dir, node)));
         }

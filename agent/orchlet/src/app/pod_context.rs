@@ -1,11 +1,13 @@
 //! Builds the [`PodContext`] from the settings.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use agent_config::Settings;
 use agent_images::Images;
 use agent_interfaces::Reports;
 use agent_interfaces::objects::{NoObjects, ObjectCache};
-use agent_node::status;
+use agent_node::status::{self, MachineInfo};
 use agent_node::unsupported_fields::NodeFeatures;
 use agent_node_volumes::persistent_volumes::PersistentVolumes;
 use agent_node_volumes::volumes::{self, NodeVolumes};
@@ -17,24 +19,54 @@ use agent_workers::pod_context::{NodeSettings, PodContext};
 use agent_workers::probes::NodeProbes;
 use agent_workers::restart_limiter::RestartLimiter;
 use proto_api::core::v1::Node;
+use proto_api::names::Names;
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
 use super::{Agent, processors};
 use crate::reports::NoReports;
 
-impl Agent {
-    /// The Node object as assumed before the API server has answered.
-    fn unregistered(&self) -> Node {
-        let machine = &self.machine;
-        let mut own = Node::default();
-        own.metadata.name.clone_from(&machine.name);
-        own.metadata.labels = status::labels(self.settings.names, machine);
-        own.spec.taints.clone_from(&machine.taints);
-        (_, own.status.allocatable) = status::capacity(&machine.capacity, &machine.reserved);
-        own
-    }
+/// The Node object as assumed before the API server has answered.
+pub(super) fn unregistered(names: &Names, machine: &MachineInfo) -> Node {
+    let mut own = Node::default();
+    own.metadata.name.clone_from(&machine.name);
+    own.metadata.labels = status::labels(names, machine);
+    own.spec.taints.clone_from(&machine.taints);
+    (_, own.status.allocatable) = status::capacity(&machine.capacity, &machine.reserved);
+    own
+}
 
+/// What pod tasks need of the settings and the node, whose pods have their directories and logs there.
+pub(super) fn node_settings(
+    settings: &Settings,
+    machine: &MachineInfo,
+    root_dir: &Path,
+    pod_logs_dir: &Path,
+) -> NodeSettings {
+    let (flags, file) = (&settings.flags, &settings.file);
+    NodeSettings {
+        facts: NodeFacts {
+            pod_logs_dir: pod_logs_dir.to_string_lossy().into_owned(),
+            seccomp_dir: root_dir.join("seccomp").to_string_lossy().into_owned(),
+            cluster_dns: file.cluster_dns.iter().map(ToString::to_string).collect(),
+            cluster_domain: file.cluster_domain.clone(),
+            memory_bytes: machine.capacity.memory_bytes,
+            names: settings.names,
+            seccomp_default: file.seccomp_default,
+            huge_page_sizes: machine.capacity.huge_pages.keys().copied().collect(),
+            cpu_bound: file.cpu_bound(),
+            ..NodeFacts::default()
+        },
+        host_ips: machine.ips.clone(),
+        root_dir: root_dir.to_owned(),
+        dead_kept: flags.node.maximum_dead_containers_per_container,
+        crash_delay_max: file.crash_loop_back_off.max_container_restart_period,
+        sandbox_image: flags.pod_infra_container_image.clone(),
+        names: settings.names,
+    }
+}
+
+impl Agent {
     pub(super) fn pod_context(
         &self,
         cluster: Option<&Cluster>,
@@ -68,26 +100,7 @@ impl Agent {
             object_cache: cluster
                 .map_or_else(|| Arc::new(NoObjects) as Arc<dyn ObjectCache>, |c| c.objects.clone()),
             journal: self.kept.journal.clone(),
-            settings: NodeSettings {
-                facts: NodeFacts {
-                    pod_logs_dir: flags.pod_logs_dir.to_string_lossy().into_owned(),
-                    seccomp_dir: flags.root_dir.join("seccomp").to_string_lossy().into_owned(),
-                    cluster_dns: file.cluster_dns.iter().map(ToString::to_string).collect(),
-                    cluster_domain: file.cluster_domain.clone(),
-                    memory_bytes: machine.capacity.memory_bytes,
-                    names: settings.names,
-                    seccomp_default: file.seccomp_default,
-                    huge_page_sizes: machine.capacity.huge_pages.keys().copied().collect(),
-                    cpu_bound: file.cpu_bound(),
-                    ..NodeFacts::default()
-                },
-                host_ips: machine.ips.clone(),
-                root_dir: flags.root_dir.clone(),
-                dead_kept: flags.node.maximum_dead_containers_per_container,
-                crash_delay_max: file.crash_loop_back_off.max_container_restart_period,
-                sandbox_image: flags.pod_infra_container_image.clone(),
-                names: settings.names,
-            },
+            settings: node_settings(settings, machine, &flags.root_dir, &flags.pod_logs_dir),
             environment: PodEnvironment {
                 abilities: NodeFeatures {
                     names: settings.names,
@@ -98,7 +111,7 @@ impl Agent {
                 classes: RuntimeClasses::new(cluster.map(|c| c.client.clone())),
                 allocator: Some(self.resources.allocator.clone()),
             },
-            pods: NodePods::new(self.unregistered()),
+            pods: NodePods::new(unregistered(settings.names, machine)),
             images,
             node_pressure: watch::Sender::default(),
             timelines: Timelines::default(),

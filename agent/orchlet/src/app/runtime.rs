@@ -95,7 +95,9 @@ impl Agent {
 }
 
 /// The runtime's events, with a relist request every few minutes.
-fn with_periodic_relists(mut news: mpsc::Receiver<RuntimeEvent>) -> mpsc::Receiver<RuntimeEvent> {
+pub(super) fn with_periodic_relists(
+    mut news: mpsc::Receiver<RuntimeEvent>,
+) -> mpsc::Receiver<RuntimeEvent> {
     let (send, receive) = mpsc::channel(SOURCE_EVENTS_LEN);
     tokio::spawn(async move {
         let mut reminder = tokio::time::interval(RELIST_PERIOD);

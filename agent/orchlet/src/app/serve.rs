@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use agent_config::Settings;
 use agent_host::cgroups::Cgroups;
 use agent_server::agent::AgentView;
 use agent_server::measure::{Measure, MeasuredPaths};
@@ -21,6 +22,25 @@ use serde_json::{Value, json};
 use super::Agent;
 use crate::bootstrap;
 use proto_client::serving::tls::{Serving, Terms, TlsFiles};
+
+/// Health and metrics without TLS, by default on loopback.
+pub(super) async fn serve_health(settings: &Settings, pages: &AdminPages, drain: &Drain) {
+    let file = &settings.file;
+    let ip = file.healthz_bind_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let address = match settings.flags.common.healthz_bind_address {
+        Some(flag) => flag.socket(file.healthz_port),
+        None if file.healthz_port == 0 => return,
+        None => SocketAddr::new(ip, file.healthz_port),
+    };
+    match AdminServer::bind(address).await {
+        Ok(server) => {
+            tokio::spawn(server.run(pages.clone(), drain.watch()));
+        }
+        Err(error) => {
+            tracing::warn!(%address, %error, "cannot serve health and metrics; the agent runs without them")
+        }
+    }
+}
 
 impl Agent {
     /// Starts the HTTPS endpoint, and health and metrics on a loopback port.
@@ -43,7 +63,7 @@ impl Agent {
             metrics: self.telemetry.registry.clone(),
             status: self.telemetry.board.clone(),
         };
-        self.serve_health(&pages, drain).await;
+        serve_health(&self.settings, &pages, drain).await;
         if !self.settings.file.enable_server {
             return Ok(());
         }
@@ -51,25 +71,6 @@ impl Agent {
         tracing::info!(address = %server.address(), "serving the HTTPS endpoint");
         tokio::spawn(server.run(drain.watch()));
         Ok(())
-    }
-
-    /// Health and metrics without TLS, by default on loopback.
-    async fn serve_health(&self, pages: &AdminPages, drain: &Drain) {
-        let file = &self.settings.file;
-        let ip = file.healthz_bind_address.unwrap_or(Ipv4Addr::LOCALHOST.into());
-        let address = match self.settings.flags.common.healthz_bind_address {
-            Some(flag) => flag.socket(file.healthz_port),
-            None if file.healthz_port == 0 => return,
-            None => SocketAddr::new(ip, file.healthz_port),
-        };
-        match AdminServer::bind(address).await {
-            Ok(server) => {
-                tokio::spawn(server.run(pages.clone(), drain.watch()));
-            }
-            Err(error) => {
-                tracing::warn!(%address, %error, "cannot serve health and metrics; the agent runs without them")
-            }
-        }
     }
 
     async fn endpoint(

@@ -88,7 +88,7 @@ async fn one_pod_at_a_time_and_the_node_says_what_is_short() {
     assert!(world.shared.node_pressure.borrow().pressure.memory);
     assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
     assert!(world.shared.pods.decision("important").is_some());
-    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Helpless);
+    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Helpless(Signal::MemoryAvailable));
     assert_eq!(world.shared.pods.decision("critical"), None);
 }
 

@@ -14,19 +14,16 @@ impl RuntimeStatus for FakeRuntime {
 
 impl PodReader for FakeRuntime {
     fn list(&self) -> CallFuture<'_, Vec<PodOnNode>> {
-        self.act("ListPodSandbox", "", |state| Ok(state.pods(|_| true)))
+        self.act("ListPodSandbox", "", |state| Ok(state.objects.pods(|_| true)))
     }
 
     fn pod<'a>(&'a self, uid: &'a str) -> CallFuture<'a, PodOnNode> {
-        self.act("ListPodSandbox", uid, |state| {
-            let found = state.pods(|of| of == uid).pop();
-            Ok(found.unwrap_or_else(|| PodOnNode { uid: uid.into(), ..PodOnNode::default() }))
-        })
+        self.act("ListPodSandbox", uid, |state| Ok(state.objects.pod(uid)))
     }
 
     fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>> {
         self.act("ContainerStatus", id, |state| {
-            Ok(state.containers.get(id).map(|c| c.seen.clone()))
+            Ok(state.objects.containers.get(id).map(|c| c.seen.clone()))
         })
     }
 }
@@ -34,21 +31,19 @@ impl PodReader for FakeRuntime {
 impl SandboxRuntime for FakeRuntime {
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox> {
         let object = format!("{}/{}", config.namespace, config.name);
-        self.change("RunPodSandbox", &object, |state| state.run_sandbox(config))
+        self.change("RunPodSandbox", &object, |state| state.objects.run_sandbox(config))
     }
 
     fn stop_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("StopPodSandbox", id, |state| {
-            state.stop_sandbox(id);
+            state.objects.stop_sandbox(id);
             Ok(())
         })
     }
 
     fn remove_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("RemovePodSandbox", id, |state| {
-            state.stop_sandbox(id);
-            state.containers.retain(|_, c| c.seen.sandbox_id != id);
-            state.sandboxes.remove(id);
+            state.objects.remove_sandbox(id);
             Ok(())
         })
     }
@@ -63,13 +58,13 @@ impl ContainerRuntime for FakeRuntime {
     ) -> CallFuture<'a, String> {
         let object =
             format!("{}/{}/{}:{}", sandbox.namespace, sandbox.name, config.name, config.attempt);
-        self.change("CreateContainer", &object, |state| state.create(sandbox_id, config))
+        self.change("CreateContainer", &object, |state| state.objects.create(sandbox_id, config))
     }
 
     fn start_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         let mut ends = None;
         let answer = self.change("StartContainer", id, |state| {
-            ends = state.start(id)?;
+            ends = state.objects.start(id)?;
             Ok(())
         });
         if let Some(code) = ends {
@@ -86,7 +81,7 @@ impl ContainerRuntime for FakeRuntime {
 
     fn remove_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("RemoveContainer", id, |state| {
-            state.containers.remove(id);
+            state.objects.containers.remove(id);
             Ok(())
         })
     }
@@ -97,30 +92,8 @@ impl ContainerRuntime for FakeRuntime {
         resources: &'a ContainerResources,
     ) -> CallFuture<'a, ()> {
         let known = self.resources(id);
-        // CRI: unset fields of an update keep their values.
-        let of = |asked: i64, known: i64| if asked == 0 { known } else { asked };
-        let text = |asked: &String, known: String| match asked.is_empty() {
-            true => known,
-            false => asked.clone(),
-        };
-        let updated = ContainerResources {
-            cpu_shares: of(resources.cpu_shares, known.cpu_shares),
-            cpu_period_us: of(resources.cpu_period_us, known.cpu_period_us),
-            cpu_quota_us: of(resources.cpu_quota_us, known.cpu_quota_us),
-            memory_limit_bytes: of(resources.memory_limit_bytes, known.memory_limit_bytes),
-            oom_score_adj: of(resources.oom_score_adj, known.oom_score_adj),
-            cpuset_cpus: text(&resources.cpuset_cpus, known.cpuset_cpus.clone()),
-            cpuset_mems: text(&resources.cpuset_mems, known.cpuset_mems.clone()),
-            huge_page_limits: match resources.huge_page_limits.is_empty() {
-                true => known.huge_page_limits.clone(),
-                false => resources.huge_page_limits.clone(),
-            },
-        };
-        let update = |state: &mut State| {
-            let container = state.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
-            container.config.resources = updated.clone();
-            Ok(())
-        };
+        let updated = updated(&known, resources);
+        let update = |state: &mut State| state.objects.set_resources(id, updated.clone());
         // Writing unchanged limits has no effect on the container.
         match known == updated {
             true => self.act("UpdateContainerResources", id, update),
@@ -143,15 +116,7 @@ impl ContainerAccess for FakeRuntime {
         _timeout: Duration,
         _keep: usize,
     ) -> CallFuture<'a, ExecOutput> {
-        self.act("ExecSync", id, |state| {
-            let container = state.containers.get(id).ok_or_else(|| no_such("container", id))?;
-            if !matches!(container.seen.state, InstanceState::Running { .. }) {
-                return Err(refused(format!("container {id} is not running")));
-            }
-            let code = command.last().and_then(|last| last.strip_prefix("exit "));
-            let code = code.and_then(|code| code.parse().ok()).unwrap_or(0);
-            Ok(ExecOutput { code, ..ExecOutput::default() })
-        })
+        self.act("ExecSync", id, |state| state.objects.exec(id, command))
     }
 
     fn stream<'a>(&'a self, request: &'a StreamRequest) -> CallFuture<'a, String> {
@@ -165,11 +130,11 @@ impl ContainerAccess for FakeRuntime {
 
 impl ImageRuntime for FakeRuntime {
     fn image<'a>(&'a self, name: &'a str) -> CallFuture<'a, Option<Image>> {
-        self.act("ImageStatus", name, |state| Ok(state.find_image(name).cloned()))
+        self.act("ImageStatus", name, |state| Ok(state.objects.find_image(name).cloned()))
     }
 
     fn images(&self) -> CallFuture<'_, Vec<Image>> {
-        self.act("ListImages", "", |state| Ok(state.images.values().cloned().collect()))
+        self.act("ListImages", "", |state| Ok(state.objects.images.values().cloned().collect()))
     }
 
     fn pull_image<'a>(
@@ -180,7 +145,7 @@ impl ImageRuntime for FakeRuntime {
         let pulled = self.change("PullImage", name, |state| {
             let image = state.pullable.get(name).cloned().ok_or_else(|| no_such("image", name))?;
             let id = image.id.clone();
-            state.images.insert(name.into(), image);
+            state.objects.images.insert(name.into(), image);
             Ok(id)
         });
         let take = self.lock().pulls_take;
@@ -196,7 +161,7 @@ impl ImageRuntime for FakeRuntime {
 
     fn remove_image<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {
         self.change("RemoveImage", id, |state| {
-            state.images.retain(|name, image| name != id && image.id != id);
+            state.objects.remove_image(id);
             Ok(())
         })
     }

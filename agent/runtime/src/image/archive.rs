@@ -27,7 +27,7 @@ const DOCKER_MANIFEST_LIST: &str = "application/vnd.docker.distribution.manifest
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The file cannot be read or is not a tar.
-    #[error("read the archive")]
+    #[error("cannot read the archive")]
     Read(#[source] std::io::Error),
     /// It has too many entries.
     #[error("the archive has more than {ENTRIES_MAX} entries")]

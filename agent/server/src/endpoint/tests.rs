@@ -25,6 +25,7 @@ use std::convert::Infallible;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 mod idle_clients;
+mod sparse_logs;
 
 use agent_telemetry::timeline::Timeline;
 

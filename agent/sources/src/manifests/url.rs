@@ -33,7 +33,7 @@ const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     /// Not a URL.
-    #[error("{url:?}")]
+    #[error("{url:?} is not a URL")]
     Url {
         /// As it is set.
         url: String,
@@ -45,7 +45,7 @@ pub enum PageError {
     #[error("{0:?} must be http://host/path or https://host/path")]
     Scheme(String),
     /// The name of a header has other characters.
-    #[error("header {name:?}")]
+    #[error("header name {name:?} is invalid")]
     HeaderName {
         /// As it is set.
         name: String,
@@ -54,7 +54,7 @@ pub enum PageError {
         error: InvalidHeaderName,
     },
     /// The value of this header, which may be a secret.
-    #[error("header {0:?}: is not text")]
+    #[error("the value of header {0:?} is invalid")]
     HeaderValue(String),
 }
 
@@ -76,7 +76,7 @@ enum FetchError {
     #[error(transparent)]
     Exchange(#[from] hyper::Error),
     /// Redirects are not followed: the node only connects to configured hosts.
-    #[error("status {0}")]
+    #[error("the server answered with status {0}")]
     Status(http::StatusCode),
     #[error("reading the response: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),

@@ -96,7 +96,10 @@ fn config_maps() {
         "{name: v, configMap: {name: config, optional: true, items: [{key: absent, path: x}, {key: a, path: a}]}}",
         &["a 644 1"],
     );
-    check("{name: v, configMap: {name: config, items: [{key: a, path: ../x}]}}", &["volume path"]);
+    check(
+        "{name: v, configMap: {name: config, items: [{key: a, path: ../x}]}}",
+        &[r#"invalid path "../x": must not contain or start with '..'"#],
+    );
     check("{name: v, configMap: {name: config, defaultMode: 512}}", &["invalid file mode 512"]);
 }
 

@@ -309,7 +309,15 @@ impl Pods {
                 let (outcome, reports) = (Outcome::Failed(message.clone()), &self.shared.reports);
                 self.shared.timelines.step(&pod, "Quarantine".into(), Duration::ZERO, outcome);
                 reports.event(&pod, PodEvent::new(Severity::Warning, REASON, message.clone()));
-                tracing::error!(uid = pod.metadata.uid, message, "pod is quarantined");
+                let meta = &pod.metadata;
+                let (name, namespace) = (&meta.name, &meta.namespace);
+                tracing::error!(
+                    pod = name,
+                    namespace,
+                    uid = meta.uid,
+                    message,
+                    "pod is quarantined"
+                );
                 ("True", message)
             }
             None => ("False", String::new()),

@@ -35,16 +35,12 @@ pub async fn create(
     admission::admit_unstored(call, operation, &mut review, None, Effects::Real).await?;
     let status = match call.kind.kind() {
         "TokenReview" => token_review(call, &review).await?,
-        "SelfSubjectAccessReview" => access(call, &review, call.user).await?,
-        "SubjectAccessReview" => access(call, &review, &named_user(&review)?).await?,
-        "LocalSubjectAccessReview" => {
-            let asked = review.str_at(&["spec", "resourceAttributes", "namespace"]);
-            if asked != call.request.namespace {
-                return Err(ApiError::bad_request(
-                    "spec.resourceAttributes.namespace must match metadata.namespace",
-                ));
+        kind @ ("SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview") => {
+            check_access_review(kind, &call.request.namespace, &review)?;
+            match kind {
+                "SelfSubjectAccessReview" => access(call, &review, call.user).await?,
+                _ => access(call, &review, &named_user(&review)).await?,
             }
-            access(call, &review, &named_user(&review)?).await?
         }
         "SelfSubjectRulesReview" => rules(call, &review)?,
         _ => return Err(ApiError::no_such_resource()),
@@ -100,30 +96,62 @@ fn texts(values: &[String]) -> Vec<Value> {
     values.iter().map(|value| Value::from(value.as_str())).collect()
 }
 
-fn named_user(review: &Object) -> Result<User, ApiError> {
+/// Checks who and what an access review is about, as Kubernetes does.
+fn check_access_review(kind: &str, namespace: &str, review: &Object) -> Result<(), ApiError> {
+    let spec = review.spec().cloned().unwrap_or_default();
+    let mut problems = Vec::new();
+    let mut invalid = |field: &str, detail: &str| {
+        problems.push(FieldProblem::invalid(field, "\"\"", detail));
+    };
+    let resource = spec.map("resourceAttributes");
+    let has_path = spec.contains("nonResourceAttributes");
+    match (resource.is_some(), has_path) {
+        (true, true) => invalid(
+            "spec.nonResourceAttributes",
+            "cannot be specified in combination with resourceAttributes",
+        ),
+        (false, false) => invalid(
+            "spec.resourceAttributes",
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        ),
+        _ => {}
+    }
+    let is_own = kind == "SelfSubjectAccessReview";
+    if !is_own && spec.str("user").is_empty() && spec.list("groups").is_empty() {
+        invalid("spec.user", "at least one of user or group must be specified");
+    }
+    if kind == "LocalSubjectAccessReview" {
+        if resource.is_some_and(|resource| resource.str("namespace") != namespace) {
+            invalid("spec.resourceAttributes.namespace", "must match metadata.namespace");
+        }
+        if has_path {
+            invalid("spec.nonResourceAttributes", "disallowed on this kind of request");
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::invalid(about_kind(review), &problems)),
+    }
+}
+
+fn named_user(review: &Object) -> User {
     let spec = review.spec().cloned().unwrap_or_default();
     let list = |values: &[Value]| {
         values.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
     };
     let extra = spec.map("extra").into_iter().flat_map(Map::iter);
-    let user = User {
+    User {
         name: spec.str("user").to_owned(),
         uid: spec.str("uid").to_owned(),
         groups: list(spec.list("groups")),
         extra: extra
             .map(|(key, values)| (key.to_owned(), list(values.as_list().unwrap_or_default())))
             .collect(),
-    };
-    if user.name.is_empty() && user.groups.is_empty() {
-        let problem =
-            FieldProblem::required("spec.user", "at least one of user or group must be specified");
-        return Err(ApiError::invalid(about_kind(review), &[problem]));
     }
-    Ok(user)
 }
 
 async fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map, ApiError> {
-    let spec = review.spec().cloned().unwrap_or_default();
+    let (spec, empty) = (review.spec().cloned().unwrap_or_default(), Map::new());
     let subject = match (spec.map("resourceAttributes"), spec.map("nonResourceAttributes")) {
         (Some(of), None) => (
             of.str("verb"),
@@ -136,11 +164,10 @@ async fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Resu
                 name: of.str("name"),
             },
         ),
-        (None, Some(of)) => (of.str("verb"), Subject::Path(of.str("path"))),
-        _ => {
-            return Err(ApiError::bad_request(
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-            ));
+        // It has one of the two.
+        (_, of) => {
+            let of = of.unwrap_or(&empty);
+            (of.str("verb"), Subject::Path(of.str("path")))
         }
     };
     let (verb, subject) = subject;

@@ -80,7 +80,7 @@ impl Applied<'_> {
         }
         let AppliedTree { tree, managed_fields, .. } =
             ownership::apply(call, None, &self.config, self.force).await?;
-        let (mut object, warnings) = object_of(call, tree, self.strictness)?;
+        let (mut object, warnings) = object_of(call, tree, None, self.strictness)?;
         object.set_meta_str("name", &call.request.name);
         match create_applied(call, object, managed_fields, self.effects).await {
             Err(error) if error.is_already_exists() => Ok(UpdateAttempt::Conflict),
@@ -102,7 +102,7 @@ impl Applied<'_> {
             let unchanged = VerbResponse::Stored { code: 200, record: old.clone() };
             return Ok(UpdateAttempt::Done(unchanged.into()));
         }
-        let (object, warnings) = object_of(call, tree, self.strictness)?;
+        let (object, warnings) = object_of(call, tree, Some(before), self.strictness)?;
         check_precondition(call, &object, before)?;
         let owners = Owners::Applied(managed_fields);
         let tried = commit_owned(call, old, object, owners, subresource, self.effects).await?;
@@ -126,9 +126,10 @@ fn meta<'a>(config: &'a Value, field: &str) -> &'a str {
 fn object_of(
     call: &RequestContext<'_>,
     tree: Value,
+    old: Option<&Object>,
     strictness: Strictness,
 ) -> Result<(Object, Vec<String>), ApiError> {
-    let decoded = call.server.engine.object_of(&call.requested_version, tree, strictness);
+    let decoded = call.server.engine.applied(&call.requested_version, tree, old, strictness);
     let decoded = decoded.map_err(|error| object_error(&error))?;
     let object = match Arc::ptr_eq(&call.requested_version, &call.kind) {
         true => decoded.object,

@@ -72,7 +72,7 @@ fn mentions_revision(body: &[u8]) -> bool {
 fn patch_error(call: &RequestContext<'_>, error: &PatchError) -> ApiError {
     match error {
         PatchError::Malformed(_) => ApiError::bad_request(error.to_string()),
-        PatchError::TooManyOperations(_) => {
+        PatchError::TooManyOperations(_) | PatchError::TooLarge(_) => {
             ApiError::new(413, "RequestEntityTooLarge", error.to_string())
         }
         PatchError::Inapplicable(text) => unprocessable(call, text),

@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_schema::list::ListMeta;
-use apiserver_store::{Compacted, Range, Record as _, Revision, Snapshot, SnapshotError};
+use apiserver_store::{
+    Compacted, NotSynced, Range, Record as _, Revision, Snapshot, SnapshotError,
+};
 
 use super::page::ContinueToken;
 use super::selection::Selection;
 use super::{VerbOutput, VerbResponse};
 use crate::context::RequestContext;
 use crate::record::StoredObject;
-use crate::request::Query;
+use crate::request::{Query, RequestInfo, Verb};
+use crate::server::Server;
 use crate::status::{About, ApiError, FieldProblem};
 
 /// How long a read waits for a revision that is not committed yet.
@@ -172,8 +175,38 @@ fn invalid_options(problem: FieldProblem) -> ApiError {
 
 /// Waits up to [`REVISION_WAIT`] until `revision` is committed.
 pub(super) async fn wait_for(call: &RequestContext<'_>, revision: u64) -> Result<(), ApiError> {
-    let waited = call.server.store.wait_for(Revision(revision), REVISION_WAIT).await;
+    let store = &call.server.store;
+    if store.is_shared() && Revision(revision) > store.revision() {
+        // Another server may have answered with it.
+        store.sync_to(Revision(revision)).await.map_err(|error| not_synced(&error))?;
+    }
+    let waited = store.wait_for(Revision(revision), REVISION_WAIT).await;
     waited.map_err(|late| ApiError::revision_too_large(revision, late.current.0))
+}
+
+/// Waits until this server has every write that was answered by any, for requests that must not miss one: all but reads of a revision. Costs nothing
+/// where there is one server.
+///
+/// # Errors
+/// 503 if the store that the servers share does not answer.
+pub async fn be_current(
+    server: &Server,
+    request: &RequestInfo,
+    query: &Query,
+) -> Result<(), ApiError> {
+    if !server.store.is_shared() {
+        return Ok(());
+    }
+    let is_read = matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
+    let of_revision = query.text("resourceVersion").is_some() || query.text("continue").is_some();
+    if is_read && of_revision {
+        return Ok(());
+    }
+    server.store.sync().await.map_err(|error| not_synced(&error))
+}
+
+fn not_synced(error: &NotSynced) -> ApiError {
+    ApiError::unavailable(error.to_string())
 }
 
 async fn open_snapshot(
@@ -198,6 +231,10 @@ async fn open_snapshot(
             Ok((exactly(*revision)?, None))
         }
         ListRevision::FromToken(page) => {
+            if call.server.store.is_shared() {
+                // The page before may be another server's.
+                wait_for(call, page.rv).await?;
+            }
             let snapshot = exactly(page.rv).map_err(|_| {
                 ApiError::expired(
                     "The provided continue parameter is too old to display a consistent list result. \

@@ -56,6 +56,13 @@ impl Selection {
         self.name.as_deref()
     }
 
+    /// The only topic of records that can match, of pods, if there is one: their node.
+    #[must_use]
+    pub fn topic(&self, kind: &Kind) -> Option<&str> {
+        let fields = self.fields.as_ref().filter(|_| kind.is("", "Pod"))?;
+        fields.exact("spec.nodeName")
+    }
+
     /// Whether an object of this name can match.
     #[must_use]
     pub fn may_match_name(&self, object: &Object) -> bool {

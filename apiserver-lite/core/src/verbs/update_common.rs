@@ -55,7 +55,7 @@ pub fn decode(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<
 /// Decodes a body as an object of `kind`, with the request's `fieldValidation`.
 ///
 /// # Errors
-/// 400 naming what is wrong with it.
+/// 400 naming what is wrong with it; 413 if it has too many values.
 pub fn decode_as(
     call: &RequestContext<'_>,
     kind: &Arc<apiserver_schema::Kind>,
@@ -108,10 +108,13 @@ pub fn strictness(call: &RequestContext<'_>) -> Result<Strictness, ApiError> {
     }
 }
 
-/// The 400 for a body that cannot be decoded.
+/// The 400 for a body that cannot be decoded, the 413 for one with too many values.
 #[must_use]
 pub fn object_error(error: &DecodeError) -> ApiError {
-    ApiError::bad_request(error.to_string())
+    match error {
+        DecodeError::TooLarge(_) => ApiError::new(413, "RequestEntityTooLarge", error.to_string()),
+        _ => ApiError::bad_request(error.to_string()),
+    }
 }
 
 /// The 422 for an object with validation errors.
@@ -129,7 +132,12 @@ pub fn invalid(object: &Object, errors: &FieldErrors) -> ApiError {
 /// The Status of a failed write that is neither a conflict nor a missing object.
 pub fn write_failed(error: &WriteError<StoredObject>) -> ApiError {
     match error {
-        WriteError::Size { .. } => ApiError::too_large(crate::request::BODY_LEN_MAX),
+        WriteError::Size { max, .. } => ApiError::too_large(crate::request::BODY_LEN_MAX.min(*max)),
+        // The same request finds the address or port taken, or takes another one.
+        WriteError::Claimed { claim, .. } => ApiError::too_many_requests(
+            format!("{claim} was allocated through another API server at the same time"),
+            1,
+        ),
         WriteError::Closed | WriteError::ReadOnly { .. } | WriteError::NotWritten { .. } => {
             ApiError::unavailable(error.to_string())
         }

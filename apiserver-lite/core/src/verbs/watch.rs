@@ -24,6 +24,8 @@ pub struct WatchStart {
     pub kind: Arc<Kind>,
     /// Key prefix of the watched objects.
     pub prefix: String,
+    /// Their topic, if they are of one only.
+    pub topic: Option<String>,
     /// Objects that are sent as `ADDED` first.
     pub initial: Vec<Arc<StoredObject>>,
     /// Revision of `initial`.
@@ -99,14 +101,18 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let (start, with_state) = match (from, initial_events) {
         (_, Some(true)) | (None | Some(0), None) => (call.server.store.revision(), true),
         (None | Some(0), Some(false)) => (call.server.store.revision(), false),
-        (Some(revision), _) => (Revision(revision), false),
+        (Some(revision), _) => {
+            (call.server.store.resume_after(&call.prefix(), Revision(revision)), false)
+        }
     };
     // A single name is watched by its key; longer names with that prefix are filtered by the selection.
     let prefix = match selection.name() {
         Some(name) if names_one_object(call) => format!("{}{name}", call.prefix()),
         _ => call.prefix(),
     };
-    let changes = call.server.store.watch(prefix.clone(), start).map_err(|error| match error {
+    let topic = selection.topic(&call.kind).map(str::to_owned);
+    let changes = call.server.store.watch_topic(prefix.clone(), topic.clone(), start);
+    let changes = changes.map_err(|error| match error {
         SnapshotError::Compacted(compacted) => too_old(compacted),
         SnapshotError::Future { requested, current } => {
             ApiError::revision_too_large(requested.0, current.0)
@@ -126,6 +132,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     Ok(VerbResponse::Watch(Box::new(WatchStart {
         kind: call.kind.clone(),
         prefix,
+        topic,
         initial,
         revision: start,
         changes,

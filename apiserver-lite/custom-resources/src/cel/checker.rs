@@ -174,7 +174,12 @@ fn check_call(
     let target = target.map(|target| check(target, scope)).transpose()?;
     let args: Vec<Checked> = args.iter().map(|arg| check(arg, scope)).collect::<Result<_, _>>()?;
     let parts = || target.iter().chain(&args);
-    let sizes: Vec<u64> = parts().map(|part| part.decl.max).collect();
+    let counted = |ty: &Ty| !matches!(ty, Ty::Text | Ty::Dyn);
+    let size = |part: &Checked| match name {
+        "size" if counted(&part.decl.ty) => 1,
+        _ => part.decl.max,
+    };
+    let sizes: Vec<u64> = parts().map(size).collect();
     let cost = parts().fold(cost::function(name, &sizes), |sum, part| plus(sum, part.cost));
     let max = parts().map(|part| part.decl.max).max().unwrap_or(REQUEST_MAX);
     let decls: Vec<SizedType> = args.iter().map(|arg| arg.decl.clone()).collect();
@@ -257,7 +262,7 @@ fn check_binary(
     let (decl, own) = match operator {
         Operator::Equal | Operator::NotEqual if left.decl.ty.fits(&right.decl.ty) => {
             let own = match &left.decl.ty {
-                Ty::Text | Ty::Bytes | Ty::List(_) | Ty::Map(..) | Ty::Object(_) => {
+                Ty::Text | Ty::Bytes | Ty::List(_) | Ty::Map(..) | Ty::Object(_) | Ty::Url => {
                     cost::walk(smaller).max(1)
                 }
                 _ => 1,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::types::{SizedType, Ty};
 
 /// Name, target (empty for functions), arguments, result.
-type Signature = (&'static str, &'static str, &'static str, char);
+pub(crate) type Signature = (&'static str, &'static str, &'static str, char);
 
-const SIGNATURES: &[Signature] = &[
+/// All functions and methods but `type` and `dyn`, which take every value.
+pub(crate) const SIGNATURES: &[Signature] = &[
     ("size", "", "s", 'i'),
     ("size", "", "b", 'i'),
     ("size", "", "l", 'i'),

@@ -19,7 +19,7 @@ pub(crate) fn call<'a>(
     args: &[Val<'a>],
 ) -> Result<Val<'a>, Fail> {
     match (target, args) {
-        (None, [arg]) => call_on_one(run, name, arg),
+        (None, [arg]) => call_on_one(name, arg),
         (None, [Val::Text(text), Val::Text(pattern)]) if name == "matches" => {
             texts::matches(run, text, pattern).map(Val::Bool)
         }
@@ -50,12 +50,9 @@ fn size<'a>(value: &Val<'a>) -> Result<Val<'a>, Fail> {
     Ok(Val::Int(i64::try_from(size).unwrap_or(i64::MAX)))
 }
 
-fn call_on_one<'a>(run: &mut Run<'a>, name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
+fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
     match name {
-        "size" => {
-            run.charge(if let Val::Text(text) = arg { cost::walk(text.len() as u64) } else { 0 })?;
-            size(arg)
-        }
+        "size" => size(arg),
         "type" => Ok(Val::Type(arg.type_name())),
         "dyn" => Ok(arg.clone()),
         "int" => to_int(arg),

@@ -7,7 +7,7 @@ use apiserver_schema::Value;
 
 use super::functions::arithmetic;
 use super::run::Run;
-use super::value::{Entries, Fail, Items, Val, order};
+use super::value::{Entries, Fail, Items, Text, Val, order};
 use crate::cel::ast::Operator;
 use crate::cel::cost;
 use crate::errors::show;
@@ -56,7 +56,7 @@ fn identity(run: &mut Run<'_>, item: &Value, node: &Node) -> Result<String, Fail
         }
         (_, item) => show(item),
     };
-    run.charge(cost::walk(text.len() as u64))?;
+    run.charge(cost::walk(text.len() as u64).max(1))?;
     Ok(text)
 }
 
@@ -95,7 +95,7 @@ fn equal_maps<'a>(
         Entries::Tree(map, node) => {
             for (key, value) in map.iter() {
                 let value = run.load(value, node.and_then(|node| node.field(key)))?;
-                let found = run.entry(right, &Val::text(key))?;
+                let found = run.entry(right, &Val::Text(Text::Borrowed(key)))?;
                 let Some(found) = found else { return Ok(false) };
                 if !equal(run, &value, &found)? {
                     return Ok(false);

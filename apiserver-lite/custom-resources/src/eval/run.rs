@@ -95,6 +95,9 @@ impl<'a> Run<'a> {
     }
 
     fn load_text(&mut self, text: &'a str, format: &str) -> Result<Val<'a>, Fail> {
+        if matches!(format, "duration" | "date" | "datetime") {
+            self.charge(text.len() as u64 / cost::PASSED)?;
+        }
         let found = match format {
             "byte" => {
                 self.charge(cost::walk(text.len() as u64))?;
@@ -110,17 +113,13 @@ impl<'a> Run<'a> {
     }
 
     pub(crate) fn eval(&mut self, expr: &'a Expr, scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
-        if matches!(
-            expr.kind,
-            Kind::Ident(_)
-                | Kind::Select { .. }
-                | Kind::Has { .. }
-                | Kind::Index { .. }
-                | Kind::Not(_)
-                | Kind::Negate(_)
-        ) {
-            self.charge(1)?;
-        }
+        self.charge(match &expr.kind {
+            Kind::Ident(name)
+            | Kind::Select { field: name, .. }
+            | Kind::Has { field: name, .. } => (name.len() as u64 / cost::PASSED).saturating_add(1),
+            Kind::Index { .. } | Kind::Not(_) | Kind::Negate(_) => 1,
+            _ => 0,
+        })?;
         match &expr.kind {
             Kind::Null => Ok(Val::Null),
             Kind::Bool(flag) => Ok(Val::Bool(*flag)),
@@ -196,7 +195,8 @@ impl<'a> Run<'a> {
         let target = target.map(|target| self.eval(target, scope)).transpose()?;
         let args: Result<Vec<_>, Fail> = args.iter().map(|arg| self.eval(arg, scope)).collect();
         let args = args?;
-        let sizes: Vec<u64> = target.iter().chain(&args).map(Val::size).collect();
+        let size = if name == "size" { Val::uncounted } else { Val::size };
+        let sizes: Vec<u64> = target.iter().chain(&args).map(size).collect();
         self.charge(cost::function(name, &sizes))?;
         functions::call(self, name, target.as_ref(), &args)
     }
@@ -226,6 +226,7 @@ impl<'a> Run<'a> {
         self.charge(entries.len() as u64 / LOOKUP)?;
         match (entries, key) {
             (Entries::Tree(map, node), Val::Text(key)) => {
+                self.charge(key.len() as u64 / cost::PASSED)?;
                 let Some(value) = map.get(key) else { return Ok(None) };
                 self.load(value, node.and_then(|node| node.field(key))).map(Some)
             }

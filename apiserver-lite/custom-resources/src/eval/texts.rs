@@ -1,5 +1,7 @@
 //! Functions of texts. Places are counted in characters.
 
+use std::sync::Arc;
+
 use super::functions::index;
 use super::run::Run;
 use super::value::{Fail, Items, Val};
@@ -19,8 +21,7 @@ pub(crate) fn call<'a>(
     let made = match (name, args) {
         ("matches", [Val::Text(pattern)]) => Val::Bool(matches(run, text, pattern)?),
         ("find", [Val::Text(pattern)]) => {
-            let found = with_pattern(run, pattern, |regex| regex.find(text))?;
-            Val::text(found.unwrap_or_default())
+            Val::text(compiled(run, pattern)?.find(text).unwrap_or_default())
         }
         ("findAll", [Val::Text(pattern)]) => find_all(run, text, pattern, -1)?,
         ("findAll", [Val::Text(pattern), Val::Int(limit)]) => find_all(run, text, pattern, *limit)?,
@@ -55,33 +56,31 @@ pub(crate) fn call<'a>(
 
 /// Whether a text has a match of a regular expression.
 pub(crate) fn matches(run: &mut Run<'_>, text: &str, pattern: &str) -> Result<bool, Fail> {
-    with_pattern(run, pattern, |regex| regex.is_match(text))
+    Ok(compiled(run, pattern)?.is_match(text))
 }
 
-/// Uses a regular expression: one of the program, or one that the run makes, which costs more.
-fn with_pattern<T>(
-    run: &mut Run<'_>,
-    pattern: &str,
-    use_it: impl FnOnce(&Pattern) -> T,
-) -> Result<T, Fail> {
+/// A regular expression: one of the program, or one that the run makes, which costs more.
+fn compiled(run: &mut Run<'_>, pattern: &str) -> Result<Arc<Pattern>, Fail> {
     if let Some(known) = run.program.patterns.get(pattern) {
-        return Ok(use_it(known));
+        return Ok(Arc::clone(known));
     }
     run.charge((pattern.len() as u64).saturating_mul(10).saturating_add(1_000))?;
-    let compiled = pattern::compile(pattern);
-    let size = compiled.as_ref().map_or(pattern::COMPILE_FAILED, Pattern::size);
+    let made = pattern::compile(pattern);
+    let size = made.as_ref().map_or(pattern::COMPILE_FAILED, Pattern::size);
     run.charge(size as u64 / COMPILED_PER_STEP)?;
-    let compiled = compiled.map_err(|error| Fail::error(format!("Illegal regex: {error}")))?;
-    Ok(use_it(&compiled))
+    made.map(Arc::new).map_err(|error| Fail::error(format!("Illegal regex: {error}")))
 }
 
 fn find_all<'a>(run: &mut Run<'a>, text: &str, pattern: &str, limit: i64) -> Result<Val<'a>, Fail> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let found: Vec<Val<'a>> = with_pattern(run, pattern, |regex| {
-        regex.find_all(text).take(limit).map(Val::text).collect()
-    })?;
-    run.charge(found.len() as u64)?;
-    Ok(Val::list(found))
+    let regex = compiled(run, pattern)?;
+    let mut parts = Vec::new();
+    for found in regex.find_all(text).take(limit) {
+        let rest = text.len().saturating_sub(found.start) as u64;
+        run.charge(cost::search_on(rest, pattern.len() as u64))?;
+        parts.push(Val::text(text.get(found).unwrap_or_default()));
+    }
+    Ok(Val::list(parts))
 }
 
 fn chars_before(text: &str, at: usize) -> usize {

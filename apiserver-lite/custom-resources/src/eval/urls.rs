@@ -1,5 +1,6 @@
 //! URLs in rules: absolute ones, and absolute paths.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::value::{Entries, Val};
@@ -81,11 +82,15 @@ impl Url {
 
     fn query_map<'a>(&self) -> Val<'a> {
         let mut found: Vec<(String, Vec<Val<'a>>)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
         for (key, value) in form_urlencoded::parse(self.query.as_bytes()).take(1_000) {
             let value = Val::text(&*value);
-            match found.iter_mut().find(|(have, _)| *have == key) {
+            match places.get(&*key).and_then(|at| found.get_mut(*at)) {
                 Some((_, values)) => values.push(value),
-                None => found.push((key.into_owned(), vec![value])),
+                None => {
+                    places.insert(key.to_string(), found.len());
+                    found.push((key.into_owned(), vec![value]));
+                }
             }
         }
         let entries = found.into_iter().map(|(key, values)| (Val::text(key), Val::list(values)));

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use apiserver_schema::{Map, Value};
 
 use super::urls::Url;
+use crate::errors::shortened;
 use crate::node::Node;
 
 /// Why an expression has no value.
@@ -20,7 +21,7 @@ pub(crate) enum Fail {
 
 impl Fail {
     pub(crate) fn error(text: impl Into<String>) -> Self {
-        Fail::Error(text.into())
+        Fail::Error(shortened(text.into()))
     }
 
     pub(crate) fn no_overload() -> Self {
@@ -111,6 +112,15 @@ impl<'a> Val<'a> {
             Val::Bytes(bytes) => bytes.len() as u64,
             Val::List(items) => items.len() as u64,
             Val::Map(entries) => entries.len() as u64,
+            Val::Url(url) => url.text.len() as u64,
+            _ => 1,
+        }
+    }
+
+    /// What is read to tell the number of elements: the bytes of a text, whose characters are counted; 1 for others.
+    pub(crate) fn uncounted(&self) -> u64 {
+        match self {
+            Val::Text(text) => text.len() as u64,
             _ => 1,
         }
     }

@@ -1,7 +1,13 @@
 //! Tests of rules: what they mean, what is refused when they are written, and that none runs long.
 
+use apiserver_schema::Value;
+
 use super::declare::declare;
+use super::{Checker, Next};
+use crate::cel::cost::PASSED;
 use crate::cel::program::Program;
+use crate::cel::signatures::SIGNATURES;
+use crate::errors::{Errors, Path};
 use crate::pattern::Patterns;
 use crate::testing::{definition, definition_with, schema, value};
 
@@ -388,11 +394,15 @@ fn the_deepest_rules_run_on_a_small_stack() {
 
 /// The estimated and the real steps of a rule.
 fn steps(rule: &str) -> (u64, u64) {
-    let schema = schema(PROPERTIES);
+    steps_of(rule, PROPERTIES, &value(OBJECT))
+}
+
+/// The estimated and the real steps of a rule of `spec`.
+fn steps_of(rule: &str, properties: &str, object: &Value) -> (u64, u64) {
+    let schema = schema(properties);
     let node = schema.root.property("spec").expect("a property");
     let decl = declare(node).expect("a type");
     let program = Program::compile(rule, &decl, &mut Patterns::default()).expect(rule);
-    let object = value(OBJECT);
     let spec = object.as_map().and_then(|root| root.get("spec")).expect("a spec");
     let mut run = crate::eval::Run::new(&program, u64::MAX);
     assert!(run.run(node, spec, None).is_ok(), "{rule}");
@@ -428,4 +438,128 @@ fn regular_expressions_that_objects_bring_cost_what_they_take() {
     let (_, short) = steps("self.s.matches('a' + 'b')");
     let (_, long) = steps("self.s.matches('[a-z]{1,500}' + 'b')");
     assert!(long > short + 1_000, "{long} {short}");
+}
+
+/// Bytes of the texts in [`LONG_PROPERTIES`].
+const LONG: u64 = 100_000;
+
+const LONG_PROPERTIES: &str = r#"{"spec":{"type":"object","properties":{
+    "s":{"type":"string","maxLength":100000},"date":{"type":"string","format":"date","maxLength":100000},
+    "wait":{"type":"string","format":"duration","maxLength":100000},"at":{"type":"string","format":"date-time"},
+    "map":{"type":"object","maxProperties":10,"additionalProperties":{"type":"integer"}}}}}"#;
+
+/// The estimated and the real steps of `part`, for each of its runs. `names` are variables with their values, which are computed once.
+fn long_steps(names: &[(String, String)], part: &str) -> (u64, u64) {
+    const RUNS: u64 = 20;
+    let text = format!("/{}", "a".repeat(usize::try_from(LONG - 1).unwrap_or(0)));
+    let object = value(&format!(
+        r#"{{"spec":{{"s":"{text}","date":"{text}","wait":"{text}","at":"2024-02-29T10:30:15Z","map":{{"{text}":1}}}}}}"#
+    ));
+    let items: String = (0..RUNS).map(|at| format!("{at},")).collect();
+    let mut rule = format!("[{items}].all(run, {part})");
+    for (name, value) in names.iter().rev() {
+        rule = format!("[{value}].all({name}, {rule})");
+    }
+    let (estimate, spent) = steps_of(&rule, LONG_PROPERTIES, &object);
+    (estimate / RUNS, spent / RUNS)
+}
+
+#[test]
+fn no_function_of_a_long_text_is_free() {
+    for (name, target, args, _) in SIGNATURES {
+        let is_long = target.chars().chain(args.chars()).any(|letter| "sUl*".contains(letter));
+        // A list has its size at hand.
+        if !is_long || (*name == "size" && format!("{target}{args}") == "l") {
+            continue;
+        }
+        let value_of = |letter: char| match letter {
+            's' | '*' => "self.s",
+            'l' => "[self.s, self.s]",
+            'U' => "url(self.s)",
+            'T' => "self.at",
+            _ => "0",
+        };
+        let letters = target.chars().chain(args.chars()).enumerate();
+        let names: Vec<(String, String)> =
+            letters.map(|(at, letter)| (format!("v{at}"), value_of(letter).to_owned())).collect();
+        let on = usize::from(!target.is_empty());
+        let shown: Vec<&str> = names.iter().skip(on).map(|(name, _)| name.as_str()).collect();
+        let receiver = if on == 1 { "v0." } else { "" };
+        let call = format!("{receiver}{name}({})", shown.join(", "));
+        let all: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+        // What fails must not end the rule.
+        let (estimate, spent) = long_steps(&names, &format!("(type({call}) == int || true)"));
+        let (least_estimate, least) =
+            long_steps(&names, &format!("(type([{}]) == int || true)", all.join(", ")));
+        // A list costs steps to make, which the call does not take.
+        let made = 20;
+        assert!(
+            spent + made >= least + LONG / PASSED,
+            "{call} of {target}, {args}: {spent} {least}"
+        );
+        // Estimates of functions of lists count items, as Kubernetes' do.
+        assert!(
+            *target == "l" || estimate + made >= least_estimate + LONG / PASSED,
+            "{call} of {target}, {args}: {estimate} {least_estimate}"
+        );
+    }
+}
+
+#[test]
+fn nothing_that_reads_a_long_text_is_free() {
+    let name = "n".repeat(usize::try_from(LONG / 4).unwrap_or(0));
+    let two_urls = [("u", "url(self.s)"), ("v", "url(self.s)")];
+    let two_urls = two_urls.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    for (part, steps) in [
+        ("self.s == self.s".to_owned(), LONG / PASSED),
+        ("self.s <= self.s".to_owned(), LONG / PASSED),
+        ("self.map == self.map".to_owned(), LONG / PASSED),
+        ("self.s in self.map".to_owned(), LONG / PASSED),
+        ("self.map[self.s] == 1".to_owned(), LONG / PASSED),
+        ("self.map.all(key, self.map[key] == 1)".to_owned(), LONG / PASSED),
+        ("(self.date == self.at || true)".to_owned(), LONG / PASSED),
+        ("(self.wait == duration('1s') || true)".to_owned(), LONG / PASSED),
+        ("u == v".to_owned(), LONG / PASSED),
+        (format!("!has(self.map.{name})"), LONG / PASSED / 4),
+        (format!("(self.map.{name} == 1 || true)"), LONG / PASSED / 4),
+        (format!("[true].all({name}, {name})"), LONG / PASSED / 4),
+    ] {
+        let (_, spent) = long_steps(&two_urls, &part);
+        let start: String = part.chars().take(40).collect();
+        assert!(spent >= steps, "{start}: {spent}");
+    }
+}
+
+#[test]
+fn searches_that_read_on_for_every_match_cost_what_they_take() {
+    let text = "A".repeat(5_000);
+    let object = value(&format!(r#"{{"spec":{{"s":"{text}"}}}}"#));
+    let found =
+        steps_of("self.s.findAll('.*[^A-Z]|[A-Z]').size() == 5000", LONG_PROPERTIES, &object);
+    assert!(found.1 > 100_000, "{found:?}");
+}
+
+#[test]
+fn rules_of_nothing_but_a_literal_end_too() {
+    let rules = vec![r#"{"rule":"true"}"#; 20].join(",");
+    let schema = schema(&format!(
+        r#"{{"l":{{"type":"array","items":{{"type":"integer","x-kubernetes-validations":[{rules}]}}}}}}"#
+    ));
+    let object = value(&format!(r#"{{"l":[{}1]}}"#, "1,".repeat(99)));
+    for (budget, next) in [(1_999, Next::Stop), (2_000, Next::Continue)] {
+        let mut errors = Errors::default();
+        let mut checker = Checker { budget, errors: &mut errors };
+        assert!(checker.value(&schema.root, &object, None, Path::ROOT) == next, "{budget}");
+    }
+}
+
+#[test]
+fn what_failed_rules_say_is_bounded() {
+    let rules = [r#"{"rule":"timestamp(self) > timestamp(self)"}"#; 3].join(",");
+    let schema =
+        schema(&format!(r#"{{"s":{{"type":"string","x-kubernetes-validations":[{rules}]}}}}"#));
+    let object = value(&format!(r#"{{"s":"{}"}}"#, "x".repeat(200_000)));
+    let found = schema.validate(&object, None);
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|error| error.message.len() < 20_000));
 }

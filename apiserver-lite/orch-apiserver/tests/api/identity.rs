@@ -217,7 +217,23 @@ async fn a_node_writes_only_what_is_its_own() {
     server.post("/api/v1/nodes", node("n2").to_string()).await.expect(201);
     server.post(pods, pod("mine", "n1", json!({})).to_string()).await.expect(201);
     server.post(pods, pod("other", "n2", json!({})).to_string()).await.expect(201);
-    let mirror = json!({server.names.label("config.mirror"): "x"});
+    let post_node = |name| send_as_node(&server, "POST", "/api/v1/nodes", node(name));
+    assert_eq!([post_node("n3").await, post_node("n1").await], [403, 201]);
+    let mirror = || json!({server.names.label("config.mirror"): "x"});
+    let uid = server.get("/api/v1/nodes/n1").await.expect(200)["metadata"]["uid"].clone();
+    let owner = json!({
+        "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid, "controller": true,
+    });
+    let owned_by = |owners: Value| {
+        let mut pod = pod("a", "n1", mirror());
+        pod["metadata"]["ownerReferences"] = owners;
+        pod
+    };
+    let but = |field: &str, value: Value| {
+        let mut owner = owner.clone();
+        owner[field] = value;
+        owned_by(json!([owner]))
+    };
     let secret = json!({
         "metadata": {"name": "t", "annotations": {server.names.label("service-account.name"): "default"}},
         "type": server.names.label("service-account-token"),
@@ -226,15 +242,28 @@ async fn a_node_writes_only_what_is_its_own() {
     let address =
         json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}});
     for (method, path, body, code) in [
-        ("POST", "/api/v1/nodes", node("n3"), 403),
-        ("POST", "/api/v1/nodes", node("n1"), 201),
         ("PATCH", "/api/v1/nodes/n1/status", address.clone(), 200),
         ("PATCH", "/api/v1/nodes/n2/status", address, 403),
         ("DELETE", "/api/v1/nodes/n2", json!({}), 403),
         ("POST", "/api/v1/namespaces/default/secrets", secret, 403),
         ("POST", pods, pod("a", "n1", json!({})), 403),
-        ("POST", pods, pod("a", "n2", mirror.clone()), 403),
-        ("POST", pods, pod("a", "n1", mirror), 201),
+        ("POST", pods, pod("a", "n2", mirror()), 403),
+        ("POST", pods, pod("a", "n1", mirror()), 403),
+        ("POST", pods, owned_by(json!([])), 403),
+        (
+            "POST",
+            pods,
+            owned_by(json!([owner, {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}])),
+            403,
+        ),
+        ("POST", pods, but("apiVersion", json!("apps/v1")), 403),
+        ("POST", pods, but("kind", json!("ReplicaSet")), 403),
+        ("POST", pods, but("name", json!("n2")), 403),
+        ("POST", pods, but("uid", json!("another")), 403),
+        ("POST", pods, but("controller", json!(false)), 403),
+        ("POST", pods, but("controller", Value::Null), 403),
+        ("POST", pods, but("blockOwnerDeletion", json!(true)), 403),
+        ("POST", pods, owned_by(json!([owner])), 201),
         ("PATCH", "/api/v1/namespaces/default/pods/mine/status", status.clone(), 200),
         ("PATCH", "/api/v1/namespaces/default/pods/other/status", status, 403),
         ("PATCH", "/api/v1/namespaces/default/pods/mine/ephemeralcontainers", json!({}), 403),
@@ -255,6 +284,12 @@ async fn a_node_does_not_steer_pods_to_itself() {
     let secure = server.names.sub_label("node-restriction", "secure");
     let taint = json!({"key": "a", "effect": "NoSchedule"});
     let taints = json!({"spec": {"taints": [taint]}});
+    let absent = json!({"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"});
+    let owners = json!({"metadata": {"name": "n1", "ownerReferences": [absent]}});
+    let source = json!({"configMap": {
+        "namespace": "a", "name": "b", "kubeletConfigKey": "c", "uid": "", "resourceVersion": "",
+    }});
+    let source = json!({"metadata": {"name": "n1"}, "spec": {"configSource": source}});
     let claim = "/api/v1/namespaces/default/persistentvolumeclaims/data";
     let spec =
         json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
@@ -268,6 +303,11 @@ async fn a_node_does_not_steer_pods_to_itself() {
         ("PATCH", "/api/v1/nodes/n1", labels(secure.clone()), 403),
         ("PATCH", "/api/v1/nodes/n1/status", labels(secure), 403),
         ("PATCH", "/api/v1/nodes/n1", taints, 403),
+        ("PATCH", "/api/v1/nodes/n1", owners.clone(), 403),
+        ("POST", "/api/v1/nodes", owners, 403),
+        ("PATCH", "/api/v1/nodes/n1", source.clone(), 403),
+        ("POST", "/api/v1/nodes", source, 403),
+        ("DELETE", "/api/v1/nodes/n1", json!({}), 403),
         ("POST", "/api/v1/nodes", json!({"metadata": {"name": "n1", "labels": {role: ""}}}), 403),
         ("PATCH", &format!("{claim}/status"), capacity, 200),
         ("PATCH", &format!("{claim}/status"), json!({"status": {"phase": "Lost"}}), 403),
@@ -461,7 +501,7 @@ async fn dry_runs_and_local_reviews_are_decided_as_what_they_stand_for() {
     assert_eq!(allowed["status"]["allowed"], true, "{allowed}");
     let denied = post(reviews, review("create", "default")).await.expect(201);
     assert_eq!(denied["status"]["allowed"], false, "{denied}");
-    post(reviews, review("list", "other")).await.expect(400);
+    post(reviews, review("list", "other")).await.expect(422);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use http::Method;
 use orch_apiserver::Config;
 use orch_apiserver::config::{AuthorizationMode, Storage};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Reply, TestServer, kubernetes, orch};
 
@@ -81,10 +81,14 @@ async fn a_mirror_pod_gives_its_kubelet_nothing() {
         server.post(secrets, r#"{"metadata":{"name":"s"}}"#).await.expect(201);
         let accounts = "/api/v1/namespaces/default/serviceaccounts";
         server.post(accounts, r#"{"metadata":{"name":"default"}}"#).await.expect(201);
+        let node = server.post("/api/v1/nodes", r#"{"metadata":{"name":"n1"}}"#).await.expect(201);
+        let owners = json!([{
+            "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": node["metadata"]["uid"], "controller": true,
+        }]);
         let pod = |spec: &str| {
             let annotations = r#"{"kubernetes.io/config.mirror":"x"}"#;
             format!(
-                r#"{{"metadata":{{"name":"m","annotations":{annotations}}},"spec":{{"nodeName":"n1","containers":[{{"name":"c","image":"i"}}]{spec}}}}}"#
+                r#"{{"metadata":{{"name":"m","annotations":{annotations},"ownerReferences":{owners}}},"spec":{{"nodeName":"n1","containers":[{{"name":"c","image":"i"}}]{spec}}}}}"#
             )
         };
         let pods = "/api/v1/namespaces/default/pods";
@@ -109,6 +113,72 @@ async fn a_mirror_pod_gives_its_kubelet_nothing() {
         let token = "/api/v1/namespaces/default/serviceaccounts/default/token";
         let bound = r#"{"spec":{"boundObjectRef":{"apiVersion":"v1","kind":"Pod","name":"m"}}}"#;
         assert!(ask("POST", token, bound.to_owned()).await.code() >= 400);
+    }
+}
+
+/// What roles give a kubelet beyond its own is still no way to other nodes' pods and objects.
+#[tokio::test]
+async fn a_kubelet_with_every_right_is_restricted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let modes = vec![AuthorizationMode::Node, AuthorizationMode::Rbac];
+    let tokens = format!("{NODE_TOKENS}nameless,system:node:,u5,system:nodes\n");
+    let server = server(&dir, &tokens, modes).await;
+    let binding = json!({
+        "metadata": {"name": "all"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}],
+    });
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    server.post(bindings, binding.to_string()).await.expect(201);
+    let space = "/api/v1/namespaces/default";
+    let accounts = format!("{space}/serviceaccounts");
+    server.post(&accounts, r#"{"metadata":{"name":"default"}}"#).await.expect(201);
+    let spec = r#"{"nodeName":"n1","automountServiceAccountToken":false,"containers":[{"name":"c","image":"i"}]}"#;
+    let pod = format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#);
+    server.post(&format!("{space}/pods"), pod.clone()).await.expect(201);
+    let claim = r#"{"metadata":{"name":"c"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}"#;
+    server.post(&format!("{space}/persistentvolumeclaims"), claim).await.expect(201);
+    let label = r#"{"metadata":{"labels":{"a":"b"}}}"#;
+    let lease = r#"{"metadata":{"name":"n1"}}"#;
+    let token = |bound: &str| format!(r#"{{"spec":{{"boundObjectRef":{bound}}}}}"#);
+    let by_name = token(r#"{"apiVersion":"v1","kind":"Pod","name":"p"}"#);
+    let of_secret = token(r#"{"apiVersion":"v1","kind":"Secret","name":"p","uid":"x"}"#);
+    let unexpected = |subresource: &str| {
+        format!(
+            "unexpected pod subresource \"{subresource}\", only 'status' and 'eviction' are allowed"
+        )
+    };
+    let only_mirrors = "node \"n1\" can only create and delete mirror pods";
+    let only_mirrors = format!("unexpected operation \"UPDATE\", {only_mirrors}");
+    let not_annotated = "pod does not have \"kubernetes.io/config.mirror\" annotation".to_owned();
+    let claim_status = "may only update PVC status".to_owned();
+    let leases = "can only access leases in the \"kube-node-lease\" system namespace".to_owned();
+    let unbound = "node requested token not bound to a pod".to_owned();
+    let no_uid = "node requested token with a pod binding without a uid".to_owned();
+    let nameless = "could not determine node from user \"system:node:\"".to_owned();
+    let target = r#"{"metadata":{"name":"p"},"target":{"name":"n1"}}"#;
+    for (who, method, path, body, why) in [
+        ("n1", "PATCH", "/pods/p", label, only_mirrors),
+        ("n1", "PATCH", "/pods/p/ephemeralcontainers", "{}", unexpected("ephemeralcontainers")),
+        ("n1", "POST", "/pods/p/binding", target, unexpected("binding")),
+        ("n1", "POST", "/pods", &pod, not_annotated),
+        ("n1", "POST", "/persistentvolumeclaims", claim, claim_status.clone()),
+        ("n1", "PATCH", "/persistentvolumeclaims/c", label, claim_status.clone()),
+        ("n1", "DELETE", "/persistentvolumeclaims/c", "", claim_status),
+        ("n1", "POST", "/leases", lease, leases),
+        ("n1", "POST", "/serviceaccounts/default/token", r#"{"spec":{}}"#, unbound.clone()),
+        ("n1", "POST", "/serviceaccounts/default/token", &of_secret, unbound),
+        ("n1", "POST", "/serviceaccounts/default/token", &by_name, no_uid),
+        ("nameless", "POST", "/configmaps", lease, nameless.clone()),
+        ("nameless", "DELETE", "/serviceaccounts/default", "", nameless),
+    ] {
+        let path = match path {
+            "/leases" => "/apis/coordination.k8s.io/v1/namespaces/default/leases".to_owned(),
+            path => format!("{space}{path}"),
+        };
+        let refused = ask(&server, who, method, &path, body).await.expect(403);
+        let message = refused["message"].as_str().unwrap_or_default();
+        assert!(message.contains(&why), "{who} {method} {path}: {message}");
     }
 }
 

@@ -513,3 +513,41 @@ async fn answers_are_indented_on_demand_and_heads_have_no_body() {
     let head = server.call(Method::HEAD, &format!("{MAPS}/none"), "application/json", "").await;
     assert_eq!((head.code(), head.body.len()), (404, 0));
 }
+
+/// Values of a byte or two each: as a tree they would take many times the memory of the body.
+#[tokio::test]
+async fn bodies_of_too_many_values_are_refused() {
+    let server = TestServer::start().await;
+    let many = |start: &str, item: &str, end: &str| {
+        format!(
+            "{start}{}{end}",
+            vec![item; (3_000_000 - start.len()) / (item.len() + 1)].join(",")
+        )
+    };
+    let containers = many(r#"{"metadata":{"name":"p"},"spec":{"containers":["#, "{}", "]}}");
+    let some = format!(r#"{{"spec":{{"containers":[{}]}}}}"#, vec!["{}"; 60_000].join(","));
+    let numbers = many(r#"{"data":["#, "0", "]}");
+    let dry = format!("{PODS}?dryRun=All");
+    let patched = format!("{MAPS}/m");
+    server.post(MAPS, r#"{"metadata":{"name":"m"}}"#).await.expect(201);
+    for (method, path, media, body) in [
+        (Method::POST, dry.as_str(), "application/json", &containers),
+        (Method::POST, &dry, "application/yaml", &some),
+        (Method::POST, MAPS, "application/json", &numbers),
+        (Method::PATCH, &patched, "application/merge-patch+json", &numbers),
+        (Method::PATCH, &patched, "application/json-patch+json", &numbers),
+    ] {
+        let request = Request::builder()
+            .method(method.clone())
+            .uri(path)
+            .header("host", "test")
+            .header("content-type", media)
+            .body(Full::new(body.clone().into()))
+            .unwrap();
+        let refused = server.send(request).await;
+        let refused = refused.expect(413);
+        assert_eq!(refused["reason"], "RequestEntityTooLarge", "{method} {path}: {refused}");
+        let message = refused["message"].as_str().unwrap_or_default();
+        assert!(message.contains("split it into several objects"), "{message}");
+    }
+}

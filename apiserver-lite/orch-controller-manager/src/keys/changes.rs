@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::account_token;
-use apiserver_controllers::addresses::{has_ended, has_selector, trigger_annotation};
+use apiserver_controllers::addresses::{has_ended, selects, trigger_annotation};
 use apiserver_controllers::cluster_role_aggregation::is_aggregated;
 use apiserver_controllers::deployment;
 use apiserver_controllers::endpoint_slices::{self, Manager};
@@ -127,7 +127,7 @@ impl Watched for EndpointSlice {
 impl Watched for Pod {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
-        informers.pods_by_node.apply(key, old.map(|pod| &**pod), new.map(|pod| &**pod));
+        informers.index_pod(key, old, new);
         let mut keys = keys_of_services(new, old, &informers.services.within(&key.namespace));
         if let Some(pod) = new {
             keys.push(ReconcileKey::PodGc(key.clone()));
@@ -203,10 +203,7 @@ fn keys_of_services(
     }
     let mut keys = Vec::new();
     for service in services {
-        let selector = Selector::from_map(&service.spec.selector);
-        let selects =
-            |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| selector.matches(&pod.metadata.labels));
-        if has_selector(service) && (selects(new) || selects(old)) {
+        if [new, old].into_iter().flatten().any(|pod| selects(service, pod)) {
             keys.extend(keys_of_service(&ObjectKey::of(&service.metadata)));
         }
     }

@@ -1,6 +1,9 @@
 //! The Bind extension point, and the report of a pod that cannot be bound.
 
+use std::time::Instant;
+
 use apiserver_clock::now;
+use futures_util::future::join_all;
 use proto_api::Time;
 use proto_api::core::v1::{Binding, ObjectReference, Pod, PodCondition};
 use proto_api::meta::v1::ObjectMeta;
@@ -9,12 +12,45 @@ use proto_client::{ClientError, ObjectKey, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::{Value, json};
 
-use super::Scheduler;
 use super::preempt::Nomination;
+use super::{Placement, Scheduler, Tally};
+use crate::backoff_queue::Failure;
+use crate::metrics::Attempt;
+use apiserver_scheduling::amounts::add;
+use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
 
 impl Scheduler {
-    pub(super) async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ClientError> {
+    /// Binds pods to the nodes selected for them, all at the same time: the API server makes them durable together. One that fails is taken off its node.
+    pub(super) async fn bind_all(
+        &mut self,
+        placed: Vec<Placement>,
+        loads: &mut [NodeLoad],
+        tally: &mut Tally,
+    ) {
+        let binding = placed.iter().map(|placed| self.bind(&placed.pod, &placed.assigned.node));
+        let answers = join_all(binding).await;
+        for (Placement { pod, nth, assigned, begun }, answer) in placed.into_iter().zip(answers) {
+            let node = &assigned.node;
+            if let Err(error) = answer {
+                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "binding failed; retrying after its back-off");
+                if let Some(load) = loads.get_mut(nth) {
+                    *load = load.without(|other| other.uid == pod.uid);
+                }
+                self.note_failure(&pod, Failure::Error, begun, tally);
+                continue;
+            }
+            self.counters.count_attempt(Attempt::Scheduled, begun.elapsed());
+            add(&mut tally.bound, 1);
+            self.backoff.remove(&pod.key);
+            let message = format!("Successfully assigned {} to {node}", pod.key);
+            self.events.event(&pod.reference, EventKind::Normal, "Scheduled", message);
+            tracing::info!(pod = %pod.key, uid = pod.uid, node, "pod bound");
+            self.assumed.insert(pod.uid.clone(), (assigned, Instant::now()));
+        }
+    }
+
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ClientError> {
         let ObjectKey { namespace, name } = &pod.key;
         let metadata = ObjectMeta {
             name: name.clone(),

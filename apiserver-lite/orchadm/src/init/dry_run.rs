@@ -1,8 +1,7 @@
 //! `init --dry-run`: what the phases would write and run.
 
 use anyhow::Result;
-use apiserver_bootstrap::{access, cluster_info, dry_run};
-use serde_json::json;
+use apiserver_bootstrap::{access, dry_run};
 
 use super::control_plane::{authority, programs};
 use super::node::member;
@@ -46,16 +45,9 @@ fn actions(context: &InitContext, phase: &str) -> Result<Vec<(String, String)>> 
         }
         "upload-config" => one(dry_run::object(&upload::configuration_object(context))),
         "bootstrap-token" => {
-            let tokens = settings.tokens.iter().map(|token| dry_run::object(&token.secret(names)));
-            let mut actions: Vec<String> = tokens.collect();
-            let info = json!({
-                "kind": "ConfigMap",
-                "metadata": {"name": cluster_info::NAME, "namespace": names.public_namespace()},
-            });
-            actions.push(dry_run::object(&info));
-            actions.extend(dry_run::objects(&access::bindings(names))?);
-            actions.extend(dry_run::objects(&access::host_access(names))?);
-            all(actions)
+            let (tokens, server) = (&settings.tokens, settings.server());
+            let objects = access::for_hosts_that_join(names, tokens, &server, "")?;
+            all(objects.iter().map(dry_run::object).collect())
         }
         "kubelet-start" => one(dry_run::program(layout, has_systemd, &member.agent(false)?)),
         "mark-control-plane" => {

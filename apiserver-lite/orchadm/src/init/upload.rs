@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use apiserver_bootstrap::access;
-use apiserver_bootstrap::apply::{apply, apply_one};
+use apiserver_bootstrap::apply::apply_one;
 use apiserver_bootstrap::cluster_info;
 use proto_api::yaml;
 use serde_json::{Value, json};
@@ -52,15 +52,14 @@ pub fn configuration_object(context: &InitContext) -> Value {
 pub async fn bootstrap_token(context: &InitContext) -> Result<()> {
     let (names, client) = (context.host.names, context.client()?);
     let settings = &context.settings;
-    for token in &settings.tokens {
-        apply_one(&client, &token.secret(names)).await?;
+    let pem = std::fs::read_to_string(authority(settings))?;
+    let (tokens, server) = (&settings.tokens, settings.server());
+    for object in access::for_hosts_that_join(names, tokens, &server, &pem)? {
+        apply_one(&client, &object).await?;
+    }
+    for token in tokens {
         context.host.output.say("bootstrap-token", &format!("made the token {}", token.token.id));
     }
-    let path = authority(settings);
-    let pem = std::fs::read_to_string(path)?;
-    apply_one(&client, &cluster_info::config_map(names, &settings.server(), &pem)).await?;
-    apply(&client, &access::bindings(names)).await?;
-    apply(&client, &access::host_access(names)).await?;
     let text = format!("the ConfigMap {} says where the cluster is", cluster_info::NAME);
     context.host.output.say("bootstrap-token", &text);
     Ok(())

@@ -197,7 +197,7 @@ async fn send(
 }
 
 /// Asks for a table in the place of objects.
-pub(super) async fn accept_table(
+pub(crate) async fn accept_table(
     session: &Session,
     request: &mut http::Request<bytes::Bytes>,
     whole_objects: bool,

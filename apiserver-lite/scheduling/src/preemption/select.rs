@@ -46,7 +46,10 @@ pub fn select_preemption(
     }
     let depends_on_pods = pod.constraints.can_be_helped_by_pods()
         || pod.constraints.has_anti_affinity()
-        || loads.iter().flat_map(|load| &load.pods).any(|p| p.constraints.has_anti_affinity());
+        || loads
+            .iter()
+            .flat_map(|load| &load.constraining)
+            .any(|p| p.constraints.has_anti_affinity());
     let most = match depends_on_pods {
         true => CANDIDATES_INTER_POD,
         false => CANDIDATES_MIN.max(loads.len() / 10),

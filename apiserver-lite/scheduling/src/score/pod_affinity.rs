@@ -23,11 +23,9 @@ pub(super) fn points(
     let mut by_domain = DomainPoints::new();
     let has_preferences = pod.constraints.has_preferences();
     for load in loads {
-        for other in &load.pods {
+        let others = if has_preferences { &load.pods } else { &load.constraining };
+        for other in others {
             let constraints = &other.constraints;
-            if !has_preferences && !constraints.attracts_or_repels() {
-                continue;
-            }
             let mut count = |term: &'_ Term, weight: i64, selected: &PodInfo| {
                 let Some((key, value)) = load.node.labels.get_key_value(&term.topology_key) else {
                     return;

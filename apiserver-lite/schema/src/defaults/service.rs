@@ -51,6 +51,12 @@ pub(super) fn default_slice(fields: &mut Map) {
     }
 }
 
+/// Parameters of a class are of the cluster.
+pub(super) fn default_ingress_class(fields: &mut Map) {
+    let parameters = fields.map_mut("spec").and_then(|spec| spec.map_mut("parameters"));
+    parameters.into_iter().for_each(|parameters| set_default(parameters, "scope", "Cluster"));
+}
+
 pub(super) fn default_network_policy(spec: &mut Map) {
     for direction in ["ingress", "egress"] {
         for rule in spec.maps_mut(direction) {

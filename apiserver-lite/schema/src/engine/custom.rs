@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{DecodeError, Engine, Format, Problems, Strictness};
+use super::{DecodeError, Engine, Format, Problems};
 use crate::list::PROTOBUF_MAGIC;
 use crate::object::custom::codec::{checked_metadata, custom_type_meta_json, write_stored};
 use crate::object::custom::{CUSTOM, CustomKind, CustomNames, CustomVersion};
 use crate::object::{Kind, Object};
-use crate::value::Value;
+use crate::value::{Allowance, Value};
 
 impl Engine {
     /// The custom kind with these names: the same one as long as anything has it. Its rules are those of its definition, if there is one.
@@ -64,7 +64,7 @@ impl Engine {
     /// The object of [`Engine::encode_stored`], as it was written: it is neither pruned nor defaulted.
     pub fn decode_stored(&self, raw: &[u8]) -> Result<Object, DecodeError> {
         if raw.starts_with(&PROTOBUF_MAGIC) {
-            return Ok(self.decode_any(Format::Protobuf, raw, Strictness::Ignore)?.object);
+            return Ok(self.decode_protobuf(None, raw, Allowance::unbounded())?.object);
         }
         let damaged = || DecodeError::Malformed {
             format: Format::Json,
@@ -72,10 +72,12 @@ impl Engine {
         };
         let end = raw.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
         let (head, object) = raw.split_at(end);
-        let head = Problems::default().parse(Format::Json, head)?;
+        let parse =
+            |text: &[u8]| Problems::default().parse(Format::Json, text, Allowance::unbounded());
+        let head = parse(head)?;
         let head = head.as_map().ok_or_else(damaged)?;
         let (plural, namespaced) = (head.str("plural"), head.is_true("namespaced"));
-        let object = Problems::default().parse(Format::Json, object)?;
+        let object = parse(object)?;
         let Value::Map(mut fields) = object else { return Err(damaged()) };
         let api_version = fields.remove("apiVersion").unwrap_or_default();
         let kind = fields.remove("kind").unwrap_or_default();

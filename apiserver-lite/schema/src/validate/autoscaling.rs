@@ -26,14 +26,7 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     check_bounds(spec, &path, errors);
     let target = path.field("scaleTargetRef");
     let reference = spec.map("scaleTargetRef").unwrap_or(&empty);
-    for field in ["kind", "name"] {
-        let (text, here) = (reference.str(field), target.field(field));
-        if text.is_empty() {
-            errors.required(&here, "");
-        } else {
-            errors.complaints(&here, text, names::path_segment(text));
-        }
-    }
+    check_reference(reference, &target, errors);
     let list = path.field("metrics");
     for (at, metric) in spec.maps("metrics").enumerate() {
         check_metric(metric, &list.index(at), errors);
@@ -43,6 +36,18 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
         let rules = spec.map("behavior").and_then(|behavior| behavior.map(direction));
         if let Some(rules) = rules {
             check_rules(rules, &behavior.field(direction), errors);
+        }
+    }
+}
+
+/// Checks a reference to an object of the same namespace.
+fn check_reference(reference: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    for field in ["kind", "name"] {
+        let (text, here) = (reference.str(field), path.field(field));
+        if text.is_empty() {
+            errors.required(&here, "");
+        } else {
+            errors.complaints(&here, text, names::path_segment(text));
         }
     }
 }
@@ -63,40 +68,103 @@ fn check_bounds(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
 
 fn check_metric(metric: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let kind = metric.str("type");
-    let Some((_, field)) = SOURCES.iter().find(|(name, _)| *name == kind) else {
-        if kind.is_empty() {
-            errors.required(&path.field("type"), "must specify a metric source type");
-        } else {
-            let known: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
-            errors.not_supported(&path.field("type"), kind, &known);
-        }
-        return;
-    };
-    let here = path.field(field);
-    let Some(source) = metric.map(field) else {
-        let detail = "must populate information for the given metric source";
-        errors.required(&here, detail);
-        return;
-    };
-    if matches!(kind, "Resource" | "ContainerResource") && source.str("name").is_empty() {
-        errors.required(&here.field("name"), "must specify a resource name");
+    if kind.is_empty() {
+        errors.required(&path.field("type"), "must specify a metric source type");
     }
-    if let Some(identifier) = source.map("metric") {
-        let metric = here.field("metric");
-        if identifier.str("name").is_empty() {
-            errors.required(&metric.field("name"), "must specify a metric name");
+    let wanted = SOURCES.iter().find(|(name, _)| *name == kind).map(|(_, field)| *field);
+    if wanted.is_none() {
+        let known: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
+        errors.not_supported(&path.field("type"), kind, &known);
+    }
+    let mut sources =
+        SOURCES.iter().filter_map(|(_, field)| Some((*field, metric.map(field)?))).peekable();
+    // Only the first one is looked into.
+    if let Some((field, source)) = sources.peek() {
+        check_source(field, source, &path.field(field), errors);
+    }
+    if let Some(field) = wanted.filter(|field| !metric.contains(field)) {
+        let detail = "must populate information for the given metric source";
+        errors.required(&path.field(field), detail);
+    }
+    let sources: Vec<&str> = sources.map(|(field, _)| field).collect();
+    if sources.len() > 1 || wanted.is_none() {
+        for field in sources.into_iter().filter(|field| Some(*field) != wanted) {
+            errors.forbidden(&path.field(field), "must populate the given metric source only");
+        }
+    }
+}
+
+fn check_source(field: &str, source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let empty = Map::new();
+    if field == "object" {
+        let reference = source.map("describedObject").unwrap_or(&empty);
+        check_reference(reference, &path.field("describedObject"), errors);
+    }
+    let required: &[(&str, &str)] = match field {
+        "containerResource" => {
+            &[("name", "must specify a resource name"), ("container", "must specify a container")]
+        }
+        "resource" => &[("name", "must specify a resource name")],
+        _ => &[],
+    };
+    for (part, detail) in required.iter().filter(|(part, _)| source.str(part).is_empty()) {
+        errors.required(&path.field(part), detail);
+    }
+    if required.is_empty() {
+        let identifier = source.map("metric").unwrap_or(&empty);
+        let (name, metric) = (identifier.str("name"), path.field("metric"));
+        match name.is_empty() {
+            true => errors.required(&metric.field("name"), "must specify a metric name"),
+            false => errors.complaints(&metric.field("name"), name, names::path_segment(name)),
         }
         selector::check(identifier.map("selector"), &metric.field("selector"), errors);
     }
-    let empty = Map::new();
-    check_target(source.map("target").unwrap_or(&empty), &here.field("target"), errors);
+    let target = source.map("target").unwrap_or(&empty);
+    let path = path.field("target");
+    check_target(target, &path, errors);
+    check_amounts(field, target, &path, errors);
+}
+
+/// Checks that a target says how much, in one of the ways that its source has.
+fn check_amounts(source: &str, target: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let has = |field: &str| target.contains(field);
+    match source {
+        "pods" => {
+            let amount = target.get("averageValue").and_then(numbers::amount);
+            if amount.is_none_or(|amount| amount.is_zero() || amount.is_negative()) {
+                let detail = "must specify a positive target averageValue";
+                errors.required(&path.field("averageValue"), detail);
+            }
+        }
+        "object" | "external" => {
+            if !has("value") && !has("averageValue") {
+                let detail = "must set either a target value for metric or a per-pod target";
+                errors.required(&path.field("averageValue"), detail);
+            }
+            if source == "external" && has("value") && has("averageValue") {
+                let detail = "may not set both a target value for metric and a per-pod target";
+                errors.forbidden(&path.field("value"), detail);
+            }
+        }
+        _ => {
+            if !has("averageUtilization") && !has("averageValue") {
+                let detail = "must set either a target raw value or a target utilization";
+                errors.required(&path.field("averageUtilization"), detail);
+            }
+            if has("averageUtilization") && has("averageValue") {
+                let detail = "may not set both a target raw value and a target utilization";
+                errors.forbidden(&path.field("averageValue"), detail);
+            }
+        }
+    }
 }
 
 fn check_target(target: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let kind = target.str("type");
     if kind.is_empty() {
         errors.required(&path.field("type"), "must specify a metric target type");
-    } else if !matches!(kind, "AverageValue" | "Utilization" | "Value") {
+    }
+    if !matches!(kind, "AverageValue" | "Utilization" | "Value") {
         let detail = "must be either Utilization, Value, or AverageValue";
         errors.invalid(&path.field("type"), kind, detail);
     }

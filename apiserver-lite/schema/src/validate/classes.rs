@@ -1,6 +1,6 @@
 //! Validation of StorageClasses, CSIDrivers, CSINodes and RuntimeClasses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::volume_source::check_driver_name;
 use super::{FieldErrors, metadata, names, numbers, resources};
@@ -40,6 +40,40 @@ pub(super) fn check_storage(object: &Object, errors: &mut FieldErrors) {
         ("volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]),
     ] {
         errors.one_of(&path.field(field), fields.str(field), supported);
+    }
+    check_topologies(fields, &path.field("allowedTopologies"), errors);
+}
+
+/// Checks the topologies of a StorageClass: no two equal ones, each with expressions of different keys and values.
+fn check_topologies(fields: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let mut terms: BTreeSet<BTreeMap<&str, BTreeSet<&str>>> = BTreeSet::new();
+    for (at, term) in fields.maps("allowedTopologies").enumerate() {
+        let here = path.index(at);
+        let list = here.field("matchLabelExpressions");
+        let mut keys: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (at, expression) in term.maps("matchLabelExpressions").enumerate() {
+            let here = list.index(at);
+            let key = expression.str("key");
+            let values = here.field("values");
+            if expression.list("values").is_empty() {
+                errors.required(&values, "");
+            }
+            let mut seen = BTreeSet::new();
+            let texts = expression.list("values").iter().filter_map(Value::as_str);
+            for (at, value) in texts.enumerate() {
+                if !seen.insert(value) {
+                    errors.duplicate(&values.index(at), value);
+                }
+            }
+            errors.complaints(&here.field("key"), key, names::qualified_name(key));
+            if keys.insert(key, seen).is_some() {
+                errors.duplicate(&here.field("key"), key);
+            }
+        }
+        // An empty term is equal to nothing that is said, and refused as one.
+        if keys.is_empty() || !terms.insert(keys) {
+            errors.duplicate(&list, "");
+        }
     }
 }
 
@@ -117,6 +151,19 @@ pub(super) fn check_driver_node(object: &Object, errors: &mut FieldErrors) {
         check_driver_name(name, &here.field("name"), errors);
         if !seen.insert(name) {
             errors.duplicate(&here.field("name"), name);
+        }
+        if driver.str("nodeID").is_empty() {
+            errors.required(&here.field("nodeID"), "");
+        }
+        let mut keys = BTreeSet::new();
+        for key in driver.list("topologyKeys").iter().filter_map(Value::as_str) {
+            if key.is_empty() {
+                errors.required(&here, "");
+            }
+            errors.complaints(&here, key, names::qualified_name(key));
+            if !keys.insert(key) {
+                errors.duplicate(&here, key);
+            }
         }
         if let Some(allocatable) = driver.map("allocatable") {
             numbers::not_negative(allocatable, "count", &here.field("allocatable"), errors);

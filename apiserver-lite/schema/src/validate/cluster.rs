@@ -1,4 +1,4 @@
-//! Validation of Nodes and Leases.
+//! Validation of Nodes, Leases and Events.
 
 use std::collections::BTreeSet;
 
@@ -49,6 +49,22 @@ pub(super) fn check_node_update(old: &Object, new: &Object, errors: &mut FieldEr
         if before.is_some() && before != new.fields.at(&["spec", field]) {
             errors.forbidden(&path.field(field), detail);
         }
+    }
+}
+
+/// Checks that an event is in the namespace of its object; one without a namespace has its events in `default`.
+pub(super) fn check_event(object: &Object, errors: &mut FieldErrors) {
+    let own = object.str_at(&["metadata", "namespace"]);
+    let Some(about) = object.fields.map("involvedObject") else { return };
+    let namespace = about.str("namespace");
+    let fits = match namespace {
+        "" => own == "default",
+        _ => own == namespace,
+    };
+    if !fits {
+        let path = Path::ROOT;
+        let path = path.field("involvedObject");
+        errors.invalid(&path.field("namespace"), namespace, "does not match event.namespace");
     }
 }
 

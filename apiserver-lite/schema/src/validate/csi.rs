@@ -1,5 +1,6 @@
 //! Validation of the objects by which CSI drivers, attachers and provisioners are told what to do.
 
+use super::volume_source::check_driver_name;
 use super::{FieldErrors, names, numbers};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
@@ -39,11 +40,13 @@ pub(super) fn check_attachment(object: &Object, errors: &mut FieldErrors) {
     let path = path.field("spec");
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
-    if spec.str("attacher").is_empty() {
-        errors.required(&path.field("attacher"), "");
-    }
-    if spec.str("nodeName").is_empty() {
-        errors.required(&path.field("nodeName"), "");
+    for field in ["attacher", "nodeName"] {
+        let (text, here) = (spec.str(field), path.field(field));
+        match text.is_empty() {
+            true => errors.required(&here, ""),
+            false if field == "attacher" => check_driver_name(text, &here, errors),
+            false => errors.complaints(&here, text, names::dns_subdomain(text)),
+        }
     }
     let source = spec.map("source").unwrap_or(&empty);
     let here = path.field("source");

@@ -26,8 +26,38 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     {
         let list = path.field("finalizers");
         errors.complaints(&list.index(at), finalizer, names::qualified_name(finalizer));
+        if object.kind.short_group != "apiextensions"
+            && object.kind.custom_version().is_none()
+            && !is_known_finalizer(finalizer)
+        {
+            errors.invalid(&list.index(at), finalizer, UNKNOWN_FINALIZER);
+        }
     }
     check_dependents_policy(object, &path, errors);
+}
+
+/// What Kubernetes says of a finalizer of a built-in kind that is neither its own nor has a domain.
+const UNKNOWN_FINALIZER: &str =
+    "name is neither a standard finalizer name nor is it fully qualified";
+
+/// Whether a built-in kind may have the finalizer. The names of both naming profiles are standard.
+fn is_known_finalizer(finalizer: &str) -> bool {
+    const STANDARD: [&str; 4] = ["foregroundDeletion", "kubernetes", "orch", "orphan"];
+    finalizer.contains('/') || STANDARD.contains(&finalizer)
+}
+
+/// Checks `spec.finalizers` of a Namespace.
+pub(super) fn check_namespace(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("spec");
+    let finalizers = object.spec().map_or(&[][..], |spec| spec.list("finalizers"));
+    let list = path.field("finalizers");
+    for finalizer in finalizers.iter().filter_map(Value::as_str) {
+        errors.complaints(&list, finalizer, names::qualified_name(finalizer));
+        if !is_known_finalizer(finalizer) {
+            errors.invalid(&list, finalizer, UNKNOWN_FINALIZER);
+        }
+    }
 }
 
 /// Checks that `orphan` and `foregroundDeletion` are not both among the finalizers.
@@ -97,11 +127,13 @@ fn check_annotations(annotations: &Map, path: &Path<'_>, errors: &mut FieldError
 fn check_owners(metadata: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("ownerReferences");
     let mut controllers = 0;
-    for (at, owner) in metadata.maps("ownerReferences").enumerate() {
-        let here = list.index(at);
-        for field in ["apiVersion", "kind", "name", "uid"] {
+    // Kubernetes' paths have no index here.
+    for owner in metadata.maps("ownerReferences") {
+        for (field, what) in
+            [("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")]
+        {
             if owner.str(field).is_empty() {
-                errors.invalid(&here.field(field), "", &format!("{field} must not be empty"));
+                errors.invalid(&list.field(field), "", &format!("{what} must not be empty"));
             }
         }
         controllers += usize::from(owner.is_true("controller"));

@@ -141,6 +141,20 @@ pub fn env_name(text: &str) -> Vec<String> {
     ]
 }
 
+/// Checks a path after a domain, as `example.com/controller`.
+pub fn domain_path(text: &str) -> Vec<String> {
+    let (domain, path) = text.split_once('/').unwrap_or((text, ""));
+    if domain.is_empty() || path.is_empty() {
+        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned()];
+    }
+    let mut wrong = dns_subdomain(domain);
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
+    if !path.bytes().all(allowed) {
+        wrong.push("a valid path has letters, digits and /-._~%!$&'()*+,;=: only".to_owned());
+    }
+    wrong
+}
+
 /// Checks a port name (IANA service name).
 pub fn port_name(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, 15);

@@ -162,6 +162,58 @@ pub(super) fn check_ingress(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
+/// Longest name of an ingress controller.
+const CONTROLLER_LEN_MAX: usize = 250;
+
+pub(super) fn check_ingress_class(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("spec");
+    let empty = Map::new();
+    let spec = object.spec().unwrap_or(&empty);
+    let (controller, here) = (spec.str("controller"), path.field("controller"));
+    if controller.is_empty() {
+        errors.required(&here, "");
+    } else {
+        if controller.len() > CONTROLLER_LEN_MAX {
+            errors.too_long(&here, CONTROLLER_LEN_MAX);
+        }
+        errors.complaints(&here, controller, names::domain_path(controller));
+    }
+    if let Some(parameters) = spec.map("parameters") {
+        check_class_parameters(parameters, &path.field("parameters"), errors);
+    }
+}
+
+fn check_class_parameters(parameters: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    if let Some(group) = parameters.get("apiGroup").and_then(Value::as_str) {
+        errors.complaints(&path.field("apiGroup"), group, names::dns_subdomain(group));
+    }
+    for field in ["kind", "name"] {
+        let (text, here) = (parameters.str(field), path.field(field));
+        match text.is_empty() {
+            true => errors.required(&here, &format!("{field} is required")),
+            false => errors.complaints(&here, text, names::path_segment(text)),
+        }
+    }
+    let (scope, namespace) = (parameters.str("scope"), parameters.get("namespace"));
+    match scope {
+        "" => errors.required(&path.field("scope"), ""),
+        "Cluster" if namespace.is_some() => {
+            let detail = "`parameters.scope` is set to 'Cluster'";
+            errors.forbidden(&path.field("namespace"), detail);
+        }
+        "Namespace" => {
+            let here = path.field("namespace");
+            match namespace.and_then(Value::as_str).unwrap_or_default() {
+                "" => errors.required(&here, "`parameters.scope` is set to 'Namespace'"),
+                name => errors.complaints(&here, name, names::dns_label(name)),
+            }
+        }
+        "Cluster" => {}
+        other => errors.not_supported(&path.field("scope"), other, &["Cluster", "Namespace"]),
+    }
+}
+
 /// Checks a host name, optionally after `*.`.
 fn host_name(host: &str) -> Vec<String> {
     names::dns_subdomain(host.strip_prefix("*.").unwrap_or(host))

@@ -124,7 +124,7 @@ fn check_size(size: &Value, path: &Path<'_>, errors: &mut FieldErrors) {
 
 fn check_mode(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let mode = spec.str("volumeMode");
-    if !mode.is_empty() && !VOLUME_MODES.contains(&mode) {
+    if spec.contains("volumeMode") && !VOLUME_MODES.contains(&mode) {
         errors.not_supported(&path.field("volumeMode"), mode, VOLUME_MODES);
     }
 }
@@ -171,6 +171,7 @@ pub(super) fn check_claim_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldEr
     }
     check_class(spec, path, errors);
     check_mode(spec, path, errors);
+    selector::check(spec.map("selector"), &path.field("selector"), errors);
     check_data_source(spec, path, errors);
 }
 

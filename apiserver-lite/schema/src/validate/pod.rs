@@ -63,9 +63,13 @@ fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
         ("runtimeClassName", names::dns_subdomain),
     ] {
         let value = spec.str(field);
-        if !value.is_empty() {
+        if !value.is_empty() || (field == "runtimeClassName" && spec.contains(field)) {
             errors.complaints(&path.field(field), value, rule(value));
         }
+    }
+    if spec.contains("preemptionPolicy") {
+        let (policy, here) = (spec.str("preemptionPolicy"), path.field("preemptionPolicy"));
+        errors.one_of(&here, policy, &["Never", "PreemptLowerPriority"]);
     }
     if let Some(selector) = spec.map("nodeSelector") {
         metadata::check_labels(selector, &path.field("nodeSelector"), errors);
@@ -234,6 +238,18 @@ fn check_dns(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         let list = config.field("nameservers");
         errors.complaints(&list.index(at), server, names::ip_address(server));
     }
+    let Some(dns) = spec.map("dnsConfig") else { return };
+    let list = config.field("searches");
+    for (at, search) in dns.list("searches").iter().filter_map(Value::as_str).enumerate() {
+        let domain = search.strip_suffix('.').unwrap_or(search);
+        errors.complaints(&list.index(at), search, names::dns_subdomain(domain));
+    }
+    let list = config.field("options");
+    for (at, option) in dns.maps("options").enumerate() {
+        if option.str("name").is_empty() {
+            errors.required(&list.index(at), "must not be empty");
+        }
+    }
 }
 
 pub(super) fn check_tolerations(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
@@ -255,6 +271,10 @@ pub(super) fn check_tolerations(spec: &Map, path: &Path<'_>, errors: &mut FieldE
             "" | "Equal" => {
                 let value = toleration.str("value");
                 errors.complaints(&here.field("value"), value, names::label_value(value));
+            }
+            "Exists" if !toleration.str("value").is_empty() => {
+                let detail = "value must be empty when `operator` is 'Exists'";
+                errors.invalid(&here.field("operator"), toleration.str("value"), detail);
             }
             "Exists" => {}
             other => errors.not_supported(&here.field("operator"), other, &["Equal", "Exists"]),

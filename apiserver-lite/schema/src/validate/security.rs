@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::volume_source::check_relative;
-use super::{FieldErrors, numbers};
+use super::{FieldErrors, names, numbers};
 use crate::value::{Map, Path, Value};
 
 /// Range of user and group IDs.
@@ -35,6 +35,33 @@ pub(super) fn check_pod(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
     check_sysctls(context, &path, errors);
     check_seccomp(context, &path, errors);
+    check_windows(context, &path, errors);
+}
+
+/// Longest credential specification of a pod for Windows, in bytes.
+const CREDENTIAL_SPEC_LEN_MAX: usize = 64 << 10;
+
+/// Checks the options that kubelets on Windows would read.
+fn check_windows(context: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let Some(options) = context.map("windowsOptions") else { return };
+    let path = path.field("windowsOptions");
+    let text = |field: &str| options.get(field).and_then(Value::as_str);
+    if let Some(name) = text("gmsaCredentialSpecName") {
+        let here = path.field("gmsaCredentialSpecName");
+        errors.complaints(&here, name, names::dns_subdomain(name));
+    }
+    if let Some(spec) = text("gmsaCredentialSpec") {
+        let here = path.field("gmsaCredentialSpec");
+        if spec.is_empty() {
+            errors.invalid(&here, spec, "gmsaCredentialSpec cannot be an empty string");
+        } else if spec.len() > CREDENTIAL_SPEC_LEN_MAX {
+            errors.too_long(&here, CREDENTIAL_SPEC_LEN_MAX);
+        }
+    }
+    if text("runAsUserName").is_some_and(str::is_empty) {
+        let detail = "runAsUserName cannot be an empty string";
+        errors.invalid(&path.field("runAsUserName"), "", detail);
+    }
 }
 
 /// Fields of a pod, of its security context and of a container's that mean nothing on Windows.
@@ -103,6 +130,7 @@ pub(super) fn check_container(container: &Map, path: &Path<'_>, errors: &mut Fie
         errors.not_supported(&path.field("procMount"), mount, &["Default", "Unmasked"]);
     }
     check_seccomp(context, &path, errors);
+    check_windows(context, &path, errors);
     let escalates = context.get("allowPrivilegeEscalation").and_then(Value::as_bool);
     if escalates != Some(false) {
         return;

@@ -277,11 +277,21 @@ pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {
     let subsets = path.field("subsets");
     for (at, subset) in object.fields.maps("subsets").enumerate() {
         let here = subsets.index(at);
+        if subset.list("addresses").is_empty() && subset.list("notReadyAddresses").is_empty() {
+            errors.required(&here, "must specify `addresses` or `notReadyAddresses`");
+        }
         for list in ["addresses", "notReadyAddresses"] {
             let list_path = here.field(list);
             for (at, address) in subset.maps(list).enumerate() {
                 let item = list_path.index(at);
                 addresses::check_reachable(address.str("ip"), &item.field("ip"), errors);
+                let host = address.str("hostname");
+                if !host.is_empty() {
+                    errors.complaints(&item.field("hostname"), host, names::dns_label(host));
+                }
+                if let Some(node) = address.get("nodeName").and_then(Value::as_str) {
+                    errors.complaints(&item.field("nodeName"), node, names::dns_subdomain(node));
+                }
             }
         }
         let list = here.field("ports");
@@ -292,7 +302,19 @@ pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {
                 errors.invalid(&item.field("port"), number, &detail);
             }
             errors.one_of(&item.field("protocol"), port.str("protocol"), PROTOCOLS);
+            let name = port.str("name");
+            if !name.is_empty() {
+                errors.complaints(&item.field("name"), name, names::dns_label(name));
+            }
+            check_app_protocol(port, &item, errors);
         }
+    }
+}
+
+/// Checks the application protocol of a port: a qualified name.
+fn check_app_protocol(port: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    if let Some(protocol) = port.get("appProtocol").and_then(Value::as_str) {
+        errors.complaints(&path.field("appProtocol"), protocol, names::qualified_name(protocol));
     }
 }
 
@@ -311,6 +333,9 @@ pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
     }
     for (at, endpoint) in object.fields.maps("endpoints").enumerate() {
         let here = list.index(at);
+        if let Some(host) = endpoint.get("hostname").and_then(Value::as_str) {
+            errors.complaints(&here.field("hostname"), host, names::dns_label(host));
+        }
         let addresses_path = here.field("addresses");
         let count = endpoint.list("addresses").len();
         if count == 0 {
@@ -349,6 +374,11 @@ pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
         if !seen.insert(port.str("name")) {
             errors.duplicate(&here.field("name"), port.str("name"));
         }
+        let name = port.str("name");
+        if !name.is_empty() {
+            errors.complaints(&here.field("name"), name, names::dns_label(name));
+        }
+        check_app_protocol(port, &here, errors);
         errors.one_of(&here.field("protocol"), port.str("protocol"), PROTOCOLS);
     }
 }

@@ -99,8 +99,13 @@ fn check_selector(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         errors.invalid(&here, Map::new(), "empty selector is invalid for deployment");
         return;
     }
+    check_matching_selector(spec, selector, path, errors);
+}
+
+/// Checks that a selector is valid, and matches the labels of the template.
+fn check_matching_selector(spec: &Map, selector: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let before = errors.0.len();
-    selector::check(Some(selector), &here, errors);
+    selector::check(Some(selector), &path.field("selector"), errors);
     if errors.0.len() > before {
         return;
     }
@@ -165,10 +170,19 @@ pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldEr
     let spec = object.spec().unwrap_or(&empty);
     not_negative(spec, "replicas", &path, errors);
     not_negative(spec, "minReadySeconds", &path, errors);
-    if spec.map("selector").is_none_or(Map::is_empty) {
-        errors.required(&path.field("selector"), "");
-    }
     let template = path.field("template");
+    match spec.map("selector").filter(|selector| !selector.is_empty()) {
+        None => errors.required(&path.field("selector"), ""),
+        Some(selector) if spec.contains("template") => {
+            let labels = spec.at(&["template", "metadata", "labels"]).and_then(Value::as_map);
+            let labels = labels.cloned().unwrap_or_default();
+            if !selector.iter().all(|(key, value)| labels.get(key) == Some(value)) {
+                let detail = "`selector` does not match template `labels`";
+                errors.invalid(&template.field("metadata").field("labels"), labels, detail);
+            }
+        }
+        Some(_) => {}
+    }
     if spec.contains("template") {
         check_template(spec.map("template"), &template, errors);
         check_restart_policy(spec, &["Always"], &template, errors);
@@ -182,10 +196,26 @@ pub(super) fn check_pod_template(object: &Object, errors: &mut FieldErrors) {
     check_template(object.fields.map("template"), &path.field("template"), errors);
 }
 
+pub(super) fn check_revision(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    if !object.fields.contains("data") {
+        errors.required(&path.field("data"), "data is mandatory");
+    }
+    not_negative(&object.fields, "revision", &path, errors);
+}
+
 pub(super) fn check_job(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
+    let path = path.field("spec");
     let empty = Map::new();
-    check_job_spec(object.spec().unwrap_or(&empty), &path.field("spec"), errors);
+    let spec = object.spec().unwrap_or(&empty);
+    check_job_spec(spec, &path, errors);
+    // Without `manualSelector` the server has made it.
+    match spec.map("selector") {
+        None if spec.is_true("manualSelector") => errors.required(&path.field("selector"), ""),
+        None => {}
+        Some(selector) => check_matching_selector(spec, selector, &path, errors),
+    }
 }
 
 fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
@@ -299,7 +329,19 @@ pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
         errors.invalid(&metadata.field("name"), object.name(), &detail);
     }
     let job_spec = job.and_then(|job| job.map("spec")).unwrap_or(&empty);
-    check_job_spec(job_spec, &template.field("spec"), errors);
+    let here = template.field("spec");
+    check_job_spec(job_spec, &here, errors);
+    // The selectors of its Jobs are made.
+    if let Some(selector) = job_spec.map("selector") {
+        errors.invalid(
+            &here.field("selector"),
+            selector.clone(),
+            "`selector` will be auto-generated",
+        );
+    }
+    if job_spec.is_true("manualSelector") {
+        errors.not_supported(&here.field("manualSelector"), "true", &["nil", "false"]);
+    }
 }
 
 /// Pod counts of a status.

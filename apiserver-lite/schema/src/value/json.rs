@@ -3,29 +3,65 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::{Key, Map, Path, Value};
+use super::{Allowance, ENTRY, ITEM, Key, Map, Path, ROOM, TEXT, TooLarge, Value};
 
-/// The text is not JSON or is nested more than 128 levels deep.
+/// Why a text cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ParseError(String);
+pub enum ParseError {
+    /// It is not JSON or is nested more than 128 levels deep.
+    #[error("{0}")]
+    Malformed(String),
+    /// It has too many values.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+}
 
-/// Parses one JSON document. Keys keep their order; of duplicate keys the last value wins and the path is added to `duplicates`.
+/// Parses one JSON document. Keys keep their order; of duplicate keys the last value wins and the path is added to `duplicates`. Nothing
+/// bounds the number of values: it is for texts that are stored or short.
 pub fn parse_json(text: &[u8], duplicates: &mut Vec<String>) -> Result<Value, ParseError> {
-    let found = RefCell::new(std::mem::take(duplicates));
+    let reading = Reading { duplicates: RefCell::default(), allowance: Allowance::unbounded() };
+    let parsed = parse_json_within(text, &reading);
+    duplicates.append(&mut reading.duplicates.into_inner());
+    parsed
+}
+
+/// Parses one JSON document that may weigh as much as `reading` allows.
+pub(crate) fn parse_json_within(text: &[u8], reading: &Reading) -> Result<Value, ParseError> {
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let seed = TreeSeed { path: Path::ROOT, duplicates: &found };
+    let seed = TreeSeed { path: Path::ROOT, reading };
     let parsed = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    *duplicates = found.into_inner();
-    parsed.map_err(|error| ParseError(error.to_string()))
+    parsed.map_err(|error| match reading.allowance.is_exceeded() {
+        true => TooLarge::Values.into(),
+        false => ParseError::Malformed(error.to_string()),
+    })
+}
+
+/// What is noted while a document is read.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// Paths of fields that came before.
+    pub(crate) duplicates: RefCell<Vec<String>>,
+    /// What the document may still weigh.
+    pub(crate) allowance: Allowance,
+}
+
+impl Reading {
+    /// The reading of a request's body.
+    pub(crate) fn of_body() -> Self {
+        Reading { duplicates: RefCell::default(), allowance: Allowance::of_body() }
+    }
+
+    fn take<E: de::Error>(&self, weight: usize) -> Result<(), E> {
+        self.allowance.take(weight).map_err(E::custom)
+    }
 }
 
 /// Builds a tree from any self-describing format and records duplicate keys.
 pub(crate) struct TreeSeed<'a> {
     pub(crate) path: Path<'a>,
-    pub(crate) duplicates: &'a RefCell<Vec<String>>,
+    pub(crate) reading: &'a Reading,
 }
 
 impl<'de> DeserializeSeed<'de> for TreeSeed<'_> {
@@ -71,11 +107,12 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
         Ok(Value::Float(number))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::String(text.to_owned()))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Value, E> {
+        self.visit_string(text.to_owned())
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Value, E> {
+        self.reading.take::<E>(if text.is_empty() { 0 } else { TEXT })?;
         Ok(Value::String(text))
     }
 
@@ -83,9 +120,12 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
         let mut list = Vec::new();
         loop {
             let path = self.path.index(list.len());
-            let seed = TreeSeed { path, duplicates: self.duplicates };
+            let seed = TreeSeed { path, reading: self.reading };
             match items.next_element_seed(seed)? {
-                Some(item) => list.push(item),
+                Some(item) => {
+                    self.reading.take::<A::Error>(ITEM)?;
+                    list.push(item);
+                }
                 None => return Ok(Value::List(list)),
             }
         }
@@ -94,8 +134,9 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut list: Vec<(Key, Value)> = Vec::new();
         while let Some(key) = entries.next_key_seed(KeySeed)? {
+            self.reading.take::<A::Error>(if list.is_empty() { ROOM + ENTRY } else { ENTRY })?;
             let path = self.path.field(&key);
-            let seed = TreeSeed { path, duplicates: self.duplicates };
+            let seed = TreeSeed { path, reading: self.reading };
             let value = entries.next_value_seed(seed)?;
             list.push((Key::Owned(key), value));
         }
@@ -163,7 +204,7 @@ impl TreeSeed<'_> {
         let mut replaced_by = vec![None; entries.len()];
         for run in order.chunk_by(|&a, &b| entries[a].0 == entries[b].0) {
             if let [first, .., last] = *run {
-                let mut duplicates = self.duplicates.borrow_mut();
+                let mut duplicates = self.reading.duplicates.borrow_mut();
                 if duplicates.len() < DUPLICATES_MAX {
                     duplicates.push(self.path.field(&entries[first].0).to_string());
                 }

@@ -1,9 +1,14 @@
 //! Decodes Protobuf into a tree.
 
+use std::cell::RefCell;
+
 use super::reader::{FormatError, Reader, WireValue};
 use crate::scalar;
 use crate::shape::{Field, Shape, ShapeId, Shapes, Slot, Type};
-use crate::value::{Key, Map, Value, parse_json};
+use crate::value::{
+    Allowance, ENTRY, ITEM, Key, Map, ParseError, ROOM, Reading, TEXT, TooLarge, Value,
+    parse_json_within,
+};
 
 /// Deepest nesting of messages; `JSONSchemaProps` is the only recursive built-in message.
 const DEPTH_MAX: u32 = 100;
@@ -32,22 +37,28 @@ pub enum WireError {
     /// Messages are nested deeper than [`DEPTH_MAX`].
     #[error("message {0} is nested too deeply")]
     Depth(&'static str),
+    /// The message has too many values.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
 }
 
-/// Decodes a message of `shape`. Unknown fields are skipped, as in Kubernetes.
+/// Decodes a message of `shape` that weighs no more than is allowed. Unknown fields are skipped, as in Kubernetes.
 pub(crate) fn decode_message(
     shapes: &Shapes,
     shape: ShapeId,
     bytes: &[u8],
+    allowance: Allowance,
 ) -> Result<Map, WireError> {
     let mut map = Map::new();
-    Decoder { shapes, depth: 0 }.message(shape, bytes, &mut map)?;
+    let reading = Reading { duplicates: RefCell::default(), allowance };
+    Decoder { shapes, depth: 0, reading }.message(shape, bytes, &mut map)?;
     Ok(map)
 }
 
 struct Decoder<'a> {
     shapes: &'a Shapes,
     depth: u32,
+    reading: Reading,
 }
 
 impl<'a> Decoder<'a> {
@@ -97,27 +108,47 @@ impl<'a> Decoder<'a> {
             (Type::List(item), value) => {
                 let read = match (&**item, value) {
                     (Type::Int32 | Type::Int64 | Type::Bool, WireValue::Bytes(bytes)) => {
+                        // Each takes a byte at least.
+                        self.take(ITEM.saturating_mul(bytes.len()))?;
                         packed(item, bytes).ok_or_else(|| wrong(item.name()))?
                     }
-                    _ => vec![self.value(item, value, None)?.ok_or_else(|| wrong(item.name()))?],
+                    _ => {
+                        self.take(ITEM)?;
+                        vec![self.value(item, value, None)?.ok_or_else(|| wrong(item.name()))?]
+                    }
                 };
                 match map.get_mut(&field.name) {
                     Some(Value::List(items)) => items.extend(read),
-                    _ => drop(map.insert(field.name.clone(), read)),
+                    _ => self.insert(map, field, Value::List(read))?,
                 }
             }
             (Type::Map(item), WireValue::Bytes(bytes)) => {
                 let (key, value) = self.entry(shape, item, bytes)?.ok_or_else(|| wrong("a map"))?;
-                map.map_or_insert(field.name.clone()).insert(key, value);
+                if !map.contains(&field.name) {
+                    self.insert(map, field, Value::Map(Map::new()))?;
+                }
+                let entries = map.map_or_insert(field.name.clone());
+                self.take(room_for_one(entries))?;
+                entries.insert(key, value);
             }
             (ty, value) => {
                 let old = map.remove(&field.name);
                 let value = self.value(ty, value, old)?.ok_or_else(|| wrong(ty.name()))?;
                 if value != Value::Null && field.is_stored(&value) {
-                    map.insert(field.name.clone(), value);
+                    self.insert(map, field, value)?;
                 }
             }
         }
+        Ok(())
+    }
+
+    fn take(&self, weight: usize) -> Result<(), TooLarge> {
+        self.reading.allowance.take(weight)
+    }
+
+    fn insert(&self, map: &mut Map, field: &Field, value: Value) -> Result<(), TooLarge> {
+        self.take(room_for_one(map))?;
+        map.insert(field.name.clone(), value);
         Ok(())
     }
 
@@ -171,8 +202,27 @@ impl<'a> Decoder<'a> {
             (Type::WrappedList(item), WireValue::Bytes(bytes)) => {
                 self.wrapped(item, bytes)?.map(Value::List)
             }
-            (ty, value) => scalar_value(ty, value),
+            (Type::Raw, WireValue::Bytes(bytes)) => self.raw(bytes)?,
+            (ty, value) => {
+                let value = scalar_value(ty, value);
+                let is_text = value.as_ref().and_then(Value::as_str).is_some_and(|t| !t.is_empty());
+                self.take(if is_text { TEXT } else { 0 })?;
+                value
+            }
         })
+    }
+
+    /// Embedded JSON.
+    fn raw(&self, bytes: &[u8]) -> Result<Option<Value>, WireError> {
+        match only(bytes, 1) {
+            None => Ok(None),
+            Some(None) => Ok(Some(Value::Null)),
+            Some(Some(text)) => match parse_json_within(text, &self.reading) {
+                Ok(value) => Ok(Some(value)),
+                Err(ParseError::TooLarge(error)) => Err(error.into()),
+                Err(ParseError::Malformed(_)) => Ok(None),
+            },
+        }
     }
 
     fn wrapped(&mut self, ty: &Type, bytes: &[u8]) -> Result<Option<Vec<Value>>, WireError> {
@@ -180,6 +230,7 @@ impl<'a> Decoder<'a> {
         let mut items = Vec::new();
         while let Some((number, value)) = read_named(&mut reader, "list")? {
             if number == 1 {
+                self.take(ITEM)?;
                 match self.value(ty, value, None)? {
                     Some(item) => items.push(item),
                     None => return Ok(None),
@@ -188,6 +239,11 @@ impl<'a> Decoder<'a> {
         }
         Ok(Some(items))
     }
+}
+
+/// What one more entry of a map weighs.
+fn room_for_one(map: &Map) -> usize {
+    if map.is_empty() { ROOM + ENTRY } else { ENTRY }
 }
 
 /// The set alternative of a union: a message or list takes precedence over the boolean.
@@ -228,10 +284,6 @@ fn scalar_value(ty: &Type, value: WireValue<'_>) -> Option<Value> {
             scalar::canonical(ty, Value::from(text)).ok()
         }
         (Type::IntOrString, WireValue::Bytes(bytes)) => int_or_string(bytes),
-        (Type::Raw, WireValue::Bytes(bytes)) => match only(bytes, 1)? {
-            None => Some(Value::Null),
-            Some(text) => parse_json(text, &mut Vec::new()).ok(),
-        },
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ fn events_in_pages() {
     let mut state = empty(10, 100);
     let events =
         (11..=30).map(|revision| created(&format!("{}/{revision}", revision % 3), revision));
-    state.publish(events.map(|event| (event, 1)));
+    state.publish(events.map(|event| (event, 1)), |_| None);
     for page_len in 1..9 {
         for prefix in ["", "0/", "2/", "none"] {
             let (mut seen, mut found) = (Revision(12), Vec::new());
@@ -44,7 +44,7 @@ fn forgotten_keys_cost_nothing() {
         let mut deleted = created.clone();
         deleted.kind = EventKind::Deleted;
         deleted.stamp.modified = created.stamp.modified.next();
-        state.publish([(created, 1), (deleted, 0)]);
+        state.publish([(created, 1), (deleted, 0)], |_| None);
         let versions: usize = state.keys.values().map(|versions| versions.older.len() + 1).sum();
         assert!(versions <= 5 && state.ring.len() <= 4);
     }
@@ -57,7 +57,7 @@ fn forgotten_keys_cost_nothing() {
 fn history_is_bounded_in_bytes() {
     let mut state = empty(0, 100);
     for revision in 1..=20 {
-        state.publish([(created(&revision.to_string(), revision), 300)]);
+        state.publish([(created(&revision.to_string(), revision), 300)], |_| None);
         assert_eq!(state.ring_bytes, 300 * state.ring.len());
         assert!(state.ring_bytes <= 1000);
     }

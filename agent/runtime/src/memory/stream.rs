@@ -3,7 +3,7 @@
 
 use crate::runtime::{RefusalKind, RuntimeRefusal, StreamRequest};
 
-pub(super) fn refuse(request: &StreamRequest) -> RuntimeRefusal {
+pub(crate) fn refuse(request: &StreamRequest) -> RuntimeRefusal {
     let (kind, message) = match request.has_stderr_beside_terminal() {
         true => (RefusalKind::Other, "tty and stderr cannot both be true"),
         false => (RefusalKind::Unimplemented, "the runtime in memory has no streaming server"),

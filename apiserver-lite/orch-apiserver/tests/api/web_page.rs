@@ -1,0 +1,262 @@
+//! The web page: a constant document, shown where a flag says so, to browsers without credentials unless anonymous requests are refused.
+
+mod browser;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use apiserver_core::config::{Anonymous, AnonymousAccess};
+use browser::Browser;
+use http::header;
+use orch_apiserver::Config;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use crate::support::{TestServer, kubernetes};
+use crate::tls;
+
+fn config(web_page: bool, anonymous: Anonymous) -> Config {
+    Config { web_page, anonymous, ..Config::for_tests(kubernetes()) }
+}
+
+#[tokio::test]
+async fn the_page_is_the_same_for_everybody_and_the_api_stays_closed() {
+    for anonymous in [Anonymous::HealthOnly, Anonymous::Served(AnonymousAccess::Public)] {
+        let server = TestServer::with(config(true, anonymous)).await;
+        let page = server.anonymous("/ui/").await;
+        assert_eq!(page.code(), 200, "{anonymous:?}");
+        assert_eq!(page.headers[header::CONTENT_TYPE], "text/html; charset=utf-8");
+        assert_eq!(page.headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+        assert_eq!(page.headers[header::X_FRAME_OPTIONS], "DENY");
+        let policy = page.headers[header::CONTENT_SECURITY_POLICY].to_str().expect("text");
+        assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
+        assert_eq!(server.get("/ui/").await.body, page.body);
+        assert_eq!(server.get("/ui").await.body, page.body);
+        for path in ["/ui/x", "/api/v1/pods", "/metrics"] {
+            let code = server.anonymous(path).await.code();
+            assert!(matches!(code, 401 | 403), "{path}: {code}");
+        }
+        server.post("/ui/", "{}").await.expect(405);
+    }
+}
+
+#[tokio::test]
+async fn without_the_flag_there_is_no_page() {
+    let server = TestServer::with(config(false, Anonymous::HealthOnly)).await;
+    server.anonymous("/ui/").await.expect(401);
+    server.get("/ui/").await.expect(404);
+}
+
+#[tokio::test]
+async fn where_anonymous_requests_are_refused_the_page_needs_credentials() {
+    let server = TestServer::with(config(true, Anonymous::Refused)).await;
+    server.anonymous("/ui/").await.expect(401);
+    assert_eq!(server.get("/ui/").await.code(), 200);
+}
+
+/// A node agent that answers logs: a line at once, and another when it is told to.
+async fn start_node(more: Arc<Notify>) -> SocketAddr {
+    let (acceptor, _) = tls::self_signed(&["127.0.0.1"], None);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (acceptor, more) = (acceptor.clone(), more.clone());
+            tokio::spawn(async move {
+                let Ok(mut stream) = acceptor.accept(socket).await else { return };
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let Ok(byte) = stream.read_u8().await else { return };
+                    head.push(byte);
+                }
+                let begin = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+                    listening on :8080\n";
+                stream.write_all(begin.as_bytes()).await.expect("written");
+                stream.flush().await.expect("written");
+                more.notified().await;
+                let line = "\u{1b}[31m<b>GET</b> /cart 200\u{202e}\n";
+                stream.write_all(line.as_bytes()).await.expect("written");
+                stream.shutdown().await.expect("closed");
+            });
+        }
+    });
+    address
+}
+
+/// Markup that would act, had the page a place where text becomes markup.
+const MARKUP: &str =
+    "Back-off <script>window.owned=1</script><img src=x onerror='window.owned=1'>\u{202e}";
+
+async fn fill(server: &TestServer, node: SocketAddr) {
+    let create = async |path: &str, object: Value| {
+        server.post(path, object.to_string()).await.expect(201);
+    };
+    create("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
+    for namespace in ["default", "shop"] {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        create(&path, json!({"metadata": {"name": "default"}})).await;
+    }
+    for name in ["worker-1", "worker-2"] {
+        let ready = if name == "worker-1" { "True" } else { "Unknown" };
+        let object = json!({
+            "metadata": {"name": name, "annotations": {"note": MARKUP}},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": node.ip()}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": node.port()}},
+                "conditions": [{"type": "Ready", "status": ready}],
+                "nodeInfo": {"kubeletVersion": "v1.25.0"},
+            },
+        });
+        create("/api/v1/nodes", object).await;
+    }
+    for (name, node) in [("cart-1", "worker-1"), ("cart-2", "worker-1"), ("search-1", "worker-2")] {
+        let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        let running = json!({"running": {"startedAt": "2026-11-26T08:00:00Z"}});
+        let is_well = name != "search-1";
+        let state = if is_well { running } else { waiting };
+        let object = json!({
+            "metadata": {"name": name},
+            "spec": {"nodeName": node, "containers": [{"name": "main", "image": "registry.example/app:1"}]},
+        });
+        create("/api/v1/namespaces/shop/pods", object).await;
+        let status = json!({"status": {"phase": "Running", "containerStatuses": [{
+            "name": "main", "ready": is_well, "restartCount": if is_well { 0 } else { 7 },
+            "state": state, "image": "registry.example/app:1", "imageID": "",
+        }]}});
+        let path = format!("/api/v1/namespaces/shop/pods/{name}/status");
+        server.merge_patch(&path, &status.to_string()).await.expect(200);
+    }
+    for (name, kind, message) in [("a", "Normal", "image is present"), ("b", "Warning", MARKUP)] {
+        let object = json!({
+            "metadata": {"name": name}, "type": kind, "reason": "Told", "message": message,
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "search-1"},
+            "lastTimestamp": "2026-11-26T08:00:00Z",
+        });
+        create("/api/v1/namespaces/shop/events", object).await;
+    }
+}
+
+const TABLE: &str = "document.querySelector('#rows tbody').innerText";
+
+async fn show(browser: &mut Browser, view: &str) {
+    let click = format!(
+        "[...document.querySelectorAll('#views button')].find((one) => one.textContent === '{view}').click(); true"
+    );
+    browser.value(&click).await;
+}
+
+/// Keeps a picture where the one who runs the test wants it.
+async fn keep(browser: &mut Browser, name: &str) {
+    if let Some(directory) = std::env::var_os("ORCH_PICTURES") {
+        let picture = browser.picture().await;
+        std::fs::write(Path::new(&directory).join(name), picture).expect("a file");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_shows_what_the_api_tells() {
+    let Some(program) = browser::find() else {
+        println!("SKIPPED a_browser_shows_what_the_api_tells: there is no chromium here");
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let tokens = directory.path().join("tokens.csv");
+    std::fs::write(&tokens, "a-token-of-alice,alice,1\n").expect("a file");
+    let config = Config { token_auth_file: Some(tokens), ..config(true, Anonymous::HealthOnly) };
+    let server = TestServer::with(config).await;
+    let more = Arc::new(Notify::new());
+    fill(&server, start_node(more.clone()).await).await;
+
+    let mut browser = Browser::start(program, 1200, 640).await;
+    browser.go(&format!("https://{}/ui/", server.address())).await;
+    browser
+        .wait_for("document.getElementById('notice').innerText.includes('give a bearer token')")
+        .await;
+    assert_eq!(browser.value(TABLE).await, "");
+    let type_token = "document.getElementById('token').value = 'a-token-of-alice'; document.getElementById('use').click(); true";
+    browser.value(type_token).await;
+
+    browser
+        .wait_for(&format!("{TABLE}.includes('search-1') && {TABLE}.includes('CrashLoopBackOff')"))
+        .await;
+    keep(&mut browser, "web-page.png").await;
+    let pod = json!({"metadata": {"name": "late"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    server.post("/api/v1/namespaces/shop/pods", pod.to_string()).await.expect(201);
+    browser.wait_for(&format!("{TABLE}.includes('late')")).await;
+    server.delete("/api/v1/namespaces/shop/pods/late?gracePeriodSeconds=0").await.expect(200);
+    browser.wait_for(&format!("!{TABLE}.includes('late')")).await;
+
+    show(&mut browser, "events").await;
+    browser
+        .wait_for(&format!(
+            "{TABLE}.includes('Back-off <script>window.owned=1</script><img src=x')"
+        ))
+        .await;
+    browser.wait_for(&format!("{TABLE}.includes('\\\\u{{202e}}')")).await;
+    show(&mut browser, "nodes").await;
+    browser
+        .wait_for(&format!("{TABLE}.includes('worker-2') && {TABLE}.includes('NotReady')"))
+        .await;
+    browser.value("document.querySelector('#rows tbody tr').click(); true").await;
+    browser
+        .wait_for(
+            "document.querySelector('#object pre').innerText.includes('<script>window.owned=1')",
+        )
+        .await;
+
+    show(&mut browser, "pods").await;
+    browser.wait_for(&format!("{TABLE}.includes('cart-1')")).await;
+    browser.value("document.querySelector('#rows tbody tr').click(); true").await;
+    browser.wait_for("!document.getElementById('object').hidden").await;
+    browser.value("document.getElementById('show-log').click(); true").await;
+    let log = "document.getElementById('log').innerText";
+    browser.wait_for(&format!("{log}.includes('listening on :8080')")).await;
+    more.notify_one();
+    browser
+        .wait_for(&format!("{log}.includes('\\\\u{{1b}}[31m<b>GET</b> /cart 200\\\\u{{202e}}')"))
+        .await;
+    browser.wait_for("document.getElementById('state').innerText.includes('ended')").await;
+
+    assert_eq!(browser.complaints(), &[] as &[String]);
+    assert_eq!(browser.value("document.scripts.length + document.images.length").await, 1);
+    assert_eq!(browser.value("typeof window.owned").await, "undefined");
+    let traces = "localStorage.length + sessionStorage.length + document.cookie.length + (location.href + document.body.innerText).split('a-token').length";
+    assert_eq!(browser.value(traces).await, 1, "the token leaves traces");
+    // Not even script that gets into the page is run.
+    let inject = "(() => { const one = document.createElement('script'); try { one.textContent = 'window.owned = 1'; document.body.append(one); } catch {} return typeof window.owned; })()";
+    assert_eq!(browser.value(inject).await, "undefined");
+    let handler = "(() => { try { document.body.innerHTML = '<img src=x onerror=\"window.owned=1\">'; return 'markup'; } catch { return 'refused'; } })()";
+    assert_eq!(browser.value(handler).await, "refused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_comes_back_to_a_server_that_was_away() {
+    let Some(program) = browser::find() else {
+        println!(
+            "SKIPPED the_page_comes_back_to_a_server_that_was_away: there is no chromium here"
+        );
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let tokens = directory.path().join("tokens.csv");
+    std::fs::write(&tokens, "a-token-of-alice,alice,1\n").expect("a file");
+    let config = Config { token_auth_file: Some(tokens), ..config(true, Anonymous::HealthOnly) };
+    let server = TestServer::with(config.clone()).await;
+    let address = server.address();
+    let mut browser = Browser::start(program, 800, 600).await;
+    browser.go(&format!("https://{address}/ui/")).await;
+    let type_token = "document.getElementById('token').value = 'a-token-of-alice'; document.getElementById('use').click(); true";
+    browser.value(type_token).await;
+    show(&mut browser, "nodes").await;
+    browser.wait_for("document.getElementById('state').innerText === '0'").await;
+    server.stop().await;
+    browser.wait_for("!document.getElementById('notice').hidden").await;
+    let server = TestServer::with(Config { bind: address, ..config }).await;
+    let node = json!({"metadata": {"name": "worker-9"}});
+    server.post("/api/v1/nodes", node.to_string()).await.expect(201);
+    browser.wait_for(&format!("{TABLE}.includes('worker-9')")).await;
+    browser.wait_for("document.getElementById('notice').hidden").await;
+}

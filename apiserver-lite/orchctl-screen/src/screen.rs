@@ -1,0 +1,456 @@
+//! What the screen is in: the view, its rows, what is typed, and what keys and news do to it.
+
+use serde_json::Value;
+
+use crate::key::Key;
+use crate::log::LogLines;
+use crate::page::Window;
+use crate::rows::{Row, Rows, View};
+use crate::text;
+
+/// Most characters that are typed into a line.
+const TYPED_MAX: usize = 253;
+/// Most lines of a page of text.
+const PAGE_LINES_MAX: usize = 10_000;
+/// Most containers of a pod.
+const CONTAINERS_MAX: usize = 100;
+
+/// An object that a question is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Namespace; empty outside of namespaces.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// What is asked of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// The object in words.
+    Describe,
+    /// What is wrong with it.
+    Why,
+    /// The containers of the pod, whose log is to be shown.
+    Containers,
+}
+
+/// What has to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// End.
+    Quit,
+    /// Watch the rows of this view instead of those before. All namespaces if none is named.
+    Watch {
+        /// The view.
+        view: View,
+        /// Whose objects.
+        namespace: Option<String>,
+    },
+    /// Ask this; an answer to what was asked before is not wanted any more.
+    Ask(Question, Target),
+    /// Follow this log instead of the one before.
+    Follow {
+        /// The pod.
+        pod: Target,
+        /// The container.
+        container: String,
+    },
+    /// The answer to what was asked is not wanted any more.
+    Forget,
+}
+
+/// What the server tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// A page of a list; the first one replaces all rows.
+    Page {
+        /// The answer.
+        page: Value,
+        /// Whether it is the first.
+        is_first: bool,
+        /// Whether objects follow that are not asked for.
+        is_cut: bool,
+    },
+    /// An event of a watch.
+    Changed(Value),
+    /// The text that answers a question.
+    Answer {
+        /// What it is about.
+        title: String,
+        /// The text.
+        text: String,
+    },
+    /// The containers of the pod whose log is to be shown.
+    Containers(Target, Vec<String>),
+    /// A part of the log.
+    Log(Vec<u8>),
+    /// The log has ended.
+    LogEnded,
+    /// Something that went wrong, or is worth a line.
+    Notice(String),
+    /// What went wrong is over.
+    Recovered,
+}
+
+/// A line that is typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Typed {
+    /// What rows must have.
+    Filter(String),
+    /// Whose objects are shown.
+    Namespace(String),
+}
+
+/// What lies over the view.
+#[derive(Debug, Default)]
+pub(crate) enum Over {
+    #[default]
+    Nothing,
+    Help,
+    Page {
+        title: String,
+        lines: Vec<String>,
+        window: Window,
+    },
+}
+
+/// The log that is shown.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) pod: Target,
+    pub(crate) containers: Vec<String>,
+    pub(crate) container: usize,
+    pub(crate) lines: LogLines,
+    pub(crate) window: Window,
+    pub(crate) has_ended: bool,
+}
+
+/// What the screen is in.
+#[derive(Debug)]
+pub struct Screen {
+    pub(crate) view: View,
+    pub(crate) namespace: Option<String>,
+    pub(crate) rows: Rows,
+    pub(crate) is_loaded: bool,
+    /// Where the cursor is, and on which object.
+    pub(crate) at: usize,
+    selected: Option<String>,
+    pub(crate) filter: String,
+    pub(crate) typed: Option<Typed>,
+    pub(crate) over: Over,
+    pub(crate) log: Option<Log>,
+    pub(crate) notice: Option<String>,
+    /// Lines between head and foot.
+    height: usize,
+}
+
+impl Screen {
+    /// With the pods of this namespace, or of all.
+    pub fn new(namespace: Option<String>) -> Self {
+        let rows = Rows::new(View::Pods, namespace.is_none());
+        Self {
+            view: View::Pods,
+            namespace,
+            rows,
+            is_loaded: false,
+            at: 0,
+            selected: None,
+            filter: String::new(),
+            typed: None,
+            over: Over::Nothing,
+            log: None,
+            notice: None,
+            height: 0,
+        }
+    }
+
+    /// What has to be watched at first.
+    pub fn start(&self) -> Effect {
+        Effect::Watch { view: self.view, namespace: self.namespace.clone() }
+    }
+
+    /// Says how many lines the terminal has.
+    pub fn resize(&mut self, lines: u16) {
+        self.height = usize::from(lines).saturating_sub(3).max(1);
+    }
+
+    /// What a key does.
+    pub fn press(&mut self, key: Key) -> Option<Effect> {
+        if key == Key::Interrupt {
+            return Some(Effect::Quit);
+        }
+        if let Some(typed) = self.typed.take() {
+            return self.type_key(typed, key);
+        }
+        match (&mut self.over, key) {
+            (Over::Nothing, _) => self.press_in_view(key),
+            (_, Key::Char('q') | Key::Escape) => {
+                self.over = Over::Nothing;
+                None
+            }
+            (Over::Help, Key::Char('?')) => {
+                self.over = Over::Nothing;
+                None
+            }
+            (Over::Page { lines, window, .. }, key) => {
+                scroll(window, key, lines.len(), self.height, false);
+                None
+            }
+            (Over::Help, _) => None,
+        }
+    }
+
+    fn press_in_view(&mut self, key: Key) -> Option<Effect> {
+        match key {
+            Key::Char('q') => return Some(Effect::Quit),
+            Key::Char('?') => self.over = Over::Help,
+            Key::Char('/') => self.typed = Some(Typed::Filter(self.filter.clone())),
+            Key::Char('n') => {
+                let name = self.namespace.clone().unwrap_or_default();
+                self.typed = Some(Typed::Namespace(name));
+            }
+            Key::Char(digit @ '1'..='4') => {
+                let at = digit.to_digit(10).and_then(|number| usize::try_from(number).ok());
+                let view = View::ALL.get(at.unwrap_or_default().saturating_sub(1));
+                return view.and_then(|view| self.show(*view));
+            }
+            Key::Tab => return self.show(self.neighbour(1)),
+            Key::BackTab => return self.show(self.neighbour(View::ALL.len().saturating_sub(1))),
+            Key::Escape if !self.filter.is_empty() => self.set_filter(String::new()),
+            Key::Escape => {
+                self.notice = None;
+                return Some(Effect::Forget);
+            }
+            _ if self.view == View::Logs => return self.press_in_log(key),
+            Key::Enter | Key::Char('d') => return self.ask(Question::Describe),
+            Key::Char('w') => return self.ask(Question::Why),
+            Key::Char('l') => return self.ask(Question::Containers),
+            key => self.move_cursor(key),
+        }
+        None
+    }
+
+    fn press_in_log(&mut self, key: Key) -> Option<Effect> {
+        let log = self.log.as_mut()?;
+        match key {
+            Key::Char('c') if log.containers.len() > 1 => {
+                let next = log.container.saturating_add(1);
+                log.container = next.checked_rem(log.containers.len()).unwrap_or_default();
+                log.lines = LogLines::default();
+                log.window = Window::at_end();
+                log.has_ended = false;
+                self.follow()
+            }
+            Key::Char('w') => Some(Effect::Ask(Question::Why, log.pod.clone())),
+            key => {
+                scroll(&mut log.window, key, log.lines.lines().len(), self.height, true);
+                None
+            }
+        }
+    }
+
+    fn neighbour(&self, step: usize) -> View {
+        let at = View::ALL.iter().position(|view| *view == self.view).unwrap_or_default();
+        let next = at.saturating_add(step).checked_rem(View::ALL.len());
+        next.and_then(|at| View::ALL.get(at)).copied().unwrap_or(View::Pods)
+    }
+
+    /// Another view. What the former showed is given up.
+    fn show(&mut self, view: View) -> Option<Effect> {
+        if view == self.view {
+            return None;
+        }
+        self.view = view;
+        self.notice = None;
+        self.filter.clear();
+        if view == View::Logs {
+            return self.follow();
+        }
+        self.watch()
+    }
+
+    fn watch(&mut self) -> Option<Effect> {
+        self.rows = Rows::new(self.view, self.namespace.is_none());
+        self.is_loaded = false;
+        (self.at, self.selected) = (0, None);
+        if let Some(log) = &mut self.log {
+            log.lines = LogLines::default();
+        }
+        Some(Effect::Watch { view: self.view, namespace: self.namespace.clone() })
+    }
+
+    /// The log of the pod that was chosen last.
+    fn follow(&mut self) -> Option<Effect> {
+        self.rows = Rows::new(View::Logs, false);
+        let log = self.log.as_mut()?;
+        log.lines = LogLines::default();
+        log.window = Window::at_end();
+        log.has_ended = false;
+        let container = log.containers.get(log.container)?.clone();
+        Some(Effect::Follow { pod: log.pod.clone(), container })
+    }
+
+    fn ask(&mut self, question: Question) -> Option<Effect> {
+        let row = self.selected_row()?.target.clone();
+        if question == Question::Containers && row.kind != "Pod" {
+            self.notice = Some("logs are those of pods".to_owned());
+            return None;
+        }
+        self.notice = Some("asking ...".to_owned());
+        Some(Effect::Ask(question, row))
+    }
+
+    fn selected_row(&self) -> Option<&Row> {
+        self.rows.shown(&self.filter).get(self.at).map(|(_, row)| *row)
+    }
+
+    fn move_cursor(&mut self, key: Key) {
+        let page = isize::try_from(self.height).unwrap_or(isize::MAX);
+        let step = match key {
+            Key::Up | Key::Char('k') => -1,
+            Key::Down | Key::Char('j') => 1,
+            Key::PageUp => page.saturating_neg(),
+            Key::PageDown | Key::Char(' ') => page,
+            Key::Home | Key::Char('g') => isize::MIN,
+            Key::End | Key::Char('G') => isize::MAX,
+            _ => return,
+        };
+        let shown = self.rows.shown(&self.filter);
+        let last = shown.len().saturating_sub(1);
+        self.at = self.at.saturating_add_signed(step).min(last);
+        self.selected = shown.get(self.at).map(|(key, _)| (*key).to_owned());
+    }
+
+    /// After the rows have changed: the cursor stays on its object, or else where it was.
+    fn find_cursor(&mut self) {
+        let shown = self.rows.shown(&self.filter);
+        let known = self.selected.as_deref();
+        let found = known.and_then(|key| shown.iter().position(|(one, _)| *one == key));
+        self.at = found.unwrap_or(self.at).min(shown.len().saturating_sub(1));
+        if known.is_some() && found.is_none() {
+            self.selected = shown.get(self.at).map(|(key, _)| (*key).to_owned());
+        }
+    }
+
+    fn set_filter(&mut self, filter: String) {
+        self.filter = filter;
+        self.find_cursor();
+    }
+
+    fn type_key(&mut self, typed: Typed, key: Key) -> Option<Effect> {
+        let (mut line, is_filter) = match typed {
+            Typed::Filter(line) => (line, true),
+            Typed::Namespace(line) => (line, false),
+        };
+        match key {
+            Key::Escape => {
+                if is_filter {
+                    self.set_filter(String::new());
+                }
+                return None;
+            }
+            Key::Enter if is_filter => return None,
+            Key::Enter => return self.enter_namespace(line.trim()),
+            Key::Backspace => {
+                line.pop();
+            }
+            // What is typed may be pasted.
+            Key::Char(c) if line.chars().count() < TYPED_MAX => {
+                line.push_str(&text::line(&c.to_string()));
+            }
+            _ => {}
+        }
+        if is_filter {
+            self.set_filter(line.clone());
+        }
+        self.typed = Some(if is_filter { Typed::Filter(line) } else { Typed::Namespace(line) });
+        None
+    }
+
+    fn enter_namespace(&mut self, name: &str) -> Option<Effect> {
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if !name.chars().all(is_name) {
+            self.notice = Some(format!("{name:?} is no name of a namespace"));
+            return None;
+        }
+        self.namespace = Some(name.to_owned()).filter(|name| !name.is_empty());
+        self.notice = None;
+        match self.view {
+            View::Pods | View::Events => self.watch(),
+            View::Nodes | View::Logs => None,
+        }
+    }
+
+    /// What the server tells.
+    pub fn apply(&mut self, update: Update) -> Option<Effect> {
+        match update {
+            Update::Page { page, is_first, is_cut } => {
+                if is_first {
+                    self.rows = Rows::new(self.view, self.namespace.is_none());
+                }
+                self.rows.list(&page);
+                if is_cut {
+                    self.rows.set_partial();
+                }
+                self.is_loaded = true;
+                self.find_cursor();
+            }
+            Update::Changed(event) => {
+                let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
+                if let Some(object) = event.get("object") {
+                    self.rows.change(kind, object);
+                }
+                self.find_cursor();
+            }
+            Update::Answer { title, text } => {
+                let lines = text.lines().take(PAGE_LINES_MAX).map(text::line).collect();
+                let title = text::cell(&title);
+                self.over = Over::Page { title, lines, window: Window::default() };
+                self.notice = None;
+            }
+            Update::Containers(pod, mut containers) => {
+                containers.truncate(CONTAINERS_MAX);
+                self.log = Some(Log { pod, containers, ..Log::default() });
+                return self.show(View::Logs);
+            }
+            Update::Log(part) => self.take_log(&part),
+            Update::LogEnded => {
+                if let Some(log) = &mut self.log {
+                    log.lines.end();
+                    log.has_ended = true;
+                }
+            }
+            Update::Notice(notice) => self.notice = Some(text::cell(&notice)),
+            Update::Recovered => self.notice = None,
+        }
+        None
+    }
+
+    fn take_log(&mut self, part: &[u8]) {
+        let Some(log) = &mut self.log else { return };
+        let dropped = log.lines.dropped();
+        log.lines.push(part);
+        log.window.lose(log.lines.dropped().saturating_sub(dropped));
+    }
+}
+
+fn scroll(window: &mut Window, key: Key, count: usize, height: usize, may_follow: bool) {
+    let page = isize::try_from(height).unwrap_or(isize::MAX);
+    let lines = match key {
+        Key::Up | Key::Char('k') => -1,
+        Key::Down | Key::Char('j') => 1,
+        Key::PageUp | Key::Char('b') => page.saturating_neg(),
+        Key::PageDown | Key::Char(' ') => page,
+        Key::Home | Key::Char('g') => isize::MIN,
+        Key::End | Key::Char('G') => isize::MAX,
+        Key::Left => return window.shift(false),
+        Key::Right => return window.shift(true),
+        _ => return,
+    };
+    window.scroll(lines, count, height, may_follow);
+}

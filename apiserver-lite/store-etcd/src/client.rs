@@ -1,0 +1,310 @@
+//! Calls of etcd: each has a deadline, and its failure says whether etcd may have done it all the same.
+
+use std::{fs, sync::PoisonError, sync::RwLock, time::Duration};
+
+use etcd_client::{
+    Certificate, Client, ConnectOptions, Error, GetOptions, GetResponse, Identity, KvClient,
+    TlsOptions, Txn, TxnResponse, WatchOptions, WatchStream,
+};
+use proto_daemon::exit;
+use tonic::Code;
+
+use crate::config::EtcdConfig;
+
+/// The deadline of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection on which nothing has come for so long is asked for a sign of life. etcd does not accept more than one in 5 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest message: a page of large records, or the events of many revisions.
+const MESSAGE_LEN_MAX: usize = 1 << 30;
+/// Longest file of a password.
+const PASSWORD_LEN_MAX: usize = 4096;
+/// Times that a call is made which etcd refused because the member that it reached has no leader.
+const LEADER_TRIES: usize = 4;
+const LEADER_WAIT: Duration = Duration::from_millis(100);
+
+/// A connection to the members of etcd, made anew when it is lost.
+pub struct Etcd {
+    config: EtcdConfig,
+    client: RwLock<Client>,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// etcd refused it: nothing was done.
+    #[error("etcd refused it: {0}")]
+    Refused(String),
+    /// The revision is compacted.
+    #[error("the revision is compacted")]
+    Compacted,
+    /// The answer is missing: what etcd did is not known.
+    #[error("etcd did not answer: {0}")]
+    Unknown(String),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// A setting makes no sense.
+    #[error("{0}")]
+    Setting(String),
+    /// A file cannot be read.
+    #[error("read {path}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// etcd does not take the user, or does not answer.
+    #[error(transparent)]
+    Etcd(CallError),
+}
+
+impl Etcd {
+    pub async fn connect(config: EtcdConfig) -> Result<Self, ConnectError> {
+        let client = RwLock::new(connect(&config).await?);
+        Ok(Self { config, client })
+    }
+
+    /// Makes the connection anew, with the files of now.
+    pub async fn reconnect(&self) -> Result<(), ConnectError> {
+        let client = connect(&self.config).await?;
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+        Ok(())
+    }
+
+    fn client(&self) -> Client {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn kv(&self) -> KvClient {
+        self.client().kv_client().max_decoding_message_size(MESSAGE_LEN_MAX)
+    }
+
+    /// A linearizable read, tried again where the member has no leader.
+    pub async fn get(&self, key: &str, options: GetOptions) -> Result<GetResponse, CallError> {
+        let get = || {
+            let (mut kv, options) = (self.kv(), options.clone());
+            async move { kv.get(key, Some(options)).await }
+        };
+        with_leader(get).await
+    }
+
+    /// Commits a transaction, or not. Sent again only where etcd has said that it did nothing.
+    pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, CallError> {
+        let commit = || {
+            let (mut kv, txn) = (self.kv(), txn.clone());
+            async move { kv.txn(txn).await }
+        };
+        with_leader(commit).await
+    }
+
+    /// Compacts the history before `revision`.
+    pub async fn compact(&self, revision: i64) -> Result<(), CallError> {
+        let mut kv = self.kv();
+        within(CALL_TIMEOUT, kv.compact(revision, None)).await.map(drop)
+    }
+
+    /// Watches what starts with `prefix`.
+    pub async fn watch(&self, prefix: &str, from: i64) -> Result<WatchStream, CallError> {
+        let options = WatchOptions::new().with_prefix().with_start_revision(from);
+        let watch = self.client().watch_client();
+        let mut watch = watch.max_decoding_message_size(MESSAGE_LEN_MAX);
+        within(CALL_TIMEOUT, watch.watch(prefix, Some(options))).await
+    }
+}
+
+/// Calls again while the members that are reached have no leader: such a call was not done.
+async fn with_leader<T, F>(call: impl Fn() -> F) -> Result<T, CallError>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut tried = 1;
+    loop {
+        match within(CALL_TIMEOUT, call()).await {
+            Err(CallError::Refused(why)) if why.contains(NO_LEADER) && tried < LEADER_TRIES => {
+                tried += 1;
+                tokio::time::sleep(LEADER_WAIT).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, CallError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(outcome) => outcome.map_err(|error| CallError::of(&error)),
+        Err(_) => Err(CallError::Unknown(format!("no answer within {} s", limit.as_secs()))),
+    }
+}
+
+/// What etcd's own errors start with; others come from the connection.
+const OF_ETCD: &str = "etcdserver: ";
+/// What its gRPC server says of a request that it did not read.
+const TOO_LONG: &str = "grpc: received message larger than max";
+const NO_LEADER: &str = "etcdserver: no leader";
+const COMPACTED: &str = "required revision has been compacted";
+
+impl CallError {
+    pub fn of(error: &Error) -> Self {
+        let Error::GRpcStatus(status) = error else {
+            return Self::Unknown(exit::chain(error));
+        };
+        let message = status.message();
+        let is_of_etcd = message.starts_with(OF_ETCD);
+        // Without a leader a member takes no request; any other that is unavailable may have passed it on.
+        let is_refusal = match status.code() {
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented => is_of_etcd,
+            Code::ResourceExhausted => is_of_etcd || message.starts_with(TOO_LONG),
+            Code::Unavailable => message.starts_with(NO_LEADER),
+            _ => false,
+        };
+        if is_refusal && message.ends_with(COMPACTED) {
+            return Self::Compacted;
+        }
+        if is_refusal {
+            return Self::Refused(message.to_owned());
+        }
+        let cause = std::error::Error::source(status).map(exit::chain);
+        Self::Unknown(match cause {
+            Some(cause) => format!("{message}: {cause}"),
+            None => message.to_owned(),
+        })
+    }
+}
+
+async fn connect(config: &EtcdConfig) -> Result<Client, ConnectError> {
+    let mut options = ConnectOptions::new()
+        .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
+        // etcd closes connections that ask without a call under way.
+        .with_keep_alive_while_idle(false)
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_require_leader(true)
+        .with_auto_token_refresh(true);
+    if let Some(tls) = tls(config)? {
+        options = options.with_tls(tls);
+    }
+    if let Some(user) = &config.user {
+        let password = read(&user.password_file)?;
+        if password.len() > PASSWORD_LEN_MAX {
+            let path = user.password_file.display();
+            return Err(ConnectError::Setting(format!("{path} is too long for a password")));
+        }
+        let password = String::from_utf8_lossy(&password).trim_end_matches(['\r', '\n']).to_owned();
+        options = options.with_user(&user.name, password);
+    }
+    let connecting = Client::connect(&config.servers, Some(options));
+    within(CALL_TIMEOUT, connecting).await.map_err(ConnectError::Etcd)
+}
+
+/// TLS as the servers' URLs ask for it.
+fn tls(config: &EtcdConfig) -> Result<Option<TlsOptions>, ConnectError> {
+    let setting = |text: String| Err(ConnectError::Setting(text));
+    let secure = |url: &&String| url.starts_with("https://");
+    let plain = |url: &&String| url.starts_with("http://");
+    if config.servers.is_empty() {
+        return setting("no server of etcd is given".to_owned());
+    }
+    if let Some(other) = config.servers.iter().find(|url| !secure(url) && !plain(url)) {
+        return setting(format!(
+            "server {other:?} of etcd: expected https://HOST:PORT or http://HOST:PORT"
+        ));
+    }
+    let files = &config.tls;
+    if config.servers.iter().all(|url| plain(&url)) {
+        if files.authority.is_some() || files.client.is_some() {
+            return setting(
+                "there are certificates for etcd, but its servers are http: expected https"
+                    .to_owned(),
+            );
+        }
+        return Ok(None);
+    }
+    if !config.servers.iter().all(|url| secure(&url)) {
+        return setting(
+            "the servers of etcd are partly http, partly https: expected one of them".to_owned(),
+        );
+    }
+    let Some(authority) = &files.authority else {
+        return setting(
+            "the servers of etcd are https, and there is no file of authorities that verify them"
+                .to_owned(),
+        );
+    };
+    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(authority)?));
+    if let Some((certificate, key)) = &files.client {
+        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
+    Ok(Some(tls))
+}
+
+fn read(path: &std::path::Path) -> Result<Vec<u8>, ConnectError> {
+    fs::read(path).map_err(|source| ConnectError::File { path: path.display().to_string(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    fn of(code: Code, message: &str) -> CallError {
+        CallError::of(&Error::GRpcStatus(Status::new(code, message)))
+    }
+
+    #[test]
+    fn only_what_etcd_itself_refused_was_not_done() {
+        let refused =
+            |code, text: &str| assert_eq!(of(code, text), CallError::Refused(text.to_owned()));
+        refused(Code::InvalidArgument, "etcdserver: request is too large");
+        refused(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        refused(Code::ResourceExhausted, "grpc: received message larger than max (3 vs. 2)");
+        refused(Code::PermissionDenied, "etcdserver: permission denied");
+        refused(Code::Unavailable, "etcdserver: no leader");
+        let unknown =
+            |code, text: &str| assert!(matches!(of(code, text), CallError::Unknown(_)), "{text}");
+        unknown(Code::Unavailable, "etcdserver: request timed out");
+        unknown(Code::Unavailable, "etcdserver: leader changed");
+        unknown(
+            Code::Unavailable,
+            "etcdserver: request timed out, possibly due to previous leader failure",
+        );
+        unknown(Code::Unavailable, "tcp connect error");
+        unknown(Code::OutOfRange, "Error, decoded message length too large");
+        unknown(Code::Unknown, "h2 protocol error");
+        unknown(Code::Cancelled, "operation was canceled");
+        let compacted = "etcdserver: mvcc: required revision has been compacted";
+        assert_eq!(of(Code::OutOfRange, compacted), CallError::Compacted);
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let refusal = |servers: &[&str], authority: Option<&str>| {
+            let servers = servers.iter().map(|server| (*server).to_owned()).collect();
+            let mut config = EtcdConfig::new(servers);
+            config.tls.authority = authority.map(Into::into);
+            tls(&config).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert_eq!(refusal(&["http://a:1", "http://b:1"], None), "");
+        assert!(refusal(&[], None).contains("no server"));
+        assert!(refusal(&["a:1"], None).contains("\"a:1\""));
+        assert!(refusal(&["http://a:1", "https://b:1"], Some("/ca")).contains("partly"));
+        assert!(refusal(&["http://a:1"], Some("/ca")).contains("expected https"));
+        assert!(refusal(&["https://a:1"], None).contains("authorities"));
+        assert!(refusal(&["https://a:1"], Some("/no/such/file")).contains("/no/such/file"));
+    }
+}

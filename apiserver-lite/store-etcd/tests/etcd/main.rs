@@ -1,0 +1,13 @@
+//! Stores on a real etcd. Where there is none each test prints SKIPPED.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod access;
+mod etcd_process;
+mod line;
+mod servers;
+mod support;

@@ -1,0 +1,205 @@
+//! A Docker daemon in network and mount namespaces of its own: its rules of forwarding do not reach the machine's other clusters.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::processes::{Identity, all_pids};
+use nix::sys::signal::Signal;
+use orch_tests::runner::Skip;
+use orch_tests::wait::until;
+
+use crate::context::PATIENCE;
+
+/// Where everything lies.
+const DIR: &str = "/var/tmp/orch-e2e-docker";
+/// The cgroup of its containers.
+const CGROUP: &str = "/orch-e2e-docker";
+/// What makes the namespaces that it is started in the daemon's.
+const SET_UP: &str = "ip link set lo up && touch \"$DIR/held\" && exec sleep 1000000";
+
+/// The daemon.
+pub struct Daemon {
+    /// Where the programs lie.
+    pub bin: PathBuf,
+    holder: Child,
+    daemon: Option<Child>,
+}
+
+impl Daemon {
+    /// Starts it; what an earlier run left is removed first.
+    ///
+    /// # Errors
+    /// [`Skip`], where there is no Docker.
+    pub async fn start(bin: &Path) -> Result<Self> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        for program in ["dockerd", "docker", "debootstrap"] {
+            if !std::env::split_paths(&path).any(|dir| dir.join(program).exists()) {
+                return Err(
+                    Skip(format!("{program} is missing: Docker nodes are not tested")).into()
+                );
+            }
+        }
+        clear().await?;
+        fs::create_dir_all(DIR)?;
+        let holder = Command::new("unshare")
+            .args(["--net", "--mount", "sh", "-c", SET_UP])
+            .env("DIR", DIR)
+            .stdin(Stdio::null())
+            .spawn()?;
+        let mut made = Self { bin: bin.to_owned(), holder, daemon: None };
+        let started = made.begin().await;
+        if let Err(error) = started {
+            made.end().await?;
+            return Err(error);
+        }
+        Ok(made)
+    }
+
+    async fn begin(&mut self) -> Result<()> {
+        let held = self.file("held");
+        until("the namespaces are made", PATIENCE, async || {
+            if held.exists() { Ok(()) } else { Err("they are not") }
+        })
+        .await?;
+        self.run().await
+    }
+
+    /// What stands in front of a command that speaks with it: its socket is a file, which is seen outside its namespaces too.
+    pub fn words(&self) -> Vec<String> {
+        let bin = self.bin.display();
+        [
+            "env",
+            &format!("DOCKER_HOST=unix://{DIR}/docker.sock"),
+            &format!("DOCKER_CONFIG={DIR}/client"),
+            &format!("XDG_STATE_HOME={DIR}/state"),
+            &format!("ORCH_BIN_DIR={bin}"),
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    /// A program of the build, where the daemon publishes ports.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &self.holder.id().to_string()]);
+        command.arg(self.bin.join(name)).stdin(Stdio::null());
+        command
+    }
+
+    /// A file of the case's.
+    pub fn file(&self, name: &str) -> PathBuf {
+        Path::new(DIR).join(name)
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.file("dockerd.log"))?;
+        let daemon = Command::new("nsenter")
+            .args(["--net", "--mount", "--target", &self.holder.id().to_string(), "dockerd"])
+            .args(["--data-root", "data", "--exec-root", "exec", "--pidfile", "docker.pid"])
+            .args(["--host", &format!("unix://{DIR}/docker.sock")])
+            .args(["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", CGROUP])
+            .current_dir(DIR)
+            .env("DIR", DIR)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        self.daemon = Some(daemon);
+        until("Docker answers", PATIENCE, async || match self.docker(&["version"]) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{error:#}")),
+        })
+        .await
+    }
+
+    /// Ends it and starts it again.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await?;
+        self.run().await
+    }
+
+    async fn stop(&mut self) -> Result<()> {
+        let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
+        end(i32::try_from(daemon.id())?, Signal::SIGTERM).await?;
+        daemon.wait()?;
+        Ok(())
+    }
+
+    fn docker(&self, arguments: &[&str]) -> Result<String> {
+        let words = self.words();
+        let (first, rest) = words.split_first().context("words")?;
+        let output = Command::new(first).args(rest).arg("docker").args(arguments).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "docker {arguments:?}: {said}");
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// No container, volume, network or cgroup of a cluster.
+    pub fn nothing_is_left(&self) -> Result<()> {
+        for line in [
+            &["ps", "--all", "--quiet"][..],
+            &["volume", "ls", "--quiet"],
+            &["network", "ls", "--quiet", "--filter", "name=orch-dind"],
+        ] {
+            let left = self.docker(line)?;
+            ensure!(left.trim().is_empty(), "docker {line:?}: {left}");
+        }
+        ensure!(!self.file("state/orch/dind/e2e").exists(), "files are left");
+        for group in cgroups() {
+            let all = fs::read_dir(&group).into_iter().flatten().flatten();
+            let left: Vec<PathBuf> =
+                all.map(|one| one.path()).filter(|path| path.is_dir()).collect();
+            ensure!(left.is_empty(), "cgroups are left: {left:?}");
+        }
+        Ok(())
+    }
+
+    /// Ends it, and removes everything.
+    pub async fn end(mut self) -> Result<()> {
+        self.stop().await?;
+        end(i32::try_from(self.holder.id())?, Signal::SIGKILL).await?;
+        self.holder.wait()?;
+        clear().await
+    }
+}
+
+async fn end(pid: i32, signal: Signal) -> Result<()> {
+    if let Some(process) = Identity::of(pid).ok().and_then(|one| one.open()) {
+        process.signal(signal)?;
+        process.ended().await?;
+    }
+    Ok(())
+}
+
+/// The cgroup of its containers, in each hierarchy.
+fn cgroups() -> Vec<PathBuf> {
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let paths = hierarchies.map(|one| one.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
+    paths.map(|path| path.join(&CGROUP[1..])).filter(|path| path.exists()).collect()
+}
+
+/// Ends what a run that was cut off has left, the daemon before the namespaces: it ends its containers. Then removes the files.
+async fn clear() -> Result<()> {
+    for (program, signal) in [("dockerd", Signal::SIGTERM), ("sleep", Signal::SIGKILL)] {
+        for pid in all_pids()? {
+            let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+            let of_ours = format!("DIR={DIR}");
+            let is_ours = read("environ").split(|byte| *byte == 0).any(|v| v == of_ours.as_bytes());
+            if is_ours && read("comm").trim_ascii() == program.as_bytes() {
+                end(pid, signal).await?;
+            }
+        }
+    }
+    for group in cgroups() {
+        fs::remove_dir(&group).with_context(|| group.display().to_string())?;
+    }
+    match fs::remove_dir_all(DIR) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(format!("removing {DIR}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -9,6 +9,7 @@ mod errors;
 mod files;
 mod language;
 mod named;
+mod operations;
 mod spec_coverage;
 mod structs;
 

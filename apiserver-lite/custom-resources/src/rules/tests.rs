@@ -555,7 +555,7 @@ fn rules_of_nothing_but_a_literal_end_too() {
 
 #[test]
 fn what_failed_rules_say_is_bounded() {
-    let rules = vec![r#"{"rule":"timestamp(self) > timestamp(self)"}"#; 3].join(",");
+    let rules = [r#"{"rule":"timestamp(self) > timestamp(self)"}"#; 3].join(",");
     let schema =
         schema(&format!(r#"{{"s":{{"type":"string","x-kubernetes-validations":[{rules}]}}}}"#));
     let object = value(&format!(r#"{{"s":"{}"}}"#, "x".repeat(200_000)));

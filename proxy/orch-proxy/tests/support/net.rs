@@ -186,6 +186,11 @@ pub fn inside<T: Send + 'static>(place: &str, body: impl FnOnce() -> T + Send + 
 fn link(n: usize, place: &str, addresses: &[&str; 2], node: &[&str; 2]) {
     let (near, far) = (format!("v{n}"), "eth0");
     ip(&["netns", "add", place]);
+    // A place is a host that forwards nothing; a new namespace has the machine's setting, which Docker turns on.
+    inside(place, || {
+        // `/proc/sys/net` is that of the thread.
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
+    });
     ip(&["link", "add", &near, "type", "veth", "peer", "name", far, "netns", place]);
     ip(&["link", "set", &near, "up"]);
     // Both ends of a pair are on-link; everything else is routed through the node.

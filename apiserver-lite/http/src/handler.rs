@@ -33,7 +33,7 @@ use super::{
 };
 use crate::discovery;
 use crate::labels::RequestKind;
-use crate::overload::InFlightPermit;
+use crate::overload::{InFlightPermit, Place, UserPermit};
 use crate::peer::Peer;
 use crate::server::HttpServer;
 use crate::warnings::add_warning;
@@ -211,7 +211,6 @@ struct Admitted<'a> {
     user: User,
     open: Option<&'a OpenRequest>,
     authenticated: bool,
-    /// Held until the response is written.
     permit: InFlightPermit,
     /// Held until the response begins: a stream needs its seat only to begin.
     seat: Option<HeldSeat>,
@@ -251,9 +250,10 @@ async fn serve_authorized(
         }
         false => None,
     };
-    let permit = Arc::new(permit);
+    let (place, share) = permit.split();
+    let share = Arc::new(share);
     if let Some(open) = open.filter(|_| !is_stream) {
-        open.keep(permit.clone());
+        open.keep(share.clone());
     }
     let response = match (elsewhere, target) {
         (Some(service), _) => {
@@ -267,9 +267,14 @@ async fn serve_authorized(
         }
         (None, Target::NonResource(path)) => discovery::serve(server, &request, path).await?,
         (None, Target::Resource(resource)) if is_write(request.method(), target) => {
-            let (request, seat) = read_body(request, classified, open, query, seat).await?;
+            let held = (place, seat);
+            let again = async || {
+                let seat = flow_control::seat(classified, open, query).await?;
+                Ok((server.overload.place_for_change(&user)?, seat))
+            };
+            let (request, held) = read_body(request, held, again).await?;
             let write = (resource.clone(), query.clone());
-            let held = (permit, seat);
+            let held = (held, share);
             return serve_write(server, user, request, write, accepted, held, audit.record()).await;
         }
         (None, Target::Resource(resource)) => {
@@ -281,30 +286,30 @@ async fn serve_authorized(
         return Ok(response);
     }
     // A stream has its permit, and is in flight, until its body ends.
-    let held = (permit, server.metrics.started(RequestKind::LongRunning));
+    let held = (place, share, server.metrics.started(RequestKind::LongRunning));
     Ok(response.map(|stream| body::hold_until_end(stream, held)))
 }
 
-/// Longest time for which a request keeps its seat while its body arrives.
+/// What a write holds while it is served: its place among all requests, and its seat.
+type Seated = (Place, Option<HeldSeat>);
+
+/// Longest time for which a request keeps place and seat while its body arrives.
 const SEATED_READ_MAX: Duration = Duration::from_millis(50);
 
-/// The request with its body. A client that is slow to send it takes no seat meanwhile: the request is seated anew when it is here.
+/// The request with its body. A client that is slow to send it keeps neither place nor seat meanwhile: `again` gives them when it is here.
 async fn read_body(
     request: Request<Incoming>,
-    classified: Option<&Classified>,
-    open: Option<&OpenRequest>,
-    query: &Query,
-    seat: Option<HeldSeat>,
-) -> Result<(Request<Bytes>, Option<HeldSeat>), ApiError> {
+    held: Seated,
+    again: impl AsyncFnOnce() -> Result<Seated, ApiError>,
+) -> Result<(Request<Bytes>, Seated), ApiError> {
     let (head, body) = request.into_parts();
     let mut reading = pin!(body::read(body));
     if let Ok(read) = tokio::time::timeout(SEATED_READ_MAX, reading.as_mut()).await {
-        return Ok((Request::from_parts(head, read?), seat));
+        return Ok((Request::from_parts(head, read?), held));
     }
-    drop(seat);
+    drop(held);
     let read = reading.await?;
-    let seat = flow_control::seat(classified, open, query).await?;
-    Ok((Request::from_parts(head, read), seat))
+    Ok((Request::from_parts(head, read), again().await?))
 }
 
 /// A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too. What comes before it ends with the
@@ -315,7 +320,7 @@ async fn serve_write(
     request: Request<Bytes>,
     (resource, query): (RequestInfo, Query),
     accepted: Option<Accepted>,
-    held: (Arc<InFlightPermit>, Option<HeldSeat>),
+    held: (Seated, Arc<Option<UserPermit>>),
     record: Option<&Arc<Record>>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let (server, shared) = (server.clone(), record.cloned());

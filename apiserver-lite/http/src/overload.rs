@@ -42,8 +42,19 @@ impl Places {
 
 /// The permit of one request; a stream holds it until its body ends.
 pub struct InFlightPermit {
-    _permit: Option<OwnedSemaphorePermit>,
-    _user: Option<UserPermit>,
+    place: Place,
+    user: Option<UserPermit>,
+}
+
+/// A place among the requests of all users; none where there may be any number.
+pub struct Place(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>);
+
+impl InFlightPermit {
+    /// The place, and the share of the user. A short request holds its place until its response begins, and counts as its user's until that is written: who
+    /// does not read keeps nobody else out.
+    pub fn split(self) -> (Place, Option<UserPermit>) {
+        (self.place, self.user)
+    }
 }
 
 /// Class of requests with a limit of its own.
@@ -55,7 +66,7 @@ enum RequestClass {
 }
 
 /// Counts one request of a user while it exists.
-struct UserPermit {
+pub struct UserPermit {
     by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
     key: (RequestClass, String),
 }
@@ -100,16 +111,29 @@ impl Overload {
             RequestKind::Mutating => (RequestClass::Changing, self.changing.as_ref()),
         };
         let Some(places) = places else {
-            return Ok(InFlightPermit { _permit: None, _user: None });
+            return Ok(InFlightPermit { place: Place(None), user: None });
         };
         let is_exempt = class != RequestClass::Streams && user.is_in(apiserver_auth::MASTERS);
         let permit = places.free.clone().try_acquire_owned().ok();
         if is_exempt {
-            return Ok(InFlightPermit { _permit: permit, _user: None });
+            return Ok(InFlightPermit { place: Place(permit), user: None });
         }
         let permit = permit.ok_or_else(too_many)?;
         let user_permit = self.acquire_for_user(class, user, places.of_user_max)?;
-        Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit) })
+        Ok(InFlightPermit { place: Place(Some(permit)), user: Some(user_permit) })
+    }
+
+    /// A place for a change whose body is here now; its user has the share already.
+    ///
+    /// # Errors
+    /// 429 when the limit is reached.
+    pub fn place_for_change(&self, user: &User) -> Result<Place, ApiError> {
+        let Some(places) = &self.changing else { return Ok(Place(None)) };
+        match places.free.clone().try_acquire_owned() {
+            Ok(permit) => Ok(Place(Some(permit))),
+            Err(_) if user.is_in(apiserver_auth::MASTERS) => Ok(Place(None)),
+            Err(_) => Err(too_many()),
+        }
     }
 
     fn acquire_for_user(

@@ -47,7 +47,7 @@ pub struct Limits {
     pub first_request: Duration,
     /// Longest time from the head of a request that is not authorized until its response is written.
     pub unauthorized: Duration,
-    /// Longest time from the beginning of the response to an authorized request until it is written.
+    /// Longest time from the beginning of the response to an authorized request, or from a large part of it that is written, until all of it is.
     pub answered: Duration,
     /// Longest time between the end of a request and the complete head of the next.
     pub idle: Duration,
@@ -351,6 +351,10 @@ impl OpenRequest {
 
     fn answered(&self) {
         self.change(|debts, number| debts.answer(number, Instant::now()));
+    }
+
+    fn progressed(&self) {
+        self.change(|debts, number| debts.progress(number, Instant::now()));
     }
 
     fn upgraded(&self) {

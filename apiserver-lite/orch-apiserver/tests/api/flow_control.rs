@@ -175,7 +175,7 @@ async fn a_user_has_a_quarter_of_all_writes_whatever_seats_there_are() {
     let request_limits = RequestLimits { reading: 400, mutating: 4, sharing };
     let server =
         &TestServer::with(Config { request_limits, ..Config::for_tests(kubernetes()) }).await;
-    let _first = post_without_body(server).await;
+    let _first = post_without_body(server, "jane", 1).await;
     let executing =
         |count| gauge("current_executing_requests", "global-default", "global-default", count);
     measured(server, &executing(0)).await;
@@ -199,12 +199,19 @@ async fn a_body_that_is_late_takes_no_seat() {
         "apiserver_flowcontrol_request_concurrency_limit{priority_level=\"global-default\"} 1",
     )
     .await;
-    let mut late = post_without_body(server).await;
+    let mut late = post_without_body(server, "jane", 1).await;
     post_as(server, "joe").await.expect(201);
     late.write_all(b"{\"metadata\":{\"generateName\":\"b-\"}}").await.expect("written");
     let mut begin = [0; 12];
     late.read_exact(&mut begin).await.expect("answered");
     assert_eq!(String::from_utf8_lossy(&begin), "HTTP/1.1 201");
+    // Nor do the users who have them keep others out: each of four has its quarter of the eight places.
+    let mut held = Vec::new();
+    for (at, user) in ["a", "b", "c", "d"].iter().cycle().take(8).enumerate() {
+        held.push(post_without_body(server, user, at + 4).await);
+    }
+    post_as(server, "a").await.expect(429);
+    post_as(server, "joe").await.expect(201);
 }
 
 async fn post_as(server: &TestServer, user: &str) -> Reply {
@@ -214,14 +221,18 @@ async fn post_as(server: &TestServer, user: &str) -> Reply {
     server.send(request.body(Full::from(body)).expect("a request")).await
 }
 
-/// A request of jane that has had its seat, and whose 34 bytes of body do not come.
-async fn post_without_body(server: &TestServer) -> TlsStream<TcpStream> {
+/// A request that has had its seat, as one of so many, and whose 34 bytes of body do not come.
+async fn post_without_body(
+    server: &TestServer,
+    user: &str,
+    dispatched: usize,
+) -> TlsStream<TcpStream> {
     let mut stream = server.tls_http1().await;
     let head = format!(
-        "POST {MAPS} HTTP/1.1\r\nhost: a\r\nimpersonate-user: jane\r\ncontent-type: application/json\r\ncontent-length: 34\r\n\r\n"
+        "POST {MAPS} HTTP/1.1\r\nhost: a\r\nimpersonate-user: {user}\r\ncontent-type: application/json\r\ncontent-length: 34\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.expect("written");
-    let served = gauge("dispatched_requests_total", "global-default", "global-default", 1);
+    let served = gauge("dispatched_requests_total", "global-default", "global-default", dispatched);
     measured(server, &served).await;
     stream
 }

@@ -90,6 +90,13 @@ impl Debts {
         }
     }
 
+    /// A good part of a response is written: the client reads.
+    pub(super) fn progress(&mut self, request: u64, now: Instant) {
+        if let Some(Debt::Answered(since)) = self.requests.get_mut(&request) {
+            *since = now;
+        }
+    }
+
     /// A request waits for the server.
     pub(super) fn wait(&mut self, request: u64, now: Instant) {
         match self.requests.get_mut(&request) {
@@ -165,6 +172,8 @@ mod tests {
         debts.answer(first, at(500));
         debts.answer(second, at(501));
         assert_eq!(after(&debts, began), Some(500 + LIMITS.answered.as_secs()));
+        debts.progress(first, at(502));
+        assert_eq!(after(&debts, began), Some(501 + LIMITS.answered.as_secs()));
         debts.end(first, at(502));
         debts.end(second, at(503));
         assert_eq!(after(&debts, began), Some(503 + LIMITS.idle.as_secs()));

@@ -73,23 +73,38 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
 pub(super) struct Counted<B> {
     body: B,
     request: OpenRequest,
+    /// What is left of a large frame.
+    rest: Bytes,
 }
+
+/// Most bytes of one frame, so that it shows whether the client reads.
+const FRAME_LEN_MAX: usize = 64 << 10;
+/// A frame of so many bytes that is written shows it.
+const PROGRESS_LEN: usize = 32 << 10;
 
 impl<B> Counted<B> {
     pub(super) fn new(body: B, request: OpenRequest) -> Self {
-        Self { body, request }
+        Self { body, request, rest: Bytes::new() }
     }
 }
 
 /// Bytes of a response that wait to be written.
 struct Unwritten {
     bytes: Bytes,
-    _request: OpenRequest,
+    request: OpenRequest,
 }
 
 impl AsRef<[u8]> for Unwritten {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        if self.bytes.len() >= PROGRESS_LEN {
+            self.request.progressed();
+        }
     }
 }
 
@@ -101,23 +116,39 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        // A stream is in flight until its body ends, whatever is written.
-        if self.request.is_stream() {
-            return polled;
+        let mut bytes = std::mem::take(&mut self.rest);
+        if bytes.is_empty() {
+            let polled = Pin::new(&mut self.body).poll_frame(cx);
+            // A stream is in flight until its body ends, whatever is written.
+            if self.request.is_stream() {
+                return polled;
+            }
+            bytes = match polled {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(bytes) => bytes,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                other => return other,
+            };
         }
-        let request = &self.request;
-        polled.map_ok(|frame| {
-            frame
-                .map_data(|bytes| Bytes::from_owner(Unwritten { bytes, _request: request.clone() }))
-        })
+        if bytes.len() > FRAME_LEN_MAX {
+            self.rest = bytes.split_off(FRAME_LEN_MAX);
+        }
+        let unwritten = Unwritten { bytes, request: self.request.clone() };
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(unwritten)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut whole = SizeHint::new();
+        whole.set_lower(hint.lower().saturating_add(rest));
+        if let Some(upper) = hint.upper() {
+            whole.set_upper(upper.saturating_add(rest));
+        }
+        whole
     }
 }

@@ -42,9 +42,10 @@ pub async fn announce(server: &Server) -> Result<Vec<IpAddr>, ApiError> {
     for record in server.objects(&kind, server.names.system_namespace(), Some(LEASES_MAX)) {
         let Some((holder, renewed)) = holder(record.object()) else { continue };
         let age = now - renewed;
-        if age < LEASE_LEN && holder.port() == own.port() {
+        // A lease of the future is of no server: nobody would ever see it end.
+        if (-LEASE_LEN..LEASE_LEN).contains(&age) && holder.port() == own.port() {
             there.insert(holder.ip());
-        } else if age > KEPT {
+        } else if !(-KEPT..=KEPT).contains(&age) {
             let (namespace, name) = (record.object().namespace(), record.object().name());
             let request = request(Verb::Delete, &kind, "", namespace, name);
             let (query, agent) = (Query::default(), agent(server));

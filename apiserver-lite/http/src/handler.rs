@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::OpenRequest;
 use proto_daemon::panics::{Panicked, isolate};
+use tokio::sync::Semaphore;
 
 use super::audit::{
     AuditedRequest, Record, RequestAudit, record_authorization, record_outcome, record_response,
@@ -336,6 +337,9 @@ async fn serve_write(
     .await
 }
 
+/// Turns of requests whose token is looked at again, as etcd has it now.
+static SECOND_LOOKS: Semaphore = Semaphore::const_new(32);
+
 /// The user whose credentials the request has.
 async fn authenticate(
     server: &HttpServer,
@@ -353,7 +357,8 @@ async fn authenticate(
         Err(refusal) if core.store.is_shared() && headers.contains_key(AUTHORIZATION) => refusal,
         outcome => return outcome,
     };
-    // The token may be of an account that another server has just made.
+    // The token may be of an account that another server has just made. Strangers' tokens keep nobody waiting: few are looked at again at a time.
+    let Ok(_turn) = SECOND_LOOKS.try_acquire() else { return Err(refusal) };
     match core.store.sync().await {
         Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
         Err(_) => Err(refusal),

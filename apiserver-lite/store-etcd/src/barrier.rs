@@ -72,12 +72,16 @@ impl<T: Record> Shared<T> {
     /// # Errors
     /// Not in time.
     pub async fn catch_up(&self, revision: Revision) -> SyncResult {
+        let began_at = self.follower.revision();
         let reached = tokio::time::timeout(CATCH_UP, self.follower.reached(revision)).await;
         if matches!(reached, Ok(true)) {
             return Ok(());
         }
-        self.doubt();
         let is_at = self.follower.revision();
+        // One that comes nearer is only slow: to watch anew would begin what it has received again.
+        if is_at == began_at {
+            self.doubt();
+        }
         let text =
             format!("etcd is at revision {revision}, and its events have come up to {is_at} only");
         Err(NotSynced(text.into()))

@@ -67,8 +67,8 @@ pub async fn run<T: Record>(shared: Arc<Shared<T>>) {
             FollowError::Record(_) | FollowError::Key(_) | FollowError::Panicked(_)
         );
         let reason: Arc<str> = error.to_string().into();
-        let before = shared.follower.set_health(Health::Refusing { reason });
-        if before == Health::Serving {
+        let before = shared.follower.set_health(Health::Refusing { reason: reason.clone() });
+        if !matches!(before, Health::Refusing { reason: said } if said == reason) {
             tracing::warn!(%error, "etcd is not followed; tried again until it is");
         }
         tokio::time::sleep(retries.next_delay(rand::random())).await;

@@ -36,7 +36,7 @@ pub struct NodeFlags {
     pub runtime: RuntimeKind,
     /// Hollow nodes of this process, with --runtime=memory: --hostname-override is what their names begin with, and a directory given as --kubeconfig has a
     /// file <name>.conf for each of them.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "runtime", value_parser = clap::value_parser!(u16).range(1..))]
     pub hollow_nodes: u16,
 }
 

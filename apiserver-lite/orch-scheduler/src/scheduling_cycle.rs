@@ -171,7 +171,11 @@ impl Scheduler {
             let view = CycleView { namespaces: &namespaces, nominated: &mut nominated };
             match self.schedule(&pod, &mut loads, view, &mut storage).await {
                 Ok((nth, assigned)) => placed.push(Placement { pod, nth, assigned, begun }),
-                Err(failure) => self.note_failure(&pod, failure, begun, &mut tally),
+                Err(failure) => {
+                    // What is placed does not wait for the writes of those that are not.
+                    self.bind_all(std::mem::take(&mut placed), &mut loads, &mut tally).await;
+                    self.note_failure(&pod, failure, begun, &mut tally);
+                }
             }
             if placed.len() >= BINDINGS_MAX {
                 self.bind_all(std::mem::take(&mut placed), &mut loads, &mut tally).await;

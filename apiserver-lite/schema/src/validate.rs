@@ -46,6 +46,7 @@ pub use crate::field_errors::{Cause, FieldError, FieldErrors};
 pub(crate) fn create(names: &'static Names, object: &Object) -> Result<(), FieldErrors> {
     let mut errors = FieldErrors::default();
     metadata::check(object, &mut errors);
+    metadata::check_new_finalizers(object, &mut errors);
     match object.kind.custom_version() {
         Some(version) => errors.0.append(&mut version.rules.validate(object, None).0),
         None => check_kind(names, object, &mut errors),

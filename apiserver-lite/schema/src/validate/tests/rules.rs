@@ -933,3 +933,22 @@ fn the_failure_policy_of_a_job_has_rules_that_can_match() {
     restarting["spec"]["template"]["spec"]["restartPolicy"] = json!("OnFailure");
     assert_eq!(fault(&restarting).as_deref(), Some("spec.template.spec.restartPolicy"));
 }
+
+#[test]
+fn finalizers_without_a_domain_are_kubernetes_own_in_new_objects_only() {
+    let with = |api_version: &str, kind: &str, finalizers: &[&str]| {
+        json!({"apiVersion": api_version, "kind": kind,
+            "metadata": {"name": "n", "namespace": "d", "finalizers": finalizers}})
+    };
+    let own = ["foregroundDeletion", "kubernetes.io/pvc-protection", "a.b/c"];
+    assert_eq!(fault(&with("v1", "ConfigMap", &own)), None);
+    let refused = fault(&with("v1", "ConfigMap", &["a.b/c", "mine"]));
+    assert_eq!(refused.as_deref(), Some("metadata.finalizers[1]"));
+    assert_eq!(fault(&with("coordination.k8s.io/v1", "Lease", &["mine"])), None);
+    // One that an update brings, and one that was stored before the rule, stay.
+    let (before, after) =
+        (with("v1", "ConfigMap", &["a", "b"]), with("v1", "ConfigMap", &["b", "c"]));
+    for subresource in [Subresource::Main, Subresource::Status] {
+        assert_eq!(update_complaints(&before, &after, subresource), Vec::<String>::new());
+    }
+}

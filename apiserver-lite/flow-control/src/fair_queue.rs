@@ -14,7 +14,7 @@ use crate::hand::Hand;
 use crate::level::{LimitResponse, Queuing};
 
 /// Most requests that wait in all queues of a level.
-pub const WAITING_MAX: usize = 16_384;
+pub const WAITING_MAX: usize = 1_024;
 /// What a request uses at least: Kubernetes' estimate.
 const TURN: Duration = Duration::from_millis(3);
 

@@ -93,7 +93,7 @@ pub async fn serve(
 /// response, because media types may not contain the character.
 const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// Serves the OpenAPI documents. They are made per request, because they are rarely requested and large.
+/// Serves the OpenAPI documents.
 async fn openapi(
     server: &Arc<HttpServer>,
     request: &Request<Incoming>,
@@ -103,23 +103,27 @@ async fn openapi(
     let accept = request.headers().get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
     let protobuf = accept.is_some_and(|accept| accept.contains("proto-openapi.spec.v2"));
     let (shared, rest, is_v2) = (server.clone(), rest.to_owned(), version == "v2");
+    let media_type = match is_v2 && protobuf {
+        true => OPENAPI_V2_PROTOBUF,
+        false => "application/json",
+    };
     let made = panics::spawn_blocking(move || {
         let custom = shared.core.definitions.served();
-        let described = Described { engine: &shared.core.engine, custom: &custom };
-        match (is_v2, rest.as_str()) {
-            (true, "") if protobuf => Some((OPENAPI_V2_PROTOBUF, openapi::v2_protobuf(described))),
-            (true, "") => Some(("application/json", openapi::v2_json(described))),
-            (true, _) => None,
-            (false, "") => Some(("application/json", openapi::v3_index(described))),
-            (false, path) => {
-                openapi::v3_document(described, path).map(|json| ("application/json", json))
+        shared.open_api.get((is_v2, protobuf, rest.clone()), custom, |custom| {
+            let described = Described { engine: &shared.core.engine, custom };
+            match (is_v2, rest.as_str()) {
+                (true, "") if protobuf => Some(openapi::v2_protobuf(described).into()),
+                (true, "") => Some(openapi::v2_json(described).into()),
+                (true, _) => None,
+                (false, "") => Some(openapi::v3_index(described).into()),
+                (false, path) => openapi::v3_document(described, path).map(Into::into),
             }
-        }
+        })
     });
-    let (media_type, document) =
+    let document =
         made.await.map_err(ApiError::internal)?.ok_or_else(ApiError::no_such_resource)?;
     let packed = accepts_gzip(request.headers());
-    let mut response = large_response(vec![Bytes::from(document)], packed).await;
+    let mut response = large_response(vec![document], packed).await;
     set_type(&mut response, media_type);
     Ok(response)
 }

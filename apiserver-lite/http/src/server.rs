@@ -11,6 +11,7 @@ use crate::aggregation::Aggregation;
 use crate::flow_control::RequestFlows;
 use crate::metrics::Metrics;
 use crate::node_proxy::NodeProxy;
+use crate::open_api_documents::OpenApiDocuments;
 use crate::overload::Overload;
 use crate::resource_metrics::ResourceMetrics;
 use crate::watch_batching::WatchBatches;
@@ -28,6 +29,8 @@ pub struct HttpServer {
     pub resource_metrics: ResourceMetrics,
     /// Groups of watches of the same collection.
     pub watch_batches: WatchBatches,
+    /// OpenAPI documents of responses that are under way.
+    pub open_api: OpenApiDocuments,
     /// Limits of requests in flight.
     pub overload: Overload,
     /// Priority and fairness of requests; `None` where all are equal.

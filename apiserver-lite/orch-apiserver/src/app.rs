@@ -33,7 +33,8 @@ use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
 use apiserver_http::{
-    Aggregation, HttpServer, NodeProxy, Overload, RequestFlows, WatchBatches, WebPage,
+    Aggregation, HttpServer, NodeProxy, OpenApiDocuments, Overload, RequestFlows, WatchBatches,
+    WebPage,
 };
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
@@ -186,6 +187,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
         aggregation: Aggregation::default(),
         resource_metrics: apiserver_http::ResourceMetrics::default(),
         watch_batches: WatchBatches::default(),
+        open_api: OpenApiDocuments::default(),
         overload: Overload::new(&limits),
         flow_control,
         audit,

@@ -112,11 +112,11 @@ async fn openapi(
         shared.open_api.get((is_v2, protobuf, rest.clone()), custom, |custom| {
             let described = Described { engine: &shared.core.engine, custom };
             match (is_v2, rest.as_str()) {
-                (true, "") if protobuf => Some(openapi::v2_protobuf(described).into()),
-                (true, "") => Some(openapi::v2_json(described).into()),
+                (true, "") if protobuf => Some(openapi::v2_protobuf(described)),
+                (true, "") => Some(openapi::v2_json(described)),
                 (true, _) => None,
-                (false, "") => Some(openapi::v3_index(described).into()),
-                (false, path) => openapi::v3_document(described, path).map(Into::into),
+                (false, "") => Some(openapi::v3_index(described)),
+                (false, path) => openapi::v3_document(described, path),
             }
         })
     });

@@ -26,9 +26,9 @@ use crate::{Target, manifests};
 /// Connections that are held.
 const STALLED: usize = 500;
 /// Of the client with a token.
-const KNOWN_STALLED: usize = 20;
+const KNOWN_STALLED: usize = 100;
 /// Its requests on one connection.
-const KNOWN_REQUESTS: u8 = 10;
+const KNOWN_REQUESTS: u8 = 100;
 /// Connections that are opened between two looks at those that are held.
 const BATCH: usize = 50;
 /// Longest time of a connect with its handshake.
@@ -136,7 +136,7 @@ pub async fn hold_known(target: Target) {
             return;
         }
     };
-    let requests = Requests { path: "/openapi/v3", token, streams: KNOWN_REQUESTS };
+    let requests = Requests { path: "/openapi/v2", token, streams: KNOWN_REQUESTS };
     hold_all(target, "stalled HTTP/2 requests with a token", &requests.bytes(), KNOWN_STALLED)
         .await;
 }

@@ -440,7 +440,8 @@ impl Connection {
         let counted = self.clone();
         let service = service_fn(move |request| {
             let open = counted.request();
-            let answer = handler(request, open.clone());
+            // In a box, which is freed once it has answered: hyper keeps the memory of the future of an HTTP/2 request until its response is read.
+            let answer = Box::pin(handler(request, open.clone()));
             async move {
                 let answer = answer.await;
                 match answer.status() == StatusCode::SWITCHING_PROTOCOLS {

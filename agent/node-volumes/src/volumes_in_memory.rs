@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::volumes::{IssuedToken, Issuer, Tokens};
 
-/// Where the volumes would be, as containers are told.
+/// Directory of the volumes in the mounts of containers; nothing is there.
 const PLACE: &str = "/memory";
 
 /// The volumes of a hollow node.

@@ -109,7 +109,7 @@ pub struct ControllerManagerFlags {
     #[arg(long, value_name = "COUNT", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
 
-    /// How often a resource quota is counted anew although nothing seems to have changed.
+    /// How often the usage of a resource quota is recalculated although no change was observed.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = go_duration::parse)]
     pub resource_quota_sync_period: Duration,
 

@@ -91,7 +91,7 @@ pub(super) struct NodeTasks<'a> {
 }
 
 impl NodeTasks<'_> {
-    /// Starts the tasks for status and lease. `sender` is told each version of the Node, which `node` receives.
+    /// Starts the tasks for status and lease. Each version of the Node is sent to `sender`; `node` is its receiver.
     pub(super) fn start(
         self,
         sender: watch::Sender<Option<Arc<Node>>>,

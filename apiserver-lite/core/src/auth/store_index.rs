@@ -25,7 +25,7 @@ pub trait Indexed: Send + Sync {
     /// Removes an object.
     fn remove(&mut self, object: &Object);
 
-    /// Removes what `before` has and this index does not have. Called when this one was filled anew, since changes were missed that would have removed it.
+    /// Removes what `before` has and this index does not have. Called after a relist: changes that would have removed it were missed.
     fn succeed(&mut self, _before: &Self) {}
 }
 

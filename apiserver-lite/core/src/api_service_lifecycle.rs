@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Kind, Map, Object, Value};
@@ -17,20 +16,15 @@ use crate::aggregation::priorities::{CUSTOM, Priority, of_built_in};
 use crate::aggregation::{GROUP, RESOURCE, availability};
 use crate::definitions;
 use crate::definitions::strategy::Condition;
-use crate::key;
 use crate::options::{DeleteOptions, Effects};
 use crate::own_writes::{agent, call, request};
+use crate::reconcile_loop::{self, WRITES_MAX};
 use crate::record::StoredObject;
 use crate::request::{Query, Verb};
 use crate::server::Server;
 use crate::status::ApiError;
 use crate::times::{now, timestamp};
 use crate::verbs::{UpdateAttempt, commit_update, create_object, delete_object};
-
-/// Time between two looks for changes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Writes at one time.
-const WRITES_MAX: usize = 32;
 
 /// Whose an APIService is, in the value of its label.
 const ON_START: &str = "onstart";
@@ -47,40 +41,15 @@ struct Wanted {
 
 /// Keeps the local APIServices until `stopping` is cancelled.
 pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
-    let mut told = String::new();
-    loop {
-        // Watched from before the look, so that no change is missed.
-        let changes = changes(&server);
-        let outcome = Box::pin(reconcile(&server)).await;
-        let text = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        if !text.is_empty() && text != told {
-            let error = &text;
-            tracing::warn!(
-                error,
-                "local APIServices were not brought up to date; tried again every second"
-            );
-        }
-        told = text;
-        loop {
-            // Cancel safe: sleeping holds no state.
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
-            if outcome.is_err() || changes.is_empty() || changes.iter().any(Watch::is_pending) {
-                break;
-            }
-        }
-    }
+    let reconcile = async || Box::pin(reconcile(&server)).await;
+    reconcile_loop::run("local APIServices", stopping, || changes(&server), reconcile, || ()).await;
 }
 
 /// Changes of APIServices and definitions from now on; empty if they cannot be watched.
 fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
     let of = [(GROUP, RESOURCE), (definitions::GROUP, definitions::RESOURCE)];
     let kinds = of.into_iter().filter_map(|(group, resource)| server.kind(group, resource));
-    let revision = server.store.revision();
-    let watches = kinds.map(|kind| server.store.watch(key::prefix(kind, ""), revision));
-    watches.collect::<Result<_, _>>().unwrap_or_default()
+    reconcile_loop::watch_kinds(server, kinds)
 }
 
 /// Makes, corrects and deletes local APIServices. Where all is as it should be, nothing is written. No state is put back meanwhile.

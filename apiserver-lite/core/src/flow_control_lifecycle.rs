@@ -3,7 +3,6 @@
 //! Whether the spec of a suggested object is kept is what its annotation says; that of a mandatory one always is.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_flow_control::{
     BuiltIn, DANGLING, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, Usage, VERSION, built_in_objects,
@@ -20,6 +19,7 @@ use crate::flow_control::FlowControl;
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
 use crate::own_writes::{call, request};
+use crate::reconcile_loop::{self, WRITES_MAX};
 use crate::record::StoredObject;
 use crate::request::{Query, Verb};
 use crate::server::{Server, missing_kind};
@@ -27,10 +27,6 @@ use crate::status::ApiError;
 use crate::times::{now, timestamp};
 use crate::verbs::{UpdateAttempt, commit_update, create_object, delete_object};
 
-/// Time between two looks for changes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Writes at one time.
-const WRITES_MAX: usize = 32;
 /// Most flow schemas whose condition is kept.
 const CONDITIONS_MAX: usize = 4096;
 /// Managers of the fields of the objects, and of their status.
@@ -39,32 +35,10 @@ const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// Keeps the objects until `stopping` is cancelled, and lets changes count for requests that wait.
 pub async fn run(server: Arc<Server>, control: Arc<FlowControl>, stopping: CancellationToken) {
-    let mut told = String::new();
-    loop {
-        // Watched from before the look, so that no change is missed.
-        let changes = changes(&server);
-        let outcome = Box::pin(reconcile(&server, &control)).await;
-        let text = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        if !text.is_empty() && text != told {
-            let error = &text;
-            tracing::warn!(
-                error,
-                "flow schemas and priority levels were not brought up to date; tried again every second"
-            );
-        }
-        told = text;
-        loop {
-            // Cancel safe: sleeping holds no state.
-            tokio::select! {
-                () = stopping.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
-            control.catch_up();
-            if outcome.is_err() || changes.is_empty() || changes.iter().any(Watch::is_pending) {
-                break;
-            }
-        }
-    }
+    let reconcile = async || Box::pin(reconcile(&server, &control)).await;
+    let watch = || changes(&server);
+    let objects = "flow schemas and priority levels";
+    reconcile_loop::run(objects, stopping, watch, reconcile, || control.catch_up()).await;
 }
 
 fn kind<'a>(server: &'a Server, resource: &str) -> Result<&'a Arc<Kind>, ApiError> {
@@ -75,9 +49,7 @@ fn kind<'a>(server: &'a Server, resource: &str) -> Result<&'a Arc<Kind>, ApiErro
 /// Changes of both kinds from now on; empty if they cannot be watched.
 fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
     let kinds = [FLOW_SCHEMAS, PRIORITY_LEVELS].into_iter().filter_map(|of| kind(server, of).ok());
-    let revision = server.store.revision();
-    let watches = kinds.map(|kind| server.store.watch(key::prefix(kind, ""), revision));
-    watches.collect::<Result<_, _>>().unwrap_or_default()
+    reconcile_loop::watch_kinds(server, kinds)
 }
 
 /// Makes, corrects and deletes objects, and writes conditions. Where all is as it should be, nothing is written.

@@ -27,6 +27,7 @@ pub mod options;
 mod own_writes;
 pub mod quota_turns;
 mod random_suffix;
+mod reconcile_loop;
 pub mod record;
 pub mod registry;
 pub mod request;

@@ -11,10 +11,10 @@ use apiserver_core::flow_control::{Classified, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{About, ApiError};
 use apiserver_core::times::now;
-use apiserver_core::verbs::{VerbOutput, VerbResponse};
+use apiserver_core::verbs::VerbOutput;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderName, RETRY_AFTER};
-use http::{HeaderValue, Method, Request, Response};
+use http::header::AUTHORIZATION;
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::OpenRequest;
@@ -23,14 +23,15 @@ use tokio::sync::Semaphore;
 
 use super::audit::{
     AuditedRequest, Record, RequestAudit, record_authorization, record_outcome, record_response,
-    success, trail, user_info,
+    trail, user_info,
 };
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
+use super::responses::{encode, failure};
 use super::routes::{self, Target};
 use super::{
-    aggregated_requests, backup, compress, deprecation, dispatch, flow_control, indent, negotiate,
-    render, resource_metrics, saved_states, watch, websocket,
+    aggregated_requests, backup, compress, deprecation, dispatch, flow_control, negotiate,
+    resource_metrics, saved_states, websocket,
 };
 use crate::discovery;
 use crate::labels::RequestKind;
@@ -497,7 +498,7 @@ async fn serve_verb(
     };
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
-    let mut response = encode_response(server, accepted, query, response, packed).await?;
+    let mut response = encode(server, accepted, query, response, packed).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
         add_warning(&mut response, warning);
     }
@@ -506,91 +507,6 @@ async fn serve_verb(
 
 /// Most warnings in one response, because headers are bounded.
 const WARNINGS_MAX: usize = 16;
-
-async fn encode_response(
-    server: &Arc<HttpServer>,
-    accepted: Accepted,
-    query: &Query,
-    response: VerbResponse,
-    packed: bool,
-) -> Result<Response<ResponseBody>, ApiError> {
-    let names = server.core.names;
-    let encoding = accepted.encoding;
-    let one = |code: u16, bytes: Bytes| {
-        let mut response = Response::new(body::parts(with_final_newline(
-            encoding,
-            pretty(query, encoding, vec![bytes]),
-        )));
-        *response.status_mut() = body::status_code(code);
-        body::set_type(&mut response, encoding.media_type(names));
-        Ok(response)
-    };
-    match response {
-        VerbResponse::Stored { code, record } => {
-            one(code, render::stored(&server.core, accepted, &record, true)?)
-        }
-        VerbResponse::Object { code, object } => {
-            one(code, render::object(&server.core, accepted, &object)?)
-        }
-        VerbResponse::List { kind, meta, items } => {
-            let parts = render::collection(&server.core, accepted, &kind, &meta, &items)?;
-            let parts = pretty(query, encoding, parts);
-            let mut response =
-                compress::response(with_final_newline(encoding, parts), packed).await;
-            body::set_type(&mut response, encoding.media_type(names));
-            Ok(response)
-        }
-        VerbResponse::Watch(start) => {
-            let streamed = match encoding {
-                Encoding::Protobuf => format!("{};stream=watch", names.protobuf_media_type()),
-                _ => "application/json".to_owned(),
-            };
-            let mut response = Response::new(watch::body(server.clone(), *start, accepted));
-            body::set_type(&mut response, &streamed);
-            Ok(response)
-        }
-        VerbResponse::Deleted { .. } | VerbResponse::Success { .. } => {
-            let (code, status) = success(&response).unwrap_or_default();
-            one(code, render::status(names, encoding, &status))
-        }
-    }
-}
-
-/// Appends a newline to JSON, as kube-apiserver does.
-fn with_final_newline(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
-    if encoding == Encoding::Json {
-        parts.push(Bytes::from_static(b"\n"));
-    }
-    parts
-}
-
-/// JSON indented if that is asked for, and it is not too long.
-fn pretty(query: &Query, encoding: Encoding, parts: Vec<Bytes>) -> Vec<Bytes> {
-    if encoding != Encoding::Json || !query.flag("pretty") {
-        return parts;
-    }
-    indent::indent(&parts).map_or(parts, |indented| vec![indented])
-}
-
-/// The response of a failed request: the Status in `encoding`, with `Retry-After` and `WWW-Authenticate` where they apply.
-pub fn failure(
-    server: &HttpServer,
-    encoding: Encoding,
-    error: &ApiError,
-) -> Response<ResponseBody> {
-    let bytes = render::status(server.core.names, encoding, error.status());
-    let bytes = Bytes::from(with_final_newline(encoding, vec![bytes]).concat());
-    let mut response =
-        body::bytes_response(error.code(), encoding.media_type(server.core.names), bytes);
-    if let Some(seconds) = error.retry_after_seconds() {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if error.code() == 401 {
-        let name = HeaderName::from_static("www-authenticate");
-        response.headers_mut().insert(name, HeaderValue::from_static("Bearer"));
-    }
-    response
-}
 
 #[cfg(test)]
 mod tests {

@@ -24,6 +24,7 @@ mod overload;
 mod peer;
 mod render;
 mod resource_metrics;
+mod responses;
 mod routes;
 mod saved_states;
 mod scraper;

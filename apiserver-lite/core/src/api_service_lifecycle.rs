@@ -41,8 +41,9 @@ struct Wanted {
 
 /// Keeps the local APIServices until `stopping` is cancelled.
 pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
-    let reconcile = async || Box::pin(reconcile(&server)).await;
-    reconcile_loop::run("local APIServices", stopping, || changes(&server), reconcile, || ()).await;
+    let server = &*server;
+    let (watch, reconcile) = (|| changes(server), || Box::pin(reconcile(server)));
+    reconcile_loop::run("local APIServices", stopping, watch, reconcile, || ()).await;
 }
 
 /// Changes of APIServices and definitions from now on; empty if they cannot be watched.

@@ -35,8 +35,9 @@ const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// Keeps the objects until `stopping` is cancelled, and lets changes count for requests that wait.
 pub async fn run(server: Arc<Server>, control: Arc<FlowControl>, stopping: CancellationToken) {
-    let reconcile = async || Box::pin(reconcile(&server, &control)).await;
-    let watch = || changes(&server);
+    let (server, control) = (&*server, &*control);
+    let reconcile = || Box::pin(reconcile(server, control));
+    let watch = || changes(server);
     let objects = "flow schemas and priority levels";
     reconcile_loop::run(objects, stopping, watch, reconcile, || control.catch_up()).await;
 }

@@ -19,11 +19,11 @@ pub(crate) const WRITES_MAX: usize = 32;
 
 /// Calls `reconcile` until `stopping` is cancelled: at once, when `watch` has seen a change, and every second after a failure, which is logged once with the
 /// name of the objects. `each_second` is called between.
-pub(crate) async fn run(
+pub(crate) async fn run<Reconciled: Future<Output = Result<(), ApiError>>>(
     objects: &'static str,
     stopping: CancellationToken,
     watch: impl Fn() -> Vec<Watch<StoredObject>>,
-    reconcile: impl AsyncFn() -> Result<(), ApiError>,
+    reconcile: impl Fn() -> Reconciled,
     each_second: impl Fn(),
 ) {
     let mut logged = String::new();

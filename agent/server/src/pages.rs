@@ -318,7 +318,7 @@ async fn set_verbosity(request: Request<Incoming>) -> Result<Response<Body>, Vie
         ViewError::NotNow(format!("failed to set klog.logging.verbosity {said}: {why}"))
     };
     let verbosity = said.parse::<u8>().map_err(|error| failed(&error.to_string()))?;
-    proto_daemon::log::set_verbosity(verbosity).map_err(failed)?;
+    proto_daemon::log::set_verbosity(verbosity).map_err(|error| failed(&error.to_string()))?;
     tracing::info!(verbosity, "the log verbosity was changed by a client");
     Ok(text(200, &format!("successfully set klog.logging.verbosity to {verbosity}")))
 }

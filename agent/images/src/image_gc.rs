@@ -17,8 +17,9 @@ use agent_runtime::RuntimeError;
 use agent_telemetry::node_events::NodeEvents;
 use proto_client::events::EventKind;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::statusz::TaskStatus;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::JoinError;
 
 use super::pulls::lock;
 use super::{Images, PodImages};

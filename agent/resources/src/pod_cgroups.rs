@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use proto_api::Quantity;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
-use tokio::task::spawn_blocking;
+use proto_daemon::panics::spawn_blocking;
 
 /// Attempts to remove a cgroup while its killed processes exit, before an error is returned.
 const REMOVE_TRIES_MAX: usize = 20;

@@ -112,6 +112,8 @@ async fn pages_of_workloads_are_not_of_the_server_s_origin_where_there_is_a_web_
         [(true, false, true), (true, true, false), (false, false, false)]
     {
         let server = TestServer::with(config(web_page, Anonymous::HealthOnly)).await;
+        let account = json!({"metadata": {"name": "default"}}).to_string();
+        server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
         let pods = "/api/v1/namespaces/default/pods";
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
         server.post(pods, pod.to_string()).await.expect(201);

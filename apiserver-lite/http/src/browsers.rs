@@ -72,7 +72,10 @@ pub fn is_direct(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    fn check(lines: &[(&str, &str)]) -> Result<(), u16> {
+    /// Names and values of headers.
+    type Lines<'a> = &'a [(&'a str, &'a str)];
+
+    fn check(lines: Lines<'_>) -> Result<(), u16> {
         let mut request =
             Request::post("/api/v1/namespaces").header("host", "api.example.com:6443");
         for (name, value) in lines {
@@ -85,7 +88,7 @@ mod tests {
     fn requests_for_pages_of_other_origins_are_refused() {
         let own = ("origin", "https://api.example.com:6443");
         let other = ("origin", "https://evil.example.com");
-        let table: &[(&[(&str, &str)], Result<(), u16>)] = &[
+        let table: &[(Lines<'_>, Result<(), u16>)] = &[
             // Clients that are no browsers.
             (&[], Ok(())),
             (&[own], Ok(())),

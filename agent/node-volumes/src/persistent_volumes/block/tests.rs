@@ -262,7 +262,7 @@ async fn missing_programs_and_devices_are_named() {
     let error = disks.bind(&world.pods, "u", on_disk(DiskSource::Attached(&fc))).await.unwrap_err();
     let is_missing = match &error {
         DiskError::NoDevice { .. } => true,
-        DiskError::Kernel(errno) => *errno == Errno::NODEV,
+        DiskError::Kernel(errno) => matches!(*errno, Errno::NODEV | Errno::NXIO),
         _ => false,
     };
     assert!(is_missing, "{error}");

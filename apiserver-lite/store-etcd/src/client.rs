@@ -40,6 +40,9 @@ pub enum CallError {
     /// The revision is compacted.
     #[error("the revision is compacted")]
     Compacted,
+    /// etcd has not come to the revision yet.
+    #[error("the revision is in the future")]
+    Future,
     /// The answer is missing: what etcd did is not known.
     #[error("etcd did not answer: {0}")]
     Unknown(String),
@@ -151,6 +154,7 @@ const OF_ETCD: &str = "etcdserver: ";
 const TOO_LONG: &str = "grpc: received message larger than max";
 const NO_LEADER: &str = "etcdserver: no leader";
 const COMPACTED: &str = "required revision has been compacted";
+const FUTURE: &str = "required revision is a future revision";
 
 impl CallError {
     pub fn of(error: &Error) -> Self {
@@ -175,6 +179,9 @@ impl CallError {
         };
         if is_refusal && message.ends_with(COMPACTED) {
             return Self::Compacted;
+        }
+        if is_refusal && message.ends_with(FUTURE) {
+            return Self::Future;
         }
         if is_refusal {
             return Self::Refused(message.to_owned());

@@ -88,7 +88,12 @@ async fn follow<T: Record>(
     anew: bool,
 ) -> Result<Never, FollowError> {
     if anew {
-        read_anew(shared).await?;
+        match shared.compare_history().await? {
+            History::Other { found, current } => {
+                begin_after_restore(shared, &found, current).await?;
+            }
+            _ => read_anew(shared).await?,
+        }
     }
     loop {
         let mut stream = match begin(shared).await? {
@@ -106,6 +111,10 @@ async fn follow<T: Record>(
                 }
             }
             History::Compacted => {}
+            History::Missed => {
+                read_missed(shared).await?;
+                continue;
+            }
             History::Other { found, current } => {
                 begin_after_restore(shared, &found, current).await?;
                 continue;
@@ -192,7 +201,6 @@ async fn begin<T: Record>(shared: &Shared<T>) -> Result<Begun, FollowError> {
 
 /// Brings memory up to date where the history after it is compacted to a revision.
 async fn catch_up<T: Record>(shared: &Shared<T>, compacted_to: i64) -> Result<(), FollowError> {
-    let has = shared.follower.revision();
     let at_compaction = last_write(&shared.etcd, &shared.keys, revision(compacted_to)).await;
     match at_compaction {
         // Compacted again meanwhile: the next watch says to where.
@@ -205,11 +213,14 @@ async fn catch_up<T: Record>(shared: &Shared<T>, compacted_to: i64) -> Result<()
         Ok(last) if last.mark.revision < shared.last_seen().revision => {
             begin_after_restore(shared, &last.mark, last.current).await
         }
-        Ok(_) => {
-            tracing::warn!(revision = %has, "the history of etcd after this revision is compacted; all records are read anew, and watches end");
-            read_anew(shared).await
-        }
+        Ok(_) => read_missed(shared).await,
     }
+}
+
+async fn read_missed<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {
+    let has = shared.follower.revision();
+    tracing::warn!(revision = %has, "the history of etcd after this revision is compacted; all records are read anew, and watches end");
+    read_anew(shared).await
 }
 
 async fn read_anew<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {

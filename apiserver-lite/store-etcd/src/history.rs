@@ -61,7 +61,9 @@ pub enum History {
     Same,
     /// It is compacted, which a watch that begins after it will say.
     Compacted,
-    /// Another one, or none that can be compared: what memory has may never have been written.
+    /// It is compacted up to the write after it, so that it cannot be compared.
+    Missed,
+    /// Another one: what memory has may never have been written.
     Other {
         /// What etcd says was written last until the revision of memory.
         found: Mark,
@@ -92,6 +94,7 @@ impl<T: Record> Shared<T> {
             Err(CallError::Compacted) => {
                 match last_write(&self.etcd, &self.keys, seen.next()).await {
                     Ok(last) if last.mark == known => Ok(History::Same),
+                    Ok(last) if last.mark.revision > seen => Ok(History::Missed),
                     Ok(last) => other(last.mark).await,
                     Err(CallError::Compacted) => Ok(History::Compacted),
                     Err(error) => Err(error),

@@ -124,7 +124,10 @@ fn is_transient(error: &OpenEtcdError) -> bool {
                     | ConnectError::Etcd(CallError::Refused(_))
             )
         ),
-        OpenEtcdError::Prefix(PrefixError::Call(error)) => matches!(error, CallError::Unknown(_)),
+        OpenEtcdError::Prefix(PrefixError::Call(error))
+        | OpenEtcdError::Load(LoadError::Call(error)) => {
+            matches!(error, CallError::Unknown(_) | CallError::Unsent(_))
+        }
         _ => false,
     }
 }

@@ -107,8 +107,10 @@ impl<T: Record> Shared<T> {
     /// What a transaction that etcd did not answer with a result is told as.
     fn failed(&self, planned: &[PlannedWrite<T>], error: &CallError) -> WriteError<T> {
         let reason: Arc<str> = error.to_string().into();
-        if let CallError::Unknown(_) = error {
+        if matches!(error, CallError::Unknown(_) | CallError::Unsent(_)) {
             self.doubt();
+        }
+        if let CallError::Unknown(_) = error {
             let key = planned.first().map(|write| write.key.clone()).unwrap_or_default();
             let reason = format!("{reason}. Whether it was written is not known");
             return WriteError::NotDurable { key, reason: reason.into() };

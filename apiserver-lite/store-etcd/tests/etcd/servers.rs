@@ -417,3 +417,19 @@ async fn what_etcd_refuses_is_not_written() {
     assert!(matches!(refused, Err(WriteError::NotWritten { .. })));
     set(&store, "/core/a", "1").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_records_are_read_in_pages() {
+    let Some(etcd) = EtcdProcess::start("large_records_are_read_in_pages") else { return };
+    let store = server(&etcd.url()).await;
+    // Many small ones before them, so that the page after those would be a large one.
+    for nth in 0..100 {
+        set(&store, &format!("/core/maps/{nth}"), "1").await;
+    }
+    for nth in 0..24 {
+        set(&store, &format!("/core/secrets/{nth}"), &"x".repeat(1 << 20)).await;
+    }
+    let again = server(&etcd.url()).await;
+    assert_eq!(content(&again).len(), 124);
+    assert!(content(&again) == content(&store));
+}

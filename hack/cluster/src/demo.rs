@@ -159,6 +159,9 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
         true => String::new(),
         false => format!(" --dir {}", spec.dir.display()),
     };
+    lines.push(format!("  programs              {}", spec.bin_dir.display()));
+    let program = spec.bin_dir.join("cluster");
+    lines.push(format!("  a node's shell        {} exec{dir} node-1 sh", program.display()));
     lines.push(format!("  stop                  hack/down{dir}"));
     lines.push(String::new());
     lines.push(format!("export KUBECONFIG={}", spec.client_config("admin").display()));

@@ -7,8 +7,8 @@ use etcd_client::Txn;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    history::{last_write, put_mark},
-    load::revision,
+    marks::{last_write, put_mark},
+    revisions::revision,
     shared::Shared,
 };
 

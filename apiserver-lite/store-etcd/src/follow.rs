@@ -14,8 +14,10 @@ use proto_daemon::{
 use crate::{
     client::CallError,
     format::{self, PrefixError},
-    history::{History, Mark, last_write, put_mark},
-    load::{LoadError, load, of_etcd, record, revision},
+    history::History,
+    load::{LoadError, load, record},
+    marks::{Mark, last_write, put_mark},
+    revisions::{of_etcd, revision},
     shared::Shared,
 };
 

@@ -8,8 +8,9 @@ use etcd_client::{GetOptions, KeyValue};
 
 use crate::{
     client::{CallError, Etcd},
-    history::Mark,
     keys::Keys,
+    marks::Mark,
+    revisions::revision,
 };
 
 /// Records of the first page.
@@ -113,16 +114,6 @@ pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, String> {
         Stamp { created: revision(kv.create_revision()), modified: revision(kv.mod_revision()) };
     let (_, value) = kv.into_key_value();
     Ok(Some(Change { key, stamp, value: Some(Bytes::from(value)) }))
-}
-
-/// etcd's revisions are never negative.
-pub fn revision(of_etcd: i64) -> Revision {
-    Revision(u64::try_from(of_etcd).unwrap_or(0))
-}
-
-/// As etcd counts.
-pub fn of_etcd(revision: Revision) -> i64 {
-    i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::{
 use apiserver_store::{Follower, Identity, Record};
 use tokio::sync::Notify;
 
-use crate::{client::Etcd, history::Mark, keys::Keys};
+use crate::{client::Etcd, keys::Keys, marks::Mark};
 
 /// What the tasks of a store share.
 pub struct Shared<T: Record> {

@@ -12,9 +12,9 @@ use etcd_client::{
 
 use crate::{
     client::CallError,
-    history::put_mark,
     keys::Keys,
-    load::{of_etcd, revision},
+    marks::put_mark,
+    revisions::{of_etcd, revision},
     shared::Shared,
 };
 

@@ -15,6 +15,7 @@ use crate::{
     client::CallError,
     format::{self, PrefixError},
     history::History,
+    keys::ForeignKey,
     load::{LoadError, load, record},
     marks::{Mark, last_write, put_mark},
     revisions::{of_etcd, revision},
@@ -40,8 +41,8 @@ enum FollowError {
     Cancelled(String),
     #[error("the connection to etcd is in doubt")]
     Doubt,
-    #[error("etcd has the key {0:?}, which no record has: remove it")]
-    Key(String),
+    #[error(transparent)]
+    Key(#[from] ForeignKey),
     /// What is there now is not this server's.
     #[error(transparent)]
     Prefix(#[from] PrefixError),
@@ -273,11 +274,9 @@ fn mark<T: Record>(shared: &Shared<T>, event: &Event) -> Option<Mark> {
 fn change<T: Record>(shared: &Shared<T>, event: &Event) -> Result<Option<Change>, FollowError> {
     let Some(kv) = event.kv() else { return Ok(None) };
     if event.event_type() == EventType::Put {
-        return record(&shared.keys, kv.clone()).map_err(FollowError::Key);
+        return Ok(record(&shared.keys, kv.clone())?);
     }
-    let Some(key) = shared.keys.record_of(kv.key()).map_err(FollowError::Key)? else {
-        return Ok(None);
-    };
+    let Some(key) = shared.keys.record_of(kv.key())? else { return Ok(None) };
     let Some(current) = shared.follower.current(key) else { return Ok(None) };
     let stamp = Stamp { created: current.stamp.created, modified: revision(kv.mod_revision()) };
     Ok(Some(Change { key: current.key, stamp, value: None }))

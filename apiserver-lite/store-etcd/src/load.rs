@@ -8,7 +8,7 @@ use etcd_client::{GetOptions, KeyValue};
 
 use crate::{
     client::{CallError, Etcd},
-    keys::Keys,
+    keys::{ForeignKey, Keys},
     marks::Mark,
     revisions::revision,
 };
@@ -38,8 +38,8 @@ pub enum LoadError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// A key is no record's.
-    #[error("etcd has the key {0:?}, which no record has: remove it")]
-    Key(String),
+    #[error(transparent)]
+    Key(#[from] ForeignKey),
 }
 
 pub async fn load(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
@@ -61,9 +61,8 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
     loop {
         let limit = i64::try_from(page_len).unwrap_or(1);
         let options = GetOptions::new().with_range(end.as_str()).with_limit(limit);
-        let start = String::from_utf8(from).map_err(|error| {
-            LoadError::Key(String::from_utf8_lossy(error.as_bytes()).into_owned())
-        })?;
+        let start = String::from_utf8(from)
+            .map_err(|error| ForeignKey(String::from_utf8_lossy(error.as_bytes()).into_owned()))?;
         let mut page = match etcd.get(&start, options.with_revision(at)).await {
             // The neighbours of small records may be large.
             Err(CallError::Unknown(_)) if page_len > 1 => {
@@ -84,8 +83,7 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
             if kv.key() == keys.last().as_bytes() {
                 last_write = Mark::of(&kv);
             }
-            let record = record(keys, kv).map_err(LoadError::Key)?;
-            records.extend(record);
+            records.extend(record(keys, kv)?);
         }
         match last {
             Some(mut last) if more => {
@@ -107,7 +105,7 @@ fn next_page_len(records: usize, bytes: usize) -> usize {
 ///
 /// # Errors
 /// The key is no record's.
-pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, String> {
+pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, ForeignKey> {
     let Some(key) = keys.record_of(kv.key())? else { return Ok(None) };
     let key: Arc<str> = key.into();
     let stamp =

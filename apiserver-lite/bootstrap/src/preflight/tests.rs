@@ -57,7 +57,7 @@ fn bad() -> Facts {
         ip_forward: Some("0".into()),
         bridge_netfilter: None,
         has_cni_plugins: false,
-        runtime: Err("refused".into()),
+        runtime: Err(RuntimeSilent("refused".into())),
         ..good()
     }
 }

@@ -1,6 +1,6 @@
 //! The API server alone: time from its start until it is ready, and the same load for ours and for Kubernetes' own.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use proto_api::names::{Names, Profile};
 use proto_client::{Client, config, request};
 use tokio::process::{Child, Command};
 
-use crate::figures::{Figure, Group, OURS, Unit};
-use crate::{api_kinds, api_load, api_webhook, kubernetes_server};
+use crate::figures::{self, Figure, Group, OURS, OURS_ON_ETCD, Unit};
+use crate::{api_kinds, api_load, api_webhook, etcd_process, kubernetes_server};
 
 const ROUNDS: usize = 15;
 
@@ -21,6 +21,9 @@ pub struct Wanted {
     /// Kubernetes' own server and etcd: a directory with bin/kube-apiserver
     #[arg(long, value_name = "DIR")]
     suite: Option<PathBuf>,
+    /// Ours on the machine's etcd as well
+    #[arg(long)]
+    on_etcd: bool,
 }
 
 /// A server that is measured. It ends with this.
@@ -44,10 +47,24 @@ pub async fn measure(bin_dir: &Path, wanted: &Wanted) -> Result<()> {
     let mut ours = serve(bin_dir, dir.path(), "load").await?;
     load(&ours).await?;
     ours.process.kill().await?;
+    if wanted.on_etcd {
+        load_on_etcd(bin_dir, dir.path()).await?;
+    }
     let Some(suite) = &wanted.suite else { return Ok(()) };
     let (mut peer, mut etcd) = kubernetes_server::serve(suite, dir.path(), &ours).await?;
     load(&peer).await?;
     peer.process.kill().await?;
+    Ok(etcd.kill().await?)
+}
+
+/// The same of ours with its objects in etcd.
+async fn load_on_etcd(bin_dir: &Path, dir: &Path) -> Result<()> {
+    figures::tell_version(OURS_ON_ETCD, &etcd_process::version().await?)?;
+    let (mut etcd, url) = etcd_process::start(&dir.join("own-etcd"))?;
+    let server = serve_with(bin_dir, dir, &format!("--etcd-servers={url}")).await?;
+    let mut ours = Served { side: OURS_ON_ETCD, ..server };
+    load(&ours).await?;
+    ours.process.kill().await?;
     Ok(etcd.kill().await?)
 }
 
@@ -59,13 +76,18 @@ async fn load(server: &Served) -> Result<()> {
 
 /// An API server of one's own on loopback, with its store and certificates in `dir`.
 pub async fn serve(bin_dir: &Path, dir: &Path, store: &str) -> Result<Served> {
+    serve_with(bin_dir, dir, &format!("--data-dir={}", dir.join(store).display())).await
+}
+
+/// The same; a flag says where it keeps its objects.
+async fn serve_with(bin_dir: &Path, dir: &Path, storage: &str) -> Result<Served> {
     let names = Names::new(Profile::Kubernetes);
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let port = etcd_process::free_port()?;
     let (kubeconfig, pki) = (dir.join("admin.conf"), dir.join("pki"));
     let process = Command::new(bin_dir.join("orch-apiserver"))
         .args(["--naming=kubernetes", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
         .arg(format!("--secure-port={port}"))
-        .arg(format!("--data-dir={}", dir.join(store).display()))
+        .arg(storage)
         .arg(format!("--cert-dir={}", pki.display()))
         .arg(format!("--write-kubeconfig={}", kubeconfig.display()))
         .stdout(Stdio::null())

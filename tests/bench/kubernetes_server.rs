@@ -1,6 +1,5 @@
 //! Kubernetes' own API server with its store, started for comparison: the certificates are those of a server of ours, so that the same client speaks with both.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -11,6 +10,7 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use crate::api_server::{Served, wait_ready};
+use crate::etcd_process;
 use crate::figures::{self, KUBERNETES};
 
 /// Starts `bin/kube-apiserver` of `suite` and the machine's etcd, whose data is in `dir`. Both end with what is returned.
@@ -18,19 +18,8 @@ use crate::figures::{self, KUBERNETES};
 /// # Errors
 /// One of them cannot be started, or does not become ready.
 pub async fn serve(suite: &Path, dir: &Path, ours: &Served) -> Result<(Served, Child)> {
-    let (clients, peers, secure) = (free_port()?, free_port()?, free_port()?);
-    let store = format!("http://127.0.0.1:{clients}");
-    let etcd = Command::new("etcd")
-        .arg(format!("--data-dir={}", dir.join("etcd").display()))
-        .args([format!("--listen-client-urls={store}"), format!("--advertise-client-urls={store}")])
-        .arg(format!("--listen-peer-urls=http://127.0.0.1:{peers}"))
-        .arg(format!("--initial-advertise-peer-urls=http://127.0.0.1:{peers}"))
-        .arg(format!("--initial-cluster=default=http://127.0.0.1:{peers}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .context("starting etcd")?;
+    let secure = etcd_process::free_port()?;
+    let (etcd, store) = etcd_process::start(&dir.join("etcd"))?;
     let pki = |name: &str| ours.pki.join(name).display().to_string();
     let process = Command::new(suite.join("bin/kube-apiserver"))
         .arg(format!("--etcd-servers={store}"))
@@ -57,8 +46,4 @@ pub async fn serve(suite: &Path, dir: &Path, ours: &Served) -> Result<(Served, C
     figures::tell_version(KUBERNETES, version["gitVersion"].as_str().context("no version")?)?;
     let (pki, kubeconfig) = (ours.pki.clone(), ours.kubeconfig.clone());
     Ok((Served { client, process, pki, kubeconfig, side: KUBERNETES }, etcd))
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

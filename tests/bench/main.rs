@@ -9,6 +9,7 @@ mod api_load;
 mod api_server;
 mod api_webhook;
 mod bursts;
+mod etcd_process;
 mod figures;
 mod footprint;
 mod kubernetes_server;

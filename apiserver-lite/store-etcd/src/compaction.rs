@@ -7,7 +7,7 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 
 use crate::{
     client::CallError,
-    load::{of_etcd, revision},
+    revisions::{of_etcd, revision},
     shared::Shared,
 };
 

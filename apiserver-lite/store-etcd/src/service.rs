@@ -1,6 +1,9 @@
 //! Opens the store and runs its tasks: following, transactions, barriers and compactions.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::Duration,
+};
 
 use apiserver_store::{
     Follower, NotSynced, OnDisk, Prepare, Record, Store, StoreConfig, WriterRequest,
@@ -84,11 +87,12 @@ pub async fn open<T: Record>(
             outcome => break outcome?,
         }
     };
+    let identity = config.identity.clone();
     let (store, follower, requests) =
         Follower::start(config, prepare, loaded.revision, loaded.records)?;
-    let cluster = loaded.cluster;
+    let (last, restores) = (Mutex::new(loaded.last), AtomicU64::new(0));
     let doubted = Notify::new();
-    let shared = Arc::new(Shared { etcd, keys, follower, cluster, doubted });
+    let shared = Arc::new(Shared { etcd, keys, identity, follower, last, restores, doubted });
     tracing::info!(servers, revision = %loaded.revision, "the records in etcd are in memory");
     tokio::spawn(run(shared, requests, interval));
     Ok(store)
@@ -120,7 +124,10 @@ fn is_transient(error: &OpenEtcdError) -> bool {
                     | ConnectError::Etcd(CallError::Refused(_))
             )
         ),
-        OpenEtcdError::Prefix(PrefixError::Call(error)) => matches!(error, CallError::Unknown(_)),
+        OpenEtcdError::Prefix(PrefixError::Call(error))
+        | OpenEtcdError::Load(LoadError::Call(error)) => {
+            matches!(error, CallError::Unknown(_) | CallError::Unsent(_))
+        }
         _ => false,
     }
 }
